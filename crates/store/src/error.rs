@@ -1,0 +1,139 @@
+use std::path::PathBuf;
+
+use chronotile_types::{DatasetName, SliceId};
+
+use crate::ChunkKey;
+
+/// What a caller may conclude from an error about the write it asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing of it has happened, and trying again unchanged will not help.
+    Refused,
+    /// Nothing of it has happened because somebody else was first; look again, then decide.
+    LostRace,
+    /// It may have happened. Repeating it is safe and tells.
+    Unknown,
+}
+
+/// Why an engine could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A chunk was written to a slice that does not exist (it may have been retired meanwhile).
+    #[error("slice {} of dataset {dataset} does not exist: create it first", slice.0)]
+    NoSlice {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The missing slice.
+        slice: SliceId,
+    },
+    /// The condition of a catalog record did not hold.
+    #[error("catalog record {key:?} was changed by somebody else")]
+    RecordConflict {
+        /// Its key.
+        key: String,
+    },
+    /// A chunk that was to be removed is gone.
+    #[error("chunk {} of dataset {dataset}, {} was removed by somebody else", key.id, key.tile)]
+    ChunkConflict {
+        /// The dataset.
+        dataset: DatasetName,
+        /// Where the chunk was.
+        key: ChunkKey,
+    },
+    /// The chunk or record is larger than the engine takes.
+    #[error("{what} of {bytes} bytes is more than the {bytes_max} that {engine} takes: write smaller records")]
+    TooLarge {
+        /// A chunk or a catalog record, with its name.
+        what: String,
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+        /// The engine.
+        engine: &'static str,
+    },
+    /// The place exists but holds no archive.
+    #[error("{} is not a Chronotile archive: {reason}", path.display())]
+    NotAnArchive {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// The archive was made by a later release.
+    #[error("{} has archive format {found}; this release reads up to {known}: upgrade chronotile", path.display())]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Format of the archive.
+        found: u32,
+        /// Newest format this release knows.
+        known: u32,
+    },
+    /// There is no archive and none was to be made, or its folder is missing.
+    #[error("no archive at {}: {reason}", path.display())]
+    NotFound {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// The archive cannot be written.
+    #[error("{place} is read-only: {reason}")]
+    ReadOnly {
+        /// The archive.
+        place: String,
+        /// Why.
+        reason: String,
+    },
+    /// There is no room left; nothing of the write was kept.
+    #[error("{place} is full: free some disk space and repeat the write; nothing of it was kept")]
+    Full {
+        /// The archive.
+        place: String,
+    },
+    /// Other writers held the archive for longer than the timeout; nothing was written.
+    #[error("{place} was held by other writers for {waited_s} s: repeat the write, or raise the timeout")]
+    Busy {
+        /// The archive.
+        place: String,
+        /// Seconds waited.
+        waited_s: u64,
+    },
+    /// The engine's own file is damaged.
+    #[error("{place} is damaged: {reason}; restore it from a copy")]
+    Corrupt {
+        /// The archive.
+        place: String,
+        /// What the engine says.
+        reason: String,
+    },
+    /// The engine failed before it took the write.
+    #[error("{engine} refused: {reason}")]
+    Refused {
+        /// The engine.
+        engine: &'static str,
+        /// What it says.
+        reason: String,
+    },
+    /// The engine did not say whether it took the write.
+    #[error("{engine} did not confirm: {reason}; the write may or may not have happened, repeat it")]
+    Unknown {
+        /// The engine.
+        engine: &'static str,
+        /// What it says.
+        reason: String,
+    },
+}
+
+impl StoreError {
+    /// What a caller may conclude about the write it asked for.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::RecordConflict { .. } | Self::ChunkConflict { .. } | Self::NoSlice { .. } => Outcome::LostRace,
+            Self::Unknown { .. } => Outcome::Unknown,
+            _ => Outcome::Refused,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The narrow waist: what an engine must do, and nothing more.
+//!
+//! A [`Store`] moves *chunks* (opaque head and body bytes filed under a [`ChunkKey`]) and *catalog records* (bytes under a
+//! text key). It knows no schema, sky, tag or merge rule. Everything with meaning stands above it once, for every engine.
+//!
+//! Every method may be called from many tasks, and an archive may be open in many processes at once.
+
+mod error;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
+use futures::stream::BoxStream;
+
+pub use error::{Outcome, StoreError};
+
+/// Result of a store operation.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// Where a chunk is filed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChunkKey {
+    /// The slice whose table holds it; it follows from the tile's window.
+    pub slice: SliceId,
+    /// The tile.
+    pub tile: Tile,
+    /// The chunk's id, unique in its dataset.
+    pub id: ChunkId,
+}
+
+/// A chunk as an engine sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Where it is filed.
+    pub key: ChunkKey,
+    /// Rows in it; kept beside the bytes so that statistics need not read them.
+    pub rows: u32,
+    /// Small: zones and origins, read without the body.
+    pub head: Bytes,
+    /// The columns. Empty where a scan asked for heads only.
+    pub body: Bytes,
+}
+
+/// A catalog record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its key: UTF-8, at most 1,000 bytes.
+    pub key: String,
+    /// Its value, at most 8 MiB.
+    pub value: Bytes,
+}
+
+/// The longest key of a catalog record, in bytes.
+pub const RECORD_KEY_BYTES_MAX: usize = 1_000;
+/// The largest value of a catalog record, in bytes.
+pub const RECORD_VALUE_BYTES_MAX: usize = 8 << 20;
+
+/// What must be true of a catalog record for a put to happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing.
+    Any,
+    /// No record has this key.
+    Absent,
+    /// The record has exactly this value.
+    Is(Bytes),
+}
+
+/// A conditional write of one catalog record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordPut {
+    /// The key.
+    pub key: String,
+    /// The new value; `None` deletes the record.
+    pub value: Option<Bytes>,
+    /// The condition.
+    pub expect: Expect,
+}
+
+/// One write, in four steps that take effect in this order.
+#[derive(Clone, Debug, Default)]
+pub struct Commit {
+    /// First: records, each under its condition.
+    pub before: Vec<RecordPut>,
+    /// Then: chunks. A chunk with the key of one that exists replaces it.
+    pub put: Vec<Chunk>,
+    /// Then: chunks to take away. With `require_removed` all of them must exist.
+    pub remove: Vec<ChunkKey>,
+    /// Whether a chunk in `remove` that does not exist refuses the commit.
+    pub require_removed: bool,
+    /// Last: records, each under its condition.
+    pub after: Vec<RecordPut>,
+}
+
+/// Which cells a scan covers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cells {
+    /// Every cell.
+    All,
+    /// Inclusive ranges, ascending and disjoint.
+    Ranges(Arc<[(Cell, Cell)]>),
+}
+
+/// What a scan returns.
+#[derive(Clone, Debug)]
+pub struct Scan {
+    /// Slices to look in, in the order their chunks are wanted. One that does not exist holds nothing.
+    pub slices: Vec<SliceId>,
+    /// Cells to look in.
+    pub cells: Cells,
+    /// Inclusive range of windows to look in.
+    pub windows: (Window, Window),
+    /// Whether chunks come with their bodies.
+    pub bodies: bool,
+}
+
+/// What one tile holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileStatistics {
+    /// The tile.
+    pub tile: Tile,
+    /// Chunks in it.
+    pub chunks: u64,
+    /// Rows in them, equal ids counted each time.
+    pub rows: u64,
+    /// Bytes of heads and bodies.
+    pub bytes: u64,
+}
+
+/// What an engine promises beyond the contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Name of the engine for messages: `memory`, `sqlite`, `cassandra`.
+    pub engine: &'static str,
+    /// Whether a commit takes effect as a whole or not at all, and no reader sees part of it.
+    pub atomic_commit: bool,
+    /// Largest chunk (head and body) it takes, in bytes.
+    pub chunk_bytes_max: usize,
+}
+
+/// An engine. See each method for what it promises and, above all, what it does not.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// What this engine promises beyond the contract. Constant for an open store.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Writes in the order of [`Commit`]'s fields; `Ok` means that all of it is durable.
+    ///
+    /// Each step is durable before the next begins: whoever finds a later step's effect after a crash finds the earlier
+    /// ones too. Where a condition of `before` fails nothing at all has happened and the error is
+    /// [`StoreError::RecordConflict`]; likewise [`StoreError::ChunkConflict`] for `remove` with `require_removed`. Only with
+    /// `atomic_commit` does the same hold for `after`. Repeating a commit whose outcome is unknown is harmless but for its
+    /// conditions: a condition may then fail because the first try had landed.
+    ///
+    /// Not promised: atomicity (unless the capability says so), or an order among the chunks of one step.
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()>;
+
+    /// Streams the chunks of the cells and windows asked for, in groups of bounded size.
+    ///
+    /// Order: slices as given; within one by cell, then window, then chunk id, so that the chunks of a tile are
+    /// neighbours. Holds every chunk whose commit ended before the scan began and that nobody removes meanwhile. A
+    /// commit that lands during the scan may be seen in part, but a chunk is never returned twice nor half.
+    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>>;
+
+    /// The chunks of these keys with their bodies, in the order of the keys; those that do not exist are left out.
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>>;
+
+    /// The catalog record of this key. Sees every record whose commit ended before.
+    async fn record(&self, key: &str) -> Result<Option<Bytes>>;
+
+    /// At most `limit` records whose key begins with `prefix` and is greater than `after`, by key in byte order.
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>>;
+
+    /// Makes room for a slice. One that exists stays as it is; callers may race.
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()>;
+
+    /// Drops a slice with all its chunks. One that does not exist is no error. Running scans of it end early or with an
+    /// error, never with wrong chunks.
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()>;
+
+    /// The slices there are, ascending.
+    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>>;
+
+    /// What each tile of a slice holds, by cell, then window; empty for a slice that does not exist.
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>>;
+}

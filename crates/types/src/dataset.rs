@@ -1,0 +1,382 @@
+use arrow_schema::{DataType, Schema, SchemaRef};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::schema::{SchemaError, normalize_schema, schema_from_base64, schema_to_base64};
+use crate::time::{Duration, TimeError, TimeSpec};
+use crate::{DatasetName, NameError, SliceId, Window};
+
+/// How a record's cell follows from its columns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "lowercase")]
+pub enum CellRule {
+    /// Every record lies in cell 0.
+    Single,
+    /// Sky pixel of a position in degrees.
+    Sky {
+        /// Right ascension column, float64 or float32, degrees.
+        ra: String,
+        /// Declination column, float64 or float32, degrees.
+        dec: String,
+        /// `mq3c`, `q3c`, `htm` or `healpix` (nested).
+        scheme: String,
+        /// Subdivision level of the scheme.
+        level: u8,
+    },
+    /// The column's own integer value: a tag number.
+    Value {
+        /// An integer column.
+        column: String,
+    },
+    /// `floor(value / size)`: runs of consecutive ids share a cell.
+    Bunch {
+        /// An integer column.
+        column: String,
+        /// Ids in one bunch.
+        size: u64,
+    },
+    /// Hash of the columns' values, cut to `buckets` cells (all 2^63 where `None`).
+    Hash {
+        /// Integer, bool, utf8 or binary columns.
+        columns: Vec<String>,
+        /// Number of cells.
+        buckets: Option<u32>,
+    },
+}
+
+impl CellRule {
+    /// The columns the cell is computed from.
+    pub fn columns(&self) -> Vec<&str> {
+        match self {
+            Self::Single => vec![],
+            Self::Sky { ra, dec, .. } => vec![ra, dec],
+            Self::Value { column } | Self::Bunch { column, .. } => vec![column],
+            Self::Hash { columns, .. } => columns.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+/// Which of several rows with equal id columns a read returns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "merge", rename_all = "lowercase")]
+pub enum MergeRule {
+    /// Records never change: one row per id, the last written where there are several.
+    Append,
+    /// Records have versions: the newest per id, by version column if there is one, then by write time, then by batch.
+    Latest {
+        /// A column that orders versions: integer, float, timestamp or date. Null is older than any value.
+        version: Option<String>,
+    },
+}
+
+/// Everything that defines a dataset; the archive keeps it in its catalog.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DatasetSpec {
+    /// Its name.
+    pub name: DatasetName,
+    /// Arrow schema in normalized form; the columns of the dataset.
+    #[serde(serialize_with = "write_schema", deserialize_with = "read_schema")]
+    pub schema: SchemaRef,
+    /// Column count of every schema version so far: version `k` has the first `schema_versions[k]` columns.
+    pub schema_versions: Vec<u32>,
+    /// How a record's cell follows from its columns. Fixed at creation.
+    pub cell: CellRule,
+    /// The time axis. Fixed at creation.
+    pub time: TimeSpec,
+    /// Length of a window. Fixed at creation.
+    pub window: Duration,
+    /// Consecutive windows in one slice. Fixed at creation.
+    pub windows_per_slice: u32,
+    /// Columns that identify a record; empty: each row of each batch is a record of its own. Fixed at creation.
+    pub id: Vec<String>,
+    /// Which row of equal ids is returned. Fixed at creation.
+    pub merge: MergeRule,
+    /// Age past which `retire` drops slices. May change.
+    pub retention: Option<Duration>,
+}
+
+/// A dataset definition that cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// The name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The schema.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The time axis.
+    #[error(transparent)]
+    Time(#[from] TimeError),
+    /// A column is named that the schema does not have.
+    #[error("{role} column {column:?} is not in the schema; it has {known}")]
+    NoColumn {
+        /// What the column was named for.
+        role: &'static str,
+        /// The missing column.
+        column: String,
+        /// The columns there are, cut to a few.
+        known: String,
+    },
+    /// A column's type does not fit what it is used for.
+    #[error("{role} column {column:?} has type {data_type}: use {expected}")]
+    ColumnType {
+        /// What the column was named for.
+        role: &'static str,
+        /// The column.
+        column: String,
+        /// Its Arrow type.
+        data_type: String,
+        /// Types that fit.
+        expected: &'static str,
+    },
+    /// A number outside its limits.
+    #[error("{setting} is {value}: {expected}")]
+    Limit {
+        /// The setting.
+        setting: &'static str,
+        /// The value given.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+}
+
+impl DatasetSpec {
+    /// Checks every rule that does not need the sky: names, types, limits. Returns the spec with its schema normalized.
+    pub fn checked(mut self) -> Result<Self, SpecError> {
+        self.schema = normalize_schema(&self.schema)?;
+        if self.schema_versions.is_empty() {
+            self.schema_versions = vec![self.schema.fields().len() as u32];
+        }
+        self.check_time()?;
+        self.check_cell()?;
+        for column in &self.id {
+            self.check_type(
+                "id",
+                column,
+                is_id,
+                "an integer, bool, utf8, binary, date, time, timestamp or fixed-size binary column",
+            )?;
+        }
+        if let MergeRule::Latest { version } = &self.merge {
+            if self.id.is_empty() {
+                let expected = "name the id columns, or use merge append";
+                return Err(SpecError::Limit {
+                    setting: "merge",
+                    value: "latest without id columns".to_owned(),
+                    expected,
+                });
+            }
+            if let Some(column) = version {
+                self.check_type("version", column, is_version, "an integer, float, date or timestamp column")?;
+            }
+        }
+        Ok(self)
+    }
+
+    fn check_time(&self) -> Result<(), SpecError> {
+        let data_type = self.column_type("time", &self.time.column)?;
+        self.time.check_column(data_type)?;
+        if TimeSpec::ticks_of(data_type, self.window).is_none() {
+            let expected = "a whole number of the time column's units (whole days for date32)";
+            return Err(SpecError::Limit { setting: "window", value: self.window.to_string(), expected });
+        }
+        if !(1..=100_000).contains(&self.windows_per_slice) {
+            let value = self.windows_per_slice.to_string();
+            return Err(SpecError::Limit { setting: "windows per slice", value, expected: "use 1 to 100000" });
+        }
+        Ok(())
+    }
+
+    fn check_cell(&self) -> Result<(), SpecError> {
+        match &self.cell {
+            CellRule::Single => Ok(()),
+            CellRule::Sky { ra, dec, .. } => {
+                self.check_type("ra", ra, is_float, "float64 or float32 degrees")?;
+                self.check_type("dec", dec, is_float, "float64 or float32 degrees")
+            }
+            CellRule::Value { column } => {
+                self.check_type("cell", column, is_integer, "an integer column, or ct.hash for text")
+            }
+            CellRule::Bunch { column, size } => {
+                if !(1..=1_000_000_000).contains(size) {
+                    let expected = "use 1 to 1000000000 ids";
+                    return Err(SpecError::Limit { setting: "bunch size", value: size.to_string(), expected });
+                }
+                self.check_type("cell", column, is_integer, "an integer column")
+            }
+            CellRule::Hash { columns, buckets } => {
+                if columns.is_empty() || *buckets == Some(0) {
+                    let value = format!("{} columns, {buckets:?} buckets", columns.len());
+                    return Err(SpecError::Limit {
+                        setting: "hash",
+                        value,
+                        expected: "name a column and at least one bucket",
+                    });
+                }
+                columns.iter().try_for_each(|c| {
+                    self.check_type("hash", c, is_hashable, "an integer, bool, utf8 or binary column")
+                })
+            }
+        }
+    }
+
+    fn check_type(
+        &self,
+        role: &'static str,
+        column: &str,
+        fits: fn(&DataType) -> bool,
+        expected: &'static str,
+    ) -> Result<(), SpecError> {
+        let data_type = self.column_type(role, column)?;
+        if fits(data_type) {
+            return Ok(());
+        }
+        Err(SpecError::ColumnType { role, column: column.to_owned(), data_type: data_type.to_string(), expected })
+    }
+
+    fn column_type(&self, role: &'static str, column: &str) -> Result<&DataType, SpecError> {
+        match self.schema.field_with_name(column) {
+            Ok(field) => Ok(field.data_type()),
+            Err(_) => Err(SpecError::NoColumn { role, column: column.to_owned(), known: known_columns(&self.schema) }),
+        }
+    }
+
+    /// Arrow type of the time column.
+    pub fn time_type(&self) -> &DataType {
+        // `checked` proved that the column is there; a spec from the catalog was checked when it was stored.
+        self.schema.field_with_name(&self.time.column).map_or(&DataType::Null, |field| field.data_type())
+    }
+
+    /// Ticks in one window.
+    pub fn window_ticks(&self) -> i64 {
+        TimeSpec::ticks_of(self.time_type(), self.window).unwrap_or(1).max(1)
+    }
+
+    /// The window that holds a tick; `None` beyond what a window index counts.
+    pub fn window_of(&self, tick: i64) -> Option<Window> {
+        i32::try_from(tick.div_euclid(self.window_ticks())).ok().map(Window)
+    }
+
+    /// The slice that holds a window.
+    pub fn slice_of(&self, window: Window) -> SliceId {
+        SliceId(window.0.div_euclid(self.windows_per_slice as i32))
+    }
+
+    /// Half-open range of ticks of a slice.
+    pub fn slice_ticks(&self, slice: SliceId) -> (i64, i64) {
+        let width = self.window_ticks().saturating_mul(i64::from(self.windows_per_slice));
+        let start = i64::from(slice.0).saturating_mul(width);
+        (start, start.saturating_add(width))
+    }
+
+    /// The version the next chunk is written with.
+    pub fn schema_version(&self) -> u32 {
+        self.schema_versions.len() as u32 - 1
+    }
+
+    /// Number of columns a chunk of `version` holds; `None` for a version this spec does not know yet.
+    pub fn columns_in(&self, version: u32) -> Option<usize> {
+        self.schema_versions.get(version as usize).map(|count| *count as usize)
+    }
+}
+
+/// The schema's column names, cut to a dozen, for error messages.
+pub(crate) fn known_columns(schema: &Schema) -> String {
+    const SHOWN: usize = 12;
+    let names: Vec<_> = schema.fields().iter().take(SHOWN).map(|f| f.name().as_str()).collect();
+    let more = schema.fields().len().saturating_sub(SHOWN);
+    if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
+}
+
+fn is_float(t: &DataType) -> bool {
+    matches!(t, DataType::Float32 | DataType::Float64)
+}
+
+fn is_integer(t: &DataType) -> bool {
+    t.is_integer()
+}
+
+fn is_hashable(t: &DataType) -> bool {
+    t.is_integer() || matches!(t, DataType::Boolean | DataType::Utf8 | DataType::Binary)
+}
+
+fn is_id(t: &DataType) -> bool {
+    use DataType::*;
+    is_hashable(t) || matches!(t, Date32 | Date64 | Time32(_) | Time64(_) | Timestamp(_, _) | FixedSizeBinary(_))
+}
+
+fn is_version(t: &DataType) -> bool {
+    t.is_integer() || is_float(t) || matches!(t, DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _))
+}
+
+fn write_schema<S: Serializer>(schema: &SchemaRef, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&schema_to_base64(schema))
+}
+
+fn read_schema<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SchemaRef, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    schema_from_base64(&text).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::{TimeFormat, TimeScale};
+    use arrow_schema::Field;
+    use std::sync::Arc;
+
+    fn spec() -> DatasetSpec {
+        let field = |name: &str, t| Field::new(name, t, true);
+        DatasetSpec {
+            name: DatasetName::new("detections").unwrap(),
+            schema: Arc::new(Schema::new(vec![
+                field("ra", DataType::Float64),
+                field("dec", DataType::Float64),
+                field("jd", DataType::Float64),
+                field("candid", DataType::Int64),
+                field("name", DataType::Utf8),
+            ])),
+            schema_versions: vec![],
+            cell: CellRule::Sky { ra: "ra".into(), dec: "dec".into(), scheme: "mq3c".into(), level: 10 },
+            time: TimeSpec { column: "jd".into(), format: TimeFormat::Jd, scale: TimeScale::Utc },
+            window: "30d".parse().unwrap(),
+            windows_per_slice: 1,
+            id: vec!["candid".into()],
+            merge: MergeRule::Append,
+            retention: None,
+        }
+    }
+
+    #[test]
+    fn a_spec_survives_json() {
+        let spec = spec().checked().unwrap();
+        let text = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), spec);
+    }
+
+    #[test]
+    fn wrong_columns_are_named() {
+        let wrong = |change: fn(&mut DatasetSpec)| {
+            let mut spec = spec();
+            change(&mut spec);
+            spec.checked().unwrap_err().to_string()
+        };
+        assert!(wrong(|s| s.id = vec!["nope".into()]).contains("\"nope\""));
+        assert!(wrong(|s| s.time.column = "name".into()).contains("mjd or jd"));
+        assert!(wrong(|s| s.cell = CellRule::Value { column: "name".into() }).contains("ct.hash"));
+        assert!(wrong(|s| s.windows_per_slice = 0).contains("1 to 100000"));
+        assert!(wrong(|s| (s.id, s.merge) = (vec![], MergeRule::Latest { version: None })).contains("id columns"));
+    }
+
+    #[test]
+    fn windows_and_slices_floor_toward_the_past() {
+        let mut spec = spec().checked().unwrap();
+        spec.windows_per_slice = 2;
+        let width = spec.window_ticks();
+        assert_eq!(spec.window_of(-1), Some(Window(-1)));
+        assert_eq!(spec.window_of(width), Some(Window(1)));
+        assert_eq!(spec.slice_of(Window(-1)), SliceId(-1));
+        assert_eq!(spec.slice_ticks(SliceId(-1)), (-2 * width, 0));
+    }
+}

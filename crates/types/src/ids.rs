@@ -1,0 +1,232 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Integer locality of a record: a sky pixel, a tag number, a hash bucket, a bunch of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Cell(pub i64);
+
+/// Index of a time partition: `floor(t / width)` of the dataset's time axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Window(pub i32);
+
+/// Index of a run of consecutive windows that an engine keeps in one table: `floor(window / windows_per_slice)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SliceId(pub i32);
+
+/// One cell in one window. Ordered by cell, then window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Tile {
+    /// The locality.
+    pub cell: Cell,
+    /// The time partition.
+    pub window: Window,
+}
+
+impl fmt::Display for Tile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cell {} window {}", self.cell.0, self.window.0)
+    }
+}
+
+macro_rules! id128 {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u128);
+
+        impl $name {
+            /// Big-endian bytes, so that byte order equals numeric order in every engine.
+            pub fn to_bytes(self) -> [u8; 16] {
+                self.0.to_be_bytes()
+            }
+
+            /// Reads big-endian bytes; `None` unless there are exactly 16.
+            pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+                Some(Self(u128::from_be_bytes(bytes.try_into().ok()?)))
+            }
+
+            /// Reads the 32 hexadecimal digits that `Display` writes.
+            pub fn from_hex(text: &str) -> Option<Self> {
+                (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Self))?
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:032x})"), self.0)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+                Self::from_hex(&text).ok_or_else(|| serde::de::Error::custom("expected 32 hexadecimal digits"))
+            }
+        }
+    };
+}
+
+id128! {
+    /// Names one immutable chunk: the same rows of the same batch in the same tile always have the same id.
+    ChunkId
+}
+
+id128! {
+    /// Names one batch: a hash of the key its caller gave, or a time-ordered unique number.
+    BatchId
+}
+
+impl BatchId {
+    /// The id of the batch a caller names `key`: the first 16 bytes of the key's BLAKE3 hash.
+    pub fn of_key(key: &str) -> Self {
+        let hash = blake3::hash(key.as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.as_bytes()[..16]);
+        Self(u128::from_be_bytes(bytes))
+    }
+}
+
+/// An order-preserving prefix of a record's first id column, by which chunks are pruned without being read.
+///
+/// Integers become 8 big-endian bytes with the sign bit flipped (unsigned ones without), text and binary their first
+/// 16 bytes. Cutting keeps the order (not strictly), so `min <= key <= max` never leaves out a chunk that holds the id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ZoneKey {
+    bytes: [u8; 16],
+    len: u8,
+}
+
+impl ZoneKey {
+    /// The greatest number of bytes a key keeps.
+    pub const LEN_MAX: usize = 16;
+    /// Not greater than any key.
+    pub const MIN: Self = Self { bytes: [0; 16], len: 0 };
+    /// Not less than any key.
+    pub const MAX: Self = Self { bytes: [0xff; 16], len: 16 };
+
+    /// Keeps the first 16 bytes.
+    pub fn from_bytes(full: &[u8]) -> Self {
+        let len = full.len().min(Self::LEN_MAX);
+        let mut bytes = [0; 16];
+        bytes[..len].copy_from_slice(&full[..len]);
+        Self { bytes, len: len as u8 }
+    }
+
+    /// Key of a signed integer.
+    pub fn from_i64(value: i64) -> Self {
+        Self::from_bytes(&((value as u64) ^ (1 << 63)).to_be_bytes())
+    }
+
+    /// Key of an unsigned integer.
+    pub fn from_u64(value: u64) -> Self {
+        Self::from_bytes(&value.to_be_bytes())
+    }
+
+    /// The bytes kept, at most 16.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for ZoneKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ZoneKey(")?;
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, ")")
+    }
+}
+
+/// A dataset's name: 1 to 48 of `a-z 0-9 _`, beginning with a letter, so that every engine can use it in a table name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DatasetName(String);
+
+/// A dataset name that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("dataset name {0:?} is not usable: give 1 to 48 characters of a-z, 0-9 and _, beginning with a letter")]
+pub struct NameError(pub String);
+
+impl DatasetName {
+    /// Checks and wraps a name.
+    pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
+        let name = name.into();
+        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let begins_well = name.starts_with(|c: char| c.is_ascii_lowercase());
+        if begins_well && name.len() <= 48 && name.chars().all(legal) { Ok(Self(name)) } else { Err(NameError(name)) }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DatasetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for DatasetName {
+    type Error = NameError;
+    fn try_from(name: String) -> Result<Self, NameError> {
+        Self::new(name)
+    }
+}
+
+impl From<DatasetName> for String {
+    fn from(name: DatasetName) -> Self {
+        name.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn zone_keys_keep_the_order_of_integers(a: i64, b: i64) {
+            prop_assert_eq!(ZoneKey::from_i64(a).cmp(&ZoneKey::from_i64(b)), a.cmp(&b));
+        }
+
+        #[test]
+        fn zone_keys_never_reverse_the_order_of_bytes(a: Vec<u8>, b: Vec<u8>) {
+            if a <= b {
+                prop_assert!(ZoneKey::from_bytes(&a) <= ZoneKey::from_bytes(&b));
+            }
+            prop_assert!(ZoneKey::from_bytes(&a) <= ZoneKey::MAX && ZoneKey::MIN <= ZoneKey::from_bytes(&a));
+        }
+
+        #[test]
+        fn ids_survive_text_and_bytes(id: u128) {
+            prop_assert_eq!(ChunkId::from_hex(&ChunkId(id).to_string()), Some(ChunkId(id)));
+            prop_assert_eq!(ChunkId::from_bytes(&ChunkId(id).to_bytes()), Some(ChunkId(id)));
+        }
+    }
+
+    #[test]
+    fn unusable_names_are_refused() {
+        for bad in ["", "1a", "A", "a-b", "a b", "a\"b", &"a".repeat(49)] {
+            assert!(DatasetName::new(bad).is_err(), "{bad:?} was taken");
+        }
+        assert!(DatasetName::new("dia_sources2").is_ok());
+    }
+}

@@ -1,0 +1,17 @@
+//! The words of the product as types: datasets, cells, windows, tiles, chunks, batches.
+//!
+//! Nothing here does I/O. Every other crate speaks in these terms; `docs/glossary.md` gives each one its single meaning.
+
+mod dataset;
+mod error;
+mod ids;
+mod schema;
+mod time;
+
+pub use dataset::{CellRule, DatasetSpec, MergeRule, SpecError};
+pub use error::{Damage, DamageKind};
+pub use ids::{BatchId, Cell, ChunkId, DatasetName, NameError, SliceId, Tile, Window, ZoneKey};
+pub use schema::{SchemaError, normalize_schema, schema_from_base64, schema_to_base64};
+pub use time::{
+    Duration, Instant, Placed, TimeError, TimeFormat, TimeRange, TimeScale, TimeSpec, tai_minus_utc_nanoseconds,
+};

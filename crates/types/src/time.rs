@@ -1,0 +1,368 @@
+use std::fmt;
+use std::str::FromStr;
+
+use arrow_schema::{DataType, TimeUnit};
+use serde::{Deserialize, Serialize};
+
+/// A time, duration or time column that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimeError {
+    /// Text that is no duration.
+    #[error("{0:?} is not a duration: write a whole number and a unit, such as 30d, 12h, 15m or 10s")]
+    Duration(String),
+    /// A name that is no time format.
+    #[error("{0:?} is not a time format: use timestamp, mjd or jd")]
+    Format(String),
+    /// A name that is no time scale.
+    #[error("{0:?} is not a time scale: use utc or tai")]
+    Scale(String),
+    /// The column's type cannot be the time column.
+    #[error(
+        "time column {column:?} has type {data_type}: use a timestamp or date32, or float64 days with format mjd or jd"
+    )]
+    ColumnType {
+        /// The column.
+        column: String,
+        /// Its Arrow type.
+        data_type: String,
+    },
+    /// A time before or after what the axis can count.
+    #[error("time {0} lies outside the range the time column can hold")]
+    OutOfRange(String),
+    /// An empty or inverted range.
+    #[error("the time range is empty: start {start} is not before end {end}")]
+    EmptyRange {
+        /// Inclusive start, in ticks.
+        start: i64,
+        /// Exclusive end, in ticks.
+        end: i64,
+    },
+    /// Text that is no time.
+    #[error(
+        "{0:?} is not a time: write ISO 8601 such as 2026-01-31T12:00:00Z, or a number in the unit of the time column"
+    )]
+    Text(String),
+}
+
+/// A positive length of time, whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Duration {
+    seconds: i64,
+}
+
+impl Duration {
+    const UNITS: [(char, i64); 5] = [('w', 604_800), ('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
+
+    /// `None` unless 1 second to 10,000 years.
+    pub fn from_seconds(seconds: i64) -> Option<Self> {
+        (1..=315_576_000_000).contains(&seconds).then_some(Self { seconds })
+    }
+
+    /// Length in seconds.
+    pub fn seconds(self) -> i64 {
+        self.seconds
+    }
+}
+
+impl FromStr for Duration {
+    type Err = TimeError;
+    fn from_str(text: &str) -> Result<Self, TimeError> {
+        let bad = || TimeError::Duration(text.to_owned());
+        let trimmed = text.trim();
+        let unit = trimmed.chars().last().ok_or_else(bad)?;
+        let (_, seconds) = Self::UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(bad)?;
+        let count: i64 = trimmed[..trimmed.len() - unit.len_utf8()].trim().parse().map_err(|_| bad())?;
+        count.checked_mul(seconds).and_then(Self::from_seconds).ok_or_else(bad)
+    }
+}
+
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = |unit: i64| self.seconds % unit == 0;
+        let units = Self::UNITS.into_iter().filter(|(name, _)| *name != 'w');
+        let (name, unit) = units.into_iter().find(|(_, unit)| whole(*unit)).unwrap_or(('s', 1));
+        write!(f, "{}{}", self.seconds / unit, name)
+    }
+}
+
+impl TryFrom<String> for Duration {
+    type Error = TimeError;
+    fn try_from(text: String) -> Result<Self, TimeError> {
+        text.parse()
+    }
+}
+
+impl From<Duration> for String {
+    fn from(duration: Duration) -> Self {
+        duration.to_string()
+    }
+}
+
+/// How a dataset's time column writes an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimeFormat {
+    /// An Arrow timestamp (any unit, with or without zone) or date32.
+    Timestamp,
+    /// float64 days, Modified Julian Date: 40587.0 is 1970-01-01T00:00.
+    Mjd,
+    /// float64 days, Julian Date: 2440587.5 is 1970-01-01T00:00.
+    Jd,
+}
+
+impl FromStr for TimeFormat {
+    type Err = TimeError;
+    fn from_str(text: &str) -> Result<Self, TimeError> {
+        match text {
+            "timestamp" => Ok(Self::Timestamp),
+            "mjd" => Ok(Self::Mjd),
+            "jd" => Ok(Self::Jd),
+            _ => Err(TimeError::Format(text.to_owned())),
+        }
+    }
+}
+
+/// The scale in which a dataset's time column counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimeScale {
+    /// Coordinated Universal Time, days of 86,400 s (leap seconds not counted).
+    Utc,
+    /// International Atomic Time.
+    Tai,
+}
+
+impl FromStr for TimeScale {
+    type Err = TimeError;
+    fn from_str(text: &str) -> Result<Self, TimeError> {
+        match text {
+            "utc" => Ok(Self::Utc),
+            "tai" => Ok(Self::Tai),
+            _ => Err(TimeError::Scale(text.to_owned())),
+        }
+    }
+}
+
+/// A moment a caller names, before it is put on a dataset's axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Instant {
+    /// Nanoseconds since 1970-01-01T00:00 UTC, as clocks and `datetime` count.
+    UtcNanoseconds(i128),
+    /// A number in the unit, format and scale of the time column itself.
+    Native(f64),
+    /// A whole number in the unit of a timestamp column.
+    NativeTicks(i64),
+}
+
+/// Ticks per second of float-day axes: microseconds.
+const DAY_TICKS_PER_SECOND: i64 = 1_000_000;
+const MJD_OF_UNIX_EPOCH: f64 = 40_587.0;
+const JD_OF_UNIX_EPOCH: f64 = 2_440_587.5;
+
+/// The time axis of a dataset: which column holds the time and how it is read.
+///
+/// Inside, an instant is a signed count of *ticks* since 1970-01-01T00:00 of the column's own scale: the column's unit
+/// for timestamps (days for date32), microseconds for MJD and JD. The map from a float day to its tick is monotone, so
+/// ticks decide windows and prune chunks, while range tests of single rows compare the column's own values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeSpec {
+    /// Name of the time column.
+    pub column: String,
+    /// How the column writes an instant.
+    pub format: TimeFormat,
+    /// The scale the column counts in.
+    pub scale: TimeScale,
+}
+
+/// Half-open range `[start, end)` of ticks; `None` is unbounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TimeRange {
+    /// Inclusive start.
+    pub start: Option<Instant>,
+    /// Exclusive end.
+    pub end: Option<Instant>,
+}
+
+impl TimeSpec {
+    /// Ticks per second of a column of `data_type`; `Err` where the type cannot be this axis.
+    /// date32 has one tick a day, which is returned as 0 with [`Self::tick_seconds`] 86,400.
+    pub fn check_column(&self, data_type: &DataType) -> Result<(), TimeError> {
+        let fits = match self.format {
+            TimeFormat::Timestamp => matches!(data_type, DataType::Timestamp(_, _) | DataType::Date32),
+            TimeFormat::Mjd | TimeFormat::Jd => matches!(data_type, DataType::Float64),
+        };
+        let refused = || TimeError::ColumnType { column: self.column.clone(), data_type: data_type.to_string() };
+        if fits { Ok(()) } else { Err(refused()) }
+    }
+
+    /// Nanoseconds in one tick of a column of `data_type`.
+    pub fn tick_nanoseconds(data_type: &DataType) -> i64 {
+        match data_type {
+            DataType::Timestamp(TimeUnit::Second, _) => 1_000_000_000,
+            DataType::Timestamp(TimeUnit::Millisecond, _) => 1_000_000,
+            DataType::Timestamp(TimeUnit::Nanosecond, _) => 1,
+            DataType::Date32 => 86_400_000_000_000,
+            _ => 1_000_000_000 / DAY_TICKS_PER_SECOND,
+        }
+    }
+
+    /// Ticks in `duration`; `None` when it is not a whole number of them (an hour on a date32 axis).
+    pub fn ticks_of(data_type: &DataType, duration: Duration) -> Option<i64> {
+        let nanoseconds = i128::from(duration.seconds()) * 1_000_000_000;
+        let tick = i128::from(Self::tick_nanoseconds(data_type));
+        (nanoseconds % tick == 0).then(|| i64::try_from(nanoseconds / tick).ok())?
+    }
+
+    /// The tick of a float day in this format; `None` for NaN, infinities and days beyond the axis.
+    pub fn tick_of_days(&self, days: f64) -> Option<i64> {
+        let epoch = if self.format == TimeFormat::Jd { JD_OF_UNIX_EPOCH } else { MJD_OF_UNIX_EPOCH };
+        let ticks = ((days - epoch) * (86_400 * DAY_TICKS_PER_SECOND) as f64).floor();
+        // 2^62 keeps sums and window arithmetic clear of overflow: 146,000 years either side.
+        (ticks.abs() < 4.6e18).then_some(ticks as i64)
+    }
+
+    /// The float day of a tick in this format, to the nearest value.
+    pub fn days_of_tick(&self, tick: i64) -> f64 {
+        let epoch = if self.format == TimeFormat::Jd { JD_OF_UNIX_EPOCH } else { MJD_OF_UNIX_EPOCH };
+        tick as f64 / (86_400 * DAY_TICKS_PER_SECOND) as f64 + epoch
+    }
+
+    /// Puts `instant` on the axis of a column of `data_type`: a value in the column's own unit.
+    ///
+    /// An instant between two ticks is rounded up, so that `t < end` and `t >= start` mean the same on the axis as they
+    /// do for the instant itself.
+    pub fn place(&self, data_type: &DataType, instant: Instant) -> Result<Placed, TimeError> {
+        let outside = || TimeError::OutOfRange(format!("{instant:?}"));
+        let days = !matches!(self.format, TimeFormat::Timestamp);
+        match instant {
+            Instant::Native(value) if value.is_nan() => Err(outside()),
+            Instant::Native(value) if days => Ok(Placed::Days(value)),
+            Instant::NativeTicks(value) if days => Ok(Placed::Days(value as f64)),
+            Instant::NativeTicks(value) => Ok(Placed::Ticks(value)),
+            Instant::Native(value) if value.abs() < 9.2e18 => Ok(Placed::Ticks(value.ceil() as i64)),
+            Instant::Native(_) => Err(outside()),
+            Instant::UtcNanoseconds(utc) => {
+                let nanoseconds = utc + if self.scale == TimeScale::Tai { tai_minus_utc_nanoseconds(utc) } else { 0 };
+                if days {
+                    return Ok(Placed::Days(self.days_of_nanoseconds(nanoseconds)));
+                }
+                let tick = i128::from(Self::tick_nanoseconds(data_type));
+                let ticks = nanoseconds.div_euclid(tick) + i128::from(nanoseconds.rem_euclid(tick) != 0);
+                i64::try_from(ticks).map(Placed::Ticks).map_err(|_| outside())
+            }
+        }
+    }
+
+    fn days_of_nanoseconds(&self, nanoseconds: i128) -> f64 {
+        const DAY: i128 = 86_400_000_000_000;
+        let epoch = if self.format == TimeFormat::Jd { JD_OF_UNIX_EPOCH } else { MJD_OF_UNIX_EPOCH };
+        // Whole days and the fraction apart: their sum is rounded once.
+        (nanoseconds.div_euclid(DAY) as f64 + epoch) + nanoseconds.rem_euclid(DAY) as f64 / DAY as f64
+    }
+}
+
+/// An instant in the unit of a dataset's time column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Placed {
+    /// Ticks of a timestamp or date32 column.
+    Ticks(i64),
+    /// Days of a float column in its own format.
+    Days(f64),
+}
+
+/// TAI - UTC in nanoseconds at a UTC instant, from IERS Bulletin C: 10 s at 1972-01-01, 37 s since 2017-01-01.
+/// Before 1972 the 10 s of 1972 are taken.
+pub fn tai_minus_utc_nanoseconds(utc_nanoseconds: i128) -> i128 {
+    let seconds = utc_nanoseconds.div_euclid(1_000_000_000);
+    let steps = LEAP_SECONDS_UNIX.iter().take_while(|start| seconds >= i128::from(**start)).count();
+    (10 + steps as i128) * 1_000_000_000
+}
+
+/// Unix times at which TAI - UTC grew by one second.
+const LEAP_SECONDS_UNIX: [i64; 27] = [
+    78_796_800,
+    94_694_400,
+    126_230_400,
+    157_766_400,
+    189_302_400,
+    220_924_800,
+    252_460_800,
+    283_996_800,
+    315_532_800,
+    362_793_600,
+    394_329_600,
+    425_865_600,
+    489_024_000,
+    567_993_600,
+    631_152_000,
+    662_688_000,
+    709_948_800,
+    741_484_800,
+    773_020_800,
+    820_454_400,
+    867_715_200,
+    915_148_800,
+    1_136_073_600,
+    1_230_768_000,
+    1_341_100_800,
+    1_435_708_800,
+    1_483_228_800,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn axis(format: TimeFormat, scale: TimeScale) -> TimeSpec {
+        TimeSpec { column: "t".to_owned(), format, scale }
+    }
+
+    #[test]
+    fn durations_are_read_and_written_the_same() {
+        for (text, seconds) in [("30d", 2_592_000), ("1h", 3600), ("90s", 90), ("2w", 1_209_600), ("15m", 900)] {
+            let duration: Duration = text.parse().unwrap();
+            assert_eq!(duration.seconds(), seconds);
+            assert_eq!(duration.to_string().parse::<Duration>().unwrap(), duration);
+        }
+        for bad in ["", "d", "1", "0d", "-1d", "1.5h", "1y", "9999999999999d", "é"] {
+            assert!(bad.parse::<Duration>().is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn float_days_agree_with_known_instants() {
+        let mjd = axis(TimeFormat::Mjd, TimeScale::Utc);
+        assert_eq!(mjd.tick_of_days(40_587.0), Some(0));
+        assert_eq!(axis(TimeFormat::Jd, TimeScale::Utc).tick_of_days(2_440_588.5), Some(86_400_000_000));
+        // 2017-01-01T00:00:00 UTC is MJD 57754 and lies 37 s later on the TAI scale.
+        let utc = Instant::UtcNanoseconds(1_483_228_800_000_000_000);
+        assert_eq!(mjd.place(&DataType::Float64, utc).unwrap(), Placed::Days(57_754.0));
+        let tai = axis(TimeFormat::Mjd, TimeScale::Tai).place(&DataType::Float64, utc).unwrap();
+        assert_eq!(tai, Placed::Days(57_754.0 + 37.0 / 86_400.0));
+        assert_eq!(mjd.tick_of_days(f64::NAN), None);
+        assert_eq!(mjd.tick_of_days(f64::INFINITY), None);
+    }
+
+    #[test]
+    fn instants_between_ticks_round_up() {
+        let seconds = DataType::Timestamp(TimeUnit::Second, None);
+        let spec = axis(TimeFormat::Timestamp, TimeScale::Utc);
+        let place = |ns| spec.place(&seconds, Instant::UtcNanoseconds(ns)).unwrap();
+        assert_eq!(place(1), Placed::Ticks(1));
+        assert_eq!(place(-1), Placed::Ticks(0));
+        assert_eq!(place(2_000_000_000), Placed::Ticks(2));
+    }
+
+    proptest! {
+        #[test]
+        fn ticks_of_days_never_reverse_the_order(a in -1e6..1e7f64, b in -1e6..1e7f64) {
+            let spec = axis(TimeFormat::Jd, TimeScale::Utc);
+            if a <= b {
+                prop_assert!(spec.tick_of_days(a) <= spec.tick_of_days(b));
+            }
+        }
+    }
+}
