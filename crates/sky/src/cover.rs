@@ -1,0 +1,371 @@
+//! Covering a region with pixels, by descent from the coarsest level.
+
+use crate::node::{Node, Outline};
+use crate::polygon::Polygon;
+use crate::region::{Geometry, Lon, Region};
+use crate::vector::{RAD, Vec3};
+use crate::{Pixelization, SkyError};
+use std::f64::consts::{FRAC_PI_2, PI};
+
+/// Most ranges that [`Region::cover`] returns, about 64 MB.
+pub const COVER_RANGES_MAX: usize = 4_000_000;
+
+/// A run of pixels; both ends belong to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PixelRange {
+    /// First pixel.
+    pub first: u64,
+    /// Last pixel. Inclusive, since the last MQ3C pixel of level 30 is 2^64 - 1.
+    pub last: u64,
+}
+
+impl PixelRange {
+    /// Number of pixels.
+    #[allow(clippy::len_without_is_empty)] // A range is never empty.
+    pub fn len(&self) -> u64 {
+        self.last - self.first + 1
+    }
+
+    /// Does the range hold a pixel?
+    pub fn contains(&self, index: u64) -> bool {
+        (self.first..=self.last).contains(&index)
+    }
+}
+
+/// How a pixel lies to a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Relation {
+    /// Certainly no common point.
+    Disjoint,
+    /// Certainly all of the pixel.
+    Within,
+    /// Neither is certain.
+    Overlaps,
+}
+
+/// A region made ready for many tests against pixels.
+enum Target<'a> {
+    /// A cap of at most a hemisphere; or all that is outside of it, when `inverted`.
+    Cap {
+        center: Vec3,
+        radius: f64,
+        inverted: bool,
+    },
+    Box(Zone),
+    Polygon(&'a Polygon),
+}
+
+impl<'a> Target<'a> {
+    fn new(region: &'a Region) -> Self {
+        match region.geometry() {
+            &Geometry::Circle { center, radius_rad } if radius_rad <= FRAC_PI_2 => {
+                Target::Cap { center, radius: radius_rad, inverted: false }
+            }
+            &Geometry::Circle { center, radius_rad } => {
+                Target::Cap { center: center.neg(), radius: PI - radius_rad, inverted: true }
+            }
+            &Geometry::Box { lon, dec_min, dec_max } => Target::Box(Zone::new(lon, dec_min, dec_max)),
+            Geometry::Polygon(polygon) => Target::Polygon(polygon),
+        }
+    }
+
+    fn relation(&self, pixel: &Outline) -> Relation {
+        match self {
+            Target::Cap { center, radius, inverted: false } => cap_relation(*center, *radius, pixel),
+            Target::Cap { center, radius, inverted: true } => match cap_relation(*center, *radius, pixel) {
+                Relation::Disjoint => Relation::Within,
+                Relation::Within => Relation::Disjoint,
+                Relation::Overlaps => Relation::Overlaps,
+            },
+            Target::Box(zone) => zone.relation(pixel),
+            Target::Polygon(polygon) => polygon_relation(polygon, pixel),
+        }
+    }
+}
+
+/// Angle from a point to the nearest point of an outline, radians; 0 inside.
+pub(crate) fn distance(p: Vec3, outline: &Outline) -> f64 {
+    if outline.normals().iter().all(|n| n.dot(p) >= 0.0) {
+        return 0.0;
+    }
+    let chord = outline.corners().iter().map(|c| c.sub(p).norm()).fold(2.0, f64::min);
+    let mut nearest = 2.0 * (0.5 * chord).min(1.0).asin();
+    for (a, b, n) in outline.edges() {
+        let below = -n.dot(p);
+        // The foot of the perpendicular lies between the ends.
+        if below > 0.0 && n.cross(a).dot(p) >= 0.0 && b.cross(n).dot(p) >= 0.0 {
+            nearest = nearest.min(below.min(1.0).asin());
+        }
+    }
+    nearest
+}
+
+fn cap_relation(center: Vec3, radius: f64, pixel: &Outline) -> Relation {
+    let reach = pixel.corners().iter().map(|c| c.sub(center).norm()).fold(0.0, f64::max);
+    let inner = radius - pixel.slack;
+    // A cap of at most a hemisphere is convex: it holds the polygon when it holds the corners.
+    if inner > 0.0 && reach < 2.0 * (0.5 * inner).sin() {
+        return Relation::Within;
+    }
+    if distance(center, pixel) > radius + pixel.slack { Relation::Disjoint } else { Relation::Overlaps }
+}
+
+fn polygon_relation(polygon: &Polygon, pixel: &Outline) -> Relation {
+    let slack = pixel.slack;
+    let mut within = true;
+    for n in &polygon.normals {
+        let mut beyond = true;
+        for c in pixel.corners() {
+            let side = n.dot(*c);
+            beyond &= side < -slack;
+            within &= side > slack;
+        }
+        // Both are convex cones; a plane through the origin between them is an edge of the one or of the other.
+        if beyond {
+            return Relation::Disjoint;
+        }
+    }
+    if within {
+        return Relation::Within;
+    }
+    let apart = |n: &Vec3| polygon.vertices.iter().all(|v| n.dot(*v) < -slack);
+    if pixel.normals().iter().any(apart) { Relation::Disjoint } else { Relation::Overlaps }
+}
+
+/// A longitude-latitude box.
+struct Zone {
+    meridians: Option<Meridians>,
+    south: Parallel,
+    north: Parallel,
+}
+
+/// A latitude as its sine and cosine, and whether it is a pole.
+struct Parallel {
+    sin: f64,
+    cos: f64,
+    pole: bool,
+}
+
+struct Meridians {
+    west: Vec3,
+    east: Vec3,
+    /// Normal of the western meridian's plane, towards the east; and of the eastern's, towards the west.
+    eastward: Vec3,
+    westward: Vec3,
+    /// At most half a turn: points must be on the inner side of both planes, else of one.
+    narrow: bool,
+}
+
+impl Zone {
+    fn new(lon: Lon, dec_min: f64, dec_max: f64) -> Self {
+        let parallel = |dec: f64| Parallel { sin: (dec * RAD).sin(), cos: (dec * RAD).cos(), pole: dec.abs() == 90.0 };
+        let meridians = match lon {
+            Lon::All => None,
+            Lon::Between { west, east } => {
+                let (west, east) = (Vec3::from_degrees(west, 0.0), Vec3::from_degrees(east, 0.0));
+                Some(Meridians {
+                    west,
+                    east,
+                    eastward: Vec3::new(-west.y, west.x, 0.0),
+                    westward: Vec3::new(east.y, -east.x, 0.0),
+                    narrow: lon.width() <= 180.0,
+                })
+            }
+        };
+        Self { meridians, south: parallel(dec_min), north: parallel(dec_max) }
+    }
+
+    fn relation(&self, pixel: &Outline) -> Relation {
+        let slack = pixel.slack;
+        let (low, high) = z_range(pixel);
+        // The sine of latitude changes no faster than the angle.
+        if high < self.south.sin - slack || low > self.north.sin + slack {
+            return Relation::Disjoint;
+        }
+        let lon = self.meridians.as_ref().map_or(Relation::Within, |m| m.relation(pixel));
+        if lon == Relation::Disjoint || pixel.normals().iter().any(|n| self.support(*n) < -slack) {
+            return Relation::Disjoint;
+        }
+        let dec_within =
+            (self.south.pole || low > self.south.sin + slack) && (self.north.pole || high < self.north.sin - slack);
+        if dec_within && lon == Relation::Within { Relation::Within } else { Relation::Overlaps }
+    }
+
+    /// The largest n . p of a point p of the box.
+    fn support(&self, n: Vec3) -> f64 {
+        let axial = n.x.hypot(n.y);
+        // Largest projection on the equatorial plane, of a point of the box's longitudes.
+        let equatorial = match &self.meridians {
+            Some(m) if !m.holds(n) => n.dot(m.west).max(n.dot(m.east)),
+            _ => axial,
+        };
+        let at = |p: &Parallel| equatorial * p.cos + n.z * p.sin;
+        let slope = |p: &Parallel| n.z * p.cos - equatorial * p.sin;
+        if equatorial > 0.0 && slope(&self.south) > 0.0 && slope(&self.north) < 0.0 {
+            return equatorial.hypot(n.z);
+        }
+        at(&self.south).max(at(&self.north))
+    }
+}
+
+impl Meridians {
+    fn relation(&self, pixel: &Outline) -> Relation {
+        let slack = pixel.slack;
+        let all = |test: &dyn Fn(f64) -> bool, n: Vec3| pixel.corners().iter().all(|c| test(n.dot(*c)));
+        let outside = |n: Vec3| all(&|side| side < -slack, n);
+        let inside = |n: Vec3| all(&|side| side > slack, n);
+        let (outside, inside) =
+            ((outside(self.eastward), outside(self.westward)), (inside(self.eastward), inside(self.westward)));
+        let (disjoint, within) = if self.narrow {
+            (outside.0 || outside.1, inside.0 && inside.1)
+        } else {
+            (outside.0 && outside.1, inside.0 || inside.1)
+        };
+        match (disjoint, within) {
+            (true, _) => Relation::Disjoint,
+            (_, true) => Relation::Within,
+            _ => Relation::Overlaps,
+        }
+    }
+
+    /// Is the longitude of a vector between the meridians?
+    fn holds(&self, v: Vec3) -> bool {
+        let (a, b) = (self.eastward.dot(v) >= 0.0, self.westward.dot(v) >= 0.0);
+        if self.narrow { a && b } else { a || b }
+    }
+}
+
+/// Smallest and largest z of an outline's points.
+fn z_range(outline: &Outline) -> (f64, f64) {
+    let (mut low, mut high) = (1.0f64, -1.0f64);
+    let (mut north_inside, mut south_inside) = (true, true);
+    for (a, b, n) in outline.edges() {
+        low = low.min(a.z);
+        high = high.max(a.z);
+        // A great circle rises to |sine of its inclination| between two points when it climbs at the first and
+        // falls at the second.
+        let climb = |p: Vec3| n.x * p.y - n.y * p.x;
+        if climb(a) > 0.0 && climb(b) < 0.0 {
+            high = high.max(n.x.hypot(n.y));
+        } else if climb(a) < 0.0 && climb(b) > 0.0 {
+            low = low.min(-n.x.hypot(n.y));
+        }
+        north_inside &= n.z >= -outline.slack;
+        south_inside &= n.z <= outline.slack;
+    }
+    (if south_inside { -1.0 } else { low }, if north_inside { 1.0 } else { high })
+}
+
+/// Ranges in order, touching ones joined.
+#[derive(Default)]
+struct Ranges(Vec<PixelRange>);
+
+impl Ranges {
+    fn push(&mut self, range: PixelRange) {
+        match self.0.last_mut() {
+            Some(before) if before.last + 1 == range.first => before.last = range.last,
+            _ => self.0.push(range),
+        }
+    }
+}
+
+fn descendants(node: &Node, level: u32) -> PixelRange {
+    let shift = 2 * (level - node.level);
+    PixelRange { first: node.index << shift, last: (node.index << shift) | ((1u64 << shift) - 1) }
+}
+
+pub(crate) fn cover(region: &Region, pixelization: &Pixelization) -> Result<Vec<PixelRange>, SkyError> {
+    let target = Target::new(region);
+    let mut ranges = Ranges::default();
+    for root in Node::roots(pixelization.scheme()) {
+        descend(&target, &root, pixelization, &mut ranges)?;
+    }
+    Ok(ranges.0)
+}
+
+fn descend(target: &Target<'_>, node: &Node, pixelization: &Pixelization, ranges: &mut Ranges) -> Result<(), SkyError> {
+    let relation = target.relation(&node.outline());
+    if relation == Relation::Disjoint {
+        return Ok(());
+    }
+    if relation == Relation::Overlaps && node.level < pixelization.level() {
+        return (0..4).try_for_each(|k| descend(target, &node.child(k), pixelization, ranges));
+    }
+    ranges.push(descendants(node, pixelization.level()));
+    if ranges.0.len() > COVER_RANGES_MAX {
+        return Err(SkyError::CoverTooLarge {
+            scheme: pixelization.scheme(),
+            level: pixelization.level(),
+            ranges_max: COVER_RANGES_MAX,
+        });
+    }
+    Ok(())
+}
+
+/// A part of a cover in the making.
+enum Piece {
+    Whole(Node),
+    Partial(Node),
+}
+
+impl Piece {
+    fn new(target: &Target<'_>, node: Node) -> Option<Self> {
+        match target.relation(&node.outline()) {
+            Relation::Disjoint => None,
+            Relation::Within => Some(Piece::Whole(node)),
+            Relation::Overlaps => Some(Piece::Partial(node)),
+        }
+    }
+}
+
+pub(crate) fn cover_limited(region: &Region, pixelization: &Pixelization, ranges_max: usize) -> Vec<PixelRange> {
+    // Many pieces join into one range, and closing gaps among too few would be coarse.
+    let pieces_max = ranges_max.saturating_mul(16).clamp(256, COVER_RANGES_MAX);
+    let target = Target::new(region);
+    let mut pieces: Vec<Piece> =
+        Node::roots(pixelization.scheme()).filter_map(|root| Piece::new(&target, root)).collect();
+    for _ in 0..pixelization.level() {
+        let mut finer = Vec::with_capacity(2 * pieces.len());
+        for piece in &pieces {
+            match piece {
+                Piece::Whole(node) => finer.push(Piece::Whole(*node)),
+                Piece::Partial(node) => {
+                    finer.extend((0..4).filter_map(|k| Piece::new(&target, node.child(k))));
+                }
+            }
+        }
+        if finer.len() > pieces_max {
+            break;
+        }
+        pieces = finer;
+    }
+    let mut ranges = Ranges::default();
+    for piece in &pieces {
+        let (Piece::Whole(node) | Piece::Partial(node)) = piece;
+        ranges.push(descendants(node, pixelization.level()));
+    }
+    close_gaps(ranges.0, ranges_max)
+}
+
+/// Joins ranges across the smallest gaps until `ranges_max` are left.
+fn close_gaps(ranges: Vec<PixelRange>, ranges_max: usize) -> Vec<PixelRange> {
+    let Some(excess) = ranges.len().checked_sub(ranges_max).filter(|n| *n > 0) else {
+        return ranges;
+    };
+    // Position breaks ties, so that the result is determined.
+    let mut gaps: Vec<(u64, usize)> =
+        ranges.windows(2).enumerate().map(|(i, pair)| (pair[1].first - pair[0].last, i)).collect();
+    gaps.select_nth_unstable(excess - 1);
+    let mut closed = vec![false; gaps.len()];
+    for (_, i) in &gaps[..excess] {
+        closed[*i] = true;
+    }
+    let mut joined: Vec<PixelRange> = Vec::with_capacity(ranges_max);
+    for (i, range) in ranges.into_iter().enumerate() {
+        match joined.last_mut() {
+            Some(before) if closed[i - 1] => before.last = range.last,
+            _ => joined.push(range),
+        }
+    }
+    joined
+}

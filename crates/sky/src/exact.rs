@@ -1,0 +1,92 @@
+//! The exact sign of a 3 x 3 determinant of doubles.
+//!
+//! Whether a point lies left or right of a great circle through two others is the sign of det(a, b, p). Near the
+//! circle rounding would decide, differently for two neighbouring pixels; so the sign is computed exactly there, with
+//! floating-point expansions (Shewchuk 1997, "Adaptive precision floating-point arithmetic").
+
+use crate::vector::Vec3;
+
+/// For unit vectors the rounded determinant is off by less than this.
+const FILTER: f64 = 2e-15;
+
+/// The sign of det(a, b, c) = a . (b x c), exact for the doubles given: -1, 0 or 1. The vectors are of unit length.
+pub(crate) fn orientation(a: Vec3, b: Vec3, c: Vec3) -> i32 {
+    let rough = a.dot(b.cross(c));
+    if rough > FILTER {
+        1
+    } else if rough < -FILTER {
+        -1
+    } else {
+        exact_sign(a, b, c)
+    }
+}
+
+#[cold]
+fn exact_sign(a: Vec3, b: Vec3, c: Vec3) -> i32 {
+    let mut sum = Expansion::default();
+    for (p, q, r) in
+        [(a.x, b.y, c.z), (a.y, b.z, c.x), (a.z, b.x, c.y), (-a.z, b.y, c.x), (-a.x, b.z, c.y), (-a.y, b.x, c.z)]
+    {
+        sum.add_product(p, q, r);
+    }
+    sum.sign()
+}
+
+/// A number as an unevaluated sum of doubles that do not overlap, smallest first.
+#[derive(Default)]
+struct Expansion {
+    // Six products of three doubles are four components each.
+    parts: [f64; 24],
+    len: usize,
+}
+
+impl Expansion {
+    /// Adds p q r, exactly.
+    fn add_product(&mut self, p: f64, q: f64, r: f64) {
+        let (high, low) = two_product(p, q);
+        for factor in [low, high] {
+            let (h, l) = two_product(factor, r);
+            self.add(l);
+            self.add(h);
+        }
+    }
+
+    fn add(&mut self, value: f64) {
+        let mut carry = value;
+        let mut kept = 0;
+        for i in 0..self.len {
+            let (sum, error) = two_sum(carry, self.parts[i]);
+            if error != 0.0 {
+                self.parts[kept] = error;
+                kept += 1;
+            }
+            carry = sum;
+        }
+        if carry != 0.0 {
+            self.parts[kept] = carry;
+            kept += 1;
+        }
+        self.len = kept;
+    }
+
+    /// The sign is that of the largest component.
+    fn sign(&self) -> i32 {
+        match self.len {
+            0 => 0,
+            n if self.parts[n - 1] > 0.0 => 1,
+            _ => -1,
+        }
+    }
+}
+
+fn two_sum(a: f64, b: f64) -> (f64, f64) {
+    let sum = a + b;
+    let b_part = sum - a;
+    let a_part = sum - b_part;
+    (sum, (a - a_part) + (b - b_part))
+}
+
+fn two_product(a: f64, b: f64) -> (f64, f64) {
+    let product = a * b;
+    (product, a.mul_add(b, -product))
+}

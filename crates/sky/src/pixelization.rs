@@ -1,0 +1,292 @@
+use crate::cube::Kind;
+use crate::polygon;
+use crate::vector::{Vec3, is_position};
+use crate::{PixelRange, SkyError, cube, healpix, htm};
+use rayon::prelude::*;
+use std::f64::consts::PI;
+use std::fmt;
+use std::str::FromStr;
+
+/// Below this many points one thread is faster than waking the others.
+const PARALLEL_ROWS_MIN: usize = 20_000;
+const PARALLEL_CHUNK_ROWS: usize = 4_096;
+
+/// A way to divide the sphere into pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scheme {
+    /// Modified Q3C, as `lsst.sphgeom.Mq3cPixelization`: levels 0 to 30, 6 x 4^level pixels.
+    Mq3c,
+    /// Q3C, as `lsst.sphgeom.Q3cPixelization`: levels 0 to 30, 6 x 4^level pixels.
+    Q3c,
+    /// Hierarchical Triangular Mesh, as `lsst.sphgeom.HtmPixelization`: levels 0 to 24, 8 x 4^level pixels.
+    Htm,
+    /// HEALPix in nested order with nside = 2^level, as `lsst.sphgeom.HealpixPixelization` and `healpy.vec2pix`:
+    /// levels 0 to 29, 12 x 4^level pixels.
+    Healpix,
+}
+
+impl Scheme {
+    /// All schemes.
+    pub const ALL: [Scheme; 4] = [Scheme::Mq3c, Scheme::Q3c, Scheme::Htm, Scheme::Healpix];
+
+    /// The deepest level of the scheme.
+    pub fn level_max(self) -> u32 {
+        match self {
+            Scheme::Mq3c | Scheme::Q3c => cube::LEVEL_MAX,
+            Scheme::Htm => htm::LEVEL_MAX,
+            Scheme::Healpix => healpix::LEVEL_MAX,
+        }
+    }
+
+    /// The scheme's name in lower case, which [`Scheme::from_str`] reads.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Mq3c => "mq3c",
+            Scheme::Q3c => "q3c",
+            Scheme::Htm => "htm",
+            Scheme::Healpix => "healpix",
+        }
+    }
+
+    /// First number and count of the pixels at level 0.
+    pub(crate) fn roots(self) -> (u64, u64) {
+        match self {
+            Scheme::Mq3c => (10, 6),
+            Scheme::Q3c => (0, 6),
+            Scheme::Htm => (8, 8),
+            Scheme::Healpix => (0, 12),
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = SkyError;
+
+    /// Reads "mq3c", "q3c", "htm" or "healpix", in any case.
+    fn from_str(name: &str) -> Result<Self, SkyError> {
+        Scheme::ALL
+            .into_iter()
+            .find(|s| s.name().eq_ignore_ascii_case(name))
+            .ok_or_else(|| SkyError::UnknownScheme { name: name.to_owned() })
+    }
+}
+
+/// A scheme at one level: a numbering of the sphere's pixels.
+///
+/// Pixels nest: pixel `i` of one level is divided into pixels `4 i` to `4 i + 3` of the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pixelization {
+    scheme: Scheme,
+    level: u32,
+}
+
+impl fmt::Display for Pixelization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} level {}", self.scheme, self.level)
+    }
+}
+
+impl Pixelization {
+    /// The pixelization of `scheme` at `level`.
+    ///
+    /// # Errors
+    /// [`SkyError::LevelOutOfRange`] for a level beyond [`Scheme::level_max`].
+    pub fn new(scheme: Scheme, level: u32) -> Result<Self, SkyError> {
+        let level_max = scheme.level_max();
+        if level > level_max {
+            return Err(SkyError::LevelOutOfRange { scheme, level, level_max });
+        }
+        Ok(Self { scheme, level })
+    }
+
+    /// The scheme.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// The level.
+    pub fn level(&self) -> u32 {
+        self.level
+    }
+
+    /// All pixels of the sky; both ends belong to the range.
+    pub fn index_range(&self) -> PixelRange {
+        let (first, count) = self.scheme.roots();
+        let shift = 2 * self.level;
+        // MQ3C's last index at level 30 is 2^64 - 1, so the end is never computed as last + 1.
+        PixelRange { first: first << shift, last: ((first + count - 1) << shift) | ((1u64 << shift) - 1) }
+    }
+
+    /// The pixel that holds a position in degrees. Right ascension may be any finite number.
+    ///
+    /// # Errors
+    /// [`SkyError::BadPosition`] for NaN, infinities, and declinations beyond the poles.
+    pub fn index(&self, ra_deg: f64, dec_deg: f64) -> Result<u64, SkyError> {
+        if !is_position(ra_deg, dec_deg) {
+            return Err(SkyError::BadPosition { row: 0, ra: ra_deg, dec: dec_deg });
+        }
+        Ok(self.index_unchecked(ra_deg, dec_deg))
+    }
+
+    fn index_unchecked(&self, ra: f64, dec: f64) -> u64 {
+        match self.scheme {
+            Scheme::Mq3c => Kind::Mq3c.index(Vec3::from_degrees(ra, dec), self.level),
+            Scheme::Q3c => Kind::Q3c.index(Vec3::from_degrees(ra, dec), self.level),
+            Scheme::Htm => htm::index(Vec3::from_degrees(ra, dec), self.level),
+            Scheme::Healpix => healpix::index_degrees(ra, dec, self.level),
+        }
+    }
+
+    /// The pixels of many positions in degrees, into `out`, on all threads of the current rayon pool when that pays.
+    ///
+    /// # Errors
+    /// [`SkyError::BadPosition`] naming the first bad row (`out` is then unspecified), [`SkyError::LengthMismatch`],
+    /// and [`SkyError::IndexTooWide`] for MQ3C level 30: see [`Pixelization::index_many_u64`].
+    pub fn index_many(&self, ra_deg: &[f64], dec_deg: &[f64], out: &mut [i64]) -> Result<(), SkyError> {
+        if i64::try_from(self.index_range().last).is_err() {
+            return Err(SkyError::IndexTooWide { scheme: self.scheme, level: self.level, level_max: self.level - 1 });
+        }
+        self.index_each(ra_deg, dec_deg, out, |index| index as i64)
+    }
+
+    /// As [`Pixelization::index_many`], unsigned: holds the indices of every level.
+    ///
+    /// # Errors
+    /// [`SkyError::BadPosition`] naming the first bad row (`out` is then unspecified), [`SkyError::LengthMismatch`].
+    pub fn index_many_u64(&self, ra_deg: &[f64], dec_deg: &[f64], out: &mut [u64]) -> Result<(), SkyError> {
+        self.index_each(ra_deg, dec_deg, out, |index| index)
+    }
+
+    fn index_each<T: Send>(
+        &self,
+        ra: &[f64],
+        dec: &[f64],
+        out: &mut [T],
+        convert: impl Fn(u64) -> T + Sync,
+    ) -> Result<(), SkyError> {
+        if ra.len() != dec.len() || ra.len() != out.len() {
+            return Err(SkyError::LengthMismatch { ra: ra.len(), dec: dec.len(), out: out.len() });
+        }
+        check_positions(ra, dec)?;
+        let fill = |(start, part): (usize, &mut [T])| {
+            let rows = start..start + part.len();
+            for ((o, &ra), &dec) in part.iter_mut().zip(&ra[rows.clone()]).zip(&dec[rows]) {
+                *o = convert(self.index_unchecked(ra, dec));
+            }
+        };
+        if out.len() < PARALLEL_ROWS_MIN {
+            fill((0, out));
+        } else {
+            out.par_chunks_mut(PARALLEL_CHUNK_ROWS)
+                .enumerate()
+                .for_each(|(chunk, part)| fill((chunk * PARALLEL_CHUNK_ROWS, part)));
+        }
+        Ok(())
+    }
+
+    fn check_index(&self, index: u64) -> Result<(), SkyError> {
+        let PixelRange { first, last } = self.index_range();
+        if (first..=last).contains(&index) {
+            return Ok(());
+        }
+        Err(SkyError::NoSuchPixel { index, scheme: self.scheme, level: self.level, first, last })
+    }
+
+    pub(crate) fn vertex_vectors(&self, index: u64) -> Result<Vec<Vec3>, SkyError> {
+        self.check_index(index)?;
+        let square = |kind: Kind| {
+            let (face, s, t) = kind.locate(index, self.level);
+            kind.vertices(face, s, t, self.level).to_vec()
+        };
+        Ok(match self.scheme {
+            Scheme::Mq3c => square(Kind::Mq3c),
+            Scheme::Q3c => square(Kind::Q3c),
+            Scheme::Htm => htm::vertices(index, self.level).to_vec(),
+            Scheme::Healpix => {
+                let (face, x, y) = healpix::locate(index, self.level);
+                healpix::vertices(face, x, y, self.level).to_vec()
+            }
+        })
+    }
+
+    /// The corners of a pixel as (ra, dec) in degrees, counter-clockwise seen from outside the sphere (from inside, as
+    /// the sky is seen: clockwise with east to the right). Three for HTM, else four. They are joined by great circles,
+    /// but for HEALPix, whose edges are other curves.
+    ///
+    /// # Errors
+    /// [`SkyError::NoSuchPixel`].
+    pub fn pixel_vertices(&self, index: u64) -> Result<Vec<(f64, f64)>, SkyError> {
+        Ok(self.vertex_vectors(index)?.into_iter().map(Vec3::to_degrees).collect())
+    }
+
+    /// A point well inside a pixel, (ra, dec) in degrees: the middle in the scheme's own coordinates, for HTM the
+    /// centroid of the corners.
+    ///
+    /// # Errors
+    /// [`SkyError::NoSuchPixel`].
+    pub fn pixel_center(&self, index: u64) -> Result<(f64, f64), SkyError> {
+        self.check_index(index)?;
+        let square = |kind: Kind| {
+            let (face, s, t) = kind.locate(index, self.level);
+            kind.point(face, f64::from(s) + 0.5, f64::from(t) + 0.5, self.level)
+        };
+        let center = match self.scheme {
+            Scheme::Mq3c => square(Kind::Mq3c),
+            Scheme::Q3c => square(Kind::Q3c),
+            Scheme::Htm => {
+                let [a, b, c] = htm::vertices(index, self.level);
+                a.add(b).add(c)
+            }
+            Scheme::Healpix => {
+                let (face, x, y) = healpix::locate(index, self.level);
+                healpix::point(face, f64::from(x) + 0.5, f64::from(y) + 0.5, self.level)
+            }
+        };
+        Ok(center.to_degrees())
+    }
+
+    /// The area of a pixel in steradians.
+    ///
+    /// # Errors
+    /// [`SkyError::NoSuchPixel`].
+    pub fn pixel_area(&self, index: u64) -> Result<f64, SkyError> {
+        if self.scheme == Scheme::Healpix {
+            self.check_index(index)?;
+            return Ok(4.0 * PI / (12u64 << (2 * self.level)) as f64);
+        }
+        Ok(polygon::area(&self.vertex_vectors(index)?))
+    }
+
+    /// The pixel of the next coarser level that holds pixel `index`; None at level 0.
+    ///
+    /// # Errors
+    /// [`SkyError::NoSuchPixel`].
+    pub fn parent(&self, index: u64) -> Result<Option<u64>, SkyError> {
+        self.check_index(index)?;
+        Ok((self.level > 0).then_some(index >> 2))
+    }
+
+    /// The four pixels of the next finer level that make up pixel `index`; None at the deepest level.
+    ///
+    /// # Errors
+    /// [`SkyError::NoSuchPixel`].
+    pub fn children(&self, index: u64) -> Result<Option<PixelRange>, SkyError> {
+        self.check_index(index)?;
+        let children = PixelRange { first: index << 2, last: (index << 2) | 3 };
+        Ok((self.level < self.scheme.level_max()).then_some(children))
+    }
+}
+
+/// Refuses the first row that is not a position.
+pub(crate) fn check_positions(ra: &[f64], dec: &[f64]) -> Result<(), SkyError> {
+    match ra.iter().zip(dec).position(|(&r, &d)| !is_position(r, d)) {
+        None => Ok(()),
+        Some(row) => Err(SkyError::BadPosition { row, ra: ra[row], dec: dec[row] }),
+    }
+}
