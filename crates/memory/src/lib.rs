@@ -1,1 +1,247 @@
-//! placeholder
+//! An engine that keeps everything in memory, for tests and for data that need not outlive the process.
+//!
+//! It is the plainest possible reading of the [`Store`] contract: ordered maps under one lock. A commit is atomic; a scan
+//! sees the one state it began with. "Durable" means as durable as the process.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_store::{
+    Capabilities, Cells, Chunk, ChunkKey, Commit, Expect, RECORD_KEY_BYTES_MAX, RECORD_VALUE_BYTES_MAX, Record,
+    RecordPut, Result, Scan, Store, StoreError, TileStatistics,
+};
+use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
+use futures::stream::{self, BoxStream, StreamExt};
+use tokio::sync::Mutex;
+
+/// Largest chunk taken, head and body, in bytes: the limit of the SQLite engine, so that tests on either agree.
+pub const CHUNK_BYTES_MAX: usize = 64 << 20;
+
+/// A group of a scan ends at this many chunks.
+const GROUP_CHUNKS_MAX: usize = 4_096;
+/// A group of a scan ends with the chunk that reaches this many bytes.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+
+#[derive(Clone, Debug)]
+struct Stored {
+    rows: u32,
+    head: Bytes,
+    body: Bytes,
+}
+
+type Slice = BTreeMap<(Tile, ChunkId), Stored>;
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    records: BTreeMap<String, Bytes>,
+    slices: BTreeMap<(DatasetName, SliceId), Slice>,
+}
+
+/// The engine; clones of the [`Arc`] around it share its contents.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { engine: "memory", atomic_commit: true, chunk_bytes_max: CHUNK_BYTES_MAX }
+    }
+
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+        check_sizes(&commit)?;
+        let mut state = self.state.lock().await;
+        // Everything that can fail is checked before the first change, so a refused commit leaves no trace.
+        check_records(&state, commit.before.iter().chain(&commit.after))?;
+        check_chunks(&state, dataset, &commit)?;
+        put_records(&mut state, commit.before);
+        for chunk in commit.put {
+            if let Some(slice) = state.slices.get_mut(&(dataset.clone(), chunk.key.slice)) {
+                let stored = Stored { rows: chunk.rows, head: chunk.head, body: chunk.body };
+                slice.insert((chunk.key.tile, chunk.key.id), stored);
+            }
+        }
+        for key in commit.remove {
+            if let Some(slice) = state.slices.get_mut(&(dataset.clone(), key.slice)) {
+                slice.remove(&(key.tile, key.id));
+            }
+        }
+        put_records(&mut state, commit.after);
+        Ok(())
+    }
+
+    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        let state = self.state.lock().await;
+        let mut groups = vec![];
+        let mut group = vec![];
+        let mut bytes = 0;
+        for &slice in &scan.slices {
+            let Some(chunks) = state.slices.get(&(dataset.clone(), slice)) else { continue };
+            for chunk in cell_ranges(&scan.cells).flat_map(|range| select(slice, chunks, range, &scan)) {
+                bytes += chunk.head.len() + chunk.body.len();
+                group.push(chunk);
+                if group.len() >= GROUP_CHUNKS_MAX || bytes >= GROUP_BYTES_MAX {
+                    groups.push(Ok(std::mem::take(&mut group)));
+                    bytes = 0;
+                }
+            }
+        }
+        if !group.is_empty() {
+            groups.push(Ok(group));
+        }
+        Ok(stream::iter(groups).boxed())
+    }
+
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        let state = self.state.lock().await;
+        let found = |key: ChunkKey| {
+            let stored = state.slices.get(&(dataset.clone(), key.slice))?.get(&(key.tile, key.id))?;
+            Some(chunk_of(key, stored, true))
+        };
+        Ok(keys.into_iter().filter_map(found).collect())
+    }
+
+    async fn record(&self, key: &str) -> Result<Option<Bytes>> {
+        Ok(self.state.lock().await.records.get(key).cloned())
+    }
+
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
+        let state = self.state.lock().await;
+        let start = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let records = state.records.range::<str, _>((start, Bound::Unbounded));
+        let records = records.take_while(|(key, _)| key.starts_with(prefix)).take(limit);
+        Ok(records.map(|(key, value)| Record { key: key.clone(), value: value.clone() }).collect())
+    }
+
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.state.lock().await.slices.entry((dataset.clone(), slice)).or_default();
+        Ok(())
+    }
+
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.state.lock().await.slices.remove(&(dataset.clone(), slice));
+        Ok(())
+    }
+
+    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+        let state = self.state.lock().await;
+        Ok(state.slices.keys().filter(|(name, _)| name == dataset).map(|(_, slice)| *slice).collect())
+    }
+
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        let state = self.state.lock().await;
+        let mut tiles: Vec<TileStatistics> = vec![];
+        for ((tile, _), stored) in state.slices.get(&(dataset.clone(), slice)).into_iter().flatten() {
+            if tiles.last().is_none_or(|last| last.tile != *tile) {
+                tiles.push(TileStatistics { tile: *tile, chunks: 0, rows: 0, bytes: 0 });
+            }
+            if let Some(last) = tiles.last_mut() {
+                last.chunks += 1;
+                last.rows += u64::from(stored.rows);
+                last.bytes += (stored.head.len() + stored.body.len()) as u64;
+            }
+        }
+        Ok(tiles)
+    }
+}
+
+fn check_sizes(commit: &Commit) -> Result<()> {
+    let too_large = |what, bytes, bytes_max| Err(StoreError::TooLarge { what, bytes, bytes_max, engine: "memory" });
+    for chunk in &commit.put {
+        let bytes = chunk.head.len() + chunk.body.len();
+        if bytes > CHUNK_BYTES_MAX {
+            return too_large(format!("chunk {} of {}", chunk.key.id, chunk.key.tile), bytes, CHUNK_BYTES_MAX);
+        }
+    }
+    for put in commit.before.iter().chain(&commit.after) {
+        if put.key.len() > RECORD_KEY_BYTES_MAX {
+            return too_large("the key of a catalog record".to_owned(), put.key.len(), RECORD_KEY_BYTES_MAX);
+        }
+        let bytes = put.value.as_ref().map_or(0, Bytes::len);
+        if bytes > RECORD_VALUE_BYTES_MAX {
+            return too_large(format!("catalog record {:?}", put.key), bytes, RECORD_VALUE_BYTES_MAX);
+        }
+    }
+    Ok(())
+}
+
+/// Checks conditions in order; one that follows a put of the same key is held against the value that put leaves.
+fn check_records<'a>(state: &'a State, puts: impl Iterator<Item = &'a RecordPut>) -> Result<()> {
+    let mut changed = BTreeMap::new();
+    for put in puts {
+        let current = changed.get(&put.key).copied().unwrap_or_else(|| state.records.get(&put.key));
+        let holds = match &put.expect {
+            Expect::Any => true,
+            Expect::Absent => current.is_none(),
+            Expect::Is(value) => current == Some(value),
+        };
+        if !holds {
+            return Err(StoreError::RecordConflict { key: put.key.clone() });
+        }
+        changed.insert(&put.key, put.value.as_ref());
+    }
+    Ok(())
+}
+
+fn check_chunks(state: &State, dataset: &DatasetName, commit: &Commit) -> Result<()> {
+    for chunk in &commit.put {
+        if !state.slices.contains_key(&(dataset.clone(), chunk.key.slice)) {
+            return Err(StoreError::NoSlice { dataset: dataset.clone(), slice: chunk.key.slice });
+        }
+    }
+    for key in commit.remove.iter().filter(|_| commit.require_removed) {
+        let slice = state.slices.get(&(dataset.clone(), key.slice));
+        let stored = slice.is_some_and(|slice| slice.contains_key(&(key.tile, key.id)));
+        if !stored && !commit.put.iter().any(|chunk| chunk.key == *key) {
+            return Err(StoreError::ChunkConflict { dataset: dataset.clone(), key: *key });
+        }
+    }
+    Ok(())
+}
+
+fn put_records(state: &mut State, puts: Vec<RecordPut>) {
+    for put in puts {
+        match put.value {
+            Some(value) => state.records.insert(put.key, value),
+            None => state.records.remove(&put.key),
+        };
+    }
+}
+
+fn cell_ranges(cells: &Cells) -> impl Iterator<Item = (Cell, Cell)> {
+    let ranges: Arc<[_]> = match cells {
+        Cells::All => Arc::new([(Cell(i64::MIN), Cell(i64::MAX))]),
+        Cells::Ranges(ranges) => ranges.clone(),
+    };
+    (0..ranges.len()).map(move |index| ranges[index])
+}
+
+fn select(slice: SliceId, chunks: &Slice, (first, last): (Cell, Cell), scan: &Scan) -> Vec<Chunk> {
+    if first > last {
+        return vec![];
+    }
+    let start = (Tile { cell: first, window: Window(i32::MIN) }, ChunkId(0));
+    let end = (Tile { cell: last, window: Window(i32::MAX) }, ChunkId(u128::MAX));
+    let wanted = |tile: &Tile| (scan.windows.0..=scan.windows.1).contains(&tile.window);
+    let chunks = chunks.range(start..=end).filter(|((tile, _), _)| wanted(tile));
+    chunks.map(|(&(tile, id), stored)| chunk_of(ChunkKey { slice, tile, id }, stored, scan.bodies)).collect()
+}
+
+fn chunk_of(key: ChunkKey, stored: &Stored, body: bool) -> Chunk {
+    let body = if body { stored.body.clone() } else { Bytes::new() };
+    Chunk { key, rows: stored.rows, head: stored.head.clone(), body }
+}

@@ -1,1 +1,185 @@
-//! placeholder
+//! The embedded engine: an archive in one SQLite file, shared by any number of tasks and processes of one machine.
+//!
+//! Commits that tasks ask for at the same time share one transaction and one disk sync (`writer`); reads run beside
+//! them on connections of their own (`reader`). The tables are described in `layout`.
+
+mod failure;
+mod layout;
+mod open;
+mod reader;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_store::{
+    Capabilities, Chunk, ChunkKey, Commit, RECORD_KEY_BYTES_MAX, RECORD_VALUE_BYTES_MAX, Record, Result, Scan, Store,
+    StoreError, TileStatistics,
+};
+use chronotile_types::{DatasetName, SliceId};
+use futures::stream::{self, BoxStream, StreamExt};
+
+use crate::failure::ENGINE;
+use crate::reader::{Readers, Scanner};
+use crate::writer::{Work, Writer};
+
+/// Largest chunk taken, head and body, in bytes.
+pub const CHUNK_BYTES_MAX: usize = 64 << 20;
+
+/// When a commit is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Synchronous {
+    /// Once it is on the disk: it survives a power cut.
+    #[default]
+    Full,
+    /// Once the system has it: it survives the death of the process, but a power cut may take the last commits with it.
+    /// The file stays sound.
+    Normal,
+}
+
+/// How an archive file is opened. None of it is stored in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether a missing file is created; its folder must exist. Default true.
+    pub create: bool,
+    /// Whether writes are refused; such an archive may lie on a read-only file system. Default false.
+    pub read_only: bool,
+    /// Seconds a write waits for writers of other processes. Default 60; 0 tries once.
+    pub busy_timeout_s: u64,
+    /// When a commit is acknowledged. Default [`Synchronous::Full`].
+    pub synchronous: Synchronous,
+    /// Pages the file may have, to test a full disk.
+    #[doc(hidden)]
+    pub pages_max: Option<u32>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { create: true, read_only: false, busy_timeout_s: 60, synchronous: Synchronous::Full, pages_max: None }
+    }
+}
+
+/// An open archive file.
+///
+/// Its methods need a Tokio runtime. Dropping it waits for writes under way; the last connection of the last process
+/// folds the log into the file and removes it.
+#[derive(Debug)]
+pub struct SqliteStore {
+    path: PathBuf,
+    /// `None` where the archive was opened read-only. Before `readers`: dropped first.
+    writer: Option<Writer>,
+    readers: Arc<Readers>,
+}
+
+impl SqliteStore {
+    /// Opens or creates the archive at `path`, blocking for the few file operations it takes.
+    ///
+    /// A file that is not an archive is left untouched. Errors: [`StoreError::NotAnArchive`] for any other file or
+    /// a folder, [`StoreError::NewerFormat`], [`StoreError::NotFound`] for a missing folder, or a missing file that is
+    /// not to be created, [`StoreError::ReadOnly`] where the file or its folder cannot be written (and `read_only` was not
+    /// asked for), [`StoreError::Corrupt`] for a damaged or cut file, [`StoreError::Full`] and [`StoreError::Busy`].
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self> {
+        // An absolute path keeps its meaning when the process changes its folder, and is never taken for a URI.
+        let path = std::path::absolute(path.as_ref()).map_err(|error| StoreError::Refused {
+            engine: ENGINE,
+            reason: format!("resolving {}: {error}", path.as_ref().display()),
+        })?;
+        open::prepare(&path, &options)?;
+        let writer = if options.read_only { None } else { Some(Writer::start(path.clone(), options.clone())?) };
+        let readers = Readers::open(path.clone(), options)?;
+        Ok(Self { path, writer, readers })
+    }
+
+    /// The archive file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn writer(&self) -> Result<&Writer> {
+        let reason = || "it was opened read-only".to_owned();
+        self.writer
+            .as_ref()
+            .ok_or_else(|| StoreError::ReadOnly { place: self.path.display().to_string(), reason: reason() })
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { engine: ENGINE, atomic_commit: true, chunk_bytes_max: CHUNK_BYTES_MAX }
+    }
+
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+        check_sizes(&commit)?;
+        self.writer()?.submit(dataset, Work::Commit(commit)).await
+    }
+
+    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        let scanner = Scanner::new(dataset.clone(), scan);
+        let groups = stream::try_unfold((self.readers.clone(), scanner), |(readers, mut scanner)| async move {
+            let (group, scanner) =
+                readers.run(move |pool| scanner.next_group(pool).map(|group| (group, scanner))).await?;
+            Ok((!group.is_empty()).then_some((group, (readers, scanner))))
+        });
+        Ok(groups.boxed())
+    }
+
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        let dataset = dataset.clone();
+        self.readers.query(move |conn| reader::fetch(conn, &dataset, &keys)).await
+    }
+
+    async fn record(&self, key: &str) -> Result<Option<Bytes>> {
+        let key = key.to_owned();
+        self.readers.query(move |conn| layout::read_record(conn, &key)).await
+    }
+
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        self.readers.query(move |conn| reader::records(conn, &prefix, after.as_deref(), limit)).await
+    }
+
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        let (name, writer) = (dataset.clone(), self.writer()?);
+        if self.readers.query(move |conn| layout::slice_exists(conn, &name, slice)).await? {
+            return Ok(());
+        }
+        writer.submit(dataset, Work::CreateSlice(slice)).await
+    }
+
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.writer()?.submit(dataset, Work::DropSlice(slice)).await
+    }
+
+    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+        let dataset = dataset.clone();
+        self.readers.query(move |conn| reader::slices(conn, &dataset)).await
+    }
+
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        let dataset = dataset.clone();
+        self.readers.query(move |conn| reader::statistics(conn, &dataset, slice)).await
+    }
+}
+
+fn check_sizes(commit: &Commit) -> Result<()> {
+    let too_large = |what, bytes, bytes_max| Err(StoreError::TooLarge { what, bytes, bytes_max, engine: ENGINE });
+    for chunk in &commit.put {
+        let bytes = chunk.head.len() + chunk.body.len();
+        if bytes > CHUNK_BYTES_MAX {
+            return too_large(format!("chunk {} of {}", chunk.key.id, chunk.key.tile), bytes, CHUNK_BYTES_MAX);
+        }
+    }
+    for put in commit.before.iter().chain(&commit.after) {
+        if put.key.len() > RECORD_KEY_BYTES_MAX {
+            return too_large("the key of a catalog record".to_owned(), put.key.len(), RECORD_KEY_BYTES_MAX);
+        }
+        let bytes = put.value.as_ref().map_or(0, Bytes::len);
+        if bytes > RECORD_VALUE_BYTES_MAX {
+            return too_large(format!("catalog record {:?}", put.key), bytes, RECORD_VALUE_BYTES_MAX);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,366 @@
+//! Reads: pooled connections, each group of a scan in a transaction of its own.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use chronotile_store::{Cells, Chunk, ChunkKey, Record, Result, Scan, StoreError, TileStatistics};
+use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
+use rusqlite::{Connection, Row, params};
+use tokio::sync::Semaphore;
+
+use crate::Options;
+use crate::failure::{ENGINE, Phase, store_error};
+use crate::layout;
+use crate::open::{Role, connect};
+
+/// A group ends at the first new tile past this many bytes.
+const GROUP_BYTES: usize = 4 << 20;
+/// A group ends at the first new tile past this many chunks.
+const GROUP_CHUNKS: usize = 2_048;
+/// A group ends within a tile at this many bytes.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+/// A group ends within a tile at this many chunks.
+const GROUP_CHUNKS_MAX: usize = 4_096;
+/// Idle connections kept.
+const IDLE_MAX: usize = 16;
+
+/// Connections for reading. At most a few work at once; more may wait, each inside a transaction, between two groups of
+/// one tile.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    path: PathBuf,
+    options: Options,
+    idle: Mutex<Vec<Connection>>,
+    turns: Arc<Semaphore>,
+}
+
+impl Readers {
+    pub(crate) fn open(path: PathBuf, options: Options) -> Result<Arc<Self>> {
+        let first = connect(&path, &options, Role::Reader)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let turns = Arc::new(Semaphore::new((2 * cores).clamp(4, IDLE_MAX)));
+        Ok(Arc::new(Self { path, options, idle: Mutex::new(vec![first]), turns }))
+    }
+
+    fn take(self: &Arc<Self>) -> Result<Reader> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let conn = idle.map_or_else(|| connect(&self.path, &self.options, Role::Reader), Ok)?;
+        Ok(Reader { pool: self.clone(), conn: Some(conn) })
+    }
+
+    fn error(&self, error: rusqlite::Error) -> StoreError {
+        store_error(&self.path, Phase::Before, self.options.busy_timeout_s, error)
+    }
+
+    /// Runs a read on a thread that may block.
+    pub(crate) async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let stopped = |reason: String| StoreError::Refused { engine: ENGINE, reason };
+        let turn = self.turns.clone().acquire_owned().await.map_err(|error| stopped(error.to_string()))?;
+        let pool = self.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let outcome = read(&pool);
+            drop(turn);
+            outcome
+        });
+        task.await.unwrap_or_else(|error| Err(stopped(format!("a reading thread stopped: {error}"))))
+    }
+
+    /// Runs a read that sees one state of the archive.
+    pub(crate) async fn query<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run(move |pool| {
+            let mut reader = pool.take()?;
+            let outcome = reader.begin().and_then(|()| read(reader.conn()?));
+            reader.end();
+            outcome.map_err(|error| pool.error(error))
+        })
+        .await
+    }
+}
+
+/// A connection on loan; it goes back without an open transaction.
+#[derive(Debug)]
+struct Reader {
+    pool: Arc<Readers>,
+    conn: Option<Connection>,
+}
+
+impl Reader {
+    fn conn(&self) -> rusqlite::Result<&Connection> {
+        self.conn.as_ref().ok_or(rusqlite::Error::InvalidQuery)
+    }
+
+    /// Every query until [`Reader::end`] sees the state of the first one; nothing happens if that is so already.
+    fn begin(&mut self) -> rusqlite::Result<()> {
+        let conn = self.conn()?;
+        if conn.is_autocommit() {
+            conn.prepare_cached("BEGIN")?.execute([])?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of the state; a connection that cannot is closed.
+    fn end(&mut self) {
+        let Some(conn) = self.conn.take() else { return };
+        let ended = conn.is_autocommit() || conn.prepare_cached("ROLLBACK").and_then(|mut end| end.execute([])).is_ok();
+        if ended {
+            let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            if idle.len() < IDLE_MAX {
+                idle.push(conn);
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A running scan between two groups.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    dataset: DatasetName,
+    scan: Scan,
+    slice: usize,
+    range: usize,
+    after: Option<(Tile, ChunkId)>,
+    /// Kept while a tile is only half returned, so that all of its chunks belong to one state of the archive and
+    /// a consolidation in between can neither hide nor double any of its rows.
+    reader: Option<Reader>,
+}
+
+impl Scanner {
+    pub(crate) fn new(dataset: DatasetName, scan: Scan) -> Self {
+        Self { dataset, scan, slice: 0, range: 0, after: None, reader: None }
+    }
+
+    /// The next group, empty at the end.
+    pub(crate) fn next_group(&mut self, pool: &Arc<Readers>) -> Result<Vec<Chunk>> {
+        if self.slice >= self.scan.slices.len() {
+            return Ok(vec![]);
+        }
+        let mut reader = self.reader.take().map_or_else(|| pool.take(), Ok)?;
+        let mut group = Group::default();
+        let end = reader.begin().and_then(|()| self.fill(reader.conn()?, &mut group));
+        match end.map_err(|error| pool.error(error))? {
+            End::InTile => self.reader = Some(reader),
+            End::AtTile => reader.end(),
+        }
+        Ok(group.chunks())
+    }
+
+    fn fill(&mut self, conn: &Connection, group: &mut Group) -> rusqlite::Result<End> {
+        while let Some(&slice) = self.scan.slices.get(self.slice) {
+            if layout::slice_exists(conn, &self.dataset, slice)? {
+                while let Some(range) = range_at(&self.scan.cells, self.range) {
+                    if let Some(end) = self.fill_range(conn, slice, range, group)? {
+                        return Ok(end);
+                    }
+                    (self.range, self.after) = (self.range + 1, None);
+                }
+            }
+            (self.slice, self.range, self.after) = (self.slice + 1, 0, None);
+        }
+        Ok(End::AtTile)
+    }
+
+    /// Reads on in a range of cells; `None` at its end, else where the group is full.
+    fn fill_range(
+        &mut self,
+        conn: &Connection,
+        slice: SliceId,
+        (first, last): (Cell, Cell),
+        group: &mut Group,
+    ) -> rusqlite::Result<Option<End>> {
+        let (window_first, window_last) = self.scan.windows;
+        let body = if self.scan.bodies { "body, big" } else { "NULL, NULL" };
+        // Both row comparisons bound the walk through the table; the last condition picks windows within it where the
+        // range has several cells. An empty id comes before every other.
+        let sql = format!(
+            "SELECT cell, window, id, rows, head, {body} FROM {}
+             WHERE (cell, window, id) > (?1, ?2, ?3) AND (cell, window) <= (?4, ?5) AND window BETWEEN ?6 AND ?5
+             ORDER BY cell, window, id",
+            layout::chunks_table(&self.dataset, slice)
+        );
+        let (tile, id) = match self.after {
+            Some((tile, id)) => (tile, Some(id.to_bytes())),
+            None => (Tile { cell: first, window: window_first }, None),
+        };
+        let id = id.as_ref().map_or(&[][..], |id| &id[..]);
+        let mut statement = conn.prepare_cached(&sql)?;
+        let bounds = params![tile.cell.0, tile.window.0, id, last.0, window_last.0, window_first.0];
+        let mut rows = statement.query(bounds)?;
+        while let Some(row) = rows.next()? {
+            let (tile, id) = place_of(row)?;
+            if group.is_full_at(tile) {
+                return Ok(Some(End::AtTile));
+            }
+            group.push(conn, &self.dataset, ChunkKey { slice, tile, id }, row)?;
+            self.after = Some((tile, id));
+            if group.is_full() {
+                return Ok(Some(End::InTile));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where a group ended.
+enum End {
+    /// All chunks of its last tile are in it.
+    AtTile,
+    /// Perhaps not all of them are.
+    InTile,
+}
+
+fn range_at(cells: &Cells, index: usize) -> Option<(Cell, Cell)> {
+    match cells {
+        Cells::All => (index == 0).then_some((Cell(i64::MIN), Cell(i64::MAX))),
+        Cells::Ranges(ranges) => ranges.get(index).copied(),
+    }
+}
+
+fn place_of(row: &Row<'_>) -> rusqlite::Result<(Tile, ChunkId)> {
+    let tile = Tile { cell: Cell(row.get(0)?), window: Window(row.get(1)?) };
+    let id: [u8; 16] = row.get(2)?;
+    Ok((tile, ChunkId(u128::from_be_bytes(id))))
+}
+
+/// Chunks whose bytes lie in one buffer, so that a group costs one allocation rather than two for each chunk.
+#[derive(Default)]
+struct Group {
+    rows: Vec<GroupRow>,
+    bytes: Vec<u8>,
+}
+
+struct GroupRow {
+    key: ChunkKey,
+    rows: u32,
+    head_end: usize,
+    body_end: usize,
+}
+
+impl Group {
+    fn is_full_at(&self, tile: Tile) -> bool {
+        let full = self.bytes.len() >= GROUP_BYTES || self.rows.len() >= GROUP_CHUNKS;
+        full && self.rows.last().is_some_and(|last| last.key.tile != tile)
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= GROUP_BYTES_MAX || self.rows.len() >= GROUP_CHUNKS_MAX
+    }
+
+    /// Takes columns 3 to 6 of the row: rows, head, body, big.
+    fn push(&mut self, conn: &Connection, dataset: &DatasetName, key: ChunkKey, row: &Row<'_>) -> rusqlite::Result<()> {
+        self.bytes.extend_from_slice(row.get_ref(4)?.as_blob()?);
+        let head_end = self.bytes.len();
+        if let Some(body) = row.get_ref(5)?.as_blob_or_null()? {
+            self.bytes.extend_from_slice(body);
+        } else if let Some(big) = row.get::<_, Option<i64>>(6)? {
+            let sql = format!("SELECT body FROM {} WHERE big = ?1", layout::bodies_table(dataset, key.slice));
+            let mut statement = conn.prepare_cached(&sql)?;
+            let mut rows = statement.query([big])?;
+            let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+            self.bytes.extend_from_slice(row.get_ref(0)?.as_blob()?);
+        }
+        self.rows.push(GroupRow { key, rows: row.get(3)?, head_end, body_end: self.bytes.len() });
+        Ok(())
+    }
+
+    fn chunks(self) -> Vec<Chunk> {
+        let bytes = Bytes::from(self.bytes);
+        let mut start = 0;
+        let chunk = |row: GroupRow| {
+            let (head, body) = (bytes.slice(start..row.head_end), bytes.slice(row.head_end..row.body_end));
+            start = row.body_end;
+            Chunk { key: row.key, rows: row.rows, head, body }
+        };
+        self.rows.into_iter().map(chunk).collect()
+    }
+}
+
+/// The chunks of these keys that exist.
+pub(crate) fn fetch(conn: &Connection, dataset: &DatasetName, keys: &[ChunkKey]) -> rusqlite::Result<Vec<Chunk>> {
+    let mut group = Group::default();
+    let mut known = None;
+    for &key in keys {
+        if !matches!(known, Some((slice, _)) if slice == key.slice) {
+            known = Some((key.slice, layout::slice_exists(conn, dataset, key.slice)?));
+        }
+        if !matches!(known, Some((_, true))) {
+            continue;
+        }
+        let sql = format!(
+            "SELECT cell, window, id, rows, head, body, big FROM {} WHERE cell = ?1 AND window = ?2 AND id = ?3",
+            layout::chunks_table(dataset, key.slice)
+        );
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query(params![key.tile.cell.0, key.tile.window.0, key.id.to_bytes()])?;
+        if let Some(row) = rows.next()? {
+            group.push(conn, dataset, key, row)?;
+        }
+    }
+    Ok(group.chunks())
+}
+
+/// A page of catalog records.
+pub(crate) fn records(
+    conn: &Connection,
+    prefix: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> rusqlite::Result<Vec<Record>> {
+    let (sql, start) = match after {
+        Some(after) if after >= prefix => ("SELECT key, value FROM catalog WHERE key > ?1 ORDER BY key", after),
+        _ => ("SELECT key, value FROM catalog WHERE key >= ?1 ORDER BY key", prefix),
+    };
+    let mut records = vec![];
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query([start])?;
+    while records.len() < limit {
+        let Some(row) = rows.next()? else { break };
+        let key = row.get_ref(0)?.as_str()?;
+        if !key.starts_with(prefix) {
+            break;
+        }
+        let value = Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?);
+        records.push(Record { key: key.to_owned(), value });
+    }
+    Ok(records)
+}
+
+/// The slices of a dataset, ascending.
+pub(crate) fn slices(conn: &Connection, dataset: &DatasetName) -> rusqlite::Result<Vec<SliceId>> {
+    let mut statement = conn.prepare_cached("SELECT slice FROM slices WHERE dataset = ?1 ORDER BY slice")?;
+    statement.query_map([dataset.as_str()], |row| row.get(0).map(SliceId))?.collect()
+}
+
+/// What each tile of a slice holds.
+pub(crate) fn statistics(
+    conn: &Connection,
+    dataset: &DatasetName,
+    slice: SliceId,
+) -> rusqlite::Result<Vec<TileStatistics>> {
+    if !layout::slice_exists(conn, dataset, slice)? {
+        return Ok(vec![]);
+    }
+    let sql = format!(
+        "SELECT cell, window, count(*), sum(rows), sum(bytes) FROM {} GROUP BY cell, window ORDER BY cell, window",
+        layout::chunks_table(dataset, slice)
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let tile = |row: &Row<'_>| {
+        let count = |index| row.get::<_, i64>(index).map(i64::unsigned_abs);
+        let tile = Tile { cell: Cell(row.get(0)?), window: Window(row.get(1)?) };
+        Ok(TileStatistics { tile, chunks: count(2)?, rows: count(3)?, bytes: count(4)? })
+    };
+    statement.query_map([], tile)?.collect()
+}

@@ -1,0 +1,236 @@
+//! The one thread that writes: it gathers what tasks ask for at the same time into one transaction and one disk sync.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use chronotile_store::{Commit, Result, StoreError};
+use chronotile_types::{DatasetName, SliceId};
+use rusqlite::Connection;
+use rusqlite::wal::CheckpointMode;
+use tokio::sync::oneshot;
+
+use crate::Options;
+use crate::failure::{ENGINE, Phase, is_busy, store_error};
+use crate::layout::{self, Failure};
+use crate::open::{Role, connect};
+
+/// Jobs in one transaction.
+const GROUP_JOBS_MAX: usize = 256;
+/// A group takes no further job once it holds this many chunk bytes, so that its transaction fits the page cache.
+const GROUP_BYTES_MAX: usize = 16 << 20;
+/// Pages in the log from which they are folded into the file, as far as readers allow.
+const CHECKPOINT_PAGES: i32 = 4_000;
+/// Pages in the log from which the writer waits for readers to let go of it, so that it cannot grow for ever.
+const RESTART_PAGES: i32 = 16_000;
+/// How long it waits for them, each time.
+const RESTART_WAIT: Duration = Duration::from_millis(500);
+
+/// What the thread can be asked for.
+pub(crate) enum Work {
+    Commit(Commit),
+    CreateSlice(SliceId),
+    DropSlice(SliceId),
+}
+
+struct Job {
+    dataset: DatasetName,
+    work: Work,
+    since: Instant,
+    reply: oneshot::Sender<Result<()>>,
+}
+
+/// Hands work to the thread. Dropping it ends the thread once the work given so far is done.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub(crate) fn start(path: PathBuf, options: Options) -> Result<Self> {
+        let conn = connect(&path, &options, Role::Writer)?;
+        let (sender, receiver) = channel();
+        let mut state = State { path, options, conn: Some(conn) };
+        let thread = std::thread::Builder::new()
+            .name("chronotile-sqlite".to_owned())
+            .spawn(move || state.run(&receiver))
+            .map_err(|error| StoreError::Refused { engine: ENGINE, reason: format!("starting a thread: {error}") })?;
+        Ok(Self { jobs: Some(sender), thread: Some(thread) })
+    }
+
+    /// Does the work durably. It is done even if the caller stops waiting.
+    pub(crate) async fn submit(&self, dataset: &DatasetName, work: Work) -> Result<()> {
+        let gone = || StoreError::Unknown { engine: ENGINE, reason: "the writer thread has ended".to_owned() };
+        let (reply, outcome) = oneshot::channel();
+        let job = Job { dataset: dataset.clone(), work, since: Instant::now(), reply };
+        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
+        outcome.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported to every waiting caller as an unknown outcome.
+            thread.join().ok();
+        }
+    }
+}
+
+struct State {
+    path: PathBuf,
+    options: Options,
+    /// `None` after an error that leaves the connection's state in doubt; the next group opens another.
+    conn: Option<Connection>,
+}
+
+impl State {
+    fn run(&mut self, jobs: &Receiver<Job>) {
+        while let Ok(first) = jobs.recv() {
+            self.serve(first, jobs);
+            self.checkpoint();
+        }
+    }
+
+    fn serve(&mut self, first: Job, jobs: &Receiver<Job>) {
+        if let Err(error) = self.begin(first.since) {
+            first.reply.send(Err(error)).ok();
+            return;
+        }
+        // Whatever else has come while we waited for the lock rides along.
+        let group = gather(first, jobs);
+        let outcomes = match self.run_group(&group) {
+            Ok(outcomes) => outcomes,
+            Err(_) if group.len() > 1 => group.iter().map(|job| self.run_alone(job)).collect(),
+            Err(error) => vec![Err(error)],
+        };
+        for (job, outcome) in group.into_iter().zip(outcomes) {
+            // A caller that stopped waiting has no use for the outcome.
+            job.reply.send(outcome).ok();
+        }
+    }
+
+    /// After a failure of the engine each job gets a transaction and an outcome of its own.
+    fn run_alone(&mut self, job: &Job) -> Result<()> {
+        self.begin(Instant::now())?;
+        let mut outcomes = self.run_group(std::slice::from_ref(job))?;
+        outcomes.pop().unwrap_or(Ok(()))
+    }
+
+    /// Takes the write lock, waiting for other processes up to the timeout.
+    fn begin(&mut self, since: Instant) -> Result<()> {
+        let timeout = Duration::from_secs(self.options.busy_timeout_s);
+        let mut pause = Duration::from_micros(200);
+        loop {
+            let conn = match self.conn.take() {
+                Some(conn) => conn,
+                None => connect(&self.path, &self.options, Role::Writer)?,
+            };
+            let begun = conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]));
+            self.conn = Some(conn);
+            match begun {
+                Ok(_) => return Ok(()),
+                Err(error) if is_busy(&error) && since.elapsed() < timeout => {
+                    std::thread::sleep(pause.mul_f64(0.5 + jitter()));
+                    pause = (pause * 2).min(Duration::from_millis(10));
+                }
+                Err(error) => {
+                    let waited_s = since.elapsed().as_secs();
+                    self.conn = None;
+                    return Err(store_error(&self.path, Phase::Before, waited_s, error));
+                }
+            }
+        }
+    }
+
+    /// Runs jobs in the open transaction and commits. A job whose condition fails undoes only itself; a failure of the
+    /// engine undoes all and is returned.
+    fn run_group(&mut self, group: &[Job]) -> Result<Vec<Result<()>>> {
+        let Some(conn) = self.conn.take() else {
+            return Err(StoreError::Refused { engine: ENGINE, reason: "no connection".to_owned() });
+        };
+        let waited_s = self.options.busy_timeout_s;
+        let outcomes = group.iter().map(|job| run_job(&conn, job)).collect::<rusqlite::Result<Vec<_>>>();
+        let outcomes = match outcomes {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                if conn.is_autocommit() || conn.execute_batch("ROLLBACK").is_ok() {
+                    self.conn = Some(conn);
+                }
+                return Err(store_error(&self.path, Phase::Before, waited_s, error));
+            }
+        };
+        match conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])) {
+            Ok(_) => {
+                self.conn = Some(conn);
+                Ok(outcomes)
+            }
+            // The connection is dropped: whatever it still holds of the transaction must not be seen again.
+            Err(error) => Err(store_error(&self.path, Phase::Commit, waited_s, error)),
+        }
+    }
+
+    /// Folds the log into the file. Failing to is no failure of the writes, which are durable in the log; what is left
+    /// is folded next time.
+    fn checkpoint(&mut self) {
+        let Some(conn) = &self.conn else { return };
+        let checkpoint = |mode| conn.wal_checkpoint_v2(Some(c"main"), mode).unwrap_or((0, 0)).0;
+        let pages = checkpoint(CheckpointMode::NOOP);
+        if pages >= RESTART_PAGES {
+            conn.busy_timeout(RESTART_WAIT).ok();
+            checkpoint(CheckpointMode::RESTART);
+            conn.busy_timeout(Duration::ZERO).ok();
+        } else if pages >= CHECKPOINT_PAGES {
+            checkpoint(CheckpointMode::PASSIVE);
+        }
+    }
+}
+
+fn gather(first: Job, jobs: &Receiver<Job>) -> Vec<Job> {
+    let mut bytes = first.work.bytes();
+    let mut group = vec![first];
+    while group.len() < GROUP_JOBS_MAX && bytes < GROUP_BYTES_MAX {
+        let Ok(job) = jobs.try_recv() else { break };
+        bytes += job.work.bytes();
+        group.push(job);
+    }
+    group
+}
+
+/// The outer error is the engine's, the inner one the job's own.
+fn run_job(conn: &Connection, job: &Job) -> rusqlite::Result<Result<()>> {
+    conn.prepare_cached("SAVEPOINT job")?.execute([])?;
+    let done = match &job.work {
+        Work::Commit(commit) => layout::apply(conn, &job.dataset, commit),
+        Work::CreateSlice(slice) => layout::create_slice(conn, &job.dataset, *slice).map_err(Failure::from),
+        Work::DropSlice(slice) => layout::drop_slice(conn, &job.dataset, *slice).map_err(Failure::from),
+    };
+    let outcome = match done {
+        Ok(()) => Ok(()),
+        Err(Failure::Engine(error)) => return Err(error),
+        Err(Failure::Condition(error)) => {
+            conn.prepare_cached("ROLLBACK TO job")?.execute([])?;
+            Err(error)
+        }
+    };
+    conn.prepare_cached("RELEASE job")?.execute([])?;
+    Ok(outcome)
+}
+
+impl Work {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Commit(commit) => commit.put.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum(),
+            Self::CreateSlice(_) | Self::DropSlice(_) => 0,
+        }
+    }
+}
+
+/// A number in 0 to 1 that differs between processes, so that those waiting for one lock do not move in step.
+fn jitter() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0) as f64 / u64::MAX as f64
+}
