@@ -1,0 +1,325 @@
+//! Growing columns: the decoder writes values straight into the buffers that become Arrow arrays.
+
+use arrow_array::{ArrayRef, make_array};
+use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer};
+use arrow_data::ArrayData;
+use arrow_schema::DataType;
+use chronotile_types::Damage;
+
+use crate::bits::{Bits, Validity, for_each_one, for_each_word};
+use crate::layout::{Kind, Node};
+use crate::number::{Narrow, widen};
+
+/// Bytes a decoder may still write. Both forms charge it by the same rule before they allocate.
+pub(crate) struct Budget(pub(crate) usize);
+
+impl Budget {
+    #[inline]
+    pub(crate) fn charge(&mut self, bytes: Option<usize>) -> Result<(), Damage> {
+        match bytes.and_then(|bytes| self.0.checked_sub(bytes)) {
+            Some(left) => {
+                self.0 = left;
+                Ok(())
+            }
+            None => Err(Damage::malformed("the columns decode to more than a chunk may hold")),
+        }
+    }
+}
+
+/// One node of a column that grows chunk by chunk.
+pub(crate) struct Builder {
+    rows: usize,
+    validity: Validity,
+    pub(crate) store: Store,
+    data_type: DataType,
+    nullable: bool,
+}
+
+pub(crate) enum Store {
+    Bool(Bits),
+    Fixed { width: usize, values: MutableBuffer },
+    Var { utf8: bool, offsets: Vec<i32>, bytes: Vec<u8> },
+    List { offsets: Vec<i32>, item: Box<Builder> },
+    Struct(Vec<Builder>),
+}
+
+/// Runs `$body` with `$W` a constant for the common widths, so that copies become moves; else `$other`.
+macro_rules! with_width {
+    ($width:expr, $W:ident => $body:expr, $other:expr) => {
+        match $width {
+            1 => {
+                const $W: usize = 1;
+                $body
+            }
+            2 => {
+                const $W: usize = 2;
+                $body
+            }
+            4 => {
+                const $W: usize = 4;
+                $body
+            }
+            8 => {
+                const $W: usize = 8;
+                $body
+            }
+            16 => {
+                const $W: usize = 16;
+                $body
+            }
+            _ => $other,
+        }
+    };
+}
+
+impl Builder {
+    pub(crate) fn new(node: &Node) -> Self {
+        let store = match &node.kind {
+            Kind::Bool => Store::Bool(Bits::default()),
+            Kind::Fixed { width, .. } => Store::Fixed { width: *width, values: MutableBuffer::new(0) },
+            Kind::Var { utf8 } => Store::Var { utf8: *utf8, offsets: vec![0], bytes: Vec::new() },
+            Kind::List(item) => Store::List { offsets: vec![0], item: Box::new(Builder::new(item)) },
+            Kind::Struct(children) => Store::Struct(children.iter().map(Builder::new).collect()),
+        };
+        Self {
+            rows: 0,
+            validity: Validity::default(),
+            store,
+            data_type: node.data_type.clone(),
+            nullable: node.nullable,
+        }
+    }
+
+    /// Notes `count` more rows, null where `bitmap` has no bit. The values follow by the method of the node's kind.
+    #[inline]
+    pub(crate) fn push_rows(&mut self, bitmap: Option<&[u8]>, count: usize) -> Result<(), Damage> {
+        if let Some(bitmap) = bitmap {
+            if !self.nullable {
+                return Err(Damage::malformed("a null where the schema allows none"));
+            }
+            self.validity.push_bitmap(self.rows, bitmap, count);
+        }
+        self.rows += count;
+        Ok(())
+    }
+
+    /// Appends `count` nulls. The children of a struct follow by themselves.
+    pub(crate) fn push_nulls(&mut self, count: usize) -> Result<(), Damage> {
+        if count > 0 && !self.nullable {
+            return Err(Damage::malformed("a null where the schema allows none"));
+        }
+        self.validity.push_nulls(self.rows, count);
+        self.push_zeros(count);
+        Ok(())
+    }
+
+    /// Appends zero values, not those of a struct's children.
+    fn push_zeros(&mut self, count: usize) {
+        self.rows += count;
+        match &mut self.store {
+            Store::Bool(bits) => bits.push_run(false, count),
+            Store::Fixed { width, values } => values.extend_zeros(count * *width),
+            Store::Var { offsets, .. } | Store::List { offsets, .. } => repeat_last(offsets, count),
+            Store::Struct(_) => {}
+        }
+    }
+
+    /// Appends `count` rows that stand below a null parent, or that a chunk lacks: null if the node may be, else zero.
+    pub(crate) fn push_masked(&mut self, count: usize) -> Result<(), Damage> {
+        if self.nullable {
+            self.push_nulls(count)?;
+        } else {
+            self.push_zeros(count);
+        }
+        match &mut self.store {
+            Store::Struct(children) => children.iter_mut().try_for_each(|child| child.push_masked(count)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets all rows after the first `rows`.
+    pub(crate) fn truncate(&mut self, rows: usize) {
+        self.rows = self.rows.min(rows);
+        self.validity.truncate(rows);
+        match &mut self.store {
+            Store::Bool(bits) => bits.truncate(rows),
+            Store::Fixed { width, values } => values.truncate(rows * *width),
+            Store::Var { offsets, bytes, .. } => {
+                offsets.truncate(rows + 1);
+                bytes.truncate(offsets[offsets.len() - 1] as usize);
+            }
+            Store::List { offsets, item } => {
+                offsets.truncate(rows + 1);
+                item.truncate(offsets[offsets.len() - 1] as usize);
+            }
+            Store::Struct(children) => children.iter_mut().for_each(|child| child.truncate(rows)),
+        }
+    }
+
+    pub(crate) fn finish(self) -> ArrayRef {
+        let nulls = self.validity.finish(self.rows);
+        let builder = ArrayData::builder(self.data_type).len(self.rows).nulls(nulls);
+        let builder = match self.store {
+            Store::Bool(bits) => builder.add_buffer(BooleanBuffer::into_inner(bits.into_buffer())),
+            Store::Fixed { values, .. } => builder.add_buffer(values.into()),
+            Store::Var { offsets, bytes, .. } => {
+                builder.add_buffer(Buffer::from_vec(offsets)).add_buffer(Buffer::from_vec(bytes))
+            }
+            Store::List { offsets, item } => {
+                builder.add_buffer(Buffer::from_vec(offsets)).add_child_data(item.finish().to_data())
+            }
+            Store::Struct(children) => {
+                builder.child_data(children.into_iter().map(|child| child.finish().to_data()).collect())
+            }
+        };
+        #[allow(clippy::expect_used)]
+        // The decoder has checked every value as it came: text, offsets, nulls and lengths hold by construction.
+        make_array(builder.build().expect("decoded columns are valid arrays"))
+    }
+}
+
+fn repeat_last(offsets: &mut Vec<i32>, count: usize) {
+    let last = offsets[offsets.len() - 1];
+    offsets.resize(offsets.len() + count, last);
+}
+
+/// Appends `bits`, `present` of them without a bitmap, else one for each bit set in `bitmap`.
+pub(crate) fn push_bools(store: &mut Bits, bits: &[u8], bitmap: Option<&[u8]>, count: usize) {
+    let Some(bitmap) = bitmap else { return store.push_bytes(bits, count) };
+    let mut next = 0;
+    for_each_word(bitmap, count, |mut mask, step| {
+        let mut word = 0;
+        while mask != 0 {
+            let bit = mask & mask.wrapping_neg();
+            if crate::bits::get(bits, next) {
+                word |= bit;
+            }
+            next += 1;
+            mask ^= bit;
+        }
+        store.push_word(word, step);
+    });
+}
+
+/// Appends `bit` for every row that is not null.
+pub(crate) fn push_uniform_bool(store: &mut Bits, bit: bool, bitmap: Option<&[u8]>, count: usize) {
+    match bitmap.filter(|_| bit) {
+        Some(bitmap) => store.push_bytes(bitmap, count),
+        None => store.push_run(bit, count),
+    }
+}
+
+/// Appends plain values, those of `present` rows in order.
+#[inline]
+pub(crate) fn push_fixed(values: &mut MutableBuffer, width: usize, plain: &[u8], bitmap: Option<&[u8]>, count: usize) {
+    match bitmap {
+        None => values.extend_from_slice(plain),
+        Some(bitmap) => {
+            let mut rest = plain;
+            scatter(values, width, bitmap, count, |slot| {
+                let (value, tail) = rest.split_at(slot.len());
+                slot.copy_from_slice(value);
+                rest = tail;
+            });
+        }
+    }
+}
+
+/// Appends `value` for every row that is not null.
+#[inline]
+pub(crate) fn push_constant(values: &mut MutableBuffer, value: &[u8], bitmap: Option<&[u8]>, count: usize) {
+    let width = value.len();
+    match bitmap {
+        None => {
+            let start = values.len();
+            values.extend_zeros(count * width);
+            let room = &mut values.as_slice_mut()[start..];
+            with_width!(width, W => {
+                if let Some(value) = value.first_chunk::<W>() {
+                    room.as_chunks_mut::<W>().0.fill(*value);
+                }
+            }, room.chunks_exact_mut(width).for_each(|slot| slot.copy_from_slice(value)));
+        }
+        Some(bitmap) => scatter(values, width, bitmap, count, |slot| slot.copy_from_slice(value)),
+    }
+}
+
+/// Appends the values of `distances` for every row that is not null.
+pub(crate) fn push_narrow(
+    values: &mut MutableBuffer,
+    width: usize,
+    narrow: &Narrow,
+    distances: &[u8],
+    bitmap: Option<&[u8]>,
+    count: usize,
+) {
+    match bitmap {
+        None => widen(narrow, distances, width, |value| values.extend_from_slice(value)),
+        Some(bitmap) => {
+            let mut plain = Vec::with_capacity(distances.len() / narrow.width * width);
+            widen(narrow, distances, width, |value| plain.extend_from_slice(value));
+            push_fixed(values, width, &plain, Some(bitmap), count);
+        }
+    }
+}
+
+/// Appends `count` zeros of `width` bytes and calls `fill` on those whose bit is set.
+#[inline]
+fn scatter(values: &mut MutableBuffer, width: usize, bitmap: &[u8], count: usize, mut fill: impl FnMut(&mut [u8])) {
+    let start = values.len();
+    values.extend_zeros(count * width);
+    let room = &mut values.as_slice_mut()[start..];
+    with_width!(width, W => {
+        let slots = room.as_chunks_mut::<W>().0;
+        for_each_one(bitmap, count, |at| fill(&mut slots[at]));
+    }, for_each_one(bitmap, count, |at| fill(&mut room[at * width..(at + 1) * width])));
+}
+
+/// Appends the ends of values or lists. `lens` yields one length per row that is not null.
+///
+/// # Errors
+/// Whatever `lens` fails with, and offsets past 2^31.
+pub(crate) fn push_lens(
+    offsets: &mut Vec<i32>,
+    bitmap: Option<&[u8]>,
+    count: usize,
+    mut lens: impl FnMut() -> Result<usize, Damage>,
+) -> Result<usize, Damage> {
+    let start = offsets[offsets.len() - 1] as usize;
+    let mut end = start;
+    offsets.reserve(count);
+    let mut push = |is_present: bool| {
+        if is_present {
+            end = end.checked_add(lens()?).filter(|end| *end <= i32::MAX as usize).ok_or(TOO_LONG)?;
+        }
+        offsets.push(end as i32);
+        Ok(())
+    };
+    match bitmap {
+        None => (0..count).try_for_each(|_| push(true))?,
+        Some(bitmap) => (0..count).try_for_each(|row| push(crate::bits::get(bitmap, row)))?,
+    }
+    Ok(end - start)
+}
+
+const TOO_LONG: Damage = Damage(chronotile_types::DamageKind::Malformed("lengths exceed what a column can hold"));
+
+/// Appends text or bytes whose ends are the last `count` of `offsets`, and checks that each text is UTF-8.
+pub(crate) fn push_bytes(
+    bytes: &mut Vec<u8>,
+    more: &[u8],
+    offsets: &[i32],
+    count: usize,
+    utf8: bool,
+) -> Result<(), Damage> {
+    let start = bytes.len();
+    bytes.extend_from_slice(more);
+    if utf8 && !more.is_ascii() {
+        let text = std::str::from_utf8(more).map_err(|_| Damage::malformed("text is not UTF-8"))?;
+        let ends = &offsets[offsets.len() - count..];
+        if !ends.iter().all(|end| text.is_char_boundary(*end as usize - start)) {
+            return Err(Damage::malformed("text is cut within a character"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,351 @@
+//! Gathering projected columns of many chunks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{Field, Schema, SchemaRef};
+use chronotile_types::Damage;
+
+use crate::DECODED_BYTES_MAX;
+use crate::builder::{Budget, Builder};
+use crate::columnar_read::{self, Directory, read_column};
+use crate::encode::{EncodeError, Form};
+use crate::extract::{Scratch, extract};
+use crate::head::Head;
+use crate::layout::Layout;
+use crate::number::{Number, numbers};
+use crate::packed::Compression;
+use crate::small_read::{self, SmallReader};
+use crate::small_write::SmallWriter;
+use crate::stats::ColumnStats;
+use crate::wire::Reader;
+
+/// Past this many decoded bytes a set of columns takes no more chunks, so that 32-bit offsets never overflow.
+const SET_BYTES_MAX: usize = i32::MAX as usize - DECODED_BYTES_MAX;
+
+/// A body whose checksum has been verified and whose small block, if it was compressed, is decompressed.
+pub struct Body<'a> {
+    head: &'a Head,
+    block: Block<'a>,
+}
+
+enum Block<'a> {
+    Borrowed(&'a [u8]),
+    Owned(Vec<u8>),
+}
+
+/// Verifies `body` and returns the plain block, decompressed into `scratch` if need be.
+fn open<'a>(head: &Head, body: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<&'a [u8], Damage> {
+    head.verify_body(body)?;
+    if head.compression == Compression::None {
+        return Ok(body);
+    }
+    scratch.resize(head.block_bytes, 0);
+    head.compression.decompress(body, scratch)?;
+    Ok(scratch)
+}
+
+impl<'a> Body<'a> {
+    /// Verifies `bytes` against the head.
+    ///
+    /// # Errors
+    /// Damage of any byte of the body.
+    pub fn open(head: &'a Head, bytes: &'a [u8]) -> Result<Self, Damage> {
+        let mut scratch = Vec::new();
+        let is_plain = head.compression == Compression::None;
+        open(head, bytes, &mut scratch)?;
+        Ok(Self { head, block: if is_plain { Block::Borrowed(bytes) } else { Block::Owned(scratch) } })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.block {
+            Block::Borrowed(bytes) => bytes,
+            Block::Owned(bytes) => bytes,
+        }
+    }
+
+    /// Per row an index into the head's origins; `None` if all rows come from the first.
+    ///
+    /// # Errors
+    /// A body that breaks a rule of the format.
+    pub fn row_origins(&self) -> Result<Option<Vec<u32>>, Damage> {
+        if !self.head.has_row_origins {
+            return Ok(None);
+        }
+        let bytes = read_hidden(self.head, &mut Reader::new(self.bytes()), Number::U32)?;
+        let indexes: Vec<u32> = numbers!(bytes, u32).collect();
+        if indexes.iter().any(|index| *index as usize >= self.head.origins.len()) {
+            return Err(Damage::malformed("an index points at no origin"));
+        }
+        Ok(Some(indexes))
+    }
+
+    /// Per row its number within its batch; `None` if the chunk carries none.
+    ///
+    /// # Errors
+    /// A body that breaks a rule of the format.
+    pub fn ordinals(&self) -> Result<Option<Vec<i64>>, Damage> {
+        if !self.head.has_ordinals {
+            return Ok(None);
+        }
+        let mut reader = Reader::new(self.bytes());
+        if self.head.has_row_origins {
+            skip_hidden(self.head, &mut reader, Number::U32)?;
+        }
+        let bytes = read_hidden(self.head, &mut reader, Number::I64)?;
+        Ok(Some(numbers!(bytes, i64).collect()))
+    }
+
+    /// The extremes of a column's values, nulls left out, without decoding it. `None` where the chunk does not keep them:
+    /// small or constant columns, other types than numbers, dates and times, columns the chunk lacks.
+    ///
+    /// # Errors
+    /// A body that breaks a rule of the format.
+    pub fn stats(
+        &self,
+        layout: &Layout,
+        columns_in_schema: usize,
+        column: usize,
+    ) -> Result<Option<ColumnStats>, Damage> {
+        let columns_in_schema = columns_in_schema.min(layout.columns().len());
+        if self.head.form == Form::Small || column >= columns_in_schema {
+            return Ok(None);
+        }
+        let mut reader = Reader::new(self.bytes());
+        skip_all_hidden(self.head, &mut reader)?;
+        let mut directory = Directory::new(reader, columns_in_schema)?;
+        for _ in 0..column {
+            directory.next()?;
+        }
+        columnar_read::column_stats(directory.next()?, &layout.columns()[column])
+    }
+}
+
+fn read_hidden(head: &Head, reader: &mut Reader, number: Number) -> Result<Vec<u8>, Damage> {
+    match head.form {
+        Form::Small => small_read::read_hidden(reader, number, head.rows as usize),
+        Form::Columnar => columnar_read::read_hidden(reader, number, head.rows as usize),
+    }
+}
+
+fn skip_hidden(head: &Head, reader: &mut Reader, number: Number) -> Result<(), Damage> {
+    match head.form {
+        Form::Small => small_read::skip_hidden(reader, number, head.rows as usize),
+        Form::Columnar => columnar_read::skip_hidden(reader),
+    }
+}
+
+fn skip_all_hidden(head: &Head, reader: &mut Reader) -> Result<(), Damage> {
+    if head.has_row_origins {
+        skip_hidden(head, reader, Number::U32)?;
+    }
+    if head.has_ordinals {
+        skip_hidden(head, reader, Number::I64)?;
+    }
+    Ok(())
+}
+
+/// Per row an index into the head's origins; `None` if all rows come from the first. Verifies the body.
+///
+/// # Errors
+/// Damage of any byte of the body.
+pub fn row_origins(head: &Head, body: &[u8]) -> Result<Option<Vec<u32>>, Damage> {
+    Body::open(head, body)?.row_origins()
+}
+
+/// Per row its number within its batch; `None` if the chunk carries none. Verifies the body.
+///
+/// # Errors
+/// Damage of any byte of the body.
+pub fn ordinals(head: &Head, body: &[u8]) -> Result<Option<Vec<i64>>, Damage> {
+    Body::open(head, body)?.ordinals()
+}
+
+/// Values of columns that chunks of older schema versions lack. Columns not named read as null.
+#[derive(Clone, Default)]
+pub struct Defaults(HashMap<usize, DefaultValue>);
+
+#[derive(Clone)]
+struct DefaultValue {
+    /// One row of the column as a small block.
+    block: Vec<u8>,
+}
+
+impl Defaults {
+    /// Every missing column reads as null.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Sets what `column` reads as where a chunk lacks it: the first value of `value`, an array of the column's type.
+    ///
+    /// # Errors
+    /// An empty array, or one of another type than the column.
+    pub fn set(&mut self, layout: &Layout, column: usize, value: &ArrayRef) -> Result<(), EncodeError> {
+        if value.is_empty() {
+            return Err(EncodeError::RowCount(0));
+        }
+        let mut writer = SmallWriter::default();
+        extract(&layout.columns()[column], value.slice(0, 1).as_ref(), &mut writer, &mut Scratch::default())?;
+        let mut block = Vec::new();
+        writer.append_to(&mut block);
+        self.0.insert(column, DefaultValue { block });
+        Ok(())
+    }
+}
+
+/// A set of projected columns that grows chunk by chunk and becomes one `RecordBatch`.
+pub struct Columns {
+    layout: Layout,
+    schema: SchemaRef,
+    defaults: Defaults,
+    /// Per column of the layout, up to the last one wanted, its place in the projection.
+    places: Vec<Option<u32>>,
+    builders: Vec<Builder>,
+    rows: usize,
+    bytes: usize,
+    scratch: Vec<u8>,
+}
+
+impl Columns {
+    /// An empty set of the layout's columns `projection`, in that order.
+    ///
+    /// # Panics
+    /// If an index of `projection` is out of range or stands twice.
+    pub fn new(layout: &Layout, projection: &[usize], defaults: &Defaults) -> Self {
+        let mut places = vec![None; projection.iter().max().map_or(0, |last| last + 1)];
+        for (place, column) in projection.iter().enumerate() {
+            assert!(places[*column].is_none(), "column {column} stands twice in the projection");
+            places[*column] = Some(place as u32);
+        }
+        let fields = projection.iter().map(|column| layout.schema().fields()[*column].clone());
+        let schema = Schema::new_with_metadata(fields.collect::<Vec<Arc<Field>>>(), layout.schema().metadata().clone());
+        Self {
+            layout: layout.clone(),
+            schema: Arc::new(schema),
+            defaults: defaults.clone(),
+            places,
+            builders: projection.iter().map(|column| Builder::new(&layout.columns()[*column])).collect(),
+            rows: 0,
+            bytes: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Rows gathered so far.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Decoded bytes gathered so far. The set takes no more chunks past about 1.9 GiB: finish it well before.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Verifies a chunk's body and appends its rows. `columns_in_schema` is the number of columns that the chunk's schema
+    /// version had; later ones read as their default, or null.
+    ///
+    /// # Errors
+    /// Damage of any byte of the body. The set is then as it was before the call. A set that holds about 1.9 GiB refuses
+    /// more in the same way, and so does a missing column that is neither nullable nor has a default.
+    pub fn append(&mut self, head: &Head, body: &[u8], columns_in_schema: usize) -> Result<(), Damage> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let result = open(head, body, &mut scratch).and_then(|block| self.append_block(head, block, columns_in_schema));
+        self.scratch = scratch;
+        result
+    }
+
+    /// Appends the rows of a body that was already verified, as [`Columns::append`] does.
+    ///
+    /// # Errors
+    /// A body that breaks a rule of the format; the set is then as it was before.
+    pub fn append_body(&mut self, body: &Body, columns_in_schema: usize) -> Result<(), Damage> {
+        self.append_block(body.head, body.bytes(), columns_in_schema)
+    }
+
+    fn append_block(&mut self, head: &Head, block: &[u8], columns_in_schema: usize) -> Result<(), Damage> {
+        if self.bytes > SET_BYTES_MAX {
+            return Err(Damage::malformed("the set of columns is full: finish it and begin another"));
+        }
+        let mut budget = Budget(DECODED_BYTES_MAX);
+        let present = columns_in_schema.min(self.layout.columns().len());
+        let read = match head.form {
+            Form::Small => self.append_small(head, block, present, &mut budget),
+            Form::Columnar => self.append_columnar(head, block, present, &mut budget),
+        };
+        let rows = head.rows as usize;
+        match read.and_then(|()| self.append_missing(rows, present, &mut budget)) {
+            Ok(()) => {
+                self.rows += rows;
+                self.bytes += DECODED_BYTES_MAX - budget.0;
+                Ok(())
+            }
+            Err(damage) => {
+                self.builders.iter_mut().for_each(|builder| builder.truncate(self.rows));
+                Err(damage)
+            }
+        }
+    }
+
+    fn append_small(&mut self, head: &Head, block: &[u8], present: usize, budget: &mut Budget) -> Result<(), Damage> {
+        let mut reader = Reader::new(block);
+        skip_all_hidden(head, &mut reader)?;
+        let mut reader = SmallReader::new(reader, self.layout.nodes_before(present))?;
+        let rows = head.rows as usize;
+        for (node, place) in self.layout.columns()[..present].iter().zip(&self.places) {
+            match place {
+                Some(place) => reader.read(node, &mut self.builders[*place as usize], rows, budget)?,
+                None => reader.skip(node, rows)?,
+            }
+        }
+        if self.places.len() >= present && !reader.is_empty() {
+            return Err(Damage::malformed("bytes follow the last column"));
+        }
+        Ok(())
+    }
+
+    fn append_columnar(&mut self, head: &Head, body: &[u8], present: usize, budget: &mut Budget) -> Result<(), Damage> {
+        let mut reader = Reader::new(body);
+        skip_all_hidden(head, &mut reader)?;
+        let mut directory = Directory::new(reader, present)?;
+        for (node, place) in self.layout.columns()[..present].iter().zip(&self.places) {
+            let column = directory.next()?;
+            if let Some(place) = place {
+                read_column(column, node, &mut self.builders[*place as usize], head.rows as usize, budget)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the columns that the chunk's schema version did not have yet.
+    fn append_missing(&mut self, rows: usize, present: usize, budget: &mut Budget) -> Result<(), Damage> {
+        let columns = self.layout.columns().iter().zip(&self.places).enumerate().skip(present);
+        for (column, (node, place)) in columns {
+            let Some(place) = place else { continue };
+            let builder = &mut self.builders[*place as usize];
+            match self.defaults.0.get(&column) {
+                Some(value) => {
+                    for _ in 0..rows {
+                        SmallReader::new(Reader::new(&value.block), node.node_count)?.read(node, builder, 1, budget)?;
+                    }
+                }
+                None if node.nullable => {
+                    budget.charge(Some(rows * node.row_bytes()))?;
+                    builder.push_masked(rows)?;
+                }
+                None => return Err(Damage::malformed("a column is missing that has neither nulls nor a default")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows gathered, in the order in which their chunks were appended.
+    pub fn finish(self) -> RecordBatch {
+        let arrays = self.builders.into_iter().map(Builder::finish).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
+        #[allow(clippy::expect_used)]
+        // Lengths, types and the absence of nulls hold by construction.
+        RecordBatch::try_new_with_options(self.schema, arrays, &options).expect("decoded columns fit their schema")
+    }
+}

@@ -1,0 +1,284 @@
+//! The head of a chunk: what a reader must know before it touches the body.
+
+use std::ops::Deref;
+
+use chronotile_types::{BatchId, ChunkId, Damage, DamageKind, Tile, ZoneKey};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::encode::{Form, Rows};
+use crate::packed::Compression;
+use crate::wire::{Reader, put_signed, put_varint};
+use crate::{DECODED_BYTES_MAX, FORMAT_VERSION, ROWS_MAX};
+
+const FLAG_COLUMNAR: u8 = 1;
+const FLAG_UNIQUE_IDS: u8 = 1 << 1;
+const FLAG_ROW_ORIGINS: u8 = 1 << 2;
+const FLAG_ORDINALS: u8 = 1 << 3;
+const COMPRESSION_SHIFT: u32 = 4;
+const FLAGS_UNUSED: u8 = 0b1100_0000;
+
+/// Where a chunk lies. Mixed into the head's checksum and not stored, so that a chunk filed under another tile or id is
+/// found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The tile of the chunk's rows.
+    pub tile: Tile,
+    /// The chunk's id.
+    pub chunk: ChunkId,
+}
+
+impl Binding {
+    /// Seed of the head's checksum: XXH3-64 of cell, window (both little-endian) and chunk id (big-endian).
+    fn seed(&self) -> u64 {
+        let mut bytes = [0; 28];
+        bytes[..8].copy_from_slice(&self.tile.cell.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.tile.window.0.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.chunk.to_bytes());
+        xxh3_64(&bytes)
+    }
+}
+
+/// The batch a row came from and when that batch was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// The batch.
+    pub batch: BatchId,
+    /// Write stamp, microseconds since the Unix epoch.
+    pub written_us: i64,
+}
+
+/// The origins of a chunk's rows: one for a freshly written chunk, several after consolidation. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origins(Few);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Few {
+    One(Origin),
+    Many(Box<[Origin]>),
+}
+
+impl Deref for Origins {
+    type Target = [Origin];
+
+    fn deref(&self) -> &[Origin] {
+        match &self.0 {
+            Few::One(origin) => std::slice::from_ref(origin),
+            Few::Many(origins) => origins,
+        }
+    }
+}
+
+/// What a chunk covers; both ends of each range are included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zone {
+    /// The earliest time, in the unit of the dataset's time axis.
+    pub time_min: i64,
+    /// The latest time.
+    pub time_max: i64,
+    /// Not greater than the key of any row's id.
+    pub id_min: ZoneKey,
+    /// Not less than the key of any row's id.
+    pub id_max: ZoneKey,
+}
+
+/// A parsed and verified head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The schema version the rows were written under.
+    pub schema_version: u32,
+    /// Number of rows, at least one.
+    pub rows: u32,
+    /// What the rows cover.
+    pub zone: Zone,
+    /// Which batches the rows came from.
+    pub origins: Origins,
+    /// Whether the writer found no two rows with the same id.
+    pub unique_ids: bool,
+    /// Whether the rows carry ordinals, see [`crate::ordinals`].
+    pub has_ordinals: bool,
+    /// How the body is laid out.
+    pub form: Form,
+    /// Length of the body in bytes.
+    pub body_bytes: usize,
+    pub(crate) has_row_origins: bool,
+    pub(crate) compression: Compression,
+    /// Length of the small block before compression.
+    pub(crate) block_bytes: usize,
+    pub(crate) body_checksum: u64,
+}
+
+/// What the writer of a body tells the writer of its head.
+pub(crate) struct Sealed<'a> {
+    pub(crate) form: Form,
+    pub(crate) compression: Compression,
+    pub(crate) block_bytes: usize,
+    pub(crate) body: &'a [u8],
+}
+
+/// Writes the head of a chunk whose parts `encode` has checked.
+pub(crate) fn put_head(
+    schema_version: u32,
+    rows: &Rows,
+    zone: &Zone,
+    unique_ids: bool,
+    sealed: &Sealed,
+    binding: &Binding,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(96 + 24 * (rows.origins.len() - 1));
+    out.push(FORMAT_VERSION);
+    let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+    out.push(
+        flag(sealed.form == Form::Columnar, FLAG_COLUMNAR)
+            | flag(unique_ids, FLAG_UNIQUE_IDS)
+            | flag(rows.row_origin.is_some(), FLAG_ROW_ORIGINS)
+            | flag(rows.ordinals.is_some(), FLAG_ORDINALS)
+            | (sealed.compression as u8) << COMPRESSION_SHIFT,
+    );
+    put_varint(&mut out, u64::from(schema_version));
+    put_varint(&mut out, rows.batch.num_rows() as u64);
+    put_signed(&mut out, zone.time_min);
+    put_varint(&mut out, zone.time_max.wrapping_sub(zone.time_min) as u64);
+    put_keys(&mut out, zone);
+    put_varint(&mut out, rows.origins.len() as u64);
+    let mut before = 0i64;
+    for origin in rows.origins {
+        out.extend_from_slice(&origin.batch.to_bytes());
+        put_signed(&mut out, origin.written_us.wrapping_sub(before));
+        before = origin.written_us;
+    }
+    put_varint(&mut out, sealed.body.len() as u64);
+    if sealed.compression != Compression::None {
+        put_varint(&mut out, sealed.block_bytes as u64);
+    }
+    out.extend_from_slice(&xxh3_64(sealed.body).to_le_bytes());
+    let checksum = xxh3_64_with_seed(&out, binding.seed());
+    out.extend_from_slice(&checksum.to_le_bytes());
+    out
+}
+
+fn put_keys(out: &mut Vec<u8>, zone: &Zone) {
+    let (min, max) = (zone.id_min.as_bytes(), zone.id_max.as_bytes());
+    let shared = min.iter().zip(max).take_while(|(a, b)| a == b).count();
+    out.push(min.len() as u8);
+    out.extend_from_slice(min);
+    out.extend_from_slice(&[shared as u8, (max.len() - shared) as u8]);
+    out.extend_from_slice(&max[shared..]);
+}
+
+fn read_keys(reader: &mut Reader) -> Result<(ZoneKey, ZoneKey), Damage> {
+    let min_len = usize::from(reader.u8()?);
+    let min = reader.take(min_len)?;
+    let (shared, rest) = (usize::from(reader.u8()?), usize::from(reader.u8()?));
+    if min_len > ZoneKey::LEN_MAX || shared > min_len || shared + rest > ZoneKey::LEN_MAX {
+        return Err(Damage::malformed("an id range is longer than a key"));
+    }
+    let mut max = [0; ZoneKey::LEN_MAX];
+    max[..shared].copy_from_slice(&min[..shared]);
+    max[shared..shared + rest].copy_from_slice(reader.take(rest)?);
+    Ok((ZoneKey::from_bytes(min), ZoneKey::from_bytes(&max[..shared + rest])))
+}
+
+fn read_origins(reader: &mut Reader) -> Result<Origins, Damage> {
+    // Each origin takes at least 17 bytes, which bounds the allocation by the head's own size.
+    let count = reader.size(reader.rest().len() / 17)?;
+    let mut before = 0i64;
+    let mut next = || -> Result<Origin, Damage> {
+        let batch = BatchId(u128::from_be_bytes(reader.array()?));
+        before = before.wrapping_add(reader.signed()?);
+        Ok(Origin { batch, written_us: before })
+    };
+    match count {
+        0 => Err(Damage::malformed("a chunk has no origin")),
+        1 => Ok(Origins(Few::One(next()?))),
+        _ => Ok(Origins(Few::Many((0..count).map(|_| next()).collect::<Result<_, _>>()?))),
+    }
+}
+
+impl Head {
+    /// Verifies and reads a head that lies under `binding`.
+    ///
+    /// # Errors
+    /// [`DamageKind::UnknownVersion`] for a newer container, [`DamageKind::Checksum`] if any byte changed or the head
+    /// was written for another tile or id, else what rule the head breaks.
+    pub fn parse(bytes: &[u8], binding: &Binding) -> Result<Self, Damage> {
+        match bytes.first() {
+            None => return Err(Damage(DamageKind::Truncated)),
+            Some(&FORMAT_VERSION) => {}
+            Some(&version) => return Err(Damage(DamageKind::UnknownVersion(version))),
+        }
+        let (content, checksum) = bytes.split_last_chunk::<8>().ok_or(Damage(DamageKind::Truncated))?;
+        if xxh3_64_with_seed(content, binding.seed()) != u64::from_le_bytes(*checksum) {
+            return Err(Damage(DamageKind::Checksum));
+        }
+        Self::read(&mut Reader::new(&content[1..]))
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, Damage> {
+        let flags = reader.u8()?;
+        let form = if flags & FLAG_COLUMNAR != 0 { Form::Columnar } else { Form::Small };
+        let compression = Compression::from_code(flags >> COMPRESSION_SHIFT & 3)?;
+        if flags & FLAGS_UNUSED != 0 || (form == Form::Columnar && compression != Compression::None) {
+            return Err(Damage::malformed("unknown flags"));
+        }
+        let schema_version = reader.size(u32::MAX as usize)? as u32;
+        let rows = reader.size(ROWS_MAX as usize)? as u32;
+        if rows == 0 {
+            return Err(Damage::malformed("a chunk has no rows"));
+        }
+        let time_min = reader.signed()?;
+        let time_max = time_min.wrapping_add(reader.varint()? as i64);
+        let (id_min, id_max) = read_keys(reader)?;
+        if time_max < time_min || id_max < id_min {
+            return Err(Damage::malformed("a range ends before it begins"));
+        }
+        let origins = read_origins(reader)?;
+        let body_bytes = reader.size(DECODED_BYTES_MAX)?;
+        let block_bytes = if compression == Compression::None { body_bytes } else { reader.size(DECODED_BYTES_MAX)? };
+        let body_checksum = u64::from_le_bytes(reader.array()?);
+        if !reader.is_empty() {
+            return Err(Damage::malformed("bytes follow the head"));
+        }
+        Ok(Self {
+            schema_version,
+            rows,
+            zone: Zone { time_min, time_max, id_min, id_max },
+            origins,
+            unique_ids: flags & FLAG_UNIQUE_IDS != 0,
+            has_ordinals: flags & FLAG_ORDINALS != 0,
+            form,
+            body_bytes,
+            has_row_origins: flags & FLAG_ROW_ORIGINS != 0,
+            compression,
+            block_bytes,
+            body_checksum,
+        })
+    }
+
+    /// Whether the rows come from more than one batch, so that [`crate::row_origins`] gives indexes into `origins`.
+    pub fn has_row_origins(&self) -> bool {
+        self.has_row_origins
+    }
+
+    /// Compares the body's length and checksum with what the head says.
+    pub(crate) fn verify_body(&self, body: &[u8]) -> Result<(), Damage> {
+        if body.len() < self.body_bytes {
+            return Err(Damage(DamageKind::Truncated));
+        }
+        if body.len() != self.body_bytes || xxh3_64(body) != self.body_checksum {
+            return Err(Damage(DamageKind::Checksum));
+        }
+        Ok(())
+    }
+}
+
+/// Recomputes length-independent checksums of a tampered chunk so that fuzzers and tests reach the decoder behind them.
+/// The head must be long enough to hold both; the body length it states is left alone.
+#[doc(hidden)]
+pub fn reseal(head: &mut [u8], body: &[u8], binding: &Binding) {
+    let Some(content) = head.len().checked_sub(8) else { return };
+    if let Some(at) = content.checked_sub(8) {
+        head[at..content].copy_from_slice(&xxh3_64(body).to_le_bytes());
+    }
+    let checksum = xxh3_64_with_seed(&head[..content], binding.seed());
+    head[content..].copy_from_slice(&checksum.to_le_bytes());
+}

@@ -1,0 +1,200 @@
+//! Numbers by type: the only place that turns a type tag into generic code.
+
+use arrow_schema::DataType;
+
+/// A type of number that fixed-width values can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F32,
+    F64,
+}
+
+impl Number {
+    pub(crate) fn of(data_type: &DataType) -> Option<Self> {
+        use DataType::*;
+        Some(match data_type {
+            Int8 => Self::I8,
+            Int16 => Self::I16,
+            Int32 | Date32 | Time32(_) => Self::I32,
+            Int64 | Date64 | Time64(_) | Timestamp(_, _) | Duration(_) => Self::I64,
+            UInt8 => Self::U8,
+            UInt16 => Self::U16,
+            UInt32 => Self::U32,
+            UInt64 => Self::U64,
+            Float32 => Self::F32,
+            Float64 => Self::F64,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn width(self) -> usize {
+        match self {
+            Self::I8 | Self::U8 => 1,
+            Self::I16 | Self::U16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    pub(crate) fn is_integer(self) -> bool {
+        !matches!(self, Self::F32 | Self::F64)
+    }
+}
+
+/// Runs `$body` with `$T` standing for the Rust type of `$number`.
+macro_rules! with_number {
+    ($number:expr, $T:ident => $body:expr) => {
+        match $number {
+            $crate::number::Number::I8 => {
+                type $T = i8;
+                $body
+            }
+            $crate::number::Number::I16 => {
+                type $T = i16;
+                $body
+            }
+            $crate::number::Number::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::number::Number::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::number::Number::U8 => {
+                type $T = u8;
+                $body
+            }
+            $crate::number::Number::U16 => {
+                type $T = u16;
+                $body
+            }
+            $crate::number::Number::U32 => {
+                type $T = u32;
+                $body
+            }
+            $crate::number::Number::U64 => {
+                type $T = u64;
+                $body
+            }
+            $crate::number::Number::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::number::Number::F64 => {
+                type $T = f64;
+                $body
+            }
+        }
+    };
+}
+
+/// As `with_number`, for integers only; `$other` is the value for floats.
+macro_rules! with_integer {
+    ($number:expr, $T:ident => $body:expr, $other:expr) => {
+        match $number {
+            $crate::number::Number::I8 => {
+                type $T = i8;
+                $body
+            }
+            $crate::number::Number::I16 => {
+                type $T = i16;
+                $body
+            }
+            $crate::number::Number::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::number::Number::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::number::Number::U8 => {
+                type $T = u8;
+                $body
+            }
+            $crate::number::Number::U16 => {
+                type $T = u16;
+                $body
+            }
+            $crate::number::Number::U32 => {
+                type $T = u32;
+                $body
+            }
+            $crate::number::Number::U64 => {
+                type $T = u64;
+                $body
+            }
+            $crate::number::Number::F32 | $crate::number::Number::F64 => $other,
+        }
+    };
+}
+pub(crate) use {with_integer, with_number};
+
+/// Reads the little-endian numbers that `$bytes` holds.
+macro_rules! numbers {
+    ($bytes:expr, $T:ident) => {
+        $bytes.as_chunks::<{ size_of::<$T>() }>().0.iter().map(|bytes| $T::from_le_bytes(*bytes))
+    };
+}
+pub(crate) use numbers;
+
+/// Integers kept as unsigned distances from their least value.
+pub(crate) struct Narrow<'a> {
+    /// The least value, in the width of the column.
+    pub(crate) base: &'a [u8],
+    /// Bytes of a distance: 1, 2 or 4, and fewer than the column's width.
+    pub(crate) width: usize,
+}
+
+// Among the types that `$T` stands for is u64 itself.
+#[allow(clippy::unnecessary_cast)]
+/// The narrowest distance width that holds all `bytes`, with the least value; `None` where nothing is gained.
+pub(crate) fn narrowest(bytes: &[u8], number: Number) -> Option<(u64, usize)> {
+    let (base, range) = with_integer!(number, T => {
+        let (mut least, mut most) = (T::MAX, T::MIN);
+        for value in numbers!(bytes, T) {
+            least = least.min(value);
+            most = most.max(value);
+        }
+        (least as u64, (most as u64).wrapping_sub(least as u64))
+    }, return None);
+    let width = match range {
+        0..=0xff => 1,
+        0x100..=0xffff => 2,
+        0x1_0000..=0xffff_ffff => 4,
+        _ => return None,
+    };
+    let count = bytes.len() / number.width();
+    (number.width() + 1 + count * width < bytes.len()).then_some((base, width))
+}
+
+#[allow(clippy::unnecessary_cast)]
+/// Appends the distances of `bytes` from `base`, each in `width` bytes.
+pub(crate) fn put_narrow(out: &mut Vec<u8>, bytes: &[u8], number: Number, base: u64, width: usize) {
+    with_integer!(number, T => {
+        for value in numbers!(bytes, T) {
+            out.extend_from_slice(&(value as u64).wrapping_sub(base).to_le_bytes()[..width]);
+        }
+    }, ())
+}
+
+/// Appends to `out` the values, `value_width` bytes each, whose distances are `distances`.
+pub(crate) fn widen(narrow: &Narrow, distances: &[u8], value_width: usize, mut put: impl FnMut(&[u8])) {
+    let mut base = [0; 8];
+    base[..value_width].copy_from_slice(narrow.base);
+    let base = u64::from_le_bytes(base);
+    for distance in distances.chunks_exact(narrow.width) {
+        let mut wide = [0; 8];
+        wide[..narrow.width].copy_from_slice(distance);
+        put(&base.wrapping_add(u64::from_le_bytes(wide)).to_le_bytes()[..value_width]);
+    }
+}

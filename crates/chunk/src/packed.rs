@@ -1,0 +1,154 @@
+//! Byte strings compressed as a whole, and columns of numbers compressed by pco.
+
+use arrow_buffer::{ArrowNativeType, MutableBuffer};
+use chronotile_types::Damage;
+use pco::data_types::Number as PcoNumber;
+use pco::metadata::DeltaEncoding;
+use pco::wrapped::{FileCompressor, FileDecompressor};
+use pco::{ChunkConfig, PagingSpec};
+
+use crate::number::{Number, numbers, with_number};
+use crate::wire::{Reader, put_varint};
+
+const ZSTD_LEVEL: i32 = 3;
+const PCO_LEVEL: usize = 4;
+/// A compressed form must save one byte in this many to be worth its decoding.
+const WORTH: usize = 16;
+
+/// How a small block is compressed. The discriminant is the code in the head's flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compression {
+    None = 0,
+    Lz4 = 1,
+    Zstd = 2,
+}
+
+impl Compression {
+    pub(crate) fn from_code(code: u8) -> Result<Self, Damage> {
+        match code {
+            0 => Ok(Self::None),
+            1 => Ok(Self::Lz4),
+            2 => Ok(Self::Zstd),
+            _ => Err(Damage::malformed("unknown block compression")),
+        }
+    }
+
+    /// Decompresses `bytes` into exactly `out`.
+    pub(crate) fn decompress(self, bytes: &[u8], out: &mut [u8]) -> Result<(), Damage> {
+        let written = match self {
+            Self::None => return Err(Damage::malformed("a plain block is not decompressed")),
+            Self::Lz4 => lz4_flex::block::decompress_into(bytes, out).ok(),
+            Self::Zstd => zstd::bulk::decompress_to_buffer(bytes, out).ok(),
+        };
+        if written == Some(out.len()) { Ok(()) } else { Err(Damage::malformed("a block does not decompress")) }
+    }
+}
+
+/// The compression that `compression` asks for, if it saves enough.
+pub(crate) fn compress(bytes: &[u8], compression: Compression) -> Option<Vec<u8>> {
+    let packed = match compression {
+        Compression::None => return None,
+        Compression::Lz4 => lz4_flex::block::compress(bytes),
+        // Compressing in memory fails only for want of memory; the plain bytes serve as well.
+        Compression::Zstd => zstd::bulk::compress(bytes, ZSTD_LEVEL).ok()?,
+    };
+    (packed.len() + bytes.len() / WORTH < bytes.len()).then_some(packed)
+}
+
+/// Appends `bytes` in the packed form: `0` and the bytes, or `1`, a length and a zstd frame.
+pub(crate) fn put_packed(out: &mut Vec<u8>, bytes: &[u8]) {
+    match compress(bytes, Compression::Zstd) {
+        Some(packed) => {
+            out.push(1);
+            put_varint(out, packed.len() as u64);
+            out.extend_from_slice(&packed);
+        }
+        None => {
+            out.push(0);
+            out.extend_from_slice(bytes);
+        }
+    }
+}
+
+/// Reads a packed byte string of `len` bytes; a compressed one is decompressed into `scratch`.
+pub(crate) fn read_packed<'s, 'a: 's>(
+    reader: &mut Reader<'a>,
+    len: usize,
+    scratch: &'s mut Vec<u8>,
+) -> Result<&'s [u8], Damage> {
+    match reader.u8()? {
+        0 => reader.take(len),
+        1 => {
+            let packed_len = reader.size(reader.rest().len())?;
+            let packed = reader.take(packed_len)?;
+            scratch.clear();
+            scratch.resize(len, 0);
+            Compression::Zstd.decompress(packed, scratch)?;
+            Ok(scratch)
+        }
+        _ => Err(Damage::malformed("unknown packing")),
+    }
+}
+
+/// Compresses little-endian numbers with pco: wrapped header, chunk metadata, one page. `None` if pco refuses.
+pub(crate) fn pco_compress(bytes: &[u8], number: Number) -> Option<Vec<u8>> {
+    with_number!(number, T => {
+        let values: Vec<T> = numbers!(bytes, T).collect();
+        pco_compress_numbers(&values)
+    })
+}
+
+fn pco_compress_numbers<T: PcoNumber>(values: &[T]) -> Option<Vec<u8>> {
+    let config = ChunkConfig::default()
+        .with_compression_level(PCO_LEVEL)
+        .with_enable_8_bit(true)
+        .with_paging_spec(PagingSpec::Exact(vec![values.len()]));
+    let file = FileCompressor::default();
+    let mut chunk = file.chunk_compressor(values, &config).ok()?;
+    if !is_allowed(&chunk.meta().delta_encoding) {
+        return None;
+    }
+    let out = file.write_header(Vec::new()).ok()?;
+    let out = chunk.write_meta(out).ok()?;
+    chunk.write_page(0, out).ok()
+}
+
+/// pco's dictionary mode and lookback deltas announce memory that their input does not have to fill. The format leaves
+/// them out, so that what a decoder allocates follows from what the chunk holds.
+fn is_allowed(delta: &DeltaEncoding) -> bool {
+    !matches!(delta, DeltaEncoding::Lookback { .. })
+}
+
+const PCO_MODE_DICT: u8 = 4;
+
+/// Decompresses exactly `count` numbers onto the end of `out`, which holds whole numbers of this type.
+pub(crate) fn pco_decompress(
+    bytes: &[u8],
+    number: Number,
+    count: usize,
+    out: &mut MutableBuffer,
+) -> Result<(), Damage> {
+    with_number!(number, T => {
+        let start = out.len() / size_of::<T>();
+        out.resize(out.len() + count * size_of::<T>(), 0);
+        pco_decompress_into::<T>(bytes, &mut out.typed_data_mut::<T>()[start..])
+    })
+}
+
+fn pco_decompress_into<T: PcoNumber + ArrowNativeType>(bytes: &[u8], out: &mut [T]) -> Result<(), Damage> {
+    let damaged = |_| Damage::malformed("a column does not decompress");
+    let (file, rest) = FileDecompressor::new(bytes).map_err(damaged)?;
+    if rest.first().is_some_and(|byte| byte & 0xf == PCO_MODE_DICT) {
+        return Err(Damage::malformed("a column uses a dictionary of pco"));
+    }
+    let (mut chunk, rest) = file.chunk_decompressor::<T, _>(rest).map_err(damaged)?;
+    if !is_allowed(&chunk.meta().delta_encoding) {
+        return Err(Damage::malformed("a column uses lookback of pco"));
+    }
+    let mut page = chunk.page_decompressor(rest, out.len()).map_err(damaged)?;
+    let progress = page.read(out).map_err(damaged)?;
+    if !progress.finished || progress.n_processed != out.len() || !page.into_src().is_empty() {
+        return Err(Damage::malformed("a column has another number of values"));
+    }
+    Ok(())
+}

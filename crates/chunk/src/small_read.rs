@@ -1,0 +1,286 @@
+//! Reading the small block straight into growing columns.
+
+use chronotile_types::Damage;
+
+use crate::bits::count_ones;
+use crate::builder::{
+    Budget, Builder, Store, push_bools, push_bytes, push_constant, push_fixed, push_lens, push_narrow,
+    push_uniform_bool,
+};
+use crate::layout::{Kind, Node};
+use crate::number::{Narrow, Number};
+use crate::small_write::{SHAPE_CONSTANT, SHAPE_MASK, SHAPE_NARROW, SHAPE_PLAIN, SHAPE_ZERO, TAG_ALL_NULL, TAG_BITMAP};
+use crate::wire::Reader;
+use crate::{DECODED_BYTES_MAX, FORMAT_VERSION};
+
+const _: () = assert!(FORMAT_VERSION == 1, "this reads version 1");
+
+const BAD_TAG: Damage = Damage(chronotile_types::DamageKind::Malformed("unknown tag"));
+
+/// Walks the nodes of a block in order.
+pub(crate) struct SmallReader<'a> {
+    tags: &'a [u8],
+    next: usize,
+    payload: Reader<'a>,
+}
+
+/// What a tag says of a node, its bitmap taken.
+struct Opened<'a> {
+    shape: u8,
+    bitmap: Option<&'a [u8]>,
+    present: usize,
+}
+
+impl<'a> SmallReader<'a> {
+    /// A reader of the `node_count` nodes that `block` holds, hidden columns already taken.
+    pub(crate) fn new(mut block: Reader<'a>, node_count: usize) -> Result<Self, Damage> {
+        let tags = block.take(node_count.div_ceil(2))?;
+        Ok(Self { tags, next: 0, payload: block })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.payload.is_empty()
+    }
+
+    #[inline]
+    fn tag(&mut self) -> u8 {
+        let tag = self.tags[self.next / 2] >> (self.next % 2 * 4) & 0xf;
+        self.next += 1;
+        tag
+    }
+
+    #[inline]
+    fn open(&mut self, tag: u8, rows: usize) -> Result<Opened<'a>, Damage> {
+        if tag >= TAG_ALL_NULL {
+            return Err(BAD_TAG);
+        }
+        let shape = tag & SHAPE_MASK;
+        if tag & TAG_BITMAP == 0 {
+            return Ok(Opened { shape, bitmap: None, present: rows });
+        }
+        let bitmap = self.payload.take(rows.div_ceil(8))?;
+        Ok(Opened { shape, bitmap: Some(bitmap), present: count_ones(bitmap, rows) })
+    }
+
+    /// Appends the next node's `rows` rows to `builder`.
+    #[inline]
+    pub(crate) fn read(
+        &mut self,
+        node: &Node,
+        builder: &mut Builder,
+        rows: usize,
+        budget: &mut Budget,
+    ) -> Result<(), Damage> {
+        budget.charge(rows.checked_mul(node.row_bytes()))?;
+        let tag = self.tag();
+        if tag == TAG_ALL_NULL {
+            builder.push_nulls(rows)?;
+            return self.read_children(node, builder, rows, budget);
+        }
+        let opened = self.open(tag, rows)?;
+        builder.push_rows(opened.bitmap, rows)?;
+        match &mut builder.store {
+            Store::Fixed { width, values } if opened.shape == SHAPE_PLAIN => {
+                let plain = self.payload.take(opened.present * *width)?;
+                push_fixed(values, *width, plain, opened.bitmap, rows);
+                Ok(())
+            }
+            Store::Fixed { width, values } if opened.shape == SHAPE_CONSTANT => {
+                push_constant(values, self.payload.take(*width)?, opened.bitmap, rows);
+                Ok(())
+            }
+            Store::Fixed { width, values } if opened.shape == SHAPE_ZERO => {
+                values.extend_zeros(rows * *width);
+                Ok(())
+            }
+            _ => self.read_rare(node, builder, rows, &opened, budget),
+        }
+    }
+
+    /// The rest of `read`: what a survey's columns seldom are.
+    fn read_rare(
+        &mut self,
+        node: &Node,
+        builder: &mut Builder,
+        rows: usize,
+        opened: &Opened,
+        budget: &mut Budget,
+    ) -> Result<(), Damage> {
+        let Opened { shape, bitmap, present } = *opened;
+        match (&mut builder.store, &node.kind) {
+            (Store::Bool(bits), _) => match shape {
+                SHAPE_PLAIN => push_bools(bits, self.payload.take(present.div_ceil(8))?, bitmap, rows),
+                SHAPE_CONSTANT => push_uniform_bool(bits, true, bitmap, rows),
+                SHAPE_ZERO => push_uniform_bool(bits, false, bitmap, rows),
+                _ => return Err(BAD_TAG),
+            },
+            (Store::Fixed { width, values }, Kind::Fixed { number, .. }) => {
+                let width = *width;
+                let narrow = self.narrow(width, *number)?;
+                let distances = self.payload.take(present * narrow.width)?;
+                push_narrow(values, width, &narrow, distances, bitmap, rows);
+            }
+            (Store::Var { utf8, offsets, bytes }, _) => {
+                let (total, repeated) = self.read_lens(shape, offsets, bitmap, rows)?;
+                budget.charge(Some(total))?;
+                match repeated {
+                    Some(len) => {
+                        let value = self.payload.take(len)?;
+                        push_bytes(bytes, &value.repeat(present), offsets, rows, *utf8)?;
+                    }
+                    None => push_bytes(bytes, self.payload.take(total)?, offsets, rows, *utf8)?,
+                }
+            }
+            (Store::List { offsets, item }, Kind::List(item_node)) => {
+                let (items, _) = self.read_lens(shape, offsets, bitmap, rows)?;
+                self.read(item_node, item, items, budget)?;
+            }
+            (Store::Struct(_), _) if shape == SHAPE_PLAIN => self.read_children(node, builder, rows, budget)?,
+            _ => return Err(BAD_TAG),
+        }
+        Ok(())
+    }
+
+    /// Children of a struct or of lists that are all null.
+    fn read_children(
+        &mut self,
+        node: &Node,
+        builder: &mut Builder,
+        rows: usize,
+        budget: &mut Budget,
+    ) -> Result<(), Damage> {
+        match (&mut builder.store, &node.kind) {
+            (Store::Struct(children), Kind::Struct(nodes)) => {
+                children.iter_mut().zip(nodes).try_for_each(|(child, node)| self.read(node, child, rows, budget))
+            }
+            (Store::List { item, .. }, Kind::List(item_node)) => self.read(item_node, item, 0, budget),
+            _ => Ok(()),
+        }
+    }
+
+    fn narrow(&mut self, width: usize, number: Option<Number>) -> Result<Narrow<'a>, Damage> {
+        if !number.is_some_and(Number::is_integer) {
+            return Err(BAD_TAG);
+        }
+        read_narrow(&mut self.payload, width)
+    }
+
+    /// Appends the ends of values or lists; returns the sum of their lengths, and the length if one stands for all.
+    fn read_lens(
+        &mut self,
+        shape: u8,
+        offsets: &mut Vec<i32>,
+        bitmap: Option<&[u8]>,
+        rows: usize,
+    ) -> Result<(usize, Option<usize>), Damage> {
+        match shape {
+            SHAPE_PLAIN => {
+                let payload = &mut self.payload;
+                Ok((push_lens(offsets, bitmap, rows, || payload.size(DECODED_BYTES_MAX))?, None))
+            }
+            SHAPE_CONSTANT => {
+                let len = self.payload.size(DECODED_BYTES_MAX)?;
+                Ok((push_lens(offsets, bitmap, rows, || Ok(len))?, Some(len)))
+            }
+            SHAPE_ZERO => Ok((push_lens(offsets, bitmap, rows, || Ok(0))?, None)),
+            _ => Err(BAD_TAG),
+        }
+    }
+
+    /// Passes over the next node and what is below it.
+    pub(crate) fn skip(&mut self, node: &Node, rows: usize) -> Result<(), Damage> {
+        let tag = self.tag();
+        if tag == TAG_ALL_NULL {
+            return match &node.kind {
+                Kind::Struct(children) => children.iter().try_for_each(|child| self.skip(child, rows)),
+                Kind::List(item) => self.skip(item, 0),
+                _ => Ok(()),
+            };
+        }
+        let Opened { shape, present, .. } = self.open(tag, rows)?;
+        match &node.kind {
+            Kind::Fixed { width, number } => {
+                let len = match shape {
+                    SHAPE_PLAIN => present * width,
+                    SHAPE_CONSTANT => *width,
+                    SHAPE_ZERO => 0,
+                    _ => present * self.narrow(*width, *number)?.width,
+                };
+                self.payload.take(len)?;
+            }
+            Kind::Bool => {
+                self.payload.take(if shape == SHAPE_PLAIN { present.div_ceil(8) } else { 0 })?;
+            }
+            Kind::Var { .. } => {
+                let len = self.skip_lens(shape, present, false)?;
+                self.payload.take(len)?;
+            }
+            Kind::List(item) => {
+                let items = self.skip_lens(shape, present, true)?;
+                self.skip(item, items)?;
+            }
+            Kind::Struct(children) => children.iter().try_for_each(|child| self.skip(child, rows))?,
+        }
+        Ok(())
+    }
+
+    /// The sum of the lengths, a constant one counted per value only if `repeat`.
+    fn skip_lens(&mut self, shape: u8, present: usize, repeat: bool) -> Result<usize, Damage> {
+        match shape {
+            SHAPE_PLAIN => {
+                let mut total = 0usize;
+                for _ in 0..present {
+                    total += self.payload.size(DECODED_BYTES_MAX)?;
+                }
+                if total > DECODED_BYTES_MAX { Err(Damage::malformed("a length exceeds its limit")) } else { Ok(total) }
+            }
+            SHAPE_CONSTANT => {
+                let len = self.payload.size(DECODED_BYTES_MAX)?;
+                let total = if repeat { len.saturating_mul(present) } else { len };
+                if total > DECODED_BYTES_MAX { Err(Damage::malformed("a length exceeds its limit")) } else { Ok(total) }
+            }
+            SHAPE_ZERO => Ok(0),
+            _ => Err(BAD_TAG),
+        }
+    }
+}
+
+/// Reads the base and the width of distances.
+pub(crate) fn read_narrow<'a>(reader: &mut Reader<'a>, width: usize) -> Result<Narrow<'a>, Damage> {
+    let base = reader.take(width)?;
+    match reader.u8()? {
+        narrow @ (1 | 2 | 4) if usize::from(narrow) < width => Ok(Narrow { base, width: usize::from(narrow) }),
+        _ => Err(Damage::malformed("distances of unknown width")),
+    }
+}
+
+/// Reads a hidden column of `rows` numbers, which is never null: a tag in a byte of its own, then the values.
+pub(crate) fn read_hidden(reader: &mut Reader, number: Number, rows: usize) -> Result<Vec<u8>, Damage> {
+    let width = number.width();
+    let mut values = arrow_buffer::MutableBuffer::new(rows * width);
+    match reader.u8()? {
+        SHAPE_PLAIN => return Ok(reader.take(rows * width)?.to_vec()),
+        SHAPE_CONSTANT => push_constant(&mut values, reader.take(width)?, None, rows),
+        SHAPE_ZERO => values.extend_zeros(rows * width),
+        SHAPE_NARROW => {
+            let narrow = read_narrow(reader, width)?;
+            let distances = reader.take(rows * narrow.width)?;
+            push_narrow(&mut values, width, &narrow, distances, None, rows);
+        }
+        _ => return Err(BAD_TAG),
+    }
+    Ok(values.as_slice().to_vec())
+}
+
+/// Passes over a hidden column.
+pub(crate) fn skip_hidden(reader: &mut Reader, number: Number, rows: usize) -> Result<(), Damage> {
+    let width = number.width();
+    let len = match reader.u8()? {
+        SHAPE_PLAIN => rows * width,
+        SHAPE_CONSTANT => width,
+        SHAPE_ZERO => 0,
+        SHAPE_NARROW => rows * read_narrow(reader, width)?.width,
+        _ => return Err(BAD_TAG),
+    };
+    reader.take(len).map(|_| ())
+}
