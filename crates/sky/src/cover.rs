@@ -274,32 +274,46 @@ fn descendants(node: &Node, level: u32) -> PixelRange {
     PixelRange { first: node.index << shift, last: (node.index << shift) | ((1u64 << shift) - 1) }
 }
 
-pub(crate) fn cover(region: &Region, pixelization: &Pixelization) -> Result<Vec<PixelRange>, SkyError> {
-    let target = Target::new(region);
-    let mut ranges = Ranges::default();
+pub(crate) fn cover(
+    region: &Region,
+    pixelization: &Pixelization,
+    ranges_max: usize,
+) -> Result<Vec<PixelRange>, SkyError> {
+    let mut descent = Descent { target: Target::new(region), pixelization, ranges: Ranges::default(), ranges_max };
     for root in Node::roots(pixelization.scheme()) {
-        descend(&target, &root, pixelization, &mut ranges)?;
+        descent.visit(&root)?;
     }
-    Ok(ranges.0)
+    Ok(descent.ranges.0)
 }
 
-fn descend(target: &Target<'_>, node: &Node, pixelization: &Pixelization, ranges: &mut Ranges) -> Result<(), SkyError> {
-    let relation = target.relation(&node.outline());
-    if relation == Relation::Disjoint {
-        return Ok(());
+/// A walk down the tree of pixels, in the order of indices, that collects what is not disjoint.
+struct Descent<'a> {
+    target: Target<'a>,
+    pixelization: &'a Pixelization,
+    ranges: Ranges,
+    ranges_max: usize,
+}
+
+impl Descent<'_> {
+    fn visit(&mut self, node: &Node) -> Result<(), SkyError> {
+        let level = self.pixelization.level();
+        let relation = self.target.relation(&node.outline());
+        if relation == Relation::Disjoint {
+            return Ok(());
+        }
+        if relation == Relation::Overlaps && node.level < level {
+            return (0..4).try_for_each(|k| self.visit(&node.child(k)));
+        }
+        self.ranges.push(descendants(node, level));
+        if self.ranges.0.len() > self.ranges_max {
+            return Err(SkyError::CoverTooLarge {
+                scheme: self.pixelization.scheme(),
+                level,
+                ranges_max: self.ranges_max,
+            });
+        }
+        Ok(())
     }
-    if relation == Relation::Overlaps && node.level < pixelization.level() {
-        return (0..4).try_for_each(|k| descend(target, &node.child(k), pixelization, ranges));
-    }
-    ranges.push(descendants(node, pixelization.level()));
-    if ranges.0.len() > COVER_RANGES_MAX {
-        return Err(SkyError::CoverTooLarge {
-            scheme: pixelization.scheme(),
-            level: pixelization.level(),
-            ranges_max: COVER_RANGES_MAX,
-        });
-    }
-    Ok(())
 }
 
 /// A part of a cover in the making.
@@ -368,4 +382,24 @@ fn close_gaps(ranges: Vec<PixelRange>, ranges_max: usize) -> Vec<PixelRange> {
         }
     }
     joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scheme;
+
+    #[test]
+    fn a_cover_of_too_many_ranges_is_refused() {
+        let region = Region::circle(10.0, 20.0, 60.0).expect("circle");
+        for scheme in Scheme::ALL {
+            let p = Pixelization::new(scheme, scheme.level_max()).expect("level");
+            let error = cover(&region, &p, 500).expect_err("long boundary");
+            let level = p.level();
+            assert_eq!(error, SkyError::CoverTooLarge { scheme, level, ranges_max: 500 });
+            let coarse = Pixelization::new(scheme, 6).expect("level");
+            let count = cover(&region, &coarse, 10_000).expect("short enough").len();
+            assert!(cover(&region, &coarse, count).is_ok() && cover(&region, &coarse, count - 1).is_err());
+        }
+    }
 }

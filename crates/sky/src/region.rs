@@ -60,6 +60,22 @@ pub(crate) enum Lon {
 }
 
 impl Lon {
+    fn new(ra_min: f64, ra_max: f64) -> Self {
+        let given = ra_max - ra_min;
+        if given >= 360.0 {
+            return Lon::All;
+        }
+        let (west, east) = (normalized_degrees(ra_min), normalized_degrees(ra_max));
+        let lon = Lon::Between { west, east };
+        // Wrapping rounds: bounds a hair's breadth, or all but that of a turn, apart may have changed places.
+        let given = given.rem_euclid(360.0);
+        match lon.width() - given {
+            lost if lost < -180.0 => Lon::All,
+            gained if gained > 180.0 => Lon::Between { west, east: west },
+            _ => lon,
+        }
+    }
+
     /// Extent in degrees.
     pub fn width(self) -> f64 {
         match self {
@@ -144,11 +160,7 @@ impl Region {
         if !(ordered && is_position(ra_min, dec_min) && is_position(ra_max, dec_max)) {
             return Err(SkyError::BadBox { ra_min, ra_max, dec_min, dec_max });
         }
-        let lon = if ra_max - ra_min >= 360.0 {
-            Lon::All
-        } else {
-            Lon::Between { west: normalized_degrees(ra_min), east: normalized_degrees(ra_max) }
-        };
+        let lon = Lon::new(ra_min, ra_max);
         Ok(Self {
             shape: Shape::Box { ra_min, ra_max, dec_min, dec_max },
             geometry: Geometry::Box { lon, dec_min, dec_max },
@@ -269,7 +281,7 @@ impl Region {
     /// # Errors
     /// [`SkyError::CoverTooLarge`] beyond [`crate::COVER_RANGES_MAX`] ranges: see [`Region::cover_limited`].
     pub fn cover(&self, pixelization: &Pixelization) -> Result<Vec<PixelRange>, SkyError> {
-        cover::cover(self, pixelization)
+        cover::cover(self, pixelization, cover::COVER_RANGES_MAX)
     }
 
     /// A cover of at most `ranges_max` ranges (at least one), which therefore may list many more pixels than
@@ -289,9 +301,14 @@ fn circle_holds(ra0: f64, dec0: f64, radius: f64, ra: f64, dec: f64) -> bool {
     let delta_ra = normalized_degrees(ra) - normalized_degrees(ra0);
     let hav_dec = (0.5 * (dec - dec0) * RAD).sin().powi(2);
     let hav_ra = (0.5 * delta_ra * RAD).sin().powi(2);
-    let distance = hav_dec + (dec0 * RAD).cos() * (dec * RAD).cos() * hav_ra;
+    let distance = hav_dec + parallel_radius(dec0) * parallel_radius(dec) * hav_ra;
     // Above 90 degrees the haversine is near 1 and a rounded sum may exceed it.
     distance.min(1.0) <= (0.5 * radius * RAD).sin().powi(2)
+}
+
+/// Cosine of a declination in degrees; 0 at the poles, where the rounded angle has a cosine of 6e-17.
+fn parallel_radius(dec: f64) -> f64 {
+    if dec.abs() == 90.0 { 0.0 } else { (dec * RAD).cos() }
 }
 
 /// Centre and radius, degrees, of a cap around a box.
