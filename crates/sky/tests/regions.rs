@@ -243,8 +243,9 @@ fn covers_are_tight_for_survey_sizes() {
     let steps = 240;
     for (ra, dec) in [(10.3, -5.2_f64), (45.01, 35.3), (200.0, 61.0), (0.0, 0.0), (77.0, -83.0)] {
         let half = 0.25 / dec.to_radians().cos();
-        let grid = |size: f64| {
-            let span = move |i: i32| (f64::from(i) / f64::from(steps) - 0.5) * size;
+        let grid = |region: &Region| {
+            let Shape::Circle { radius_deg, .. } = *region.bounding_cap().shape() else { unreachable!("a circle") };
+            let span = move |i: i32| (f64::from(i) / f64::from(steps) - 0.5) * 2.1 * radius_deg;
             (0..=steps).flat_map(move |i| (0..=steps).map(move |j| (ra + span(i) * 4.0 * half, dec + span(j))))
         };
         let tile = |radius: f64| {
@@ -261,7 +262,7 @@ fn covers_are_tight_for_survey_sizes() {
                 tile(0.2),
                 tile(0.5),
             ] {
-                let truth = overlapped(&region, &p, grid(1.05));
+                let truth = overlapped(&region, &p, grid(&region));
                 let covered = pixel_count(&region.cover(&p).expect("small cover"));
                 assert!(covered >= truth);
                 assert!(covered as f64 <= 1.1 * truth as f64 + 2.0, "{region} at {p}: {covered} pixels for {truth}");
