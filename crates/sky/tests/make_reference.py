@@ -35,8 +35,16 @@ def vector(ra, dec):
 def grid():
     """Multiples of 45 degrees, the wrap at 0 and 360, poles, cube corners, and the border of the HEALPix caps."""
     ras = [45.0 * k for k in range(-8, 17)] + [
-        1e-13, -1e-13, -1e-300, 359.9999999, math.nextafter(360, 0), math.nextafter(360, 361),
-        math.nextafter(45, 0), math.nextafter(45, 46), 1e6 + 0.1, -1e15,
+        1e-13,
+        -1e-13,
+        -1e-300,
+        359.9999999,
+        math.nextafter(360, 0),
+        math.nextafter(360, 361),
+        math.nextafter(45, 0),
+        math.nextafter(45, 46),
+        1e6 + 0.1,
+        -1e15,
     ]
     cap = math.degrees(math.asin(2 / 3))
     corner = math.degrees(math.atan(math.sqrt(0.5)))
