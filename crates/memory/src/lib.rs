@@ -10,8 +10,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_store::{
-    Capabilities, Cells, Chunk, ChunkKey, Commit, Expect, RECORD_KEY_BYTES_MAX, RECORD_VALUE_BYTES_MAX, Record,
-    RecordPut, Result, Scan, Store, StoreError, TileStatistics,
+    Capabilities, Cells, Chunk, ChunkKey, Commit, Expect, Record, RecordPut, Result, Scan, Store, StoreError,
+    TileStatistics,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -60,7 +60,7 @@ impl Store for MemoryStore {
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
-        check_sizes(&commit)?;
+        commit.check_sizes("memory", CHUNK_BYTES_MAX)?;
         let mut state = self.state.lock().await;
         // Everything that can fail is checked before the first change, so a refused commit leaves no trace.
         check_records(&state, commit.before.iter().chain(&commit.after))?;
@@ -157,26 +157,6 @@ impl Store for MemoryStore {
         }
         Ok(tiles)
     }
-}
-
-fn check_sizes(commit: &Commit) -> Result<()> {
-    let too_large = |what, bytes, bytes_max| Err(StoreError::TooLarge { what, bytes, bytes_max, engine: "memory" });
-    for chunk in &commit.put {
-        let bytes = chunk.head.len() + chunk.body.len();
-        if bytes > CHUNK_BYTES_MAX {
-            return too_large(format!("chunk {} of {}", chunk.key.id, chunk.key.tile), bytes, CHUNK_BYTES_MAX);
-        }
-    }
-    for put in commit.before.iter().chain(&commit.after) {
-        if put.key.len() > RECORD_KEY_BYTES_MAX {
-            return too_large("the key of a catalog record".to_owned(), put.key.len(), RECORD_KEY_BYTES_MAX);
-        }
-        let bytes = put.value.as_ref().map_or(0, Bytes::len);
-        if bytes > RECORD_VALUE_BYTES_MAX {
-            return too_large(format!("catalog record {:?}", put.key), bytes, RECORD_VALUE_BYTES_MAX);
-        }
-    }
-    Ok(())
 }
 
 /// Checks conditions in order; one that follows a put of the same key is held against the value that put leaves.

@@ -15,8 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, RECORD_KEY_BYTES_MAX, RECORD_VALUE_BYTES_MAX, Record, Result, Scan, Store,
-    StoreError, TileStatistics,
+    Capabilities, Chunk, ChunkKey, Commit, Record, Result, Scan, Store, StoreError, TileStatistics,
 };
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -112,7 +111,7 @@ impl Store for SqliteStore {
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
-        check_sizes(&commit)?;
+        commit.check_sizes(ENGINE, CHUNK_BYTES_MAX)?;
         self.writer()?.submit(dataset, Work::Commit(commit)).await
     }
 
@@ -162,24 +161,4 @@ impl Store for SqliteStore {
         let dataset = dataset.clone();
         self.readers.query(move |conn| reader::statistics(conn, &dataset, slice)).await
     }
-}
-
-fn check_sizes(commit: &Commit) -> Result<()> {
-    let too_large = |what, bytes, bytes_max| Err(StoreError::TooLarge { what, bytes, bytes_max, engine: ENGINE });
-    for chunk in &commit.put {
-        let bytes = chunk.head.len() + chunk.body.len();
-        if bytes > CHUNK_BYTES_MAX {
-            return too_large(format!("chunk {} of {}", chunk.key.id, chunk.key.tile), bytes, CHUNK_BYTES_MAX);
-        }
-    }
-    for put in commit.before.iter().chain(&commit.after) {
-        if put.key.len() > RECORD_KEY_BYTES_MAX {
-            return too_large("the key of a catalog record".to_owned(), put.key.len(), RECORD_KEY_BYTES_MAX);
-        }
-        let bytes = put.value.as_ref().map_or(0, Bytes::len);
-        if bytes > RECORD_VALUE_BYTES_MAX {
-            return too_large(format!("catalog record {:?}", put.key), bytes, RECORD_VALUE_BYTES_MAX);
-        }
-    }
-    Ok(())
 }

@@ -68,20 +68,25 @@ enum Found {
 /// Looks at the header through the file system alone: SQLite would leave files beside a database that is not ours.
 fn inspect(path: &Path) -> Result<Found, StoreError> {
     let not_an_archive = |reason: &str| StoreError::NotAnArchive { path: path.to_owned(), reason: reason.to_owned() };
-    let mut file = match File::open(path) {
-        Ok(file) => file,
+    // The kind is asked before opening: opening a pipe would wait for its other end.
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(Found::Missing);
         }
-        Err(error) => return Err(refused("opening", path, &error)),
+        Err(error) => return Err(refused("reading", path, &error)),
     };
-    let metadata = file.metadata().map_err(|error| refused("reading", path, &error))?;
     if metadata.is_dir() {
         return Err(not_an_archive("it is a folder; name a file in it"));
     }
     if !metadata.is_file() {
         return Err(not_an_archive("it is not a regular file"));
     }
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Missing),
+        Err(error) => return Err(refused("opening", path, &error)),
+    };
     let mut header = Vec::with_capacity(HEADER_BYTES);
     let read = file.by_ref().take(HEADER_BYTES as u64).read_to_end(&mut header);
     read.map_err(|error| refused("reading", path, &error))?;
@@ -99,7 +104,7 @@ fn inspect(path: &Path) -> Result<Found, StoreError> {
     }
     check_format(path, word(&header, 60))?;
     let bytes_expected = u64::from(word(&header, 28)) * u64::from(PAGE_BYTES);
-    let bytes = metadata.len();
+    let bytes = file.metadata().map_err(|error| refused("reading", path, &error))?.len();
     let has_log = fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0);
     if bytes < bytes_expected && !has_log {
         return Ok(Found::Cut { bytes, bytes_expected });

@@ -5,7 +5,11 @@
 //!
 //! Every method may be called from many tasks, and an archive may be open in many processes at once.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
+mod faulty;
+mod metered;
 
 use std::sync::Arc;
 
@@ -15,6 +19,8 @@ use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::BoxStream;
 
 pub use error::{Outcome, StoreError};
+pub use faulty::{Call, Decision, Faulty};
+pub use metered::{Latency, Metered, OperationMetrics};
 
 /// Result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -94,6 +100,27 @@ pub struct Commit {
     pub after: Vec<RecordPut>,
 }
 
+impl Commit {
+    /// Checks chunks against an engine's limit and records against [`RECORD_KEY_BYTES_MAX`] and
+    /// [`RECORD_VALUE_BYTES_MAX`]; an engine does so before it changes anything.
+    pub fn check_sizes(&self, engine: &'static str, chunk_bytes_max: usize) -> Result<()> {
+        for chunk in &self.put {
+            let what = || format!("chunk {} of {}", chunk.key.id, chunk.key.tile);
+            check_size(engine, what, chunk.head.len() + chunk.body.len(), chunk_bytes_max)?;
+        }
+        for put in self.before.iter().chain(&self.after) {
+            check_size(engine, || "the key of a catalog record".to_owned(), put.key.len(), RECORD_KEY_BYTES_MAX)?;
+            let bytes = put.value.as_ref().map_or(0, Bytes::len);
+            check_size(engine, || format!("catalog record {:?}", put.key), bytes, RECORD_VALUE_BYTES_MAX)?;
+        }
+        Ok(())
+    }
+}
+
+fn check_size(engine: &'static str, what: impl Fn() -> String, bytes: usize, bytes_max: usize) -> Result<()> {
+    if bytes <= bytes_max { Ok(()) } else { Err(StoreError::TooLarge { what: what(), bytes, bytes_max, engine }) }
+}
+
 /// Which cells a scan covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cells {
@@ -138,6 +165,44 @@ pub struct Capabilities {
     pub atomic_commit: bool,
     /// Largest chunk (head and body) it takes, in bytes.
     pub chunk_bytes_max: usize,
+}
+
+/// A method of [`Store`], as the wrappers name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// [`Store::commit`]
+    Commit,
+    /// [`Store::scan`]
+    Scan,
+    /// [`Store::fetch`]
+    Fetch,
+    /// [`Store::record`]
+    Record,
+    /// [`Store::records`]
+    Records,
+    /// [`Store::create_slice`]
+    CreateSlice,
+    /// [`Store::drop_slice`]
+    DropSlice,
+    /// [`Store::slices`]
+    Slices,
+    /// [`Store::statistics`]
+    Statistics,
+}
+
+impl Operation {
+    /// Every operation, in the order of the trait.
+    pub const ALL: [Self; 9] = [
+        Self::Commit,
+        Self::Scan,
+        Self::Fetch,
+        Self::Record,
+        Self::Records,
+        Self::CreateSlice,
+        Self::DropSlice,
+        Self::Slices,
+        Self::Statistics,
+    ];
 }
 
 /// An engine. See each method for what it promises and, above all, what it does not.

@@ -1,0 +1,88 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chronotile_types::SliceId;
+
+use super::*;
+use crate::{Outcome, StoreError, TileStatistics};
+
+pub(super) async fn a_put_into_a_missing_slice_has_no_effect(store: Arc<dyn Store>) {
+    with_slices(&store, &[0]).await;
+    store.commit(&dataset(), put([chunk(key(0, 9, 9, 9))])).await.unwrap();
+    let commit = Commit {
+        before: vec![record("mark", Some("1"), Expect::Any)],
+        remove: vec![key(0, 9, 9, 9)],
+        ..put([chunk(key(0, 1, 1, 1)), chunk(key(4, 1, 1, 1))])
+    };
+    let error = store.commit(&dataset(), commit).await.unwrap_err();
+    assert!(
+        matches!(&error, StoreError::NoSlice { slice: SliceId(4), dataset } if *dataset == self::dataset()),
+        "{error}"
+    );
+    assert_eq!(error.outcome(), Outcome::LostRace);
+    assert_eq!(keys_in(&store, &[0, 4]).await, [key(0, 9, 9, 9)]);
+    assert_eq!(store.record("mark").await.unwrap(), None);
+    assert_eq!(store.slices(&dataset()).await.unwrap(), [SliceId(0)]);
+}
+
+pub(super) async fn slices_are_created_once_and_listed_ascending(store: Arc<dyn Store>) {
+    assert_eq!(store.slices(&dataset()).await.unwrap(), []);
+    with_slices(&store, &[5, -3, 100, 0]).await;
+    store.commit(&dataset(), put([chunk(key(5, 1, 1, 1))])).await.unwrap();
+    with_slices(&store, &[5, 0]).await;
+    assert_eq!(store.slices(&dataset()).await.unwrap(), [-3, 0, 5, 100].map(SliceId));
+    assert_eq!(store.slices(&named("other")).await.unwrap(), []);
+    assert_eq!(keys_in(&store, &[5]).await, [key(5, 1, 1, 1)]);
+}
+
+pub(super) async fn a_missing_slice_holds_nothing(store: Arc<dyn Store>) {
+    with_slices(&store, &[0]).await;
+    store.commit(&dataset(), put([chunk(key(0, 1, 1, 1))])).await.unwrap();
+    assert_eq!(keys_in(&store, &[-8, 0, 8]).await, [key(0, 1, 1, 1)]);
+    assert_eq!(keys_in(&store, &[8]).await, []);
+    assert_eq!(store.statistics(&dataset(), SliceId(8)).await.unwrap(), []);
+    store.drop_slice(&dataset(), SliceId(8)).await.unwrap();
+    store.drop_slice(&named("other"), SliceId(0)).await.unwrap();
+    assert_eq!(keys_in(&store, &[0]).await, [key(0, 1, 1, 1)]);
+}
+
+pub(super) async fn a_dropped_slice_is_gone_with_its_chunks(store: Arc<dyn Store>) {
+    with_slices(&store, &[0, 1]).await;
+    let large = Chunk { body: Bytes::from(vec![7; 100_000]), ..chunk(key(0, 1, 1, 2)) };
+    store.commit(&dataset(), put([chunk(key(0, 1, 1, 1)), large, chunk(key(1, 1, 1, 1))])).await.unwrap();
+    store.drop_slice(&dataset(), SliceId(0)).await.unwrap();
+    assert_eq!(store.slices(&dataset()).await.unwrap(), [SliceId(1)]);
+    assert_eq!(keys_in(&store, &[0, 1]).await, [key(1, 1, 1, 1)]);
+    assert_eq!(store.fetch(&dataset(), vec![key(0, 1, 1, 1), key(0, 1, 1, 2)]).await.unwrap(), []);
+    let error = store.commit(&dataset(), put([chunk(key(0, 1, 1, 1))])).await.unwrap_err();
+    assert!(matches!(error, StoreError::NoSlice { .. }), "{error}");
+    with_slices(&store, &[0]).await;
+    assert_eq!(keys_in(&store, &[0]).await, []);
+    store.commit(&dataset(), put([chunk(key(0, 1, 1, 3))])).await.unwrap();
+    assert_eq!(keys_in(&store, &[0]).await, [key(0, 1, 1, 3)]);
+}
+
+pub(super) async fn statistics_count_each_tile(store: Arc<dyn Store>) {
+    with_slices(&store, &[0, 1]).await;
+    let sized = |key, rows, head: usize, body: usize| Chunk {
+        key,
+        rows,
+        head: Bytes::from(vec![1; head]),
+        body: Bytes::from(vec![2; body]),
+    };
+    let chunks = [
+        sized(key(0, 2, 1, 1), 10, 5, 100),
+        sized(key(0, 2, 1, 2), u32::MAX, 0, 50_000),
+        sized(key(0, 2, -1, 1), 0, 0, 0),
+        sized(key(0, -2, 7, 1), 3, 70_000, 9),
+        sized(key(1, 2, 1, 1), 1, 1, 1),
+    ];
+    store.commit(&dataset(), put(chunks)).await.unwrap();
+    let tile =
+        |cell, window, chunks, rows, bytes| TileStatistics { tile: key(0, cell, window, 0).tile, chunks, rows, bytes };
+    let expected = [tile(-2, 7, 1, 3, 70_009), tile(2, -1, 1, 0, 0), tile(2, 1, 2, 10 + u64::from(u32::MAX), 50_105)];
+    assert_eq!(store.statistics(&dataset(), SliceId(0)).await.unwrap(), expected);
+    store.commit(&dataset(), put([sized(key(0, 2, 1, 2), 1, 2, 3)])).await.unwrap();
+    let found = store.statistics(&dataset(), SliceId(0)).await.unwrap();
+    assert_eq!(found, [expected[0], expected[1], tile(2, 1, 2, 11, 110)]);
+}

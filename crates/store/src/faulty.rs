@@ -1,0 +1,132 @@
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_types::{DatasetName, SliceId};
+use futures::stream::{self, BoxStream, StreamExt};
+
+use crate::{
+    Capabilities, Chunk, ChunkKey, Commit, Operation, Record, Result, Scan, Store, StoreError, TileStatistics,
+};
+
+/// A call about to be made, for a policy to judge.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// Calls made before this one.
+    pub number: u64,
+    /// What is called.
+    pub operation: Operation,
+    /// The commit, if it is one.
+    pub commit: Option<&'a Commit>,
+}
+
+/// What becomes of a call.
+#[derive(Debug)]
+pub enum Decision {
+    /// It is made.
+    Pass,
+    /// It is not made and fails.
+    FailBefore(StoreError),
+    /// It is made, but the caller is told [`StoreError::Unknown`] with this reason. A scan yields one group first.
+    FailAfter(String),
+    /// It is made after this time.
+    Delay(Duration),
+}
+
+/// Injects faults into a store: a policy decides on each call. The same policy and calls give the same faults.
+pub struct Faulty {
+    inner: Arc<dyn Store>,
+    policy: Box<dyn Fn(Call<'_>) -> Decision + Send + Sync>,
+    calls: AtomicU64,
+}
+
+impl Faulty {
+    /// Wraps a store.
+    pub fn new(inner: Arc<dyn Store>, policy: impl Fn(Call<'_>) -> Decision + Send + Sync + 'static) -> Self {
+        Self { inner, policy: Box::new(policy), calls: AtomicU64::new(0) }
+    }
+
+    async fn call<T>(
+        &self,
+        operation: Operation,
+        commit: Option<&Commit>,
+        perform: impl Future<Output = Result<T>>,
+    ) -> Result<(T, Option<StoreError>)> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        match (self.policy)(Call { number, operation, commit }) {
+            Decision::Pass => Ok((perform.await?, None)),
+            Decision::FailBefore(error) => Err(error),
+            Decision::FailAfter(reason) => {
+                let engine = self.inner.capabilities().engine;
+                Ok((perform.await?, Some(StoreError::Unknown { engine, reason })))
+            }
+            Decision::Delay(time) => {
+                tokio::time::sleep(time).await;
+                Ok((perform.await?, None))
+            }
+        }
+    }
+
+    async fn whole<T>(&self, operation: Operation, perform: impl Future<Output = Result<T>>) -> Result<T> {
+        let (value, error) = self.call(operation, None, perform).await?;
+        error.map_or(Ok(value), Err)
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for Faulty {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+        let perform = self.inner.commit(dataset, commit.clone());
+        let ((), error) = self.call(Operation::Commit, Some(&commit), perform).await?;
+        error.map_or(Ok(()), Err)
+    }
+
+    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        let (groups, error) = self.call(Operation::Scan, None, self.inner.scan(dataset, scan)).await?;
+        match error {
+            None => Ok(groups),
+            Some(error) => Ok(groups.take(1).chain(stream::iter([Err(error)])).boxed()),
+        }
+    }
+
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        self.whole(Operation::Fetch, self.inner.fetch(dataset, keys)).await
+    }
+
+    async fn record(&self, key: &str) -> Result<Option<Bytes>> {
+        self.whole(Operation::Record, self.inner.record(key)).await
+    }
+
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
+        self.whole(Operation::Records, self.inner.records(prefix, after, limit)).await
+    }
+
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.whole(Operation::CreateSlice, self.inner.create_slice(dataset, slice)).await
+    }
+
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.whole(Operation::DropSlice, self.inner.drop_slice(dataset, slice)).await
+    }
+
+    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+        self.whole(Operation::Slices, self.inner.slices(dataset)).await
+    }
+
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        self.whole(Operation::Statistics, self.inner.statistics(dataset, slice)).await
+    }
+}

@@ -1,0 +1,207 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_types::{DatasetName, SliceId};
+use futures::stream::{self, BoxStream, StreamExt};
+
+use crate::{Capabilities, Chunk, ChunkKey, Commit, Operation, Record, Result, Scan, Store, TileStatistics};
+
+/// Buckets of a latency histogram: bucket `i` counts times below `2^i` microseconds that no earlier one counts.
+const BUCKETS: usize = 32;
+
+/// Latencies in powers of two of a microsecond.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    counts: [u64; BUCKETS],
+}
+
+impl Latency {
+    /// A time that at least the share `quantile` (0 to 1) of calls did not exceed, within a factor of two; zero
+    /// without calls.
+    pub fn quantile(&self, quantile: f64) -> Duration {
+        let total: u64 = self.counts.iter().sum();
+        let wanted = (total as f64 * quantile.clamp(0.0, 1.0)).ceil() as u64;
+        let mut seen = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && seen > 0 {
+                return Duration::from_micros(1 << bucket);
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+/// What one operation has cost so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationMetrics {
+    /// The operation.
+    pub operation: Operation,
+    /// Calls ended, failed ones included.
+    pub calls: u64,
+    /// Calls that failed.
+    pub errors: u64,
+    /// Bytes of heads, bodies and record values, written by commits, read by others.
+    pub bytes: u64,
+    /// Chunks and records moved.
+    pub items: u64,
+    /// Time calls took; of a scan, the time its reader waited for it.
+    pub latency: Latency,
+}
+
+#[derive(Debug, Default)]
+struct Meter {
+    calls: AtomicU64,
+    errors: AtomicU64,
+    bytes: AtomicU64,
+    items: AtomicU64,
+    latency: [AtomicU64; BUCKETS],
+}
+
+impl Meter {
+    fn ended(&self, waited: Duration, failed: bool) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.errors.fetch_add(u64::from(failed), Ordering::Relaxed);
+        let micros = waited.as_micros().min(u128::from(u64::MAX)) as u64;
+        let bucket = (u64::BITS - micros.leading_zeros()) as usize;
+        self.latency[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn moved(&self, sizes: impl Iterator<Item = usize>) {
+        let (items, bytes) = sizes.fold((0, 0), |(items, bytes), size| (items + 1, bytes + size as u64));
+        self.items.fetch_add(items, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Counts what goes through a store.
+#[derive(Debug)]
+pub struct Metered {
+    inner: Arc<dyn Store>,
+    meters: Arc<[Meter; Operation::ALL.len()]>,
+}
+
+impl Metered {
+    /// Wraps a store.
+    pub fn new(inner: Arc<dyn Store>) -> Self {
+        Self { inner, meters: Arc::default() }
+    }
+
+    /// What each operation has cost so far, in the order of [`Operation::ALL`].
+    pub fn snapshot(&self) -> Vec<OperationMetrics> {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let metrics = |operation: Operation| {
+            let meter = self.meter(operation);
+            let mut latency = Latency::default();
+            latency.counts.iter_mut().zip(&meter.latency).for_each(|(count, counter)| *count = load(counter));
+            let (calls, errors) = (load(&meter.calls), load(&meter.errors));
+            OperationMetrics { operation, calls, errors, bytes: load(&meter.bytes), items: load(&meter.items), latency }
+        };
+        Operation::ALL.into_iter().map(metrics).collect()
+    }
+
+    fn meter(&self, operation: Operation) -> &Meter {
+        &self.meters[operation as usize]
+    }
+
+    async fn timed<T>(&self, operation: Operation, perform: impl Future<Output = Result<T>>) -> Result<T> {
+        let start = Instant::now();
+        let outcome = perform.await;
+        self.meter(operation).ended(start.elapsed(), outcome.is_err());
+        outcome
+    }
+}
+
+/// Counts a scan once, when it is dropped at its end or before.
+struct ScanMeter {
+    meters: Arc<[Meter; Operation::ALL.len()]>,
+    waited: Duration,
+    failed: bool,
+}
+
+impl ScanMeter {
+    fn meter(&self) -> &Meter {
+        &self.meters[Operation::Scan as usize]
+    }
+}
+
+impl Drop for ScanMeter {
+    fn drop(&mut self) {
+        self.meter().ended(self.waited, self.failed);
+    }
+}
+
+fn chunk_sizes(chunks: &[Chunk]) -> impl Iterator<Item = usize> {
+    chunks.iter().map(|chunk| chunk.head.len() + chunk.body.len())
+}
+
+#[async_trait]
+impl Store for Metered {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+        let records = commit.before.iter().chain(&commit.after).map(|put| put.value.as_ref().map_or(0, Bytes::len));
+        let sizes: Vec<usize> = chunk_sizes(&commit.put).chain(records).collect();
+        self.timed(Operation::Commit, self.inner.commit(dataset, commit)).await?;
+        self.meter(Operation::Commit).moved(sizes.into_iter());
+        Ok(())
+    }
+
+    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        let mut meter = ScanMeter { meters: self.meters.clone(), waited: Duration::ZERO, failed: false };
+        let start = Instant::now();
+        let groups = self.inner.scan(dataset, scan).await.inspect_err(|_| meter.failed = true)?;
+        meter.waited = start.elapsed();
+        let groups = stream::unfold((groups, meter), |(mut groups, mut meter)| async move {
+            let start = Instant::now();
+            let group = groups.next().await;
+            meter.waited += start.elapsed();
+            match &group {
+                Some(Ok(chunks)) => meter.meter().moved(chunk_sizes(chunks)),
+                Some(Err(_)) => meter.failed = true,
+                None => {}
+            }
+            group.map(|group| (group, (groups, meter)))
+        });
+        Ok(groups.boxed())
+    }
+
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        let chunks = self.timed(Operation::Fetch, self.inner.fetch(dataset, keys)).await?;
+        self.meter(Operation::Fetch).moved(chunk_sizes(&chunks));
+        Ok(chunks)
+    }
+
+    async fn record(&self, key: &str) -> Result<Option<Bytes>> {
+        let value = self.timed(Operation::Record, self.inner.record(key)).await?;
+        self.meter(Operation::Record).moved(value.iter().map(Bytes::len));
+        Ok(value)
+    }
+
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
+        let records = self.timed(Operation::Records, self.inner.records(prefix, after, limit)).await?;
+        self.meter(Operation::Records).moved(records.iter().map(|record| record.value.len()));
+        Ok(records)
+    }
+
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.timed(Operation::CreateSlice, self.inner.create_slice(dataset, slice)).await
+    }
+
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.timed(Operation::DropSlice, self.inner.drop_slice(dataset, slice)).await
+    }
+
+    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+        self.timed(Operation::Slices, self.inner.slices(dataset)).await
+    }
+
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        self.timed(Operation::Statistics, self.inner.statistics(dataset, slice)).await
+    }
+}
