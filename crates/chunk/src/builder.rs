@@ -172,7 +172,6 @@ impl Builder {
                 builder.child_data(children.into_iter().map(|child| child.finish().to_data()).collect())
             }
         };
-        #[allow(clippy::expect_used)]
         // The decoder has checked every value as it came: text, offsets, nulls and lengths hold by construction.
         make_array(builder.build().expect("decoded columns are valid arrays"))
     }

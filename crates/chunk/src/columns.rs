@@ -344,7 +344,6 @@ impl Columns {
     pub fn finish(self) -> RecordBatch {
         let arrays = self.builders.into_iter().map(Builder::finish).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
-        #[allow(clippy::expect_used)]
         // Lengths, types and the absence of nulls hold by construction.
         RecordBatch::try_new_with_options(self.schema, arrays, &options).expect("decoded columns fit their schema")
     }

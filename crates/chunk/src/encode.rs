@@ -13,7 +13,7 @@ use crate::wire::put_varint;
 use crate::{DECODED_BYTES_MAX, ROWS_MAX};
 
 /// Up to this many rows a chunk takes the small form (measured: `docs/decisions/001-chunk-format.md`).
-const SMALL_ROWS_MAX: usize = 64;
+const SMALL_ROWS_MAX: usize = 128;
 /// Blocks shorter than this are not worth a try at compression.
 const COMPRESS_BYTES_MIN: usize = 256;
 

@@ -259,6 +259,12 @@ impl Head {
         self.has_row_origins
     }
 
+    /// Lets a fuzzer state the length of the body it made up.
+    #[doc(hidden)]
+    pub fn set_body_bytes(&mut self, body_bytes: usize) {
+        self.body_bytes = body_bytes;
+    }
+
     /// Compares the body's length and checksum with what the head says.
     pub(crate) fn verify_body(&self, body: &[u8]) -> Result<(), Damage> {
         if body.len() < self.body_bytes {

@@ -1,5 +1,7 @@
 //! What was written comes back, whatever the types, values, nulls, slices, form and projection.
 
+#![allow(clippy::unwrap_used)] // a test may unwrap
+
 mod common;
 
 use std::sync::Arc;

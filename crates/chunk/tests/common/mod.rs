@@ -1,6 +1,6 @@
 //! Arbitrary schemas and rows from a seed, and short ways to write and read a chunk.
 
-#![allow(dead_code)] // each test file uses its own part
+#![allow(dead_code, clippy::unwrap_used)] // each test file uses its own part; a test may unwrap
 
 use std::sync::Arc;
 

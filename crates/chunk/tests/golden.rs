@@ -1,0 +1,172 @@
+//! Chunks of released formats stay readable for ever.
+//!
+//! Each golden file is three files of one name in `tests/golden/v1`: `.head`, `.body`, and `.arrow`, an Arrow IPC stream with
+//! the schema and the rows expected. `index.json` says where each chunk lies and what its head must say.
+//! `cargo test -p chronotile-chunk --test golden -- --ignored` wrote them. A released file is never written
+//! again: a new kind of chunk gets a new name.
+
+#![allow(clippy::unwrap_used)] // a test may unwrap
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{Field, Schema};
+use chronotile_chunk::{Binding, Encoded, Form, Head, Layout, Origin, Rows, encode_as, ordinals, row_origins};
+use chronotile_types::BatchId;
+use common::*;
+
+const NAMES: [&str; 7] = [
+    "small_types",
+    "small_nested",
+    "small_lz4",
+    "columnar_types",
+    "columnar_nested",
+    "columnar_numbers",
+    "consolidated",
+];
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1")
+}
+
+/// One column of each type in each of several styles.
+fn types(rng: &mut Rng, rows: usize) -> RecordBatch {
+    let mut fields = Vec::new();
+    for (i, data_type) in flat_types().into_iter().enumerate() {
+        fields.extend((0..4).map(|k| Field::new(format!("t{i}_{k}"), data_type.clone(), k > 0)));
+    }
+    arbitrary_batch(rng, &Arc::new(Schema::new(fields)), rows)
+}
+
+fn nested(rng: &mut Rng, rows: usize) -> RecordBatch {
+    let fields = (0..24).map(|i| {
+        loop {
+            let field = arbitrary_field(rng, &format!("n{i}"), 3);
+            if field.data_type().is_nested() {
+                break field;
+            }
+        }
+    });
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    arbitrary_batch(rng, &schema, rows)
+}
+
+/// Hundreds of values that pco, dictionaries, zstd and extremes are made for.
+fn numbers(rng: &mut Rng, rows: usize) -> RecordBatch {
+    let time: Vec<i64> = (0..rows as i64).map(|i| 1_700_000_000_000_000 + i * 1_000_003).collect();
+    let flux: Vec<Option<f64>> = (0..rows).map(|_| (!rng.chance(10)).then(|| 100.0 + rng.unit())).collect();
+    let decimal: Vec<f64> = (0..rows).map(|_| (rng.unit() * 1000.0).round() / 10.0).collect();
+    let magnitude: Vec<f32> =
+        (0..rows).map(|i| if i % 50 == 0 { f32::from_bits(0x7fc0_1234) } else { 18.0 + rng.unit() as f32 }).collect();
+    let band: Vec<&str> = (0..rows).map(|_| ["u", "g", "r", "é"][rng.below(4)]).collect();
+    let name: Vec<String> = (0..rows).map(|i| format!("https://example.org/object/{i:06}")).collect();
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("time", Arc::new(Int64Array::from(time))),
+        ("flux", Arc::new(Float64Array::from(flux))),
+        ("decimal", Arc::new(Float64Array::from(decimal))),
+        ("magnitude", Arc::new(Float32Array::from(magnitude))),
+        ("band", Arc::new(StringArray::from(band))),
+        ("name", Arc::new(StringArray::from(name))),
+    ];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+/// Repeated text and numbers of a log, which LZ4 shortens even in a small block.
+fn repetitive(rows: usize) -> RecordBatch {
+    let line = |i: usize| format!("Received block blk_{i:08} of size 67108864 from /10.251.91.84");
+    let lines = StringArray::from_iter_values((0..rows).map(line));
+    RecordBatch::try_from_iter([("line", Arc::new(lines) as ArrayRef)]).unwrap()
+}
+
+fn build(name: &str) -> (RecordBatch, Encoded) {
+    let mut rng = Rng(name.bytes().map(u64::from).sum());
+    let (form, batch) = match name {
+        "small_types" => (Form::Small, types(&mut rng, 6)),
+        "small_nested" => (Form::Small, nested(&mut rng, 6)),
+        "small_lz4" => (Form::Small, repetitive(20)),
+        "columnar_types" => (Form::Columnar, types(&mut rng, 40)),
+        "columnar_nested" => (Form::Columnar, nested(&mut rng, 40)),
+        _ => (Form::Columnar, numbers(&mut rng, 700)),
+    };
+    let layout = Layout::new(batch.schema()).unwrap();
+    if name != "consolidated" {
+        let chunk = write_as(form, &layout, &batch);
+        return (batch, chunk);
+    }
+    let origins: Vec<Origin> =
+        (0..3).map(|i| Origin { batch: BatchId(1000 + i), written_us: ORIGIN.written_us - 7 * i as i64 }).collect();
+    let indexes: Vec<u32> = (0..batch.num_rows()).map(|_| rng.below(3) as u32).collect();
+    let numbers: Vec<i64> = (0..batch.num_rows() as i64).collect();
+    let rows = Rows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers) };
+    let chunk = encode_as(form, &layout, 3, &rows, &zone(), false, &BINDING).unwrap();
+    (batch, chunk)
+}
+
+#[test]
+#[ignore = "writes the golden files instead of reading them"]
+fn write_golden_chunks() {
+    let Binding { tile, chunk } = BINDING;
+    let mut entries = Vec::new();
+    for name in NAMES {
+        let (batch, encoded) = build(name);
+        fs::write(folder().join(format!("{name}.head")), &encoded.head).unwrap();
+        fs::write(folder().join(format!("{name}.body")), &encoded.body).unwrap();
+        let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+        writer.write(&batch).unwrap();
+        fs::write(folder().join(format!("{name}.arrow")), writer.into_inner().unwrap()).unwrap();
+        let head = Head::parse(&encoded.head, &BINDING).unwrap();
+        let origins: Vec<_> = head.origins.iter().map(|o| format!("[\"{}\", {}]", o.batch, o.written_us)).collect();
+        entries.push(format!(
+            "  {{\"name\": \"{name}\", \"cell\": {}, \"window\": {}, \"chunk\": \"{chunk}\", \"rows\": {}, \
+             \"schema_version\": {}, \"unique_ids\": {}, \"time\": [{}, {}], \"origins\": [{}],\n   \
+             \"row_origins\": {:?}, \"ordinals\": {:?}}}",
+            tile.cell.0,
+            tile.window.0,
+            head.rows,
+            head.schema_version,
+            head.unique_ids,
+            head.zone.time_min,
+            head.zone.time_max,
+            origins.join(", "),
+            row_origins(&head, &encoded.body).unwrap().unwrap_or_default(),
+            ordinals(&head, &encoded.body).unwrap().unwrap_or_default(),
+        ));
+    }
+    fs::write(folder().join("index.json"), format!("[\n{}\n]\n", entries.join(",\n"))).unwrap();
+}
+
+#[test]
+fn golden_chunks_are_readable() {
+    for name in NAMES {
+        let file = |kind: &str| fs::read(folder().join(format!("{name}.{kind}"))).unwrap();
+        let chunk = Encoded { head: file("head"), body: file("body"), rows: 0 };
+        let expected = file("arrow");
+        let expected = StreamReader::try_new(expected.as_slice(), None).unwrap().next().unwrap().unwrap();
+        let layout = Layout::new(expected.schema()).unwrap();
+        assert_eq!(read_all(&layout, &chunk).unwrap(), expected, "{name}");
+        let head = Head::parse(&chunk.head, &BINDING).unwrap();
+        assert_eq!(head.zone, zone(), "{name}");
+        let is_consolidated = name == "consolidated";
+        assert_eq!(row_origins(&head, &chunk.body).unwrap().is_some(), is_consolidated);
+        assert_eq!(ordinals(&head, &chunk.body).unwrap().is_some(), is_consolidated);
+    }
+}
+
+#[test]
+fn golden_chunks_use_every_part_of_the_format() {
+    let heads =
+        NAMES.map(|name| Head::parse(&fs::read(folder().join(format!("{name}.head"))).unwrap(), &BINDING).unwrap());
+    let has = |test: fn(&Head) -> bool| heads.iter().any(test);
+    assert!(has(|h| h.form == Form::Small) && has(|h| h.form == Form::Columnar));
+    assert!(has(|h| h.has_ordinals) && has(Head::has_row_origins) && has(|h| h.origins.len() > 1));
+    assert!(has(|h| h.unique_ids) && has(|h| !h.unique_ids));
+    // Compression of the small block is bits 4 and 5 of the second byte.
+    let lz4 = fs::read(folder().join("small_lz4.head")).unwrap();
+    assert_eq!(lz4[1] >> 4 & 3, 1);
+}
