@@ -1,1 +1,42 @@
-//! placeholder
+//! The archive: what records mean, once for every engine.
+//!
+//! An [`Archive`] holds [`Dataset`]s; a dataset writes batches, reads places and periods, and keeps itself in order. All of
+//! it stands on the [`chronotile_store::Store`] trait; only `open.rs` knows engines by name.
+
+mod archive;
+mod assemble;
+mod batches;
+mod care;
+mod catalog;
+mod cells;
+mod clock;
+mod consolidate;
+mod content;
+mod dataset;
+mod error;
+mod frame;
+mod input;
+mod keys;
+mod latest;
+mod newest;
+mod open;
+mod pack;
+mod predicate;
+mod query;
+mod read;
+mod report;
+mod request;
+mod sort;
+mod time_axis;
+mod write;
+
+pub use archive::Archive;
+pub use consolidate::Progress;
+pub use dataset::{AddedColumn, Dataset};
+pub use error::{ArchiveError, Result};
+pub use open::OpenOptions;
+pub use read::ReadStream;
+pub use report::{
+    BatchInfo, ConsolidateReport, DamageReport, DatasetInfo, SliceInfo, Spread, VerifyReport, WriteReport,
+};
+pub use request::{Comparison, ConsolidateOptions, Place, Predicate, ReadRequest, RetireLimit, WriteOptions};

@@ -30,13 +30,13 @@ pub enum TimeError {
     /// A time before or after what the axis can count.
     #[error("time {0} lies outside the range the time column can hold")]
     OutOfRange(String),
-    /// An empty or inverted range.
-    #[error("the time range is empty: start {start} is not before end {end}")]
-    EmptyRange {
-        /// Inclusive start, in ticks.
-        start: i64,
-        /// Exclusive end, in ticks.
-        end: i64,
+    /// A range that ends before it starts.
+    #[error("the time range is inverted: start {start} is after end {end}")]
+    InvertedRange {
+        /// Inclusive start, in the time column's unit.
+        start: String,
+        /// Exclusive end, in the time column's unit.
+        end: String,
     },
     /// Text that is no time.
     #[error(

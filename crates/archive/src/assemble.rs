@@ -1,0 +1,391 @@
+//! Chunks of neighbouring tiles to rows: decoded, merged, put in order, filtered.
+//!
+//! The result has its rows by tile, then time, then ids, whatever chunks they came from. Where the chunks of a tile follow
+//! one another in time and cannot share an id, which is the rule, their rows are in that order already and nothing is
+//! compared; only a tile whose chunks overlap is merged row by row.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow_select::take::take;
+use chronotile_chunk::{Body, Columns, Head, Origin};
+use chronotile_store::Chunk;
+use chronotile_types::{BatchId, ChunkId, Tile};
+use hashbrown::HashMap;
+
+use crate::error::Result;
+use crate::frame::Frame;
+use crate::keys::{Key, Keys};
+use crate::query::{Identity, Query};
+use crate::time_axis::{Times, times};
+
+/// A chunk with its parsed head.
+pub(crate) struct Part {
+    pub chunk: Chunk,
+    pub head: Head,
+}
+
+/// Rows chosen beforehand, by chunk: only these are returned, and none of them is merged with another.
+pub(crate) type Chosen = HashMap<ChunkId, Vec<u32>>;
+
+/// Parses heads, leaves out what the query does not touch, and puts the chunks of each tile in order of time.
+pub(crate) fn prepare(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
+    let mut parts = Vec::with_capacity(chunks.len());
+    for chunk in chunks {
+        let head = query.frame.head(&chunk)?;
+        if query.touches(&head) {
+            parts.push(Part { chunk, head });
+        }
+    }
+    parts.sort_by_key(order_key);
+    Ok(parts)
+}
+
+fn order_key(part: &Part) -> (Tile, i64, i64, ChunkId) {
+    (part.chunk.key.tile, part.head.zone.time_min, part.head.zone.time_max, part.chunk.key.id)
+}
+
+/// Whether the chunks of one tile, in order of time, hold their rows in order and no record twice.
+pub(crate) fn is_clean(identity: Identity, tile: &[Part]) -> bool {
+    let in_time = tile.windows(2).all(|pair| pair[0].head.zone.time_max < pair[1].head.zone.time_min);
+    let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
+    in_time && unique_inside && (tile.len() < 2 || ids_apart(tile))
+}
+
+fn ids_apart(tile: &[Part]) -> bool {
+    let ascending = |pair: &[Part]| pair[0].head.zone.id_max < pair[1].head.zone.id_min;
+    if tile.windows(2).all(ascending) {
+        return true;
+    }
+    let mut zones: Vec<_> = tile.iter().map(|part| (part.head.zone.id_min, part.head.zone.id_max)).collect();
+    zones.sort_unstable();
+    zones.windows(2).all(|pair| pair[0].1 < pair[1].0)
+}
+
+/// Ranges of `parts` that belong to one tile each.
+pub(crate) fn tile_ranges(parts: &[Part]) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    let mut start = 0;
+    for end in 1..=parts.len() {
+        if end == parts.len() || parts[end].chunk.key.tile != parts[start].chunk.key.tile {
+            ranges.push(start..end);
+            start = end;
+        }
+    }
+    ranges
+}
+
+/// The rows that `query` returns from `parts`, which hold whole tiles and come from [`prepare`].
+pub(crate) fn assemble(query: &Query, parts: &[Part], chosen: Option<&Chosen>) -> Result<RecordBatch> {
+    let work = Assembly::new(query, parts, chosen)?;
+    match work.rows_to_keep()? {
+        None => work.everything(),
+        Some(rows) if rows.is_empty() => Ok(query.empty()),
+        Some(rows) => work.only(&rows),
+    }
+}
+
+struct Assembly<'a> {
+    query: &'a Query,
+    parts: &'a [Part],
+    chosen: Option<&'a Chosen>,
+    bodies: Vec<Body<'a>>,
+    /// First row of each part, and the number of all rows.
+    starts: Vec<usize>,
+    /// Tiles whose rows have to be compared.
+    dirty: Vec<Range<usize>>,
+    /// Positions of the columns decoded first: those that decide which rows are kept.
+    first: Vec<usize>,
+    first_rows: RecordBatch,
+}
+
+impl<'a> Assembly<'a> {
+    fn new(query: &'a Query, parts: &'a [Part], chosen: Option<&'a Chosen>) -> Result<Self> {
+        let mut starts = Vec::with_capacity(parts.len() + 1);
+        let mut rows = 0;
+        for part in parts {
+            starts.push(rows);
+            rows += part.head.rows as usize;
+        }
+        starts.push(rows);
+        let tiles = tile_ranges(parts).into_iter();
+        let dirty: Vec<_> = tiles.filter(|tile| !is_clean(query.identity, &parts[tile.clone()])).collect();
+        let open = |part: &'a Part| {
+            Body::open(&part.head, &part.chunk.body).map_err(|damage| query.frame.damaged(&part.chunk.key, damage))
+        };
+        let bodies = parts.iter().map(open).collect::<Result<_>>()?;
+        let first = first_columns(query, parts, !dirty.is_empty());
+        let mut work = Self {
+            query,
+            parts,
+            chosen,
+            bodies,
+            starts,
+            dirty,
+            first,
+            first_rows: RecordBatch::new_empty(query.schema.clone()),
+        };
+        if !work.first.is_empty() {
+            work.first_rows = work.decode(&work.first, |_| true)?;
+        }
+        Ok(work)
+    }
+
+    fn frame(&self) -> &Frame {
+        &self.query.frame
+    }
+
+    fn row_count(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Decodes columns of the parts that `wanted` names.
+    fn decode(&self, columns: &[usize], wanted: impl Fn(usize) -> bool) -> Result<RecordBatch> {
+        let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
+        for (index, (part, body)) in self.parts.iter().zip(&self.bodies).enumerate() {
+            if wanted(index) {
+                let count = self.frame().columns_in(&part.chunk.key, &part.head)?;
+                set.append_body(body, count).map_err(|damage| self.frame().damaged(&part.chunk.key, damage))?;
+            }
+        }
+        Ok(set.finish())
+    }
+
+    fn first_column(&self, position: usize) -> ArrayRef {
+        let place = self.first.iter().position(|column| *column == position);
+        // `first_columns` lists every column that is asked for here.
+        self.first_rows.column(place.unwrap_or(0)).clone()
+    }
+
+    /// The rows to return, in order; `None` for all as they are.
+    fn rows_to_keep(&self) -> Result<Option<Vec<u32>>> {
+        let filters = !self.first.is_empty() || self.chosen.is_some();
+        if !filters && self.dirty.is_empty() {
+            return Ok(None);
+        }
+        let mut keep = vec![true; self.row_count()];
+        self.clear_unchosen(&mut keep);
+        self.clear_out_of_range(&mut keep);
+        let order = if self.dirty.is_empty() { None } else { Some(self.merge(&mut keep)?) };
+        if self.query.tests_rows() {
+            self.query.filter(&|position| self.first_column(position), &mut keep)?;
+        }
+        match order {
+            Some(order) => Ok(Some(order.into_iter().filter(|row| keep[*row as usize]).collect())),
+            None if keep.iter().all(|keep| *keep) => Ok(None),
+            None => Ok(Some((0..keep.len() as u32).filter(|row| keep[*row as usize]).collect())),
+        }
+    }
+
+    fn clear_unchosen(&self, keep: &mut [bool]) {
+        let Some(chosen) = self.chosen else { return };
+        keep.fill(false);
+        for (part, start) in self.parts.iter().zip(&self.starts) {
+            for row in chosen.get(&part.chunk.key.id).into_iter().flatten() {
+                if let Some(keep) = keep.get_mut(start + *row as usize) {
+                    *keep = true;
+                }
+            }
+        }
+    }
+
+    fn clear_out_of_range(&self, keep: &mut [bool]) {
+        let bounds = &self.query.bounds;
+        for (index, part) in self.parts.iter().enumerate() {
+            if !bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max) {
+                let rows = self.starts[index]..self.starts[index + 1];
+                let column = self.first_column(self.frame().time).slice(rows.start, rows.len());
+                bounds.filter(&column, &mut keep[rows]);
+            }
+        }
+    }
+
+    /// Orders the rows of dirty tiles by time and ids, and clears `keep` for all but one row of each record.
+    fn merge(&self, keep: &mut [bool]) -> Result<Vec<u32>> {
+        let mut order: Vec<u32> = (0..self.row_count() as u32).collect();
+        let ids: Vec<ArrayRef> = self.frame().ids.iter().map(|id| self.first_column(*id)).collect();
+        let id_keys = self.keys(&ids)?;
+        let time_column = self.first_column(self.frame().time);
+        let times = times(&time_column);
+        let compare_times = |a: usize, b: usize| match &times {
+            Some(Times::Ticks(ticks)) => ticks[a].cmp(&ticks[b]),
+            Some(Times::Days(days)) => days[a].total_cmp(&days[b]),
+            None => Ordering::Equal,
+        };
+        for tile in &self.dirty {
+            let ranks = self.ranks(tile)?;
+            if self.chosen.is_none() {
+                self.keep_one_each(tile, &ranks, id_keys.as_ref(), keep)?;
+            }
+            let rows = self.starts[tile.start]..self.starts[tile.end];
+            let first = rows.start;
+            order[rows].sort_unstable_by(|a, b| {
+                let (a, b) = (*a as usize, *b as usize);
+                compare_times(a, b)
+                    .then_with(|| id_keys.as_ref().map_or(Ordering::Equal, |keys| keys.compare(a, b)))
+                    .then_with(|| ranks[a - first].cmp(&ranks[b - first]))
+            });
+        }
+        Ok(order)
+    }
+
+    fn keys(&self, columns: &[ArrayRef]) -> Result<Option<Keys>> {
+        let keys = (!columns.is_empty()).then(|| Keys::new(columns)).transpose();
+        keys.map_err(|e| self.frame().compute("comparing ids", e))
+    }
+
+    /// Age of each row of a tile.
+    fn ranks(&self, tile: &Range<usize>) -> Result<Vec<Rank>> {
+        let mut ranks = Vec::with_capacity(self.starts[tile.end] - self.starts[tile.start]);
+        for (part, body) in self.parts[tile.clone()].iter().zip(&self.bodies[tile.clone()]) {
+            ranks.extend(part_ranks(self.frame(), part, body)?);
+        }
+        Ok(ranks)
+    }
+
+    /// Of rows with the same identity keeps the one written last. Rows that are not kept already take no part.
+    fn keep_one_each(&self, tile: &Range<usize>, ranks: &[Rank], ids: Option<&Keys>, keep: &mut [bool]) -> Result<()> {
+        let version = match (self.query.identity, self.frame().version) {
+            (Identity::Versions, Some(column)) => self.keys(&[self.first_column(column)])?,
+            _ => None,
+        };
+        let first = self.starts[tile.start];
+        let mut newest: HashMap<(Key, Key, Option<BatchId>, i64), usize> = HashMap::with_capacity(ranks.len());
+        for (index, rank) in ranks.iter().enumerate() {
+            let row = first + index;
+            if !keep[row] {
+                continue;
+            }
+            let id = ids.map_or(Key::Null, |keys| keys.get(row));
+            let identity = match self.query.identity {
+                Identity::Ids => (id, Key::Null, None, 0),
+                Identity::Versions => {
+                    (id, version.as_ref().map_or(Key::Null, |keys| keys.get(row)), Some(rank.batch), 0)
+                }
+                Identity::Ordinal => (id, Key::Null, Some(rank.batch), rank.ordinal),
+            };
+            match newest.entry(identity) {
+                hashbrown::hash_map::Entry::Vacant(entry) => {
+                    entry.insert(index);
+                }
+                hashbrown::hash_map::Entry::Occupied(mut entry) => {
+                    let loser = if ranks[*entry.get()] < *rank { entry.insert(index) } else { index };
+                    keep[first + loser] = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All rows as they are.
+    fn everything(&self) -> Result<RecordBatch> {
+        if self.first.is_empty() {
+            return self.shaped(self.decode(&self.query.output, |_| true)?.columns().to_vec(), self.row_count());
+        }
+        let rest = self.rest();
+        let rest_rows = self.decode(&rest, |_| true)?;
+        self.shaped(
+            self.gather(&rest, |p| self.first_column(p), |place| rest_rows.column(place).clone()),
+            self.row_count(),
+        )
+    }
+
+    /// Columns to return that are not decoded yet.
+    fn rest(&self) -> Vec<usize> {
+        self.query.output.iter().copied().filter(|column| !self.first.contains(column)).collect()
+    }
+
+    fn gather(
+        &self,
+        rest: &[usize],
+        first: impl Fn(usize) -> ArrayRef,
+        second: impl Fn(usize) -> ArrayRef,
+    ) -> Vec<ArrayRef> {
+        let column = |position: &usize| match rest.iter().position(|column| column == position) {
+            Some(place) => second(place),
+            None => first(*position),
+        };
+        self.query.output.iter().map(column).collect()
+    }
+
+    fn shaped(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(self.query.schema.clone(), columns, &options);
+        batch.map_err(|e| self.frame().compute("decoding rows", e))
+    }
+
+    /// The rows given, in their order. Chunks without any of them are not decoded further.
+    fn only(&self, rows: &[u32]) -> Result<RecordBatch> {
+        let mut used = vec![false; self.parts.len()];
+        for row in rows {
+            used[self.starts.partition_point(|start| *start <= *row as usize) - 1] = true;
+        }
+        // Rows of parts that are left out shift those that follow.
+        let mut shift = vec![0; self.parts.len()];
+        let mut skipped = 0;
+        for (index, used) in used.iter().enumerate() {
+            shift[index] = skipped;
+            skipped += if *used { 0 } else { self.starts[index + 1] - self.starts[index] };
+        }
+        let shifted = |row: &u32| *row - shift[self.starts.partition_point(|start| *start <= *row as usize) - 1] as u32;
+        let rest = self.rest();
+        let rest_rows = self.decode(&rest, |index| used[index])?;
+        let (whole, within) = (UInt32Array::from(rows.to_vec()), rows.iter().map(shifted).collect::<UInt32Array>());
+        let failed = |e| self.frame().compute("selecting rows", e);
+        let mut columns = Vec::with_capacity(self.query.output.len());
+        for position in &self.query.output {
+            columns.push(match rest.iter().position(|column| column == position) {
+                Some(place) => take(rest_rows.column(place), &within, None).map_err(failed)?,
+                None => take(&self.first_column(*position), &whole, None).map_err(failed)?,
+            });
+        }
+        self.shaped(columns, rows.len())
+    }
+}
+
+/// Columns that decide which rows are kept and in which order.
+fn first_columns(query: &Query, parts: &[Part], dirty: bool) -> Vec<usize> {
+    let frame = &query.frame;
+    let zone_in = |part: &Part| query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max);
+    let mut columns = query.tested_columns();
+    if dirty || !parts.iter().all(zone_in) {
+        columns.push(frame.time);
+    }
+    if dirty {
+        columns.extend(&frame.ids);
+        columns.extend(frame.version);
+    }
+    columns.sort_unstable();
+    columns.dedup();
+    columns
+}
+
+/// What decides between two rows of the same record: the later write, then the batch, then the chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub written_us: i64,
+    pub batch: BatchId,
+    pub chunk: ChunkId,
+    pub ordinal: i64,
+    pub row: u32,
+}
+
+/// The rank of each row of a chunk.
+pub(crate) fn part_ranks(frame: &Frame, part: &Part, body: &Body) -> Result<Vec<Rank>> {
+    let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+    let row_origins = body.row_origins().map_err(damaged)?;
+    let ordinals = body.ordinals().map_err(damaged)?;
+    let rank = |row: u32| {
+        let index = row_origins.as_ref().map_or(0, |origins| origins[row as usize] as usize);
+        let origin: Origin = part.head.origins[index];
+        Rank {
+            written_us: origin.written_us,
+            batch: origin.batch,
+            chunk: part.chunk.key.id,
+            ordinal: ordinals.as_ref().map_or(0, |ordinals| ordinals[row as usize]),
+            row,
+        }
+    };
+    Ok((0..part.head.rows).map(rank).collect())
+}

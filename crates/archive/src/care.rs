@@ -1,0 +1,242 @@
+//! Looking after a dataset: statistics, retention, verification.
+
+use std::collections::HashSet;
+
+use chronotile_chunk::{Body, Columns, Head};
+use chronotile_store::{Cells, Chunk, ChunkKey, Scan, TileStatistics};
+use chronotile_types::{BatchId, Damage, Instant, SliceId, Tile, TimeRange, Window};
+use futures::TryStreamExt;
+use rayon::prelude::*;
+
+use crate::catalog;
+use crate::cells::cells_of;
+use crate::clock;
+use crate::consolidate::Progress;
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::frame::{Frame, binding};
+use crate::read::on_pool;
+use crate::report::{DamageReport, DatasetInfo, SliceInfo, Spread, VerifyReport};
+use crate::request::RetireLimit;
+use crate::time_axis::{Bounds, place_rows};
+
+impl Dataset {
+    /// Statistics of every slice and of the sizes of tiles.
+    pub async fn info(&self) -> Result<DatasetInfo> {
+        let frame = self.frame();
+        let mut tiles = Vec::new();
+        let mut slices = Vec::new();
+        for slice in self.store().slices(&frame.spec.name).await? {
+            let found = self.store().statistics(&frame.spec.name, slice).await?;
+            slices.push(slice_info(&frame, slice, &found));
+            tiles.extend(found);
+        }
+        let largest = tiles.iter().max_by_key(|tile| tile.bytes).map(|tile| tile.tile);
+        Ok(DatasetInfo {
+            slices,
+            tile_chunks: spread(tiles.iter().map(|tile| tile.chunks)),
+            tile_rows: spread(tiles.iter().map(|tile| tile.rows)),
+            tile_bytes: spread(tiles.iter().map(|tile| tile.bytes)),
+            tile_largest: largest,
+        })
+    }
+
+    /// Drops the slices that lie wholly before the limit and returns them, oldest first; with `dry_run` says which they would
+    /// be and drops none. A slice goes as a whole, so rows stay up to one slice longer than the limit asks.
+    ///
+    /// # Errors
+    /// A limit by retention where the dataset has none; the engine.
+    pub async fn retire(&self, limit: RetireLimit, dry_run: bool) -> Result<Vec<SliceInfo>> {
+        self.refresh().await?;
+        let frame = self.frame();
+        let before_now = |age: chronotile_types::Duration| {
+            Instant::UtcNanoseconds(clock::now_ns() - i128::from(age.seconds()) * 1_000_000_000)
+        };
+        let instant = match limit {
+            RetireLimit::Before(instant) => instant,
+            RetireLimit::OlderThan(age) => before_now(age),
+            RetireLimit::Retention => before_now(
+                frame
+                    .spec
+                    .retention
+                    .ok_or_else(|| frame.refuse("it has no retention: give a limit, or set one with set_retention"))?,
+            ),
+        };
+        let last = Bounds::new(&frame.spec, &TimeRange { start: None, end: Some(instant) })?.tick_max;
+        let mut retired = Vec::new();
+        for slice in self.store().slices(&frame.spec.name).await? {
+            if frame.spec.slice_ticks(slice).1 - 1 <= last {
+                let tiles = self.store().statistics(&frame.spec.name, slice).await?;
+                retired.push(slice_info(&frame, slice, &tiles));
+            }
+        }
+        if !dry_run {
+            for slice in &retired {
+                self.store().drop_slice(&frame.spec.name, slice.slice).await?;
+                self.known_slices(|known| known.remove(&slice.slice));
+            }
+        }
+        Ok(retired)
+    }
+
+    /// Reads and decodes every chunk of the dataset, and looks for every chunk of every finished batch. `progress` is called
+    /// with slices done and in all.
+    ///
+    /// # Errors
+    /// The engine. Damage is no error here but part of the report.
+    pub async fn verify(&self, progress: Option<Progress<'_>>) -> Result<VerifyReport> {
+        self.refresh().await?;
+        let frame = self.frame();
+        let mut report = VerifyReport::default();
+        // Batches first: one that ends after this is not looked for.
+        let finished = catalog::finished(self.store(), &frame.spec.name).await?;
+        report.batches_unfinished = catalog::unfinished(self.store(), &frame.spec.name).await?.len() as u64;
+        let mut found = Found::default();
+        let slices = self.store().slices(&frame.spec.name).await?;
+        for (done, slice) in slices.iter().enumerate() {
+            self.verify_slice(&frame, *slice, &mut report, &mut found).await?;
+            if let Some(progress) = progress {
+                progress(done as u64 + 1, slices.len() as u64);
+            }
+        }
+        let live = finished.iter().filter(|(_, record)| !record.removed);
+        for (batch, _) in live {
+            report.batches += 1;
+            self.look_for(&frame, *batch, &slices, &found, &mut report).await?;
+        }
+        report.damage.sort_by_key(|damage| (damage.tile, damage.chunk));
+        Ok(report)
+    }
+
+    async fn verify_slice(
+        &self,
+        frame: &Frame,
+        slice: SliceId,
+        report: &mut VerifyReport,
+        found: &mut Found,
+    ) -> Result<()> {
+        let windows = (Window(i32::MIN), Window(i32::MAX));
+        let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: true };
+        let mut groups = self.store().scan(&frame.spec.name, scan).await?;
+        while let Some(chunks) = groups.try_next().await? {
+            let worker = frame.clone();
+            let check = move |chunk: Chunk| {
+                let checked = check(&worker, &chunk);
+                (chunk, checked)
+            };
+            for (chunk, checked) in on_pool(move || Ok(chunks.into_par_iter().map(check).collect::<Vec<_>>())).await? {
+                found.chunks.insert(chunk.key);
+                report.chunks += 1;
+                report.bytes += (chunk.head.len() + chunk.body.len()) as u64;
+                match checked {
+                    Ok(head) => {
+                        report.rows += u64::from(head.rows);
+                        let tile = chunk.key.tile;
+                        found.origins.extend(head.origins.iter().map(|origin| (tile, origin.batch)));
+                    }
+                    Err(damage) => {
+                        found.damaged.insert(chunk.key.tile);
+                        report.damage.push(damaged(&chunk.key, Some(damage), chunk.rows));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for the chunks of a finished batch: each exists, or its rows were consolidated, or its slice was retired.
+    async fn look_for(
+        &self,
+        frame: &Frame,
+        batch: BatchId,
+        slices: &[SliceId],
+        found: &Found,
+        report: &mut VerifyReport,
+    ) -> Result<()> {
+        let parts = catalog::parts(self.store(), &frame.spec, batch).await?;
+        for chunk in parts.iter().flat_map(|part| &part.refs) {
+            let tile = chunk.key.tile;
+            let there = found.chunks.contains(&chunk.key)
+                || found.origins.contains(&(tile, batch))
+                // A damaged chunk of the tile may hold them; it is reported itself.
+                || found.damaged.contains(&tile);
+            if !there
+                && slices.binary_search(&chunk.key.slice).is_ok()
+                && self.still_missing(frame, &chunk.key, found).await?
+            {
+                report.damage.push(damaged(&chunk.key, None, chunk.rows));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing in the tile holds the chunk's rows even now: consolidation may have moved them since.
+    async fn still_missing(&self, frame: &Frame, key: &ChunkKey, found: &Found) -> Result<bool> {
+        let cells = Cells::Ranges([(key.tile.cell, key.tile.cell)].into());
+        let windows = (key.tile.window, key.tile.window);
+        let scan = Scan { slices: vec![key.slice], cells, windows, bodies: false };
+        let chunks: Vec<Chunk> = self.store().scan(&frame.spec.name, scan).await?.try_concat().await?;
+        let seen = |chunk: &Chunk| chunk.key != *key && found.chunks.contains(&chunk.key);
+        Ok(chunks.iter().all(seen))
+    }
+}
+
+/// What the slices hold.
+#[derive(Default)]
+struct Found {
+    chunks: HashSet<ChunkKey>,
+    origins: HashSet<(Tile, BatchId)>,
+    damaged: HashSet<Tile>,
+}
+
+fn damaged(key: &ChunkKey, damage: Option<Damage>, rows: u32) -> DamageReport {
+    DamageReport { tile: key.tile, chunk: key.id, damage, rows: rows.into() }
+}
+
+/// Decodes every column of a chunk and checks that its rows belong where they lie.
+fn check(frame: &Frame, chunk: &Chunk) -> std::result::Result<Head, Damage> {
+    let head = Head::parse(&chunk.head, &binding(&chunk.key))?;
+    let columns = frame.spec.columns_in(head.schema_version);
+    let columns = columns.ok_or(Damage::malformed("its schema version is newer than the dataset's"))?;
+    let body = Body::open(&head, &chunk.body)?;
+    body.row_origins()?;
+    body.ordinals()?;
+    let all: Vec<usize> = (0..frame.spec.schema.fields().len()).collect();
+    let mut set = Columns::new(&frame.layout, &all, &frame.defaults);
+    set.append_body(&body, columns)?;
+    let rows = set.finish();
+    if rows.num_rows() != chunk.rows as usize {
+        return Err(Damage::malformed("its number of rows is not the one it is filed with"));
+    }
+    let unfiled = Damage::malformed("a row does not belong to its tile");
+    let (ticks, windows) = place_rows(&frame.spec, rows.column(frame.time)).map_err(|_| unfiled.clone())?;
+    let cells = cells_of(&frame.spec, &rows).map_err(|_| unfiled.clone())?;
+    let tile = chunk.key.tile;
+    if windows.iter().any(|window| *window != tile.window) || cells.iter().any(|cell| *cell != tile.cell.0) {
+        return Err(unfiled);
+    }
+    let in_zone = |tick: &i64| (head.zone.time_min..=head.zone.time_max).contains(tick);
+    if !ticks.iter().all(in_zone) {
+        return Err(Damage::malformed("a row lies outside the time range of its head"));
+    }
+    Ok(head)
+}
+
+fn slice_info(frame: &Frame, slice: SliceId, tiles: &[TileStatistics]) -> SliceInfo {
+    SliceInfo {
+        slice,
+        ticks: frame.spec.slice_ticks(slice),
+        tiles: tiles.len() as u64,
+        chunks: tiles.iter().map(|tile| tile.chunks).sum(),
+        rows: tiles.iter().map(|tile| tile.rows).sum(),
+        bytes: tiles.iter().map(|tile| tile.bytes).sum(),
+    }
+}
+
+fn spread(values: impl Iterator<Item = u64>) -> Spread {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    let at = |share: f64| values.get(((values.len() as f64 * share).ceil() as usize).saturating_sub(1)).copied();
+    let get = |share| at(share).unwrap_or(0);
+    Spread { min: get(0.0), median: get(0.5), p99: get(0.99), max: get(1.0) }
+}

@@ -1,0 +1,190 @@
+//! Catalog records: their keys, their values, and how they change.
+//!
+//! `docs/format.md` describes each record; nothing else in this crate builds a key or parses a value.
+
+use bytes::Bytes;
+use chronotile_store::{ChunkKey, Expect, Record, RecordPut, Store};
+use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, DatasetSpec, Tile, Window};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ArchiveError, Result};
+
+/// Chunk references in one part record: 32 bytes each, well below the limit of a catalog value.
+pub(crate) const REFS_PER_PART_MAX: usize = 100_000;
+const PAGE: usize = 1_000;
+
+pub(crate) fn dataset_key(name: &str) -> String {
+    format!("dataset/{name}")
+}
+
+pub(crate) fn batch_key(dataset: &DatasetName, batch: BatchId) -> String {
+    format!("batch/{dataset}/{batch}")
+}
+
+pub(crate) fn intent_key(dataset: &DatasetName, batch: BatchId) -> String {
+    format!("intent/{dataset}/{batch}")
+}
+
+fn part_key(dataset: &DatasetName, batch: BatchId, part: u32) -> String {
+    format!("part/{dataset}/{batch}/{part:08}")
+}
+
+/// Kept from the beginning of a write to its end: who finds one knows that the batch is not finished.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Intent {
+    /// The key its writer gave.
+    pub key: Option<String>,
+    /// Write stamp of the rows: a repeated write takes it over, so that it makes the same chunks.
+    pub written_us: i64,
+    /// Differs with every try: a later one takes the batch over from an earlier one, which then can put nothing more.
+    pub attempt: String,
+}
+
+/// What is known of a batch whose writing has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BatchRecord {
+    pub key: Option<String>,
+    pub written_us: i64,
+    /// Whether the batch was taken out again.
+    pub removed: bool,
+    pub rows: u64,
+    pub tiles: u64,
+    pub chunks: u64,
+    pub bytes: u64,
+    /// 32 hexadecimal digits; the same rows in any order give the same.
+    pub content: String,
+    /// First and last tick; `None` without rows.
+    pub ticks: Option<(i64, i64)>,
+}
+
+/// The chunks that one step of a write puts, recorded before they are put.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub number: u32,
+    pub refs: Vec<ChunkRef>,
+}
+
+/// Names a chunk and how many rows it was written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkRef {
+    pub key: ChunkKey,
+    pub rows: u32,
+}
+
+const REF_BYTES: usize = 8 + 4 + 16 + 4;
+
+impl Part {
+    /// Per chunk: cell (i64), window (i32), id (16 bytes), rows (u32), all big-endian.
+    fn to_bytes(&self) -> Bytes {
+        let mut bytes = Vec::with_capacity(self.refs.len() * REF_BYTES);
+        for chunk in &self.refs {
+            bytes.extend_from_slice(&chunk.key.tile.cell.0.to_be_bytes());
+            bytes.extend_from_slice(&chunk.key.tile.window.0.to_be_bytes());
+            bytes.extend_from_slice(&chunk.key.id.to_bytes());
+            bytes.extend_from_slice(&chunk.rows.to_be_bytes());
+        }
+        bytes.into()
+    }
+
+    fn parse(spec: &DatasetSpec, record: &Record) -> Result<Self> {
+        let damaged = |reason: &str| ArchiveError::Catalog { key: record.key.clone(), reason: reason.to_owned() };
+        let number = record.key.rsplit('/').next().and_then(|n| n.parse().ok());
+        let number = number.ok_or_else(|| damaged("its key does not end with a number"))?;
+        if !record.value.len().is_multiple_of(REF_BYTES) {
+            return Err(damaged("its length is not a whole number of chunk references"));
+        }
+        let refs = record.value.chunks_exact(REF_BYTES).map(|bytes| parse_ref(spec, bytes)).collect::<Option<_>>();
+        Ok(Self { number, refs: refs.ok_or_else(|| damaged("a chunk reference is malformed"))? })
+    }
+
+    pub(crate) fn put(&self, dataset: &DatasetName, batch: BatchId) -> RecordPut {
+        put(part_key(dataset, batch, self.number), self.to_bytes(), Expect::Any)
+    }
+}
+
+fn parse_ref(spec: &DatasetSpec, bytes: &[u8]) -> Option<ChunkRef> {
+    let window = Window(i32::from_be_bytes(bytes[8..12].try_into().ok()?));
+    let tile = Tile { cell: Cell(i64::from_be_bytes(bytes[..8].try_into().ok()?)), window };
+    let id = ChunkId::from_bytes(&bytes[12..28])?;
+    let rows = u32::from_be_bytes(bytes[28..].try_into().ok()?);
+    Some(ChunkRef { key: ChunkKey { slice: spec.slice_of(window), tile, id }, rows })
+}
+
+pub(crate) fn put(key: String, value: Bytes, expect: Expect) -> RecordPut {
+    RecordPut { key, value: Some(value), expect }
+}
+
+pub(crate) fn delete(key: String) -> RecordPut {
+    RecordPut { key, value: None, expect: Expect::Any }
+}
+
+pub(crate) fn delete_part(dataset: &DatasetName, batch: BatchId, part: u32) -> RecordPut {
+    delete(part_key(dataset, batch, part))
+}
+
+pub(crate) fn to_json<T: Serialize>(key: &str, value: &T) -> Result<Bytes> {
+    let text = serde_json::to_vec(value);
+    text.map(Bytes::from).map_err(|e| ArchiveError::Catalog { key: key.to_owned(), reason: e.to_string() })
+}
+
+pub(crate) fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T> {
+    serde_json::from_slice(value).map_err(|e| ArchiveError::Catalog { key: key.to_owned(), reason: e.to_string() })
+}
+
+/// Reads one record; with its bytes, which a conditional put has to name.
+pub(crate) async fn get<T: DeserializeOwned>(store: &dyn Store, key: &str) -> Result<Option<(T, Bytes)>> {
+    match store.record(key).await? {
+        Some(bytes) => Ok(Some((from_json(key, &bytes)?, bytes))),
+        None => Ok(None),
+    }
+}
+
+/// All records whose keys begin with `prefix`, in key order.
+pub(crate) async fn list(store: &dyn Store, prefix: &str) -> Result<Vec<Record>> {
+    let mut all: Vec<Record> = Vec::new();
+    loop {
+        let after = all.last().map(|record| record.key.clone());
+        let page = store.records(prefix, after.as_deref(), PAGE).await?;
+        let last = page.len() < PAGE;
+        all.extend(page);
+        if last {
+            return Ok(all);
+        }
+    }
+}
+
+/// The part records of a batch, those of unfinished attempts included, by number.
+pub(crate) async fn parts(store: &dyn Store, spec: &DatasetSpec, batch: BatchId) -> Result<Vec<Part>> {
+    let records = list(store, &format!("part/{}/{batch}/", spec.name)).await?;
+    records.iter().map(|record| Part::parse(spec, record)).collect()
+}
+
+/// The batches whose writing has begun and not ended.
+pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<(BatchId, Intent)>> {
+    let mut begun = Vec::new();
+    for record in list(store, &format!("intent/{dataset}/")).await? {
+        let batch = id_of(&record.key)?;
+        let intent: Intent = from_json(&record.key, &record.value)?;
+        let stored = get::<BatchRecord>(store, &batch_key(dataset, batch)).await?;
+        // A record of the same stamp ended the write; only the deletion of the intent is missing.
+        if stored.is_none_or(|(record, _)| record.written_us != intent.written_us) {
+            begun.push((batch, intent));
+        }
+    }
+    Ok(begun)
+}
+
+/// The batches whose writing has ended, removed ones included.
+pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<(BatchId, BatchRecord)>> {
+    let records = list(store, &format!("batch/{dataset}/")).await?;
+    records.iter().map(|record| Ok((id_of(&record.key)?, from_json(&record.key, &record.value)?))).collect()
+}
+
+fn id_of(key: &str) -> Result<BatchId> {
+    let id = key.rsplit('/').next().and_then(BatchId::from_hex);
+    id.ok_or_else(|| ArchiveError::Catalog {
+        key: key.to_owned(),
+        reason: "its key does not end with a batch id".to_owned(),
+    })
+}

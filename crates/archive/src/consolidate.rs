@@ -1,0 +1,390 @@
+//! Rewriting the many small chunks of a tile as few large ones, or without the rows of one batch.
+//!
+//! Nothing is lost by it: every row keeps its batch and write stamp, rows that share an id are all kept (a batch may be
+//! removed later), and only rows that stand twice with the same id, version and batch become one. The chunks that were
+//! read are taken away by id in the same commit that puts the new ones, and only if all of them are still there.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow_select::take::{take, take_record_batch};
+use chronotile_chunk::{Body, Columns, Origin};
+use chronotile_store::{Cells, Chunk, ChunkKey, Commit, Scan, StoreError, TileStatistics};
+use chronotile_types::{BatchId, ChunkId, SliceId, Tile};
+use futures::TryStreamExt;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::assemble::{Part, Rank, part_ranks};
+use crate::catalog::{self, ChunkRef};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+use crate::keys::{Key, Keys};
+use crate::pack::{TileRows, pack, zones};
+use crate::read::on_pool;
+use crate::report::ConsolidateReport;
+use crate::request::ConsolidateOptions;
+use crate::time_axis::{Bounds, place_rows};
+use crate::write::bytes_of;
+
+/// Called with tiles done and tiles in all.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
+
+/// Tiles rewritten in one commit.
+const TILES_PER_COMMIT: usize = 64;
+
+/// Chunks of one tile and what takes their place.
+struct Rewrite {
+    old: Vec<Chunk>,
+    new: Vec<Chunk>,
+}
+
+impl Dataset {
+    /// Rewrites tiles of many chunks as few. Safe beside writers, readers and other consolidations, and safe to interrupt:
+    /// a tile that somebody else changed meanwhile is left as it is and counted. Batches that are still being written are
+    /// left alone.
+    ///
+    /// # Errors
+    /// A damaged chunk (the tile is left as it is and the error names it) or the engine.
+    pub async fn consolidate(
+        &self,
+        options: ConsolidateOptions,
+        progress: Option<Progress<'_>>,
+    ) -> Result<ConsolidateReport> {
+        self.refresh().await?;
+        let frame = self.frame();
+        let mut report = ConsolidateReport::default();
+        let work = self.tiles_to_consolidate(&frame, &options).await?;
+        let total: u64 = work.iter().map(|(_, tiles)| tiles.len() as u64).sum();
+        let mut done = 0;
+        for (slice, tiles) in work {
+            for tiles in tiles.chunks(TILES_PER_COMMIT) {
+                self.consolidate_tiles(&frame, slice, tiles, options.dry_run, &mut report).await?;
+                done += tiles.len() as u64;
+                if let Some(progress) = progress {
+                    progress(done, total);
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    async fn tiles_to_consolidate(
+        &self,
+        frame: &Frame,
+        options: &ConsolidateOptions,
+    ) -> Result<Vec<(SliceId, Vec<TileStatistics>)>> {
+        let chunks_min = options.chunks_min.unwrap_or(2).max(2);
+        let range = chronotile_types::TimeRange { start: None, end: options.before };
+        let limit = Bounds::new(&frame.spec, &range)?.tick_max;
+        let ended = |tile: &Tile| (i64::from(tile.window.0) + 1).saturating_mul(frame.spec.window_ticks()) - 1 <= limit;
+        let mut work = Vec::new();
+        for slice in self.store().slices(&frame.spec.name).await? {
+            let mut tiles = self.store().statistics(&frame.spec.name, slice).await?;
+            tiles.retain(|tile| tile.chunks >= chunks_min && ended(&tile.tile) && !well_filled(tile));
+            if !tiles.is_empty() {
+                work.push((slice, tiles));
+            }
+        }
+        Ok(work)
+    }
+
+    async fn consolidate_tiles(
+        &self,
+        frame: &Frame,
+        slice: SliceId,
+        tiles: &[TileStatistics],
+        dry_run: bool,
+        report: &mut ConsolidateReport,
+    ) -> Result<()> {
+        let wanted: HashSet<Tile> = tiles.iter().map(|tile| tile.tile).collect();
+        let chunks = self.chunks_of(frame, slice, &wanted).await?;
+        // Listed after the scan: a chunk that was seen belongs to a batch that is either finished or listed here.
+        let unfinished = catalog::unfinished(self.store(), &frame.spec.name).await?;
+        let unfinished: HashSet<BatchId> = unfinished.into_iter().map(|(batch, _)| batch).collect();
+        let worker = frame.clone();
+        let rewrites = on_pool(move || rewrite_tiles(&worker, chunks, &unfinished)).await?;
+        if dry_run {
+            rewrites.iter().for_each(|rewrite| count(report, rewrite));
+            return Ok(());
+        }
+        for rewrite in self.replace(rewrites).await? {
+            match rewrite {
+                Some(rewrite) => count(report, &rewrite),
+                None => report.tiles_contended += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// The chunks of some tiles of a slice, with their bodies.
+    async fn chunks_of(&self, frame: &Frame, slice: SliceId, tiles: &HashSet<Tile>) -> Result<Vec<Chunk>> {
+        let mut cells: Vec<_> = tiles.iter().map(|tile| tile.cell).collect();
+        cells.sort_unstable();
+        cells.dedup();
+        let windows = tiles.iter().map(|tile| tile.window);
+        let (Some(first), Some(last)) = (windows.clone().min(), windows.max()) else { return Ok(vec![]) };
+        let ranges: Arc<[_]> = cells.into_iter().map(|cell| (cell, cell)).collect();
+        let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges), windows: (first, last), bodies: true };
+        let scanned = self.store().scan(&frame.spec.name, scan).await?.map_err(ArchiveError::from);
+        let mut chunks: Vec<Chunk> = scanned.try_concat().await?;
+        chunks.retain(|chunk| tiles.contains(&chunk.key.tile));
+        Ok(chunks)
+    }
+
+    /// Commits rewrites, all at once or, where somebody changed one of the tiles, one by one; `None` for those that lost.
+    async fn replace(&self, rewrites: Vec<Rewrite>) -> Result<Vec<Option<Rewrite>>> {
+        if rewrites.is_empty() {
+            return Ok(vec![]);
+        }
+        if self.try_replace(&rewrites).await? {
+            return Ok(rewrites.into_iter().map(Some).collect());
+        }
+        let mut results = Vec::with_capacity(rewrites.len());
+        for rewrite in rewrites {
+            let won = self.try_replace(std::slice::from_ref(&rewrite)).await?;
+            results.push(won.then_some(rewrite));
+        }
+        Ok(results)
+    }
+
+    /// Whether the rewrites took effect; `false` where a chunk they replace is gone.
+    async fn try_replace(&self, rewrites: &[Rewrite]) -> Result<bool> {
+        let new_keys: HashSet<ChunkKey> = rewrites.iter().flat_map(|r| r.new.iter().map(|chunk| chunk.key)).collect();
+        let old = rewrites.iter().flat_map(|r| r.old.iter().map(|chunk| chunk.key));
+        let commit = Commit {
+            put: rewrites.iter().flat_map(|r| r.new.iter().cloned()).collect(),
+            remove: old.filter(|key| !new_keys.contains(key)).collect(),
+            require_removed: true,
+            ..Commit::default()
+        };
+        match self.commit(commit).await {
+            Ok(()) => Ok(true),
+            Err(ArchiveError::Store(StoreError::ChunkConflict { .. } | StoreError::NoSlice { .. })) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the rows of a batch out of consolidated chunks, but for those of the stamp to keep. `refs` are the chunks the
+    /// batch was written as; those that still exist are not touched.
+    pub(crate) async fn take_out(
+        &self,
+        frame: &Frame,
+        batch: BatchId,
+        keep_us: Option<i64>,
+        refs: &[ChunkRef],
+    ) -> Result<()> {
+        let mut tiles: HashMap<SliceId, HashSet<Tile>> = HashMap::new();
+        for chunk in refs {
+            tiles.entry(chunk.key.slice).or_default().insert(chunk.key.tile);
+        }
+        let written: HashSet<ChunkKey> = refs.iter().map(|chunk| chunk.key).collect();
+        for (slice, tiles) in tiles {
+            while !self.take_out_once(frame, slice, &tiles, &written, (batch, keep_us)).await? {}
+        }
+        Ok(())
+    }
+
+    /// One try; `false` where somebody changed one of the tiles meanwhile.
+    async fn take_out_once(
+        &self,
+        frame: &Frame,
+        slice: SliceId,
+        tiles: &HashSet<Tile>,
+        written: &HashSet<ChunkKey>,
+        (batch, keep_us): (BatchId, Option<i64>),
+    ) -> Result<bool> {
+        let unwanted = move |origin: &Origin| origin.batch == batch && Some(origin.written_us) != keep_us;
+        let mut mixed: HashMap<Tile, Vec<Part>> = HashMap::new();
+        for chunk in self.chunks_of(frame, slice, tiles).await? {
+            let head = frame.head(&chunk)?;
+            if !written.contains(&chunk.key) && head.origins.iter().any(unwanted) {
+                mixed.entry(chunk.key.tile).or_default().push(Part { chunk, head });
+            }
+        }
+        let worker = frame.clone();
+        let rewrites = on_pool(move || {
+            let rewrite = |parts: Vec<Part>| rewrite(&worker, parts, &unwanted);
+            mixed.into_values().map(rewrite).collect::<Result<Vec<_>>>()
+        });
+        Ok(self.replace(rewrites.await?).await?.iter().all(Option::is_some))
+    }
+}
+
+/// Whether the tile's chunks are as large as consolidation would make them.
+fn well_filled(tile: &TileStatistics) -> bool {
+    const CHUNK_BYTES_GOOD: u64 = 128 << 10;
+    tile.bytes / tile.chunks.max(1) >= CHUNK_BYTES_GOOD
+}
+
+fn count(report: &mut ConsolidateReport, rewrite: &Rewrite) {
+    let bytes = |chunks: &[Chunk]| chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
+    report.tiles += 1;
+    report.chunks_before += rewrite.old.len() as u64;
+    report.chunks_after += rewrite.new.len() as u64;
+    report.bytes_before += bytes(&rewrite.old);
+    report.bytes_after += bytes(&rewrite.new);
+}
+
+fn rewrite_tiles(frame: &Frame, chunks: Vec<Chunk>, unfinished: &HashSet<BatchId>) -> Result<Vec<Rewrite>> {
+    let mut tiles: Vec<Vec<Part>> = Vec::new();
+    for chunk in chunks {
+        let head = frame.head(&chunk)?;
+        if head.origins.iter().any(|origin| unfinished.contains(&origin.batch)) {
+            continue;
+        }
+        match tiles.last_mut() {
+            Some(tile) if tile[0].chunk.key.tile == chunk.key.tile => tile.push(Part { chunk, head }),
+            _ => tiles.push(vec![Part { chunk, head }]),
+        }
+    }
+    tiles.retain(|parts| parts.len() > 1);
+    use rayon::prelude::*;
+    tiles.into_par_iter().map(|parts| rewrite(frame, parts, &|_| false)).collect()
+}
+
+/// The rows of the parts, all of one tile, as new chunks, without those of unwanted origins.
+fn rewrite(frame: &Frame, parts: Vec<Part>, unwanted: &dyn Fn(&Origin) -> bool) -> Result<Rewrite> {
+    let gathered = Gathered::new(frame, &parts)?;
+    let order = gathered.order(frame, unwanted)?;
+    let old: Vec<Chunk> = parts.into_iter().map(|part| part.chunk).collect();
+    let new = if order.is_empty() { vec![] } else { gathered.pack(frame, &old, &order)? };
+    Ok(Rewrite { old, new })
+}
+
+/// The decoded rows of a tile with where each came from.
+struct Gathered {
+    tile: Tile,
+    rows: RecordBatch,
+    ranks: Vec<Rank>,
+    origins: Vec<Origin>,
+    row_origin: Vec<u32>,
+}
+
+impl Gathered {
+    fn new(frame: &Frame, parts: &[Part]) -> Result<Self> {
+        let all: Vec<usize> = (0..frame.spec.schema.fields().len()).collect();
+        let mut set = Columns::new(&frame.layout, &all, &frame.defaults);
+        let mut ranks = Vec::new();
+        for part in parts {
+            let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+            let body = Body::open(&part.head, &part.chunk.body).map_err(damaged)?;
+            set.append_body(&body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
+            ranks.extend(part_ranks(frame, part, &body)?);
+        }
+        let mut places: HashMap<(BatchId, i64), u32> = HashMap::new();
+        let mut origins = Vec::new();
+        let mut row_origin = Vec::with_capacity(ranks.len());
+        for rank in &ranks {
+            let place = *places.entry((rank.batch, rank.written_us)).or_insert_with(|| {
+                origins.push(Origin { batch: rank.batch, written_us: rank.written_us });
+                origins.len() as u32 - 1
+            });
+            row_origin.push(place);
+        }
+        let tile =
+            parts.first().map_or(Tile { cell: chronotile_types::Cell(0), window: chronotile_types::Window(0) }, |p| {
+                p.chunk.key.tile
+            });
+        Ok(Self { tile, rows: set.finish(), ranks, origins, row_origin })
+    }
+
+    fn columns(&self, positions: &[usize]) -> Vec<ArrayRef> {
+        positions.iter().map(|position| self.rows.column(*position).clone()).collect()
+    }
+
+    /// The rows to keep, by time, ids and age.
+    fn order(&self, frame: &Frame, unwanted: &dyn Fn(&Origin) -> bool) -> Result<Vec<u32>> {
+        let failed = |e| frame.compute("comparing ids", e);
+        let ids = (!frame.ids.is_empty()).then(|| Keys::new(&self.columns(&frame.ids))).transpose().map_err(failed)?;
+        let version = frame.version.map(|v| Keys::new(&self.columns(&[v]))).transpose().map_err(failed)?;
+        let mut newest: hashbrown::HashMap<(Key, Key, BatchId, i64), u32> = hashbrown::HashMap::new();
+        for (row, rank) in self.ranks.iter().enumerate() {
+            if unwanted(&self.origins[self.row_origin[row] as usize]) {
+                continue;
+            }
+            let id = ids.as_ref().map_or(Key::Null, |keys| keys.get(row));
+            let version = version.as_ref().map_or(Key::Null, |keys| keys.get(row));
+            let ordinal = if frame.ids.is_empty() { rank.ordinal } else { 0 };
+            let kept = newest.entry((id, version, rank.batch, ordinal)).or_insert(row as u32);
+            if self.ranks[*kept as usize] < *rank {
+                *kept = row as u32;
+            }
+        }
+        let mut order: Vec<u32> = newest.into_values().collect();
+        let (ticks, _) = self.places(frame)?;
+        order.sort_unstable_by(|a, b| {
+            let (a, b) = (*a as usize, *b as usize);
+            let by_ids = || ids.as_ref().map_or(std::cmp::Ordering::Equal, |keys| keys.compare(a, b));
+            ticks[a]
+                .cmp(&ticks[b])
+                .then_with(|| self.compare_days(frame, a, b))
+                .then_with(by_ids)
+                .then_with(|| self.ranks[a].cmp(&self.ranks[b]))
+        });
+        Ok(order)
+    }
+
+    /// Float days of the same tick may still differ.
+    fn compare_days(&self, frame: &Frame, a: usize, b: usize) -> std::cmp::Ordering {
+        match crate::time_axis::times(self.rows.column(frame.time)) {
+            Some(crate::time_axis::Times::Days(days)) => days[a].total_cmp(&days[b]),
+            _ => std::cmp::Ordering::Equal,
+        }
+    }
+
+    fn places(&self, frame: &Frame) -> Result<(Vec<i64>, Vec<chronotile_types::Window>)> {
+        let malformed = |_| frame.refuse("a stored row has no time; run verify");
+        place_rows(&frame.spec, self.rows.column(frame.time)).map_err(malformed)
+    }
+
+    fn pack(&self, frame: &Frame, old: &[Chunk], order: &[u32]) -> Result<Vec<Chunk>> {
+        let failed = |e| frame.compute("sorting rows", e);
+        let rows = take_record_batch(&self.rows, &UInt32Array::from(order.to_vec())).map_err(failed)?;
+        let (ticks, _) = self.places(frame)?;
+        let pick = |row: &u32| *row as usize;
+        let ticks: Vec<i64> = order.iter().map(|row| ticks[pick(row)]).collect();
+        let row_origin: Vec<u32> = order.iter().map(|row| self.row_origin[pick(row)]).collect();
+        let ordinals: Vec<i64> = order.iter().map(|row| self.ranks[pick(row)].ordinal).collect();
+        let indexes = UInt32Array::from(order.to_vec());
+        let ids =
+            frame.ids.first().map(|id| take(self.rows.column(*id), &indexes, None)).transpose().map_err(failed)?;
+        let row_origins = row_origin.iter().map(|origin| self.origins[*origin as usize]);
+        let zones = zones(ids.as_ref(), frame, row_origins)?;
+        let unique_ids = unique(frame, &rows)?;
+        let row_bytes = bytes_of(&rows) / rows.num_rows().max(1);
+        let tile = TileRows {
+            tile: self.tile,
+            rows,
+            ticks: &ticks,
+            zones: &zones,
+            origins: &self.origins,
+            row_origin: Some(&row_origin),
+            ordinals: frame.ids.is_empty().then_some(ordinals.as_slice()),
+            unique_ids,
+        };
+        let mut sources: Vec<ChunkId> = old.iter().map(|chunk| chunk.key.id).collect();
+        sources.sort_unstable();
+        pack(frame, &tile, row_bytes, &|range| consolidated_id(&sources, range))
+    }
+}
+
+fn unique(frame: &Frame, rows: &RecordBatch) -> Result<bool> {
+    let columns: Vec<ArrayRef> = frame.ids.iter().map(|id| rows.column(*id).clone()).collect();
+    if columns.is_empty() {
+        return Ok(true);
+    }
+    let keys = Keys::new(&columns).map_err(|e| frame.compute("comparing ids", e))?;
+    let mut seen = hashbrown::HashSet::with_capacity(rows.num_rows());
+    Ok((0..rows.num_rows()).all(|row| seen.insert(keys.get(row))))
+}
+
+/// The same chunks consolidated to the same pieces always give the same id.
+fn consolidated_id(sources: &[ChunkId], range: std::ops::Range<usize>) -> ChunkId {
+    let mut bytes = Vec::with_capacity(sources.len() * 16 + 16);
+    sources.iter().for_each(|id| bytes.extend_from_slice(&id.to_bytes()));
+    bytes.extend_from_slice(&(range.start as u64).to_be_bytes());
+    bytes.extend_from_slice(&(range.end as u64).to_be_bytes());
+    ChunkId(xxh3_128(&bytes))
+}

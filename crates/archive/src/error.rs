@@ -1,0 +1,192 @@
+use arrow_schema::ArrowError;
+use chronotile_chunk::EncodeError;
+use chronotile_sky::SkyError;
+use chronotile_store::{Outcome, StoreError};
+use chronotile_types::{Damage, DatasetName, SchemaError, SpecError, Tile, TimeError};
+
+/// Result of an archive operation.
+pub type Result<T> = std::result::Result<T, ArchiveError>;
+
+/// Why an archive could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    /// The engine.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The definition of a dataset.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A time or a time range.
+    #[error(transparent)]
+    Time(#[from] TimeError),
+    /// A region, a pixelization or a position.
+    #[error(transparent)]
+    Sky(#[from] SkyError),
+    /// A URL that names no archive.
+    #[error(
+        "{url:?} is not an archive URL: {reason}; write sqlite:PATH, or memory: for one that lives with the process"
+    )]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No dataset has this name.
+    #[error("no dataset {name:?} in the archive; it has {known}")]
+    DatasetNotFound {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A dataset of this name exists with another definition.
+    #[error("dataset {name} exists already{difference}: open it, or take another name")]
+    DatasetExists {
+        /// Its name.
+        name: DatasetName,
+        /// The first part that differs, or empty.
+        difference: String,
+    },
+    /// A part of the definition that is fixed at creation.
+    #[error("{part} of dataset {dataset} cannot be changed: {reason}")]
+    Immutable {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The part.
+        part: String,
+        /// Why.
+        reason: String,
+    },
+    /// Rows whose columns do not fit the dataset.
+    #[error("rows do not fit dataset {dataset}: column {column:?} {reason}")]
+    Input {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The column.
+        column: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// One row that cannot be filed.
+    #[error(
+        "row {row} does not fit dataset {dataset}: column {column:?} {reason}; nothing of this batch was acknowledged"
+    )]
+    Row {
+        /// The dataset.
+        dataset: DatasetName,
+        /// Row number in the input, from 0.
+        row: u64,
+        /// The column.
+        column: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The producer of the rows failed.
+    #[error("the input failed: {0}; nothing of this batch was acknowledged")]
+    Source(ArrowError),
+    /// A batch of this key is stored with other content.
+    #[error(
+        "batch {key:?} of dataset {dataset} is stored with other content ({stored_rows} rows there, {given_rows} given): \
+         write it with replace to put the new content in its place, or name the batch differently"
+    )]
+    BatchDiffers {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The batch key.
+        key: String,
+        /// Rows stored.
+        stored_rows: u64,
+        /// Rows given.
+        given_rows: u64,
+    },
+    /// No batch has this key.
+    #[error("no batch {key:?} in dataset {dataset}")]
+    BatchNotFound {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The batch key.
+        key: String,
+    },
+    /// Another writer finished the same batch, with other content, at the same time.
+    #[error(
+        "batch {key:?} of dataset {dataset} was written by somebody else at the same time: look at it, then repeat"
+    )]
+    BatchRace {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The batch key.
+        key: String,
+    },
+    /// A request that makes no sense for the dataset.
+    #[error("dataset {dataset}: {reason}")]
+    Request {
+        /// The dataset.
+        dataset: DatasetName,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// A chunk cannot be decoded.
+    #[error(
+        "chunk {chunk} of dataset {dataset}, {tile} is damaged: {damage}; run verify to see all damage, then write its \
+         batch again with replace, or restore a copy"
+    )]
+    Damaged {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The tile.
+        tile: Tile,
+        /// The chunk id.
+        chunk: chronotile_types::ChunkId,
+        /// What is wrong with it.
+        damage: Damage,
+    },
+    /// A catalog record cannot be read.
+    #[error("catalog record {key:?} is damaged: {reason}")]
+    Catalog {
+        /// Its key.
+        key: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Rows that the chunk format cannot take.
+    #[error("rows of dataset {dataset} cannot be encoded: {source}")]
+    Encode {
+        /// The dataset.
+        dataset: DatasetName,
+        /// Why.
+        source: EncodeError,
+    },
+    /// Work on a background thread was cut off because the process is ending.
+    #[error("the operation was cut off while the process was ending")]
+    Cancelled,
+    /// An Arrow kernel refused; names the work it was used for.
+    #[error("{work} of dataset {dataset} failed: {source}")]
+    Compute {
+        /// The dataset.
+        dataset: DatasetName,
+        /// What was being done.
+        work: &'static str,
+        /// What Arrow says.
+        source: ArrowError,
+    },
+}
+
+impl From<SchemaError> for ArchiveError {
+    fn from(error: SchemaError) -> Self {
+        Self::Spec(SpecError::Schema(error))
+    }
+}
+
+impl ArchiveError {
+    /// What a caller may conclude about the write it asked for.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Store(error) => error.outcome(),
+            Self::BatchRace { .. } => Outcome::LostRace,
+            Self::Cancelled => Outcome::Unknown,
+            _ => Outcome::Refused,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! From whatever rows a caller has to the dataset's own columns.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{DataType, Field, TimeUnit};
+use chronotile_types::DatasetSpec;
+
+use crate::error::{ArchiveError, Result};
+
+/// Rows with exactly the dataset's columns, in its order and types. Columns are matched by name; a column that is left out
+/// becomes its default or null where it may be, and a column the dataset does not have is refused.
+pub(crate) fn conform(spec: &DatasetSpec, rows: &RecordBatch) -> Result<RecordBatch> {
+    if let Some(extra) = rows.schema_ref().fields().iter().find(|f| spec.schema.field_with_name(f.name()).is_err()) {
+        return refuse(spec, extra.name(), "is not in the dataset: add it with add_columns, or leave it out");
+    }
+    let columns = spec.schema.fields().iter().map(|field| conform_column(spec, rows, field)).collect::<Result<_>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
+    RecordBatch::try_new_with_options(spec.schema.clone(), columns, &options).map_err(|source| ArchiveError::Compute {
+        dataset: spec.name.clone(),
+        work: "taking the input",
+        source,
+    })
+}
+
+fn conform_column(spec: &DatasetSpec, rows: &RecordBatch, field: &Field) -> Result<ArrayRef> {
+    let Some(given) = rows.column_by_name(field.name()) else {
+        if field.is_nullable() {
+            return Ok(new_null_array(field.data_type(), rows.num_rows()));
+        }
+        return refuse(spec, field.name(), "is missing, and it may not be null");
+    };
+    let column = conform_array(given, field.data_type()).map_err(|reason| ArchiveError::Input {
+        dataset: spec.name.clone(),
+        column: field.name().clone(),
+        reason,
+    })?;
+    if !field.is_nullable() && column.null_count() > 0 {
+        return refuse(spec, field.name(), "holds nulls, which its definition does not allow");
+    }
+    Ok(column)
+}
+
+fn refuse<T>(spec: &DatasetSpec, column: &str, reason: &str) -> Result<T> {
+    Err(ArchiveError::Input { dataset: spec.name.clone(), column: column.to_owned(), reason: reason.to_owned() })
+}
+
+/// `array` as `wanted`, where nothing can be lost by it; otherwise what to do instead.
+pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, String> {
+    let given = array.data_type();
+    if given == wanted {
+        return Ok(array.clone());
+    }
+    if !lossless(given, wanted) {
+        return Err(format!("has type {given}, the dataset has {wanted}: cast it first"));
+    }
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let cast = cast_with_options(array, wanted, &options).map_err(|e| format!("does not fit {wanted}: {e}"))?;
+    if narrows_time(given, wanted) {
+        let back = cast_with_options(&cast, given, &options).map_err(|e| e.to_string())?;
+        if &back != array {
+            return Err(format!("has times finer than {wanted} keeps: round them first"));
+        }
+    }
+    Ok(cast)
+}
+
+/// Whether values survive the cast unchanged, or the cast itself fails on those that would not.
+fn lossless(from: &DataType, to: &DataType) -> bool {
+    use DataType::*;
+    match (from, to) {
+        (a, b) if a == b => true,
+        (Null, _) => true,
+        (a, b) if a.is_integer() && b.is_integer() => true,
+        (Int8 | Int16 | UInt8 | UInt16, Float32) | (Float32, Float64) => true,
+        (a, Float64) if a.is_integer() => !matches!(a, Int64 | UInt64),
+        (Utf8 | LargeUtf8 | Utf8View, Utf8) => true,
+        (Binary | LargeBinary | BinaryView | FixedSizeBinary(_), Binary) => true,
+        (Binary, FixedSizeBinary(_)) => true,
+        (Timestamp(_, a), Timestamp(_, b)) => a.is_some() == b.is_some(),
+        (Duration(_), Duration(_)) | (Time32(_) | Time64(_), Time32(_) | Time64(_)) => true,
+        (Date32, Date64) => true,
+        (Decimal128(_, a), Decimal128(_, b)) => a <= b,
+        (Dictionary(_, values), b) => lossless(values, b),
+        (List(a) | LargeList(a) | ListView(a) | LargeListView(a), List(b)) => lossless(a.data_type(), b.data_type()),
+        (Struct(a), Struct(b)) => {
+            let pair =
+                |(a, b): (&Arc<Field>, &Arc<Field>)| a.name() == b.name() && lossless(a.data_type(), b.data_type());
+            a.len() == b.len() && a.iter().zip(b).all(pair)
+        }
+        _ => false,
+    }
+}
+
+fn narrows_time(from: &DataType, to: &DataType) -> bool {
+    use DataType::*;
+    let fineness = |unit: &TimeUnit| match unit {
+        TimeUnit::Second => 0,
+        TimeUnit::Millisecond => 1,
+        TimeUnit::Microsecond => 2,
+        TimeUnit::Nanosecond => 3,
+    };
+    match (from, to) {
+        (Timestamp(a, _), Timestamp(b, _)) | (Duration(a), Duration(b)) => fineness(a) > fineness(b),
+        (Time32(a) | Time64(a), Time32(b) | Time64(b)) => fineness(a) > fineness(b),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::{Float64Array, Int32Array, Int64Array, LargeStringArray, TimestampNanosecondArray};
+
+    fn array<A: Array + 'static>(array: A) -> ArrayRef {
+        Arc::new(array)
+    }
+
+    #[test]
+    fn values_that_would_change_are_refused() {
+        let int = array(Int64Array::from(vec![1, i64::MAX]));
+        assert!(conform_array(&int, &DataType::Int32).unwrap_err().contains("does not fit"));
+        assert!(conform_array(&int, &DataType::Float64).unwrap_err().contains("cast it first"));
+        let float = array(Float64Array::from(vec![1.5]));
+        assert!(conform_array(&float, &DataType::Int64).is_err());
+        assert!(conform_array(&float, &DataType::Float32).is_err());
+        let fine = array(TimestampNanosecondArray::from(vec![1_001]));
+        let coarse = DataType::Timestamp(TimeUnit::Microsecond, None);
+        assert!(conform_array(&fine, &coarse).unwrap_err().contains("finer"));
+    }
+
+    #[test]
+    fn harmless_differences_are_taken() {
+        let small = array(Int32Array::from(vec![Some(1), None]));
+        assert_eq!(conform_array(&small, &DataType::Int64).unwrap(), array(Int64Array::from(vec![Some(1), None])));
+        let text = array(LargeStringArray::from(vec!["a"]));
+        assert_eq!(conform_array(&text, &DataType::Utf8).unwrap().data_type(), &DataType::Utf8);
+        let whole = array(TimestampNanosecondArray::from(vec![2_000]));
+        assert!(conform_array(&whole, &DataType::Timestamp(TimeUnit::Microsecond, None)).is_ok());
+    }
+}

@@ -1,0 +1,193 @@
+//! Values of one or several columns as comparable keys: ids of records, wanted ids, values to group by.
+
+use std::cmp::Ordering;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
+use arrow_array::{Array, ArrayRef};
+use arrow_buffer::NullBuffer;
+use arrow_row::{RowConverter, Rows, SortField};
+use arrow_schema::{ArrowError, DataType};
+use chronotile_types::ZoneKey;
+use hashbrown::HashSet;
+
+/// One key per row of a set of columns. Keys of several [`Keys`] over columns of the same types compare with each other.
+pub(crate) enum Keys {
+    /// A single integer column: the value with its sign bit flipped, so that order is kept.
+    Integers(Vec<u64>, Option<NullBuffer>),
+    /// Anything else, in Arrow's row form.
+    Rows(Rows),
+}
+
+/// One key, borrowed. Null comes before every value.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Key<'a> {
+    Null,
+    Integer(u64),
+    Bytes(&'a [u8]),
+}
+
+/// One key, owned. Hashes as [`Key`] does: the variants stand in the same order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum OwnedKey {
+    Null,
+    Integer(u64),
+    Bytes(Box<[u8]>),
+}
+
+impl Key<'_> {
+    pub(crate) fn to_owned(self) -> OwnedKey {
+        match self {
+            Self::Null => OwnedKey::Null,
+            Self::Integer(value) => OwnedKey::Integer(value),
+            Self::Bytes(bytes) => OwnedKey::Bytes(bytes.into()),
+        }
+    }
+}
+
+impl hashbrown::Equivalent<OwnedKey> for Key<'_> {
+    fn equivalent(&self, owned: &OwnedKey) -> bool {
+        match (self, owned) {
+            (Self::Null, OwnedKey::Null) => true,
+            (Self::Integer(a), OwnedKey::Integer(b)) => a == b,
+            (Self::Bytes(a), OwnedKey::Bytes(b)) => **a == **b,
+            _ => false,
+        }
+    }
+}
+
+impl Keys {
+    /// Keys of the rows of `columns`, one or more arrays of equal length.
+    pub(crate) fn new(columns: &[ArrayRef]) -> Result<Self, ArrowError> {
+        if let [column] = columns
+            && let Some(values) = integers(column)
+        {
+            return Ok(Self::Integers(values, column.nulls().cloned()));
+        }
+        let fields = columns.iter().map(|c| SortField::new(c.data_type().clone())).collect();
+        Ok(Self::Rows(RowConverter::new(fields)?.convert_columns(columns)?))
+    }
+
+    /// The key of row `row`.
+    pub(crate) fn get(&self, row: usize) -> Key<'_> {
+        match self {
+            Self::Integers(_, Some(nulls)) if nulls.is_null(row) => Key::Null,
+            Self::Integers(values, _) => Key::Integer(values[row]),
+            Self::Rows(rows) => Key::Bytes(rows.row(row).data()),
+        }
+    }
+
+    /// Order of two rows.
+    pub(crate) fn compare(&self, a: usize, b: usize) -> Ordering {
+        self.get(a).cmp(&self.get(b))
+    }
+}
+
+/// The values of an integer column in an order-keeping unsigned form; `None` for other types.
+fn integers(column: &ArrayRef) -> Option<Vec<u64>> {
+    const SIGN: u64 = 1 << 63;
+    macro_rules! signed {
+        ($t:ty) => {
+            column.as_primitive::<$t>().values().iter().map(|v| (i64::from(*v) as u64) ^ SIGN).collect()
+        };
+    }
+    macro_rules! unsigned {
+        ($t:ty) => {
+            column.as_primitive::<$t>().values().iter().map(|v| u64::from(*v)).collect()
+        };
+    }
+    Some(match column.data_type() {
+        DataType::Int8 => signed!(Int8Type),
+        DataType::Int16 => signed!(Int16Type),
+        DataType::Int32 => signed!(Int32Type),
+        DataType::Int64 => signed!(Int64Type),
+        DataType::UInt8 => unsigned!(UInt8Type),
+        DataType::UInt16 => unsigned!(UInt16Type),
+        DataType::UInt32 => unsigned!(UInt32Type),
+        DataType::UInt64 => unsigned!(UInt64Type),
+        _ => return None,
+    })
+}
+
+/// Zone key of each row of a record's first id column.
+///
+/// Integers keep their value, text and binary their first bytes; other types order by Arrow's row form.
+pub(crate) fn zone_keys(column: &ArrayRef) -> Result<Vec<ZoneKey>, ArrowError> {
+    if let Some(values) = integers(column) {
+        return Ok(values.into_iter().map(ZoneKey::from_u64).collect());
+    }
+    Ok(match column.data_type() {
+        DataType::Utf8 => {
+            column.as_string::<i32>().iter().map(|v| ZoneKey::from_bytes(v.unwrap_or("").as_bytes())).collect()
+        }
+        DataType::Binary => column.as_binary::<i32>().iter().map(|v| ZoneKey::from_bytes(v.unwrap_or(&[]))).collect(),
+        _ => {
+            let rows = RowConverter::new(vec![SortField::new(column.data_type().clone())])?;
+            let rows = { rows }.convert_columns(std::slice::from_ref(column))?;
+            rows.iter().map(|row| ZoneKey::from_bytes(row.data())).collect()
+        }
+    })
+}
+
+/// A set of wanted keys.
+pub(crate) struct Wanted {
+    keys: HashSet<OwnedKey>,
+    /// Distinct zone keys of the first column, ascending.
+    zones: Vec<ZoneKey>,
+}
+
+impl Wanted {
+    /// The rows of `columns`, which are of the dataset's own types.
+    pub(crate) fn new(columns: &[ArrayRef]) -> Result<Self, ArrowError> {
+        let keys = Keys::new(columns)?;
+        let rows = columns.first().map_or(0, |c| c.len());
+        let mut zones = columns.first().map_or_else(|| Ok(vec![]), zone_keys)?;
+        zones.sort_unstable();
+        zones.dedup();
+        Ok(Self { keys: (0..rows).map(|row| keys.get(row).to_owned()).collect(), zones })
+    }
+
+    /// Whether a chunk whose keys lie from `min` to `max` can hold a wanted one.
+    pub(crate) fn touches(&self, min: ZoneKey, max: ZoneKey) -> bool {
+        let first = self.zones.partition_point(|zone| *zone < min);
+        self.zones.get(first).is_some_and(|zone| *zone <= max)
+    }
+
+    /// Clears `keep` for rows of `columns` that are not wanted.
+    pub(crate) fn filter(&self, columns: &[ArrayRef], keep: &mut [bool]) -> Result<(), ArrowError> {
+        let keys = Keys::new(columns)?;
+        for (row, keep) in keep.iter_mut().enumerate() {
+            *keep = *keep && self.keys.contains(&keys.get(row));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::{Int64Array, StringArray};
+    use std::sync::Arc;
+
+    #[test]
+    fn wanted_keys_are_found_in_columns_with_and_without_nulls() {
+        let wanted = Wanted::new(&[Arc::new(Int64Array::from(vec![-3, 7])) as ArrayRef]).unwrap();
+        let mut keep = [true; 4];
+        let column = Arc::new(Int64Array::from(vec![Some(7), None, Some(-3), Some(3)])) as ArrayRef;
+        wanted.filter(&[column], &mut keep).unwrap();
+        assert_eq!(keep, [true, false, true, false]);
+        assert!(wanted.touches(ZoneKey::from_i64(-5), ZoneKey::from_i64(0)));
+        assert!(!wanted.touches(ZoneKey::from_i64(-2), ZoneKey::from_i64(6)));
+    }
+
+    #[test]
+    fn compound_keys_match_as_a_whole() {
+        let columns = |n: Vec<i64>, s: Vec<&str>| -> Vec<ArrayRef> {
+            vec![Arc::new(Int64Array::from(n)), Arc::new(StringArray::from(s))]
+        };
+        let wanted = Wanted::new(&columns(vec![1, 2], vec!["a", "b"])).unwrap();
+        let mut keep = [true; 3];
+        wanted.filter(&columns(vec![1, 1, 2], vec!["a", "b", "b"]), &mut keep).unwrap();
+        assert_eq!(keep, [true, false, true]);
+    }
+}

@@ -1,0 +1,207 @@
+//! Reading the newest version of each id, wherever in the read its versions lie.
+//!
+//! A record may move between cells and windows, so versions are compared across the whole read: once for the ids and versions
+//! alone, then again for the rows that won. The chunks are kept in between, in a temporary file where they are many.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chronotile_chunk::{Body, Columns};
+use chronotile_store::{Chunk, Store};
+use chronotile_types::ChunkId;
+use futures::{StreamExt, TryStreamExt, stream};
+use hashbrown::HashMap;
+
+use crate::assemble::{Chosen, Part, Rank, assemble, part_ranks, prepare};
+use crate::error::{ArchiveError, Result};
+use crate::keys::{Keys, OwnedKey};
+use crate::query::Query;
+use crate::read::{ReadStream, groups, on_pool};
+
+/// Bytes of chunks kept in memory between the two passes.
+const KEPT_BYTES: usize = 256 << 20;
+
+/// A version of a record: null and absent versions are older than any, then the rank decides.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Version {
+    version: OwnedKey,
+    rank: Rank,
+}
+
+pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
+    let mut groups = groups(store, query.clone()).await?;
+    let mut winners: HashMap<OwnedKey, Version> = HashMap::new();
+    let mut kept = Kept::default();
+    while let Some(parts) = groups.try_next().await? {
+        let query = query.clone();
+        (winners, kept) = on_pool(move || {
+            for part in &parts {
+                compare(&query, part, &mut winners)?;
+            }
+            kept.push(&query, parts)?;
+            Ok((winners, kept))
+        })
+        .await?;
+    }
+    let mut chosen = Chosen::new();
+    for version in winners.into_values() {
+        chosen.entry(version.rank.chunk).or_default().push(version.rank.row);
+    }
+    let (schema, chosen) = (query.schema.clone(), Arc::new(chosen));
+    let begin = (query, chosen, kept.into_groups());
+    let batches = stream::try_unfold(begin, |(query, chosen, mut kept)| async move {
+        loop {
+            let (q, c) = (query.clone(), chosen.clone());
+            let work = move || {
+                let Some(parts) = kept.next(&q, &c)? else { return Ok(None) };
+                Ok(Some((assemble(&q, &parts, Some(&c))?, kept)))
+            };
+            match on_pool(work).await? {
+                None => return Ok(None),
+                Some((batch, rest)) if batch.num_rows() > 0 => return Ok(Some((batch, (query, chosen, rest)))),
+                Some((_, rest)) => kept = rest,
+            }
+        }
+    });
+    Ok(ReadStream::new(schema, batches.boxed()))
+}
+
+/// Enters the versions in one chunk.
+fn compare(query: &Query, part: &Part, winners: &mut HashMap<OwnedKey, Version>) -> Result<()> {
+    let frame = &query.frame;
+    let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+    let body = Body::open(&part.head, &part.chunk.body).map_err(damaged)?;
+    let mut columns = frame.ids.clone();
+    columns.extend(frame.version.filter(|version| !frame.ids.contains(version)));
+    if !columns.contains(&frame.time) {
+        columns.push(frame.time);
+    }
+    let mut set = Columns::new(&frame.layout, &columns, &frame.defaults);
+    set.append_body(&body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
+    let rows = set.finish();
+    let column = |position: usize| {
+        // `columns` holds every position asked for here.
+        let place = columns.iter().position(|column| *column == position).unwrap_or(0);
+        rows.column(place).clone()
+    };
+    let keys = |columns: &[usize]| {
+        let arrays: Vec<_> = columns.iter().map(|position| column(*position)).collect();
+        Keys::new(&arrays).map_err(|e| frame.compute("comparing ids", e))
+    };
+    let mut keep = vec![true; rows.num_rows()];
+    if !query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max) {
+        query.bounds.filter(&column(frame.time), &mut keep);
+    }
+    let ids = keys(&frame.ids)?;
+    let versions = frame.version.map(|version| keys(&[version])).transpose()?;
+    for (row, rank) in part_ranks(frame, part, &body)?.into_iter().enumerate() {
+        if !keep[row] {
+            continue;
+        }
+        let version = versions.as_ref().map_or(OwnedKey::Null, |keys| keys.get(row).to_owned());
+        let candidate = Version { version, rank };
+        match winners.get_mut(&ids.get(row)) {
+            Some(winner) if *winner < candidate => *winner = candidate,
+            Some(_) => {}
+            None => {
+                winners.insert(ids.get(row).to_owned(), candidate);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Groups of chunks between the two passes.
+#[derive(Default)]
+struct Kept {
+    groups: Vec<Group>,
+    bytes: usize,
+    file: Option<std::fs::File>,
+}
+
+enum Group {
+    Memory(Vec<Chunk>),
+    /// Keys and sizes of chunks whose bytes follow one another in the file from `offset`.
+    File {
+        offset: u64,
+        chunks: Vec<(Chunk, usize, usize)>,
+    },
+}
+
+impl Kept {
+    fn push(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
+        let chunks: Vec<Chunk> = parts.into_iter().map(|part| part.chunk).collect();
+        self.bytes += chunks.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum::<usize>();
+        if self.bytes <= KEPT_BYTES {
+            self.groups.push(Group::Memory(chunks));
+            return Ok(());
+        }
+        let group = self.spill(chunks).map_err(|e| unkept(query, &e))?;
+        self.groups.push(group);
+        Ok(())
+    }
+
+    fn spill(&mut self, chunks: Vec<Chunk>) -> std::io::Result<Group> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile()?),
+        };
+        let offset = file.seek(SeekFrom::End(0))?;
+        let mut emptied = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            file.write_all(&chunk.head)?;
+            file.write_all(&chunk.body)?;
+            let (head, body) = (chunk.head.len(), chunk.body.len());
+            emptied.push((Chunk { head: Bytes::new(), body: Bytes::new(), ..chunk }, head, body));
+        }
+        Ok(Group::File { offset, chunks: emptied })
+    }
+
+    fn into_groups(self) -> Replay {
+        Replay { groups: self.groups.into_iter(), file: self.file }
+    }
+}
+
+struct Replay {
+    groups: std::vec::IntoIter<Group>,
+    file: Option<std::fs::File>,
+}
+
+impl Replay {
+    /// The next group, without the chunks that no winner lies in; `None` at the end.
+    fn next(&mut self, query: &Query, chosen: &Chosen) -> Result<Option<Vec<Part>>> {
+        let wanted = |id: &ChunkId| chosen.contains_key(id);
+        let Some(group) = self.groups.next() else { return Ok(None) };
+        let chunks = match group {
+            Group::Memory(mut chunks) => {
+                chunks.retain(|chunk| wanted(&chunk.key.id));
+                chunks
+            }
+            Group::File { offset, chunks } => {
+                let read = self.load(offset, chunks).map_err(|e| unkept(query, &e))?;
+                read.into_iter().filter(|chunk| wanted(&chunk.key.id)).collect()
+            }
+        };
+        prepare(query, chunks).map(Some)
+    }
+
+    fn load(&mut self, offset: u64, chunks: Vec<(Chunk, usize, usize)>) -> std::io::Result<Vec<Chunk>> {
+        let Some(file) = &mut self.file else { return Ok(vec![]) };
+        file.seek(SeekFrom::Start(offset))?;
+        let mut read = Vec::with_capacity(chunks.len());
+        for (chunk, head, body) in chunks {
+            let mut bytes = vec![0; head + body];
+            file.read_exact(&mut bytes)?;
+            let bytes = Bytes::from(bytes);
+            read.push(Chunk { head: bytes.slice(..head), body: bytes.slice(head..), ..chunk });
+        }
+        Ok(read)
+    }
+}
+
+fn unkept(query: &Query, error: &std::io::Error) -> ArchiveError {
+    query
+        .frame
+        .refuse(format!("the read needs a temporary file, which failed: {error}; free space, or read less at once"))
+}

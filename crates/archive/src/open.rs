@@ -1,0 +1,58 @@
+//! From a URL to an engine: the only place above the waist that knows the engines by name.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use chronotile_memory::MemoryStore;
+use chronotile_sqlite::SqliteStore;
+use chronotile_store::Store;
+
+use crate::error::{ArchiveError, Result};
+
+/// How to open an archive.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Make the archive if there is none.
+    pub create: bool,
+    /// Refuse every write.
+    pub read_only: bool,
+    /// Seconds to wait for other writers, 0 to 86,400.
+    pub timeout_s: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { create: true, read_only: false, timeout_s: 60 }
+    }
+}
+
+/// Opens the engine that `url` names: `sqlite:PATH`, or `memory:`.
+pub(crate) async fn open_store(url: &str, options: &OpenOptions) -> Result<Arc<dyn Store>> {
+    let refuse = |reason: &str| ArchiveError::Url { url: url.to_owned(), reason: reason.to_owned() };
+    let (scheme, rest) = url.split_once(':').ok_or_else(|| refuse("it names no engine"))?;
+    match scheme {
+        "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
+        "memory" => Err(refuse("memory: takes no path")),
+        "sqlite" => open_sqlite(rest.strip_prefix("//").unwrap_or(rest), options, refuse).await,
+        _ => Err(refuse(&format!("{scheme:?} is not an engine of this release"))),
+    }
+}
+
+async fn open_sqlite(
+    path: &str,
+    options: &OpenOptions,
+    refuse: impl Fn(&str) -> ArchiveError,
+) -> Result<Arc<dyn Store>> {
+    if path.is_empty() {
+        return Err(refuse("the path is empty"));
+    }
+    let settings = chronotile_sqlite::Options {
+        create: options.create && !options.read_only,
+        read_only: options.read_only,
+        busy_timeout_s: options.timeout_s,
+        ..Default::default()
+    };
+    let path = Path::new(path).to_path_buf();
+    let opened = tokio::task::spawn_blocking(move || SqliteStore::open(&path, settings)).await;
+    Ok(Arc::new(opened.map_err(|_| ArchiveError::Cancelled)??))
+}

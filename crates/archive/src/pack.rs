@@ -1,0 +1,124 @@
+//! Rows of one tile, in order, to chunks of a good size.
+
+use arrow_array::{ArrayRef, RecordBatch};
+use chronotile_chunk::{Origin, Rows, Zone, encode};
+use chronotile_store::{Chunk, ChunkKey};
+use chronotile_types::{ChunkId, Tile, ZoneKey};
+
+use crate::error::{ArchiveError, Result};
+use crate::frame::{Frame, binding};
+use crate::keys::zone_keys;
+
+/// Decoded bytes that a chunk is cut at: large enough for columns to compress, small enough to encode below the limit.
+const CHUNK_RAW_BYTES: usize = 1 << 20;
+/// Encoded chunks above this are cut again. Engines with replication move and repair small values better.
+const CHUNK_BYTES_MAX: usize = 480 << 10;
+const CHUNK_ROWS_MAX: usize = 1 << 16;
+
+/// Rows of one tile, sorted by time and ids.
+pub(crate) struct TileRows<'a> {
+    pub tile: Tile,
+    pub rows: RecordBatch,
+    pub ticks: &'a [i64],
+    /// Zone keys of the first id column, or of the batches where the dataset has no ids.
+    pub zones: &'a [ZoneKey],
+    pub origins: &'a [Origin],
+    pub row_origin: Option<&'a [u32]>,
+    pub ordinals: Option<&'a [i64]>,
+    /// Whether no two rows have the same id.
+    pub unique_ids: bool,
+}
+
+/// Zone keys of `ids`, a dataset's first id column; where it has none, of the batch each row came from.
+pub(crate) fn zones(
+    ids: Option<&ArrayRef>,
+    frame: &Frame,
+    origins: impl Iterator<Item = Origin>,
+) -> Result<Vec<ZoneKey>> {
+    match ids {
+        Some(ids) => zone_keys(ids).map_err(|e| frame.compute("making id zones", e)),
+        None => Ok(origins.map(|origin| ZoneKey::from_bytes(&origin.batch.to_bytes())).collect()),
+    }
+}
+
+/// Encodes the rows as chunks. `name` gives a chunk's id from the range of rows in it.
+pub(crate) fn pack(
+    frame: &Frame,
+    rows: &TileRows,
+    row_bytes: usize,
+    name: &dyn Fn(std::ops::Range<usize>) -> ChunkId,
+) -> Result<Vec<Chunk>> {
+    let step = (CHUNK_RAW_BYTES / row_bytes.max(1)).clamp(1, CHUNK_ROWS_MAX);
+    let count = rows.rows.num_rows();
+    // Even pieces: a remainder of a few rows would cost a chunk of its own.
+    let step = count.div_ceil(count.div_ceil(step).max(1)).max(1);
+    let mut chunks = Vec::with_capacity(count.div_ceil(step));
+    for start in (0..count).step_by(step) {
+        pack_range(frame, rows, start..(start + step).min(count), name, &mut chunks)?;
+    }
+    Ok(chunks)
+}
+
+fn pack_range(
+    frame: &Frame,
+    rows: &TileRows,
+    range: std::ops::Range<usize>,
+    name: &dyn Fn(std::ops::Range<usize>) -> ChunkId,
+    chunks: &mut Vec<Chunk>,
+) -> Result<()> {
+    let key = ChunkKey { slice: frame.spec.slice_of(rows.tile.window), tile: rows.tile, id: name(range.clone()) };
+    let chunk = encode_range(frame, rows, range.clone(), key)?;
+    if chunk.head.len() + chunk.body.len() <= CHUNK_BYTES_MAX || range.len() == 1 {
+        chunks.push(chunk);
+        return Ok(());
+    }
+    let middle = range.start + range.len() / 2;
+    pack_range(frame, rows, range.start..middle, name, chunks)?;
+    pack_range(frame, rows, middle..range.end, name, chunks)
+}
+
+fn encode_range(frame: &Frame, rows: &TileRows, range: std::ops::Range<usize>, key: ChunkKey) -> Result<Chunk> {
+    let ticks = &rows.ticks[range.clone()];
+    let zones = &rows.zones[range.clone()];
+    let zone = Zone {
+        // Sorted by time; ids are not.
+        time_min: ticks.first().copied().unwrap_or(0),
+        time_max: ticks.last().copied().unwrap_or(0),
+        id_min: zones.iter().min().copied().unwrap_or(ZoneKey::MIN),
+        id_max: zones.iter().max().copied().unwrap_or(ZoneKey::MAX),
+    };
+    let batch = rows.rows.slice(range.start, range.len());
+    let (origins, row_origin) = used_origins(rows, range.clone());
+    let encoded = encode(
+        &frame.layout,
+        frame.spec.schema_version(),
+        &Rows {
+            batch: &batch,
+            origins: &origins,
+            row_origin: row_origin.as_deref(),
+            ordinals: rows.ordinals.map(|ordinals| &ordinals[range.clone()]),
+        },
+        &zone,
+        rows.unique_ids,
+        &binding(&key),
+    );
+    let encoded = encoded.map_err(|source| ArchiveError::Encode { dataset: frame.spec.name.clone(), source })?;
+    Ok(Chunk { key, rows: encoded.rows, head: encoded.head.into(), body: encoded.body.into() })
+}
+
+/// The origins that occur in the range, and each row's index among them.
+fn used_origins(rows: &TileRows, range: std::ops::Range<usize>) -> (Vec<Origin>, Option<Vec<u32>>) {
+    let Some(row_origin) = rows.row_origin else { return (rows.origins.to_vec(), None) };
+    let mut places = vec![u32::MAX; rows.origins.len()];
+    let mut used = Vec::new();
+    let mut indexes = Vec::with_capacity(range.len());
+    for origin in &row_origin[range] {
+        let place = &mut places[*origin as usize];
+        if *place == u32::MAX {
+            *place = used.len() as u32;
+            used.push(rows.origins[*origin as usize]);
+        }
+        indexes.push(*place);
+    }
+    (used, Some(indexes))
+}

@@ -1,0 +1,187 @@
+//! A read request, made ready for a dataset: where to look, what to decode, which rows to keep.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{Schema, SchemaRef};
+use chronotile_chunk::Head;
+use chronotile_store::{Cells, Scan, Store};
+use chronotile_types::{BatchId, Cell, CellRule, SliceId, Window};
+use hashbrown::HashMap;
+
+use crate::catalog;
+use crate::cells::{self, RowRule, filter_region};
+use crate::error::Result;
+use crate::frame::Frame;
+use crate::keys::Wanted;
+use crate::predicate::Test;
+use crate::request::ReadRequest;
+use crate::time_axis::Bounds;
+
+/// What makes two stored rows the same record, of which one is returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// The id columns.
+    Ids,
+    /// Id columns, version and batch: every version that was written.
+    Versions,
+    /// Batch and ordinal, for datasets without id columns.
+    Ordinal,
+}
+
+pub(crate) struct Query {
+    pub frame: Frame,
+    pub cells: Cells,
+    pub windows: (Window, Window),
+    pub slices: Vec<SliceId>,
+    pub bounds: Bounds,
+    /// Cells of the keys asked for, with the number of distinct keys in each.
+    pub keys_in_cell: HashMap<Cell, usize>,
+    pub identity: Identity,
+    /// Whether the newest version of each id is to be found across all that the read covers.
+    pub newest_only: bool,
+    /// Positions of the columns to return.
+    pub output: Vec<usize>,
+    /// The schema of what is returned.
+    pub schema: SchemaRef,
+    rule: RowRule,
+    rule_columns: Vec<usize>,
+    ids: Option<Wanted>,
+    ids_columns: Vec<usize>,
+    tests: Vec<Test>,
+    /// Batches to leave out.
+    unfinished: HashSet<BatchId>,
+}
+
+impl Query {
+    pub(crate) async fn new(store: &dyn Store, frame: Frame, request: &ReadRequest) -> Result<Self> {
+        let bounds = Bounds::new(&frame.spec, &request.time)?;
+        let windows = bounds.windows(&frame.spec);
+        let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));
+        let mut slices = store.slices(&frame.spec.name).await?;
+        slices.retain(|slice| (first..=last).contains(slice));
+        let place = cells::resolve(&frame.spec, &request.place)?;
+        let (ids, ids_columns) = wanted_ids(&frame, request)?;
+        let output = output(&frame, request.columns.as_deref())?;
+        let fields: Vec<_> = output.iter().map(|column| frame.spec.schema.fields()[*column].clone()).collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, frame.spec.schema.metadata().clone()));
+        let unfinished = if request.finished_only { unfinished(store, &frame).await? } else { HashSet::new() };
+        let identity = match (frame.ids.is_empty(), frame.keeps_latest()) {
+            (true, _) => Identity::Ordinal,
+            (false, true) => Identity::Versions,
+            (false, false) => Identity::Ids,
+        };
+        let mut cells = place.cells;
+        if let (Cells::All, Some(bunches)) = (&cells, bunches_of_ids(&frame, request)) {
+            cells = cells::resolve(&frame.spec, &crate::request::Place::Keys(vec![bunches]))?.cells;
+        }
+        Ok(Self {
+            cells,
+            windows,
+            slices,
+            bounds,
+            identity,
+            newest_only: frame.keeps_latest() && !request.history,
+            output,
+            schema,
+            rule_columns: match place.rows {
+                RowRule::All => vec![],
+                RowRule::Keys(_) | RowRule::Region(_) => frame.cell_columns()?,
+            },
+            rule: place.rows,
+            keys_in_cell: place.keys_in_cell,
+            ids,
+            ids_columns,
+            tests: request.predicates.iter().map(|p| Test::new(&frame, p)).collect::<Result<_>>()?,
+            unfinished,
+            frame,
+        })
+    }
+
+    /// The scan of everything the query covers.
+    pub(crate) fn scan(&self, bodies: bool) -> Scan {
+        Scan { slices: self.slices.clone(), cells: self.cells.clone(), windows: self.windows, bodies }
+    }
+
+    /// Whether a chunk of this head can hold a row that the read returns.
+    pub(crate) fn touches(&self, head: &Head) -> bool {
+        self.bounds.touches(head.zone.time_min, head.zone.time_max)
+            && self.ids.as_ref().is_none_or(|ids| ids.touches(head.zone.id_min, head.zone.id_max))
+            && (self.unfinished.is_empty() || head.origins.iter().any(|o| !self.unfinished.contains(&o.batch)))
+    }
+
+    /// Whether heads alone may rule out most chunks, so that bodies are better fetched one by one.
+    pub(crate) fn prunes_by_head(&self) -> bool {
+        self.ids.is_some()
+    }
+
+    /// Whether rows are tested for more than their time.
+    pub(crate) fn tests_rows(&self) -> bool {
+        !matches!(self.rule, RowRule::All) || self.ids.is_some() || !self.tests.is_empty()
+    }
+
+    /// Positions of the columns that [`Query::filter`] looks at.
+    pub(crate) fn tested_columns(&self) -> Vec<usize> {
+        let tests = self.tests.iter().map(|test| test.column);
+        self.rule_columns.iter().copied().chain(self.ids_columns.iter().copied()).chain(tests).collect()
+    }
+
+    /// Clears `keep` for rows that the request does not ask for; `column` gives a column by its position.
+    pub(crate) fn filter(&self, column: &dyn Fn(usize) -> ArrayRef, keep: &mut [bool]) -> Result<()> {
+        let failed = |e| self.frame.compute("filtering rows", e);
+        let columns = |positions: &[usize]| positions.iter().map(|p| column(*p)).collect::<Vec<_>>();
+        if let Some(ids) = &self.ids {
+            ids.filter(&columns(&self.ids_columns), keep).map_err(failed)?;
+        }
+        match &self.rule {
+            RowRule::All => {}
+            RowRule::Keys(wanted) => wanted.filter(&columns(&self.rule_columns), keep).map_err(failed)?,
+            RowRule::Region(region) => {
+                filter_region(region, &column(self.rule_columns[0]), &column(self.rule_columns[1]), keep);
+            }
+        }
+        self.tests.iter().try_for_each(|test| test.filter(&column(test.column), keep).map_err(failed))
+    }
+
+    /// No rows, with the schema of the result.
+    pub(crate) fn empty(&self) -> RecordBatch {
+        RecordBatch::new_empty(self.schema.clone())
+    }
+}
+
+fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<Wanted>, Vec<usize>)> {
+    let Some(given) = &request.ids else { return Ok((None, vec![])) };
+    let names: Vec<&str> = frame.spec.id.iter().map(String::as_str).take(given.len().max(1)).collect();
+    if names.is_empty() {
+        return Err(frame.refuse("it has no id columns to read by"));
+    }
+    let columns = cells::conform_keys(&frame.spec, &names, given, "ids")?;
+    let wanted = Wanted::new(&columns).map_err(|e| frame.compute("reading ids", e))?;
+    Ok((Some(wanted), frame.ids[..names.len()].to_vec()))
+}
+
+/// Where the cell is a bunch of the first id column, ids name their cells.
+fn bunches_of_ids(frame: &Frame, request: &ReadRequest) -> Option<ArrayRef> {
+    let column = match &frame.spec.cell {
+        CellRule::Bunch { column, .. } | CellRule::Value { column } => column,
+        _ => return None,
+    };
+    let given = request.ids.as_ref()?.first()?;
+    (frame.spec.id.first() == Some(column)).then(|| given.clone())
+}
+
+fn output(frame: &Frame, columns: Option<&[String]>) -> Result<Vec<usize>> {
+    let Some(names) = columns else { return Ok((0..frame.spec.schema.fields().len()).collect()) };
+    let positions = names.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
+    let mut seen = HashSet::new();
+    match positions.iter().position(|column| !seen.insert(*column)) {
+        Some(twice) => Err(frame.refuse(format!("column {:?} is asked for twice", names[twice]))),
+        None => Ok(positions),
+    }
+}
+
+async fn unfinished(store: &dyn Store, frame: &Frame) -> Result<HashSet<BatchId>> {
+    let begun = catalog::unfinished(store, &frame.spec.name).await?;
+    Ok(begun.into_iter().map(|(batch, _)| batch).collect())
+}

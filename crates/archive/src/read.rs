@@ -1,0 +1,211 @@
+//! Reading: a scan of the engine, cut into groups of whole tiles, assembled on all cores, streamed in order.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use chronotile_store::{Chunk, ChunkKey, Store};
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt, TryStreamExt};
+
+use crate::assemble::{Part, assemble, is_clean, prepare, tile_ranges};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::query::Query;
+use crate::request::ReadRequest;
+
+/// Encoded bytes in a group: enough rows to make decoding worth a task, few enough to share among cores.
+const GROUP_BYTES: usize = 1 << 20;
+/// Rows in a group, unless one tile alone has more.
+const GROUP_ROWS: usize = 1 << 17;
+/// Chunks fetched at once where heads decide which are needed.
+const FETCH_CHUNKS: usize = 512;
+
+/// Rows as they are read: Arrow record batches of one schema, by slice, cell, window, time and ids.
+pub struct ReadStream {
+    schema: SchemaRef,
+    batches: BoxStream<'static, Result<RecordBatch>>,
+}
+
+impl ReadStream {
+    pub(crate) fn new(schema: SchemaRef, batches: BoxStream<'static, Result<RecordBatch>>) -> Self {
+        Self { schema, batches }
+    }
+
+    /// The schema of every batch.
+    pub fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+impl std::fmt::Debug for ReadStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadStream").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
+impl Stream for ReadStream {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.batches.as_mut().poll_next(context)
+    }
+}
+
+impl Dataset {
+    /// Reads what `request` asks for, exactly: rows outside its region, keys, ids, time range or predicates are not returned.
+    ///
+    /// Rows are chosen in this order: cells and time range; then, of the rows with equal ids, the one the merge rule keeps;
+    /// then region, keys and predicates. The result does not depend on how rows were batched, chunked or consolidated. It
+    /// holds every batch acknowledged before the call.
+    ///
+    /// # Errors
+    /// A request that makes no sense for the dataset at once; a damaged chunk or a failing engine while streaming.
+    pub async fn read(&self, request: ReadRequest) -> Result<ReadStream> {
+        let query = self.query(&request).await?;
+        stream(self.store_arc(), query).await
+    }
+
+    /// Number of rows that [`Dataset::read`] would return. Reads chunk heads alone where those suffice.
+    ///
+    /// # Errors
+    /// As [`Dataset::read`].
+    pub async fn count(&self, request: ReadRequest) -> Result<u64> {
+        let query = self.query(&ReadRequest { columns: Some(vec![]), ..request.clone() }).await?;
+        if query.newest_only || query.tests_rows() {
+            let rows = self.read(ReadRequest { columns: Some(vec![]), ..request }).await?;
+            return rows.try_fold(0, |sum, batch| async move { Ok(sum + batch.num_rows() as u64) }).await;
+        }
+        self.count_heads(query).await
+    }
+
+    /// Counts by heads; only tiles whose chunks overlap, or lie across the time range, are decoded.
+    async fn count_heads(&self, query: Arc<Query>) -> Result<u64> {
+        let store = self.store_arc();
+        let mut tiles = whole_tiles(scan(store.clone(), &query, false).await?).boxed();
+        let mut rows = 0;
+        while let Some(chunks) = tiles.try_next().await? {
+            let parts = prepare(&query, chunks)?;
+            let mut unclear: Vec<ChunkKey> = Vec::new();
+            for tile in tile_ranges(&parts) {
+                let tile = &parts[tile];
+                let inside = |p: &Part| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
+                if tile.iter().all(inside) && is_clean(query.identity, tile) {
+                    rows += tile.iter().map(|part| u64::from(part.head.rows)).sum::<u64>();
+                } else {
+                    unclear.extend(tile.iter().map(|part| part.chunk.key));
+                }
+            }
+            if !unclear.is_empty() {
+                let chunks = store.fetch(&query.frame.spec.name, unclear).await?;
+                let query = query.clone();
+                rows += on_pool(move || assemble(&query, &prepare(&query, chunks)?, None)).await?.num_rows() as u64;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Makes `request` ready, with the newest definition where it names a column this process has not seen.
+    pub(crate) async fn query(&self, request: &ReadRequest) -> Result<Arc<Query>> {
+        self.refresh().await?;
+        Ok(Arc::new(Query::new(self.store(), self.frame(), request).await?))
+    }
+}
+
+/// The rows of a query.
+pub(crate) async fn stream(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
+    if query.newest_only {
+        return crate::newest::read(store, query).await;
+    }
+    let schema = query.schema.clone();
+    Ok(ReadStream::new(schema, rows(store, query).await?))
+}
+
+/// The rows of a query that asks for more than the newest versions, tile by tile.
+async fn rows(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    let groups = groups(store, query.clone()).await?;
+    let batches = groups
+        .map_ok(move |parts| {
+            let query = query.clone();
+            on_pool(move || assemble(&query, &parts, None))
+        })
+        .try_buffered(rayon::current_num_threads())
+        .try_filter(|batch| std::future::ready(batch.num_rows() > 0));
+    Ok(batches.boxed())
+}
+
+/// Runs CPU-bound work off the threads that drive the engine.
+pub(crate) async fn on_pool<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ArchiveError::Cancelled)?
+}
+
+/// The engine's chunks for the query.
+pub(crate) async fn scan(
+    store: Arc<dyn Store>,
+    query: &Query,
+    bodies: bool,
+) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+    let chunks = store.scan(&query.frame.spec.name, query.scan(bodies)).await?;
+    Ok(chunks.map_err(ArchiveError::from).boxed())
+}
+
+/// Groups of whole tiles, parsed and in order, of a good size to work on.
+pub(crate) async fn groups(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'static, Result<Vec<Part>>>> {
+    let bodies = !query.prunes_by_head();
+    let tiles = whole_tiles(scan(store.clone(), &query, bodies).await?);
+    if bodies {
+        return Ok(tiles.map(move |chunks| prepare(&query, chunks?)).boxed());
+    }
+    let fetched = tiles.and_then(move |chunks| {
+        let (store, query) = (store.clone(), query.clone());
+        async move { fetch(store, &query, chunks).await }
+    });
+    Ok(fetched.boxed())
+}
+
+/// Fetches the bodies of those chunks whose heads the query touches.
+async fn fetch(store: Arc<dyn Store>, query: &Query, heads: Vec<Chunk>) -> Result<Vec<Part>> {
+    let keys: Vec<ChunkKey> = prepare(query, heads)?.iter().map(|part| part.chunk.key).collect();
+    let mut chunks = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(FETCH_CHUNKS) {
+        chunks.extend(store.fetch(&query.frame.spec.name, keys.to_vec()).await?);
+    }
+    prepare(query, chunks)
+}
+
+/// Cuts a stream of chunks at tile borders into groups of about [`GROUP_BYTES`].
+fn whole_tiles(chunks: BoxStream<'static, Result<Vec<Chunk>>>) -> impl Stream<Item = Result<Vec<Chunk>>> + Send {
+    let begin = (chunks, Vec::<Chunk>::new(), false);
+    let groups = stream::try_unfold(begin, |(mut chunks, mut held, mut ended)| async move {
+        loop {
+            if let Some(cut) = cut_point(&held, ended) {
+                let rest = held.split_off(cut);
+                return Ok(Some((held, (chunks, rest, ended))));
+            }
+            if ended {
+                return Ok::<_, ArchiveError>(None);
+            }
+            match chunks.try_next().await? {
+                Some(more) => held.extend(more),
+                None => ended = true,
+            }
+        }
+    });
+    groups.boxed()
+}
+
+/// Where to cut off a group: at the first tile border past the wanted size; at the end once nothing follows.
+fn cut_point(held: &[Chunk], ended: bool) -> Option<usize> {
+    let (mut bytes, mut rows) = (0, 0);
+    for (index, chunk) in held.iter().enumerate() {
+        let border = index > 0 && held[index - 1].key.tile != chunk.key.tile;
+        if border && (bytes >= GROUP_BYTES || rows >= GROUP_ROWS) {
+            return Some(index);
+        }
+        bytes += chunk.head.len() + chunk.body.len();
+        rows += chunk.rows as usize;
+    }
+    (ended && !held.is_empty()).then_some(held.len())
+}

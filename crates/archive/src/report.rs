@@ -1,0 +1,135 @@
+use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile};
+
+/// What a write did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteReport {
+    /// Id of the batch.
+    pub batch: BatchId,
+    /// Whether anything was stored; `false` when the same content was there already.
+    pub stored: bool,
+    /// Rows in the batch.
+    pub rows: u64,
+    /// Rows left out because a later row of the batch has the same id.
+    pub duplicates: u64,
+    /// Tiles touched.
+    pub tiles: u64,
+    /// Chunks written.
+    pub chunks: u64,
+    /// Bytes of the chunks, heads included.
+    pub bytes: u64,
+}
+
+/// A stored batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchInfo {
+    /// The key its writer gave, if any.
+    pub key: Option<String>,
+    /// Its id.
+    pub batch: BatchId,
+    /// Rows stored.
+    pub rows: u64,
+    /// Tiles it touched.
+    pub tiles: u64,
+    /// Chunks it became.
+    pub chunks: u64,
+    /// Bytes of those chunks.
+    pub bytes: u64,
+    /// Write stamp, microseconds since the Unix epoch.
+    pub written_us: i64,
+    /// First and last time in it, in ticks of the time axis; `None` for an empty batch.
+    pub ticks: Option<(i64, i64)>,
+    /// Whether its writing has ended.
+    pub finished: bool,
+}
+
+/// What `consolidate` did, or would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConsolidateReport {
+    /// Tiles rewritten.
+    pub tiles: u64,
+    /// Chunks read and taken away.
+    pub chunks_before: u64,
+    /// Chunks written in their place.
+    pub chunks_after: u64,
+    /// Bytes taken away.
+    pub bytes_before: u64,
+    /// Bytes written.
+    pub bytes_after: u64,
+    /// Tiles left as they were because somebody else changed them meanwhile.
+    pub tiles_contended: u64,
+}
+
+/// One slice in a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceInfo {
+    /// The slice.
+    pub slice: SliceId,
+    /// Half-open range of ticks it covers.
+    pub ticks: (i64, i64),
+    /// Tiles with rows.
+    pub tiles: u64,
+    /// Chunks.
+    pub chunks: u64,
+    /// Stored rows, equal ids counted each time.
+    pub rows: u64,
+    /// Bytes of chunks.
+    pub bytes: u64,
+}
+
+/// Spread of one quantity over tiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// Smallest.
+    pub min: u64,
+    /// Half of the tiles have at most this.
+    pub median: u64,
+    /// 99 of 100 tiles have at most this.
+    pub p99: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+/// Statistics of a dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatasetInfo {
+    /// Each slice, oldest first.
+    pub slices: Vec<SliceInfo>,
+    /// Chunks in a tile.
+    pub tile_chunks: Spread,
+    /// Stored rows in a tile.
+    pub tile_rows: Spread,
+    /// Bytes in a tile.
+    pub tile_bytes: Spread,
+    /// The tile with the most bytes.
+    pub tile_largest: Option<Tile>,
+}
+
+/// One damaged or missing chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamageReport {
+    /// Its tile.
+    pub tile: Tile,
+    /// Its id.
+    pub chunk: ChunkId,
+    /// What is wrong; `None` when the chunk of a finished batch is missing.
+    pub damage: Option<Damage>,
+    /// Rows it holds or held, as far as known.
+    pub rows: u64,
+}
+
+/// What `verify` found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Chunks read and decoded.
+    pub chunks: u64,
+    /// Rows decoded.
+    pub rows: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Finished batches whose chunks were looked for.
+    pub batches: u64,
+    /// Batches whose writing has not ended.
+    pub batches_unfinished: u64,
+    /// Damage, by tile.
+    pub damage: Vec<DamageReport>,
+}

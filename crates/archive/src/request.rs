@@ -1,0 +1,107 @@
+use arrow_array::ArrayRef;
+use chronotile_sky::Region;
+use chronotile_types::{Instant, TimeRange};
+
+/// Which localities a read covers.
+#[derive(Clone, Debug, Default)]
+pub enum Place {
+    /// All of them.
+    #[default]
+    All,
+    /// Whole cells by number.
+    Cells(Vec<i64>),
+    /// Records whose cell columns have these values: one array per column of the cell rule, of equal length.
+    Keys(Vec<ArrayRef>),
+    /// Records whose position lies in the region, its border included.
+    Region(Region),
+}
+
+/// Comparison of one column with constants. Null never matches; NaN matches nothing but `NotEqual`; -0.0 equals 0.0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// `=`
+    Equal,
+    /// `!=`
+    NotEqual,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+    /// One of the values.
+    In,
+    /// From the first value to the second, both included.
+    Between,
+}
+
+/// A simple predicate; a read takes rows for which all of its predicates hold.
+#[derive(Clone, Debug)]
+pub struct Predicate {
+    /// The column.
+    pub column: String,
+    /// The comparison.
+    pub comparison: Comparison,
+    /// The constants: one value, two for `Between`, any number for `In`; cast to the column's type.
+    pub values: ArrayRef,
+}
+
+/// What to read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadRequest {
+    /// Localities.
+    pub place: Place,
+    /// Half-open time range.
+    pub time: TimeRange,
+    /// Records with these ids: one array per id column (of the first few id columns at least one), of equal length.
+    pub ids: Option<Vec<ArrayRef>>,
+    /// Columns to return, in this order; `None` for all.
+    pub columns: Option<Vec<String>>,
+    /// Predicates, all of which must hold.
+    pub predicates: Vec<Predicate>,
+    /// For merge rule `latest`: return every version instead of the newest.
+    pub history: bool,
+    /// Leave out batches whose writing has not ended.
+    pub finished_only: bool,
+}
+
+/// How to write.
+#[derive(Clone, Debug)]
+pub struct WriteOptions {
+    /// Name of the batch. The same name with the same content is stored once, however often it is written.
+    pub batch: Option<String>,
+    /// Whether new content takes the place of a stored batch of this name.
+    pub replace: bool,
+    /// Bytes of input kept in memory before they are written out, 1 MiB to 4 GiB.
+    pub buffer_bytes: usize,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { batch: None, replace: false, buffer_bytes: 64 << 20 }
+    }
+}
+
+/// Which tiles to consolidate.
+#[derive(Clone, Debug, Default)]
+pub struct ConsolidateOptions {
+    /// Tiles with fewer chunks are left alone; 2 where `None`.
+    pub chunks_min: Option<u64>,
+    /// Only windows that end at or before this instant.
+    pub before: Option<Instant>,
+    /// Count what would be done and do nothing.
+    pub dry_run: bool,
+}
+
+/// Which slices to retire.
+#[derive(Clone, Copy, Debug)]
+pub enum RetireLimit {
+    /// Slices that end at or before this instant.
+    Before(Instant),
+    /// Slices that ended at least this long before now, by this machine's clock; never by the data's own times.
+    OlderThan(chronotile_types::Duration),
+    /// As `OlderThan`, with the dataset's own retention.
+    Retention,
+}

@@ -1,0 +1,368 @@
+//! Writing a batch: exactly once, durable before it is acknowledged, in bounded memory.
+//!
+//! A batch passes three stages in the catalog. Its *intent* is put first, under the condition that nobody else is at it with
+//! another stamp. Each step then records the chunks it is about to put (a *part*) before putting them, so that whoever
+//! repeats an interrupted write knows every chunk that may exist. At the end one commit takes away what no longer belongs
+//! to the batch, puts its *record* and deletes the intent. Small batches go through all of it in a single commit.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::ArrowError;
+use bytes::Bytes;
+use chronotile_chunk::Origin;
+use chronotile_store::{Chunk, ChunkKey, Commit, Expect, RecordPut, StoreError};
+use chronotile_types::{BatchId, ChunkId, Tile};
+use rayon::prelude::*;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Part, REFS_PER_PART_MAX};
+use crate::clock;
+use crate::content::Content;
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+use crate::input::conform;
+use crate::pack::{TileRows, pack, zones};
+use crate::report::WriteReport;
+use crate::request::WriteOptions;
+use crate::sort::Filed;
+
+/// Below this many rows a batch is encoded by the calling thread alone.
+const PARALLEL_ROWS: usize = 4_096;
+
+impl Dataset {
+    /// Writes the rows of `batches` as one batch and returns when all of them are durable.
+    ///
+    /// With [`WriteOptions::batch`] the outcome is exactly-once: repeating the same content under the same name changes
+    /// nothing, whether the first try ended, failed or was cut off. Other content under a stored name is refused, unless
+    /// `replace` asks for it. Rows may be up to `buffer_bytes` large before some of them are put; until the write ends,
+    /// readers see those unless they ask for finished batches only.
+    ///
+    /// # Errors
+    /// Rows that do not fit (nothing is acknowledged), the input's own failure, a stored batch of other content, or the
+    /// engine. [`ArchiveError::outcome`] tells whether any of it can have happened.
+    pub async fn write<I>(&self, batches: I, options: WriteOptions) -> Result<WriteReport>
+    where
+        I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
+    {
+        let frame = self.frame();
+        let buffer_bytes = options.buffer_bytes.clamp(1 << 20, 4 << 30);
+        let mut write = Write::begin(self, &frame, options).await?;
+        let mut buffer = Vec::new();
+        let mut buffered = 0;
+        for batch in batches {
+            let rows = conform(&frame.spec, &batch.map_err(ArchiveError::Source)?)?;
+            buffered += bytes_of(&rows);
+            if let Some(filed) = write.file(rows)? {
+                buffer.push(filed);
+            }
+            if buffered >= buffer_bytes && !buffer.is_empty() {
+                write.flush(std::mem::take(&mut buffer)).await?;
+                buffered = 0;
+            }
+        }
+        write.finish(buffer).await
+    }
+}
+
+struct Write<'a> {
+    dataset: &'a Dataset,
+    frame: &'a Frame,
+    options: WriteOptions,
+    batch: BatchId,
+    intent: Intent,
+    /// The record of an earlier write that ended.
+    stored: Option<(BatchRecord, Bytes)>,
+    /// The intent that lies in the catalog: of an attempt that was cut off, then ours.
+    intent_stored: Option<Bytes>,
+    /// Whether an earlier attempt was cut off and is taken over by this one.
+    resumes: bool,
+    /// Parts of earlier attempts: chunks that may exist.
+    old_parts: Vec<Part>,
+    parts: Vec<Part>,
+    content: Content,
+    rows_given: i64,
+    report: WriteReport,
+    ticks: Option<(i64, i64)>,
+    tiles: HashSet<Tile>,
+}
+
+impl<'a> Write<'a> {
+    async fn begin(dataset: &'a Dataset, frame: &'a Frame, options: WriteOptions) -> Result<Self> {
+        let stamp = clock::stamp_us();
+        let batch = options.batch.as_deref().map_or_else(|| clock::unique_batch(stamp), BatchId::of_key);
+        let attempt = clock::unique_batch(stamp).to_string();
+        let intent = Intent { key: options.batch.clone(), written_us: stamp, attempt };
+        let report = WriteReport { batch, stored: true, rows: 0, duplicates: 0, tiles: 0, chunks: 0, bytes: 0 };
+        let mut write = Self {
+            dataset,
+            frame,
+            options,
+            batch,
+            intent,
+            stored: None,
+            intent_stored: None,
+            resumes: false,
+            old_parts: Vec::new(),
+            parts: Vec::new(),
+            content: Content::default(),
+            rows_given: 0,
+            report,
+            ticks: None,
+            tiles: HashSet::new(),
+        };
+        if write.options.batch.is_some() {
+            write.look_back().await?;
+        }
+        Ok(write)
+    }
+
+    /// Learns what earlier writes of the batch left, and takes over from one that was cut off.
+    async fn look_back(&mut self) -> Result<()> {
+        let (store, name) = (self.dataset.store(), &self.frame.spec.name);
+        // The intent is read first: a write that ends in between is then found by its record.
+        let begun = catalog::get::<Intent>(store, &catalog::intent_key(name, self.batch)).await?;
+        self.stored = catalog::get::<BatchRecord>(store, &catalog::batch_key(name, self.batch)).await?;
+        if let Some((begun, bytes)) = begun {
+            self.intent_stored = Some(bytes);
+            // With the record's own stamp the write did end; only the intent's deletion is missing.
+            self.resumes = self.stored.as_ref().is_none_or(|(record, _)| record.written_us != begun.written_us);
+            if self.resumes {
+                self.intent.written_us = begun.written_us;
+                let before = self.intent_puts()?;
+                self.commit(Commit { before, ..Commit::default() }).await?;
+            }
+        }
+        if self.resumes || self.stored.is_some() && !self.compares_only() {
+            // From here on no earlier attempt can add parts.
+            self.old_parts = catalog::parts(store, &self.frame.spec, self.batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether rows are only compared with what is stored: the name is taken and must not be replaced.
+    fn compares_only(&self) -> bool {
+        let stored = self.stored.as_ref().is_some_and(|(record, _)| !record.removed);
+        stored && !self.resumes && !self.options.replace
+    }
+
+    /// Checks and files rows; `None` where they are only compared.
+    fn file(&mut self, rows: RecordBatch) -> Result<Option<Filed>> {
+        let filed = Filed::new(self.frame, rows, self.rows_given)?;
+        self.rows_given += filed.rows.num_rows() as i64;
+        filed.hashes.iter().for_each(|hash| self.content.add(*hash));
+        Ok((!self.compares_only() && filed.rows.num_rows() > 0).then_some(filed))
+    }
+
+    /// Encodes buffered rows, noting what they become.
+    fn encode(&mut self, buffer: Vec<Filed>) -> Result<Vec<Chunk>> {
+        if buffer.is_empty() {
+            return Ok(vec![]);
+        }
+        let filed = Filed::concat(self.frame, buffer)?;
+        let given = filed.rows.num_rows();
+        let filed = filed.sorted(self.frame)?;
+        self.report.duplicates += (given - filed.rows.num_rows()) as u64;
+        self.report.rows += filed.rows.num_rows() as u64;
+        let origin = Origin { batch: self.batch, written_us: self.intent.written_us };
+        let chunks = encode_tiles(self.frame, &filed, origin)?;
+        for tick in &filed.ticks {
+            let (first, last) = self.ticks.unwrap_or((*tick, *tick));
+            self.ticks = Some((first.min(*tick), last.max(*tick)));
+        }
+        self.tiles.extend(chunks.iter().map(|chunk| chunk.key.tile));
+        self.report.chunks += chunks.len() as u64;
+        self.report.bytes += chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
+        Ok(chunks)
+    }
+
+    /// Puts buffered rows before the batch ends.
+    async fn flush(&mut self, buffer: Vec<Filed>) -> Result<()> {
+        let chunks = self.encode(buffer)?;
+        for chunks in split(chunks) {
+            let mut before = self.intent_puts()?;
+            before.push(self.part(&chunks).put(&self.frame.spec.name, self.batch));
+            self.commit(Commit { before, put: chunks, ..Commit::default() }).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts what is left and ends the batch.
+    async fn finish(mut self, buffer: Vec<Filed>) -> Result<WriteReport> {
+        if self.same_as_stored() {
+            return Ok(self.already_stored());
+        }
+        if self.compares_only() {
+            return Err(self.differs());
+        }
+        let chunks = self.encode(buffer)?;
+        let mut steps = split(chunks);
+        let last = steps.pop().unwrap_or_default();
+        for chunks in steps {
+            let mut before = self.intent_puts()?;
+            before.push(self.part(&chunks).put(&self.frame.spec.name, self.batch));
+            self.commit(Commit { before, put: chunks, ..Commit::default() }).await?;
+        }
+        self.report.tiles = self.tiles.len() as u64;
+        self.end(last).await?;
+        Ok(self.report)
+    }
+
+    /// The last commit: remaining chunks, removal of what no longer belongs, the record.
+    async fn end(&mut self, chunks: Vec<Chunk>) -> Result<()> {
+        let spec = &self.frame.spec;
+        let mut before = self.intent_puts()?;
+        if !chunks.is_empty() {
+            before.push(self.part(&chunks).put(&spec.name, self.batch));
+        }
+        let live: HashSet<ChunkKey> = self.parts.iter().flat_map(|part| part.refs.iter().map(|r| r.key)).collect();
+        let stale: Vec<ChunkRef> =
+            self.old_parts.iter().flat_map(|part| &part.refs).filter(|r| !live.contains(&r.key)).copied().collect();
+        let remove = stale.iter().map(|r| r.key).collect();
+        let mut after = vec![self.record_put()?];
+        after.extend(self.old_parts.iter().map(|part| catalog::delete_part(&spec.name, self.batch, part.number)));
+        after.push(catalog::delete(catalog::intent_key(&spec.name, self.batch)));
+        if self.stored.is_some() && !stale.is_empty() {
+            // Rows of a replaced batch may have been consolidated with others: they are taken out of those chunks first.
+            self.commit(Commit { before, put: chunks, ..Commit::default() }).await?;
+            self.dataset.take_out(self.frame, self.batch, Some(self.intent.written_us), &stale).await?;
+            let before = self.intent_puts()?;
+            return self.commit(Commit { before, remove, after, ..Commit::default() }).await;
+        }
+        self.commit(Commit { before, put: chunks, remove, after, ..Commit::default() }).await
+    }
+
+    /// The conditions under which this write may go on: its intent, and at first what it found, still lie in the catalog.
+    fn intent_puts(&mut self) -> Result<Vec<RecordPut>> {
+        let name = &self.frame.spec.name;
+        let key = catalog::intent_key(name, self.batch);
+        let value = catalog::to_json(&key, &self.intent)?;
+        let found = self.intent_stored.replace(value.clone());
+        let first = found.as_ref() != Some(&value);
+        let mut puts = vec![catalog::put(key, value, found.map_or(Expect::Absent, Expect::Is))];
+        if let Some((_, bytes)) = self.stored.as_ref().filter(|_| first) {
+            puts.push(catalog::put(catalog::batch_key(name, self.batch), bytes.clone(), Expect::Is(bytes.clone())));
+        }
+        Ok(puts)
+    }
+
+    fn record_put(&self) -> Result<RecordPut> {
+        let key = catalog::batch_key(&self.frame.spec.name, self.batch);
+        let record = BatchRecord {
+            key: self.intent.key.clone(),
+            written_us: self.intent.written_us,
+            removed: false,
+            rows: self.report.rows,
+            tiles: self.report.tiles,
+            chunks: self.report.chunks,
+            bytes: self.report.bytes,
+            content: self.content.to_string(),
+            ticks: self.ticks,
+        };
+        let expect = self.stored.as_ref().map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes.clone()));
+        Ok(catalog::put(key.clone(), catalog::to_json(&key, &record)?, expect))
+    }
+
+    /// Numbers of parts go on from those of earlier attempts, whose lists of chunks are still needed.
+    fn part(&mut self, chunks: &[Chunk]) -> Part {
+        let number = self.old_parts.last().map_or(0, |part| part.number + 1) + self.parts.len() as u32;
+        let refs = chunks.iter().map(|chunk| ChunkRef { key: chunk.key, rows: chunk.rows }).collect();
+        let part = Part { number, refs };
+        self.parts.push(part.clone());
+        part
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<()> {
+        match self.dataset.commit(commit).await {
+            Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => Err(ArchiveError::BatchRace {
+                dataset: self.frame.spec.name.clone(),
+                key: self.options.batch.clone().unwrap_or_else(|| self.batch.to_string()),
+            }),
+            result => result,
+        }
+    }
+
+    fn same_as_stored(&self) -> bool {
+        let untouched = !self.resumes && self.parts.is_empty();
+        let same = |(record, _): &(BatchRecord, Bytes)| !record.removed && record.content == self.content.to_string();
+        untouched && self.stored.as_ref().is_some_and(same)
+    }
+
+    fn already_stored(self) -> WriteReport {
+        let Some((record, _)) = self.stored else { return self.report };
+        let (rows, tiles, chunks, bytes) = (record.rows, record.tiles, record.chunks, record.bytes);
+        let duplicates = self.rows_given as u64 - rows.min(self.rows_given as u64);
+        WriteReport { batch: self.batch, stored: false, rows, duplicates, tiles, chunks, bytes }
+    }
+
+    fn differs(self) -> ArchiveError {
+        let stored_rows = self.stored.as_ref().map_or(0, |(record, _)| record.rows);
+        ArchiveError::BatchDiffers {
+            dataset: self.frame.spec.name.clone(),
+            key: self.options.batch.unwrap_or_default(),
+            stored_rows,
+            given_rows: self.rows_given as u64,
+        }
+    }
+}
+
+/// Chunks in steps whose parts and commits stay within limits.
+fn split(mut chunks: Vec<Chunk>) -> Vec<Vec<Chunk>> {
+    let mut steps = Vec::new();
+    while chunks.len() > REFS_PER_PART_MAX {
+        let rest = chunks.split_off(REFS_PER_PART_MAX);
+        steps.push(std::mem::replace(&mut chunks, rest));
+    }
+    steps.push(chunks);
+    steps
+}
+
+/// Bytes that the rows themselves take, whatever else their buffers hold.
+pub(crate) fn bytes_of(rows: &RecordBatch) -> usize {
+    rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
+}
+
+/// Encodes sorted rows tile by tile, on all cores where there are many.
+fn encode_tiles(frame: &Frame, filed: &Filed, origin: Origin) -> Result<Vec<Chunk>> {
+    let ids = frame.ids.first().map(|id| filed.rows.column(*id));
+    let zones = zones(ids, frame, std::iter::repeat_n(origin, filed.rows.num_rows()))?;
+    let row_bytes = bytes_of(&filed.rows) / filed.rows.num_rows().max(1);
+    let encode = |range: Range<usize>| {
+        let rows = TileRows {
+            tile: filed.tiles[range.start],
+            rows: filed.rows.slice(range.start, range.len()),
+            ticks: &filed.ticks[range.clone()],
+            zones: &zones[range.clone()],
+            origins: &[origin],
+            row_origin: None,
+            ordinals: frame.ids.is_empty().then(|| &filed.ordinals[range.clone()]),
+            unique_ids: !frame.keeps_latest(),
+        };
+        let hashes = &filed.hashes[range];
+        let tile = rows.tile;
+        pack(frame, &rows, row_bytes, &|within| chunk_id(origin, tile, &hashes[within]))
+    };
+    let ranges = filed.tile_ranges();
+    let chunks: Result<Vec<Vec<Chunk>>> = if filed.rows.num_rows() < PARALLEL_ROWS {
+        ranges.into_iter().map(encode).collect()
+    } else {
+        ranges.into_par_iter().map(encode).collect()
+    };
+    Ok(chunks?.into_iter().flatten().collect())
+}
+
+/// The same rows of the same batch and stamp in the same tile always have the same id.
+fn chunk_id(origin: Origin, tile: Tile, hashes: &[u64]) -> ChunkId {
+    let mut content = Content::default();
+    hashes.iter().for_each(|hash| content.add(*hash));
+    let mut bytes = Vec::with_capacity(64);
+    bytes.extend_from_slice(&origin.batch.to_bytes());
+    bytes.extend_from_slice(&origin.written_us.to_be_bytes());
+    bytes.extend_from_slice(&tile.cell.0.to_be_bytes());
+    bytes.extend_from_slice(&tile.window.0.to_be_bytes());
+    bytes.extend_from_slice(&content.to_bytes());
+    bytes.extend_from_slice(&(hashes.len() as u32).to_be_bytes());
+    ChunkId(xxh3_128(&bytes))
+}
