@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 CHECK = Path(__file__).resolve().parent.parent / "scripts" / "check_layers.py"
-CRATES = ("types", "sky", "chunk", "store", "sqlite", "archive", "python")
+CRATES = ("types", "sky", "chunk", "store", "memory", "sqlite", "archive", "python")
 
 
 @pytest.fixture
@@ -57,6 +57,7 @@ def test_a_workspace_in_order_passes(workspace: Path) -> None:
     [
         ("sky", '[dependencies]\nchronotile-types = { path = "../types" }\n', "depends on chronotile-types"),
         ("store", '[dependencies]\nchronotile-chunk = { path = "../chunk" }\n', "depends on chronotile-chunk"),
+        ("store", '[dependencies]\nchronotile-memory = { path = "../memory" }\n', "depends on chronotile-memory"),
         ("sqlite", '[dev-dependencies]\nchronotile-chunk = { path = "../chunk" }\n', "depends on chronotile-chunk"),
         ("python", '[dependencies]\nchronotile-sqlite = { path = "../sqlite" }\n', "depends on chronotile-sqlite"),
         ("store", '[dependencies]\narrow-array = "59"\n', "depends on arrow-array"),
@@ -70,6 +71,11 @@ def test_a_dependency_against_the_order_is_seen(workspace: Path, crate: str, dep
     assert status == 1
     assert complaint in output
     assert output.endswith("layers: 1 breaches\n")
+
+
+def test_the_tests_of_store_may_use_the_memory_engine(workspace: Path) -> None:
+    use(workspace, "store", '[dev-dependencies]\nchronotile-memory = { path = "../memory" }\n')
+    assert check(workspace)[0] == 0
 
 
 def test_a_crate_without_a_layer_is_seen(workspace: Path) -> None:
