@@ -1,0 +1,385 @@
+//! Sky pixels and regions: `chronotile.sky`.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Float64Type;
+use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, UInt64Array};
+use arrow_schema::DataType;
+use chronotile_sky::{PixelRange, Pixelization, Region, Scheme, Shape, SkyError};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyFloat, PyInt, PyTuple};
+use pyo3_arrow::PyArray;
+use pyo3_arrow::input::AnyArray;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// Adds this file's class and functions to the extension module.
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<PyRegion>()?;
+    m.add_function(wrap_pyfunction!(pixel_index, m)?)?;
+    m.add_function(wrap_pyfunction!(pixel_range, m)?)?;
+    m.add_function(wrap_pyfunction!(pixel_center, m)?)?;
+    m.add_function(wrap_pyfunction!(pixel_vertices, m)?)?;
+    m.add_function(wrap_pyfunction!(pixel_area, m)?)?;
+    m.add_function(wrap_pyfunction!(region_contains, m)?)?;
+    m.add_function(wrap_pyfunction!(region_cover, m)?)?;
+    Ok(())
+}
+
+/// The exception for an error of the sky crate: the one place that decides its class.
+pub fn to_py(error: SkyError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// A scheme's name and a level as Python gives them. Negative levels get the same error as too deep ones.
+fn pixelization(scheme: &str, level: i64) -> PyResult<Pixelization> {
+    let scheme: Scheme = scheme.parse().map_err(to_py)?;
+    let Ok(level) = u32::try_from(level) else {
+        let message = format!("level {level} is out of range for {scheme}: use 0 to {}", scheme.level_max());
+        return Err(PyValueError::new_err(message));
+    };
+    Pixelization::new(scheme, level).map_err(to_py)
+}
+
+/// One number, or a column of them.
+enum Angles {
+    One(f64),
+    Many(Column),
+}
+
+/// Doubles that stay valid without the GIL.
+enum Column {
+    Arrow(Float64Array),
+    Copied(Vec<f64>),
+}
+
+impl Column {
+    fn as_slice(&self) -> &[f64] {
+        match self {
+            Column::Arrow(array) => array.values(),
+            Column::Copied(values) => values,
+        }
+    }
+}
+
+impl Angles {
+    /// From a number, an Arrow array or stream of arrays, a buffer of floats, or a sequence of numbers.
+    fn of(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = value.py();
+        // numpy.float64 is a float too, and would otherwise pass as a buffer.
+        if value.is_instance_of::<PyFloat>() || value.is_instance_of::<PyInt>() {
+            return Ok(Angles::One(value.extract()?));
+        }
+        if value.hasattr(intern!(py, "__arrow_c_array__"))? || value.hasattr(intern!(py, "__arrow_c_stream__"))? {
+            return Ok(Angles::Many(Column::Arrow(arrow_doubles(name, value)?)));
+        }
+        let copied = if let Ok(buffer) = PyBuffer::<f64>::get(value) {
+            one_dimension(name, buffer.dimensions())?;
+            buffer.to_vec(py)?
+        } else if let Ok(buffer) = PyBuffer::<f32>::get(value) {
+            one_dimension(name, buffer.dimensions())?;
+            buffer.to_vec(py)?.into_iter().map(f64::from).collect()
+        } else if let Ok(values) = value.extract::<Vec<f64>>() {
+            values
+        } else {
+            let kind = value.get_type().name()?;
+            return Err(PyTypeError::new_err(format!(
+                "{name} is a {kind}: give a number, an Arrow array, a one-dimensional float array, or a sequence of numbers"
+            )));
+        };
+        Ok(Angles::Many(Column::Copied(copied)))
+    }
+}
+
+fn one_dimension(name: &str, dimensions: usize) -> PyResult<()> {
+    if dimensions == 1 {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!("{name} has {dimensions} dimensions: give one")))
+}
+
+fn arrow_doubles(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Float64Array> {
+    let (chunks, field) = value.extract::<AnyArray>()?.into_chunked_array()?.into_inner();
+    let refuse = |error: arrow_schema::ArrowError| PyValueError::new_err(format!("{name}: {error}"));
+    let chunks: Vec<&dyn Array> = chunks.iter().map(AsRef::as_ref).collect();
+    let array: ArrayRef = if chunks.is_empty() {
+        arrow_array::new_empty_array(field.data_type())
+    } else {
+        arrow_select::concat::concat(&chunks).map_err(refuse)?
+    };
+    if !array.data_type().is_numeric() {
+        let message = format!("{name} is an Arrow array of {}: give numbers", array.data_type());
+        return Err(PyTypeError::new_err(message));
+    }
+    if array.logical_null_count() > 0 {
+        let row = (0..array.len()).find(|&row| array.is_null(row)).unwrap_or_default();
+        return Err(PyValueError::new_err(format!("{name} is null in row {row}: drop or fill nulls first")));
+    }
+    let array = arrow_cast::cast(&array, &DataType::Float64).map_err(refuse)?;
+    Ok(array.as_primitive::<Float64Type>().clone())
+}
+
+/// Both coordinates: two numbers, or two columns.
+enum Positions {
+    One(f64, f64),
+    Many(Column, Column),
+}
+
+impl Positions {
+    fn of(ra: &Bound<'_, PyAny>, dec: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match (Angles::of("ra", ra)?, Angles::of("dec", dec)?) {
+            (Angles::One(ra), Angles::One(dec)) => Ok(Positions::One(ra, dec)),
+            (Angles::Many(ra), Angles::Many(dec)) => Ok(Positions::Many(ra, dec)),
+            _ => Err(PyTypeError::new_err("ra and dec must both be numbers or both be arrays")),
+        }
+    }
+}
+
+fn array_object(py: Python<'_>, array: ArrayRef) -> PyResult<Bound<'_, PyAny>> {
+    Ok(PyArray::from_array_ref(array).into_pyobject(py)?.into_any())
+}
+
+/// Number of the pixel that holds each position.
+///
+/// Parameters
+/// ----------
+/// scheme : "mq3c", "q3c", "htm" or "healpix" (nested order, nside = 2**level)
+/// level : 0 to 30 for mq3c and q3c, to 24 for htm, to 29 for healpix; as in lsst.sphgeom
+/// ra, dec : degrees; two numbers, or two arrays of equal length n (Arrow, float64 or float32 buffers such as numpy's,
+///     sequences). ra may be any finite number, dec is -90 to 90.
+///
+/// Returns
+/// -------
+/// An int for two numbers, else an int64 array of length n with the Arrow PyCapsule interface and ``__array__``
+/// (uint64 for mq3c level 30, whose numbers need 64 bits).
+///
+/// The numbers equal those of lsst.sphgeom's pixelizations and of healpy.vec2pix.
+///
+/// Raises
+/// ------
+/// ValueError : an unknown scheme or level, a value that is no position (the message names the row), or arrays of
+///     different length.
+#[pyfunction]
+pub fn pixel_index<'py>(
+    py: Python<'py>,
+    scheme: &str,
+    level: i64,
+    ra: &Bound<'py, PyAny>,
+    dec: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let p = pixelization(scheme, level)?;
+    let (ra, dec) = match Positions::of(ra, dec)? {
+        Positions::One(ra, dec) => return Ok(p.index(ra, dec).map_err(to_py)?.into_pyobject(py)?.into_any()),
+        Positions::Many(ra, dec) => (ra, dec),
+    };
+    let array = py.detach(|| -> Result<ArrayRef, SkyError> {
+        let (ra, dec) = (ra.as_slice(), dec.as_slice());
+        if i64::try_from(p.index_range().last).is_ok() {
+            let mut out = vec![0; ra.len()];
+            p.index_many(ra, dec, &mut out)?;
+            Ok(Arc::new(Int64Array::from(out)))
+        } else {
+            let mut out = vec![0; ra.len()];
+            p.index_many_u64(ra, dec, &mut out)?;
+            Ok(Arc::new(UInt64Array::from(out)))
+        }
+    });
+    array_object(py, array.map_err(to_py)?)
+}
+
+/// First and one past the last pixel of the sky, as (int, int).
+#[pyfunction]
+pub fn pixel_range(scheme: &str, level: i64) -> PyResult<(u128, u128)> {
+    Ok(half_open(pixelization(scheme, level)?.index_range()))
+}
+
+/// A point well inside a pixel, as (ra, dec) in degrees. ValueError if there is no such pixel.
+#[pyfunction]
+pub fn pixel_center(scheme: &str, level: i64, index: u64) -> PyResult<(f64, f64)> {
+    pixelization(scheme, level)?.pixel_center(index).map_err(to_py)
+}
+
+/// The corners of a pixel, as a list of (ra, dec) in degrees, counter-clockwise seen from outside the sphere; three for
+/// htm, else four. ValueError if there is no such pixel.
+#[pyfunction]
+pub fn pixel_vertices(scheme: &str, level: i64, index: u64) -> PyResult<Vec<(f64, f64)>> {
+    pixelization(scheme, level)?.pixel_vertices(index).map_err(to_py)
+}
+
+/// The area of a pixel in steradians. ValueError if there is no such pixel.
+#[pyfunction]
+pub fn pixel_area(scheme: &str, level: i64, index: u64) -> PyResult<f64> {
+    pixelization(scheme, level)?.pixel_area(index).map_err(to_py)
+}
+
+/// Does a region hold each position? As ``region.contains(ra, dec)``.
+#[pyfunction]
+pub fn region_contains<'py>(
+    region: &Bound<'py, PyRegion>,
+    ra: &Bound<'py, PyAny>,
+    dec: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    region.get().contains(region.py(), ra, dec)
+}
+
+/// The pixels that may hold a point of a region. As ``region.cover(scheme, level, max_ranges)``.
+#[pyfunction]
+#[pyo3(signature = (region, scheme, level, max_ranges=None))]
+pub fn region_cover(
+    region: &Bound<'_, PyRegion>,
+    scheme: &str,
+    level: i64,
+    max_ranges: Option<usize>,
+) -> PyResult<Vec<(u128, u128)>> {
+    region.get().cover(region.py(), scheme, level, max_ranges)
+}
+
+/// The last MQ3C pixel of level 30 is 2^64 - 1; the number after it needs more than 64 bits.
+fn half_open(range: PixelRange) -> (u128, u128) {
+    (u128::from(range.first), u128::from(range.last) + 1)
+}
+
+/// A closed part of the sky: a circle, a box in ra and dec, or a convex polygon. Its boundary belongs to it.
+///
+/// Made by ``circle``, ``box`` or ``polygon``. Immutable, hashable, picklable; equal when described by equal numbers.
+#[pyclass(frozen, name = "Region", module = "chronotile._native")]
+#[derive(Debug, Clone, PartialEq)]
+pub struct PyRegion {
+    pub inner: Region,
+}
+
+impl PyRegion {
+    fn new(inner: Result<Region, SkyError>) -> PyResult<Self> {
+        inner.map(|inner| Self { inner }).map_err(to_py)
+    }
+}
+
+#[pymethods]
+impl PyRegion {
+    /// The points within `radius` (0 to 180) of (ra, dec), degrees.
+    #[staticmethod]
+    fn circle(ra: f64, dec: f64, radius: f64) -> PyResult<Self> {
+        Self::new(Region::circle(ra, dec, radius))
+    }
+
+    /// The points from `ra_min` eastwards to `ra_max` and from `dec_min` to `dec_max`, degrees. `ra_min` > `ra_max`
+    /// crosses ra 0; a difference of 360 or more is the full circle.
+    #[staticmethod]
+    fn r#box(ra_min: f64, ra_max: f64, dec_min: f64, dec_max: f64) -> PyResult<Self> {
+        Self::new(Region::lonlat_box(ra_min, ra_max, dec_min, dec_max))
+    }
+
+    /// The convex polygon with the given vertices, a sequence of (ra, dec) in degrees or an array of shape (n, 2), in
+    /// either direction. Its edges are great circles. ValueError if it is not convex or larger than a hemisphere.
+    #[staticmethod]
+    fn polygon(vertices: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut points = Vec::new();
+        for vertex in vertices.try_iter()? {
+            let numbers = vertex?.try_iter()?.map(|n| n?.extract::<f64>()).collect::<PyResult<Vec<_>>>()?;
+            let [ra, dec] = numbers[..] else {
+                let message =
+                    format!("vertex {} has {} numbers: give (ra, dec) in degrees", points.len(), numbers.len());
+                return Err(PyValueError::new_err(message));
+            };
+            points.push((ra, dec));
+        }
+        Self::new(Region::polygon(&points))
+    }
+
+    /// Is each position in the region? A bool for two numbers, else a boolean array with the Arrow PyCapsule interface
+    /// and ``__array__``. Degrees; arrays as for ``pixel_index``. ValueError names the row of a value that is no position.
+    fn contains<'py>(
+        &self,
+        py: Python<'py>,
+        ra: &Bound<'py, PyAny>,
+        dec: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (ra, dec) = match Positions::of(ra, dec)? {
+            Positions::One(ra, dec) => {
+                // One road for both forms, so that both refuse what is no position.
+                let held = self.inner.contains_many(&[ra], &[dec]).map_err(to_py)?;
+                return Ok(held[0].into_pyobject(py)?.to_owned().into_any());
+            }
+            Positions::Many(ra, dec) => (ra, dec),
+        };
+        let held = py.detach(|| self.inner.contains_many(ra.as_slice(), dec.as_slice())).map_err(to_py)?;
+        array_object(py, Arc::new(BooleanArray::from(held)))
+    }
+
+    /// The pixels that may hold a point of the region: a sorted list of half-open ranges (first, end). No pixel that
+    /// holds a point of the region is missing. With `max_ranges`, at most that many ranges, which list more pixels.
+    /// ValueError if more than 4,000,000 ranges are needed.
+    #[pyo3(signature = (scheme, level, max_ranges=None))]
+    fn cover(
+        &self,
+        py: Python<'_>,
+        scheme: &str,
+        level: i64,
+        max_ranges: Option<usize>,
+    ) -> PyResult<Vec<(u128, u128)>> {
+        let p = pixelization(scheme, level)?;
+        let ranges = match max_ranges {
+            Some(0) => return Err(PyValueError::new_err("max_ranges is 0: a cover needs at least one range")),
+            Some(limit) => py.detach(|| self.inner.cover_limited(&p, limit)),
+            None => py.detach(|| self.inner.cover(&p)).map_err(to_py)?,
+        };
+        Ok(ranges.into_iter().map(half_open).collect())
+    }
+
+    /// A circle that holds the region.
+    fn bounding_cap(&self) -> Self {
+        Self { inner: self.inner.bounding_cap() }
+    }
+
+    /// Area in steradians.
+    #[getter]
+    fn area(&self) -> f64 {
+        self.inner.area_sr()
+    }
+
+    /// "circle", "box" or "polygon".
+    #[getter]
+    fn kind(&self) -> PyResult<&'static str> {
+        match self.inner.shape() {
+            Shape::Circle { .. } => Ok("circle"),
+            Shape::Box { .. } => Ok("box"),
+            Shape::Polygon { .. } => Ok("polygon"),
+            other => Err(unknown_shape(other)),
+        }
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        // Zeros of either sign are equal but print differently.
+        self.inner.to_string().replace("-0.0", "0.0").hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Region.{}", self.inner)
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let py = slf.py();
+        let arguments = match slf.get().inner.shape() {
+            Shape::Circle { ra, dec, radius_deg } => (*ra, *dec, *radius_deg).into_pyobject(py)?,
+            Shape::Box { ra_min, ra_max, dec_min, dec_max } => {
+                (*ra_min, *ra_max, *dec_min, *dec_max).into_pyobject(py)?
+            }
+            Shape::Polygon { vertices } => (vertices.clone(),).into_pyobject(py)?,
+            other => return Err(unknown_shape(other)),
+        };
+        Ok((slf.get_type().getattr(slf.get().kind()?)?, arguments))
+    }
+}
+
+/// The enum may grow in the crate below; a shape that this file does not know is an error, not a guess.
+fn unknown_shape(shape: &Shape) -> PyErr {
+    PyTypeError::new_err(format!("a region of this shape cannot be described in Python: {shape:?}"))
+}
