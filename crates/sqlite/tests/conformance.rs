@@ -1,4 +1,5 @@
 //! The SQLite engine keeps the contract of [`Store`].
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 use std::sync::Arc;
 

@@ -2,6 +2,8 @@
 //!
 //! An engine's tests call [`run`] with a factory of fresh, empty stores and [`model`] with a seed of their own. A claim
 //! that fails panics; its name is printed before it starts.
+// These are tests, though a library in form: a panic is their way to fail.
+#![allow(clippy::unwrap_used)]
 
 mod chunks;
 mod concurrency;
