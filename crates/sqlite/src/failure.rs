@@ -53,3 +53,40 @@ fn reason(error: &rusqlite::Error) -> String {
 pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chronotile_store::Outcome;
+    use rusqlite::ffi;
+
+    fn outcome_of(code: i32, phase: Phase) -> StoreError {
+        let failure = rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some("disk trouble".to_owned()));
+        store_error(Path::new("/data/survey.db"), phase, 7, failure)
+    }
+
+    #[test]
+    fn a_commit_that_failed_on_the_disk_is_unknown_and_any_other_write_is_not() {
+        for code in [ffi::SQLITE_IOERR, ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE] {
+            assert_eq!(outcome_of(code, Phase::Commit).outcome(), Outcome::Unknown, "{code}");
+            assert_eq!(outcome_of(code, Phase::Before).outcome(), Outcome::Refused, "{code}");
+        }
+    }
+
+    #[test]
+    fn each_failure_has_its_error_and_names_the_archive() {
+        let is = |code, expected: fn(&StoreError) -> bool| {
+            let error = outcome_of(code, Phase::Before);
+            assert!(expected(&error) && error.to_string().contains("/data/survey.db"), "{error}");
+        };
+        is(ffi::SQLITE_FULL, |error| matches!(error, StoreError::Full { .. }));
+        is(ffi::SQLITE_IOERR_SHMSIZE, |error| matches!(error, StoreError::Full { .. }));
+        is(ffi::SQLITE_BUSY, |error| matches!(error, StoreError::Busy { waited_s: 7, .. }));
+        is(ffi::SQLITE_BUSY_RECOVERY, |error| matches!(error, StoreError::Busy { .. }));
+        is(ffi::SQLITE_READONLY, |error| matches!(error, StoreError::ReadOnly { .. }));
+        is(ffi::SQLITE_READONLY_DIRECTORY, |error| matches!(error, StoreError::ReadOnly { .. }));
+        is(ffi::SQLITE_CANTOPEN, |error| matches!(error, StoreError::ReadOnly { .. }));
+        is(ffi::SQLITE_CORRUPT, |error| matches!(error, StoreError::Corrupt { .. }));
+        is(ffi::SQLITE_NOTADB, |error| matches!(error, StoreError::Corrupt { .. }));
+    }
+}
