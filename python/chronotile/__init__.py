@@ -1,5 +1,105 @@
-"""An archive for time-ordered records that are read back by place and period."""
+"""An archive for time-ordered records that are read back by place and period.
 
+>>> import chronotile as ct
+>>> archive = ct.open("memory:")
+>>> ds = archive.create(
+...     "detections",
+...     schema={"candid": "int64", "jd": "float64", "ra": "float64", "dec": "float64"},
+...     cell=ct.sky("ra", "dec", scheme="mq3c", level=10),
+...     time="jd",
+...     id=["candid"],
+... )
+>>> report = ds.write({"candid": [1], "jd": [2461041.7], "ra": [150.1], "dec": [2.2]}, batch="visit-17")
+>>> ds.count(region=ct.circle(150.1, 2.2, 0.1), start="2025-12-01", end="2026-03-01")
+1
+"""
+
+from chronotile import sky as _sky_module  # noqa: F401  (first, so that the function below keeps the name)
 from chronotile._native import __version__
+from chronotile.archive import Archive, open  # noqa: A004
+from chronotile.cells import BunchCell, CellRule, HashCell, KeyCell, SingleCell, SkyCell, bunch, hash, key, single, sky  # noqa: A004
+from chronotile.dataset import Dataset
+from chronotile.errors import (
+    ArchiveNotFoundError,
+    BatchConflictError,
+    BatchNotFoundError,
+    BusyError,
+    ChronotileError,
+    ClosedError,
+    DamagedChunkError,
+    DamagedError,
+    DataFileError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    NotAnArchiveError,
+    OutcomeUnknownError,
+    ReadOnlyError,
+    StorageFullError,
+)
+from chronotile.reports import (
+    BatchInfo,
+    ConsolidateReport,
+    Damage,
+    DatasetInfo,
+    SliceInfo,
+    Spread,
+    Tile,
+    VerifyReport,
+    WriteReport,
+)
+from chronotile.result import ReadResult
+from chronotile.sky import Region, box, circle, polygon
+from chronotile.times import TimeAxis, jd, mjd, timestamp
 
-__all__ = ["__version__"]
+__all__ = [
+    "Archive",
+    "ArchiveNotFoundError",
+    "BatchConflictError",
+    "BatchInfo",
+    "BatchNotFoundError",
+    "BunchCell",
+    "BusyError",
+    "CellRule",
+    "ChronotileError",
+    "ClosedError",
+    "ConsolidateReport",
+    "Damage",
+    "DamagedChunkError",
+    "DamagedError",
+    "DataFileError",
+    "Dataset",
+    "DatasetExistsError",
+    "DatasetInfo",
+    "DatasetNotFoundError",
+    "HashCell",
+    "InvalidInputError",
+    "KeyCell",
+    "NotAnArchiveError",
+    "OutcomeUnknownError",
+    "ReadOnlyError",
+    "ReadResult",
+    "Region",
+    "SingleCell",
+    "SkyCell",
+    "SliceInfo",
+    "Spread",
+    "StorageFullError",
+    "Tile",
+    "TimeAxis",
+    "VerifyReport",
+    "WriteReport",
+    "__version__",
+    "box",
+    "bunch",
+    "circle",
+    "hash",
+    "jd",
+    "key",
+    "mjd",
+    "open",
+    "polygon",
+    "single",
+    "sky",
+    "timestamp",
+]

@@ -1,0 +1,301 @@
+//! Archives and datasets, one method each for what the archive crate does.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use chronotile_archive::{
+    AddedColumn, Archive as Inner, ConsolidateOptions, Dataset as InnerDataset, OpenOptions, RetireLimit, WriteOptions,
+};
+use chronotile_types::{CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SpecError, TimeError, TimeSpec};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrow::{Array, Schema};
+use crate::errors::{Fault, archive_error, invalid};
+use crate::reports;
+use crate::request::{Moment, Request};
+use crate::result::ReadResult;
+use crate::runtime::{runtime, wait};
+use crate::source;
+
+/// Datasets under one URL.
+#[pyclass(frozen, module = "chronotile._native")]
+pub struct Archive {
+    /// None once closed.
+    inner: Arc<RwLock<Option<Inner>>>,
+}
+
+/// One dataset; refuses work once its archive is closed.
+#[pyclass(frozen, module = "chronotile._native")]
+pub struct Dataset {
+    inner: InnerDataset,
+    archive: Arc<RwLock<Option<Inner>>>,
+}
+
+fn open_inner(archive: &RwLock<Option<Inner>>) -> PyResult<Inner> {
+    runtime()?;
+    let inner = archive.read().unwrap_or_else(PoisonError::into_inner).clone();
+    inner.ok_or_else(|| Fault::new("ClosedError", "closed", "the archive is closed: open it again").raise())
+}
+
+#[pymethods]
+impl Archive {
+    #[staticmethod]
+    fn open(py: Python<'_>, url: &str, create: bool, read_only: bool, timeout_s: u64) -> PyResult<Self> {
+        let options = OpenOptions { create, read_only, timeout_s };
+        let inner = wait(py, Inner::open(url, &options))?;
+        Ok(Self { inner: Arc::new(RwLock::new(Some(inner))) })
+    }
+
+    /// Name of the engine.
+    #[getter]
+    fn engine(&self) -> PyResult<&'static str> {
+        Ok(open_inner(&self.inner)?.engine())
+    }
+
+    /// Lets the engine go; everything taken from this archive refuses work from now on.
+    fn close(&self, py: Python<'_>) {
+        let inner = self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
+        // An engine may have files to close.
+        py.detach(|| drop(inner));
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    #[pyo3(signature = (
+        name, schema, *, cell, time, window, windows_per_slice, id, merge, version, retention, exist_ok
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "the parts of a dataset's definition")]
+    fn create(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        schema: PyRef<'_, Schema>,
+        cell: &str,
+        time: (String, String, String),
+        window: &str,
+        windows_per_slice: u32,
+        id: Vec<String>,
+        merge: &str,
+        version: Option<String>,
+        retention: Option<&str>,
+        exist_ok: bool,
+    ) -> PyResult<Dataset> {
+        let archive = open_inner(&self.inner)?;
+        let spec = DatasetSpec {
+            name: DatasetName::new(name).map_err(|error| bad_spec(error.into()))?,
+            schema: schema.inner.clone(),
+            schema_versions: vec![],
+            cell: cell_rule(cell)?,
+            time: TimeSpec {
+                column: time.0,
+                format: time.1.parse().map_err(bad_time)?,
+                scale: time.2.parse().map_err(bad_time)?,
+            },
+            window: window.parse().map_err(bad_time)?,
+            windows_per_slice,
+            id,
+            merge: merge_rule(merge, version)?,
+            retention: retention.map(str::parse).transpose().map_err(bad_time)?,
+        };
+        let inner = wait(py, archive.create(spec, exist_ok))?;
+        Ok(Dataset { inner, archive: self.inner.clone() })
+    }
+
+    fn dataset(&self, py: Python<'_>, name: &str) -> PyResult<Dataset> {
+        let archive = open_inner(&self.inner)?;
+        let inner = wait(py, archive.dataset(name))?;
+        Ok(Dataset { inner, archive: self.inner.clone() })
+    }
+
+    /// Names of all datasets, sorted.
+    fn datasets(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let archive = open_inner(&self.inner)?;
+        let specs = wait(py, archive.datasets())?;
+        Ok(specs.iter().map(|spec| spec.name.to_string()).collect())
+    }
+}
+
+fn bad_spec(error: SpecError) -> PyErr {
+    archive_error(error.into())
+}
+
+fn bad_time(error: TimeError) -> PyErr {
+    archive_error(error.into())
+}
+
+fn cell_rule(json: &str) -> PyResult<CellRule> {
+    serde_json::from_str(json).map_err(|error| invalid("invalid-definition", format!("the cell rule is not usable: {error}")))
+}
+
+fn merge_rule(merge: &str, version: Option<String>) -> PyResult<MergeRule> {
+    match (merge, version) {
+        ("append", None) => Ok(MergeRule::Append),
+        ("latest", version) => Ok(MergeRule::Latest { version }),
+        ("append", Some(column)) => {
+            let message = format!("version column {column:?} has no meaning with merge \"append\": use merge=\"latest\"");
+            Err(invalid("invalid-definition", message))
+        }
+        (other, _) => {
+            Err(invalid("invalid-definition", format!("{other:?} is no merge rule: use \"append\" or \"latest\"")))
+        }
+    }
+}
+
+/// A progress callback `(done, total)` of Python. What it raises ends nothing: it is shown as unraisable.
+fn reporter(callback: Option<Py<PyAny>>) -> impl Fn(u64, u64) + Send + Sync {
+    move |done, total| {
+        if let Some(callback) = &callback {
+            Python::attach(|py| {
+                if let Err(error) = callback.call1(py, (done, total)) {
+                    error.write_unraisable(py, Some(callback.bind(py)));
+                }
+            });
+        }
+    }
+}
+
+impl Dataset {
+    fn open(&self) -> PyResult<&InnerDataset> {
+        open_inner(&self.archive)?;
+        Ok(&self.inner)
+    }
+}
+
+#[pymethods]
+impl Dataset {
+    /// The definition, its schema apart, as JSON text.
+    fn definition(&self) -> PyResult<String> {
+        let spec = self.inner.spec();
+        let mut value = serde_json::to_value(spec.as_ref())
+            .map_err(|error| invalid("invalid-definition", format!("the definition cannot be shown: {error}")))?;
+        if let Some(object) = value.as_object_mut() {
+            object.remove("schema");
+        }
+        Ok(value.to_string())
+    }
+
+    fn schema(&self) -> Schema {
+        Schema { inner: self.inner.spec().schema.clone() }
+    }
+
+    /// Adds columns; `defaults` holds one value, or None, for each.
+    fn add_columns(
+        &self,
+        py: Python<'_>,
+        columns: PyRef<'_, Schema>,
+        defaults: Vec<Option<PyRef<'_, Array>>>,
+    ) -> PyResult<()> {
+        let dataset = self.open()?;
+        let added = columns.inner.fields().iter().zip(&defaults).map(|(field, default)| AddedColumn {
+            field: field.as_ref().clone(),
+            default: default.as_ref().map(|array| array.inner.clone()),
+        });
+        wait(py, dataset.add_columns(added.collect()))
+    }
+
+    fn set_retention(&self, py: Python<'_>, retention: Option<&str>) -> PyResult<()> {
+        let retention = retention.map(str::parse::<Duration>).transpose().map_err(bad_time)?;
+        wait(py, self.open()?.set_retention(retention))
+    }
+
+    /// Writes a table, a stream, or what an iterator yields, as one batch.
+    #[pyo3(signature = (rows, batch, replace, buffer_bytes=None))]
+    fn write<'py>(
+        &self,
+        py: Python<'py>,
+        rows: &Bound<'py, PyAny>,
+        batch: Option<String>,
+        replace: bool,
+        buffer_bytes: Option<usize>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let dataset = self.open()?;
+        let mut options = WriteOptions { batch, replace, ..WriteOptions::default() };
+        if let Some(bytes) = buffer_bytes {
+            options.buffer_bytes = bytes;
+        }
+        let rows = source::open(rows)?;
+        let report = wait(py, dataset.write(rows, options))?;
+        reports::write_report(py, &report)
+    }
+
+    fn batches<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let infos = wait(py, self.open()?.batches())?;
+        infos.iter().map(|info| reports::batch_info(py, info)).collect()
+    }
+
+    fn batch<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let info = wait(py, self.open()?.batch(key))?;
+        info.map(|info| reports::batch_info(py, &info)).transpose()
+    }
+
+    fn remove_batch(&self, py: Python<'_>, key: &str) -> PyResult<u64> {
+        wait(py, self.open()?.remove_batch(key))
+    }
+
+    fn read(&self, py: Python<'_>, request: PyRef<'_, Request>) -> PyResult<ReadResult> {
+        let stream = wait(py, self.open()?.read(request.inner.clone()))?;
+        Ok(ReadResult::new(stream))
+    }
+
+    fn latest(
+        &self,
+        py: Python<'_>,
+        request: PyRef<'_, Request>,
+        by: Option<Vec<String>>,
+    ) -> PyResult<ReadResult> {
+        let stream = wait(py, self.open()?.latest(request.inner.clone(), by))?;
+        Ok(ReadResult::new(stream))
+    }
+
+    fn count(&self, py: Python<'_>, request: PyRef<'_, Request>) -> PyResult<u64> {
+        wait(py, self.open()?.count(request.inner.clone()))
+    }
+
+    fn consolidate<'py>(
+        &self,
+        py: Python<'py>,
+        before: Option<Moment>,
+        chunks_min: Option<u64>,
+        dry_run: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let dataset = self.open()?;
+        let before = before.map(Moment::instant).transpose()?;
+        let options = ConsolidateOptions { chunks_min, before, dry_run };
+        let report_progress = reporter(progress);
+        let report = wait(py, dataset.consolidate(options, Some(&report_progress)))?;
+        reports::consolidate_report(py, &report)
+    }
+
+    /// Drops slices before a moment, older than a duration, or past the dataset's retention where both are None.
+    fn retire<'py>(
+        &self,
+        py: Python<'py>,
+        before: Option<Moment>,
+        older_than: Option<&str>,
+        dry_run: bool,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let limit = match (before, older_than) {
+            (Some(before), _) => RetireLimit::Before(before.instant()?),
+            (None, Some(age)) => RetireLimit::OlderThan(age.parse().map_err(bad_time)?),
+            (None, None) => RetireLimit::Retention,
+        };
+        let slices = wait(py, self.open()?.retire(limit, dry_run))?;
+        reports::slices(py, &slices)
+    }
+
+    fn verify<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
+        let dataset = self.open()?;
+        let report_progress = reporter(progress);
+        let report = wait(py, dataset.verify(Some(&report_progress)))?;
+        reports::verify_report(py, &report)
+    }
+
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let info = wait(py, self.open()?.info())?;
+        reports::dataset_info(py, &info)
+    }
+}

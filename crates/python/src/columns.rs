@@ -1,0 +1,158 @@
+//! Columns from Python lists and from memory that Python objects share (numpy arrays), for users without pyarrow.
+
+use std::sync::Arc;
+
+use arrow_array::types::*;
+use arrow_array::{
+    Array as _, ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, Float64Array, Int64Array, PrimitiveArray,
+    StringArray, UInt64Array, new_null_array,
+};
+use arrow_buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::DataType;
+use pyo3::buffer::{Element, PyBuffer};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString};
+
+use crate::arrow::Array;
+use crate::errors::{arrow_error, invalid, io_error};
+
+/// A column of a list of None, bool, int, float, str or bytes, of the type given as text, or of the natural type of the values.
+///
+/// Python has already replaced times by whole numbers of the unit of `type`.
+#[pyfunction]
+#[pyo3(signature = (values, r#type=None))]
+pub fn column_of_list(values: &Bound<'_, PyList>, r#type: Option<&str>) -> PyResult<Array> {
+    let wanted = r#type.map(chronotile_io::parse_type).transpose().map_err(io_error)?;
+    let natural = natural_column(values, wanted.as_ref())?;
+    let inner = match wanted {
+        Some(wanted) => convert(natural, &wanted)?,
+        None => natural,
+    };
+    Ok(Array { inner })
+}
+
+fn natural_column(values: &Bound<'_, PyList>, wanted: Option<&DataType>) -> PyResult<ArrayRef> {
+    let Some(first) = values.iter().find(|value| !value.is_none()) else {
+        return Ok(new_null_array(wanted.unwrap_or(&DataType::Null), values.len()));
+    };
+    if first.is_instance_of::<PyBool>() {
+        return Ok(Arc::new(BooleanArray::from(extract::<bool>(values)?)));
+    }
+    if first.is_instance_of::<PyString>() {
+        return Ok(Arc::new(StringArray::from(extract::<String>(values)?)));
+    }
+    if first.is_instance_of::<PyBytes>() {
+        let bytes = extract::<Vec<u8>>(values)?;
+        return Ok(Arc::new(BinaryArray::from_iter(bytes)));
+    }
+    let floats = values.iter().any(|value| value.is_instance_of::<PyFloat>());
+    if floats || wanted.is_some_and(DataType::is_floating) {
+        return Ok(Arc::new(Float64Array::from(extract::<f64>(values)?)));
+    }
+    if first.is_instance_of::<PyInt>() {
+        if let Ok(signed) = extract::<i64>(values) {
+            return Ok(Arc::new(Int64Array::from(signed)));
+        }
+        return Ok(Arc::new(UInt64Array::from(extract::<u64>(values)?)));
+    }
+    let kind = first.get_type().name()?.to_string();
+    Err(invalid("invalid-rows", format!("values of type {kind} make no column: give numbers, text, bytes or an Arrow array")))
+}
+
+fn extract<'py, T: for<'a> FromPyObject<'a, 'py>>(values: &Bound<'py, PyList>) -> PyResult<Vec<Option<T>>> {
+    let one = |(index, value): (usize, Bound<'py, PyAny>)| {
+        if value.is_none() {
+            return Ok(None);
+        }
+        value.extract::<T>().map(Some).map_err(|_| {
+            let shown = value.repr().map_or_else(|_| "a value".to_owned(), |text| text.to_string());
+            invalid("invalid-rows", format!("value {index} of the list, {shown}, does not fit the values before it"))
+        })
+    };
+    values.iter().enumerate().map(one).collect()
+}
+
+fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
+    if array.data_type() == wanted {
+        return Ok(array);
+    }
+    let refuse = |why: String| invalid("invalid-rows", format!("{} values do not fit {wanted}: {why}", array.data_type()));
+    let whole = wanted.is_integer() || wanted.is_temporal();
+    if whole && array.data_type().is_floating() {
+        return Err(refuse("they are no whole numbers".to_owned()));
+    }
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    if wanted.is_temporal() && array.data_type().is_integer() {
+        // Whole numbers are counts of the type's own unit, which a cast through its storage type keeps.
+        let storage = if wanted.primitive_width() == Some(4) { DataType::Int32 } else { DataType::Int64 };
+        let counts = cast_with_options(&array, &storage, &options).map_err(|e| refuse(e.to_string()))?;
+        return cast_with_options(&counts, wanted, &options).map_err(|e| refuse(e.to_string()));
+    }
+    cast_with_options(&array, wanted, &options).map_err(|e| refuse(e.to_string()))
+}
+
+/// A column of memory shared through the buffer protocol (a one-dimensional array of numbers in machine byte order). `dtype`
+/// names the numbers (`float64`, `bool`); `type` an Arrow type of the same width to read them as (a timestamp for int64);
+/// values where `nulls`, bytes of 0 and 1, is set are null.
+#[pyfunction]
+#[pyo3(signature = (values, dtype, r#type=None, nulls=None))]
+pub fn column_of_buffer(
+    py: Python<'_>,
+    values: &Bound<'_, PyAny>,
+    dtype: &str,
+    r#type: Option<&str>,
+    nulls: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Array> {
+    let nulls = match nulls {
+        Some(nulls) => Some(NullBuffer::new(BooleanBuffer::from_iter(copied::<u8>(py, nulls)?.iter().map(|b| *b == 0)))),
+        None => None,
+    };
+    macro_rules! numbers {
+        ($t:ty) => {
+            primitive::<$t>(py, values, nulls)?
+        };
+    }
+    let array: ArrayRef = match dtype {
+        "bool" => Arc::new(BooleanArray::new(
+            BooleanBuffer::from_iter(copied::<u8>(py, values)?.iter().map(|b| *b != 0)),
+            nulls,
+        )),
+        "int8" => numbers!(Int8Type),
+        "int16" => numbers!(Int16Type),
+        "int32" => numbers!(Int32Type),
+        "int64" => numbers!(Int64Type),
+        "uint8" => numbers!(UInt8Type),
+        "uint16" => numbers!(UInt16Type),
+        "uint32" => numbers!(UInt32Type),
+        "uint64" => numbers!(UInt64Type),
+        "float32" => numbers!(Float32Type),
+        "float64" => numbers!(Float64Type),
+        other => return Err(invalid("invalid-rows", format!("arrays of {other} make no column: convert them first"))),
+    };
+    let Some(wanted) = r#type else { return Ok(Array { inner: array }) };
+    let wanted = chronotile_io::parse_type(wanted).map_err(io_error)?;
+    let inner = cast_with_options(&array, &wanted, &CastOptions { safe: false, ..CastOptions::default() });
+    inner.map(|inner| Array { inner }).map_err(arrow_error)
+}
+
+fn primitive<T: ArrowPrimitiveType>(
+    py: Python<'_>,
+    values: &Bound<'_, PyAny>,
+    nulls: Option<NullBuffer>,
+) -> PyResult<ArrayRef>
+where
+    T::Native: Element,
+{
+    let values = ScalarBuffer::from(copied::<T::Native>(py, values)?);
+    PrimitiveArray::<T>::try_new(values, nulls).map(|array| Arc::new(array) as ArrayRef).map_err(arrow_error)
+}
+
+fn copied<T: Element>(py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
+    let buffer = PyBuffer::<T>::get(values)?;
+    if buffer.dimensions() != 1 {
+        let message = format!("an array of {} dimensions makes no column: give one dimension", buffer.dimensions());
+        return Err(invalid("invalid-rows", message));
+    }
+    buffer.to_vec(py)
+}

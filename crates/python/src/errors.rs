@@ -1,0 +1,195 @@
+//! From Rust errors to the exception classes of `chronotile.errors`.
+
+use arrow_schema::ArrowError;
+use chronotile_archive::ArchiveError;
+use chronotile_io::IoError;
+use chronotile_store::{Outcome, StoreError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// An exception before it is raised: its class in `chronotile.errors`, its stable `kind`, its text, and attributes.
+pub struct Fault {
+    class: &'static str,
+    kind: &'static str,
+    message: String,
+    details: Vec<(&'static str, Detail)>,
+}
+
+enum Detail {
+    Text(String),
+    Number(i64),
+}
+
+impl Fault {
+    pub fn new(class: &'static str, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { class, kind, message: message.into(), details: vec![] }
+    }
+
+    fn text(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.details.push((name, Detail::Text(value.to_string())));
+        self
+    }
+
+    fn number(mut self, name: &'static str, value: impl Into<i64>) -> Self {
+        self.details.push((name, Detail::Number(value.into())));
+        self
+    }
+
+    /// The exception; if the class cannot be imported, the reason of that.
+    pub fn raise(self) -> PyErr {
+        Python::attach(|py| match self.instance(py) {
+            Ok(exception) => PyErr::from_value(exception),
+            Err(error) => error,
+        })
+    }
+
+    fn instance(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        let details = PyDict::new(py);
+        details.set_item("kind", self.kind)?;
+        for (name, value) in self.details {
+            match value {
+                Detail::Text(text) => details.set_item(name, text)?,
+                Detail::Number(number) => details.set_item(name, number)?,
+            }
+        }
+        py.import("chronotile.errors")?.getattr(self.class)?.call((self.message,), Some(&details))
+    }
+}
+
+/// An argument that cannot be used.
+pub fn invalid(kind: &'static str, message: impl Into<String>) -> PyErr {
+    Fault::new("InvalidInputError", kind, message).raise()
+}
+
+/// The exception for an error of the archive: the only place that decides which class and kind it gets.
+pub fn archive_error(error: ArchiveError) -> PyErr {
+    use ArchiveError as A;
+    let error = match error {
+        A::Source(error) => return source_error(error),
+        A::Store(error) => return store_fault(error).raise(),
+        other => other,
+    };
+    let message = error.to_string();
+    let invalid = |kind| Fault::new("InvalidInputError", kind, message.clone());
+    match &error {
+        A::Spec(_) => invalid("invalid-definition"),
+        A::Time(_) => invalid("invalid-time"),
+        A::Sky(_) => invalid("invalid-sky"),
+        A::Url { .. } => invalid("invalid-url"),
+        A::Request { dataset, .. } => invalid("invalid-request").text("dataset", dataset),
+        A::Immutable { dataset, .. } => invalid("immutable").text("dataset", dataset),
+        A::Input { dataset, column, .. } => invalid("invalid-rows").text("dataset", dataset).text("column", column),
+        A::Row { dataset, column, row, .. } => invalid("invalid-rows")
+            .text("dataset", dataset)
+            .text("column", column)
+            .number("row", i64::try_from(*row).unwrap_or(i64::MAX)),
+        A::Encode { dataset, .. } => invalid("invalid-rows").text("dataset", dataset),
+        A::DatasetNotFound { name, .. } => {
+            Fault::new("DatasetNotFoundError", "dataset-not-found", message).text("dataset", name)
+        }
+        A::DatasetExists { name, .. } => {
+            Fault::new("DatasetExistsError", "dataset-exists", message).text("dataset", name)
+        }
+        A::BatchNotFound { dataset, key } => {
+            Fault::new("BatchNotFoundError", "batch-not-found", message).text("dataset", dataset).text("batch", key)
+        }
+        A::BatchDiffers { dataset, key, .. } => {
+            Fault::new("BatchConflictError", "batch-differs", message).text("dataset", dataset).text("batch", key)
+        }
+        A::BatchRace { dataset, key } => {
+            Fault::new("BatchConflictError", "batch-race", message).text("dataset", dataset).text("batch", key)
+        }
+        A::Damaged { dataset, tile, chunk, .. } => Fault::new("DamagedChunkError", "damaged-chunk", message)
+            .text("dataset", dataset)
+            .number("cell", tile.cell.0)
+            .number("window", tile.window.0)
+            .text("chunk", chunk),
+        A::Catalog { .. } => Fault::new("DamagedError", "damaged-catalog", message),
+        A::Cancelled => Fault::new("OutcomeUnknownError", "cancelled", message),
+        A::Compute { dataset, .. } => Fault::new("ChronotileError", "compute", message).text("dataset", dataset),
+        other => Fault::new(class_of(other.outcome()), "other", message),
+    }
+    .raise()
+}
+
+fn store_fault(error: StoreError) -> Fault {
+    use StoreError as S;
+    let message = error.to_string();
+    match &error {
+        S::NotAnArchive { .. } => Fault::new("NotAnArchiveError", "not-an-archive", message),
+        S::NewerFormat { .. } => Fault::new("NotAnArchiveError", "newer-format", message),
+        S::NotFound { .. } => Fault::new("ArchiveNotFoundError", "archive-not-found", message),
+        S::ReadOnly { .. } => Fault::new("ReadOnlyError", "read-only", message),
+        S::Full { .. } => Fault::new("StorageFullError", "storage-full", message),
+        S::Busy { .. } => Fault::new("BusyError", "busy", message),
+        S::NoSlice { .. } | S::RecordConflict { .. } | S::ChunkConflict { .. } => {
+            Fault::new("BusyError", "lost-race", message)
+        }
+        S::Corrupt { .. } => Fault::new("DamagedError", "damaged-archive", message),
+        S::TooLarge { .. } => Fault::new("InvalidInputError", "too-large", message),
+        S::Refused { .. } => Fault::new("ChronotileError", "engine-refused", message),
+        S::Unknown { .. } => Fault::new("OutcomeUnknownError", "outcome-unknown", message),
+        other => Fault::new(class_of(other.outcome()), "other", message),
+    }
+}
+
+/// The class of an error that this release has no name for yet.
+fn class_of(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Refused => "ChronotileError",
+        Outcome::LostRace => "BusyError",
+        Outcome::Unknown => "OutcomeUnknownError",
+    }
+}
+
+/// What the producer of a write's rows raised: its own exception where it is known, so that an error inside a caller's
+/// generator reaches the caller as it was.
+fn source_error(error: ArrowError) -> PyErr {
+    let external = match error {
+        ArrowError::ExternalError(external) => external,
+        other => return invalid("invalid-source", ArchiveError::Source(other).to_string()),
+    };
+    let external = match external.downcast::<PyErr>() {
+        Ok(raised) => return *raised,
+        Err(external) => external,
+    };
+    let external = match external.downcast::<ArchiveError>() {
+        Ok(inner) => return archive_error(*inner),
+        Err(external) => external,
+    };
+    match external.downcast::<IoError>() {
+        Ok(inner) => io_error(*inner),
+        Err(external) => {
+            invalid("invalid-source", ArchiveError::Source(ArrowError::ExternalError(external)).to_string())
+        }
+    }
+}
+
+/// The exception for an error of reading or writing files.
+pub fn io_error(error: IoError) -> PyErr {
+    use IoError as I;
+    let message = error.to_string();
+    let file = |kind| Fault::new("DataFileError", kind, message.clone());
+    match &error {
+        I::NotFound { .. } | I::NoFolder { .. } => file("file-not-found"),
+        I::IsFolder { .. } | I::Denied { .. } => file("file-access"),
+        I::Exists { .. } => file("file-exists"),
+        I::UnknownFormat { .. } | I::WrongFormat { .. } => file("file-format"),
+        I::BrokenPipe => file("broken-pipe"),
+        I::Read { .. } | I::Write { .. } => file("file-io"),
+        I::Damaged { .. } => file("file-damaged"),
+        I::BadSetting { .. } | I::UnknownType { .. } => {
+            Fault::new("InvalidInputError", "invalid-setting", message)
+        }
+        _ => file("file-content"),
+    }
+    .raise()
+}
+
+/// The exception for an Arrow error outside a write.
+pub fn arrow_error(error: ArrowError) -> PyErr {
+    match error {
+        ArrowError::ExternalError(_) => source_error(error),
+        other => invalid("invalid-arrow", other.to_string()),
+    }
+}

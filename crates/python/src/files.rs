@@ -1,0 +1,367 @@
+//! Record files as streams that a write takes, and streams written to files, for the command line.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchReader, UInt64Array};
+use arrow_schema::{ArrowError, Field, Schema as ArrowSchema, SchemaRef};
+use arrow_select::take::take;
+use chronotile_io::{
+    CsvOptions, Format, IoError, OutFormat, Progress, ReadOptions, Sink, Source, TableOptions, WriteOptions,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use crate::arrow::{Array, Schema, stream_capsule};
+use crate::errors::{arrow_error, invalid, io_error};
+use crate::lines::{LineOptions, LineReader};
+use crate::source;
+
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch, IoError>> + Send>;
+
+/// An open record file. Its rows are handed out once, whole or in blocks.
+#[pyclass(frozen, module = "chronotile._native")]
+pub struct RecordFile {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    schema: SchemaRef,
+    state: Mutex<State>,
+    rows_read: AtomicU64,
+    progress: Option<Progress>,
+    rows_total: Option<u64>,
+    format: String,
+}
+
+struct State {
+    batches: Batches,
+    /// Columns of one value that every row gets.
+    constants: Vec<ArrayRef>,
+    pending: Option<RecordBatch>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next batch of at most `rows_max` rows.
+    fn next(&self, rows_max: u64) -> Option<Result<RecordBatch, ArrowError>> {
+        let mut state = self.lock();
+        let batch = match state.fill(&self.schema)? {
+            Ok(batch) => batch,
+            Err(error) => return Some(Err(error)),
+        };
+        let taken = usize::try_from(rows_max).unwrap_or(usize::MAX).min(batch.num_rows());
+        if taken < batch.num_rows() {
+            state.pending = Some(batch.slice(taken, batch.num_rows() - taken));
+        }
+        self.rows_read.fetch_add(taken as u64, Ordering::Relaxed);
+        Some(Ok(batch.slice(0, taken)))
+    }
+}
+
+impl State {
+    fn fill(&mut self, schema: &SchemaRef) -> Option<Result<RecordBatch, ArrowError>> {
+        if let Some(batch) = self.pending.take() {
+            return Some(Ok(batch));
+        }
+        let batch = match self.batches.next()? {
+            Ok(batch) => batch,
+            Err(error) => return Some(Err(ArrowError::ExternalError(Box::new(error)))),
+        };
+        Some(self.with_constants(schema, &batch))
+    }
+
+    fn with_constants(&self, schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        if self.constants.is_empty() {
+            return Ok(batch.clone());
+        }
+        let first = UInt64Array::from(vec![0; batch.num_rows()]);
+        let mut columns = batch.columns().to_vec();
+        for constant in &self.constants {
+            columns.push(take(constant, &first, None)?);
+        }
+        RecordBatch::try_new(schema.clone(), columns)
+    }
+}
+
+/// Up to a number of rows of a file.
+struct Block {
+    shared: Arc<Shared>,
+    left: u64,
+}
+
+impl Iterator for Block {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let batch = self.shared.next(self.left)?;
+        self.left -= batch.as_ref().map_or(self.left, |batch| batch.num_rows() as u64);
+        Some(batch)
+    }
+}
+
+impl RecordBatchReader for Block {
+    fn schema(&self) -> SchemaRef {
+        self.shared.schema.clone()
+    }
+}
+
+impl RecordFile {
+    fn new(
+        schema: &SchemaRef,
+        batches: Batches,
+        constants: Vec<(String, PyRef<'_, Array>)>,
+        progress: Option<Progress>,
+        rows_total: Option<u64>,
+        format: String,
+    ) -> PyResult<Self> {
+        let mut fields: Vec<Arc<Field>> = schema.fields().iter().cloned().collect();
+        for (name, value) in &constants {
+            if fields.iter().any(|field| field.name() == name) {
+                let message = format!("the file has a column {name:?} already: give the constant column another name");
+                return Err(invalid("invalid-setting", message));
+            }
+            fields.push(Arc::new(Field::new(name, value.inner.data_type().clone(), true)));
+        }
+        let schema = Arc::new(ArrowSchema::new_with_metadata(fields, schema.metadata().clone()));
+        let constants = constants.into_iter().map(|(_, value)| value.inner.clone()).collect();
+        let state = Mutex::new(State { batches, constants, pending: None });
+        let shared = Shared { schema, state, rows_read: AtomicU64::new(0), progress, rows_total, format };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The rest of the rows.
+    pub fn take(&self) -> PyResult<Box<dyn RecordBatchReader + Send>> {
+        Ok(Box::new(Block { shared: self.shared.clone(), left: u64::MAX }))
+    }
+}
+
+#[pymethods]
+impl RecordFile {
+    /// Opens a CSV, TSV, NDJSON, Parquet or Arrow IPC file; `-` is standard input.
+    #[staticmethod]
+    #[pyo3(signature = (
+        path, *, format=None, types=vec![], columns=None, delimiter=None, header=true, column_names=None, nulls=vec![],
+        comment=None, skip_rows=0, constants=vec![]
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "the keyword arguments of one Python constructor")]
+    fn open(
+        py: Python<'_>,
+        path: &str,
+        format: Option<&str>,
+        types: Vec<(String, String)>,
+        columns: Option<Vec<String>>,
+        delimiter: Option<char>,
+        header: bool,
+        column_names: Option<Vec<String>>,
+        nulls: Vec<String>,
+        comment: Option<char>,
+        skip_rows: u64,
+        constants: Vec<(String, PyRef<'_, Array>)>,
+    ) -> PyResult<Self> {
+        let typed = |(name, text): (String, String)| Ok((name, chronotile_io::parse_type(&text)?));
+        let csv = CsvOptions {
+            delimiter: delimiter.map(ascii).transpose()?,
+            header,
+            column_names,
+            nulls,
+            comment: comment.map(ascii).transpose()?,
+            ..CsvOptions::default()
+        };
+        let options = ReadOptions {
+            format: format.map(Format::from_str).transpose().map_err(io_error)?,
+            types: types.into_iter().map(typed).collect::<Result<_, IoError>>().map_err(io_error)?,
+            columns,
+            skip_rows,
+            csv,
+            ..ReadOptions::default()
+        };
+        let reader = py.detach(|| chronotile_io::open(Source::of_argument(path), &options)).map_err(io_error)?;
+        let (progress, total) = (reader.progress(), reader.rows_total());
+        let format = reader.format().to_string();
+        Self::new(&reader.schema(), Box::new(reader), constants, Some(progress), total, format)
+    }
+
+    /// Opens a text file as records of one line each: columns `line_number` (int64, from 1), `line` (utf8) and, with
+    /// `time_format`, `time` (timestamp[us]).
+    #[staticmethod]
+    #[pyo3(signature = (path, *, time_format=None, year=None, skip_rows=0, constants=vec![]))]
+    fn open_lines(
+        py: Python<'_>,
+        path: &str,
+        time_format: Option<String>,
+        year: Option<i32>,
+        skip_rows: u64,
+        constants: Vec<(String, PyRef<'_, Array>)>,
+    ) -> PyResult<Self> {
+        let options = LineOptions { time_format, year, skip_rows };
+        let reader = py.detach(|| LineReader::open(Path::new(path), options)).map_err(io_error)?;
+        let schema = reader.schema();
+        Self::new(&schema, Box::new(reader), constants, None, None, "lines".to_owned())
+    }
+
+    #[getter]
+    fn format(&self) -> &str {
+        &self.shared.format
+    }
+
+    fn schema(&self) -> Schema {
+        Schema { inner: self.shared.schema.clone() }
+    }
+
+    /// Rows handed out so far.
+    #[getter]
+    fn rows_read(&self) -> u64 {
+        self.shared.rows_read.load(Ordering::Relaxed)
+    }
+
+    /// Rows of the whole file, where its format says so.
+    #[getter]
+    fn rows_total(&self) -> Option<u64> {
+        self.shared.rows_total
+    }
+
+    /// Bytes of the file taken so far, compressed as they are.
+    #[getter]
+    fn bytes_read(&self) -> u64 {
+        self.shared.progress.as_ref().map_or(0, Progress::bytes_read)
+    }
+
+    /// Bytes of the file, where known.
+    #[getter]
+    fn bytes_total(&self) -> Option<u64> {
+        self.shared.progress.as_ref().and_then(Progress::total_bytes)
+    }
+
+    /// Whether there is a further row.
+    fn has_rows(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| {
+            let mut state = self.shared.lock();
+            match state.fill(&self.shared.schema) {
+                None => Ok(false),
+                Some(batch) => {
+                    state.pending = Some(batch?);
+                    Ok(true)
+                }
+            }
+        })
+        .map_err(arrow_error)
+    }
+
+    /// The next `rows` rows, or fewer at the end, as a stream of their own. Draw from one block at a time.
+    fn block(&self, rows: u64) -> RecordBlock {
+        RecordBlock { shared: self.shared.clone(), rows }
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        stream_capsule(py, self.take()?, requested_schema)
+    }
+}
+
+/// Some rows of a record file.
+#[pyclass(frozen, module = "chronotile._native")]
+pub struct RecordBlock {
+    shared: Arc<Shared>,
+    rows: u64,
+}
+
+impl RecordBlock {
+    pub fn take(&self) -> Box<dyn RecordBatchReader + Send> {
+        Box::new(Block { shared: self.shared.clone(), left: self.rows })
+    }
+}
+
+#[pymethods]
+impl RecordBlock {
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        stream_capsule(py, self.take(), requested_schema)
+    }
+}
+
+fn ascii(character: char) -> PyResult<u8> {
+    u8::try_from(character)
+        .ok()
+        .filter(u8::is_ascii)
+        .ok_or_else(|| invalid("invalid-setting", format!("{character:?} cannot be used: give one ASCII character")))
+}
+
+/// Writes a table or stream to a file, or to standard output where `path` is `-`; returns the number of rows.
+#[pyfunction]
+#[pyo3(signature = (
+    rows, path, format, *, overwrite=false, delimiter=None, header=true, null="", table_rows=40, table_width=None
+))]
+#[allow(clippy::too_many_arguments, reason = "the keyword arguments of one Python function")]
+pub fn write_records(
+    py: Python<'_>,
+    rows: &Bound<'_, PyAny>,
+    path: &str,
+    format: &str,
+    overwrite: bool,
+    delimiter: Option<char>,
+    header: bool,
+    null: &str,
+    table_rows: usize,
+    table_width: Option<usize>,
+) -> PyResult<u64> {
+    let format = OutFormat::from_str(format).map_err(io_error)?;
+    let options = WriteOptions {
+        overwrite,
+        delimiter: delimiter.map(ascii).transpose()?,
+        no_header: !header,
+        null: null.to_owned(),
+        table: TableOptions { max_rows: table_rows, width: table_width, ..TableOptions::default() },
+    };
+    let rows = source::open_one(rows)?;
+    let sink = Sink::of_argument(path);
+    py.detach(|| {
+        let mut writer = chronotile_io::writer(sink, format, rows.schema(), &options).map_err(io_error)?;
+        for batch in rows {
+            Python::attach(|py| py.check_signals())?;
+            writer.write(&batch.map_err(arrow_error)?).map_err(io_error)?;
+        }
+        writer.finish().map_err(io_error)
+    })
+}
+
+/// The output format that a path's extension stands for.
+#[pyfunction]
+pub fn format_of_path(path: &str) -> PyResult<String> {
+    let format = OutFormat::of_path(Path::new(path)).map_err(io_error)?;
+    let word = match format {
+        OutFormat::ArrowStream => "arrow-stream",
+        OutFormat::Arrow => "arrow",
+        OutFormat::Csv => "csv",
+        OutFormat::Tsv => "tsv",
+        OutFormat::Ndjson => "ndjson",
+        OutFormat::Parquet => "parquet",
+        OutFormat::Table => "table",
+        // Formats that a later release of the io crate adds are named as they print.
+        other => return Ok(other.to_string().to_lowercase()),
+    };
+    Ok(word.to_owned())
+}
+
+/// 32 hexadecimal digits that name a file's content.
+#[pyfunction]
+pub fn content_hash(py: Python<'_>, path: &str) -> PyResult<String> {
+    let hash = py.detach(|| chronotile_io::content_hash(Path::new(path))).map_err(io_error)?;
+    Ok(hash.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,110 @@
+//! Reports as dictionaries, from which Python makes its dataclasses.
+
+use chronotile_archive::{
+    BatchInfo, ConsolidateReport, DamageReport, DatasetInfo, SliceInfo, Spread, VerifyReport, WriteReport,
+};
+use chronotile_types::Tile;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+macro_rules! dict {
+    ($py:expr, { $($key:ident : $value:expr),* $(,)? }) => {{
+        let dict = PyDict::new($py);
+        $(dict.set_item(stringify!($key), $value)?;)*
+        Ok(dict)
+    }};
+}
+
+type Dict<'py> = PyResult<Bound<'py, PyDict>>;
+
+pub fn write_report<'py>(py: Python<'py>, report: &WriteReport) -> Dict<'py> {
+    dict!(py, {
+        batch: report.batch.to_string(),
+        stored: report.stored,
+        rows: report.rows,
+        duplicates: report.duplicates,
+        tiles: report.tiles,
+        chunks: report.chunks,
+        bytes: report.bytes,
+    })
+}
+
+pub fn batch_info<'py>(py: Python<'py>, info: &BatchInfo) -> Dict<'py> {
+    dict!(py, {
+        key: info.key.clone(),
+        batch: info.batch.to_string(),
+        rows: info.rows,
+        tiles: info.tiles,
+        chunks: info.chunks,
+        bytes: info.bytes,
+        written_us: info.written_us,
+        ticks: info.ticks,
+        finished: info.finished,
+    })
+}
+
+pub fn consolidate_report<'py>(py: Python<'py>, report: &ConsolidateReport) -> Dict<'py> {
+    dict!(py, {
+        tiles: report.tiles,
+        chunks_before: report.chunks_before,
+        chunks_after: report.chunks_after,
+        bytes_before: report.bytes_before,
+        bytes_after: report.bytes_after,
+        tiles_contended: report.tiles_contended,
+    })
+}
+
+pub fn slice_info<'py>(py: Python<'py>, info: &SliceInfo) -> Dict<'py> {
+    dict!(py, {
+        slice: info.slice.0,
+        ticks: info.ticks,
+        tiles: info.tiles,
+        chunks: info.chunks,
+        rows: info.rows,
+        bytes: info.bytes,
+    })
+}
+
+pub fn slices<'py>(py: Python<'py>, slices: &[SliceInfo]) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    slices.iter().map(|slice| slice_info(py, slice)).collect()
+}
+
+pub fn dataset_info<'py>(py: Python<'py>, info: &DatasetInfo) -> Dict<'py> {
+    dict!(py, {
+        slices: slices(py, &info.slices)?,
+        tile_chunks: spread(py, &info.tile_chunks)?,
+        tile_rows: spread(py, &info.tile_rows)?,
+        tile_bytes: spread(py, &info.tile_bytes)?,
+        tile_largest: info.tile_largest.as_ref().map(tile),
+    })
+}
+
+fn spread<'py>(py: Python<'py>, spread: &Spread) -> Dict<'py> {
+    dict!(py, { min: spread.min, median: spread.median, p99: spread.p99, max: spread.max })
+}
+
+fn tile(tile: &Tile) -> (i64, i32) {
+    (tile.cell.0, tile.window.0)
+}
+
+pub fn verify_report<'py>(py: Python<'py>, report: &VerifyReport) -> Dict<'py> {
+    let damage = report.damage.iter().map(|damage| damage_report(py, damage)).collect::<PyResult<Vec<_>>>()?;
+    dict!(py, {
+        chunks: report.chunks,
+        rows: report.rows,
+        bytes: report.bytes,
+        batches: report.batches,
+        batches_unfinished: report.batches_unfinished,
+        damage: damage,
+    })
+}
+
+fn damage_report<'py>(py: Python<'py>, report: &DamageReport) -> Dict<'py> {
+    dict!(py, {
+        tile: tile(&report.tile),
+        chunk: report.chunk.to_string(),
+        reason: report.damage.as_ref().map_or_else(|| "the chunk is missing".to_owned(), ToString::to_string),
+        missing: report.damage.is_none(),
+        rows: report.rows,
+    })
+}

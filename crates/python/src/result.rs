@@ -1,0 +1,137 @@
+//! What a read returns: a stream of record batches that Python draws from.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
+use chronotile_archive::ReadStream;
+use futures::StreamExt;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use pyo3_arrow::ffi::to_schema_pycapsule;
+
+use crate::arrow::{Table, stream_capsule};
+use crate::errors::{Fault, arrow_error};
+use crate::runtime::{block_on, runtime};
+
+/// The rows of one read, streamed once.
+#[pyclass(frozen, module = "chronotile._native")]
+pub struct ReadResult {
+    schema: SchemaRef,
+    rows: Mutex<Option<Rows>>,
+}
+
+/// A stream with at most `left` more rows.
+struct Rows {
+    schema: SchemaRef,
+    stream: ReadStream,
+    left: usize,
+}
+
+impl ReadResult {
+    pub fn new(stream: ReadStream) -> Self {
+        let schema = stream.schema();
+        let rows = Rows { schema: schema.clone(), stream, left: usize::MAX };
+        Self { schema, rows: Mutex::new(Some(rows)) }
+    }
+
+    /// The stream, which is gone from this object afterwards.
+    pub fn take(&self) -> PyResult<Box<dyn RecordBatchReader + Send>> {
+        Ok(Box::new(self.take_rows()?))
+    }
+
+    fn take_rows(&self) -> PyResult<Rows> {
+        self.lock().take().ok_or_else(|| {
+            Fault::new(
+                "ClosedError",
+                "result-consumed",
+                "this result has been read already; a result streams its rows once: call read() again, or keep what \
+                 to_arrow() returned",
+            )
+            .raise()
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Rows>> {
+        // A panic while the lock was held leaves the option itself whole.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let external = |error: PyErr| ArrowError::ExternalError(Box::new(error));
+        let batch = match runtime().and_then(|runtime| block_on(runtime, self.stream.next())) {
+            Err(error) => return Some(Err(external(error))),
+            Ok(None) => return None,
+            Ok(Some(Err(error))) => return Some(Err(ArrowError::ExternalError(Box::new(error)))),
+            Ok(Some(Ok(batch))) => batch,
+        };
+        let taken = batch.num_rows().min(self.left);
+        self.left -= taken;
+        Some(Ok(batch.slice(0, taken)))
+    }
+}
+
+impl RecordBatchReader for Rows {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+#[pymethods]
+impl ReadResult {
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        Ok(to_schema_pycapsule(py, self.schema.as_ref())?)
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        stream_capsule(py, self.take()?, requested_schema)
+    }
+
+    /// Whether the rows have been handed out.
+    #[getter]
+    fn consumed(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    /// Names of the columns.
+    #[getter]
+    fn column_names(&self) -> Vec<String> {
+        self.schema.fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    /// Leaves out all rows after the first `rows`.
+    fn limit(&self, rows: usize) {
+        if let Some(stream) = self.lock().as_mut() {
+            stream.left = rows;
+        }
+    }
+
+    /// All rows in memory.
+    fn collect(&self, py: Python<'_>) -> PyResult<Table> {
+        let rows = self.take_rows()?;
+        let batches = py.detach(|| rows.collect::<Result<Vec<_>, _>>()).map_err(arrow_error)?;
+        Ok(Table::new(self.schema.clone(), batches))
+    }
+
+    /// The next batch as a table of its own, or None at the end, after which the result is consumed.
+    fn next_batch(&self, py: Python<'_>) -> PyResult<Option<Table>> {
+        let mut rows = self.take_rows()?;
+        let (batch, rows) = py.detach(move || (rows.next(), rows));
+        let Some(batch) = batch else { return Ok(None) };
+        let batch = batch.map_err(arrow_error)?;
+        *self.lock() = Some(rows);
+        Ok(Some(Table::new(self.schema.clone(), vec![batch])))
+    }
+}

@@ -1,0 +1,74 @@
+//! The one runtime that all archives of a process share, and how Python waits for it.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use chronotile_archive::ArchiveError;
+use pyo3::prelude::*;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::errors::{Fault, archive_error};
+
+/// How often a wait looks for signals, so that Ctrl-C ends long work.
+const SIGNAL_POLL: Duration = Duration::from_millis(100);
+
+struct Shared {
+    process: u32,
+    runtime: Runtime,
+}
+
+static SHARED: OnceLock<Shared> = OnceLock::new();
+
+/// The runtime, started at first use.
+///
+/// Its threads do not survive a fork, and neither do an engine's locks; a process that was forked after the first use is told
+/// so instead of hanging.
+pub fn runtime() -> PyResult<&'static Runtime> {
+    if SHARED.get().is_none() {
+        let runtime = Builder::new_multi_thread().enable_all().thread_name("chronotile").build()?;
+        // Another thread may have been faster; then this runtime is dropped unused.
+        if let Err(surplus) = SHARED.set(Shared { process: std::process::id(), runtime }) {
+            surplus.runtime.shutdown_background();
+        }
+    }
+    match SHARED.get() {
+        Some(shared) if shared.process == std::process::id() => Ok(&shared.runtime),
+        _ => Err(Fault::new(
+            "ClosedError",
+            "forked",
+            "this process was forked from one that had used chronotile, whose threads and locks do not survive a fork: \
+             start workers with multiprocessing's spawn or forkserver method and open the archive in each of them",
+        )
+        .raise()),
+    }
+}
+
+/// Waits for `future` with the interpreter lock released, so that other Python threads run. Raises what a signal handler
+/// raises (`KeyboardInterrupt`); the work is then cancelled at its next step, as if the process had ended there.
+pub fn wait<T: Send>(
+    py: Python<'_>,
+    future: impl Future<Output = Result<T, ArchiveError>> + Send,
+) -> PyResult<T> {
+    let runtime = runtime()?;
+    py.detach(|| block_on(runtime, future)).and_then(|outcome| outcome.map_err(archive_error))
+}
+
+/// Waits for `future` on a thread that may or may not hold the interpreter lock.
+///
+/// A write pulls rows out of its input while it is being waited for, and that input may itself read from an archive. Such an
+/// inner wait must leave the runtime's context for a moment, which `block_in_place` does.
+pub fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> PyResult<T> {
+    tokio::task::block_in_place(|| runtime.block_on(until_signal(future)))
+}
+
+async fn until_signal<T>(future: impl Future<Output = T>) -> PyResult<T> {
+    let mut future = pin!(future);
+    loop {
+        match tokio::time::timeout(SIGNAL_POLL, &mut future).await {
+            Ok(outcome) => return Ok(outcome),
+            Err(_) => Python::attach(|py| py.check_signals())?,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Rows that Python hands in, as an iterator of record batches.
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::ArrowError;
+use pyo3::prelude::*;
+use pyo3::types::PyIterator;
+use pyo3_arrow::input::AnyRecordBatch;
+
+use crate::errors::invalid;
+use crate::files::{RecordBlock, RecordFile};
+use crate::result::ReadResult;
+
+/// The rows of one write.
+pub type Rows = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
+
+/// Opens an object with an Arrow PyCapsule method, or an iterator of such objects, which is drawn from as rows are needed.
+pub fn open(source: &Bound<'_, PyAny>) -> PyResult<Rows> {
+    if is_arrow(source)? {
+        return Ok(Box::new(open_one(source)?));
+    }
+    let items = source.cast::<PyIterator>().map_err(|_| {
+        let kind = source.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+        invalid("invalid-rows", format!("a {kind} is no table: give an object with __arrow_c_stream__"))
+    })?;
+    Ok(Box::new(Items { items: items.clone().unbind(), current: None }))
+}
+
+fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(object.hasattr("__arrow_c_stream__")? || object.hasattr("__arrow_c_array__")?)
+}
+
+/// One table or stream. Streams of this module are taken over without the C interface, so that their errors stay whole.
+pub fn open_one(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader + Send>> {
+    if let Ok(result) = source.cast::<ReadResult>() {
+        return result.get().take();
+    }
+    if let Ok(file) = source.cast::<RecordFile>() {
+        return file.get().take();
+    }
+    if let Ok(block) = source.cast::<RecordBlock>() {
+        return Ok(block.get().take());
+    }
+    source.extract::<AnyRecordBatch>().and_then(AnyRecordBatch::into_reader).map_err(|error| {
+        // What the object's own method raised is passed on; only this side's complaint about the schema is put in our words.
+        if error.is_instance_of::<pyo3::exceptions::PyValueError>(source.py()) {
+            return invalid("invalid-rows", format!("the rows cannot be taken as a table: {}", error.value(source.py())));
+        }
+        error
+    })
+}
+
+/// Tables that a Python iterator yields, one after the other.
+struct Items {
+    items: Py<PyIterator>,
+    current: Option<Box<dyn RecordBatchReader + Send>>,
+}
+
+impl Items {
+    fn advance(&mut self) -> Option<PyResult<()>> {
+        Python::attach(|py| {
+            let item = self.items.bind(py).clone().next()?;
+            Some(item.and_then(|item| open_one(&item)).map(|reader| self.current = Some(reader)))
+        })
+    }
+}
+
+impl Iterator for Items {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(batch) = self.current.as_mut().and_then(Iterator::next) {
+                return Some(batch);
+            }
+            self.current = None;
+            match self.advance()? {
+                Ok(()) => {}
+                Err(error) => return Some(Err(ArrowError::ExternalError(Box::new(error)))),
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+"""``python -m chronotile``: the command line."""
+
+from chronotile.cli import main
+
+main()

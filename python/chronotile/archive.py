@@ -1,0 +1,230 @@
+"""Opening archives, and the datasets in them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from chronotile import _native, cells, inputs, times
+from chronotile.dataset import Dataset
+from chronotile.errors import InvalidInputError
+
+__all__ = ["Archive", "open"]
+
+_UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_SLICE_SECONDS = 30 * 86_400
+
+
+def open(url: str | os.PathLike[str], *, create: bool = True, read_only: bool = False, timeout_s: int = 60) -> Archive:
+    """Open the archive at `url`.
+
+    Parameters
+    ----------
+    url : str or path
+        ``sqlite:PATH`` for a file; a plain path means the same. ``memory:`` for an archive that lives as long as the
+        object.
+    create : bool
+        Make the archive if there is none. Its folder must exist.
+    read_only : bool
+        Refuse every write; the archive must exist.
+    timeout_s : int
+        Seconds to wait for other writers before :class:`BusyError`, 0 to 86,400.
+
+    Raises
+    ------
+    ArchiveNotFoundError
+        There is none, and none was to be made; or the folder is missing.
+    NotAnArchiveError
+        The file is something else, or of a later release. It was not touched.
+    InvalidInputError
+        The URL names no engine.
+
+    Examples
+    --------
+    >>> import chronotile as ct
+    >>> with ct.open("memory:") as archive:
+    ...     archive.datasets()
+    []
+    """
+    text = os.fspath(url)
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", text):
+        if not text:
+            raise InvalidInputError("the URL is empty: write sqlite:PATH", kind="invalid-url")
+        text = f"sqlite:{text}"
+    return Archive(_native.Archive.open(text, create, read_only, timeout_s), text)
+
+
+class Archive:
+    """Datasets under one URL. Made by :func:`open`; a context manager that closes itself.
+
+    Safe to use from many threads, and the same archive from many processes at once. An open archive does not survive a
+    fork: start processes with the ``spawn`` or ``forkserver`` method, and open it in each.
+    """
+
+    def __init__(self, native: _native.Archive, url: str) -> None:
+        self._native = native
+        self._url = url
+
+    def __repr__(self) -> str:
+        return f"<Archive {self._url}{' (closed)' if self._native.closed else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """The URL it was opened with."""
+        return self._url
+
+    @property
+    def engine(self) -> str:
+        """Name of its engine."""
+        return self._native.engine
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._native.closed
+
+    def close(self) -> None:
+        """Let the engine go. Its datasets refuse work from now on; results being drawn from end as they would. Closing
+        twice does nothing."""
+        self._native.close()
+
+    def create(
+        self,
+        name: str,
+        *,
+        schema: Any,
+        cell: cells.CellRule,
+        time: str | times.TimeAxis,
+        window: str | timedelta = "30d",
+        id: str | Iterable[str] = (),
+        merge: str = "append",
+        version: str | None = None,
+        retention: str | timedelta | None = None,
+        slice: int | str | timedelta | None = None,
+        time_format: str | None = None,
+        time_scale: str = "utc",
+        exist_ok: bool = False,
+    ) -> Dataset:
+        """Create a dataset. All but retention is fixed from then on; columns can be added.
+
+        Parameters
+        ----------
+        name : str
+            1 to 48 of ``a-z 0-9 _``, beginning with a letter.
+        schema : schema, table or dict
+            A `pyarrow.Schema`, anything with ``__arrow_c_schema__``, a table or DataFrame whose columns are meant, or
+            a dict of type names: ``{"candid": "int64", "jd": "float64", "filter": "utf8"}``.
+        cell : cell rule
+            :func:`chronotile.sky`, :func:`chronotile.key`, :func:`chronotile.bunch`, :func:`chronotile.hash` or
+            :func:`chronotile.single`.
+        time : str or TimeAxis
+            The time column. A timestamp or date column by name; a float64 column as ``ct.mjd("name", scale="tai")`` or
+            ``ct.jd("name")``, or by name alone if it is called ``jd`` or ``mjd``, or with `time_format`.
+        window : str or timedelta
+            Length of a window: records of one cell in one window are kept together. Choose about the span of a usual
+            read or somewhat less: ``"30d"``, ``"1d"``, ``"1h"``.
+        id : str or iterable of str
+            Columns that identify a record. Without, each row of each batch is a record of its own.
+        merge : {"append", "latest"}
+            ``append``: records never change, one row per id. ``latest``: the newest version per id.
+        version : str, optional
+            With ``latest``, the column that orders versions; by default the time of writing.
+        retention : str or timedelta, optional
+            Age past which :meth:`Dataset.retire` drops slices: ``"365d"``.
+        slice : int, str or timedelta, optional
+            Windows in a slice, or its length: what :meth:`Dataset.retire` drops at once. By default the windows that
+            fit in 30 days, at least one.
+        time_format, time_scale : str
+            For a `time` given by name: "timestamp", "mjd" or "jd"; "utc" or "tai".
+        exist_ok : bool
+            Open the dataset if it exists with the same definition.
+
+        Raises
+        ------
+        InvalidInputError
+            A definition that cannot be used; the message names the part and column.
+        DatasetExistsError
+            The name is taken, or with `exist_ok` the definition differs.
+        """
+        columns = inputs.schema(schema)
+        types = {column: kind for column, kind, _ in columns.columns()}
+        axis = times.resolve_axis(time, time_format, time_scale, types)
+        window = times.duration_text(window, "window")
+        native = self._native.create(
+            name,
+            columns,
+            cell=cells.to_json(cell),
+            time=(axis.column, axis.format, axis.scale),
+            window=window,
+            windows_per_slice=_windows_per_slice(slice, window),
+            id=[id] if isinstance(id, str) else list(id),
+            merge=merge,
+            version=version,
+            retention=None if retention is None else times.duration_text(retention, "retention"),
+            exist_ok=exist_ok,
+        )
+        return Dataset(native)
+
+    def dataset(self, name: str) -> Dataset:
+        """Open a dataset; ``archive[name]`` is the same.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            The message lists the datasets there are.
+        """
+        return Dataset(self._native.dataset(name))
+
+    def __getitem__(self, name: str) -> Dataset:
+        return self.dataset(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.datasets()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.datasets())
+
+    def __len__(self) -> int:
+        return len(self.datasets())
+
+    def datasets(self) -> list[str]:
+        """Names of all datasets, sorted."""
+        return self._native.datasets()
+
+
+def _windows_per_slice(given: int | str | timedelta | None, window: str) -> int:
+    window_s = _seconds(window)
+    if window_s is None:
+        # The archive says what is wrong with the window.
+        return 1
+    if given is None:
+        return min(max(_SLICE_SECONDS // window_s, 1), 100_000)
+    if isinstance(given, int):
+        if not 1 <= given <= 100_000:
+            raise InvalidInputError(f"slice is {given}: use 1 to 100000 windows", kind="invalid-definition")
+        return given
+    text = times.duration_text(given, "slice")
+    slice_s = _seconds(text)
+    if slice_s is None or slice_s % window_s:
+        raise InvalidInputError(
+            f"slice is {text}, which is not a whole number of windows of {window}: give one, or a count of windows",
+            kind="invalid-definition",
+        )
+    return slice_s // window_s
+
+
+def _seconds(text: str) -> int | None:
+    found = re.fullmatch(r"\s*(\d+)\s*([wdhms])\s*", text)
+    return int(found[1]) * _UNIT_SECONDS[found[2]] or None if found else None

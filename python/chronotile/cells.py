@@ -1,0 +1,157 @@
+"""How a record's cell, its integer locality, follows from its columns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from chronotile.errors import InvalidInputError
+
+__all__ = [
+    "BunchCell",
+    "CellRule",
+    "HashCell",
+    "KeyCell",
+    "SingleCell",
+    "SkyCell",
+    "bunch",
+    "hash",
+    "key",
+    "single",
+    "sky",
+]
+
+
+@dataclass(frozen=True)
+class SkyCell:
+    """Sky pixel of a position. Made by :func:`sky`."""
+
+    ra: str
+    dec: str
+    scheme: str
+    level: int
+
+
+@dataclass(frozen=True)
+class KeyCell:
+    """The value of an integer column. Made by :func:`key`."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class BunchCell:
+    """Runs of consecutive integers. Made by :func:`bunch`."""
+
+    column: str
+    size: int
+
+
+@dataclass(frozen=True)
+class HashCell:
+    """Hash of one or several columns. Made by :func:`hash`."""
+
+    columns: tuple[str, ...]
+    buckets: int | None
+
+
+@dataclass(frozen=True)
+class SingleCell:
+    """One cell for everything. Made by :func:`single`."""
+
+
+CellRule = SkyCell | KeyCell | BunchCell | HashCell | SingleCell
+
+_NAMES: dict[type[Any], str] = {
+    SkyCell: "sky",
+    KeyCell: "value",
+    BunchCell: "bunch",
+    HashCell: "hash",
+    SingleCell: "single",
+}
+
+
+def sky(ra: str, dec: str, *, scheme: str = "mq3c", level: int = 10) -> SkyCell:
+    """File records by sky pixel.
+
+    Parameters
+    ----------
+    ra, dec : str
+        Columns with right ascension and declination, degrees, float64 or float32.
+    scheme : {"mq3c", "q3c", "htm", "healpix"}
+        The pixelization. ``mq3c``, ``q3c`` and ``htm`` number pixels as lsst-sphgeom does, ``healpix`` in nested order.
+    level : int
+        Subdivision level: each level quarters the pixels. MQ3C level 10 has pixels of about 0.006 square degrees (5
+        arcminutes a side); a read of a region opens every pixel it touches, so choose pixels somewhat smaller than the
+        usual region.
+
+    Raises
+    ------
+    InvalidInputError
+        When the dataset is created: unknown scheme, level out of range, columns of another type.
+    """
+    return SkyCell(ra, dec, scheme, level)
+
+
+def key(column: str) -> KeyCell:
+    """File records by the value of an integer column, such as a tag number: one cell for each value.
+
+    For text, use :func:`hash`.
+    """
+    return KeyCell(column)
+
+
+def bunch(column: str, size: int) -> BunchCell:
+    """File records by ``floor(value / size)`` of an integer column: runs of `size` consecutive ids share a cell.
+
+    Parameters
+    ----------
+    column : str
+        Integer column, such as a job id.
+    size : int
+        Ids in one bunch, 1 to 1,000,000,000.
+    """
+    return BunchCell(column, size)
+
+
+def hash(*columns: str, buckets: int | None = None) -> HashCell:
+    """File records by a hash of columns: for text keys such as the name of a stream or a sensor.
+
+    Parameters
+    ----------
+    *columns : str
+        Integer, bool, text or binary columns.
+    buckets : int, optional
+        Number of cells. By default every distinct value has a cell of its own, which suits up to some hundred thousand
+        values with many records each; give a number when there are more.
+    """
+    return HashCell(tuple(columns), buckets)
+
+
+def single() -> SingleCell:
+    """File all records in one cell, for data that are read by time only."""
+    return SingleCell()
+
+
+def to_json(rule: object) -> str:
+    """The definition of a cell rule in the form of the archive's catalog."""
+    if not isinstance(rule, CellRule):
+        raise InvalidInputError(
+            f"{rule!r} is no cell rule: use ct.sky, ct.key, ct.bunch, ct.hash or ct.single", kind="invalid-definition"
+        )
+    return json.dumps({"rule": _NAMES[type(rule)], **asdict(rule)})
+
+
+def from_json(definition: dict[str, Any]) -> CellRule:
+    """The reverse of :func:`to_json`."""
+    parts = {name: value for name, value in definition.items() if name != "rule"}
+    if "columns" in parts:
+        parts["columns"] = tuple(parts["columns"])
+    for cls, name in _NAMES.items():
+        if name == definition["rule"]:
+            rule: CellRule = cls(**parts)
+            return rule
+    raise InvalidInputError(
+        f"cell rule {definition['rule']!r} is of a later release: upgrade chronotile", kind="invalid-definition"
+    )

@@ -1,0 +1,5 @@
+"""The command line: ``chronotile``."""
+
+from chronotile.cli.main import main
+
+__all__ = ["main"]

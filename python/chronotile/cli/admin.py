@@ -1,0 +1,307 @@
+"""``chronotile datasets``, ``info``, ``consolidate``, ``retire``, ``verify`` and ``demo``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import click
+
+from chronotile.archive import Archive
+from chronotile.cli.common import (
+    ProgressLine,
+    Target,
+    TileProgress,
+    axis_text,
+    bytes_text,
+    count_text,
+    moment,
+    table_text,
+    target,
+    timeout_option,
+)
+from chronotile.dataset import Dataset
+from chronotile.reports import SliceInfo, VerifyReport
+
+
+@click.command(short_help="List the datasets.")
+@target(dataset=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def datasets(target: Target, as_json: bool) -> None:
+    """List the datasets of an archive.
+
+    \b
+    Example:
+        chronotile datasets survey.db
+    """
+    with target.open(read_only=True) as archive:
+        found = [archive[name] for name in archive]
+        if as_json:
+            click.echo(json.dumps([_definition(dataset) for dataset in found], indent=2))
+            return
+        if not found:
+            click.echo("no datasets yet: chronotile create makes one", err=True)
+            return
+        header = ["name", "columns", "cell", "time", "window", "id", "merge", "retention"]
+        rows = [
+            [
+                dataset.name,
+                str(len(dataset.column_types)),
+                _cell_text(dataset),
+                axis_text(dataset.time),
+                dataset.window,
+                ",".join(dataset.id) or "-",
+                dataset.merge,
+                dataset.retention or "-",
+            ]
+            for dataset in found
+        ]
+        click.echo(table_text(header, rows, frozenset({1})))
+
+
+def _cell_text(dataset: Dataset) -> str:
+    parts = dataclasses.asdict(dataset.cell)
+    name = type(dataset.cell).__name__.removesuffix("Cell").lower()
+    values = [
+        "+".join(value) if isinstance(value, tuple | list) else str(value)
+        for value in parts.values()
+        if value is not None
+    ]
+    return f"{name}({', '.join(values)})" if values else name
+
+
+def _definition(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "name": dataset.name,
+        "columns": dataset.column_types,
+        "cell": {"rule": type(dataset.cell).__name__.removesuffix("Cell").lower(), **dataclasses.asdict(dataset.cell)},
+        "time": dataclasses.asdict(dataset.time),
+        "window": dataset.window,
+        "windows_per_slice": dataset.windows_per_slice,
+        "id": list(dataset.id),
+        "merge": dataset.merge,
+        "version": dataset.version,
+        "retention": dataset.retention,
+    }
+
+
+def _chosen(archive: Archive, target: Target) -> list[Dataset]:
+    return [archive[target.dataset]] if target.dataset else [archive[name] for name in archive]
+
+
+def _time_text(time: datetime | float | int) -> str:
+    if isinstance(time, datetime):
+        return time.strftime("%Y-%m-%d" if (time.hour, time.minute, time.second) == (0, 0, 0) else "%Y-%m-%dT%H:%M:%S")
+    return f"{time:.6f}".rstrip("0").rstrip(".") if isinstance(time, float) else str(time)
+
+
+@click.command(short_help="Show statistics.")
+@target(optional=True)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def info(target: Target, as_json: bool) -> None:
+    """Show the definition and the statistics of a dataset, or of all: slices, and the spread of chunks, rows and bytes
+    over tiles.
+
+    \b
+    Examples:
+        chronotile info survey.db detections
+        chronotile info survey.db --json
+    """
+    with target.open(read_only=True) as archive:
+        found = _chosen(archive, target)
+        if as_json:
+            reports = [{**_definition(dataset), "statistics": dataclasses.asdict(dataset.info())} for dataset in found]
+            click.echo(json.dumps(reports[0] if target.dataset else reports, indent=2, default=_json_value))
+            return
+        click.echo("\n\n".join(_info_text(dataset) for dataset in found))
+
+
+def _json_value(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _info_text(dataset: Dataset) -> str:
+    info = dataset.info()
+    per_row = f", {info.bytes / info.rows:.1f} bytes a row" if info.rows else ""
+    lines = [
+        f"{dataset.name}: {count_text(info.rows)} rows in {count_text(info.tiles)} tiles, "
+        f"{count_text(info.chunks)} chunks, {bytes_text(info.bytes)}{per_row}",
+        f"  cell {_cell_text(dataset)}, time {axis_text(dataset.time)}, window {dataset.window}, "
+        f"slice {dataset.windows_per_slice} windows",
+        f"  id {','.join(dataset.id) or '-'}, merge {dataset.merge}, retention {dataset.retention or '-'}, "
+        f"{len(dataset.column_types)} columns",
+    ]
+    if not info.slices:
+        return "\n".join(lines)
+    spreads = [
+        ("chunks in a tile", info.tile_chunks),
+        ("rows in a tile", info.tile_rows),
+        ("bytes in a tile", info.tile_bytes),
+    ]
+    cells = [[name, *(count_text(value) for value in dataclasses.astuple(spread))] for name, spread in spreads]
+    lines += ["", table_text(["", "min", "median", "p99", "max"], cells, frozenset({1, 2, 3, 4}))]
+    if info.tile_largest is not None:
+        lines.append(f"largest tile: {info.tile_largest}")
+    lines += ["", _slices_text(info.slices)]
+    return "\n".join(lines)
+
+
+def _slices_text(slices: Iterable[SliceInfo]) -> str:
+    rows = [
+        [
+            str(part.slice),
+            _time_text(part.start),
+            _time_text(part.end),
+            count_text(part.tiles),
+            count_text(part.chunks),
+            count_text(part.rows),
+            bytes_text(part.bytes),
+        ]
+        for part in slices
+    ]
+    return table_text(["slice", "start", "end", "tiles", "chunks", "rows", "size"], rows, frozenset({0, 3, 4, 5, 6}))
+
+
+@click.command(short_help="Merge small chunks into large ones.")
+@target(optional=True)
+@click.option("--before", metavar="TIME", help="Only windows that end at or before this time.")
+@click.option(
+    "--chunks-min", type=click.IntRange(1), metavar="N", help="Leave tiles with fewer chunks alone. Default 2."
+)
+@click.option("--dry-run", is_flag=True, help="Count what would be done, do nothing.")
+@timeout_option
+def consolidate(target: Target, before: str | None, chunks_min: int | None, dry_run: bool, timeout_s: int) -> None:
+    """Rewrite tiles of many small chunks as few large ones, in one dataset or all. Safe while others read and write.
+
+    \b
+    Examples:
+        chronotile consolidate survey.db
+        chronotile consolidate survey.db detections --before 2026-01-01
+    """
+    with target.open(timeout_s=timeout_s) as archive:
+        for dataset in _chosen(archive, target):
+            progress = TileProgress(f"consolidating {dataset.name}")
+            with ProgressLine(progress.text):
+                report = dataset.consolidate(
+                    before=moment(before, dataset), chunks_min=chunks_min, dry_run=dry_run, progress=progress
+                )
+            verb = "would rewrite" if dry_run else "rewrote"
+            text = f"{dataset.name}: {verb} {count_text(report.tiles)} tiles"
+            if report.tiles:
+                text += (
+                    f", {count_text(report.chunks_before)} chunks ({bytes_text(report.bytes_before)}) as "
+                    f"{count_text(report.chunks_after)} ({bytes_text(report.bytes_after)})"
+                )
+            if report.tiles_contended:
+                text += f"; {count_text(report.tiles_contended)} tiles were changed by others meanwhile"
+            click.echo(text)
+
+
+@click.command(short_help="Drop slices that are too old.")
+@target()
+@click.option("--older-than", metavar="TIME", help="Slices that ended this long ago: 365d.")
+@click.option("--before", metavar="TIME", help="Slices that end at or before this time.")
+@click.option("--dry-run", is_flag=True, help="Show what would go, drop nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@timeout_option
+def retire(
+    target: Target, older_than: str | None, before: str | None, dry_run: bool, yes: bool, timeout_s: int
+) -> None:
+    """Drop whole slices that are too old: past --older-than, before a time, or by default past the dataset's retention.
+
+    Shows the slices and asks, unless --yes is given.
+
+    \b
+    Examples:
+        chronotile retire survey.db detections --dry-run
+        chronotile retire plant.db values --older-than 365d --yes
+    """
+    if older_than and before:
+        raise click.UsageError("Give one of --older-than and --before.")
+    with target.open(timeout_s=timeout_s) as archive:
+        dataset = archive[target.dataset]
+        limits = {"before": moment(before, dataset), "older_than": older_than}
+        slices = dataset.retire(dry_run=True, **limits)
+        if not slices:
+            click.echo(f"{dataset.name}: nothing is old enough")
+            return
+        click.echo(_slices_text(slices))
+        if dry_run:
+            click.echo(f"{dataset.name}: would drop {_total(slices)}")
+            return
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("Nothing dropped: give --yes to drop slices without being asked.")
+            click.confirm(f"Drop {_total(slices)} of {dataset.name} for good?", abort=True, err=True)
+        click.echo(f"{dataset.name}: dropped {_total(dataset.retire(**limits))}")
+
+
+def _total(slices: list[SliceInfo]) -> str:
+    rows = count_text(sum(part.rows for part in slices))
+    return f"{len(slices)} slice{'s' if len(slices) != 1 else ''} with {rows} rows"
+
+
+@click.command(short_help="Check every chunk.")
+@target(optional=True)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.pass_context
+def verify(context: click.Context, target: Target, as_json: bool) -> None:
+    """Read and check every chunk of a dataset, or of all, and that every finished batch is complete. Exit code 5 on
+    damage.
+
+    \b
+    Examples:
+        chronotile verify survey.db
+        chronotile verify survey.db detections --json
+    """
+    with target.open(read_only=True) as archive:
+        reports: dict[str, VerifyReport] = {}
+        for dataset in _chosen(archive, target):
+            progress = TileProgress(f"verifying {dataset.name}")
+            with ProgressLine(progress.text):
+                reports[dataset.name] = dataset.verify(progress=progress)
+    if as_json:
+        click.echo(json.dumps({name: dataclasses.asdict(report) for name, report in reports.items()}, indent=2))
+    else:
+        for name, report in reports.items():
+            click.echo(_verify_text(name, report))
+    if not all(report.ok for report in reports.values()):
+        context.exit(5)
+
+
+def _verify_text(name: str, report: VerifyReport) -> str:
+    verdict = "no damage" if report.ok else f"{len(report.damage)} damaged"
+    lines = [
+        f"{name}: {verdict}; checked {count_text(report.chunks)} chunks, {count_text(report.rows)} rows, "
+        f"{bytes_text(report.bytes)}, {count_text(report.batches)} batches"
+    ]
+    if report.batches_unfinished:
+        lines.append(
+            f"  {count_text(report.batches_unfinished)} batches are unfinished: being written, or to be repeated"
+        )
+    lines += [
+        f"  {found.tile}: chunk {found.chunk} ({count_text(found.rows)} rows): {found.reason}"
+        for found in report.damage
+    ]
+    return "\n".join(lines)
+
+
+@click.command(short_help="Simulate a small survey and draw it.")
+@click.option("--nights", type=click.IntRange(1), metavar="N", help="Nights to simulate.")
+@click.option("--out", metavar="DIR", help="Folder for the archive and the page.")
+def demo(nights: int | None, out: str | None) -> None:
+    """Simulate nights of a small sky survey, store every visit, read every footprint back, print a table and draw a
+    page.
+
+    \b
+    Example:
+        chronotile demo --nights 5 --out demo
+    """
+    given = {name: value for name, value in (("nights", nights), ("out", out)) if value is not None}
+    # Imported when asked for: the other commands do without what it needs.
+    importlib.import_module("chronotile.demo").run(**given)

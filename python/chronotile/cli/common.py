@@ -1,0 +1,238 @@
+"""What the commands share: the archive argument, times and conditions as text, numbers for people."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import click
+
+from chronotile import times
+from chronotile.archive import Archive, open  # noqa: A004
+from chronotile.dataset import Dataset
+
+ENVIRONMENT = "CHRONOTILE_ARCHIVE"
+
+Command = Callable[..., Any]
+
+_DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_CONDITION = re.compile(
+    r"\s*(?P<column>\"[^\"]+\"|[^\s<>=!]+)\s*(?P<comparison><=|>=|==|!=|<>|=|<|>|\bin\b|\bbetween\b)\s*(?P<value>.*)"
+)
+
+
+class Target:
+    """The positional arguments of a command: archive, dataset, and what else it takes."""
+
+    def __init__(
+        self, given: tuple[str, ...], archive: str | None, *, dataset: bool, optional: bool, rest: str | None
+    ) -> None:
+        words = list(given)
+        fallback = archive or os.environ.get(ENVIRONMENT)
+        # With an archive from elsewhere, the first word is one only if it cannot be a dataset.
+        if fallback and (not words or archive or _DATASET_NAME.fullmatch(words[0])):
+            self.url = fallback
+        elif words:
+            self.url = words.pop(0)
+        else:
+            raise click.UsageError(
+                f"Missing argument 'ARCHIVE': a path such as survey.db, a URL, or set {ENVIRONMENT}."
+            )
+        self.dataset = ""
+        if dataset:
+            if not words and not optional:
+                raise click.UsageError("Missing argument 'DATASET'.")
+            self.dataset = words.pop(0) if words else ""
+        self.rest = words
+        if rest is None and words:
+            raise click.UsageError(f"Got unexpected extra argument ({' '.join(words)}).")
+        if rest is not None and not words:
+            raise click.UsageError(f"Missing argument '{rest}'.")
+
+    def open(self, *, create: bool = False, read_only: bool = False, timeout_s: int = 60) -> Archive:
+        """Open the archive."""
+        return open(self.url, create=create, read_only=read_only, timeout_s=timeout_s)
+
+
+def target(*, dataset: bool = True, optional: bool = False, rest: str | None = None) -> Callable[[Command], Command]:
+    """The arguments ``[ARCHIVE] DATASET ...`` and the options every command has; the command gets a `target`."""
+
+    def decorate(command: Command) -> Command:
+        place = "" if not dataset else "[DATASET]" if optional else "DATASET"
+        metavar = " ".join(filter(None, ["[ARCHIVE]", place, rest]))
+
+        def run(words: tuple[str, ...], archive: str | None, debug: bool, **options: Any) -> Any:
+            found = Target(words, archive, dataset=dataset, optional=optional, rest=rest)
+            return command(target=found, **options)
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+        decorated = click.option("--debug", is_flag=True, help="Show where an error came from.")(run)
+        decorated = click.option(
+            "-a", "--archive", metavar="URL", help=f"The archive, instead of the first argument. [env: {ENVIRONMENT}]"
+        )(decorated)
+        return click.argument("words", nargs=-1, metavar=metavar)(decorated)
+
+    return decorate
+
+
+timeout_option = click.option(
+    "--timeout", "timeout_s", type=click.IntRange(0, 86_400), default=60, show_default=True, metavar="SECONDS",
+    help="How long to wait for other writers.",
+)  # fmt: skip
+
+
+def names(text: str | None) -> list[str] | None:
+    """Names separated by commas."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def numbers(text: str, counts: tuple[int, ...], option: str, form: str) -> list[float]:
+    """Numbers separated by commas or blanks."""
+    words = re.split(r"[,\s]+", text.strip())
+    if len(words) not in counts or not all(_NUMBER.fullmatch(word) for word in words):
+        raise click.BadParameter(f"{text!r} is not {form}", param_hint=option)
+    return [float(word) for word in words]
+
+
+def moment(text: str | None, dataset: Dataset) -> Any:
+    """A time as typed: a number is in the unit of the time column, anything else ISO 8601."""
+    if text is None or not _NUMBER.fullmatch(text):
+        return text
+    if dataset.time.format in ("mjd", "jd"):
+        return float(text)
+    # A plain year or a date without dashes reads as ISO 8601 would, which needs more digits than a tick of this age
+    # has.
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) and len(text) > 8 else text
+
+
+def condition(text: str) -> tuple[str, str, Any]:
+    """A condition as typed: ``mag<18``, ``band in g,r``, ``x between 1,2``."""
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(
+            f'{text!r} is no condition: write column, comparison and value, such as "mag<18", "band in g,r" or '
+            '"x between 1,2"',
+            param_hint="--where",
+        )
+    value = found["value"].strip()
+    if found["comparison"] in ("in", "between"):
+        return found["column"].strip('"'), found["comparison"], [literal(word) for word in _split(value)]
+    return found["column"].strip('"'), found["comparison"], literal(value)
+
+
+def _split(text: str) -> list[str]:
+    text = text.strip("()[] ")
+    return [word.strip() for word in text.split(",")] if text else []
+
+
+def literal(text: str) -> Any:
+    """A constant as typed: numbers and booleans as such, quoted text without its quotes, anything else as text."""
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def typed_conditions(texts: tuple[str, ...], dataset: Dataset) -> list[tuple[str, str, Any]]:
+    """Conditions with constants that fit their columns: a number for a text column is text."""
+    return [typed(condition(text), dataset.column_types) for text in texts]
+
+
+def typed(condition: tuple[str, str, Any], types: dict[str, str]) -> tuple[str, str, Any]:
+    column, comparison, value = condition
+    if types.get(column, "").startswith("utf8"):
+        value = [str(item) for item in value] if isinstance(value, list) else str(value)
+    return column, comparison, value
+
+
+def count_text(count: int) -> str:
+    """1234567 as 1,234,567."""
+    return f"{count:,}"
+
+
+def bytes_text(count: float) -> str:
+    """Bytes in the largest unit that leaves at least one."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def table_text(header: list[str], rows: list[list[str]], right: frozenset[int] = frozenset()) -> str:
+    """Columns of text, those numbered in `right` set to the right."""
+    widths = [max(len(line[place]) for line in [header, *rows]) for place in range(len(header))]
+
+    def line(cells: list[str]) -> str:
+        set_ = [c.rjust(w) if p in right else c.ljust(w) for p, (c, w) in enumerate(zip(cells, widths, strict=True))]
+        return "  ".join(set_).rstrip()
+
+    return "\n".join(line(cells) for cells in [header, *rows])
+
+
+class ProgressLine:
+    """One line on a terminal's standard error that shows how far long work is; nothing in a pipe."""
+
+    def __init__(self, describe: Callable[[], str]) -> None:
+        self._describe = describe
+        self._shown = sys.stderr.isatty()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.15):
+            sys.stderr.write(f"\r\x1b[K{self._describe()}")
+            sys.stderr.flush()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown:
+            self._stop.set()
+            self._thread.join()
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+class TileProgress:
+    """Progress of work that goes tile by tile, for the callbacks of a dataset."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.done, self.total, self.began = what, 0, 0, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+    def text(self) -> str:
+        """The line that is shown."""
+        rate = self.done / max(time.monotonic() - self.began, 1e-3)
+        return f"{self.what}  {bar(self.done, self.total)}  {self.done:,} of {self.total:,} tiles  {rate:,.0f}/s"
+
+
+def bar(done: float, total: float | None, width: int = 24) -> str:
+    """A bar of `width` characters; empty where the total is not known."""
+    if not total:
+        return "[" + " " * width + "]"
+    filled = int(width * min(done / total, 1.0))
+    return "[" + "#" * filled + "-" * (width - filled) + "]"
+
+
+def axis_text(axis: times.TimeAxis) -> str:
+    """A time axis for people."""
+    return f"{axis.column} ({axis.format}, {axis.scale})"

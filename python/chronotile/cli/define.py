@@ -1,0 +1,195 @@
+"""``chronotile create``, and the options that define a dataset."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from chronotile import _native, cells, inputs, times
+from chronotile.archive import Archive
+from chronotile.cli.common import Command, Target, names, target
+from chronotile.dataset import Dataset
+
+
+@dataclass
+class Definition:
+    """A dataset's definition as given on the command line."""
+
+    sky: str | None
+    scheme: str
+    level: int
+    key: str | None
+    bunch: str | None
+    hash: str | None
+    single: bool
+    time: str | None
+    window: str
+    id: str | None
+    merge: str
+    version: str | None
+    retention: str | None
+    slice: str | None
+
+    @property
+    def given(self) -> bool:
+        """Whether any part says what the dataset is."""
+        return any([self.sky, self.key, self.bunch, self.hash, self.single, self.time])
+
+    def create(self, archive: Archive, name: str, schema: _native.Schema, *, exist_ok: bool) -> Dataset:
+        """Create the dataset."""
+        if self.time is None:
+            raise click.UsageError(
+                "Missing option '--time': name the time column, such as --time jd or --time t:mjd:tai."
+            )
+        column, format_, scale = _time_parts(self.time)
+        slice_: Any = self.slice
+        if slice_ is not None and slice_.isdigit():
+            slice_ = int(slice_)
+        return archive.create(
+            name,
+            schema=schema,
+            cell=self.cell_rule(),
+            time=column,
+            time_format=format_,
+            time_scale=scale,
+            window=self.window,
+            id=names(self.id) or [],
+            merge=self.merge,
+            version=self.version,
+            retention=self.retention,
+            slice=slice_,
+            exist_ok=exist_ok,
+        )
+
+    def cell_rule(self) -> cells.CellRule:
+        """The cell rule; exactly one of its options must be there."""
+        given = [option for option in ("sky", "key", "bunch", "hash", "single") if getattr(self, option)]
+        if len(given) != 1:
+            found = " and ".join(f"--{option}" for option in given) or "none"
+            raise click.UsageError(
+                f"Say once where a record belongs (given: {found}): --sky ra,dec or --key COLUMN or "
+                "--bunch COLUMN:SIZE or --hash COLUMN or --single."
+            )
+        if self.sky:
+            columns = names(self.sky) or []
+            if len(columns) != 2:
+                raise click.BadParameter(f"{self.sky!r} is not RA,DEC", param_hint="--sky")
+            return cells.sky(columns[0], columns[1], scheme=self.scheme, level=self.level)
+        if self.key:
+            return cells.key(self.key)
+        if self.bunch:
+            column, _, size = self.bunch.rpartition(":")
+            if not column or not size.isdigit():
+                raise click.BadParameter(f"{self.bunch!r} is not COLUMN:SIZE, such as job_id:100", param_hint="--bunch")
+            return cells.bunch(column, int(size))
+        if self.hash:
+            columns_text, _, buckets = self.hash.partition(":")
+            if buckets and not buckets.isdigit():
+                raise click.BadParameter(f"{self.hash!r} is not COLUMN[:BUCKETS]", param_hint="--hash")
+            return cells.hash(*(names(columns_text) or []), buckets=int(buckets) if buckets else None)
+        return cells.single()
+
+
+def _time_parts(text: str) -> tuple[str, str | None, str]:
+    """``column[:format][:scale]``, format and scale in either order."""
+    column, *words = text.split(":")
+    format_, scale = None, "utc"
+    for word in words:
+        if word in ("utc", "tai"):
+            scale = word
+        elif word in ("timestamp", "mjd", "jd"):
+            format_ = word
+        else:
+            raise click.BadParameter(f"{text!r} is not COLUMN[:timestamp|mjd|jd][:utc|tai]", param_hint="--time")
+    if scale == "tai" and format_ is None and column.lower() not in ("jd", "mjd"):
+        format_ = "timestamp"
+    return column, format_, scale
+
+
+def definition_options(command: Command) -> Command:
+    """The options of a :class:`Definition`, which the command gets as `definition`."""
+
+    def run(**options: Any) -> Any:
+        parts = {part: options.pop(part) for part in Definition.__dataclass_fields__}
+        return command(definition=Definition(**parts), **options)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    options: list[Callable[[Command], Command]] = [
+        click.option("--sky", metavar="RA,DEC", help="File by sky pixel of these columns (degrees)."),
+        click.option(
+            "--scheme", type=click.Choice(["mq3c", "q3c", "htm", "healpix"]), default="mq3c", show_default=True,
+            help="Pixelization of --sky.",
+        ),
+        click.option("--level", type=int, default=10, show_default=True, help="Subdivision level of --sky."),
+        click.option("--key", metavar="COLUMN", help="File by the value of an integer column."),
+        click.option("--bunch", metavar="COLUMN:SIZE", help="File by runs of SIZE consecutive ids."),
+        click.option("--hash", metavar="COLUMN[:BUCKETS]", help="File by hash of columns, text too: a,b."),
+        click.option("--single", is_flag=True, help="File everything in one cell."),
+        click.option("--time", metavar="COLUMN[:FORMAT][:SCALE]", help="Time column; timestamp, mjd, jd; utc, tai."),
+        click.option("--window", default="30d", show_default=True, metavar="TIME", help="Length of a window."),
+        click.option("--id", metavar="COLUMNS", help="Columns that identify a record, separated by commas."),
+        click.option(
+            "--merge", type=click.Choice(["append", "latest"]), default="append", show_default=True,
+            help="latest: a record has versions, the newest counts.",
+        ),
+        click.option("--version", metavar="COLUMN", help="With --merge latest, the column that orders versions."),
+        click.option("--retention", metavar="TIME", help="Age past which `retire` drops slices: 365d."),
+        click.option("--slice", metavar="N|TIME", help="Windows dropped at once. Default: what fits in 30 days."),
+    ]  # fmt: skip
+    decorated: Command = run
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def schema_of_text(text: str) -> _native.Schema:
+    """``name:type,...``; types may hold commas inside brackets."""
+    parts = [part.strip() for part in re.split(r",(?![^\[(<]*[\])>])", text) if part.strip()]
+    columns = []
+    for part in parts:
+        name, colon, kind = part.partition(":")
+        if not colon:
+            raise click.BadParameter(f"{part!r} is not NAME:TYPE", param_hint="--schema")
+        columns.append((name.strip(), kind.strip()))
+    return _native.Schema.of_types(columns)
+
+
+def describe(dataset: Dataset) -> str:
+    """A dataset in one line."""
+    return f"{dataset.name}: {len(dataset.column_types)} columns, window {dataset.window}, merge {dataset.merge}"
+
+
+@click.command(short_help="Create a dataset.")
+@target()
+@click.option("--like", metavar="FILE", help="Take the columns from this data file.")
+@click.option("--schema", metavar="NAME:TYPE,...", help="The columns: candid:int64,jd:float64,filter:utf8.")
+@definition_options
+@click.option("--exist-ok", is_flag=True, help="Succeed if it exists with the same definition.")
+def create(target: Target, like: str | None, schema: str | None, definition: Definition, exist_ok: bool) -> None:
+    """Create a dataset, and the archive if there is none.
+
+    \b
+    Examples:
+        chronotile create survey.db detections --like night1.parquet \\
+            --sky ra,dec --level 10 --time jd --id candid
+        chronotile create plant.db values --schema tag:int64,t:timestamp[us],value:float64 \\
+            --key tag --time t --window 1d --retention 365d
+        chronotile create logs.db lines --schema "time:timestamp[us],line:utf8,line_number:int64,stream:utf8" \\
+            --hash stream --time time --id stream,line_number
+    """
+    if (like is None) == (schema is None):
+        raise click.UsageError("Give the columns once: --like FILE or --schema NAME:TYPE,...")
+    columns = (
+        schema_of_text(schema) if schema is not None else inputs.schema(_native.RecordFile.open(str(like)).schema())
+    )
+    with target.open(create=True) as archive:
+        dataset = definition.create(archive, target.dataset, columns, exist_ok=exist_ok)
+        click.echo(f"created {describe(dataset)}")
+
+
+__all__ = ["Definition", "create", "definition_options", "times"]

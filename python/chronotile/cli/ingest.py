@@ -1,0 +1,341 @@
+"""``chronotile ingest``: files into a dataset, resumable and repeatable."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chronotile import _native, inputs
+from chronotile.archive import Archive
+from chronotile.cli.common import ProgressLine, Target, bar, bytes_text, count_text, names, target, timeout_option
+from chronotile.cli.define import Definition, definition_options
+from chronotile.dataset import Dataset
+from chronotile.errors import DatasetNotFoundError
+
+BLOCK_ROWS = 1_000_000
+"""Rows of a file that become one batch. Part of the batches' names: it must stay the same for ever."""
+
+_FORMATS = ["csv", "tsv", "ndjson", "parquet", "arrow", "lines"]
+_SAME_AS_STORED = ("large_", "utf8_view", "binary_view", "dictionary", "list", "struct")
+_COMPRESSED = (".gz", ".zst")
+
+
+@dataclass
+class Reading:
+    """How files are read."""
+
+    format: str | None
+    types: dict[str, str]
+    columns: list[str] | None
+    column_names: list[str] | None
+    delimiter: str | None
+    header: bool
+    nulls: list[str]
+    comment: str | None
+    tag: tuple[str, str | None] | None
+    line_time: str | None
+    line_year: int | None
+
+    def tag_of(self, source: Source) -> tuple[str, str] | None:
+        """Name and value of the tag column for a file: the value given, or the file's name without extensions."""
+        if self.tag is None:
+            return None
+        name, value = self.tag
+        return name, source.stem if value is None else value
+
+    def open(
+        self, source: Source, types: dict[str, str], *, skip_rows: int = 0, tag_type: str = "utf8"
+    ) -> _native.RecordFile:
+        """Open a file from row `skip_rows` on."""
+        tag = self.tag_of(source)
+        constants = (
+            [] if tag is None else [(tag[0], inputs.values_column([_as(tag[1], tag_type)], tag_type, "--tag-column"))]
+        )
+        if self.format == "lines":
+            return _native.RecordFile.open_lines(
+                source.path, time_format=self.line_time, year=self.line_year, skip_rows=skip_rows, constants=constants
+            )
+        return _native.RecordFile.open(
+            source.path,
+            format=self.format,
+            types=list({**types, **self.types}.items()),
+            columns=self.columns,
+            delimiter=self.delimiter,
+            header=self.header,
+            column_names=self.column_names,
+            nulls=self.nulls,
+            comment=self.comment,
+            skip_rows=skip_rows,
+            constants=constants,
+        )
+
+
+@dataclass
+class Source:
+    """One input: where its bytes lie, and what people call it."""
+
+    path: str
+    name: str
+
+    @property
+    def stem(self) -> str:
+        """The file's name without folder, compression suffix and extension."""
+        name = Path(self.name).name
+        for suffix in _COMPRESSED:
+            name = name.removesuffix(suffix)
+        return Path(name).stem
+
+
+@dataclass
+class Outcome:
+    """What became of one file."""
+
+    rows_stored: int = 0
+    rows_before: int = 0
+    duplicates: int = 0
+
+
+@dataclass
+class State:
+    """What the progress line shows."""
+
+    files: int
+    began: float = field(default_factory=time.monotonic)
+    index: int = 0
+    name: str = ""
+    file: _native.RecordFile | None = None
+    rows: int = 0
+
+    def text(self) -> str:
+        """The line."""
+        file = self.file
+        if file is None:
+            return f"{self.name}  looking"
+        rows = self.rows + file.rows_read
+        rate = rows / max(time.monotonic() - self.began, 1e-3)
+        position = f"{bar(file.bytes_read, file.bytes_total)}  {bytes_text(file.bytes_read)}"
+        return f"[{self.index}/{self.files}] {self.name}  {position}  {rows:,} rows  {rate:,.0f} rows/s"
+
+
+def _as(text: str, kind: str) -> Any:
+    return int(text) if "int" in kind and text.lstrip("+-").isdigit() else text
+
+
+@contextmanager
+def _sources(paths: list[str], format: str | None) -> Iterator[list[Source]]:
+    """The inputs; standard input is first copied to a temporary file, because its content is hashed before it is
+    stored."""
+    if "-" not in paths:
+        yield [Source(path, path) for path in paths]
+        return
+    if format is None:
+        raise click.UsageError(f"Standard input needs --format: {', '.join(_FORMATS)}.")
+    if paths.count("-") > 1:
+        raise click.UsageError("Standard input can be given once.")
+    with tempfile.NamedTemporaryFile(prefix="chronotile-", suffix=".in") as spool:
+        shutil.copyfileobj(sys.stdin.buffer, spool)
+        spool.flush()
+        yield [Source(spool.name, "standard input") if path == "-" else Source(path, path) for path in paths]
+
+
+def batch_key(content: str, tag: tuple[str, str] | None, start: int) -> str:
+    """Name of the batch with the rows of a file from `start` on: the file's content and the tag it gets, not its
+    name."""
+    tagged = "" if tag is None else f":{tag[0]}={tag[1]}"
+    return f"file:{content}{tagged}:{start}"
+
+
+def ingest_file(dataset: Dataset, source: Source, reading: Reading, state: State, *, replace: bool) -> Outcome:
+    """Store what of one file is not stored yet."""
+    outcome = Outcome()
+    tag = reading.tag_of(source)
+    content = _native.content_hash(source.path)
+    start = 0
+    if not replace:
+        # Blocks are written in order: the first that is missing is where an interrupted run ended.
+        while (info := dataset.batch(batch_key(content, tag, start))) is not None and info.finished:
+            outcome.rows_before += info.rows
+            start += BLOCK_ROWS
+    file = _open_as_stored(dataset, source, reading, skip_rows=start)
+    state.file = file
+    while file.has_rows():
+        report = dataset.write(file.block(BLOCK_ROWS), batch_key(content, tag, start), replace=replace)
+        outcome.duplicates += report.duplicates
+        if report.stored:
+            outcome.rows_stored += report.rows
+        else:
+            outcome.rows_before += report.rows
+        start += BLOCK_ROWS
+    state.rows += file.rows_read
+    state.file = None
+    return outcome
+
+
+def _open_as_stored(dataset: Dataset, source: Source, reading: Reading, *, skip_rows: int) -> _native.RecordFile:
+    """The file with its columns read as the dataset has them, where its own or inferred types differ."""
+    stored = dataset.column_types
+    tag = reading.tag_of(source)
+    tag_type = "utf8" if tag is None else stored.get(tag[0], "utf8")
+    file = reading.open(source, {}, skip_rows=skip_rows, tag_type=tag_type)
+    differing = {
+        name: stored[name]
+        for name, kind, _ in file.schema().columns()
+        if name in stored and kind != stored[name] and not kind.startswith(_SAME_AS_STORED)
+    }
+    if tag is not None:
+        differing.pop(tag[0], None)
+    if not differing or reading.format == "lines" or all(name in reading.types for name in differing):
+        return file
+    return reading.open(source, differing, skip_rows=skip_rows, tag_type=tag_type)
+
+
+def _dataset(
+    archive: Archive, target: Target, definition: Definition, create: bool, source: Source, reading: Reading
+) -> Dataset:
+    try:
+        return archive.dataset(target.dataset)
+    except DatasetNotFoundError:
+        if not create:
+            raise
+    return definition.create(archive, target.dataset, reading.open(source, {}).schema(), exist_ok=True)
+
+
+def _tag(text: str | None) -> tuple[str, str | None] | None:
+    if text is None:
+        return None
+    name, equals, value = text.partition("=")
+    return name, value if equals else None
+
+
+def _types(given: tuple[str, ...]) -> dict[str, str]:
+    types = {}
+    for text in given:
+        name, equals, kind = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not COLUMN=TYPE", param_hint="--types")
+        types[name] = kind
+    return types
+
+
+def _dry_run(dataset: Dataset | None, source: Source, reading: Reading) -> None:
+    file = reading.open(source, {}) if dataset is None else _open_as_stored(dataset, source, reading, skip_rows=0)
+    rows = f", {count_text(file.rows_total)} rows" if file.rows_total is not None else ""
+    click.echo(f"{source.name}: {file.format}{rows}")
+    stored = dataset.column_types if dataset is not None else {}
+    for name, kind, _ in file.schema().columns():
+        note = "" if dataset is None or name in stored else "  (not in the dataset)"
+        click.echo(f"  {name}: {kind}{note}")
+    if dataset is not None:
+        known = dataset.batch(batch_key(_native.content_hash(source.path), reading.tag_of(source), 0))
+        click.echo("  stored before" if known and known.finished else "  not stored yet")
+
+
+@click.command(short_help="Store files in a dataset.")
+@target(rest="FILES...")
+@click.option("--format", "format_", type=click.Choice(_FORMATS), help="Format. Default: by content and name.")
+@click.option("--types", multiple=True, metavar="COLUMN=TYPE", help="Type of a column; may be repeated.")
+@click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
+@click.option("--names", "column_names", metavar="NAMES", help="Names of all CSV columns, in the order of the file.")
+@click.option("--delimiter", metavar="CHAR", help="CSV delimiter. Default: a comma, a tab for TSV.")
+@click.option("--no-header", is_flag=True, help="The first CSV line is data.")
+@click.option("--null", "nulls", multiple=True, metavar="WORD", help="A word that means null in CSV; may be repeated.")
+@click.option("--comment", metavar="CHAR", help="CSV lines that start with this are skipped.")
+@click.option(
+    "--tag-column", metavar="NAME[=VALUE]", help="Add a column with VALUE, or each file's name without extension."
+)
+@click.option(
+    "--line-time", metavar="PATTERN", help="With --format lines: strptime pattern of the time that begins a line."
+)
+@click.option("--line-year", type=int, help="The year, for a --line-time pattern without one.")
+@click.option("--create", is_flag=True, help="Create the dataset if there is none, by the options below.")
+@definition_options
+@click.option("--replace", is_flag=True, help="Store again what is stored with other content.")
+@click.option("--dry-run", is_flag=True, help="Say what would be read, store nothing.")
+@timeout_option
+def ingest(
+    target: Target, definition: Definition, format_: str | None, types: tuple[str, ...], columns: str | None,
+    column_names: str | None, delimiter: str | None, no_header: bool, nulls: tuple[str, ...], comment: str | None,
+    tag_column: str | None, line_time: str | None, line_year: int | None, create: bool, replace: bool, dry_run: bool,
+    timeout_s: int,
+) -> None:  # fmt: skip
+    """Store files in a dataset; `-` is standard input. CSV, TSV, NDJSON, Parquet, Arrow and lines of text, each also
+    as .gz.
+
+    A file's rows are stored in batches that are named by its content, so running the command again changes nothing,
+    and an interrupted run goes on where it ended. Columns are read in the types of the dataset.
+
+    \b
+    Examples:
+        chronotile ingest survey.db detections night*.parquet
+        zcat dump.csv.gz | chronotile ingest survey.db detections - --format csv
+        chronotile ingest plant.db values sensors/*.csv --tag-column sensor --create \\
+            --hash sensor --time timestamp --window 1d
+        chronotile ingest logs.db lines sshd.log --format lines --tag-column stream \\
+            --line-time "%b %d %H:%M:%S" --line-year 2026
+    """
+    if definition.given and not create:
+        raise click.UsageError("Options that define a dataset need --create.")
+    reading = Reading(
+        format=format_, types=_types(types), columns=names(columns), column_names=names(column_names),
+        delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter), header=not no_header, nulls=list(nulls),
+        comment=comment, tag=_tag(tag_column), line_time=line_time, line_year=line_year,
+    )  # fmt: skip
+    with _sources(target.rest, format_) as sources:
+        if dry_run:
+            _dry_runs(target, sources, reading, create)
+            return
+        with target.open(create=create, timeout_s=timeout_s) as archive:
+            dataset = _dataset(archive, target, definition, create, sources[0], reading)
+            _ingest_all(dataset, sources, reading, replace=replace)
+
+
+def _dry_runs(target: Target, sources: list[Source], reading: Reading, create: bool) -> None:
+    path = target.url.removeprefix("sqlite:")
+    dataset = None
+    if not create or os.path.exists(path):
+        with target.open(read_only=True) as archive:
+            dataset = archive[target.dataset] if not create or target.dataset in archive else None
+            for source in sources:
+                _dry_run(dataset, source, reading)
+        return
+    for source in sources:
+        _dry_run(None, source, reading)
+
+
+def _ingest_all(dataset: Dataset, sources: list[Source], reading: Reading, *, replace: bool) -> None:
+    total = Outcome()
+    unchanged = 0
+    state = State(len(sources))
+    with ProgressLine(state.text):
+        for index, source in enumerate(sources, 1):
+            state.index, state.name = index, source.name
+            outcome = ingest_file(dataset, source, reading, state, replace=replace)
+            total.rows_stored += outcome.rows_stored
+            total.rows_before += outcome.rows_before
+            total.duplicates += outcome.duplicates
+            unchanged += outcome.rows_stored == 0
+    seconds = max(time.monotonic() - state.began, 1e-6)
+    click.echo(_summary(total, len(sources), unchanged, seconds))
+
+
+def _summary(total: Outcome, files: int, unchanged: int, seconds: float) -> str:
+    of_files = f"{files} file{'s' if files != 1 else ''}"
+    if total.rows_stored == 0 and total.rows_before:
+        return f"nothing to do: {count_text(total.rows_before)} rows of {of_files} are already stored"
+    rate = total.rows_stored / seconds
+    parts = [f"stored {count_text(total.rows_stored)} rows of {of_files} in {seconds:.1f} s ({rate:,.0f} rows/s)"]
+    if total.rows_before:
+        parts.append(f"{count_text(total.rows_before)} rows were already stored")
+    if total.duplicates:
+        parts.append(f"{count_text(total.duplicates)} rows had the id of a later row and were left out")
+    return "; ".join(parts)

@@ -1,0 +1,157 @@
+"""The command group, and how errors end it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from chronotile import __version__
+from chronotile.cli import admin, define, ingest, query
+from chronotile.errors import (
+    ArchiveNotFoundError,
+    BatchConflictError,
+    BatchNotFoundError,
+    BusyError,
+    ChronotileError,
+    DamagedError,
+    DataFileError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    NotAnArchiveError,
+    OutcomeUnknownError,
+    ReadOnlyError,
+    StorageFullError,
+)
+
+FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGED, REPEAT, STORAGE, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 130
+
+EPILOG = """\b
+Exit codes:
+    0  done
+    1  failed for another reason
+    2  wrong usage, arguments or rows
+    3  archive, dataset, batch or file not found, or not an archive
+    4  conflict: the dataset, batch or file exists with other content
+    5  damage found
+    6  busy, or outcome unknown: repeat the command
+    7  the disk is full or read-only
+  130  interrupted
+
+\b
+The archive is a URL (sqlite:survey.db) or a path (survey.db). Set
+CHRONOTILE_ARCHIVE, or give -a, to leave it out:
+    export CHRONOTILE_ARCHIVE=survey.db
+    chronotile count detections
+"""
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="chronotile")
+def cli() -> None:
+    """An archive for time-ordered records that are read back by place and period.
+
+    \b
+    Examples:
+        chronotile create survey.db detections --like night1.parquet \\
+            --sky ra,dec --time jd --id candid
+        chronotile ingest survey.db detections night*.parquet
+        chronotile read survey.db detections --circle 150.1,2.2,0.1 \\
+            --start 2026-01-01 --columns candid,jd,mag
+    """
+
+
+for _command in (
+    define.create,
+    admin.datasets,
+    ingest.ingest,
+    query.read,
+    query.latest,
+    query.count,
+    admin.info,
+    admin.consolidate,
+    admin.retire,
+    admin.verify,
+    admin.demo,
+):
+    cli.add_command(_command)
+
+
+def exit_code(error: ChronotileError) -> int:
+    """The documented exit code for an error."""
+    match error:
+        case InvalidInputError():
+            return USAGE
+        case DatasetNotFoundError() | BatchNotFoundError() | ArchiveNotFoundError() | NotAnArchiveError():
+            return NOT_FOUND
+        case DatasetExistsError() | BatchConflictError():
+            return CONFLICT
+        case DamagedError():
+            return DAMAGED
+        case BusyError() | OutcomeUnknownError():
+            return REPEAT
+        case StorageFullError() | ReadOnlyError():
+            return STORAGE
+        case DataFileError(kind="file-not-found"):
+            return NOT_FOUND
+        case DataFileError(kind="file-exists"):
+            return CONFLICT
+        case DataFileError(kind="file-format" | "file-content" | "file-damaged"):
+            return USAGE
+    return FAILED
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        code = cli.main(args=arguments, prog_name="chronotile", standalone_mode=False)
+        sys.stdout.flush()
+        _end(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as end:
+        _end(end.exit_code)
+    except click.Abort:
+        click.echo("chronotile: interrupted", err=True)
+        _end(INTERRUPTED)
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        click.echo("\nchronotile: interrupted", err=True)
+        _end(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        _end(error.exit_code)
+    except BrokenPipeError:
+        _quiet()
+    except ChronotileError as error:
+        if error.kind == "broken-pipe":
+            _quiet()
+        if debug:
+            raise
+        click.echo(f"chronotile: {error}", err=True)
+        _end(exit_code(error))
+    except Exception as error:
+        if debug:
+            raise
+        text = str(error) or type(error).__name__
+        click.echo(f"chronotile: {type(error).__name__}: {text} (--debug shows where)", err=True)
+        _end(FAILED)
+
+
+def _end(code: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _quiet()
+    sys.exit(code)
+
+
+def _quiet() -> NoReturn:
+    """End without a word when the reader of our output is gone, as `| head` does."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    sys.exit(0)

@@ -1,0 +1,220 @@
+"""``chronotile read``, ``latest`` and ``count``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from chronotile import _native
+from chronotile.cli.common import Command, Target, literal, moment, names, numbers, target, typed_conditions
+from chronotile.dataset import Dataset
+from chronotile.result import ReadResult
+from chronotile.sky import Region
+from chronotile.sky import box as sky_box
+from chronotile.sky import circle as sky_circle
+from chronotile.sky import polygon as sky_polygon
+
+_FORMATS = ["table", "csv", "tsv", "ndjson", "parquet", "arrow", "arrow-stream"]
+
+
+def place_options(command: Command) -> Command:
+    """Options of place, period and condition, which the command gets as `place`, a function of the dataset."""
+
+    def run(
+        circle: str | None, box: str | None, polygon: str | None, cells: str | None, keys: str | None, ids: str | None,
+        start: str | None, end: str | None, where: tuple[str, ...], history: bool, finished_only: bool, **options: Any,
+    ) -> Any:  # fmt: skip
+        def place(dataset: Dataset) -> dict[str, Any]:
+            return {
+                "region": _region(circle, box, polygon),
+                "cells": None
+                if cells is None
+                else [int(cell) for cell in numbers(cells, _any_count(cells), "--cells", "CELL,...")],
+                "keys": None if keys is None else _values(keys, dataset, dataset._cell_columns()),
+                "ids": None if ids is None else _values(ids, dataset, dataset.id),
+                "start": moment(start, dataset),
+                "end": moment(end, dataset),
+                "where": typed_conditions(where, dataset),
+                "history": history,
+                "finished_only": finished_only,
+            }
+
+        return command(place=place, **options)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    options: list[Callable[[Command], Command]] = [
+        click.option("--circle", metavar="RA,DEC,RADIUS", help="Sky circle, degrees."),
+        click.option("--box", metavar="RA1,RA2,DEC1,DEC2", help="Sky box, degrees; RA1 > RA2 crosses ra 0."),
+        click.option("--polygon", metavar="RA,DEC,RA,DEC,...", help="Convex sky polygon, degrees."),
+        click.option("--cells", metavar="CELL,...", help="Whole cells by number."),
+        click.option("--keys", metavar="VALUE,...", help="Values of the key, bunch or hash column."),
+        click.option("--ids", metavar="VALUE,...", help="Ids of records; of several columns as a:b,..."),
+        click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC), or a number in the column's unit."),
+        click.option("--end", metavar="TIME", help="First time after the period."),
+        click.option(
+            "--where", multiple=True, metavar="CONDITION", help='"mag<18", "band in g,r", "x between 1,2"; repeatable.'
+        ),
+        click.option("--history", is_flag=True, help="All versions, with merge rule latest."),
+        click.option("--finished-only", is_flag=True, help="Leave out batches whose writing has not ended."),
+    ]
+    decorated: Command = run
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def _any_count(text: str) -> tuple[int, ...]:
+    return (len([word for word in text.replace(",", " ").split() if word]),)
+
+
+def _region(circle: str | None, box: str | None, polygon: str | None) -> Region | None:
+    given = [text for text in (circle, box, polygon) if text is not None]
+    if len(given) > 1:
+        raise click.UsageError("Give one of --circle, --box and --polygon.")
+    if circle is not None:
+        ra, dec, radius = numbers(circle, (3,), "--circle", "RA,DEC,RADIUS in degrees")
+        return sky_circle(ra, dec, radius)
+    if box is not None:
+        ra_min, ra_max, dec_min, dec_max = numbers(box, (4,), "--box", "RA1,RA2,DEC1,DEC2 in degrees")
+        return sky_box(ra_min, ra_max, dec_min, dec_max)
+    if polygon is not None:
+        flat = numbers(polygon, tuple(range(6, 2_002, 2)), "--polygon", "RA,DEC of three or more corners in degrees")
+        return sky_polygon(list(zip(flat[::2], flat[1::2], strict=True)))
+    return None
+
+
+def _values(text: str, dataset: Dataset, columns: tuple[str, ...]) -> Any:
+    """Values as typed: ``a,b`` for one column, ``a:1,b:2`` for several."""
+    types = dataset.column_types
+    rows = [word.strip() for word in text.split(",") if word.strip()]
+    if len(columns) <= 1:
+        return [_value(word, types[columns[0]]) if columns else word for word in rows]
+    split = [word.split(":") for word in rows]
+    width = len(split[0]) if split else 0
+    if any(len(words) != width for words in split):
+        raise click.UsageError(f"Each of {text!r} needs the same number of parts: {':'.join(columns)}.")
+    return tuple(
+        [_value(words[place], types[columns[min(place, len(columns) - 1)]]) for words in split]
+        for place in range(width)
+    )
+
+
+def _value(text: str, kind: str) -> Any:
+    return text if kind.startswith("utf8") else literal(text)
+
+
+def output_options(command: Command) -> Command:
+    """Options of the output."""
+    options: list[Callable[[Command], Command]] = [
+        click.option("--columns", metavar="NAMES", help="Columns to return, in this order."),
+        click.option(
+            "--format",
+            "format_",
+            type=click.Choice(_FORMATS),
+            help="Output. Default: by --out's extension, else table.",
+        ),
+        click.option("--out", "-o", metavar="FILE", help="Write to a file instead of standard output."),
+        click.option("--overwrite", is_flag=True, help="Replace the file if it exists."),
+        click.option("--limit", type=click.IntRange(0), metavar="N", help="At most N rows."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def write_out(result: ReadResult, format_: str | None, out: str | None, overwrite: bool, limit: int | None) -> None:
+    """Write a result as asked."""
+    if format_ is None:
+        format_ = "table" if out in (None, "-") else _native.format_of_path(str(out))
+    if limit is not None:
+        result._native.limit(limit)
+    to_terminal = out in (None, "-") and sys.stdout.isatty()
+    if to_terminal and format_ in ("parquet", "arrow", "arrow-stream"):
+        raise click.UsageError(f"{format_} is not for a terminal: give --out FILE, or pipe it.")
+    _native.write_records(
+        result._native,
+        out or "-",
+        format_,
+        overwrite=overwrite,
+        table_rows=40 if limit is None else max(limit, 1),
+        table_width=shutil.get_terminal_size().columns if to_terminal else None,
+    )
+
+
+@click.command(short_help="Read records by place and period.")
+@target()
+@place_options
+@output_options
+def read(
+    target: Target,
+    place: Callable[[Dataset], dict[str, Any]],
+    columns: str | None,
+    format_: str | None,
+    out: str | None,
+    overwrite: bool,
+    limit: int | None,
+) -> None:
+    """Read records by place, period, id and condition.
+
+    \b
+    Examples:
+        chronotile read survey.db detections --circle 150.1,2.2,0.1 --start 2026-01-01 --limit 20
+        chronotile read survey.db detections --where "mag<18" --where "band in g,r" --out bright.parquet
+        chronotile read plant.db values --keys 17 --start 2026-01-01T00:00 --format csv > tag17.csv
+    """
+    with target.open(read_only=True) as archive:
+        dataset = archive[target.dataset]
+        write_out(dataset.read(columns=names(columns), **place(dataset)), format_, out, overwrite, limit)
+
+
+@click.command(short_help="Read the newest record of each key.")
+@target()
+@click.option(
+    "--by", metavar="NAMES", help="Columns whose distinct values get one row each. Default: the key or id columns."
+)
+@place_options
+@output_options
+def latest(
+    target: Target,
+    by: str | None,
+    place: Callable[[Dataset], dict[str, Any]],
+    columns: str | None,
+    format_: str | None,
+    out: str | None,
+    overwrite: bool,
+    limit: int | None,
+) -> None:
+    """Read the newest record, by time, of each key.
+
+    \b
+    Examples:
+        chronotile latest plant.db values
+        chronotile latest plant.db values --keys 17,18 --end 2026-01-01
+        chronotile latest survey.db detections --by object --columns object,jd,mag
+    """
+    with target.open(read_only=True) as archive:
+        dataset = archive[target.dataset]
+        write_out(
+            dataset.latest(by=names(by), columns=names(columns), **place(dataset)), format_, out, overwrite, limit
+        )
+
+
+@click.command(short_help="Count records.")
+@target()
+@place_options
+def count(target: Target, place: Callable[[Dataset], dict[str, Any]]) -> None:
+    """Print the number of records that `read` would return.
+
+    \b
+    Examples:
+        chronotile count survey.db detections
+        chronotile count survey.db detections --box 149,151,1,3 --where "mag<18"
+    """
+    with target.open(read_only=True) as archive:
+        dataset = archive[target.dataset]
+        click.echo(dataset.count(**place(dataset)))

@@ -1,0 +1,460 @@
+"""A dataset: writing, reading, and keeping it in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from chronotile import _native, cells, inputs, times
+from chronotile.errors import InvalidInputError
+from chronotile.predicates import Condition, native_predicates
+from chronotile.reports import (
+    BatchInfo,
+    ConsolidateReport,
+    Damage,
+    DatasetInfo,
+    SliceInfo,
+    Spread,
+    Tile,
+    VerifyReport,
+    WriteReport,
+)
+from chronotile.result import ReadResult
+
+if TYPE_CHECKING:
+    import polars
+    import pyarrow
+
+    from chronotile.sky import Region
+
+__all__ = ["Dataset"]
+
+Progress = Callable[[int, int], object]
+"""Called with (tiles done, tiles in all) now and then, from another thread."""
+
+
+class Dataset:
+    """Records of one kind: a schema with a cell rule, a time axis, id columns and a merge rule.
+
+    Taken from :meth:`Archive.create`, :meth:`Archive.dataset` or ``archive["name"]``. Safe to use from many threads;
+    the interpreter lock is released while it works.
+    """
+
+    def __init__(self, native: _native.Dataset) -> None:
+        self._native = native
+        self._load()
+
+    def _load(self) -> None:
+        definition = json.loads(self._native.definition())
+        self._definition: dict[str, Any] = definition
+        self._columns = self._native.schema().columns()
+        self._types = {name: kind for name, kind, _ in self._columns}
+        self._axis = times.TimeAxis(**definition["time"])
+        self._cell = cells.from_json(definition["cell"])
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name}: {len(self._columns)} columns, time {self._axis.column}, window {self.window}>"
+
+    # ------------------------------------------------------------------ definition
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self._definition["name"])
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The columns as a `pyarrow.Schema`. Needs pyarrow; :attr:`column_types` does not."""
+        import pyarrow
+
+        return pyarrow.schema(self._native.schema())
+
+    @property
+    def column_types(self) -> dict[str, str]:
+        """Type of each column as text, such as ``float64`` or ``timestamp[us]``, in order."""
+        return dict(self._types)
+
+    @property
+    def cell(self) -> cells.CellRule:
+        """How a record's cell follows from its columns."""
+        return self._cell
+
+    @property
+    def time(self) -> times.TimeAxis:
+        """The time axis."""
+        return self._axis
+
+    @property
+    def window(self) -> str:
+        """Length of a window, such as ``30d``."""
+        return str(self._definition["window"])
+
+    @property
+    def windows_per_slice(self) -> int:
+        """Windows in a slice, the unit of retention."""
+        return int(self._definition["windows_per_slice"])
+
+    @property
+    def id(self) -> tuple[str, ...]:
+        """The columns that identify a record; empty where each row is a record of its own."""
+        return tuple(self._definition["id"])
+
+    @property
+    def merge(self) -> str:
+        """Which row of equal ids a read returns: ``append`` or ``latest``."""
+        return str(self._definition["merge"]["merge"])
+
+    @property
+    def version(self) -> str | None:
+        """The column that orders versions with merge ``latest``, if any."""
+        version = self._definition["merge"].get("version")
+        return None if version is None else str(version)
+
+    @property
+    def retention(self) -> str | None:
+        """Age past which :meth:`retire` drops slices, such as ``365d``; None for never."""
+        retention = self._definition["retention"]
+        return None if retention is None else str(retention)
+
+    def add_columns(self, columns: Any, defaults: Mapping[str, Any] | None = None) -> None:
+        """Add columns behind the present ones. Rows written before read as the default, or null.
+
+        Parameters
+        ----------
+        columns : schema
+            As for :meth:`Archive.create`: a `pyarrow.Schema`, or a dict such as ``{"flux": "float32"}``.
+        defaults : dict, optional
+            One value for each column that is not to be null in older rows.
+
+        Raises
+        ------
+        InvalidInputError
+            When a name is taken, a type cannot be stored, or a column that may not be null has no default.
+        """
+        schema = inputs.schema(columns)
+        defaults = dict(defaults or {})
+        arrays: list[_native.Array | None] = []
+        for name, kind, _ in schema.columns():
+            value = defaults.pop(name, None)
+            arrays.append(None if value is None else inputs.values_column([value], kind, f"default of column {name!r}"))
+        if defaults:
+            raise InvalidInputError(
+                f"defaults name {', '.join(map(repr, defaults))}, which is not among the new columns",
+                kind="invalid-definition",
+            )
+        self._native.add_columns(schema, arrays)
+        self._load()
+
+    def set_retention(self, retention: str | timedelta | None) -> None:
+        """Change the age past which :meth:`retire` drops slices: ``"365d"``, a timedelta, or None for never."""
+        self._native.set_retention(None if retention is None else times.duration_text(retention, "retention"))
+        self._load()
+
+    # ------------------------------------------------------------------ writing
+
+    def write(self, data: Any, batch: str | None = None, *, replace: bool = False) -> WriteReport:
+        """Store rows as one batch; when this returns they are durable.
+
+        Parameters
+        ----------
+        data : table, stream, dict of arrays, or iterable of those
+            Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (pyarrow, polars, DuckDB, a
+            :class:`ReadResult`), a pandas DataFrame (named index levels become columns, an unnamed index is left out),
+            a polars LazyFrame (which is collected), or a dict of numpy arrays, lists or Arrow arrays of equal length.
+            Iterables are drawn from as rows are needed, so that inputs larger than memory pass. Columns are matched by
+            name; a nullable column may be left out. NaN is a value, not null.
+        batch : str, optional
+            Name of the batch. The same name with the same content is stored once, however often it is written: give one
+            whenever the write may be repeated (a visit and detector, a file and its rows).
+        replace : bool
+            Whether new content takes the place of a stored batch of this name.
+
+        Returns
+        -------
+        WriteReport
+            ``stored`` is False when the same content was there already.
+
+        Raises
+        ------
+        InvalidInputError
+            Rows that do not fit; the error names column and row. Nothing was stored.
+        BatchConflictError
+            A batch of this name is stored with other content.
+        BusyError, OutcomeUnknownError, StorageFullError, ReadOnlyError
+            From the engine; see :mod:`chronotile.errors` for what to do.
+        """
+        if batch is not None and not isinstance(batch, str):
+            raise InvalidInputError(f"batch is {batch!r}: name it with text, or leave it out", kind="invalid-request")
+        rows = inputs.rows(data, self._types)
+        return WriteReport(**self._native.write(rows, batch, replace))
+
+    def batches(self) -> list[BatchInfo]:
+        """All stored batches, finished and unfinished, in order of writing."""
+        return [self._batch_info(info) for info in self._native.batches()]
+
+    def batch(self, key: str) -> BatchInfo | None:
+        """The batch of this name, or None: the answer to "is this visit stored?"."""
+        info = self._native.batch(key)
+        return None if info is None else self._batch_info(info)
+
+    def remove_batch(self, key: str) -> int:
+        """Remove the rows of one batch; returns how many there were.
+
+        Raises
+        ------
+        BatchNotFoundError
+            When no batch has this name.
+        """
+        return self._native.remove_batch(key)
+
+    def _batch_info(self, info: dict[str, Any]) -> BatchInfo:
+        ticks, written_us = info.pop("ticks"), info.pop("written_us")
+        period = None if ticks is None else (self._tick(ticks[0]), self._tick(ticks[1]))
+        written = datetime.fromtimestamp(written_us // 1_000_000, UTC).replace(microsecond=written_us % 1_000_000)
+        return BatchInfo(**info, period=period, written=written)
+
+    def _tick(self, tick: int) -> datetime | float | int:
+        return times.tick_value(tick, self._axis, self._types[self._axis.column])
+
+    # ------------------------------------------------------------------ reading
+
+    def read(
+        self,
+        *,
+        region: Region | None = None,
+        cells: Iterable[int] | None = None,
+        keys: Any = None,
+        ids: Any = None,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        columns: Iterable[str] | None = None,
+        where: Condition | Iterable[Condition] | None = None,
+        history: bool = False,
+        finished_only: bool = False,
+    ) -> ReadResult:
+        """Read records by place, period, id and condition, exactly.
+
+        Parameters
+        ----------
+        region : Region, optional
+            Sky region, for datasets with sky cells: :func:`chronotile.circle`, :func:`chronotile.box`,
+            :func:`chronotile.polygon`; degrees, the border included.
+        cells : iterable of int, optional
+            Whole cells by number.
+        keys : value, list or array, or tuple of them, optional
+            Values of the cell rule's column, such as tag numbers or stream names; for rules of several columns a tuple
+            of lists, one for each column. At most one of `region`, `cells` and `keys`.
+        ids : value, list or array, or tuple of them, optional
+            Ids of records; for several id columns a tuple of lists of equal length (of the first few columns at least).
+        start, end : time, optional
+            Half-open period ``start <= t < end``: a number in the unit of the time column (days for MJD and JD; whole
+            ticks for timestamps), a datetime, date, `numpy.datetime64` or `pandas.Timestamp` (UTC if it has no zone),
+            ISO 8601 text, or an `astropy.time.Time`. Times other than numbers are converted to the column's scale.
+        columns : iterable of str, optional
+            Columns to return, in this order; by default all.
+        where : list of (column, comparison, value), optional
+            Conditions, all of which must hold. Comparisons: ``== != < <= > >=``, ``in`` with a list, ``between`` with
+            a pair, both ends included. Null matches none; NaN matches only ``!=``.
+        history : bool
+            With merge ``latest``, return every version instead of the newest.
+        finished_only : bool
+            Leave out batches whose writing has not ended.
+
+        Returns
+        -------
+        ReadResult
+            A stream, to be drawn from once.
+
+        Raises
+        ------
+        InvalidInputError
+            A column, place or time that does not fit the dataset.
+        DamagedChunkError
+            While rows are drawn, when a chunk that the read needs is damaged.
+        """
+        request = self._request(
+            region=region, cells=cells, keys=keys, ids=ids, start=start, end=end, columns=columns, where=where,
+            history=history, finished_only=finished_only,
+        )  # fmt: skip
+        return ReadResult(self._native.read(request))
+
+    def latest(self, *, by: Iterable[str] | None = None, **place: Any) -> ReadResult:
+        """The newest record by time of each key.
+
+        Parameters
+        ----------
+        by : iterable of str, optional
+            Columns whose distinct values each get one row. By default the cell rule's column for key, bunch and hash
+            cells, else the id columns.
+        **place
+            As for :meth:`read`: region, cells, keys, ids, start, end, columns, where, finished_only.
+        """
+        by = None if by is None else ([by] if isinstance(by, str) else list(by))
+        return ReadResult(self._native.latest(self._request(**place), by))
+
+    def count(self, **place: Any) -> int:
+        """Number of records that :meth:`read` with the same arguments would return."""
+        return self._native.count(self._request(**place))
+
+    def scan(self) -> polars.LazyFrame:
+        """The dataset as a `polars.LazyFrame`. Needs polars.
+
+        Polars hands the columns it needs and its filters down: comparisons of columns with constants, ``is_in`` and
+        ``is_between`` become the period, ids and conditions of a :meth:`read`. What cannot be handed down polars
+        applies itself, so the result is always that of polars.
+        """
+        from chronotile.polars_source import scan
+
+        return scan(self)
+
+    def _request(
+        self,
+        *,
+        region: Region | None = None,
+        cells: Iterable[int] | None = None,
+        keys: Any = None,
+        ids: Any = None,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        columns: Iterable[str] | None = None,
+        where: Condition | Iterable[Condition] | None = None,
+        history: bool = False,
+        finished_only: bool = False,
+    ) -> _native.Request:
+        if region is not None and not isinstance(region, _native.Region):
+            raise InvalidInputError(
+                f"region is {region!r}: give ct.circle, ct.box or ct.polygon", kind="invalid-request"
+            )
+        if isinstance(columns, str):
+            columns = [columns]
+        return _native.Request(
+            region=region,
+            cells=None if cells is None else [int(cell) for cell in cells],
+            keys=None if keys is None else self._key_arrays(keys, self._cell_columns(), "keys"),
+            ids=None if ids is None else self._key_arrays(ids, self.id, "ids"),
+            start=None if start is None else times.moment(start, self._axis, "start"),
+            end=None if end is None else times.moment(end, self._axis, "end"),
+            columns=None if columns is None else list(columns),
+            predicates=native_predicates(where, self._types),
+            history=history,
+            finished_only=finished_only,
+        )
+
+    def _cell_columns(self) -> tuple[str, ...]:
+        match self._cell:
+            case cells.HashCell(columns=columns):
+                return columns
+            case cells.KeyCell(column=column) | cells.BunchCell(column=column):
+                return (column,)
+            case cells.SkyCell():
+                hint = "its cells follow from positions: read by region or by cells"
+            case _:
+                hint = "it has a single cell: read without keys"
+        raise InvalidInputError(f"dataset {self.name} has no keys: {hint}", kind="invalid-request")
+
+    def _key_arrays(self, given: Any, names: tuple[str, ...], what: str) -> list[_native.Array]:
+        if not names:
+            raise InvalidInputError(f"dataset {self.name} has no id columns to read by", kind="invalid-request")
+        parts = list(given) if isinstance(given, tuple) and len(names) > 1 else [given]
+        if len(parts) > len(names):
+            raise InvalidInputError(
+                f"{what} has {len(parts)} parts, dataset {self.name} has {len(names)} ({', '.join(names)})",
+                kind="invalid-request",
+            )
+        arrays = [self._key_array(part, name, what) for part, name in zip(parts, names, strict=False)]
+        if len({len(array) for array in arrays}) > 1:
+            raise InvalidInputError(
+                f"the parts of {what} differ in length: give lists of equal length", kind="invalid-request"
+            )
+        return arrays
+
+    def _key_array(self, values: Any, name: str, what: str) -> _native.Array:
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            values = [values]
+        try:
+            return inputs.column(values, self._types[name], name)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{what}: {error}", kind="invalid-request") from error
+
+    # ------------------------------------------------------------------ keeping in order
+
+    def consolidate(
+        self,
+        *,
+        before: times.Moment = None,
+        chunks_min: int | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> ConsolidateReport:
+        """Rewrite tiles of many small chunks as few large ones. Reads return the same before, meanwhile and after.
+
+        Parameters
+        ----------
+        before : time, optional
+            Only windows that end at or before this time (as `start` of :meth:`read`).
+        chunks_min : int, optional
+            Leave tiles with fewer chunks alone; 2 by default.
+        dry_run : bool
+            Count what would be done and do nothing.
+        progress : callable, optional
+            Called with (tiles done, tiles in all).
+        """
+        moment = None if before is None else times.moment(before, self._axis, "before")
+        return ConsolidateReport(**self._native.consolidate(moment, chunks_min, dry_run, progress))
+
+    def retire(
+        self,
+        *,
+        before: times.Moment = None,
+        older_than: str | timedelta | None = None,
+        dry_run: bool = False,
+    ) -> list[SliceInfo]:
+        """Drop whole slices that are too old; returns those dropped, or with `dry_run` those that would go.
+
+        Parameters
+        ----------
+        before : time, optional
+            Drop slices that end at or before this time.
+        older_than : str or timedelta, optional
+            Drop slices that ended at least this long before now, by this machine's clock: ``"365d"``. The data's own
+            times never make anything expire.
+        dry_run : bool
+            Drop nothing.
+
+        Without `before` and `older_than` the dataset's own retention is meant.
+
+        Raises
+        ------
+        InvalidInputError
+            When both limits are given, or none and the dataset has no retention.
+        """
+        if before is not None and older_than is not None:
+            raise InvalidInputError("before and older_than both say what to drop: give one", kind="invalid-request")
+        moment = None if before is None else times.moment(before, self._axis, "before")
+        age = None if older_than is None else times.duration_text(older_than, "older_than")
+        return [self._slice_info(info) for info in self._native.retire(moment, age, dry_run)]
+
+    def verify(self, *, progress: Progress | None = None) -> VerifyReport:
+        """Read and check every chunk, and that every finished batch has all of its own. Damage is reported, not
+        raised."""
+        report = self._native.verify(progress)
+        damage = tuple(Damage(**{**found, "tile": Tile(*found["tile"])}) for found in report.pop("damage"))
+        return VerifyReport(**report, damage=damage)
+
+    def info(self) -> DatasetInfo:
+        """Statistics: every slice, and the spread of chunks, rows and bytes over tiles."""
+        info = self._native.info()
+        largest = info["tile_largest"]
+        return DatasetInfo(
+            slices=tuple(self._slice_info(part) for part in info["slices"]),
+            tile_chunks=Spread(**info["tile_chunks"]),
+            tile_rows=Spread(**info["tile_rows"]),
+            tile_bytes=Spread(**info["tile_bytes"]),
+            tile_largest=None if largest is None else Tile(*largest),
+        )
+
+    def _slice_info(self, info: dict[str, Any]) -> SliceInfo:
+        start, end = info.pop("ticks")
+        return SliceInfo(**info, start=self._tick(start), end=self._tick(end))

@@ -1,0 +1,172 @@
+"""What can go wrong, grouped by what a caller does next.
+
+Every exception is a :class:`ChronotileError` and has a ``kind``: a short text that stays the same between releases, for
+programs that must tell cases apart more finely than by class. Most have a builtin exception as second parent, so that
+code which knows nothing of Chronotile handles them too.
+
+==========================  =====================  ====================================================
+class                       also a                 what to do
+==========================  =====================  ====================================================
+``InvalidInputError``       ``ValueError``         change the argument or the rows
+``DatasetNotFoundError``    ``KeyError``           correct the name, or create the dataset
+``BatchNotFoundError``      ``KeyError``           correct the key
+``DatasetExistsError``      ``ValueError``         open it, or take another name
+``BatchConflictError``      ``ValueError``         look at the stored batch; write with ``replace=True``
+``ArchiveNotFoundError``    ``FileNotFoundError``  correct the path
+``NotAnArchiveError``       ``OSError``            correct the path, or upgrade
+``ReadOnlyError``           ``PermissionError``    open it for writing
+``StorageFullError``        ``OSError``            free space, then repeat
+``BusyError``               ``TimeoutError``       repeat: nothing was written
+``OutcomeUnknownError``     ``TimeoutError``       repeat: it may have been written
+``DamagedError``            ``OSError``            verify, then restore or write again
+``DataFileError``           ``OSError``            correct the file or the way it is read
+``ClosedError``             ``RuntimeError``       open or read again
+==========================  =====================  ====================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "ArchiveNotFoundError",
+    "BatchConflictError",
+    "BatchNotFoundError",
+    "BusyError",
+    "ChronotileError",
+    "ClosedError",
+    "DamagedChunkError",
+    "DamagedError",
+    "DataFileError",
+    "DatasetExistsError",
+    "DatasetNotFoundError",
+    "InvalidInputError",
+    "NotAnArchiveError",
+    "OutcomeUnknownError",
+    "ReadOnlyError",
+    "StorageFullError",
+]
+
+
+class ChronotileError(Exception):
+    """Base of all errors of this package.
+
+    Attributes
+    ----------
+    kind : str
+        Stable name of the case, for example ``"batch-differs"``.
+    details : dict
+        What the error is about, as far as known: ``dataset``, ``batch``, ``column``, ``row``, ``cell``, ``window``,
+        ``chunk``.
+    """
+
+    kind: str
+    details: dict[str, Any]
+
+    def __init__(self, message: str, *, kind: str = "error", **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.details = details
+
+    def __str__(self) -> str:
+        # KeyError would show the message in quotes, OSError in its own form.
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.message, self.kind, self.details)
+
+
+def _rebuilt(cls: type[ChronotileError], message: str, kind: str, details: dict[str, Any]) -> ChronotileError:
+    return cls(message, kind=kind, **details)
+
+
+class InvalidInputError(ChronotileError, ValueError):
+    """An argument, a dataset definition or a row cannot be used. Nothing was changed.
+
+    Kinds: ``invalid-definition``, ``invalid-time``, ``invalid-sky``, ``invalid-url``, ``invalid-request``,
+    ``invalid-rows``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``, ``too-large``.
+    """
+
+
+class DatasetNotFoundError(ChronotileError, KeyError):
+    """The archive has no dataset of this name. Kind ``dataset-not-found``."""
+
+
+class BatchNotFoundError(ChronotileError, KeyError):
+    """The dataset has no batch of this key. Kind ``batch-not-found``."""
+
+
+class DatasetExistsError(ChronotileError, ValueError):
+    """A dataset of this name exists already. Kind ``dataset-exists``."""
+
+
+class BatchConflictError(ChronotileError, ValueError):
+    """A batch of this key is stored with other content (``batch-differs``), or somebody else wrote it meanwhile
+    (``batch-race``). Nothing of this write is visible."""
+
+
+class ArchiveNotFoundError(ChronotileError, FileNotFoundError):
+    """There is no archive at the URL and none was to be made, or its folder is missing. Kind ``archive-not-found``."""
+
+
+class NotAnArchiveError(ChronotileError, OSError):
+    """The file is something else (``not-an-archive``) or of a later release (``newer-format``). It was not touched."""
+
+
+class ReadOnlyError(ChronotileError, PermissionError):
+    """The archive was opened, or lies, read-only. Kind ``read-only``."""
+
+
+class StorageFullError(ChronotileError, OSError):
+    """No room is left; nothing of the write was kept. Kind ``storage-full``."""
+
+
+class BusyError(ChronotileError, TimeoutError):
+    """Others held the archive for too long (``busy``) or changed the same thing first (``lost-race``). Nothing was
+    written; repeat."""
+
+
+class OutcomeUnknownError(ChronotileError, TimeoutError):
+    """The engine did not confirm in time (``outcome-unknown``), or the work was cut off (``cancelled``): it may or may
+    not have happened. Repeating a write of a named batch is safe and tells."""
+
+
+class DamagedError(ChronotileError, OSError):
+    """Stored bytes cannot be read: ``damaged-chunk``, ``damaged-catalog`` or ``damaged-archive``."""
+
+
+class DamagedChunkError(DamagedError):
+    """A chunk's bytes changed or are lost. Kind ``damaged-chunk``.
+
+    Attributes
+    ----------
+    dataset : str
+        The dataset.
+    cell, window : int
+        The tile.
+    chunk : str
+        The chunk's id, 32 hexadecimal digits.
+    """
+
+    dataset: str
+    cell: int
+    window: int
+    chunk: str
+
+    def __init__(self, message: str, *, kind: str = "damaged-chunk", **details: Any) -> None:
+        super().__init__(message, kind=kind, **details)
+        self.dataset = details.get("dataset", "")
+        self.cell = details.get("cell", 0)
+        self.window = details.get("window", 0)
+        self.chunk = details.get("chunk", "")
+
+
+class DataFileError(ChronotileError, OSError):
+    """A record file cannot be read or written, or its content does not fit: ``file-not-found``, ``file-access``,
+    ``file-exists``, ``file-format``, ``file-damaged``, ``file-content``, ``file-io``, ``broken-pipe``."""
+
+
+class ClosedError(ChronotileError, RuntimeError):
+    """The archive is closed (``closed``), the process was forked from one that uses Chronotile (``forked``), or a
+    result was read before (``result-consumed``)."""

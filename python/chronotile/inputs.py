@@ -1,0 +1,263 @@
+"""Rows, columns and schemas in whatever form a caller has them, as the native module takes them."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from chronotile import _native
+from chronotile.errors import InvalidInputError
+from chronotile.result import ReadResult
+
+__all__: list[str] = []
+
+Types = Mapping[str, str]
+"""Column types of a dataset, as text."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_NUMPY_NUMBERS = frozenset(
+    ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+)
+
+
+def rows(data: Any, types: Types) -> Any:
+    """What the native `write` draws from: one Arrow object, or an iterator of them."""
+    whole = _arrow_object(data, types)
+    if whole is not None:
+        return whole
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        raise InvalidInputError(
+            f"a {type(data).__name__} is no table: give an Arrow table or stream, a DataFrame, a dict of arrays, "
+            "or an iterable of those",
+            kind="invalid-rows",
+        )
+    return _each(data, types)
+
+
+def _each(items: Iterable[Any], types: Types) -> Iterator[Any]:
+    for item in items:
+        table = _arrow_object(item, types)
+        if table is None:
+            raise InvalidInputError(
+                f"the input yielded a {type(item).__name__}, which is no table: yield Arrow tables, DataFrames "
+                "or dicts of arrays",
+                kind="invalid-rows",
+            )
+        yield table
+
+
+def _arrow_object(data: Any, types: Types) -> Any:
+    """`data` as an object with an Arrow PyCapsule method, or None where it is none and cannot be made one."""
+    if isinstance(data, ReadResult):
+        return data._native
+    if _is_from(data, "pandas") and hasattr(data, "columns"):
+        return _pandas(data, types)
+    if _is_from(data, "polars") and hasattr(data, "collect") and not hasattr(data, "__arrow_c_stream__"):
+        return data.collect()
+    if isinstance(data, Mapping):
+        return _native.Table.of_columns(
+            [(str(name), column(values, types.get(name), name)) for name, values in data.items()]
+        )
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return data
+    for method in ("to_arrow_reader", "fetch_arrow_reader"):  # older DuckDB
+        if hasattr(data, method):
+            return getattr(data, method)()
+    return None
+
+
+def _is_from(data: object, package: str) -> bool:
+    return type(data).__module__.split(".")[0] == package and package in sys.modules
+
+
+def _pandas(frame: Any, types: Types) -> Any:
+    """A DataFrame: named index levels become columns, an unnamed index is left out."""
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()
+    try:
+        import pyarrow
+    except ImportError:
+        columns = {name: frame[name].to_numpy() for name in frame.columns}
+        return _arrow_object(columns, types)
+    return pyarrow.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+
+
+def schema(source: Any) -> _native.Schema:
+    """A schema from a schema, a table, or a mapping of names to types as text."""
+    if isinstance(source, _native.Schema):
+        return source
+    if isinstance(source, Mapping) and all(isinstance(kind, str) for kind in source.values()):
+        return _native.Schema.of_types([(str(name), kind) for name, kind in source.items()])
+    if isinstance(source, Mapping) and source and all(_is_arrow_type(kind) for kind in source.values()):
+        import pyarrow
+
+        return _native.Schema.of(pyarrow.schema(list(source.items())))
+    if isinstance(source, ReadResult):
+        return _native.Schema.of(source._native)
+    if hasattr(source, "__arrow_c_schema__"):
+        return _native.Schema.of(source)
+    table = _arrow_object(source, {})
+    if table is None:
+        raise InvalidInputError(
+            f"a {type(source).__name__} is no schema: give a schema, a table, or a dict such as "
+            '{"jd": "float64", "candid": "int64"}',
+            kind="invalid-definition",
+        )
+    return _native.Schema.of(table)
+
+
+def _is_arrow_type(kind: object) -> bool:
+    return hasattr(kind, "__arrow_c_schema__") and _is_from(kind, "pyarrow")
+
+
+def column(values: Any, wanted: str | None, name: str) -> _native.Array:
+    """One column. Lists become the wanted type; arrays keep their own, which the archive compares."""
+    if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
+        return _native.Array.of(values)
+    if _is_from(values, "pandas"):
+        values = values.to_numpy()
+    if _is_from(values, "numpy") and hasattr(values, "dtype") and hasattr(values, "ndim"):
+        return _numpy(values, wanted, name)
+    if isinstance(values, array):
+        import_type = {"f": "float32", "d": "float64"}.get(values.typecode)
+        if import_type:
+            return _native.column_of_buffer(values, import_type)
+        values = list(values)
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInputError(
+            f"column {name!r} is {values!r}: give an array or a list, for one row a list of one value",
+            kind="invalid-rows",
+        )
+    return values_column(list(values), wanted, f"column {name!r}")
+
+
+def _numpy(values: Any, wanted: str | None, name: str) -> _native.Array:
+    if values.ndim != 1:
+        raise InvalidInputError(
+            f"column {name!r} has {values.ndim} dimensions: give one, or an Arrow list array", kind="invalid-rows"
+        )
+    mask = getattr(values, "mask", None)
+    nulls = None
+    if mask is not None and hasattr(values, "filled"):
+        import numpy
+
+        nulls = numpy.array(numpy.broadcast_to(mask, values.shape), dtype="uint8")
+        values = values.data
+    kind = values.dtype.kind
+    if kind in "mM":
+        return _numpy_times(values, nulls, name)
+    plain = values.astype(values.dtype.newbyteorder("="), copy=False)
+    dtype = str(plain.dtype)
+    if dtype in _NUMPY_NUMBERS:
+        return _native.column_of_buffer(plain.view("uint8") if dtype == "bool" else plain, dtype, None, nulls)
+    if kind in "USO":
+        items = values.tolist()
+        if nulls is not None:
+            items = [None if null else item for item, null in zip(items, nulls, strict=True)]
+        return values_column(items, wanted, f"column {name!r}")
+    raise InvalidInputError(f"column {name!r} is an array of {dtype}: convert it first", kind="invalid-rows")
+
+
+def _numpy_times(values: Any, nulls: Any, name: str) -> _native.Array:
+    import numpy
+
+    unit, count = numpy.datetime_data(values.dtype)
+    moments = values.dtype.kind == "M"
+    if count != 1 or unit not in (*_TICKS_PER_SECOND, "D") or (unit == "D" and not moments):
+        # Coarser units become seconds, which every Arrow type of times counts.
+        unit = "D" if moments and unit in ("Y", "M", "W") else "s"
+        values = values.astype(f"{values.dtype.kind}8[{unit}]")
+    missing = numpy.isnat(values).astype("uint8")
+    if nulls is not None:
+        missing |= nulls
+    if unit == "D":
+        days = numpy.where(missing, 0, values.view("int64")).astype("int32")
+        return _native.column_of_buffer(days, "int32", "date32", missing)
+    kind = "timestamp" if moments else "duration"
+    ticks = numpy.ascontiguousarray(values).view("int64")
+    return _native.column_of_buffer(ticks, "int64", f"{kind}[{unit}]", missing)
+
+
+def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _native.Array:
+    """A column of Python values: None, bool, numbers, text, bytes, dates, times, timedeltas. Other values go through
+    pyarrow."""
+    plain = [value.item() if hasattr(value, "item") and not isinstance(value, datetime) else value for value in values]
+    first = next((value for value in plain if value is not None), None)
+    if isinstance(first, datetime | date | time | timedelta):
+        wanted = wanted if wanted and wanted.split("[")[0] in _TIME_TYPES else _natural_time(first)
+        ticks = [None if value is None else _ticks(value, wanted, what) for value in plain]
+        return _native.column_of_list(ticks, wanted)
+    if first is None or isinstance(first, bool | int | float | str | bytes):
+        if isinstance(first, str) and wanted and wanted.split("[")[0] in _TIME_TYPES:
+            parsed = [None if value is None else _parsed(value, wanted, what) for value in plain]
+            return _native.column_of_list([None if p is None else _ticks(p, wanted, what) for p in parsed], wanted)
+        if any(
+            isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64 for value in plain
+        ):
+            raise InvalidInputError(f"{what} holds an integer of more than 64 bits", kind="invalid-rows")
+        return _native.column_of_list(plain, wanted)
+    return _through_pyarrow(values, what)
+
+
+_TIME_TYPES = frozenset(["timestamp", "date32", "date64", "time32", "time64", "duration"])
+
+
+def _natural_time(value: object) -> str:
+    if isinstance(value, datetime):
+        return "timestamp[us]" if value.tzinfo is None else "timestamp[us, UTC]"
+    if isinstance(value, date):
+        return "date32"
+    return "time64[us]" if isinstance(value, time) else "duration[us]"
+
+
+def _parsed(text: str, wanted: str, what: str) -> datetime | time:
+    try:
+        return (
+            time.fromisoformat(text)
+            if wanted.startswith("time") and "stamp" not in wanted
+            else datetime.fromisoformat(text)
+        )
+    except ValueError:
+        raise InvalidInputError(f"{what}: {text!r} is no {wanted}: write ISO 8601", kind="invalid-rows") from None
+
+
+def _ticks(value: Any, wanted: str, what: str) -> int:
+    """`value` as a whole number of the unit of the time type `wanted`."""
+    name, _, rest = wanted.partition("[")
+    if name in ("date32", "date64"):
+        day = value.date() if isinstance(value, datetime) else value
+        days = int(day.toordinal() - _EPOCH.toordinal())
+        return days if name == "date32" else days * 86_400_000
+    if isinstance(value, timedelta):
+        since = value
+    elif isinstance(value, time):
+        since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
+    elif isinstance(value, datetime):
+        since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
+    else:
+        since = timedelta(days=value.toordinal() - _EPOCH.toordinal())
+    per_second = _TICKS_PER_SECOND[rest.split(",")[0].rstrip("]")]
+    microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    nanoseconds = microseconds * 1_000 + int(getattr(value, "nanosecond", 0))
+    ticks, left = divmod(nanoseconds * per_second, 1_000_000_000)
+    if left:
+        raise InvalidInputError(f"{what}: {value} is finer than {wanted} keeps: round it first", kind="invalid-rows")
+    return ticks
+
+
+def _through_pyarrow(values: Sequence[Any], what: str) -> _native.Array:
+    kind = type(next(value for value in values if value is not None)).__name__
+    try:
+        import pyarrow
+    except ImportError:
+        raise InvalidInputError(
+            f"{what} holds values of type {kind}: give an Arrow array, or install pyarrow", kind="invalid-rows"
+        ) from None
+    try:
+        return _native.Array.of(pyarrow.array(values))
+    except (pyarrow.ArrowException, TypeError) as error:
+        raise InvalidInputError(f"{what} makes no Arrow array: {error}", kind="invalid-rows") from error

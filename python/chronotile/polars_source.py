@@ -1,0 +1,202 @@
+"""A dataset as a polars lazy source that takes columns and filters."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chronotile import _native
+from chronotile.cells import BunchCell, HashCell, KeyCell
+
+if TYPE_CHECKING:
+    import polars
+
+    from chronotile.dataset import Dataset
+
+__all__: list[str] = []
+
+_COMPARISONS = {"Eq": "==", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+@dataclass(frozen=True)
+class Term:
+    """One comparison of a column with constants, which every row of the result fulfils."""
+
+    column: str
+    comparison: str
+    values: polars.Series
+
+
+@dataclass
+class Pushed:
+    """What of a polars filter becomes part of the read. It never leaves out a row that the filter keeps."""
+
+    start: tuple[str, int | float] | None = None
+    end: tuple[str, int | float] | None = None
+    keys: list[_native.Array] | None = None
+    ids: list[_native.Array] | None = None
+    predicates: list[tuple[str, str, _native.Array]] = field(default_factory=list)
+
+
+def scan(dataset: Dataset) -> polars.LazyFrame:
+    """See :meth:`chronotile.Dataset.scan`."""
+    try:
+        import polars
+        from polars.io.plugins import register_io_source
+    except ImportError:
+        raise ImportError("scan() needs polars: pip install 'chronotile[polars]'") from None
+    schema = polars.DataFrame(dataset._native.schema().empty_table()).schema
+
+    def source(
+        with_columns: list[str] | None, predicate: polars.Expr | None, n_rows: int | None, batch_size: int | None
+    ) -> Iterator[polars.DataFrame]:
+        columns = None
+        if with_columns is not None:
+            needed = [*with_columns, *(predicate.meta.root_names() if predicate is not None else ())]
+            # A read returns at least one column, and polars may ask for none to count rows.
+            columns = list(dict.fromkeys(needed)) or [dataset.time.column]
+        pushed = push_down(dataset, predicate, schema)
+        result = dataset._native.read(_native.Request(columns=columns, **vars(pushed)))
+        left = n_rows
+        if predicate is None and n_rows is not None:
+            result.limit(n_rows)
+        while left != 0 and (table := result.next_batch()) is not None:
+            frame = polars.DataFrame(table)
+            if predicate is not None:
+                frame = frame.filter(predicate)
+            if with_columns:
+                frame = frame.select(with_columns)
+            if left is not None:
+                frame = frame.head(left)
+                left -= frame.height
+            yield frame
+
+    return register_io_source(source, schema=schema)
+
+
+def push_down(dataset: Dataset, predicate: polars.Expr | None, schema: Any) -> Pushed:
+    """The part of a filter that a read of `dataset` can take over."""
+    pushed = Pushed()
+    if predicate is None:
+        return pushed
+    try:
+        tree = json.loads(predicate.meta.serialize(format="json"))
+    except Exception:
+        # Expressions with Python functions in them have no such form; polars filters alone then.
+        return pushed
+    terms = [term for part in _conjuncts(tree) for term in _terms(part, schema)]
+    # Polars takes NaN for the greatest number, Chronotile for none. A lower bound may only be handed down where an
+    # upper bound excludes NaN as well.
+    bounded = {term.column for term in terms if term.comparison in ("<", "<=", "==", "in")}
+    for term in terms:
+        if term.column == dataset.time.column:
+            _push_time(pushed, term, dataset)
+        elif term.comparison in (">", ">=") and schema[term.column].is_float() and term.column not in bounded:
+            continue
+        else:
+            _push_condition(pushed, term, dataset)
+    return pushed
+
+
+def _conjuncts(tree: Any) -> Iterator[Any]:
+    binary = tree.get("BinaryExpr") if isinstance(tree, dict) else None
+    if binary and binary.get("op") in ("And", "LogicalAnd"):
+        yield from _conjuncts(binary["left"])
+        yield from _conjuncts(binary["right"])
+    else:
+        yield tree
+
+
+def _terms(tree: Any, schema: Any) -> list[Term]:
+    """The comparisons that follow from one part of a filter; none where it is anything else."""
+    match tree:
+        case {"BinaryExpr": {"left": {"Column": str(column)}, "op": str(op), "right": literal}} if op in _COMPARISONS:
+            return _term(column, _COMPARISONS[op], [literal], schema)
+        case {"BinaryExpr": {"left": literal, "op": str(op), "right": {"Column": str(column)}}} if op in _COMPARISONS:
+            return _term(column, _MIRRORED[_COMPARISONS[op]], [literal], schema)
+        case {
+            "Function": {
+                "input": [{"Column": str(column)}, low, high],
+                "function": {"Boolean": {"IsBetween": {"closed": closed}}},
+            }
+        }:
+            lower = ">=" if closed in ("Both", "Left") else ">"
+            upper = "<=" if closed in ("Both", "Right") else "<"
+            return _term(column, lower, [low], schema) + _term(column, upper, [high], schema)
+        case {"Function": {"input": [{"Column": str(column)}, literal], "function": {"Boolean": {"IsIn": _}}}}:
+            return _term(column, "in", [literal], schema)
+    return []
+
+
+def _term(column: str, comparison: str, literals: list[Any], schema: Any) -> list[Term]:
+    if column not in schema:
+        return []
+    values = _constant(literals[0])
+    if values is None:
+        return []
+    if comparison == "in" and hasattr(values.dtype, "inner"):
+        values = values.explode()
+    if comparison == "in":
+        values = values.drop_nulls()
+    # A constant of another type would be compared in a third one; polars does that by itself.
+    if values.dtype != schema[column] or values.null_count() or (comparison != "in" and len(values) != 1):
+        return []
+    if values.dtype.is_float() and values.is_nan().any():
+        return []
+    return [Term(column, comparison, values)]
+
+
+def _constant(tree: Any) -> polars.Series | None:
+    """The value of an expression without columns."""
+    import polars
+
+    text = json.dumps(tree)
+    if '"Column"' in text or '"Literal"' not in text:
+        return None
+    try:
+        expression = polars.Expr.deserialize(io.BytesIO(text.encode()), format="json")
+        return polars.select(expression).to_series()
+    except Exception:
+        # Whatever cannot be evaluated here stays with polars.
+        return None
+
+
+def _push_time(pushed: Pushed, term: Term, dataset: Dataset) -> None:
+    if term.comparison not in ("<", "<=", ">", ">=", "=="):
+        return
+    value = term.values.to_physical().item()
+    days = dataset.time.format != "timestamp"
+    kind = "native" if days else "ticks"
+    after = math.nextafter(value, math.inf) if days else value + 1
+    if term.comparison in (">", ">=", "==") and (pushed.start is None or value > pushed.start[1]):
+        pushed.start = (kind, value)
+    if term.comparison in ("<", "<=", "=="):
+        end = value if term.comparison == "<" else after
+        if pushed.end is None or end < pushed.end[1]:
+            pushed.end = (kind, end)
+
+
+def _push_condition(pushed: Pushed, term: Term, dataset: Dataset) -> None:
+    if dataset.column_types[term.column].startswith(("list", "struct")):
+        return
+    values = _native.Array.of(term.values)
+    if term.comparison in ("==", "in"):
+        if pushed.keys is None and term.column == _key_column(dataset):
+            pushed.keys = [values]
+            return
+        if pushed.ids is None and dataset.id[:1] == (term.column,):
+            pushed.ids = [values]
+            return
+    pushed.predicates.append((term.column, term.comparison, values))
+
+
+def _key_column(dataset: Dataset) -> str | None:
+    match dataset.cell:
+        case KeyCell(column=column) | BunchCell(column=column) | HashCell(columns=(column,)):
+            return column
+    return None

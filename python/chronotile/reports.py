@@ -1,0 +1,200 @@
+"""What operations report: plain, frozen records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+__all__ = [
+    "BatchInfo",
+    "ConsolidateReport",
+    "Damage",
+    "DatasetInfo",
+    "SliceInfo",
+    "Spread",
+    "Tile",
+    "VerifyReport",
+    "WriteReport",
+]
+
+Time = datetime | float | int
+"""A time of a dataset: float days for MJD and JD columns, a datetime for timestamps (a tick where a datetime cannot
+hold it)."""
+
+
+@dataclass(frozen=True, order=True)
+class Tile:
+    """One cell in one window."""
+
+    cell: int
+    window: int
+
+    def __str__(self) -> str:
+        return f"cell {self.cell} window {self.window}"
+
+
+@dataclass(frozen=True)
+class WriteReport:
+    """What a write did."""
+
+    batch: str
+    """Id of the batch, 32 hexadecimal digits."""
+    stored: bool
+    """Whether anything was stored; False when the same content was there already."""
+    rows: int
+    """Rows in the batch."""
+    duplicates: int
+    """Rows left out because a later row of the batch has the same id."""
+    tiles: int
+    """Tiles touched."""
+    chunks: int
+    """Chunks written."""
+    bytes: int
+    """Bytes of the chunks."""
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """A stored batch."""
+
+    key: str | None
+    """The name its writer gave, if any."""
+    batch: str
+    """Its id, 32 hexadecimal digits."""
+    rows: int
+    """Rows stored."""
+    tiles: int
+    """Tiles it touched."""
+    chunks: int
+    """Chunks it became."""
+    bytes: int
+    """Bytes of those chunks."""
+    written: datetime
+    """When it was written, UTC, by the writer's clock."""
+    period: tuple[Time, Time] | None
+    """First and last time in it (cut to the axis' tick); None for an empty batch."""
+    finished: bool
+    """Whether its writing has ended."""
+
+
+@dataclass(frozen=True)
+class ConsolidateReport:
+    """What a consolidation did, or would do."""
+
+    tiles: int
+    """Tiles rewritten."""
+    chunks_before: int
+    """Chunks read and taken away."""
+    chunks_after: int
+    """Chunks written in their place."""
+    bytes_before: int
+    """Bytes taken away."""
+    bytes_after: int
+    """Bytes written."""
+    tiles_contended: int
+    """Tiles left as they were because somebody else changed them meanwhile."""
+
+
+@dataclass(frozen=True)
+class SliceInfo:
+    """One slice: a run of windows, the unit of retention."""
+
+    slice: int
+    """Its number."""
+    start: Time
+    """First time it covers."""
+    end: Time
+    """First time after it."""
+    tiles: int
+    """Tiles with rows."""
+    chunks: int
+    """Chunks."""
+    rows: int
+    """Stored rows, equal ids counted each time."""
+    bytes: int
+    """Bytes of chunks."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Spread of one quantity over tiles."""
+
+    min: int
+    median: int
+    p99: int
+    max: int
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Statistics of a dataset."""
+
+    slices: tuple[SliceInfo, ...]
+    """Each slice, oldest first."""
+    tile_chunks: Spread
+    """Chunks in a tile."""
+    tile_rows: Spread
+    """Stored rows in a tile."""
+    tile_bytes: Spread
+    """Bytes in a tile."""
+    tile_largest: Tile | None
+    """The tile with the most bytes."""
+
+    @property
+    def rows(self) -> int:
+        """Stored rows, equal ids counted each time."""
+        return sum(part.rows for part in self.slices)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks."""
+        return sum(part.chunks for part in self.slices)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles with rows."""
+        return sum(part.tiles for part in self.slices)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of chunks."""
+        return sum(part.bytes for part in self.slices)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One damaged or missing chunk."""
+
+    tile: Tile
+    """Its tile."""
+    chunk: str
+    """Its id, 32 hexadecimal digits."""
+    reason: str
+    """What is wrong with it."""
+    missing: bool
+    """Whether a finished batch says it should be there and it is not."""
+    rows: int
+    """Rows it holds or held, as far as known."""
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What a verification found."""
+
+    chunks: int
+    """Chunks read and decoded."""
+    rows: int
+    """Rows decoded."""
+    bytes: int
+    """Bytes read."""
+    batches: int
+    """Finished batches whose chunks were looked for."""
+    batches_unfinished: int
+    """Batches whose writing has not ended."""
+    damage: tuple[Damage, ...]
+    """Damage, by tile."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no damage."""
+        return not self.damage

@@ -1,0 +1,104 @@
+"""What a read returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from chronotile import _native
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+__all__ = ["ReadResult"]
+
+
+class ReadResult:
+    """The rows of one read, as a stream.
+
+    Rows come from the archive while they are drawn, so a result larger than memory can be gone through batch by batch.
+    A result is drawn from **once**: by one of the ``to_`` methods, by :meth:`batches`, or by any library that knows
+    ``__arrow_c_stream__`` (pyarrow, polars, DuckDB, pandas 3, ...); then it is empty, and a second use raises
+    :class:`~chronotile.ClosedError` with the advice to read again. The order of rows is not defined.
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _native.ReadResult) -> None:
+        self._native = native
+
+    def __repr__(self) -> str:
+        state = ", consumed" if self._native.consumed else ""
+        return f"<ReadResult: {len(self.column_names)} columns{state}>"
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, in order. Does not draw rows."""
+        return self._native.column_names
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The columns as a `pyarrow.Schema`. Does not draw rows. Needs pyarrow."""
+        return _pyarrow("schema").schema(self._native)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """All rows as a `pyarrow.Table`. Needs pyarrow.
+
+        Raises
+        ------
+        DamagedChunkError
+            When a chunk that the read touches is damaged.
+        ClosedError
+            When the result was drawn from before.
+        """
+        return _pyarrow("to_arrow()").table(self._native.collect())
+
+    def to_pandas(self, **options: Any) -> pandas.DataFrame:
+        """All rows as a `pandas.DataFrame`; `options` go to `pyarrow.Table.to_pandas`. Needs pyarrow and pandas.
+
+        As always with pandas, integer columns with nulls become float64 unless `options` say otherwise, for example
+        ``types_mapper=pandas.ArrowDtype``.
+        """
+        return self.to_arrow().to_pandas(**options)
+
+    def to_polars(self) -> polars.DataFrame:
+        """All rows as a `polars.DataFrame`. Needs polars, but not pyarrow."""
+        try:
+            import polars
+        except ImportError:
+            raise ImportError("to_polars() needs polars: pip install 'chronotile[polars]'") from None
+        return polars.DataFrame(self._native.collect())
+
+    def batches(self) -> Iterator[pyarrow.RecordBatch]:
+        """The rows batch by batch, as `pyarrow.RecordBatch`, in bounded memory. Needs pyarrow.
+
+        Without pyarrow, give the result itself to a library that reads Arrow streams.
+        """
+        pyarrow = _pyarrow("batches()")
+        while (table := self._native.next_batch()) is not None:
+            yield from pyarrow.table(table).to_batches()
+
+    def to_reader(self) -> pyarrow.RecordBatchReader:
+        """The stream as a `pyarrow.RecordBatchReader`. Needs pyarrow 15."""
+        return _pyarrow("to_reader()").RecordBatchReader.from_stream(self)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows for any library that speaks the Arrow PyCapsule interface."""
+        return self._native.__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """The columns for any library that speaks the Arrow PyCapsule interface. Does not draw rows."""
+        return self._native.__arrow_c_schema__()
+
+
+def _pyarrow(what: str) -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise ImportError(
+            f"{what} needs pyarrow: pip install 'chronotile[arrow]', or give the result to a library that reads "
+            "__arrow_c_stream__"
+        ) from None
+    return pyarrow

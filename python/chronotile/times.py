@@ -1,0 +1,216 @@
+"""Time axes, and moments in whatever form a caller has them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+from typing import Any, Literal
+
+from chronotile.errors import InvalidInputError
+
+__all__ = ["Moment", "TimeAxis", "jd", "mjd", "timestamp"]
+
+Moment = Any
+"""A time as users write it: see :meth:`chronotile.Dataset.read`."""
+
+NativeMoment = tuple[Literal["utc_ns", "native", "ticks"], int | float]
+
+_JD_OF_UNIX_EPOCH = Fraction("2440587.5")
+_MJD_OF_UNIX_EPOCH = 40_587
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_NS = 86_400_000_000_000
+_UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+_NUMPY_UNIT_NS = {"W": 7 * _DAY_NS, "D": _DAY_NS, "h": 3_600 * 10**9, "m": 60 * 10**9, **_UNIT_NS}
+_FRACTION = re.compile(r"(\d\d:?\d\d:?\d\d)[.,](\d+)")
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """The time column of a dataset and how it writes an instant.
+
+    Attributes
+    ----------
+    column : str
+        Name of the column.
+    format : {"timestamp", "mjd", "jd"}
+        Arrow timestamp or date, Modified Julian Date, or Julian Date (both float64 days).
+    scale : {"utc", "tai"}
+        The time scale the column counts in. Times given as datetimes and texts are UTC and are converted.
+    """
+
+    column: str
+    format: str = "timestamp"
+    scale: str = "utc"
+
+
+def mjd(column: str, *, scale: str = "utc") -> TimeAxis:
+    """A float64 column of Modified Julian Dates, days since 1858-11-17T00:00 of `scale` ("utc" or "tai")."""
+    return TimeAxis(column, "mjd", scale)
+
+
+def jd(column: str, *, scale: str = "utc") -> TimeAxis:
+    """A float64 column of Julian Dates, days since noon of -4713-11-24 (proleptic Gregorian) of `scale` ("utc" or
+    "tai")."""
+    return TimeAxis(column, "jd", scale)
+
+
+def timestamp(column: str, *, scale: str = "utc") -> TimeAxis:
+    """An Arrow timestamp or date column; one without zone is taken as `scale` ("utc" or "tai")."""
+    return TimeAxis(column, "timestamp", scale)
+
+
+def resolve_axis(time: str | TimeAxis, time_format: str | None, time_scale: str, columns: dict[str, str]) -> TimeAxis:
+    """The axis that ``create(time=..., time_format=..., time_scale=...)`` means; `columns` maps names to types."""
+    if isinstance(time, TimeAxis):
+        return time
+    if not isinstance(time, str):
+        raise InvalidInputError(
+            f"time is {time!r}: give the name of the time column, or ct.mjd, ct.jd or ct.timestamp",
+            kind="invalid-definition",
+        )
+    if time_format is not None:
+        return TimeAxis(time, time_format, time_scale)
+    if columns.get(time) != "float64":
+        return TimeAxis(time, "timestamp", time_scale)
+    if time.lower() in ("jd", "mjd"):
+        return TimeAxis(time, time.lower(), time_scale)
+    raise InvalidInputError(
+        f"time column {time!r} is float64, which does not say what it counts: "
+        f'write time=ct.mjd({time!r}) or time=ct.jd({time!r}), with scale="tai" if it is not UTC',
+        kind="invalid-definition",
+    )
+
+
+def duration_text(value: str | timedelta, what: str) -> str:
+    """A duration as text such as ``30d``, from text or a whole number of seconds as timedelta."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, timedelta):
+        if value.microseconds or value <= timedelta(0):
+            raise InvalidInputError(
+                f"{what} is {value!r}: give a positive whole number of seconds", kind="invalid-time"
+            )
+        return f"{value.days * 86_400 + value.seconds}s"
+    raise InvalidInputError(
+        f'{what} is {value!r}: give text such as "30d", "12h" or "15m", or a timedelta', kind="invalid-time"
+    )
+
+
+def moment(value: Moment, axis: TimeAxis, what: str) -> NativeMoment:
+    """`value` as the native module takes it, for a dataset with this time axis."""
+    days = axis.format in ("mjd", "jd")
+    kind = _number_kind(value)
+    if kind is int:
+        return ("native", float(value)) if days else ("ticks", int(value))
+    if kind is float:
+        if days:
+            return ("native", float(value))
+        raise _refused(
+            what, value, "the time column is a timestamp: give a datetime, ISO 8601 text, or a whole number in its unit"
+        )
+    if isinstance(value, str):
+        return ("utc_ns", _text_ns(value, what))
+    if isinstance(value, datetime):
+        return ("utc_ns", _datetime_ns(value, what))
+    if isinstance(value, date):
+        return ("utc_ns", (value.toordinal() - _EPOCH.toordinal()) * _DAY_NS)
+    if _is_numpy(value, "datetime64"):
+        return ("utc_ns", _numpy_ns(value, what))
+    if hasattr(value, "jd1") and hasattr(value, "jd2") and hasattr(value, axis.scale):
+        return _astropy(value, axis, what)
+    raise _refused(what, value, "give a datetime, ISO 8601 text, or a number in the unit of the time column")
+
+
+def _number_kind(value: object) -> type | None:
+    """int or float for numbers of Python and numpy, None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int) or _is_numpy(value, "integer"):
+        return int
+    if isinstance(value, float) or _is_numpy(value, "floating"):
+        return float
+    return None
+
+
+def _is_numpy(value: object, name: str) -> bool:
+    """Whether `value` is a scalar of a numpy class, without importing numpy."""
+    return any(cls.__module__ == "numpy" and cls.__name__ == name for cls in type(value).__mro__)
+
+
+def _refused(what: str, value: object, hint: str) -> InvalidInputError:
+    return InvalidInputError(f"{what} is {value!r}: {hint}", kind="invalid-time")
+
+
+def _text_ns(text: str, what: str) -> int:
+    # `fromisoformat` cuts after microseconds; digits beyond them are added by hand.
+    digits = ""
+    found = _FRACTION.search(text)
+    if found:
+        digits = found[2]
+        text = text[: found.start(2) - 1] + text[found.end(2) :]
+    try:
+        whole = datetime.fromisoformat(text.strip())
+    except ValueError:
+        hint = "write ISO 8601 such as 2026-01-31T12:00:00Z, or a number in the unit of the time column"
+        raise _refused(what, text, hint) from None
+    return _datetime_ns(whole, what) + int(digits[:9].ljust(9, "0") or 0)
+
+
+def _datetime_ns(value: datetime, what: str) -> int:
+    """Nanoseconds since 1970 UTC; a datetime without zone is UTC. pandas timestamps keep their nanoseconds."""
+    if value != value:  # pandas.NaT
+        raise _refused(what, value, "it is no time")
+    # pandas computes differences of its own timestamps in nanoseconds, which overflow; a plain datetime does not.
+    plain = datetime(
+        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, fold=value.fold
+    )
+    offset = value.utcoffset() or timedelta(0)
+    since = plain.replace(tzinfo=UTC) - _EPOCH
+    microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    shift = (offset.days * 86_400 + offset.seconds) * 1_000_000 + offset.microseconds
+    return (microseconds - shift) * 1_000 + int(getattr(value, "nanosecond", 0))
+
+
+def _numpy_ns(value: Any, what: str) -> int:
+    text = str(value.dtype)  # datetime64[us], datetime64[25s]
+    found = re.fullmatch(r"datetime64\[(\d*)(\w+)\]", text)
+    if found is None or str(value) == "NaT":
+        raise _refused(what, value, "it is no time")
+    count, unit = int(found[1] or 1), found[2]
+    if unit in ("Y", "M"):
+        value, count, unit = value.astype("datetime64[D]"), 1, "D"
+    if unit not in _NUMPY_UNIT_NS:
+        raise _refused(what, value, "use a unit from years to nanoseconds")
+    return int(value.astype("int64")) * count * _NUMPY_UNIT_NS[unit]
+
+
+def _astropy(value: Any, axis: TimeAxis, what: str) -> NativeMoment:
+    if getattr(value, "shape", ()) != ():
+        raise _refused(what, value, "give a single time")
+    if axis.format in ("mjd", "jd"):
+        return ("native", float(getattr(getattr(value, axis.scale), axis.format)))
+    utc = value.utc
+    days = Fraction(float(utc.jd1)) + Fraction(float(utc.jd2)) - _JD_OF_UNIX_EPOCH
+    return ("utc_ns", round(days * _DAY_NS))
+
+
+def tick_value(tick: int, axis: TimeAxis, data_type: str) -> datetime | float | int:
+    """A tick of the axis as users read it: float days, or a datetime in the column's scale; the tick itself where a
+    datetime cannot hold it."""
+    if axis.format in ("mjd", "jd"):
+        epoch = float(_JD_OF_UNIX_EPOCH) if axis.format == "jd" else float(_MJD_OF_UNIX_EPOCH)
+        return tick / 86_400_000_000 + epoch
+    nanoseconds = tick * tick_ns(data_type)
+    try:
+        return _EPOCH + timedelta(microseconds=nanoseconds // 1_000)
+    except OverflowError:
+        return tick
+
+
+def tick_ns(data_type: str) -> int:
+    """Nanoseconds in one tick of a timestamp or date column, of its type as text."""
+    if data_type.startswith("timestamp["):
+        return _UNIT_NS[re.split(r"[,\]]", data_type[len("timestamp[") :])[0]]
+    return _DAY_NS
