@@ -1,1 +1,31 @@
-//! placeholder
+//! Record files as streams of Arrow record batches, and back.
+//!
+//! [`open`] reads CSV, TSV, NDJSON, Parquet and Arrow IPC from files, standard input or any stream; [`writer`] writes them and
+//! tables for people. Nothing is converted silently: a value that does not fit its column is an error that names the input, the
+//! line, the column and the value. Memory stays bounded for inputs of any size.
+
+mod columnar_read;
+mod csv_read;
+mod csv_tokens;
+mod csv_write;
+mod error;
+mod format;
+mod infer;
+mod ndjson_read;
+mod options;
+mod reader;
+mod sink;
+mod source;
+mod table;
+mod text;
+mod types;
+mod writer;
+
+pub use error::{IoError, Result};
+pub use format::{Format, OutFormat};
+pub use options::{CsvOptions, ReadOptions, TableOptions, WriteOptions};
+pub use reader::{Reader, open};
+pub use sink::Sink;
+pub use source::{Progress, Source, content_hash};
+pub use types::{TYPE_NAMES, format_type, parse_type};
+pub use writer::{Writer, writer};

@@ -1,0 +1,273 @@
+//! CSV and TSV to record batches.
+
+use std::sync::Arc;
+
+use arrow_array::builder::StringBuilder;
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
+
+use crate::csv_tokens::{Dialect, Rows, Tokens};
+use crate::error::{IoError, Result};
+use crate::format::Format;
+use crate::infer::Kind;
+use crate::options::ReadOptions;
+use crate::reader::{BatchSource, PIECE_BYTES_MAX};
+use crate::source::Input;
+use crate::text::{self, BadValue};
+use crate::types::format_type;
+
+pub(crate) struct CsvReader {
+    tokens: Tokens,
+    name: String,
+    nulls: Vec<String>,
+    /// Fields of every record.
+    width: usize,
+    schema: SchemaRef,
+    /// The place in the file of each column of the schema.
+    places: Vec<usize>,
+    given: Vec<bool>,
+    batch_rows: usize,
+    skip_left: u64,
+    /// The sample, returned before anything else is read.
+    sample: Rows,
+    sample_at: usize,
+}
+
+impl CsvReader {
+    pub(crate) fn open(input: Input, options: &ReadOptions) -> Result<Self> {
+        let format = input.format;
+        let tab = format == Format::Tsv;
+        let dialect = Dialect {
+            delimiter: options.csv.delimiter.unwrap_or(if tab { b'\t' } else { b',' }),
+            quote: options.csv.quote,
+            comment: options.csv.comment,
+        };
+        let (name, layer) = (input.name.clone(), input.wrapping.label());
+        let mut tokens = Tokens::new(input.into_stream()?, dialect, name.clone(), layer)?;
+        let (names, first) = column_names(&mut tokens, &name, format, options)?;
+        let chosen = options.chosen(&name, &names)?;
+        let given: Vec<bool> = chosen.iter().map(|&i| options.given_type(&names[i]).is_some()).collect();
+        let mut reader = Self {
+            tokens,
+            name,
+            nulls: options.csv.nulls.clone(),
+            width: names.len(),
+            schema: Arc::new(Schema::empty()),
+            places: chosen,
+            given,
+            batch_rows: options.batch_rows,
+            skip_left: options.skip_rows,
+            sample: first,
+            sample_at: 0,
+        };
+        if reader.given.iter().any(|given| !given) {
+            let first = std::mem::take(&mut reader.sample);
+            reader.sample = reader.fill(first, options.sample_rows)?;
+        }
+        let fields = reader.places.iter().map(|&place| reader.field(place, &names[place], format, options));
+        reader.schema = Arc::new(Schema::new(fields.collect::<Result<Fields>>()?));
+        Ok(reader)
+    }
+
+    fn field(&self, place: usize, name: &str, format: Format, options: &ReadOptions) -> Result<Field> {
+        let data_type = match options.given_type(name) {
+            Some(given) if text::is_readable(&given) => given,
+            Some(given) => {
+                return Err(IoError::UnsupportedType {
+                    column: name.to_owned(),
+                    data_type: format_type(&given),
+                    format: format.to_string(),
+                });
+            }
+            None => self.infer(place)?,
+        };
+        Ok(Field::new(name, data_type, options.given_nullable(name)))
+    }
+
+    fn infer(&self, place: usize) -> Result<DataType> {
+        let mut kind = Kind::Null;
+        for row in 0..self.sample.len() {
+            let (bytes, quoted) = self.sample.field(row, place);
+            let text = self.utf8(bytes, self.sample.line(row))?;
+            if !self.is_null(text.trim(), quoted, false) {
+                kind = kind.merge(Kind::of_field(text));
+            }
+            if kind == Kind::Text {
+                break;
+            }
+        }
+        // The classes of CSV fields never clash: they are all plain values.
+        Ok(kind.data_type().unwrap_or(DataType::Utf8))
+    }
+
+    fn utf8<'a>(&self, bytes: &'a [u8], line: u64) -> Result<&'a str> {
+        std::str::from_utf8(bytes).map_err(|_| IoError::NotUtf8 { name: self.name.clone(), line })
+    }
+
+    /// An empty unquoted field is null, as is a null word; where quotes keep a value, a quoted field never is.
+    fn is_null(&self, text: &str, quoted: bool, quotes_keep: bool) -> bool {
+        !(quoted && quotes_keep) && (text.is_empty() || self.nulls.iter().any(|null| null == text))
+    }
+
+    /// Reads records into `rows` until it has `rows_max`, or its text is large, or the input ends.
+    fn fill(&mut self, mut rows: Rows, rows_max: usize) -> Result<Rows> {
+        while rows.len() < rows_max && rows.text_bytes() < PIECE_BYTES_MAX {
+            match self.tokens.next_record(&mut rows, self.width == 1)? {
+                None => break,
+                Some(found) if found == self.width => {}
+                Some(found) => {
+                    let line = rows.line(rows.len() - 1);
+                    return Err(IoError::FieldCount { name: self.name.clone(), line, found, expected: self.width });
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    fn convert(&self, rows: &Rows, from: usize, to: usize) -> Result<RecordBatch> {
+        let columns = self.schema.fields().iter().enumerate().map(|(at, field)| {
+            let texts = self.texts(rows, from, to, self.places[at], field.data_type())?;
+            let array = text::parse_column(&texts, field.data_type())
+                .map_err(|bad| self.bad_value(bad, field, at, |index| rows.line(from + index)))?;
+            check_nulls(&array, field, &self.name, |index| rows.line(from + index))?;
+            Ok(array)
+        });
+        let columns = columns.collect::<Result<Vec<ArrayRef>>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(to - from));
+        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
+            .map_err(|e| IoError::decoding(&self.name, Format::Csv, e))
+    }
+
+    fn texts(&self, rows: &Rows, from: usize, to: usize, place: usize, target: &DataType) -> Result<StringArray> {
+        let (keeps_spaces, quotes_keep) = (text::keeps_spaces(target), text::quotes_keep(target));
+        let mut builder = StringBuilder::with_capacity(to - from, (to - from) * 8);
+        for row in from..to {
+            let (bytes, quoted) = rows.field(row, place);
+            let text = self.utf8(bytes, rows.line(row))?;
+            let text = if keeps_spaces { text } else { text.trim() };
+            match self.is_null(text, quoted, quotes_keep) {
+                true => builder.append_null(),
+                false => builder.append_value(text),
+            }
+        }
+        Ok(builder.finish())
+    }
+
+    fn bad_value(&self, bad: BadValue, field: &Field, at: usize, line: impl Fn(usize) -> u64) -> IoError {
+        bad_value(&self.name, line(bad.index), field.name(), bad, self.given[at], true)
+    }
+}
+
+/// The names of the columns, and the first record where it had to be read to count them.
+fn column_names(tokens: &mut Tokens, name: &str, format: Format, options: &ReadOptions) -> Result<(Vec<String>, Rows)> {
+    let csv = &options.csv;
+    let given = csv.column_names.clone();
+    let needs_first = csv.header || given.is_none();
+    let mut first = Rows::default();
+    let found = if needs_first { tokens.next_record(&mut first, false)? } else { None };
+    let mut names = match (given, found) {
+        (Some(names), _) => names,
+        (None, Some(found)) if csv.header => header_names(&first, found, name)?,
+        (None, Some(found)) => (1..=found).map(|i| format!("column_{i}")).collect(),
+        (None, None) => {
+            let needs = if csv.header { "a line with the column names" } else { "at least one record" };
+            return Err(IoError::Empty { name: name.to_owned(), format: format.to_string(), needs });
+        }
+    };
+    if let Some(found) = found
+        && found != names.len()
+    {
+        let (line, expected) = (first.line(0), names.len());
+        return Err(IoError::FieldCount { name: name.to_owned(), line, found, expected });
+    }
+    for (i, column) in names.iter_mut().enumerate() {
+        if column.is_empty() {
+            *column = format!("column_{}", i + 1);
+        }
+    }
+    for (i, column) in names.iter().enumerate() {
+        if names[..i].contains(column) {
+            return Err(IoError::DuplicateColumn { name: name.to_owned(), column: column.clone() });
+        }
+    }
+    let rows = if csv.header || found.is_none() { Rows::new(names.len()) } else { first.with_width(names.len()) };
+    Ok((names, rows))
+}
+
+fn header_names(first: &Rows, found: usize, name: &str) -> Result<Vec<String>> {
+    let header = (0..found).map(|i| match std::str::from_utf8(first.field(0, i).0) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(_) => Err(IoError::NotUtf8 { name: name.to_owned(), line: first.line(0) }),
+    });
+    header.collect()
+}
+
+/// Refuses nulls in a column that may not hold them.
+pub(crate) fn check_nulls(array: &dyn Array, field: &Field, name: &str, line: impl Fn(usize) -> u64) -> Result<()> {
+    if field.is_nullable() || array.null_count() == 0 {
+        return Ok(());
+    }
+    let index = (0..array.len()).find(|&i| array.is_null(i)).unwrap_or(0);
+    Err(IoError::MissingValue { name: name.to_owned(), line: line(index), column: field.name().clone() })
+}
+
+/// The message for a value that does not convert; what to try depends on whether the type was given or inferred.
+pub(crate) fn bad_value(
+    name: &str,
+    line: u64,
+    column: &str,
+    bad: BadValue,
+    given: bool,
+    has_null_words: bool,
+) -> IoError {
+    let path = format!("{column}{}", bad.path);
+    let Some(value) = bad.value else {
+        return IoError::MissingValue { name: name.to_owned(), line, column: path };
+    };
+    let shown: String = value.chars().take(80).collect();
+    let mut hint = match given {
+        true => format!("correct the value or give the column a type that fits all values (--types {column}=utf8)"),
+        false => format!("the type comes from the first records; give it (--types {column}=utf8)"),
+    };
+    if has_null_words && value.chars().count() <= 12 && bad.path.is_empty() {
+        hint.push_str(&format!(", or name the word if it means null (--nulls {shown:?})"));
+    }
+    IoError::BadValue {
+        name: name.to_owned(),
+        line,
+        column: path.into(),
+        value: shown.into(),
+        data_type: format_type(&bad.data_type).into(),
+        detail: bad.detail.into(),
+        hint: hint.into(),
+    }
+}
+
+impl BatchSource for CsvReader {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if self.sample_at == self.sample.len() {
+                let rows = self.fill(Rows::new(self.width), self.batch_rows)?;
+                if rows.len() == 0 {
+                    return Ok(None);
+                }
+                self.sample = rows;
+                self.sample_at = 0;
+            }
+            let left = self.sample.len() - self.sample_at;
+            let skipped = usize::try_from(self.skip_left).unwrap_or(usize::MAX).min(left);
+            self.skip_left -= skipped as u64;
+            self.sample_at += skipped;
+            if skipped == left {
+                continue;
+            }
+            let (from, to) = (self.sample_at, (self.sample_at + self.batch_rows).min(self.sample.len()));
+            self.sample_at = to;
+            return self.convert(&self.sample, from, to).map(Some);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Settings of reading and writing.
+
+use arrow_schema::{DataType, SchemaRef};
+
+use crate::error::{IoError, Result};
+use crate::format::Format;
+
+/// How records are read.
+#[derive(Debug, Clone)]
+pub struct ReadOptions {
+    /// The format. Default: what the first bytes prove, else what the file's extension says.
+    pub format: Option<Format>,
+    /// The columns to read, by name, with their types and in this order; other columns of the input are left out.
+    /// CSV, Parquet and Arrow inputs must have them all; in NDJSON a column that a record lacks is null. Default: all columns of
+    /// the input, with inferred or stored types.
+    pub schema: Option<SchemaRef>,
+    /// Types of single columns, by name; they win over `schema` and over inference.
+    pub types: Vec<(String, DataType)>,
+    /// The columns to return, in this order. Default: all.
+    pub columns: Option<Vec<String>>,
+    /// Most rows of a batch. Default 65,536; at least 1. A batch is cut earlier where its text exceeds 64 MiB.
+    pub batch_rows: usize,
+    /// Records from the start of a CSV or NDJSON input whose values decide the types. Default 10,000; the sample is held in
+    /// memory and ends early at 64 MiB of text.
+    pub sample_rows: usize,
+    /// Records to leave out at the start, for resuming. Types are still inferred from the start of the input, so that a
+    /// resumed read has the same types. Parquet and Arrow files are not decoded before the first needed group of rows.
+    pub skip_rows: u64,
+    /// Settings of CSV and TSV.
+    pub csv: CsvOptions,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self {
+            format: None,
+            schema: None,
+            types: Vec::new(),
+            columns: None,
+            batch_rows: 65_536,
+            sample_rows: 10_000,
+            skip_rows: 0,
+            csv: CsvOptions::default(),
+        }
+    }
+}
+
+/// How CSV text is cut into fields.
+#[derive(Debug, Clone)]
+pub struct CsvOptions {
+    /// One ASCII character. Default: a comma, for TSV a tab.
+    pub delimiter: Option<u8>,
+    /// The quote; `None` if quotes have no meaning. Default `"`.
+    pub quote: Option<u8>,
+    /// Whether the first line names the columns. Default true.
+    pub header: bool,
+    /// The names of all columns in file order; they replace those of the header, if there is one. Without header and names
+    /// columns are called `column_1`, `column_2` and so on.
+    pub column_names: Option<Vec<String>>,
+    /// Words that mean null, beside the empty unquoted field, which always does. In text columns a quoted word is text.
+    pub nulls: Vec<String>,
+    /// Lines that start with this character are skipped. Default: none.
+    pub comment: Option<u8>,
+}
+
+impl Default for CsvOptions {
+    fn default() -> Self {
+        Self { delimiter: None, quote: Some(b'"'), header: true, column_names: None, nulls: Vec::new(), comment: None }
+    }
+}
+
+impl ReadOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        let bad = |setting, value: String, reason| Err(IoError::BadSetting { setting, value, reason });
+        if self.batch_rows == 0 {
+            return bad("batch_rows", "0".to_owned(), "a batch has at least one row");
+        }
+        if self.sample_rows == 0 {
+            return bad("sample_rows", "0".to_owned(), "types are inferred from at least one record");
+        }
+        if let Some(names) = &self.columns
+            && names.is_empty()
+        {
+            return bad("columns", "[]".to_owned(), "name at least one column");
+        }
+        let csv = &self.csv;
+        for (setting, byte) in [("delimiter", csv.delimiter), ("quote", csv.quote), ("comment", csv.comment)] {
+            if let Some(byte) = byte
+                && (!byte.is_ascii() || byte == b'\n' || byte == b'\r')
+            {
+                return bad(setting, format!("{:?}", byte as char), "it is one ASCII character and no line end");
+            }
+        }
+        if csv.delimiter.is_some() && csv.delimiter == csv.quote {
+            return bad("delimiter", format!("{:?}", csv.delimiter.map(char::from)), "it is also the quote");
+        }
+        Ok(())
+    }
+
+    /// The type given for a column, if any.
+    pub(crate) fn given_type(&self, name: &str) -> Option<DataType> {
+        let by_schema =
+            || self.schema.as_ref().and_then(|s| s.field_with_name(name).ok()).map(|f| f.data_type().clone());
+        self.types.iter().rev().find(|(known, _)| known == name).map(|(_, t)| t.clone()).or_else(by_schema)
+    }
+
+    /// Whether the column may hold nulls, as far as the given schema says.
+    pub(crate) fn given_nullable(&self, name: &str) -> bool {
+        self.schema.as_ref().and_then(|s| s.field_with_name(name).ok()).is_none_or(|f| f.is_nullable())
+    }
+
+    /// The columns to return, in order, of those that the input has.
+    pub(crate) fn chosen(&self, input: &str, known: &[String]) -> Result<Vec<usize>> {
+        let names: Vec<&str> = match (&self.columns, &self.schema) {
+            (Some(columns), _) => columns.iter().map(String::as_str).collect(),
+            (None, Some(schema)) => schema.fields().iter().map(|f| f.name().as_str()).collect(),
+            (None, None) => known.iter().map(String::as_str).collect(),
+        };
+        let unknown = |column: &str| IoError::UnknownColumn {
+            name: input.to_owned(),
+            column: column.to_owned(),
+            known: known.join(", "),
+        };
+        for (typed, _) in &self.types {
+            if !known.contains(typed) {
+                return Err(unknown(typed));
+            }
+        }
+        let mut chosen = Vec::with_capacity(names.len());
+        for name in names {
+            let index = known.iter().position(|k| k == name).ok_or_else(|| unknown(name))?;
+            if chosen.contains(&index) {
+                return Err(IoError::DuplicateColumn {
+                    name: "the list of columns".to_owned(),
+                    column: name.to_owned(),
+                });
+            }
+            chosen.push(index);
+        }
+        Ok(chosen)
+    }
+}
+
+/// How records are written.
+#[derive(Debug, Clone, Default)]
+pub struct WriteOptions {
+    /// Whether an existing file may be replaced. Default false.
+    pub overwrite: bool,
+    /// The CSV delimiter, one ASCII character. Default: a comma, for TSV a tab.
+    pub delimiter: Option<u8>,
+    /// Whether CSV starts without a header line. Default false.
+    pub no_header: bool,
+    /// The word for null in CSV. Default: nothing between the delimiters; an empty text is then written as `""`.
+    pub null: String,
+    /// Limits of the table.
+    pub table: TableOptions,
+}
+
+/// Limits of a table for people.
+#[derive(Debug, Clone)]
+pub struct TableOptions {
+    /// Rows shown; the others are counted. Default 40.
+    pub max_rows: usize,
+    /// Terminal columns of one cell; longer values end in `…`. Default 40.
+    pub max_cell_width: usize,
+    /// Terminal columns of the whole table; columns that do not fit are named below it. Default: no limit.
+    pub width: Option<usize>,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        Self { max_rows: 40, max_cell_width: 40, width: None }
+    }
+}

@@ -1,0 +1,140 @@
+//! Opening an input of any format as a stream of record batches.
+
+use std::fmt;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+
+use crate::columnar_read::{IpcReader, ParquetReader};
+use crate::csv_read::CsvReader;
+use crate::error::{IoError, Result};
+use crate::format::Format;
+use crate::ndjson_read::NdjsonReader;
+use crate::options::ReadOptions;
+use crate::source::{Input, Progress, Source};
+
+/// Text held at once, before typing: a batch is cut early above it.
+pub(crate) const PIECE_BYTES_MAX: usize = 64 << 20;
+
+/// What each format implements.
+pub(crate) trait BatchSource: Send {
+    /// The schema of every batch.
+    fn schema(&self) -> SchemaRef;
+
+    /// The next batch; never called again after an error or the end.
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
+}
+
+/// A stream of record batches from one input.
+///
+/// Iterates over batches of at most `batch_rows` rows, none of them empty, all with [`schema`](Self::schema). Memory is bounded by
+/// the sample and one batch for text, one row group for Parquet, and one stored batch for Arrow; Parquet, Arrow IPC files that come
+/// compressed or through a pipe are first copied to an unnamed temporary file, because they are read from their end. After an error the
+/// iteration ends.
+pub struct Reader {
+    source: Box<dyn BatchSource>,
+    name: String,
+    format: Format,
+    progress: Progress,
+    rows_total: Option<u64>,
+    ended: bool,
+}
+
+/// Opens an input and learns its schema.
+///
+/// # Errors
+/// Everything that [`IoError`] says of inputs: missing, a folder, denied, empty, of another or an unknown format, damaged, with
+/// columns other than those asked for.
+pub fn open(source: Source, options: &ReadOptions) -> Result<Reader> {
+    options.check()?;
+    let input = Input::open(source, options.format)?;
+    let (name, format, progress) = (input.name.clone(), input.format, input.progress.clone());
+    if input.head.is_empty() {
+        let needs = match format {
+            Format::Csv | Format::Tsv => "a line with the column names, or names that are given",
+            Format::Ndjson => "at least one record",
+            Format::Parquet | Format::Arrow => "a schema",
+        };
+        // Without any bytes the columns are known only if they are given.
+        let known = options.schema.is_some() && format == Format::Ndjson
+            || options.csv.column_names.is_some() && !options.csv.header && matches!(format, Format::Csv | Format::Tsv);
+        if !known {
+            return Err(IoError::Empty { name, format: format.to_string(), needs });
+        }
+    }
+    let (source, rows_total): (Box<dyn BatchSource>, _) = match format {
+        Format::Csv | Format::Tsv => (Box::new(CsvReader::open(input, options)?), None),
+        Format::Ndjson => (Box::new(NdjsonReader::open(input, options)?), None),
+        Format::Parquet => {
+            let reader = ParquetReader::open(input, options)?;
+            let rows = reader.rows_total();
+            (Box::new(reader), Some(rows))
+        }
+        Format::Arrow => {
+            let reader = IpcReader::open(input, options)?;
+            let rows = reader.rows_total();
+            (Box::new(reader), rows)
+        }
+    };
+    Ok(Reader { source, name, format, progress, rows_total, ended: false })
+}
+
+impl Reader {
+    /// The schema of every batch.
+    #[must_use]
+    pub fn schema(&self) -> SchemaRef {
+        self.source.schema()
+    }
+
+    /// What messages call the input.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The format that was given or found.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// A handle on the bytes read, for a progress bar.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+
+    /// All rows of the input, skipped ones included, where the format says so: Parquet and Arrow IPC files.
+    #[must_use]
+    pub fn rows_total(&self) -> Option<u64> {
+        self.rows_total
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reader({}, {})", self.name, self.format)
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            match self.source.next_batch() {
+                Ok(Some(batch)) if batch.num_rows() == 0 => {}
+                Ok(Some(batch)) => return Some(Ok(batch)),
+                Ok(None) => {
+                    self.ended = true;
+                    self.progress.finish();
+                }
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,290 @@
+//! Where bytes come from: files, standard input or any reader, unwrapped from gzip and zstd, and counted.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{IoError, Result};
+use crate::format::{Format, Wrapping};
+
+/// Where records come from.
+pub enum Source {
+    /// A file.
+    Path(PathBuf),
+    /// Standard input.
+    Stdin,
+    /// Any stream of bytes, with a name for messages.
+    Stream {
+        /// What messages call it.
+        name: String,
+        /// The bytes.
+        reader: Box<dyn Read + Send>,
+    },
+}
+
+impl Source {
+    /// The source that a command-line argument names: `-` is standard input.
+    #[must_use]
+    pub fn of_argument(argument: &str) -> Self {
+        if argument == "-" { Self::Stdin } else { Self::Path(PathBuf::from(argument)) }
+    }
+
+    /// What messages call the source.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Path(path) => path.display().to_string(),
+            Self::Stdin => "standard input".to_owned(),
+            Self::Stream { name, .. } => name.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({})", self.name())
+    }
+}
+
+impl From<&Path> for Source {
+    fn from(path: &Path) -> Self {
+        Self::Path(path.to_path_buf())
+    }
+}
+
+/// How far a reader is, for progress bars. Clones share the count; it may be read from another thread.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    read: Arc<AtomicU64>,
+    total: Option<u64>,
+}
+
+impl Progress {
+    /// Bytes of the input taken so far, before decompression. At most [`total_bytes`](Self::total_bytes); equal to it once the last batch
+    /// is returned.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        let read = self.read.load(Ordering::Relaxed);
+        self.total.map_or(read, |total| read.min(total))
+    }
+
+    /// The size of the input; `None` for standard input and other streams.
+    #[must_use]
+    pub fn total_bytes(&self) -> Option<u64> {
+        self.total
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.read.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn finish(&self) {
+        if let Some(total) = self.total {
+            self.read.store(total, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Counts the bytes that pass.
+pub(crate) struct Counted<R> {
+    inner: R,
+    progress: Progress,
+}
+
+impl<R> Counted<R> {
+    pub(crate) fn new(inner: R, progress: Progress) -> Self {
+        Self { inner, progress }
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.inner.read(buf)?;
+        self.progress.add(bytes as u64);
+        Ok(bytes)
+    }
+}
+
+impl<R: Seek> Seek for Counted<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.inner.seek(to)
+    }
+}
+
+/// An opened input whose format is decided.
+pub(crate) struct Input {
+    pub(crate) name: String,
+    pub(crate) format: Format,
+    pub(crate) head: Vec<u8>,
+    pub(crate) bytes: Bytes,
+    pub(crate) wrapping: Wrapping,
+    pub(crate) progress: Progress,
+}
+
+/// The bytes of an input.
+pub(crate) enum Bytes {
+    /// An unwrapped file, open at its start.
+    File(File),
+    /// A stream, unwrapped and from its start.
+    Stream(Box<dyn Read + Send>),
+}
+
+const HEAD_BYTES: usize = 16;
+
+/// Reads up to [`HEAD_BYTES`] bytes, fewer only at the end of the input.
+fn take_head(reader: &mut dyn Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    reader.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+impl Input {
+    pub(crate) fn open(source: Source, given: Option<Format>) -> Result<Self> {
+        let name = source.name();
+        let by_path = match &source {
+            Source::Path(path) => Format::of_path(path).ok(),
+            _ => None,
+        };
+        let (file, raw, total): (_, Box<dyn Read + Send>, _) = match source {
+            Source::Path(path) => {
+                let (file, total) = open_file(&path)?;
+                let copy = file.try_clone().map_err(|e| IoError::opening(&path, e))?;
+                (Some(copy), Box::new(file), total)
+            }
+            Source::Stdin => (None, Box::new(io::stdin()), None),
+            Source::Stream { reader, .. } => (None, reader, None),
+        };
+        let progress = Progress { read: Arc::default(), total };
+        let mut raw = Counted::new(raw, progress.clone());
+        let failed = |layer, e| IoError::reading(&name, layer, e);
+        let mut head = take_head(&mut raw).map_err(|e| failed(None, e))?;
+        let wrapping = Wrapping::of_magic(&head);
+        let whole = Cursor::new(head.clone()).chain(raw);
+        let mut stream: Box<dyn Read + Send> = match wrapping {
+            Wrapping::None => Box::new(whole),
+            Wrapping::Gzip => Box::new(flate2::read::MultiGzDecoder::new(BufReader::with_capacity(1 << 16, whole))),
+            Wrapping::Zstd => Box::new(zstd::Decoder::new(whole).map_err(|e| failed(wrapping.label(), e))?),
+        };
+        if wrapping != Wrapping::None {
+            head = take_head(&mut stream).map_err(|e| failed(wrapping.label(), e))?;
+            stream = Box::new(Cursor::new(head.clone()).chain(stream));
+        }
+        let format = decide(&name, given, by_path, &head)?;
+        let bytes = match (file, wrapping) {
+            // The two handles share one position; the caller of a file seeks, the caller of a stream does not.
+            (Some(file), Wrapping::None) if matches!(format, Format::Parquet | Format::Arrow) && total.is_some() => {
+                Bytes::File(file)
+            }
+            _ => Bytes::Stream(stream),
+        };
+        Ok(Self { name, format, head, bytes, wrapping, progress })
+    }
+
+    /// A file that can be sought in: the input itself, or a copy of the stream in an unnamed temporary file.
+    pub(crate) fn into_file(self) -> Result<File> {
+        let mut stream = match self.bytes {
+            Bytes::File(mut file) => {
+                file.rewind().map_err(|e| IoError::reading(&self.name, None, e))?;
+                return Ok(file);
+            }
+            Bytes::Stream(stream) => stream,
+        };
+        let spool = "a temporary copy of the input";
+        let spool_failed = |source| IoError::Write { name: spool.to_owned(), source };
+        let mut file = tempfile::tempfile().map_err(spool_failed)?;
+        let mut buffer = vec![0; 1 << 18];
+        loop {
+            let read = match stream.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(IoError::reading(&self.name, self.wrapping.label(), e)),
+            };
+            io::Write::write_all(&mut file, &buffer[..read]).map_err(spool_failed)?;
+        }
+        file.rewind().map_err(spool_failed)?;
+        Ok(file)
+    }
+
+    pub(crate) fn into_stream(self) -> Result<Box<dyn Read + Send>> {
+        match self.bytes {
+            Bytes::Stream(stream) => Ok(stream),
+            Bytes::File(mut file) => {
+                file.rewind().map_err(|e| IoError::reading(&self.name, None, e))?;
+                Ok(Box::new(Counted::new(BufReader::with_capacity(1 << 18, file), self.progress)))
+            }
+        }
+    }
+}
+
+/// Opens a file; the size is `None` for devices and pipes.
+fn open_file(path: &Path) -> Result<(File, Option<u64>)> {
+    let file = File::open(path).map_err(|e| IoError::opening(path, e))?;
+    let meta = file.metadata().map_err(|e| IoError::opening(path, e))?;
+    if meta.is_dir() {
+        return Err(IoError::IsFolder { path: path.to_path_buf() });
+    }
+    Ok((file, meta.is_file().then_some(meta.len())))
+}
+
+/// The format: as given, unless the bytes prove another; else what the bytes prove; else the extension.
+fn decide(name: &str, given: Option<Format>, by_path: Option<Format>, head: &[u8]) -> Result<Format> {
+    let proved = Format::of_magic(head);
+    let wrong = |expected, reason: String| Err(IoError::WrongFormat { name: name.to_owned(), expected, reason });
+    if head.starts_with(b"FEA1") {
+        return wrong(Format::Arrow, "it is Feather version 1; write it again as version 2".to_owned());
+    }
+    match (given, proved, by_path) {
+        (Some(given), Some(proved), _) if given != proved => {
+            wrong(given, format!("its first bytes are those of {proved}"))
+        }
+        (Some(format), _, _) | (None, Some(format), _) | (None, None, Some(format)) => {
+            if proved.is_none()
+                && !head.is_empty()
+                && matches!(format, Format::Parquet | Format::Arrow)
+                && !is_old_stream(format, head)
+            {
+                return wrong(format, "its first bytes are others; give the format it has".to_owned());
+            }
+            Ok(format)
+        }
+        (None, None, None) if head.is_empty() => Err(IoError::Empty {
+            name: name.to_owned(),
+            format: "record".to_owned(),
+            needs: "at least a header or one record",
+        }),
+        (None, None, None) => Err(IoError::UnknownFormat { name: name.to_owned() }),
+    }
+}
+
+/// Arrow streams from before release 0.15 start with the length of the schema, without a marker.
+fn is_old_stream(format: Format, head: &[u8]) -> bool {
+    format == Format::Arrow && head.len() >= 8 && head[2..4] == [0, 0] && head[..2] != [0, 0]
+}
+
+/// A 128-bit BLAKE3 hash of a file's bytes, as stored (compressed files are not unpacked). It names the content of resumable
+/// ingests. Memory is constant; standard input has no hash, because it cannot be read twice.
+///
+/// # Errors
+/// [`IoError::NotFound`], [`IoError::IsFolder`], [`IoError::Denied`] or [`IoError::Read`].
+pub fn content_hash(path: &Path) -> Result<[u8; 16]> {
+    let (mut file, _) = open_file(path)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => {
+                hasher.update(&buffer[..read]);
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(IoError::opening(path, e)),
+        }
+    }
+    let mut hash = [0; 16];
+    hash.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    Ok(hash)
+}
