@@ -11,21 +11,25 @@ use rusqlite::{Connection, params};
 struct Layout {
     name: &'static str,
     create: &'static str,
+    /// Whether the rows of `bodies` are read in their own order rather than in that of the keys.
+    sorted: bool,
     /// Bodies above this many bytes go to the table `bodies`; `None` where there is none.
     inline_bytes_max: Option<usize>,
 }
 
-const LAYOUTS: [Layout; 3] = [
+const LAYOUTS: [Layout; 4] = [
     Layout {
         name: "rowid + unique index",
         create: "CREATE TABLE chunks(cell INTEGER, window INTEGER, id BLOB, rows INTEGER, head BLOB, body BLOB, big INTEGER);
             CREATE UNIQUE INDEX by_key ON chunks(cell, window, id, rows);",
+        sorted: false,
         inline_bytes_max: None,
     },
     Layout {
         name: "clustered by key",
         create: "CREATE TABLE chunks(cell INTEGER, window INTEGER, id BLOB, rows INTEGER, head BLOB, body BLOB, big INTEGER,
             PRIMARY KEY(cell, window, id)) WITHOUT ROWID;",
+        sorted: false,
         inline_bytes_max: None,
     },
     Layout {
@@ -33,7 +37,16 @@ const LAYOUTS: [Layout; 3] = [
         create: "CREATE TABLE chunks(cell INTEGER, window INTEGER, id BLOB, rows INTEGER, head BLOB, body BLOB, big INTEGER,
             PRIMARY KEY(cell, window, id)) WITHOUT ROWID;
             CREATE TABLE bodies(big INTEGER PRIMARY KEY, body BLOB);",
+        sorted: false,
         inline_bytes_max: Some(4_000),
+    },
+    Layout {
+        name: "clustered keys, all bodies apart",
+        create: "CREATE TABLE chunks(cell INTEGER, window INTEGER, id BLOB, rows INTEGER, head BLOB, body BLOB, big INTEGER,
+            PRIMARY KEY(cell, window, id)) WITHOUT ROWID;
+            CREATE TABLE bodies(big INTEGER PRIMARY KEY, head BLOB, body BLOB);",
+        sorted: true,
+        inline_bytes_max: Some(0),
     },
 ];
 
@@ -77,6 +90,10 @@ fn write(conn: &Connection, layout: &Layout, shape: &Shape) -> rusqlite::Result<
             let window = visit * WINDOWS / shape.chunks_per_cell;
             let apart = layout.inline_bytes_max.is_some_and(|max| shape.body_bytes > max);
             let big = match apart {
+                true if layout.sorted => {
+                    let sql = "INSERT INTO bodies(head, body) VALUES (?1, ?2)";
+                    Some(conn.prepare_cached(sql)?.insert(params![head, body])?)
+                }
                 true => Some(conn.prepare_cached("INSERT INTO bodies(body) VALUES (?1)")?.insert([&body])?),
                 false => None,
             };
@@ -84,7 +101,7 @@ fn write(conn: &Connection, layout: &Layout, shape: &Shape) -> rusqlite::Result<
                 cell,
                 window,
                 id,
-                head,
+                (!layout.sorted).then_some(&head),
                 (!apart).then_some(&body),
                 big
             ])?;
@@ -95,7 +112,10 @@ fn write(conn: &Connection, layout: &Layout, shape: &Shape) -> rusqlite::Result<
 }
 
 /// Reads twelve cells and returns milliseconds and bytes.
-fn read(conn: &Connection, first: i64, bodies: bool) -> rusqlite::Result<(f64, usize)> {
+fn read(conn: &Connection, layout: &Layout, first: i64, bodies: bool) -> rusqlite::Result<(f64, usize)> {
+    if layout.sorted {
+        return read_sorted(conn, first, bodies);
+    }
     let start = Instant::now();
     let columns = if bodies { "head, body, big" } else { "head, NULL, NULL" };
     let sql = format!("SELECT cell, window, id, rows, {columns} FROM chunks WHERE cell = ?1 ORDER BY cell, window, id");
@@ -114,6 +134,33 @@ fn read(conn: &Connection, first: i64, bodies: bool) -> rusqlite::Result<(f64, u
                     buffer.extend_from_slice(row.get_ref(0)?.as_blob()?);
                 }
             }
+        }
+    }
+    Ok((start.elapsed().as_secs_f64() * 1e3, buffer.len()))
+}
+
+/// The same for keys first, then their rows, neighbours together.
+fn read_sorted(conn: &Connection, first: i64, bodies: bool) -> rusqlite::Result<(f64, usize)> {
+    let start = Instant::now();
+    let mut wanted: Vec<i64> = vec![];
+    for cell in first..first + 12 {
+        let sql = "SELECT cell, window, id, rows, big FROM chunks WHERE cell = ?1 ORDER BY cell, window, id";
+        let mut statement = conn.prepare_cached(sql)?;
+        let mut rows = statement.query([cell])?;
+        while let Some(row) = rows.next()? {
+            wanted.push(row.get(4)?);
+        }
+    }
+    wanted.sort_unstable();
+    let mut buffer: Vec<u8> = vec![];
+    let body = if bodies { "body" } else { "x''" };
+    let sql = format!("SELECT head, {body} FROM bodies WHERE big BETWEEN ?1 AND ?2");
+    for run in wanted.chunk_by(|a, b| b - a <= 1) {
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query([run[0], run[run.len() - 1]])?;
+        while let Some(row) = rows.next()? {
+            buffer.extend_from_slice(row.get_ref(0)?.as_blob()?);
+            buffer.extend_from_slice(row.get_ref(1)?.as_blob()?);
         }
     }
     Ok((start.elapsed().as_secs_f64() * 1e3, buffer.len()))
@@ -153,9 +200,9 @@ fn measure(folder: &Path, layout: &Layout, shape: &Shape) -> Result<(), Box<dyn 
         for (bodies, at) in [(true, 0), (false, 2)] {
             forget(&path)?;
             let conn = open(&path)?;
-            times[at].push(read(&conn, first, bodies)?.0);
+            times[at].push(read(&conn, layout, first, bodies)?.0);
             for _ in 0..5 {
-                times[at + 1].push(read(&conn, first, bodies)?.0);
+                times[at + 1].push(read(&conn, layout, first, bodies)?.0);
             }
         }
     }

@@ -12,12 +12,6 @@ pub(crate) const FORMAT: u32 = 1;
 /// Bytes in a page.
 pub(crate) const PAGE_BYTES: u32 = 16_384;
 
-/// Largest head and body together, in bytes, that are kept inside the clustered table.
-///
-/// A key-ordered page of 16 KiB keeps a row of up to 4,086 bytes to itself before it chains the rest on overflow pages
-/// (SQLite file format, section 1.6); key, counts and record header take less than 86 of them.
-pub(crate) const INLINE_BYTES_MAX: usize = 4_000;
-
 /// Statements that make an empty archive's tables.
 pub(crate) const CREATE: &str = "
     CREATE TABLE catalog(key TEXT PRIMARY KEY COLLATE BINARY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -44,14 +38,14 @@ fn suffix(dataset: &DatasetName, slice: SliceId) -> String {
     format!("{dataset}_{sign}{}", slice.0.unsigned_abs())
 }
 
-/// Table of a slice's chunks, clustered by cell, window and id. `big` is the row of `bodies` that holds a large body.
-pub(crate) fn chunks_table(dataset: &DatasetName, slice: SliceId) -> String {
-    format!("\"chunks_{}\"", suffix(dataset, slice))
+/// Table of a slice's keys, clustered by cell, window and id: small entries, each naming a row of the chunk table.
+pub(crate) fn keys_table(dataset: &DatasetName, slice: SliceId) -> String {
+    format!("\"keys_{}\"", suffix(dataset, slice))
 }
 
-/// Table of a slice's large bodies.
-pub(crate) fn bodies_table(dataset: &DatasetName, slice: SliceId) -> String {
-    format!("\"bodies_{}\"", suffix(dataset, slice))
+/// Table of a slice's heads and bodies, in the order of writing.
+pub(crate) fn chunks_table(dataset: &DatasetName, slice: SliceId) -> String {
+    format!("\"chunks_{}\"", suffix(dataset, slice))
 }
 
 /// Whether a slice exists.
@@ -66,12 +60,11 @@ pub(crate) fn create_slice(conn: &Connection, dataset: &DatasetName, slice: Slic
     if conn.execute(insert, params![dataset.as_str(), slice.0])? == 0 {
         return Ok(());
     }
-    let (chunks, bodies) = (chunks_table(dataset, slice), bodies_table(dataset, slice));
+    let (keys, chunks) = (keys_table(dataset, slice), chunks_table(dataset, slice));
     conn.execute_batch(&format!(
-        "CREATE TABLE {chunks}(cell INTEGER NOT NULL, window INTEGER NOT NULL, id BLOB NOT NULL, rows INTEGER NOT NULL,
-            bytes INTEGER NOT NULL, head BLOB NOT NULL, body BLOB, big INTEGER,
-            PRIMARY KEY(cell, window, id)) WITHOUT ROWID;
-         CREATE TABLE {bodies}(big INTEGER PRIMARY KEY, body BLOB NOT NULL);"
+        "CREATE TABLE {keys}(cell INTEGER NOT NULL, window INTEGER NOT NULL, id BLOB NOT NULL, rows INTEGER NOT NULL,
+            bytes INTEGER NOT NULL, chunk INTEGER NOT NULL, PRIMARY KEY(cell, window, id)) WITHOUT ROWID;
+         CREATE TABLE {chunks}(chunk INTEGER PRIMARY KEY, head BLOB NOT NULL, body BLOB NOT NULL);"
     ))
 }
 
@@ -81,8 +74,8 @@ pub(crate) fn drop_slice(conn: &Connection, dataset: &DatasetName, slice: SliceI
     if conn.execute(delete, params![dataset.as_str(), slice.0])? == 0 {
         return Ok(());
     }
-    let (chunks, bodies) = (chunks_table(dataset, slice), bodies_table(dataset, slice));
-    conn.execute_batch(&format!("DROP TABLE {chunks}; DROP TABLE {bodies};"))
+    let (keys, chunks) = (keys_table(dataset, slice), chunks_table(dataset, slice));
+    conn.execute_batch(&format!("DROP TABLE {keys}; DROP TABLE {chunks};"))
 }
 
 /// Makes the changes of a commit inside the open transaction.
@@ -135,66 +128,35 @@ pub(crate) fn read_record(conn: &Connection, key: &str) -> rusqlite::Result<Opti
 
 fn put_chunk(conn: &Connection, dataset: &DatasetName, chunk: &Chunk) -> rusqlite::Result<()> {
     let key = &chunk.key;
-    let bytes = chunk.head.len() + chunk.body.len();
-    if bytes <= INLINE_BYTES_MAX {
-        if insert_row(conn, dataset, chunk, Some(&chunk.body), None)? {
-            return Ok(());
-        }
-        remove_chunk(conn, dataset, key)?;
-        insert_row(conn, dataset, chunk, Some(&chunk.body), None)?;
+    let (keys, chunks) = (keys_table(dataset, key.slice), chunks_table(dataset, key.slice));
+    let (cell, window, id) = (key.tile.cell.0, key.tile.window.0, key.id.to_bytes());
+    let (head, body) = (&chunk.head[..], &chunk.body[..]);
+    let bytes = (head.len() + body.len()) as i64;
+    let find = format!("SELECT chunk FROM {keys} WHERE cell = ?1 AND window = ?2 AND id = ?3");
+    let found =
+        conn.prepare_cached(&find)?.query_row(params![cell, window, id], |row| row.get::<_, i64>(0)).optional()?;
+    if let Some(row) = found {
+        let update = format!("UPDATE {chunks} SET head = ?1, body = ?2 WHERE chunk = ?3");
+        conn.prepare_cached(&update)?.execute(params![head, body, row])?;
+        let update = format!("UPDATE {keys} SET rows = ?4, bytes = ?5 WHERE cell = ?1 AND window = ?2 AND id = ?3");
+        conn.prepare_cached(&update)?.execute(params![cell, window, id, chunk.rows, bytes])?;
         return Ok(());
     }
-    remove_chunk(conn, dataset, key)?;
-    let sql = format!("INSERT INTO {}(body) VALUES (?1)", bodies_table(dataset, key.slice));
-    let big = conn.prepare_cached(&sql)?.insert([&chunk.body[..]])?;
-    insert_row(conn, dataset, chunk, None, Some(big))?;
+    let insert = format!("INSERT INTO {chunks}(head, body) VALUES (?1, ?2)");
+    let row = conn.prepare_cached(&insert)?.insert(params![head, body])?;
+    let insert = format!("INSERT INTO {keys}(cell, window, id, rows, bytes, chunk) VALUES (?1, ?2, ?3, ?4, ?5, ?6)");
+    conn.prepare_cached(&insert)?.execute(params![cell, window, id, chunk.rows, bytes, row])?;
     Ok(())
-}
-
-/// Whether the row was inserted; one with its key already there is left as it is.
-fn insert_row(
-    conn: &Connection,
-    dataset: &DatasetName,
-    chunk: &Chunk,
-    body: Option<&Bytes>,
-    big: Option<i64>,
-) -> rusqlite::Result<bool> {
-    let key = &chunk.key;
-    let sql = format!(
-        "INSERT INTO {}(cell, window, id, rows, bytes, head, body, big) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-            ON CONFLICT DO NOTHING",
-        chunks_table(dataset, key.slice)
-    );
-    let bytes = (chunk.head.len() + chunk.body.len()) as i64;
-    let inserted = conn.prepare_cached(&sql)?.execute(params![
-        key.tile.cell.0,
-        key.tile.window.0,
-        key.id.to_bytes(),
-        chunk.rows,
-        bytes,
-        &chunk.head[..],
-        body.map(|body| &body[..]),
-        big
-    ])?;
-    Ok(inserted > 0)
 }
 
 /// Whether there was such a chunk.
 fn remove_chunk(conn: &Connection, dataset: &DatasetName, key: &ChunkKey) -> rusqlite::Result<bool> {
-    let sql = format!(
-        "DELETE FROM {} WHERE cell = ?1 AND window = ?2 AND id = ?3 RETURNING big",
-        chunks_table(dataset, key.slice)
-    );
-    let id = key.id.to_bytes();
-    let big = conn
-        .prepare_cached(&sql)?
-        .query_row(params![key.tile.cell.0, key.tile.window.0, id], |row| row.get::<_, Option<i64>>(0))
-        .optional()?;
-    let Some(big) = big else { return Ok(false) };
-    if let Some(big) = big {
-        let sql = format!("DELETE FROM {} WHERE big = ?1", bodies_table(dataset, key.slice));
-        conn.prepare_cached(&sql)?.execute([big])?;
-    }
+    let (keys, chunks) = (keys_table(dataset, key.slice), chunks_table(dataset, key.slice));
+    let delete = format!("DELETE FROM {keys} WHERE cell = ?1 AND window = ?2 AND id = ?3 RETURNING chunk");
+    let place = params![key.tile.cell.0, key.tile.window.0, key.id.to_bytes()];
+    let found = conn.prepare_cached(&delete)?.query_row(place, |row| row.get::<_, i64>(0)).optional()?;
+    let Some(row) = found else { return Ok(false) };
+    conn.prepare_cached(&format!("DELETE FROM {chunks} WHERE chunk = ?1"))?.execute([row])?;
     Ok(true)
 }
 

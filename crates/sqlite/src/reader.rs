@@ -22,6 +22,8 @@ const GROUP_CHUNKS: usize = 2_048;
 const GROUP_BYTES_MAX: usize = 8 << 20;
 /// A group ends within a tile at this many chunks.
 const GROUP_CHUNKS_MAX: usize = 4_096;
+/// What a head counts for in a group of heads, in bytes; their sizes are not known beforehand.
+const HEAD_BYTES: u32 = 256;
 /// Idle connections kept.
 const IDLE_MAX: usize = 16;
 
@@ -149,12 +151,17 @@ impl Scanner {
         }
         let mut reader = self.reader.take().map_or_else(|| pool.take(), Ok)?;
         let mut group = Group::default();
-        let end = reader.begin().and_then(|()| self.fill(reader.conn()?, &mut group));
-        match end.map_err(|error| pool.error(error))? {
+        let read = reader.begin().and_then(|()| {
+            let conn = reader.conn()?;
+            let end = self.fill(conn, &mut group)?;
+            Ok((group.read(conn, &self.dataset, self.scan.bodies)?, end))
+        });
+        let (chunks, end) = read.map_err(|error| pool.error(error))?;
+        match end {
             End::InTile => self.reader = Some(reader),
             End::AtTile => reader.end(),
         }
-        Ok(group.chunks())
+        Ok(chunks)
     }
 
     fn fill(&mut self, conn: &Connection, group: &mut Group) -> rusqlite::Result<End> {
@@ -172,7 +179,7 @@ impl Scanner {
         Ok(End::AtTile)
     }
 
-    /// Reads on in a range of cells; `None` at its end, else where the group is full.
+    /// Finds the next keys of a range of cells; `None` at its end, else where the group is full.
     fn fill_range(
         &mut self,
         conn: &Connection,
@@ -181,14 +188,13 @@ impl Scanner {
         group: &mut Group,
     ) -> rusqlite::Result<Option<End>> {
         let (window_first, window_last) = self.scan.windows;
-        let body = if self.scan.bodies { "body, big" } else { "NULL, NULL" };
         // Both row comparisons bound the walk through the table; the last condition picks windows within it where the
         // range has several cells. An empty id comes before every other.
         let sql = format!(
-            "SELECT cell, window, id, rows, head, {body} FROM {}
+            "SELECT cell, window, id, rows, bytes, chunk FROM {}
              WHERE (cell, window, id) > (?1, ?2, ?3) AND (cell, window) <= (?4, ?5) AND window BETWEEN ?6 AND ?5
              ORDER BY cell, window, id",
-            layout::chunks_table(&self.dataset, slice)
+            layout::keys_table(&self.dataset, slice)
         );
         let (tile, id) = match self.after {
             Some((tile, id)) => (tile, Some(id.to_bytes())),
@@ -203,7 +209,8 @@ impl Scanner {
             if group.is_full_at(tile) {
                 return Ok(Some(End::AtTile));
             }
-            group.push(conn, &self.dataset, ChunkKey { slice, tile, id }, row)?;
+            let place = Place { key: ChunkKey { slice, tile, id }, rows: row.get(3)?, row: row.get(5)? };
+            group.push(place, if self.scan.bodies { row.get(4)? } else { HEAD_BYTES });
             self.after = Some((tile, id));
             if group.is_full() {
                 return Ok(Some(End::InTile));
@@ -234,57 +241,107 @@ fn place_of(row: &Row<'_>) -> rusqlite::Result<(Tile, ChunkId)> {
     Ok((tile, ChunkId(u128::from_be_bytes(id))))
 }
 
-/// Chunks whose bytes lie in one buffer, so that a group costs one allocation rather than two for each chunk.
-#[derive(Default)]
-struct Group {
-    rows: Vec<GroupRow>,
-    bytes: Vec<u8>,
-}
-
-struct GroupRow {
+/// Where a chunk's head and body lie.
+#[derive(Clone, Copy, Debug)]
+struct Place {
     key: ChunkKey,
     rows: u32,
-    head_end: usize,
-    body_end: usize,
+    row: i64,
+}
+
+/// Chunks to be returned together, found by key but not yet read.
+#[derive(Default)]
+struct Group {
+    places: Vec<Place>,
+    bytes: usize,
 }
 
 impl Group {
+    fn push(&mut self, place: Place, bytes: u32) {
+        self.places.push(place);
+        self.bytes += bytes as usize;
+    }
+
     fn is_full_at(&self, tile: Tile) -> bool {
-        let full = self.bytes.len() >= GROUP_BYTES || self.rows.len() >= GROUP_CHUNKS;
-        full && self.rows.last().is_some_and(|last| last.key.tile != tile)
+        let full = self.bytes >= GROUP_BYTES || self.places.len() >= GROUP_CHUNKS;
+        full && self.places.last().is_some_and(|last| last.key.tile != tile)
     }
 
     fn is_full(&self) -> bool {
-        self.bytes.len() >= GROUP_BYTES_MAX || self.rows.len() >= GROUP_CHUNKS_MAX
+        self.bytes >= GROUP_BYTES_MAX || self.places.len() >= GROUP_CHUNKS_MAX
     }
 
-    /// Takes columns 3 to 6 of the row: rows, head, body, big.
-    fn push(&mut self, conn: &Connection, dataset: &DatasetName, key: ChunkKey, row: &Row<'_>) -> rusqlite::Result<()> {
-        self.bytes.extend_from_slice(row.get_ref(4)?.as_blob()?);
-        let head_end = self.bytes.len();
-        if let Some(body) = row.get_ref(5)?.as_blob_or_null()? {
-            self.bytes.extend_from_slice(body);
-        } else if let Some(big) = row.get::<_, Option<i64>>(6)? {
-            let sql = format!("SELECT body FROM {} WHERE big = ?1", layout::bodies_table(dataset, key.slice));
-            let mut statement = conn.prepare_cached(&sql)?;
-            let mut rows = statement.query([big])?;
-            let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-            self.bytes.extend_from_slice(row.get_ref(0)?.as_blob()?);
+    /// Reads the chunks in the order in which they lie in the file, which is that of writing, and returns them in the
+    /// order of the group. Their bytes share one buffer, one allocation rather than two for each chunk.
+    fn read(&self, conn: &Connection, dataset: &DatasetName, bodies: bool) -> rusqlite::Result<Vec<Chunk>> {
+        let mut order: Vec<usize> = (0..self.places.len()).collect();
+        order.sort_unstable_by_key(|&index| (self.places[index].key.slice, self.places[index].row));
+        let mut bytes = Vec::with_capacity(self.bytes);
+        let mut ends = vec![(0, 0, 0); self.places.len()];
+        let adjacent = |&first: &usize, &second: &usize| {
+            let (first, second) = (&self.places[first], &self.places[second]);
+            first.key.slice == second.key.slice && second.row - first.row <= 1
+        };
+        for run in order.chunk_by(adjacent) {
+            self.read_run(conn, dataset, bodies, run, &mut bytes, &mut ends)?;
         }
-        self.rows.push(GroupRow { key, rows: row.get(3)?, head_end, body_end: self.bytes.len() });
+        let bytes = Bytes::from(bytes);
+        let chunk = |(place, (start, head_end, end)): (&Place, (usize, usize, usize))| Chunk {
+            key: place.key,
+            rows: place.rows,
+            head: bytes.slice(start..head_end),
+            body: bytes.slice(head_end..end),
+        };
+        Ok(self.places.iter().zip(ends).map(chunk).collect())
+    }
+
+    /// Reads neighbouring rows in one walk.
+    fn read_run(
+        &self,
+        conn: &Connection,
+        dataset: &DatasetName,
+        bodies: bool,
+        run: &[usize],
+        bytes: &mut Vec<u8>,
+        ends: &mut [(usize, usize, usize)],
+    ) -> rusqlite::Result<()> {
+        let (Some(&first), Some(&last)) = (run.first(), run.last()) else { return Ok(()) };
+        let body = if bodies { "body" } else { "x''" };
+        let table = layout::chunks_table(dataset, self.places[first].key.slice);
+        let sql = format!("SELECT chunk, head, {body} FROM {table} WHERE chunk BETWEEN ?1 AND ?2");
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query([self.places[first].row, self.places[last].row])?;
+        let mut row = rows.next()?;
+        let mut read = None;
+        for &index in run {
+            let wanted = self.places[index].row;
+            // A key asked for twice in a fetch.
+            if let Some((row, range)) = read
+                && row == wanted
+            {
+                ends[index] = range;
+                continue;
+            }
+            let found = match row {
+                Some(row) if row.get::<_, i64>(0)? == wanted => row,
+                _ => return Err(missing_row()),
+            };
+            let start = bytes.len();
+            bytes.extend_from_slice(found.get_ref(1)?.as_blob()?);
+            let head_end = bytes.len();
+            bytes.extend_from_slice(found.get_ref(2)?.as_blob()?);
+            ends[index] = (start, head_end, bytes.len());
+            read = Some((wanted, ends[index]));
+            row = rows.next()?;
+        }
         Ok(())
     }
+}
 
-    fn chunks(self) -> Vec<Chunk> {
-        let bytes = Bytes::from(self.bytes);
-        let mut start = 0;
-        let chunk = |row: GroupRow| {
-            let (head, body) = (bytes.slice(start..row.head_end), bytes.slice(row.head_end..row.body_end));
-            start = row.body_end;
-            Chunk { key: row.key, rows: row.rows, head, body }
-        };
-        self.rows.into_iter().map(chunk).collect()
-    }
+/// A key whose row does not exist: no commit leaves that behind.
+fn missing_row() -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+    rusqlite::Error::SqliteFailure(code, Some("the row of a chunk is missing".to_owned()))
 }
 
 /// The chunks of these keys that exist.
@@ -298,17 +355,15 @@ pub(crate) fn fetch(conn: &Connection, dataset: &DatasetName, keys: &[ChunkKey])
         if !matches!(known, Some((_, true))) {
             continue;
         }
-        let sql = format!(
-            "SELECT cell, window, id, rows, head, body, big FROM {} WHERE cell = ?1 AND window = ?2 AND id = ?3",
-            layout::chunks_table(dataset, key.slice)
-        );
+        let table = layout::keys_table(dataset, key.slice);
+        let sql = format!("SELECT rows, bytes, chunk FROM {table} WHERE cell = ?1 AND window = ?2 AND id = ?3");
         let mut statement = conn.prepare_cached(&sql)?;
         let mut rows = statement.query(params![key.tile.cell.0, key.tile.window.0, key.id.to_bytes()])?;
         if let Some(row) = rows.next()? {
-            group.push(conn, dataset, key, row)?;
+            group.push(Place { key, rows: row.get(0)?, row: row.get(2)? }, row.get(1)?);
         }
     }
-    Ok(group.chunks())
+    group.read(conn, dataset, true)
 }
 
 /// A page of catalog records.
@@ -354,7 +409,7 @@ pub(crate) fn statistics(
     }
     let sql = format!(
         "SELECT cell, window, count(*), sum(rows), sum(bytes) FROM {} GROUP BY cell, window ORDER BY cell, window",
-        layout::chunks_table(dataset, slice)
+        layout::keys_table(dataset, slice)
     );
     let mut statement = conn.prepare_cached(&sql)?;
     let tile = |row: &Row<'_>| {

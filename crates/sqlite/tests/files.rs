@@ -344,3 +344,39 @@ async fn an_archive_on_a_read_only_disk_is_read_when_asked_so() {
     let store = SqliteStore::open(&path, Options { read_only: true, ..Options::default() }).unwrap();
     assert_eq!(chunks(&(Arc::new(store) as Arc<dyn Store>)).await.unwrap().len(), 20);
 }
+
+#[tokio::test]
+async fn a_key_without_its_row_is_damage_and_not_a_missing_chunk() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("archive.db");
+    archive_with_chunks(&path, 10).await;
+    let other = rusqlite::Connection::open(&path).unwrap();
+    let rows = other.execute("DELETE FROM chunks_detections_0 WHERE chunk IN (1, 4, 5, 10)", []).unwrap();
+    assert_eq!(rows, 4);
+    let store = open(&path);
+    assert!(matches!(chunks(&store).await, Err(StoreError::Corrupt { .. })));
+    for id in 0..10 {
+        let found = store.fetch(&dataset(), vec![key(id, id as u128)]).await;
+        let damaged = [0, 3, 4, 9].contains(&id);
+        assert_eq!(matches!(found, Err(StoreError::Corrupt { .. })), damaged, "{id}: {found:?}");
+        assert_eq!(found.is_ok_and(|found| found == [chunk(key(id, id as u128), 3_000)]), !damaged, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn replaced_and_removed_chunks_leave_no_row_behind() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("archive.db");
+    archive_with_chunks(&path, 50).await;
+    let store = open(&path);
+    for bytes in [10, 40_000] {
+        let replaced = (10..60).map(|id| chunk(key(id as i64, id), bytes));
+        let remove = (0..60).step_by(3).map(|id| key(id as i64, id)).collect();
+        store.commit(&dataset(), Commit { remove, ..put(replaced) }).await.unwrap();
+    }
+    let other = rusqlite::Connection::open(&path).unwrap();
+    let count = |table: &str| -> i64 {
+        other.query_row(&format!("SELECT count(*) FROM {table}_detections_0"), [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!((count("keys"), count("chunks")), (40, 40));
+}
