@@ -1,0 +1,91 @@
+"""What several test files share: archives, real data, and the command line as users run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import chronotile as ct
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def memory() -> Iterator[ct.Archive]:
+    """An archive that lives in memory."""
+    with ct.open("memory:") as archive:
+        yield archive
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where an archive file may be made."""
+    return tmp_path / "archive.db"
+
+
+@pytest.fixture
+def sqlite(path: Path) -> Iterator[ct.Archive]:
+    """An archive in a file."""
+    with ct.open(path) as archive:
+        yield archive
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real data."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("CHRONOTILE_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"REAL DATA ARE ABSENT: {folder} is no folder; set CHRONOTILE_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chronotile() -> Run:
+    """Runs the command line in a process of its own: `chronotile("read", ..., stdin="...", env={...})`."""
+
+    def run(
+        *arguments: object, stdin: str | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "chronotile", *map(str, arguments)]
+        surroundings = {k: v for k, v in os.environ.items() if k != "CHRONOTILE_ARCHIVE"} | (env or {})
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, env=surroundings, cwd=cwd, timeout=120, check=False
+        )
+
+    return run
+
+
+@pytest.fixture
+def detections() -> pa.Table:
+    """Some 500 positions in a small field, over ninety days."""
+    rng = np.random.default_rng(20260131)
+    count = 500
+    return pa.table(
+        {
+            "candid": pa.array(np.arange(count), pa.int64()),
+            "jd": 2461041.5 + np.sort(rng.uniform(0, 90, count)),
+            "ra": 150 + rng.uniform(-1, 1, count),
+            "dec": 2 + rng.uniform(-1, 1, count),
+            "mag": pa.array(rng.normal(19, 1, count).astype("float32"), mask=np.arange(count) % 50 == 0),
+            "band": pa.array([["g", "r", "i"][k % 3] for k in range(count)]),
+        }
+    )
+
+
+@pytest.fixture
+def survey(sqlite: ct.Archive, detections: pa.Table) -> ct.Dataset:
+    """A dataset with those positions, stored in ten named batches."""
+    dataset = sqlite.create(
+        "detections", schema=detections.schema, cell=ct.sky("ra", "dec"), time="jd", window="30d", id=["candid"]
+    )
+    for start in range(0, detections.num_rows, 50):
+        dataset.write(detections.slice(start, 50), batch=f"visit-{start // 50}")
+    return dataset
