@@ -1,6 +1,7 @@
 //! Size and speed of chunks beside Arrow IPC + zstd and Parquet + zstd, on survey-like rows of 100 columns.
 //!
-//! `cargo run --release -p chronotile-chunk --example codec_bench [json]`; `bench/codec.py` makes the table.
+//! `cargo run --release -p chronotile-chunk --example codec_bench`; `bench/codec.py` makes the table. Arguments: `json`
+//! prints a line of JSON per measurement, `chunks` compares the two forms, `profile` decodes small chunks for a profiler.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -199,6 +200,7 @@ const FOUR: [usize; 4] = [4, 5, 20, 70];
 
 fn read_chunks(layout: &Layout, chunks: &[Encoded], projection: &[usize]) -> RecordBatch {
     let mut set = Columns::new(layout, projection, &Defaults::none());
+    set.reserve(chunks.iter().map(|chunk| chunk.rows as usize).sum());
     for chunk in chunks {
         let head = Head::parse(&chunk.head, &BINDING).expect("the head is sound");
         set.append(&head, &chunk.body, layout.columns_count()).expect("the body is sound");
@@ -294,6 +296,57 @@ fn parquet_line(batches: &[RecordBatch]) -> Line {
     }
 }
 
+/// Decodes small chunks for some seconds, for a profiler, and prints the shortest time: what the machine can do when it
+/// does nothing else.
+fn profile(layout: &Layout, batches: &[RecordBatch]) {
+    let write = |batch| encode(layout, 1, &parts(batch), &zone(), true, &BINDING).expect("the rows fit");
+    let chunks: Vec<_> = batches.iter().map(write).collect();
+    let all: Vec<_> = (0..layout.columns_count()).collect();
+    // Steps so short that some repetition of each is not interrupted, whatever else the machine does.
+    let steps: Vec<_> = chunks.chunks(50).collect();
+    let mut shortest = vec![f64::INFINITY; steps.len() + 1];
+    for _ in 0..400 {
+        let mut set = Columns::new(layout, &all, &Defaults::none());
+        set.reserve(chunks.iter().map(|chunk| chunk.rows as usize).sum());
+        let mut start = Instant::now();
+        let mut lap = |step: usize| {
+            shortest[step] = shortest[step].min(start.elapsed().as_secs_f64());
+            start = Instant::now();
+        };
+        for (step, chunks) in steps.iter().enumerate() {
+            for chunk in *chunks {
+                let head = Head::parse(&chunk.head, &BINDING).expect("the head is sound");
+                set.append(&head, &chunk.body, all.len()).expect("the body is sound");
+            }
+            lap(step);
+        }
+        black_box(set.finish());
+        lap(steps.len());
+    }
+    println!("{} small chunks, all columns: {:.2} ms at best", chunks.len(), shortest.iter().sum::<f64>() * 1e3);
+    for (name, pack) in [("LZ4", lz4_flex::block::compress as fn(&[u8]) -> Vec<u8>), ("zstd level 1", zstd1)] {
+        let packed: Vec<_> = chunks.iter().map(|chunk| pack(&chunk.body)).collect();
+        let unpack = || {
+            for (packed, chunk) in packed.iter().zip(&chunks) {
+                black_box(match name {
+                    "LZ4" => lz4_flex::block::decompress(packed, chunk.body.len()).expect("it was compressed"),
+                    _ => zstd::bulk::decompress(packed, chunk.body.len()).expect("it was compressed"),
+                });
+            }
+        };
+        let bytes = |sizes: &mut dyn Iterator<Item = usize>| sizes.sum::<usize>() as f64;
+        println!(
+            "{name}: {:.3} of the plain body, {:.2} us to decompress a chunk",
+            bytes(&mut packed.iter().map(Vec::len)) / bytes(&mut chunks.iter().map(|c| c.body.len())),
+            time(chunks.len(), unpack) * 1e6
+        );
+    }
+}
+
+fn zstd1(bytes: &[u8]) -> Vec<u8> {
+    zstd::bulk::compress(bytes, 1).expect("memory takes it")
+}
+
 fn main() {
     let json = std::env::args().any(|arg| arg == "json");
     let quick = std::env::args().any(|arg| arg == "chunks");
@@ -302,6 +355,10 @@ fn main() {
     let schema = schema(&columns);
     let layout = Layout::new(schema.clone()).expect("the schema is plain");
     let mut rng = Rng(1);
+    if std::env::args().any(|arg| arg == "profile") {
+        let batches: Vec<_> = (0..1800).map(|_| rows(&mut rng, &columns, &schema, 5, 5)).collect();
+        return profile(&layout, &batches);
+    }
     for (count, repeat) in [(5, 1800), (16, 400), (32, 200), (50, 200), (100, 100), (200, 50), (500, 40), (5000, 6)] {
         let asked = [5, 50, 500, 5000].contains(&count);
         if !asked && !quick {
@@ -313,8 +370,10 @@ fn main() {
             chunk_line("chunk, columnar", Some(Form::Columnar), &layout, &batches).print(json);
         } else {
             chunk_line("chunk", None, &layout, &batches).print(json);
-            ipc_line(&batches).print(json);
-            parquet_line(&batches).print(json);
+            // Files take long enough that fewer of them give the same figures.
+            let fewer = &batches[..batches.len().min(100)];
+            ipc_line(fewer).print(json);
+            parquet_line(fewer).print(json);
         }
     }
 }

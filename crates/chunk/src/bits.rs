@@ -41,6 +41,10 @@ impl Bits {
         }
     }
 
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.words.reserve(count.div_ceil(64));
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -90,6 +90,16 @@ impl Builder {
         }
     }
 
+    /// Makes room for the fixed part of `rows` more rows.
+    pub(crate) fn reserve(&mut self, rows: usize) {
+        match &mut self.store {
+            Store::Bool(bits) => bits.reserve(rows),
+            Store::Fixed { width, values } => values.reserve(rows * *width),
+            Store::Var { offsets, .. } | Store::List { offsets, .. } => offsets.reserve(rows),
+            Store::Struct(children) => children.iter_mut().for_each(|child| child.reserve(rows)),
+        }
+    }
+
     /// Notes `count` more rows, null where `bitmap` has no bit. The values follow by the method of the node's kind.
     #[inline]
     pub(crate) fn push_rows(&mut self, bitmap: Option<&[u8]>, count: usize) -> Result<(), Damage> {
@@ -208,11 +218,28 @@ pub(crate) fn push_uniform_bool(store: &mut Bits, bit: bool, bitmap: Option<&[u8
     }
 }
 
+/// Appends bytes. The few values that a column of a small chunk has are moved in registers, for which the compiler must
+/// know their length: a call of `memcpy` takes longer than the copy.
+#[inline]
+fn append_short(values: &mut MutableBuffer, bytes: &[u8]) {
+    macro_rules! by_length {
+        ($($length:literal)*) => {
+            match bytes.len() {
+                $($length => if let Some(bytes) = bytes.first_chunk::<$length>() {
+                    values.extend_from_slice(bytes.as_slice());
+                })*
+                _ => values.extend_from_slice(bytes),
+            }
+        };
+    }
+    by_length!(4 8 12 16 20 24 28 32 40 48 56 64);
+}
+
 /// Appends plain values, those of `present` rows in order.
 #[inline]
 pub(crate) fn push_fixed(values: &mut MutableBuffer, width: usize, plain: &[u8], bitmap: Option<&[u8]>, count: usize) {
     match bitmap {
-        None => values.extend_from_slice(plain),
+        None => append_short(values, plain),
         Some(bitmap) => {
             let mut rest = plain;
             scatter(values, width, bitmap, count, |slot| {

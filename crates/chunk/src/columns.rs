@@ -24,6 +24,9 @@ use crate::wire::Reader;
 /// Past this many decoded bytes a set of columns takes no more chunks, so that 32-bit offsets never overflow.
 const SET_BYTES_MAX: usize = i32::MAX as usize - DECODED_BYTES_MAX;
 
+/// Room is made for at most this many rows at a time.
+const ROWS_RESERVED_MAX: usize = 1 << 20;
+
 /// A body whose checksum has been verified and whose small block, if it was compressed, is decompressed.
 pub struct Body<'a> {
     head: &'a Head,
@@ -231,6 +234,13 @@ impl Columns {
             bytes: 0,
             scratch: Vec::new(),
         }
+    }
+
+    /// Makes room for `rows` more rows, which spares the growing. Text and lists grow by themselves.
+    pub fn reserve(&mut self, rows: usize) {
+        // No more than the set may come to hold, whatever the caller adds up.
+        let rows = rows.min(ROWS_RESERVED_MAX);
+        self.builders.iter_mut().for_each(|builder| builder.reserve(rows));
     }
 
     /// Rows gathered so far.

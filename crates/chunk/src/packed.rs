@@ -1,5 +1,7 @@
 //! Byte strings compressed as a whole, and columns of numbers compressed by pco.
 
+use std::cell::RefCell;
+
 use arrow_buffer::{ArrowNativeType, MutableBuffer};
 use chronotile_types::Damage;
 use pco::data_types::Number as PcoNumber;
@@ -38,10 +40,23 @@ impl Compression {
         let written = match self {
             Self::None => return Err(Damage::malformed("a plain block is not decompressed")),
             Self::Lz4 => lz4_flex::block::decompress_into(bytes, out).ok(),
-            Self::Zstd => zstd::bulk::decompress_to_buffer(bytes, out).ok(),
+            Self::Zstd => zstd_decompress(bytes, out),
         };
         if written == Some(out.len()) { Ok(()) } else { Err(Damage::malformed("a block does not decompress")) }
     }
+}
+
+/// Decompresses with the thread's own context: to make one costs more than most columns.
+fn zstd_decompress(bytes: &[u8], out: &mut [u8]) -> Option<usize> {
+    thread_local! {
+        static CONTEXT: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+    }
+    CONTEXT.with_borrow_mut(|context| {
+        if context.is_none() {
+            *context = zstd::bulk::Decompressor::new().ok();
+        }
+        context.as_mut()?.decompress_to_buffer(bytes, out).ok()
+    })
 }
 
 /// The compression that `compression` asks for, if it saves enough.
