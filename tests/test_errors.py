@@ -128,14 +128,14 @@ def test_rows_that_do_not_fit_are_refused_whole(memory: ct.Archive, rows: object
 def test_an_error_of_the_callers_generator_comes_back_as_it_was(memory: ct.Archive) -> None:
     dataset = memory.create("d", **definition())  # type: ignore[arg-type]
 
-    class Mine(Exception):
+    class MineError(Exception):
         pass
 
     def rows() -> object:
         yield {"tag": [1], "t": [1], "value": [1.0]}
-        raise Mine("broke")
+        raise MineError("broke")
 
-    with pytest.raises(Mine, match="broke"):
+    with pytest.raises(MineError, match="broke"):
         dataset.write(rows(), batch="b")
     assert dataset.count(finished_only=True) == 0
     # The name is not burnt by the failed attempt.
