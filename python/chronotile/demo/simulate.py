@@ -1,0 +1,400 @@
+"""A small sky survey that never was: stars of a piece of the Milky Way, a camera, and what it detects.
+
+The field lies where the galactic plane crosses the celestial equator, so that the density of sources is as uneven as a
+real survey's: thin away from the plane, some ten times denser in it, denser again in three star clusters. Everything
+follows from one seed. Angles are degrees, times MJD (TAI), fluxes nJy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+__all__ = ["BANDS", "FIELD", "SOURCE_COLUMNS", "Clusters", "Detection", "Exposure", "Sky", "Survey"]
+
+Columns = dict[str, np.ndarray]
+
+BANDS = ("g", "r", "i")
+"""The filters, in the order in which nights take turns."""
+_DEPTH = np.array([24.0, 23.7, 23.2])
+_AMPLITUDE = np.array([1.0, 0.72, 0.58])
+_COLOUR = np.array([0.35, 0.0, -0.15])
+"""By band: 5 sigma depth (AB mag), amplitude of a pulsating star relative to g, and mean magnitude relative to r."""
+
+FIELD = (283.2, 289.2, 4.2, 8.4)
+"""The survey's part of the sky: ra from, ra to, dec from, dec to."""
+DETECTOR_SIDE = 0.44
+_DETECTOR_PITCH = 0.47
+_PIXEL_SCALE = 0.44 / 4000
+FIRST_NIGHT = 60_950.0
+"""2025-10-02."""
+_NIGHTS_SPAN = 330.0
+_STARS = 44_000
+_STARS_VARIABLE_SHARE = 0.75
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Star clusters: places where sources crowd."""
+
+    name: tuple[str, ...] = ("A", "B", "C")
+    ra: tuple[float, ...] = (284.45, 287.10, 288.35)
+    dec: tuple[float, ...] = (7.45, 5.05, 7.30)
+    radius: tuple[float, ...] = (0.12, 0.07, 0.16)
+    stars: tuple[int, ...] = (2_500, 1_500, 2_000)
+
+
+def galactic_latitude(ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
+    """Galactic latitude of positions (J2000), degrees.
+
+    The north galactic pole is that of IAU 1958 in ICRS: ESA SP-1200 vol. 1, 1.5.3.
+    """
+    pole_ra, pole_dec = np.radians(192.85948), np.radians(27.12825)
+    a, d = np.radians(ra), np.radians(dec)
+    sine = np.sin(d) * np.sin(pole_dec) + np.cos(d) * np.cos(pole_dec) * np.cos(a - pole_ra)
+    return np.asarray(np.degrees(np.arcsin(sine)))
+
+
+def to_plane(ra: np.ndarray, dec: np.ndarray, ra0: float, dec0: float) -> tuple[np.ndarray, np.ndarray]:
+    """Gnomonic projection about (ra0, dec0), degrees: x east, y north (Calabretta & Greisen 2002, 5.1.3)."""
+    a, d, d0 = np.radians(ra - ra0), np.radians(dec), np.radians(dec0)
+    cosine = np.sin(d0) * np.sin(d) + np.cos(d0) * np.cos(d) * np.cos(a)
+    x = np.cos(d) * np.sin(a) / cosine
+    y = (np.cos(d0) * np.sin(d) - np.sin(d0) * np.cos(d) * np.cos(a)) / cosine
+    return np.degrees(x), np.degrees(y)
+
+
+def from_plane(x: np.ndarray, y: np.ndarray, ra0: float, dec0: float) -> tuple[np.ndarray, np.ndarray]:
+    """The reverse of :func:`to_plane`."""
+    x, y, d0 = np.radians(x), np.radians(y), np.radians(dec0)
+    ra = ra0 + np.degrees(np.arctan2(x, np.cos(d0) - y * np.sin(d0)))
+    dec = np.degrees(np.arctan2(np.sin(d0) + y * np.cos(d0), np.hypot(x, np.cos(d0) - y * np.sin(d0))))
+    return ra, dec
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """One detector in one visit."""
+
+    night: int
+    visit: int
+    detector: int
+    mjd: float
+    band: int
+    ra: float
+    dec: float
+    angle: float
+    """Of the camera on the sky, degrees."""
+
+    @property
+    def name(self) -> str:
+        """Name of its batch."""
+        return f"visit-{self.visit}-detector-{self.detector}"
+
+    @cached_property
+    def _offset(self) -> tuple[float, float]:
+        half = _DETECTOR_PITCH / 2
+        return (half if self.detector % 2 else -half), (half if self.detector // 2 else -half)
+
+    def on_detector(self, ra: np.ndarray, dec: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Offsets from the detector's centre along its sides, degrees. Great circles are straight lines here."""
+        x, y = to_plane(ra, dec, self.ra, self.dec)
+        c, s = np.cos(np.radians(self.angle)), np.sin(np.radians(self.angle))
+        return c * x + s * y - self._offset[0], c * y - s * x - self._offset[1]
+
+    def on_sky(self, u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of offsets from the detector's centre."""
+        c, s = np.cos(np.radians(self.angle)), np.sin(np.radians(self.angle))
+        u, v = u + self._offset[0], v + self._offset[1]
+        return from_plane(c * u - s * v, s * u + c * v, self.ra, self.dec)
+
+    def holds(self, ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
+        """Whether positions fall on the detector."""
+        held = (np.abs(ra - self.ra) < 0.75) & (np.abs(dec - self.dec) < 0.75)
+        near = np.flatnonzero(held)
+        u, v = self.on_detector(ra[near], dec[near])
+        held[near] = np.maximum(np.abs(u), np.abs(v)) <= DETECTOR_SIDE / 2
+        return held
+
+    @property
+    def corners(self) -> list[tuple[float, float]]:
+        """The footprint: four (ra, dec)."""
+        half = DETECTOR_SIDE / 2
+        ra, dec = self.on_sky(np.array([-half, half, half, -half]), np.array([-half, -half, half, half]))
+        return list(zip(ra.tolist(), dec.tolist(), strict=True))
+
+
+class Sky:
+    """The stars of the field and their light curves."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.clusters = Clusters()
+        ra, dec = self._positions(rng)
+        count = len(ra)
+        self.ra, self.dec = ra, dec
+        self.id = 313_000_000_000 + rng.permutation(count).astype(np.int64) * 64
+        self.mag = 22.0 - rng.exponential(1.4, count).clip(0, 6)
+        self.rr_lyrae = rng.random(count) < 0.25
+        self.period = np.where(
+            self.rr_lyrae, rng.normal(0.56, 0.06, count).clip(0.4, 0.8), 10 ** rng.uniform(0, 1.6, count)
+        )
+        self.phase = rng.random(count)
+        amplitude = np.where(self.rr_lyrae, rng.uniform(0.6, 1.2, count), rng.uniform(0.1, 0.7, count))
+        self.amplitude = np.where(rng.random(count) < _STARS_VARIABLE_SHARE, amplitude, 0.04)
+
+    def _positions(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Positions by rejection from the density of the disk, and by a Plummer-like profile in the clusters."""
+        ra0, ra1, dec0, dec1 = FIELD
+        tries = _STARS * 10
+        ra, dec = rng.uniform(ra0, ra1, tries), rng.uniform(dec0, dec1, tries)
+        density = 0.07 + 0.93 * np.exp(-np.abs(galactic_latitude(ra, dec)) / 0.6)
+        kept = np.flatnonzero(rng.random(tries) < density)[:_STARS]
+        parts = [(ra[kept], dec[kept])]
+        c = self.clusters
+        for x, y, radius, stars in zip(c.ra, c.dec, c.radius, c.stars, strict=True):
+            distance = radius / np.sqrt(rng.uniform(0.02, 1, stars) ** (-2 / 3) - 0.98)
+            angle = rng.uniform(0, 2 * np.pi, stars)
+            parts.append(from_plane(distance.clip(0, 0.6) * np.cos(angle), distance.clip(0, 0.6) * np.sin(angle), x, y))
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+    def magnitude(self, stars: np.ndarray, mjd: float, band: int) -> np.ndarray:
+        """AB magnitudes of stars (by place) at a time, without noise."""
+        turn = 2 * np.pi * ((mjd / self.period[stars] + self.phase[stars]) % 1)
+        # The saw-tooth of an RRab star by its first Fourier terms; other stars follow a sine.
+        saw = -(np.sin(turn) + 0.48 * np.sin(2 * turn) + 0.33 * np.sin(3 * turn) + 0.20 * np.sin(4 * turn)) / 1.75
+        shape = np.where(self.rr_lyrae[stars], saw, np.sin(turn))
+        return np.asarray(self.mag[stars] + _COLOUR[band] + 0.5 * _AMPLITUDE[band] * self.amplitude[stars] * shape)
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What one exposure leaves behind."""
+
+    sources: Columns
+    objects: Columns
+
+
+class Survey:
+    """Plans the visits and makes the rows of each.
+
+    Parameters
+    ----------
+    nights : int
+        Nights, spread over about eleven months.
+    seed : int
+        Same seed, same survey.
+    """
+
+    def __init__(self, nights: int, seed: int, visits_per_night: int = 16) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.sky = Sky(self._rng)
+        self.nights = nights
+        self.exposures = self._plan(visits_per_night)
+        self._seen = np.zeros(len(self.sky.ra), np.int32)
+        self._first = np.full(len(self.sky.ra), np.nan)
+        self._transients = 0
+
+    def _plan(self, visits: int) -> list[Exposure]:
+        """Runs of three nights, some weeks apart. Each night sweeps the field, with turns at one deep pointing."""
+        ra0, ra1, dec0, dec1 = FIELD
+        grid_ra, grid_dec = np.meshgrid(np.linspace(ra0 + 0.7, ra1 - 0.7, 6), np.linspace(dec0 + 0.7, dec1 - 0.7, 4))
+        grid = np.column_stack([grid_ra.ravel(), grid_dec.ravel()])
+        gap = min(60.0, _NIGHTS_SPAN / max(-(-self.nights // 3) - 1, 1))
+        exposures: list[Exposure] = []
+        swept = 0
+        for night in range(self.nights):
+            start = FIRST_NIGHT + round(night // 3 * gap) + night % 3 + 0.05
+            angle = float(self._rng.uniform(-20, 20))
+            for turn in range(visits):
+                deep = turn % 4 == 3
+                centre = (286.9, 5.35) if deep else grid[swept % len(grid)]
+                swept += not deep
+                dither = self._rng.normal(0, 0.05, 2)
+                mjd = start + turn * 0.35 / visits + float(self._rng.uniform(0, 0.1 / visits))
+                band = turn // 4 % 3 if deep else night % 3
+                visit = int(start) * 1_000 + turn
+                place = (float(centre[0] + dither[0]), float(centre[1] + dither[1]))
+                exposures += [Exposure(night, visit, d, mjd, band, *place, angle) for d in range(4)]
+        return exposures
+
+    def expose(self, exposure: Exposure) -> Detection:
+        """Take an exposure: variable stars brighter than the noise, and a few transients that nobody saw before."""
+        rng, sky, e = self._rng, self.sky, exposure
+        stars = np.flatnonzero(e.holds(sky.ra, sky.dec))
+        flux = nanojansky(sky.magnitude(stars, e.mjd, e.band))
+        # The template was taken near maximum light, so that little of a period goes undetected.
+        template = nanojansky(sky.mag[stars] + _COLOUR[e.band] - 0.5 * _AMPLITUDE[e.band] * sky.amplitude[stars])
+        noise = nanojansky(_DEPTH[e.band]) / 5 * np.hypot(1, 0.004 * np.sqrt(flux))
+        measured = flux + rng.normal(0, 1, len(stars)) * noise
+        found = np.abs(measured - template) > 5 * noise
+        stars, measured, template, noise = stars[found], measured[found], template[found], noise[found]
+
+        new = int(rng.poisson(6))
+        half = DETECTOR_SIDE / 2
+        new_ra, new_dec = e.on_sky(rng.uniform(-half, half, new), rng.uniform(-half, half, new))
+        new_id = 900_000_000_000 + np.arange(self._transients, self._transients + new)
+        self._transients += new
+        self._seen[stars] += 1
+        self._first[stars] = np.where(np.isnan(self._first[stars]), e.mjd, self._first[stars])
+
+        objects: Columns = {
+            "diaObjectId": np.concatenate([sky.id[stars], new_id]),
+            "ra": np.concatenate([sky.ra[stars], new_ra]),
+            "dec": np.concatenate([sky.dec[stars], new_dec]),
+            "nDiaSources": np.concatenate([self._seen[stars], np.ones(new, np.int32)]),
+            "firstDiaSourceMjdTai": np.concatenate([self._first[stars], np.full(new, e.mjd)]),
+        }
+        bright = nanojansky(_DEPTH[e.band]) * rng.pareto(1.5, new).clip(1.2, 80)
+        light: Columns = {
+            "flux": np.concatenate([measured, bright]),
+            "template": np.concatenate([template, np.zeros(new)]),
+            "noise": np.concatenate([noise, bright / rng.uniform(6, 40, new)]),
+        }
+        return Detection(
+            sources=_source_columns(rng, e, objects, light, new),
+            objects=_object_columns(rng, e, objects, light),
+        )
+
+
+def nanojansky(magnitude: np.ndarray | float) -> np.ndarray:
+    """Flux of an AB magnitude, nJy: zero point 31.4 (Oke & Gunn 1983)."""
+    return np.asarray(10 ** ((31.4 - np.asarray(magnitude)) / 2.5))
+
+
+_MOMENTS = ("ixx", "iyy", "ixy")
+_MODELS = ("trail", "dipole")
+_MODEL_PARTS = ("Flux", "FluxErr", "RaErr", "DecErr", "Length", "LengthErr", "Angle", "AngleErr", "LnL", "Chi2")
+_PIXEL_FLAGS = (
+    "bad", "cr", "crCenter", "edge", "interpolated", "interpolatedCenter", "offimage", "saturated", "saturatedCenter",
+    "suspect", "suspectCenter", "streak", "streakCenter", "injected", "injectedCenter", "noGoodPixels",
+)  # fmt: skip
+_APERTURES = (3, 6, 9, 12, 17, 25)
+
+
+def _source_types() -> dict[str, str]:
+    types = dict.fromkeys(["diaSourceId", "visit", "diaObjectId", "parentDiaSourceId"], "int64")
+    types |= {"detector": "int32", "midpointMjdTai": "float64", "ra": "float64", "dec": "float64", "band": "utf8"}
+    types |= dict.fromkeys(
+        ["raErr", "decErr", "ra_dec_Cov", "x", "y", "xErr", "yErr", "x_y_Cov", "snr", "reliability", "extendedness"]
+        + ["psfFlux", "psfFluxErr", "psfLnL", "psfChi2", "scienceFlux", "scienceFluxErr", "templateFlux"]
+        + ["templateFluxErr", "fpBkgd", "fpBkgdErr", "airmass", "seeing"],
+        "float32",
+    )
+    types |= {"psfNdata": "int32", "isDipole": "bool", "centroid_flag": "bool", "shape_flag": "bool"}
+    for radius in _APERTURES:
+        types |= {f"apFlux_{radius}": "float32", f"apFluxErr_{radius}": "float32", f"apFlux_{radius}_flag": "bool"}
+    for moment in _MOMENTS:
+        types |= {moment: "float32", f"{moment}Err": "float32", f"{moment}PSF": "float32"}
+    for model in _MODELS:
+        types |= {f"{model}{part}": "float32" for part in _MODEL_PARTS} | {f"{model}_flag": "bool"}
+    return types | {f"pixelFlags_{flag}": "bool" for flag in _PIXEL_FLAGS}
+
+
+SOURCE_COLUMNS = _source_types()
+"""Columns of a source: the kind and number that a difference-imaging pipeline writes."""
+OBJECT_COLUMNS = {
+    "diaObjectId": "int64",
+    "validityStartMjdTai": "float64",
+    "ra": "float64",
+    "dec": "float64",
+    "raErr": "float32",
+    "decErr": "float32",
+    "nDiaSources": "int32",
+    "firstDiaSourceMjdTai": "float64",
+    "lastDiaSourceMjdTai": "float64",
+    "lastBand": "utf8",
+} | {
+    f"{band}_{part}": "float32"
+    for band in BANDS
+    for part in ("psfFluxMean", "psfFluxMeanErr", "psfFluxSigma", "psfFluxMin", "psfFluxMax", "scienceFluxMean")
+}
+
+
+def _object_columns(rng: np.random.Generator, e: Exposure, known: Columns, light: Columns) -> Columns:
+    count = len(known["ra"])
+    columns: Columns = dict(known)
+    columns["validityStartMjdTai"] = columns["lastDiaSourceMjdTai"] = np.full(count, e.mjd)
+    columns["lastBand"] = np.full(count, BANDS[e.band])
+    error = (0.05 / 3600 / np.sqrt(known["nDiaSources"])).astype(np.float32)
+    columns["raErr"] = columns["decErr"] = error
+    difference = light["flux"] - light["template"]
+    # The other bands' columns are left out, which stores nulls.
+    for part, value in (
+        ("psfFluxMean", difference),
+        ("psfFluxMeanErr", light["noise"]),
+        ("psfFluxSigma", light["noise"] * rng.uniform(0.8, 1.2, count)),
+        ("psfFluxMin", difference - light["noise"]),
+        ("psfFluxMax", difference + light["noise"]),
+        ("scienceFluxMean", light["flux"]),
+    ):
+        columns[f"{BANDS[e.band]}_{part}"] = value.astype(np.float32)
+    return columns
+
+
+def _source_columns(rng: np.random.Generator, e: Exposure, known: Columns, light: Columns, new: int) -> Columns:
+    count = len(known["ra"])
+    u, v = e.on_detector(known["ra"], known["dec"])
+    difference = light["flux"] - light["template"]
+    snr = np.abs(difference) / light["noise"]
+    error = 0.7 / 3600 / snr
+    columns: Columns = {
+        "diaSourceId": np.int64(e.visit) * 4_000_000 + e.detector * 1_000_000 + np.arange(count),
+        "visit": np.full(count, e.visit, np.int64),
+        "detector": np.full(count, e.detector, np.int32),
+        "diaObjectId": known["diaObjectId"],
+        "parentDiaSourceId": _sparse(rng, np.full(count, e.visit, np.int64), 0.04),
+        "midpointMjdTai": np.full(count, e.mjd),
+        "ra": known["ra"],
+        "dec": known["dec"],
+        "band": np.full(count, BANDS[e.band]),
+        "psfNdata": rng.integers(380, 450, count).astype(np.int32),
+        "isDipole": rng.random(count) < 0.02,
+    }
+    single: Columns = {
+        "raErr": error,
+        "decErr": error * rng.uniform(0.9, 1.1, count),
+        "ra_dec_Cov": error * error * rng.normal(0, 0.1, count),
+        "x": u / _PIXEL_SCALE + 2000,
+        "y": v / _PIXEL_SCALE + 2000,
+        "xErr": error / _PIXEL_SCALE,
+        "yErr": error / _PIXEL_SCALE,
+        "x_y_Cov": rng.normal(0, 0.01, count),
+        "snr": snr,
+        "reliability": rng.beta(8, 2, count),
+        "extendedness": (rng.random(count) < 0.1).astype(float),
+        "psfFlux": difference,
+        "psfFluxErr": light["noise"],
+        "psfLnL": -snr,
+        "psfChi2": rng.chisquare(400, count),
+        "scienceFlux": light["flux"],
+        "scienceFluxErr": light["noise"],
+        "templateFlux": light["template"],
+        "templateFluxErr": light["noise"] * 0.2,
+        "fpBkgd": rng.normal(100, 5, count),
+        "fpBkgdErr": np.full(count, 5.0),
+        "airmass": np.full(count, 1.2),
+        "seeing": np.full(count, 0.8),
+    }
+    for radius in _APERTURES:
+        single[f"apFlux_{radius}"] = difference * (1 - np.exp(-radius / 4)) + rng.normal(0, 1, count) * light["noise"]
+        single[f"apFluxErr_{radius}"] = light["noise"] * np.sqrt(radius / 6)
+    for moment in _MOMENTS:
+        single[moment] = rng.normal(0.3, 0.03, count)
+        single[f"{moment}Err"] = np.abs(0.3 / snr)
+        single[f"{moment}PSF"] = np.full(count, 0.3)
+    columns |= {name: values.astype(np.float32) for name, values in single.items()}
+    # A few sources only are long or double enough for these models: the rest is null.
+    for model in _MODELS:
+        fitted = rng.random(count) >= 0.05
+        for part in _MODEL_PARTS:
+            columns[f"{model}{part}"] = np.ma.masked_array(rng.normal(1, 0.2, count).astype(np.float32), fitted)
+    flags = [name for name, kind in SOURCE_COLUMNS.items() if kind == "bool" and name not in columns]
+    raised = rng.random((len(flags), count)) < 0.015
+    return columns | dict(zip(flags, raised, strict=True))
+
+
+def _sparse(rng: np.random.Generator, values: np.ndarray, share: float) -> np.ndarray:
+    """`values` of a share of the rows, and null in the others."""
+    return np.ma.masked_array(values, rng.random(len(values)) >= share)
