@@ -109,31 +109,29 @@ class NightRow:
 
 
 class Ledger:
-    """All that was stored, kept in plain arrays to compare reads with."""
+    """All that was stored, kept in one plain array to compare reads with."""
 
     def __init__(self) -> None:
-        self._parts: list[np.ndarray] = []
-        self._all = np.empty(0, [("id", "i8"), ("object", "i8"), ("mjd", "f8"), ("ra", "f8"), ("dec", "f8")])
+        self._rows = np.empty(4096, [("id", "i8"), ("object", "i8"), ("mjd", "f8"), ("ra", "f8"), ("dec", "f8")])
+        self._count = 0
 
     def add(self, sources: Columns) -> None:
         """Note the sources of one exposure."""
-        part = np.empty(len(sources["ra"]), self._all.dtype)
-        part["id"], part["object"], part["mjd"] = (
-            sources["diaSourceId"],
-            sources["diaObjectId"],
-            sources["midpointMjdTai"],
-        )
-        part["ra"], part["dec"] = sources["ra"], sources["dec"]
-        self._parts.append(part)
-        # Merged now and then, so that looking at all of it stays cheap.
-        if len(self._parts) == 32:
-            self.held_by(None)
+        end = self._count + len(sources["ra"])
+        if end > len(self._rows):
+            # Doubling, so that what is there is rarely copied.
+            grown = np.empty(2 * end, self._rows.dtype)
+            grown[: self._count] = self._rows[: self._count]
+            self._rows = grown
+        part = self._rows[self._count : end]
+        part["id"], part["object"] = sources["diaSourceId"], sources["diaObjectId"]
+        part["mjd"], part["ra"], part["dec"] = sources["midpointMjdTai"], sources["ra"], sources["dec"]
+        self._count = end
 
-    def held_by(self, exposure: Exposure | None) -> np.ndarray:
-        """The sources in a footprint, or all."""
-        if self._parts:
-            self._all, self._parts = np.concatenate([self._all, *self._parts]), []
-        return self._all if exposure is None else self._all[exposure.holds(self._all["ra"], self._all["dec"])]
+    def held_by(self, exposure: Exposure) -> np.ndarray:
+        """The sources in a footprint."""
+        rows = self._rows[: self._count]
+        return rows[exposure.holds(rows["ra"], rows["dec"])]
 
 
 def measure(archive_path: Path, page: Path, nights: int, seed: int, echo: Callable[[str], object]) -> Outcome:
