@@ -131,7 +131,7 @@ class Ledger:
     def held_by(self, exposure: Exposure) -> np.ndarray:
         """The sources in a footprint."""
         rows = self._rows[: self._count]
-        return rows[exposure.holds(rows["ra"], rows["dec"])]
+        return np.asarray(rows[exposure.holds(rows["ra"], rows["dec"])])
 
 
 def measure(archive_path: Path, page: Path, nights: int, seed: int, echo: Callable[[str], object]) -> Outcome:
