@@ -128,7 +128,7 @@ impl LineReader {
         stamp.of(line).ok_or_else(|| IoError::BadValue {
             name: self.name.clone(),
             line: self.line,
-            column: "time".to_owned(),
+            column: "time".into(),
             value: line.chars().take(80).collect(),
             data_type: format!("a line that begins with a time like {:?}", stamp.pattern).into(),
             detail: "".into(),
