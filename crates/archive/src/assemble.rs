@@ -11,7 +11,7 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_select::take::take;
 use chronotile_chunk::{Body, Columns, Head, Origin};
 use chronotile_store::Chunk;
-use chronotile_types::{BatchId, ChunkId, Tile};
+use chronotile_types::{BatchId, ChunkId, SliceId, Tile};
 use hashbrown::HashMap;
 
 use crate::error::Result;
@@ -42,8 +42,9 @@ pub(crate) fn prepare(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-fn order_key(part: &Part) -> (Tile, i64, i64, ChunkId) {
-    (part.chunk.key.tile, part.head.zone.time_min, part.head.zone.time_max, part.chunk.key.id)
+fn order_key(part: &Part) -> (SliceId, Tile, i64, i64, ChunkId) {
+    let key = &part.chunk.key;
+    (key.slice, key.tile, part.head.zone.time_min, part.head.zone.time_max, key.id)
 }
 
 /// Whether the chunks of one tile, in order of time, hold their rows in order and no record twice.
@@ -160,12 +161,14 @@ impl<'a> Assembly<'a> {
 
     /// The rows to return, in order; `None` for all as they are.
     fn rows_to_keep(&self) -> Result<Option<Vec<u32>>> {
-        let filters = !self.first.is_empty() || self.chosen.is_some();
+        let unfinished = self.parts.iter().any(|part| self.query.leaves_out_rows_of(&part.head));
+        let filters = !self.first.is_empty() || self.chosen.is_some() || unfinished;
         if !filters && self.dirty.is_empty() {
             return Ok(None);
         }
         let mut keep = vec![true; self.row_count()];
         self.clear_unchosen(&mut keep);
+        self.clear_unfinished(&mut keep)?;
         self.clear_out_of_range(&mut keep);
         let order = if self.dirty.is_empty() { None } else { Some(self.merge(&mut keep)?) };
         if self.query.tests_rows() {
@@ -188,6 +191,17 @@ impl<'a> Assembly<'a> {
                 }
             }
         }
+    }
+
+    /// A consolidated chunk may hold rows of a batch that is being replaced or removed beside rows of others.
+    fn clear_unfinished(&self, keep: &mut [bool]) -> Result<()> {
+        for (index, part) in self.parts.iter().enumerate() {
+            if self.query.leaves_out_rows_of(&part.head) {
+                let rows = self.starts[index]..self.starts[index + 1];
+                self.query.clear_unfinished(part, &self.bodies[index], &mut keep[rows])?;
+            }
+        }
+        Ok(())
     }
 
     fn clear_out_of_range(&self, keep: &mut [bool]) {
@@ -361,13 +375,13 @@ fn first_columns(query: &Query, parts: &[Part], dirty: bool) -> Vec<usize> {
     columns
 }
 
-/// What decides between two rows of the same record: the later write, then the batch, then the chunk.
+/// What decides between two rows of the same record: the later write, then the batch, then the place in it, then the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub written_us: i64,
     pub batch: BatchId,
-    pub chunk: ChunkId,
     pub ordinal: i64,
+    pub chunk: ChunkId,
     pub row: u32,
 }
 

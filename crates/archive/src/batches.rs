@@ -70,16 +70,14 @@ impl Dataset {
 
         let parts = catalog::parts(self.store(), &frame.spec, batch).await?;
         let refs: Vec<ChunkRef> = parts.iter().flat_map(|part| part.refs.iter().copied()).collect();
-        self.take_out(&frame, batch, None, &refs).await?;
         let rows = stored.as_ref().map_or(0, |(record, _)| record.rows);
         let record = removed(key, stamp);
         let expect = stored.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
-        let mut after = vec![catalog::put(record_key.clone(), catalog::to_json(&record_key, &record)?, expect)];
-        after.extend(parts.iter().map(|part| catalog::delete_part(name, batch, part.number)));
+        let mut after: Vec<_> = parts.iter().map(|part| catalog::delete_part(name, batch, part.number)).collect();
+        after.push(catalog::put(record_key.clone(), catalog::to_json(&record_key, &record)?, expect));
         after.push(catalog::delete(intent_key.clone()));
         let before = vec![catalog::put(intent_key, intent.clone(), Expect::Is(intent))];
-        let remove = refs.iter().map(|chunk| chunk.key).collect();
-        self.commit(Commit { before, remove, after, ..Commit::default() }).await.map_err(race)?;
+        self.clear_out(batch, None, &refs, Commit { before, after, ..Commit::default() }).await.map_err(race)?;
         Ok(rows)
     }
 }

@@ -1,14 +1,14 @@
 //! Looking after a dataset: statistics, retention, verification.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use chronotile_chunk::{Body, Columns, Head};
-use chronotile_store::{Cells, Chunk, ChunkKey, Scan, TileStatistics};
-use chronotile_types::{BatchId, Damage, Instant, SliceId, Tile, TimeRange, Window};
+use chronotile_store::{Cells, Chunk, ChunkKey, Commit, Expect, Scan, TileStatistics};
+use chronotile_types::{BatchId, ChunkId, Damage, Instant, SliceId, Tile, TimeRange, Window};
 use futures::TryStreamExt;
 use rayon::prelude::*;
 
-use crate::catalog;
+use crate::catalog::{self, Retired};
 use crate::cells::cells_of;
 use crate::clock;
 use crate::consolidate::Progress;
@@ -62,21 +62,31 @@ impl Dataset {
                     .ok_or_else(|| frame.refuse("it has no retention: give a limit, or set one with set_retention"))?,
             ),
         };
-        let last = Bounds::new(&frame.spec, &TimeRange { start: None, end: Some(instant) })?.tick_max;
+        let limit = Bounds::new(&frame.spec, &TimeRange { start: None, end: Some(instant) })?;
         let mut retired = Vec::new();
         for slice in self.store().slices(&frame.spec.name).await? {
-            if frame.spec.slice_ticks(slice).1 - 1 <= last {
+            if limit.ends_after(frame.spec.slice_ticks(slice).1) {
                 let tiles = self.store().statistics(&frame.spec.name, slice).await?;
                 retired.push(slice_info(&frame, slice, &tiles));
             }
         }
         if !dry_run {
             for slice in &retired {
+                self.note_retired(slice.slice).await?;
                 self.store().drop_slice(&frame.spec.name, slice.slice).await?;
                 self.known_slices(|known| known.remove(&slice.slice));
             }
         }
         Ok(retired)
+    }
+
+    /// Records that a slice is about to be dropped, should later rows make it begin anew.
+    async fn note_retired(&self, slice: SliceId) -> Result<()> {
+        let name = &self.spec().name;
+        let key = catalog::retired_key(name, slice);
+        let value = catalog::to_json(&key, &Retired { retired_us: clock::stamp_us() })?;
+        let before = vec![catalog::put(key, value, Expect::Any)];
+        Ok(self.store().commit(name, Commit { before, ..Commit::default() }).await?)
     }
 
     /// Reads and decodes every chunk of the dataset, and looks for every chunk of every finished batch. `progress` is called
@@ -100,9 +110,14 @@ impl Dataset {
             }
         }
         let live = finished.iter().filter(|(_, record)| !record.removed);
-        for (batch, _) in live {
+        let retired = self.retired(&frame, &slices).await?;
+        for (batch, record) in live {
             report.batches += 1;
-            self.look_for(&frame, *batch, &slices, &found, &mut report).await?;
+            let there = |slice: &SliceId| {
+                slices.binary_search(slice).is_ok()
+                    && retired.get(slice).is_none_or(|retired_us| *retired_us < record.written_us)
+            };
+            self.look_for(&frame, *batch, &there, &found, &mut report).await?;
         }
         report.damage.sort_by_key(|damage| (damage.tile, damage.chunk));
         Ok(report)
@@ -131,8 +146,10 @@ impl Dataset {
                 match checked {
                     Ok(head) => {
                         report.rows += u64::from(head.rows);
-                        let tile = chunk.key.tile;
-                        found.origins.extend(head.origins.iter().map(|origin| (tile, origin.batch)));
+                        for origin in head.origins.iter() {
+                            let place = (chunk.key.tile, origin.batch);
+                            found.holders.entry(place).or_default().push(chunk.key.id);
+                        }
                     }
                     Err(damage) => {
                         found.damaged.insert(chunk.key.tile);
@@ -144,26 +161,37 @@ impl Dataset {
         Ok(())
     }
 
+    /// When those slices were dropped that have begun anew since.
+    async fn retired(&self, frame: &Frame, slices: &[SliceId]) -> Result<HashMap<SliceId, i64>> {
+        let mut retired = HashMap::new();
+        for slice in slices {
+            let key = catalog::retired_key(&frame.spec.name, *slice);
+            if let Some((record, _)) = catalog::get::<Retired>(self.store(), &key).await? {
+                retired.insert(*slice, record.retired_us);
+            }
+        }
+        Ok(retired)
+    }
+
     /// Looks for the chunks of a finished batch: each exists, or its rows were consolidated, or its slice was retired.
     async fn look_for(
         &self,
         frame: &Frame,
         batch: BatchId,
-        slices: &[SliceId],
+        slice_there: &(dyn Fn(&SliceId) -> bool + Sync),
         found: &Found,
         report: &mut VerifyReport,
     ) -> Result<()> {
         let parts = catalog::parts(self.store(), &frame.spec, batch).await?;
+        let written: HashSet<ChunkId> = parts.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key.id).collect();
         for chunk in parts.iter().flat_map(|part| &part.refs) {
             let tile = chunk.key.tile;
             let there = found.chunks.contains(&chunk.key)
-                || found.origins.contains(&(tile, batch))
+                // Only a consolidated chunk stands for others; one that the batch was written as stands for itself.
+                || found.holders.get(&(tile, batch)).is_some_and(|ids| ids.iter().any(|id| !written.contains(id)))
                 // A damaged chunk of the tile may hold them; it is reported itself.
                 || found.damaged.contains(&tile);
-            if !there
-                && slices.binary_search(&chunk.key.slice).is_ok()
-                && self.still_missing(frame, &chunk.key, found).await?
-            {
+            if !there && slice_there(&chunk.key.slice) && self.still_missing(frame, &chunk.key, found).await? {
                 report.damage.push(damaged(&chunk.key, None, chunk.rows));
             }
         }
@@ -185,7 +213,8 @@ impl Dataset {
 #[derive(Default)]
 struct Found {
     chunks: HashSet<ChunkKey>,
-    origins: HashSet<(Tile, BatchId)>,
+    /// The chunks that hold rows of a batch in a tile.
+    holders: HashMap<(Tile, BatchId), Vec<ChunkId>>,
     damaged: HashSet<Tile>,
 }
 

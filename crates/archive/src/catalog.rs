@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use chronotile_store::{ChunkKey, Expect, Record, RecordPut, Store};
-use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, DatasetSpec, Tile, Window};
+use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, DatasetSpec, SliceId, Tile, Window};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,16 @@ pub(crate) fn intent_key(dataset: &DatasetName, batch: BatchId) -> String {
 
 fn part_key(dataset: &DatasetName, batch: BatchId, part: u32) -> String {
     format!("part/{dataset}/{batch}/{part:08}")
+}
+
+pub(crate) fn retired_key(dataset: &DatasetName, slice: SliceId) -> String {
+    format!("retired/{dataset}/{}", slice.0)
+}
+
+/// That a slice was dropped: chunks written to it before are gone on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Retired {
+    pub retired_us: i64,
 }
 
 /// Kept from the beginning of a write to its end: who finds one knows that the batch is not finished.

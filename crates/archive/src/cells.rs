@@ -47,7 +47,7 @@ fn cells_of_columns(rule: &CellRule, columns: &[ArrayRef], rows: usize) -> std::
     let unfit = |column: usize, row: usize, reason: &str| (names[column].to_owned(), row, reason.to_owned());
     match rule {
         CellRule::Single => Ok(vec![0; rows]),
-        CellRule::Sky { ra, .. } => {
+        CellRule::Sky { ra, dec, .. } => {
             let position = |i: usize| degrees(&columns[i]).map_err(|(row, reason)| unfit(i, row, reason));
             let (ra_deg, dec_deg) = (position(0)?, position(1)?);
             let pixels = pixelization(rule).map_err(|e| (ra.clone(), 0, e.to_string()))?;
@@ -56,7 +56,9 @@ fn cells_of_columns(rule: &CellRule, columns: &[ArrayRef], rows: usize) -> std::
                 let (ra_deg, dec_deg) = (ra_deg.values(), dec_deg.values());
                 pixels.index_many(ra_deg, dec_deg, &mut cells).map_err(|e| {
                     let bad = |row: &usize| pixels.index(ra_deg[*row], dec_deg[*row]).is_err();
-                    (ra.clone(), (0..rows).find(bad).unwrap_or(0), e.to_string())
+                    let row = (0..rows).find(bad).unwrap_or(0);
+                    let column = if ra_deg[row].is_finite() { dec } else { ra };
+                    (column.clone(), row, e.to_string())
                 })?;
             }
             Ok(cells)

@@ -33,6 +33,8 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
 /// Tiles rewritten in one commit.
 const TILES_PER_COMMIT: usize = 64;
+/// Chunks looked up at once.
+const FETCH_CHUNKS: usize = 64;
 
 /// Chunks of one tile and what takes their place.
 struct Rewrite {
@@ -77,8 +79,9 @@ impl Dataset {
     ) -> Result<Vec<(SliceId, Vec<TileStatistics>)>> {
         let chunks_min = options.chunks_min.unwrap_or(2).max(2);
         let range = chronotile_types::TimeRange { start: None, end: options.before };
-        let limit = Bounds::new(&frame.spec, &range)?.tick_max;
-        let ended = |tile: &Tile| (i64::from(tile.window.0) + 1).saturating_mul(frame.spec.window_ticks()) - 1 <= limit;
+        let limit = Bounds::new(&frame.spec, &range)?;
+        let end = |tile: &Tile| (i64::from(tile.window.0) + 1).saturating_mul(frame.spec.window_ticks());
+        let ended = |tile: &Tile| limit.ends_after(end(tile));
         let mut work = Vec::new();
         for slice in self.store().slices(&frame.spec.name).await? {
             let mut tiles = self.store().statistics(&frame.spec.name, slice).await?;
@@ -166,15 +169,49 @@ impl Dataset {
         }
     }
 
-    /// Takes the rows of a batch out of consolidated chunks, but for those of the stamp to keep. `refs` are the chunks the
-    /// batch was written as; those that still exist are not touched.
-    pub(crate) async fn take_out(
+    /// Takes the rows of a batch away, but for those of the stamp to keep: out of consolidated chunks, and with `last`, the
+    /// commit that ends it, the chunks in `refs`, which the batch was written as.
+    ///
+    /// A consolidation that read one of these chunks before may still commit. The chunks are looked up first, then the
+    /// consolidated ones are cleared, and the last commit demands every chunk that was found: one consolidated meanwhile
+    /// fails it, and all of it is done again.
+    pub(crate) async fn clear_out(
         &self,
-        frame: &Frame,
         batch: BatchId,
         keep_us: Option<i64>,
         refs: &[ChunkRef],
+        last: Commit,
     ) -> Result<()> {
+        // Others may have added columns, which rewritten chunks must keep.
+        self.refresh().await?;
+        let frame = self.frame();
+        loop {
+            let remove = self.existing(&frame, refs).await?;
+            self.take_out(&frame, batch, keep_us, refs).await?;
+            let commit = Commit { remove, require_removed: true, ..last.clone() };
+            match self.commit(commit).await {
+                Err(ArchiveError::Store(StoreError::ChunkConflict { .. })) => continue,
+                result => return result,
+            }
+        }
+    }
+
+    /// The chunks in `refs` that exist.
+    async fn existing(&self, frame: &Frame, refs: &[ChunkRef]) -> Result<Vec<ChunkKey>> {
+        let mut existing = Vec::new();
+        for refs in refs.chunks(FETCH_CHUNKS) {
+            let keys = refs.iter().map(|chunk| chunk.key).collect();
+            let found = self.store().fetch(&frame.spec.name, keys).await?;
+            existing.extend(found.into_iter().map(|chunk| chunk.key));
+        }
+        existing.sort_unstable();
+        existing.dedup();
+        Ok(existing)
+    }
+
+    /// Takes the rows of a batch out of consolidated chunks, but for those of the stamp to keep. `refs` are the chunks the
+    /// batch was written as; those that still exist are not touched.
+    async fn take_out(&self, frame: &Frame, batch: BatchId, keep_us: Option<i64>, refs: &[ChunkRef]) -> Result<()> {
         let mut tiles: HashMap<SliceId, HashSet<Tile>> = HashMap::new();
         for chunk in refs {
             tiles.entry(chunk.key.slice).or_default().insert(chunk.key.tile);
@@ -366,7 +403,10 @@ impl Gathered {
         };
         let mut sources: Vec<ChunkId> = old.iter().map(|chunk| chunk.key.id).collect();
         sources.sort_unstable();
-        pack(frame, &tile, row_bytes, &|range| consolidated_id(&sources, range))
+        let mut kept: Vec<Origin> = row_origin.iter().map(|origin| self.origins[*origin as usize]).collect();
+        kept.sort_unstable();
+        kept.dedup();
+        pack(frame, &tile, row_bytes, &|range| consolidated_id(&sources, &kept, range))
     }
 }
 
@@ -380,10 +420,14 @@ fn unique(frame: &Frame, rows: &RecordBatch) -> Result<bool> {
     Ok((0..rows.num_rows()).all(|row| seen.insert(keys.get(row))))
 }
 
-/// The same chunks consolidated to the same pieces always give the same id.
-fn consolidated_id(sources: &[ChunkId], range: std::ops::Range<usize>) -> ChunkId {
-    let mut bytes = Vec::with_capacity(sources.len() * 16 + 16);
+/// The same chunks consolidated to the same pieces always give the same id; without the rows of a batch they give another.
+fn consolidated_id(sources: &[ChunkId], kept: &[Origin], range: std::ops::Range<usize>) -> ChunkId {
+    let mut bytes = Vec::with_capacity(sources.len() * 16 + kept.len() * 24 + 16);
     sources.iter().for_each(|id| bytes.extend_from_slice(&id.to_bytes()));
+    for origin in kept {
+        bytes.extend_from_slice(&origin.batch.to_bytes());
+        bytes.extend_from_slice(&origin.written_us.to_be_bytes());
+    }
     bytes.extend_from_slice(&(range.start as u64).to_be_bytes());
     bytes.extend_from_slice(&(range.end as u64).to_be_bytes());
     ChunkId(xxh3_128(&bytes))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, StringArray};
+use arrow_array::{Array, ArrayRef, StringArray, new_null_array};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, Field};
 use chronotile_chunk::{Binding, Defaults, Head, Layout};
@@ -108,6 +108,11 @@ fn position(spec: &DatasetSpec, name: &str) -> Result<usize> {
         let reason = format!("no column {name:?}; it has {}{more}", names.join(", "));
         ArchiveError::Request { dataset: spec.name.clone(), reason }
     })
+}
+
+/// One value: what rows without the column read as.
+pub(crate) fn absent_value(field: &Field) -> std::result::Result<ArrayRef, ArrowError> {
+    Ok(default_value(field)?.unwrap_or_else(|| new_null_array(field.data_type(), 1)))
 }
 
 /// One value of the field's type that rows written before the column was added read as.

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, TimeUnit};
+use arrow_select::take::take;
 use chronotile_types::DatasetSpec;
 
 use crate::error::{ArchiveError, Result};
+use crate::frame::absent_value;
 
 /// Rows with exactly the dataset's columns, in its order and types. Columns are matched by name; a column that is left out
 /// becomes its default or null where it may be, and a column the dataset does not have is refused.
@@ -26,10 +28,13 @@ pub(crate) fn conform(spec: &DatasetSpec, rows: &RecordBatch) -> Result<RecordBa
 
 fn conform_column(spec: &DatasetSpec, rows: &RecordBatch, field: &Field) -> Result<ArrayRef> {
     let Some(given) = rows.column_by_name(field.name()) else {
-        if field.is_nullable() {
-            return Ok(new_null_array(field.data_type(), rows.num_rows()));
+        let failed =
+            |source| ArchiveError::Compute { dataset: spec.name.clone(), work: "filling in a default", source };
+        let absent = absent_value(field).map_err(failed)?;
+        if absent.is_null(0) && !field.is_nullable() {
+            return refuse(spec, field.name(), "is missing, and it may not be null");
         }
-        return refuse(spec, field.name(), "is missing, and it may not be null");
+        return take(&absent, &UInt32Array::from(vec![0; rows.num_rows()]), None).map_err(failed);
     };
     let column = conform_array(given, field.data_type()).map_err(|reason| ArchiveError::Input {
         dataset: spec.name.clone(),
@@ -133,7 +138,8 @@ mod tests {
     #[test]
     fn harmless_differences_are_taken() {
         let small = array(Int32Array::from(vec![Some(1), None]));
-        assert_eq!(conform_array(&small, &DataType::Int64).unwrap(), array(Int64Array::from(vec![Some(1), None])));
+        let wide = array(Int64Array::from(vec![Some(1), None]));
+        assert_eq!(&conform_array(&small, &DataType::Int64).unwrap(), &wide);
         let text = array(LargeStringArray::from(vec!["a"]));
         assert_eq!(conform_array(&text, &DataType::Utf8).unwrap().data_type(), &DataType::Utf8);
         let whole = array(TimestampNanosecondArray::from(vec![2_000]));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store};
 use chronotile_types::{Cell, CellRule, SliceId};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -13,7 +13,7 @@ use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
-use crate::query::Query;
+use crate::query::{Identity, Query};
 use crate::read::{ReadStream, on_pool};
 use crate::request::{Place, ReadRequest};
 use crate::time_axis::{Times, place_rows, times};
@@ -22,8 +22,8 @@ use crate::time_axis::{Times, place_rows, times};
 const CELLS_AT_ONCE: usize = 256;
 
 impl Dataset {
-    /// The newest row by time for each distinct value of `by`, of the rows that `request` asks for; later-written rows win
-    /// ties. `by` defaults to the columns of the cell rule where cells are values or hashes, else to the id columns.
+    /// The newest row by time for each distinct value of `by`, of the rows that `request` asks for; of rows of the same time
+    /// the last in the order of [`Dataset::read`]. `by` defaults to the columns of the cell rule where cells are values or hashes, else to the id columns.
     ///
     /// Where `request` names keys, slices are read from the newest backwards and no further than needed, so the time does
     /// not grow with history. Elsewhere everything in the time range is read.
@@ -148,6 +148,11 @@ impl Newest {
         let rows: Vec<(usize, usize)> = winners.into_iter().map(|(_, (_, batch, row))| (batch, row as usize)).collect();
         let wanted: Vec<usize> = (0..query.output.len()).collect();
         let failed = |e| query.frame.compute("selecting rows", e);
+        if wanted.is_empty() {
+            // The kernel below cannot count rows without columns.
+            let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+            return RecordBatch::try_new_with_options(query.schema.clone(), vec![], &options).map_err(failed);
+        }
         let batches: Vec<RecordBatch> = self
             .batches
             .iter()
@@ -212,10 +217,12 @@ async fn search_slice(
     // Newest last, so that they are popped first.
     by_cell.values_mut().for_each(|parts| parts.sort_by_key(|part| part.head.zone.time_max));
     let mut found: HashMap<Cell, Found> = HashMap::new();
+    // Rows of one id may lie at several times of a tile; which of them counts is known once all of it is there.
+    let whole_tiles = query.identity == Identity::Ids && !query.frame.ids.contains(&query.frame.time);
     loop {
         let mut fetch: Vec<ChunkKey> = Vec::new();
         for (cell, parts) in &mut by_cell {
-            fetch.extend(next_chunks(parts, known_tick(query, *cell, found.get(cell))));
+            fetch.extend(next_chunks(parts, known_tick(query, *cell, found.get(cell)), whole_tiles));
         }
         if fetch.is_empty() {
             break;
@@ -237,8 +244,9 @@ fn known_tick(query: &Query, cell: Cell, found: Option<&Found>) -> Option<i64> {
     all.then(|| found.values().min().copied())?
 }
 
-/// The newest chunk that was not read yet and those that overlap it in time; none once newer rows are known.
-fn next_chunks(parts: &mut Vec<Part>, known: Option<i64>) -> Vec<ChunkKey> {
+/// The newest chunk that was not read yet and those that overlap it in time or, with `whole_tiles`, lie in the same tile;
+/// none once newer rows are known.
+fn next_chunks(parts: &mut Vec<Part>, known: Option<i64>, whole_tiles: bool) -> Vec<ChunkKey> {
     let Some(last) = parts.pop() else { return vec![] };
     if known.is_some_and(|tick| tick > last.head.zone.time_max) {
         parts.clear();
@@ -246,7 +254,11 @@ fn next_chunks(parts: &mut Vec<Part>, known: Option<i64>) -> Vec<ChunkKey> {
     }
     let mut keys = vec![last.chunk.key];
     let mut time_min = last.head.zone.time_min;
-    while let Some(part) = parts.pop_if(|part| part.head.zone.time_max >= time_min) {
+    let tile = last.chunk.key.tile;
+    let belongs = |part: &Part, time_min: i64| {
+        part.head.zone.time_max >= time_min || (whole_tiles && part.chunk.key.tile == tile)
+    };
+    while let Some(part) = parts.pop_if(|part| belongs(part, time_min)) {
         time_min = time_min.min(part.head.zone.time_min);
         keys.push(part.chunk.key);
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chronotile_chunk::{Body, Columns};
 use chronotile_store::{Chunk, Store};
-use chronotile_types::ChunkId;
+use chronotile_types::{BatchId, Cell, ChunkId, Window};
 use futures::{StreamExt, TryStreamExt, stream};
 use hashbrown::HashMap;
 
@@ -22,10 +22,13 @@ use crate::read::{ReadStream, groups, on_pool};
 /// Bytes of chunks kept in memory between the two passes.
 const KEPT_BYTES: usize = 256 << 20;
 
-/// A version of a record: null and absent versions are older than any, then the rank decides.
+/// A version of a record: null and absent versions are older than any, then the later write and its batch decide. Of one
+/// batch the later window wins, then the greater cell, so that chunk ids never decide between tiles.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Version {
     version: OwnedKey,
+    written: (i64, BatchId),
+    place: (Window, Cell),
     rank: Rank,
 }
 
@@ -93,6 +96,10 @@ fn compare(query: &Query, part: &Part, winners: &mut HashMap<OwnedKey, Version>)
     if !query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max) {
         query.bounds.filter(&column(frame.time), &mut keep);
     }
+    if query.leaves_out_rows_of(&part.head) {
+        query.clear_unfinished(part, &body, &mut keep)?;
+    }
+    let tile = part.chunk.key.tile;
     let ids = keys(&frame.ids)?;
     let versions = frame.version.map(|version| keys(&[version])).transpose()?;
     for (row, rank) in part_ranks(frame, part, &body)?.into_iter().enumerate() {
@@ -100,7 +107,8 @@ fn compare(query: &Query, part: &Part, winners: &mut HashMap<OwnedKey, Version>)
             continue;
         }
         let version = versions.as_ref().map_or(OwnedKey::Null, |keys| keys.get(row).to_owned());
-        let candidate = Version { version, rank };
+        let (written, place) = ((rank.written_us, rank.batch), (tile.window, tile.cell));
+        let candidate = Version { version, written, place, rank };
         match winners.get_mut(&ids.get(row)) {
             Some(winner) if *winner < candidate => *winner = candidate,
             Some(_) => {}

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
-use chronotile_chunk::Head;
+use chronotile_chunk::{Body, Head};
 use chronotile_store::{Cells, Scan, Store};
 use chronotile_types::{BatchId, Cell, CellRule, SliceId, Window};
 use hashbrown::HashMap;
 
+use crate::assemble::Part;
 use crate::catalog;
 use crate::cells::{self, RowRule, filter_region};
 use crate::error::Result;
@@ -109,6 +110,22 @@ impl Query {
         self.bounds.touches(head.zone.time_min, head.zone.time_max)
             && self.ids.as_ref().is_none_or(|ids| ids.touches(head.zone.id_min, head.zone.id_max))
             && (self.unfinished.is_empty() || head.origins.iter().any(|o| !self.unfinished.contains(&o.batch)))
+    }
+
+    /// Whether some rows of a chunk of this head belong to batches that are left out.
+    pub(crate) fn leaves_out_rows_of(&self, head: &Head) -> bool {
+        !self.unfinished.is_empty() && head.origins.iter().any(|origin| self.unfinished.contains(&origin.batch))
+    }
+
+    /// Clears `keep` for rows of the chunk whose batches are left out.
+    pub(crate) fn clear_unfinished(&self, part: &Part, body: &Body, keep: &mut [bool]) -> Result<()> {
+        let left_out: Vec<bool> =
+            part.head.origins.iter().map(|origin| self.unfinished.contains(&origin.batch)).collect();
+        let origins = body.row_origins().map_err(|damage| self.frame.damaged(&part.chunk.key, damage))?;
+        for (row, keep) in keep.iter_mut().enumerate() {
+            *keep &= !left_out[origins.as_ref().map_or(0, |origins| origins[row] as usize)];
+        }
+        Ok(())
     }
 
     /// Whether heads alone may rule out most chunks, so that bodies are better fetched one by one.

@@ -92,7 +92,8 @@ impl Dataset {
             for tile in tile_ranges(&parts) {
                 let tile = &parts[tile];
                 let inside = |p: &Part| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
-                if tile.iter().all(inside) && is_clean(query.identity, tile) {
+                let whole = |p: &Part| inside(p) && !query.leaves_out_rows_of(&p.head);
+                if tile.iter().all(whole) && is_clean(query.identity, tile) {
                     rows += tile.iter().map(|part| u64::from(part.head.rows)).sum::<u64>();
                 } else {
                     unclear.extend(tile.iter().map(|part| part.chunk.key));

@@ -10,6 +10,7 @@ use crate::content::{add_ordinals, row_hashes};
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
+use crate::time_axis::Times;
 use crate::{cells, time_axis};
 
 /// Rows of a batch with what places them.
@@ -42,7 +43,7 @@ impl Filed {
         let cells = cells::cells_of(spec, &rows).map_err(|(column, row, reason)| bad(&column, row, &reason))?;
         let tile = |(cell, window): (i64, Window)| Tile { cell: Cell(cell), window };
         let tiles = cells.into_iter().zip(windows).map(tile).collect();
-        let mut hashes = row_hashes(&rows).map_err(|e| frame.compute("hashing rows", e))?;
+        let mut hashes = row_hashes(spec, &rows).map_err(|e| frame.compute("hashing rows", e))?;
         if frame.ids.is_empty() {
             add_ordinals(&mut hashes, first);
         }
@@ -79,6 +80,10 @@ impl Filed {
         let columns: Vec<ArrayRef> = frame.ids.iter().map(|id| self.rows.column(*id).clone()).collect();
         let keys = if columns.is_empty() { None } else { Some(Keys::new(&columns)) };
         let keys = keys.transpose().map_err(|e| frame.compute("comparing ids", e))?;
+        let days = match time_axis::times(self.rows.column(frame.time)) {
+            Some(Times::Days(days)) => Some(days),
+            _ => None,
+        };
         let mut order: Vec<u32> = (0..self.rows.num_rows() as u32).collect();
         if let Some(keys) = &keys
             && let Some(superseded) = self.superseded(frame, keys)?
@@ -89,6 +94,8 @@ impl Filed {
             let (a, b) = (*a as usize, *b as usize);
             (self.tiles[a], self.ticks[a])
                 .cmp(&(self.tiles[b], self.ticks[b]))
+                // Float days of the same tick may still differ.
+                .then_with(|| days.map_or(std::cmp::Ordering::Equal, |days| days[a].total_cmp(&days[b])))
                 .then_with(|| keys.as_ref().map_or(std::cmp::Ordering::Equal, |keys| keys.compare(a, b)))
                 .then_with(|| self.ordinals[a].cmp(&self.ordinals[b]))
         });

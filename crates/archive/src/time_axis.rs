@@ -86,7 +86,9 @@ impl Bounds {
         let tick_min = start.map_or(i64::MIN, |s| tick(s, i64::MIN));
         let tick_max = match end {
             None => i64::MAX,
-            Some(Placed::Ticks(end)) => end.saturating_sub(1),
+            // Nothing lies before the first tick there is.
+            Some(Placed::Ticks(i64::MIN)) => return Ok(Self { start, end, tick_min: i64::MAX, tick_max: i64::MIN }),
+            Some(Placed::Ticks(end)) => end - 1,
             Some(days) => tick(days, i64::MIN),
         };
         let inverted = match (start, end) {
@@ -114,6 +116,15 @@ impl Bounds {
             Some(Placed::Days(_)) => max < self.tick_max,
         };
         starts && ends
+    }
+
+    /// Whether everything before `tick` lies before the end of the range.
+    pub(crate) fn ends_after(&self, tick: i64) -> bool {
+        match self.end {
+            None => true,
+            Some(Placed::Ticks(end)) => tick <= end,
+            Some(Placed::Days(_)) => tick <= self.tick_max,
+        }
     }
 
     /// Whether some row of the range `[min, max]` of ticks can be in range.

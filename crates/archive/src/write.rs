@@ -50,20 +50,11 @@ impl Dataset {
         let frame = self.frame();
         let buffer_bytes = options.buffer_bytes.clamp(1 << 20, 4 << 30);
         let mut write = Write::begin(self, &frame, options).await?;
-        let mut buffer = Vec::new();
-        let mut buffered = 0;
-        for batch in batches {
-            let rows = conform(&frame.spec, &batch.map_err(ArchiveError::Source)?)?;
-            buffered += bytes_of(&rows);
-            if let Some(filed) = write.file(rows)? {
-                buffer.push(filed);
-            }
-            if buffered >= buffer_bytes && !buffer.is_empty() {
-                write.flush(std::mem::take(&mut buffer)).await?;
-                buffered = 0;
-            }
+        let result = write.run(batches, buffer_bytes).await;
+        if result.is_err() && write.options.batch.is_none() {
+            write.abandon().await;
         }
-        write.finish(buffer).await
+        result
     }
 }
 
@@ -142,6 +133,45 @@ impl<'a> Write<'a> {
         Ok(())
     }
 
+    async fn run<I>(&mut self, batches: I, buffer_bytes: usize) -> Result<WriteReport>
+    where
+        I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
+    {
+        let mut buffer = Vec::new();
+        let mut buffered = 0;
+        for batch in batches {
+            let rows = conform(&self.frame.spec, &batch.map_err(ArchiveError::Source)?)?;
+            buffered += bytes_of(&rows);
+            if let Some(filed) = self.file(rows)? {
+                buffer.push(filed);
+            }
+            if buffered >= buffer_bytes && !buffer.is_empty() {
+                self.flush(std::mem::take(&mut buffer)).await?;
+                buffered = 0;
+            }
+        }
+        self.finish(buffer).await
+    }
+
+    /// Takes back what a failed write without a name has put, which nobody could repeat or remove. Where this fails too, the
+    /// batch stays unfinished; where the write had ended after all, the intent is gone and nothing is taken back.
+    async fn abandon(&mut self) {
+        let Some(intent) = self.intent_stored.clone() else { return };
+        let name = &self.frame.spec.name;
+        let key = catalog::intent_key(name, self.batch);
+        let mut after: Vec<RecordPut> =
+            self.parts.iter().map(|part| catalog::delete_part(name, self.batch, part.number)).collect();
+        after.push(catalog::delete(key.clone()));
+        let commit = Commit {
+            before: vec![catalog::put(key, intent.clone(), Expect::Is(intent))],
+            remove: self.parts.iter().flat_map(|part| part.refs.iter().map(|r| r.key)).collect(),
+            after,
+            ..Commit::default()
+        };
+        // The write's own error is the one to tell.
+        let _ = self.commit(commit).await;
+    }
+
     /// Whether rows are only compared with what is stored: the name is taken and must not be replaced.
     fn compares_only(&self) -> bool {
         let stored = self.stored.as_ref().is_some_and(|(record, _)| !record.removed);
@@ -190,11 +220,12 @@ impl<'a> Write<'a> {
     }
 
     /// Puts what is left and ends the batch.
-    async fn finish(mut self, buffer: Vec<Filed>) -> Result<WriteReport> {
+    async fn finish(&mut self, buffer: Vec<Filed>) -> Result<WriteReport> {
         if self.same_as_stored() {
             return Ok(self.already_stored());
         }
-        if self.compares_only() {
+        // Where a replacement was cut off, what was stored before may be put back without asking; nothing else may.
+        if self.compares_only() || !self.options.replace && self.stored_differs() {
             return Err(self.differs());
         }
         let chunks = self.encode(buffer)?;
@@ -207,7 +238,7 @@ impl<'a> Write<'a> {
         }
         self.report.tiles = self.tiles.len() as u64;
         self.end(last).await?;
-        Ok(self.report)
+        Ok(self.report.clone())
     }
 
     /// The last commit: remaining chunks, removal of what no longer belongs, the record.
@@ -220,18 +251,18 @@ impl<'a> Write<'a> {
         let live: HashSet<ChunkKey> = self.parts.iter().flat_map(|part| part.refs.iter().map(|r| r.key)).collect();
         let stale: Vec<ChunkRef> =
             self.old_parts.iter().flat_map(|part| &part.refs).filter(|r| !live.contains(&r.key)).copied().collect();
-        let remove = stale.iter().map(|r| r.key).collect();
-        let mut after = vec![self.record_put()?];
-        after.extend(self.old_parts.iter().map(|part| catalog::delete_part(&spec.name, self.batch, part.number)));
-        after.push(catalog::delete(catalog::intent_key(&spec.name, self.batch)));
-        if self.stored.is_some() && !stale.is_empty() {
-            // Rows of a replaced batch may have been consolidated with others: they are taken out of those chunks first.
-            self.commit(Commit { before, put: chunks, ..Commit::default() }).await?;
-            self.dataset.take_out(self.frame, self.batch, Some(self.intent.written_us), &stale).await?;
-            let before = self.intent_puts()?;
-            return self.commit(Commit { before, remove, after, ..Commit::default() }).await;
+        // The lists of what was removed go before the record comes: a finished batch lists only what it has.
+        let mut after: Vec<RecordPut> =
+            self.old_parts.iter().map(|part| catalog::delete_part(&spec.name, self.batch, part.number)).collect();
+        after.extend([self.record_put()?, catalog::delete(catalog::intent_key(&spec.name, self.batch))]);
+        if self.stored.is_none() || stale.is_empty() {
+            let remove = stale.iter().map(|r| r.key).collect();
+            return self.commit(Commit { before, put: chunks, remove, after, ..Commit::default() }).await;
         }
-        self.commit(Commit { before, put: chunks, remove, after, ..Commit::default() }).await
+        self.commit(Commit { before, put: chunks, ..Commit::default() }).await?;
+        let last = Commit { before: self.intent_puts()?, after, ..Commit::default() };
+        let result = self.dataset.clear_out(self.batch, Some(self.intent.written_us), &stale, last).await;
+        result.map_err(|error| self.told(error))
     }
 
     /// The conditions under which this write may go on: its intent, and at first what it found, still lie in the catalog.
@@ -275,13 +306,25 @@ impl<'a> Write<'a> {
     }
 
     async fn commit(&self, commit: Commit) -> Result<()> {
-        match self.dataset.commit(commit).await {
-            Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => Err(ArchiveError::BatchRace {
+        self.dataset.commit(commit).await.map_err(|error| self.told(error))
+    }
+
+    /// A record that changed under this write is another writer at the same batch.
+    fn told(&self, error: ArchiveError) -> ArchiveError {
+        match error {
+            ArchiveError::Store(StoreError::RecordConflict { .. }) => ArchiveError::BatchRace {
                 dataset: self.frame.spec.name.clone(),
                 key: self.options.batch.clone().unwrap_or_else(|| self.batch.to_string()),
-            }),
-            result => result,
+            },
+            error => error,
         }
+    }
+
+    /// Whether a batch of this name is stored and has other content.
+    fn stored_differs(&self) -> bool {
+        let differs =
+            |(record, _): &(BatchRecord, Bytes)| !record.removed && record.content != self.content.to_string();
+        self.stored.as_ref().is_some_and(differs)
     }
 
     fn same_as_stored(&self) -> bool {
@@ -290,18 +333,18 @@ impl<'a> Write<'a> {
         untouched && self.stored.as_ref().is_some_and(same)
     }
 
-    fn already_stored(self) -> WriteReport {
-        let Some((record, _)) = self.stored else { return self.report };
+    fn already_stored(&self) -> WriteReport {
+        let Some((record, _)) = &self.stored else { return self.report.clone() };
         let (rows, tiles, chunks, bytes) = (record.rows, record.tiles, record.chunks, record.bytes);
         let duplicates = self.rows_given as u64 - rows.min(self.rows_given as u64);
         WriteReport { batch: self.batch, stored: false, rows, duplicates, tiles, chunks, bytes }
     }
 
-    fn differs(self) -> ArchiveError {
+    fn differs(&self) -> ArchiveError {
         let stored_rows = self.stored.as_ref().map_or(0, |(record, _)| record.rows);
         ArchiveError::BatchDiffers {
             dataset: self.frame.spec.name.clone(),
-            key: self.options.batch.unwrap_or_default(),
+            key: self.options.batch.clone().unwrap_or_default(),
             stored_rows,
             given_rows: self.rows_given as u64,
         }

@@ -1,0 +1,265 @@
+//! What the tests of the archive share: datasets, rows, reads, and a store without atomic commits.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
+use arrow_select::concat::concat_batches;
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_archive::{Archive, Dataset, ReadRequest, Result, WriteOptions, WriteReport};
+use chronotile_memory::MemoryStore;
+use chronotile_sqlite::{Options, SqliteStore, Synchronous};
+use chronotile_store::{
+    Capabilities, Cells, Chunk, ChunkKey, Commit, Expect, Record, Result as StoreResult, Scan, Store, StoreError,
+    TileStatistics,
+};
+use chronotile_types::{
+    CellRule, DatasetName, DatasetSpec, Instant, MergeRule, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec, Window,
+};
+use futures::TryStreamExt;
+use futures::stream::BoxStream;
+
+/// An hour in the time unit of [`spec`].
+pub const HOUR: i64 = 3_600_000_000;
+
+/// Records of integer tags: `t` in microseconds, windows of an hour, slices of two, ids `id`.
+pub fn spec() -> DatasetSpec {
+    DatasetSpec {
+        name: DatasetName::new("records").unwrap(),
+        schema: Arc::new(Schema::new(vec![
+            Field::new("t", DataType::Timestamp(TimeUnit::Microsecond, None), true),
+            Field::new("id", DataType::Int64, true),
+            Field::new("tag", DataType::Int64, true),
+            Field::new("x", DataType::Float64, true),
+            Field::new("note", DataType::Utf8, true),
+        ])),
+        schema_versions: vec![],
+        cell: CellRule::Value { column: "tag".into() },
+        time: TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
+        window: "1h".parse().unwrap(),
+        windows_per_slice: 2,
+        id: vec!["id".into()],
+        merge: MergeRule::Append,
+        retention: None,
+    }
+}
+
+/// Rows of [`spec`] from (time, id, tag).
+pub fn rows(places: &[(i64, i64, i64)]) -> RecordBatch {
+    noted(places, "")
+}
+
+/// As [`rows`], with a text that tells batches apart.
+pub fn noted(places: &[(i64, i64, i64)], note: &str) -> RecordBatch {
+    let column = |pick: fn(&(i64, i64, i64)) -> i64| places.iter().map(pick).collect::<Vec<_>>();
+    let (t, id, tag) = (column(|p| p.0), column(|p| p.1), column(|p| p.2));
+    let x: Vec<f64> = id.iter().map(|id| *id as f64 / 7.0).collect();
+    RecordBatch::try_from_iter([
+        ("t", Arc::new(TimestampMicrosecondArray::from(t)) as ArrayRef),
+        ("id", Arc::new(Int64Array::from(id))),
+        ("tag", Arc::new(Int64Array::from(tag))),
+        ("x", Arc::new(Float64Array::from(x))),
+        ("note", Arc::new(StringArray::from(vec![note; places.len()]))),
+    ])
+    .unwrap()
+}
+
+/// `count` rows with ids from `first`, spread over three tags and `hours` hours.
+pub fn spread_rows(first: i64, count: i64, hours: i64, note: &str) -> RecordBatch {
+    let place = |i: i64| (i * 977_000_003 % (hours * HOUR), first + i, i % 3);
+    noted(&(0..count).map(place).collect::<Vec<_>>(), note)
+}
+
+/// A SQLite store in a folder that lives as long as the store is needed.
+pub fn sqlite() -> (Arc<dyn Store>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    // Power cuts are not part of these tests, and a sync for each commit would take most of their time.
+    let options = Options { synchronous: Synchronous::Normal, ..Options::default() };
+    (Arc::new(SqliteStore::open(folder.path().join("archive.db"), options).unwrap()), folder)
+}
+
+/// Both engines, each with what keeps it alive.
+pub fn engines() -> Vec<(Arc<dyn Store>, Option<tempfile::TempDir>)> {
+    let (store, folder) = sqlite();
+    vec![(Arc::new(MemoryStore::new()), None), (store, Some(folder))]
+}
+
+pub async fn create(store: &Arc<dyn Store>, spec: DatasetSpec) -> Dataset {
+    Archive::on("test:", store.clone()).create(spec, true).await.unwrap()
+}
+
+/// Another handle on a dataset, as another process has it.
+pub async fn open(store: &Arc<dyn Store>, name: &str) -> Dataset {
+    Archive::on("test:", store.clone()).dataset(name).await.unwrap()
+}
+
+pub fn named(batch: &str) -> WriteOptions {
+    WriteOptions { batch: Some(batch.into()), ..WriteOptions::default() }
+}
+
+pub fn replacing(batch: &str) -> WriteOptions {
+    WriteOptions { replace: true, ..named(batch) }
+}
+
+/// As small a buffer as there is.
+pub fn tight(options: WriteOptions) -> WriteOptions {
+    WriteOptions { buffer_bytes: 0, ..options }
+}
+
+pub async fn write(dataset: &Dataset, rows: &RecordBatch, options: WriteOptions) -> Result<WriteReport> {
+    dataset.write(input([rows.clone()]), options).await
+}
+
+pub fn input(batches: impl IntoIterator<Item = RecordBatch>) -> Vec<std::result::Result<RecordBatch, ArrowError>> {
+    batches.into_iter().map(Ok).collect()
+}
+
+pub async fn read(dataset: &Dataset, request: ReadRequest) -> Result<RecordBatch> {
+    let stream = dataset.read(request).await?;
+    let schema = stream.schema();
+    let batches: Vec<RecordBatch> = stream.try_collect().await?;
+    for batch in &batches {
+        assert_eq!(batch.schema(), schema, "a batch has another schema than its stream");
+    }
+    if schema.fields().is_empty() {
+        let rows = batches.iter().map(RecordBatch::num_rows).sum();
+        let options = arrow_array::RecordBatchOptions::new().with_row_count(Some(rows));
+        return Ok(RecordBatch::try_new_with_options(schema, vec![], &options).unwrap());
+    }
+    Ok(concat_batches(&schema, &batches).unwrap())
+}
+
+pub async fn read_all(dataset: &Dataset) -> RecordBatch {
+    read(dataset, ReadRequest::default()).await.unwrap()
+}
+
+pub fn finished_only() -> ReadRequest {
+    ReadRequest { finished_only: true, ..ReadRequest::default() }
+}
+
+pub fn between(start: i64, end: i64) -> TimeRange {
+    TimeRange { start: Some(Instant::NativeTicks(start)), end: Some(Instant::NativeTicks(end)) }
+}
+
+/// Values of an int64 column.
+pub fn integers(rows: &RecordBatch, column: &str) -> Vec<i64> {
+    let column = rows.column_by_name(column).unwrap().as_any().downcast_ref::<Int64Array>().unwrap().clone();
+    assert_eq!(column.null_count(), 0);
+    column.values().to_vec()
+}
+
+/// The ids of all rows, ascending.
+pub fn ids(rows: &RecordBatch) -> Vec<i64> {
+    let mut ids = integers(rows, "id");
+    ids.sort_unstable();
+    ids
+}
+
+/// (id, note) of all rows, ascending.
+pub fn id_notes(rows: &RecordBatch) -> Vec<(i64, String)> {
+    let notes = rows.column_by_name("note").unwrap().as_any().downcast_ref::<StringArray>().unwrap().clone();
+    let mut pairs: Vec<_> = integers(rows, "id").into_iter().zip(notes.iter().map(|n| n.unwrap().to_owned())).collect();
+    pairs.sort();
+    pairs
+}
+
+/// Every chunk of the dataset.
+pub async fn chunks(store: &dyn Store, name: &DatasetName) -> Vec<Chunk> {
+    let slices = store.slices(name).await.unwrap();
+    let windows = (Window(i32::MIN), Window(i32::MAX));
+    let scan = Scan { slices, cells: Cells::All, windows, bodies: true };
+    store.scan(name, scan).await.unwrap().try_concat().await.unwrap()
+}
+
+/// Puts chunks as they are.
+pub async fn put_chunks(store: &dyn Store, name: &DatasetName, put: Vec<Chunk>) {
+    store.commit(name, Commit { put, ..Commit::default() }).await.unwrap();
+}
+
+pub async fn assert_sound(dataset: &Dataset) {
+    let report = dataset.verify(None).await.unwrap();
+    assert_eq!(report.damage, vec![], "verify found damage");
+}
+
+/// An engine whose commits are not atomic: each of their steps is a commit of its own on the store below.
+#[derive(Debug)]
+pub struct Stepwise(pub Arc<dyn Store>);
+
+#[async_trait]
+impl Store for Stepwise {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { atomic_commit: false, ..self.0.capabilities() }
+    }
+
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> StoreResult<()> {
+        // What the contract demands of every engine: a failing condition of `before` or `remove` prevents all of it.
+        for put in &commit.before {
+            let found = self.0.record(&put.key).await?;
+            let holds = match &put.expect {
+                Expect::Any => true,
+                Expect::Absent => found.is_none(),
+                Expect::Is(value) => found.as_ref() == Some(value),
+            };
+            if !holds {
+                return Err(StoreError::RecordConflict { key: put.key.clone() });
+            }
+        }
+        if commit.require_removed {
+            let found = self.0.fetch(dataset, commit.remove.clone()).await?;
+            if let Some(key) = commit.remove.iter().find(|key| found.iter().all(|chunk| chunk.key != **key)) {
+                return Err(StoreError::ChunkConflict { dataset: dataset.clone(), key: *key });
+            }
+        }
+        for put in commit.before {
+            self.0.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await?;
+        }
+        for chunk in commit.put {
+            self.0.commit(dataset, Commit { put: vec![chunk], ..Commit::default() }).await?;
+        }
+        for key in commit.remove {
+            self.0.commit(dataset, Commit { remove: vec![key], ..Commit::default() }).await?;
+        }
+        for put in commit.after {
+            self.0.commit(dataset, Commit { after: vec![put], ..Commit::default() }).await?;
+        }
+        Ok(())
+    }
+
+    async fn scan(
+        &self,
+        dataset: &DatasetName,
+        scan: Scan,
+    ) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
+        self.0.scan(dataset, scan).await
+    }
+
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
+        self.0.fetch(dataset, keys).await
+    }
+
+    async fn record(&self, key: &str) -> StoreResult<Option<Bytes>> {
+        self.0.record(key).await
+    }
+
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> StoreResult<Vec<Record>> {
+        self.0.records(prefix, after, limit).await
+    }
+
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+        self.0.create_slice(dataset, slice).await
+    }
+
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+        self.0.drop_slice(dataset, slice).await
+    }
+
+    async fn slices(&self, dataset: &DatasetName) -> StoreResult<Vec<SliceId>> {
+        self.0.slices(dataset).await
+    }
+
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
+        self.0.statistics(dataset, slice).await
+    }
+}

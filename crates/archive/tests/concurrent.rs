@@ -1,0 +1,125 @@
+//! Several handles at one dataset at once.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, WriteOptions, WriteReport};
+use common::*;
+
+/// Repeats a write for as long as somebody else is at the batch.
+async fn insist(dataset: &Dataset, note: &str, options: WriteOptions) -> chronotile_archive::Result<WriteReport> {
+    let mut races = 0;
+    loop {
+        match write(dataset, &spread_rows(0, 40, 3, note), options.clone()).await {
+            Err(ArchiveError::BatchRace { .. }) if races < 100 => races += 1,
+            result => return result,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_same_batch_written_by_many_at_once_is_stored_once() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        for round in 0..10 {
+            let name = format!("batch {round}");
+            let mut writers = vec![];
+            for _ in 0..4 {
+                let (handle, name) = (open(&store, "records").await, name.clone());
+                writers.push(tokio::spawn(async move { insist(&handle, "same", named(&name)).await.unwrap() }));
+            }
+            for writer in writers {
+                writer.await.unwrap();
+            }
+            assert_eq!(id_notes(&read_all(&dataset).await), id_notes(&spread_rows(0, 40, 3, "same")));
+            assert!(!insist(&dataset, "same", named(&name)).await.unwrap().stored);
+            assert_sound(&dataset).await;
+            dataset.remove_batch(&name).await.unwrap();
+        }
+        assert_eq!(chunks(store.as_ref(), &spec().name).await, vec![]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_different_contents_under_one_name_exactly_one_wins() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        for round in 0..10 {
+            let name = format!("batch {round}");
+            let mut writers = vec![];
+            for note in ["one", "two", "three"] {
+                let (handle, name) = (open(&store, "records").await, name.clone());
+                writers.push(tokio::spawn(async move { (note, insist(&handle, note, named(&name)).await) }));
+            }
+            let mut winners = vec![];
+            for writer in writers {
+                match writer.await.unwrap() {
+                    (note, Ok(report)) => {
+                        assert!(report.stored);
+                        winners.push(note);
+                    }
+                    (_, Err(ArchiveError::BatchDiffers { .. })) => {}
+                    (note, Err(error)) => panic!("{note}: {error}"),
+                }
+            }
+            assert_eq!(winners.len(), 1, "{winners:?}");
+            assert_eq!(id_notes(&read_all(&dataset).await), id_notes(&spread_rows(0, 40, 3, winners[0])));
+            assert_sound(&dataset).await;
+            dataset.remove_batch(&name).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn writes_reads_removals_and_consolidations_at_once_lose_nothing() {
+    const BATCHES: i64 = 24;
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        let mut tasks = vec![];
+        for writer in 0..2 {
+            let handle = open(&store, "records").await;
+            tasks.push(tokio::spawn(async move {
+                for batch in (0..BATCHES).filter(|batch| batch % 2 == writer) {
+                    let key = format!("batch {batch}");
+                    let rows = |note: &str| spread_rows(batch * 20, 20, 3, note);
+                    write(&handle, &rows("first"), named(&key)).await.unwrap();
+                    match batch % 3 {
+                        1 => drop(write(&handle, &rows("second"), replacing(&key)).await.unwrap()),
+                        2 => drop(handle.remove_batch(&key).await.unwrap()),
+                        _ => {}
+                    }
+                }
+            }));
+        }
+        let handle = open(&store, "records").await;
+        let keeper = tokio::spawn(async move {
+            for _ in 0..12 {
+                handle.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+            }
+        });
+        let handle = open(&store, "records").await;
+        let reader = tokio::spawn(async move {
+            for _ in 0..12 {
+                let found = ids(&read_all(&handle).await);
+                let distinct: BTreeSet<_> = found.iter().collect();
+                assert_eq!(distinct.len(), found.len(), "a record was read twice");
+                handle.count(ReadRequest::default()).await.unwrap();
+            }
+        });
+        for task in tasks.into_iter().chain([keeper, reader]) {
+            task.await.unwrap();
+        }
+        let mut expected = vec![];
+        for batch in (0..BATCHES).filter(|batch| batch % 3 != 2) {
+            let note = if batch % 3 == 1 { "second" } else { "first" };
+            expected.extend(id_notes(&spread_rows(batch * 20, 20, 3, note)));
+        }
+        for _ in 0..2 {
+            assert_eq!(id_notes(&read_all(&dataset).await), expected);
+            dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        }
+        assert_sound(&dataset).await;
+    }
+}

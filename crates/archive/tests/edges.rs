@@ -1,0 +1,306 @@
+//! Inputs and requests at the edge of what there is.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
+use arrow_schema::{DataType, Field, Schema, TimeUnit};
+use chronotile_archive::{ArchiveError, ConsolidateOptions, Place, ReadRequest, RetireLimit, WriteOptions};
+use chronotile_memory::MemoryStore;
+use chronotile_store::Store;
+use chronotile_types::{CellRule, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec};
+use common::*;
+
+#[tokio::test]
+async fn nothing_written_reads_as_nothing_with_the_schema() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        for _ in 0..2 {
+            let found = read_all(&dataset).await;
+            assert_eq!((found.num_rows(), found.schema()), (0, spec().schema));
+            let columns = Some(vec!["note".to_owned(), "t".to_owned()]);
+            let found = read(&dataset, ReadRequest { columns, ..ReadRequest::default() }).await.unwrap();
+            assert_eq!(found.schema().fields().iter().map(|f| f.name().as_str()).collect::<Vec<_>>(), ["note", "t"]);
+            assert_eq!(dataset.count(ReadRequest::default()).await.unwrap(), 0);
+            assert_eq!(dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap().tiles, 0);
+            // The second round: after empty writes.
+            assert_eq!(write(&dataset, &rows(&[]), WriteOptions::default()).await.unwrap().rows, 0);
+            dataset.write(input([]), named("empty")).await.unwrap();
+            dataset.write(input([rows(&[]), rows(&[])]), named("empty too")).await.unwrap();
+        }
+        assert!(!write(&dataset, &rows(&[]), named("empty")).await.unwrap().stored);
+        assert!(dataset.batch("empty").await.unwrap().unwrap().finished);
+        assert_sound(&dataset).await;
+    }
+}
+
+#[tokio::test]
+async fn rows_without_columns_are_still_counted() {
+    let (store, _folder) = sqlite();
+    let dataset = create(&store, spec()).await;
+    write(&dataset, &spread_rows(0, 50, 3, ""), named("a")).await.unwrap();
+    write(&dataset, &spread_rows(0, 75, 3, "again"), named("b")).await.unwrap();
+    let none = ReadRequest { columns: Some(vec![]), ..ReadRequest::default() };
+    assert_eq!(read(&dataset, none.clone()).await.unwrap().num_rows(), 75);
+    let early = ReadRequest { time: between(0, HOUR), ..none };
+    assert_eq!(read(&dataset, early.clone()).await.unwrap().num_rows() as u64, dataset.count(early).await.unwrap());
+}
+
+fn sky() -> DatasetSpec {
+    let field = |name: &str, data_type| Field::new(name, data_type, true);
+    DatasetSpec {
+        schema: Arc::new(Schema::new(vec![
+            field("mjd", DataType::Float64),
+            field("id", DataType::Int64),
+            field("ra", DataType::Float64),
+            field("dec", DataType::Float64),
+        ])),
+        cell: CellRule::Sky { ra: "ra".into(), dec: "dec".into(), scheme: "healpix".into(), level: 6 },
+        time: TimeSpec { column: "mjd".into(), format: TimeFormat::Mjd, scale: TimeScale::Tai },
+        window: "30d".parse().unwrap(),
+        ..spec()
+    }
+}
+
+/// MJD, id, right ascension, declination.
+type Position = (Option<f64>, Option<i64>, Option<f64>, Option<f64>);
+
+fn positions(rows: &[Position]) -> RecordBatch {
+    let float =
+        |pick: fn(&Position) -> Option<f64>| -> ArrayRef { Arc::new(Float64Array::from_iter(rows.iter().map(pick))) };
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter(rows.iter().map(|row| row.1)));
+    RecordBatch::try_from_iter([
+        ("mjd", float(|row| row.0)),
+        ("id", ids),
+        ("ra", float(|row| row.2)),
+        ("dec", float(|row| row.3)),
+    ])
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_placed_is_named_with_its_column() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, sky()).await;
+    let good = (Some(60_000.0), Some(1), Some(10.0), Some(10.0));
+    let bad = [
+        ("mjd", (None, good.1, good.2, good.3)),
+        ("mjd", (Some(f64::NAN), good.1, good.2, good.3)),
+        ("mjd", (Some(f64::INFINITY), good.1, good.2, good.3)),
+        ("mjd", (Some(1e300), good.1, good.2, good.3)),
+        ("id", (good.0, None, good.2, good.3)),
+        ("ra", (good.0, good.1, None, good.3)),
+        ("ra", (good.0, good.1, Some(f64::NAN), good.3)),
+        ("dec", (good.0, good.1, good.2, None)),
+        ("dec", (good.0, good.1, good.2, Some(f64::NAN))),
+        ("dec", (good.0, good.1, good.2, Some(90.001))),
+    ];
+    for (name, row) in bad {
+        // The bad row is the third of the second input batch, the seventh in all.
+        let batches = [positions(&[good; 4]), positions(&[good, good, row, good])];
+        match dataset.write(input(batches), named("bad")).await {
+            Err(ArchiveError::Row { row: 6, column, .. }) => assert_eq!(column, name, "{row:?}"),
+            other => panic!("{row:?}: {other:?}"),
+        }
+    }
+    assert_eq!(read_all(&dataset).await.num_rows(), 0);
+    assert_eq!(dataset.batches().await.unwrap(), vec![]);
+}
+
+/// A dataset whose only interesting column is its time.
+fn timed(data_type: DataType, format: TimeFormat, window: &str) -> DatasetSpec {
+    let fields = vec![Field::new("t", data_type, true), Field::new("id", DataType::Int64, true)];
+    DatasetSpec {
+        schema: Arc::new(Schema::new(fields)),
+        cell: CellRule::Single,
+        time: TimeSpec { column: "t".into(), format, scale: TimeScale::Utc },
+        window: window.parse().unwrap(),
+        ..spec()
+    }
+}
+
+async fn borders_are_half_open(spec: DatasetSpec, times: ArrayRef, instants: Vec<Instant>) {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec).await;
+    let count = times.len() as i64;
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..count));
+    let batch = RecordBatch::try_from_iter([("t", times), ("id", ids)]).unwrap();
+    write(&dataset, &batch, named("a")).await.unwrap();
+    for first in 0..count {
+        for end in first..count {
+            let time = TimeRange { start: Some(instants[first as usize]), end: Some(instants[end as usize]) };
+            let request = ReadRequest { time, ..ReadRequest::default() };
+            let found = integers(&read(&dataset, request.clone()).await.unwrap(), "id");
+            assert_eq!(found, (first..end).collect::<Vec<_>>(), "{time:?}");
+            assert_eq!(dataset.count(request).await.unwrap(), (end - first) as u64);
+        }
+    }
+    let until = TimeRange { start: None, end: Some(instants[1]) };
+    let found = read(&dataset, ReadRequest { time: until, ..ReadRequest::default() }).await.unwrap();
+    assert_eq!(integers(&found, "id"), [0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_ranges_are_half_open_on_rows_and_windows_for_every_format() {
+    // Rows on window borders and the smallest step to either side of one.
+    let ticks = vec![-HOUR, -1, 0, 1, HOUR - 1, HOUR, 2 * HOUR];
+    let native = ticks.iter().map(|t| Instant::NativeTicks(*t)).collect();
+    let utc: Vec<_> = ticks.iter().map(|t| Instant::UtcNanoseconds(i128::from(*t) * 1_000)).collect();
+    let micro = DataType::Timestamp(TimeUnit::Microsecond, None);
+    let times: ArrayRef = Arc::new(TimestampMicrosecondArray::from(ticks));
+    borders_are_half_open(timed(micro.clone(), TimeFormat::Timestamp, "1h"), times.clone(), native).await;
+    borders_are_half_open(timed(micro, TimeFormat::Timestamp, "1h"), times, utc).await;
+
+    let days = vec![-3, -1, 0, 1, 2, 3];
+    let utc = days.iter().map(|d| Instant::UtcNanoseconds(i128::from(*d) * 86_400_000_000_000)).collect();
+    let times: ArrayRef = Arc::new(Date32Array::from(days));
+    borders_are_half_open(timed(DataType::Date32, TimeFormat::Timestamp, "3d"), times, utc).await;
+
+    for (format, epoch) in [(TimeFormat::Mjd, 60_000.0f64), (TimeFormat::Jd, 2_460_000.5)] {
+        let days = [epoch - 1.0, epoch.next_down(), epoch, epoch.next_up(), epoch + 1.0 / 24.0, epoch + 1.0];
+        let native = days.iter().map(|day| Instant::Native(*day)).collect();
+        let times: ArrayRef = Arc::new(Float64Array::from(days.to_vec()));
+        borders_are_half_open(timed(DataType::Float64, format, "1h"), times, native).await;
+    }
+}
+
+#[tokio::test]
+async fn the_ends_of_time_and_of_cells_are_kept() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, DatasetSpec { window: "100000d".parse().unwrap(), ..spec() }).await;
+        let places = [(i64::MIN, 1, i64::MIN), (i64::MIN + 1, 2, -1), (0, 3, 0), (i64::MAX, 4, i64::MAX)];
+        write(&dataset, &rows(&places), named("a")).await.unwrap();
+        assert_eq!(ids(&read_all(&dataset).await), [1, 2, 3, 4]);
+        let cells = ReadRequest { place: Place::Cells(vec![i64::MAX, i64::MIN]), ..ReadRequest::default() };
+        assert_eq!(ids(&read(&dataset, cells).await.unwrap()), [1, 4]);
+        let keys = Place::Keys(vec![Arc::new(Int64Array::from(vec![i64::MAX, -1]))]);
+        assert_eq!(ids(&read(&dataset, ReadRequest { place: keys, ..ReadRequest::default() }).await.unwrap()), [2, 4]);
+        let range = |start, end| ReadRequest { time: between(start, end), ..ReadRequest::default() };
+        assert_eq!(read(&dataset, range(i64::MIN, i64::MIN)).await.unwrap().num_rows(), 0);
+        assert_eq!(ids(&read(&dataset, range(i64::MIN, i64::MIN + 1)).await.unwrap()), [1]);
+        assert_eq!(ids(&read(&dataset, range(i64::MIN, i64::MAX)).await.unwrap()), [1, 2, 3]);
+        let inverted = read(&dataset, range(1, 0)).await.unwrap_err();
+        assert!(matches!(inverted, ArchiveError::Time(_)), "{inverted}");
+        assert_sound(&dataset).await;
+    }
+    // Where windows are short the same times have none, which is said of the row.
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    let error = write(&dataset, &rows(&[(0, 0, 0), (i64::MAX, 1, 0)]), named("a")).await.unwrap_err();
+    assert!(matches!(&error, ArchiveError::Row { row: 1, column, .. } if column == "t"), "{error}");
+}
+
+#[tokio::test]
+async fn text_ids_with_a_long_common_beginning_are_told_apart() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, DatasetSpec { id: vec!["note".into()], ..spec() }).await;
+        let note = |id: i64| format!("a-common-beginning-of-more-than-sixteen-bytes/{id}");
+        for batch in 0..4 {
+            let rows: Vec<_> = (0..10).map(|i| noted(&[(i * 7, batch * 5 + i, 0)], &note(batch * 5 + i))).collect();
+            dataset.write(input(rows), named(&batch.to_string())).await.unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(ids(&read_all(&dataset).await), (0..25).collect::<Vec<_>>());
+            for id in [0, 7, 24] {
+                let wanted: ArrayRef = Arc::new(StringArray::from(vec![note(id)]));
+                let request = ReadRequest { ids: Some(vec![wanted]), ..ReadRequest::default() };
+                assert_eq!(ids(&read(&dataset, request).await.unwrap()), [id]);
+            }
+            dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_several_megabytes_come_back() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        let big = |id: i64| noted(&[(id, id, 0)], &char::from(b'a' + id as u8).to_string().repeat(3 << 20));
+        dataset.write(input((0..4).map(big)), tight(named("big"))).await.unwrap();
+        write(&dataset, &rows(&[(9, 9, 0)]), named("small")).await.unwrap();
+        let expected = read_all(&dataset).await;
+        assert_eq!(integers(&expected, "id"), [0, 1, 2, 3, 9]);
+        dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        assert_eq!(read_all(&dataset).await, expected);
+        assert_sound(&dataset).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_rows_in_many_tiles_pass_through_the_smallest_buffer() {
+    const PARTS: i64 = 20;
+    const ROWS: i64 = 10_000;
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        let part = |part: i64| spread_rows(part * ROWS, ROWS, 24, "some text that takes room");
+        let batches = || (0..PARTS).map(|p| Ok(part(p)));
+        let report = dataset.write(batches(), tight(named("a"))).await.unwrap();
+        assert_eq!((report.rows, report.tiles, report.stored), ((PARTS * ROWS) as u64, 72, true));
+        let parts = store.records("part/", None, 100).await.unwrap();
+        assert!(parts.len() >= 10, "only {} steps: the buffer was not kept small", parts.len());
+        assert_eq!(ids(&read_all(&dataset).await), (0..PARTS * ROWS).collect::<Vec<_>>());
+        assert!(!dataset.write(batches(), tight(named("a"))).await.unwrap().stored);
+        // The same rows, cut otherwise and turned, are the same content.
+        let turned = (0..PARTS).rev().map(part).flat_map(|rows| [rows.slice(5_000, 5_000), rows.slice(0, 5_000)]);
+        assert!(!dataset.write(input(turned), named("a")).await.unwrap().stored);
+        assert_eq!(dataset.count(ReadRequest::default()).await.unwrap(), (PARTS * ROWS) as u64);
+    }
+}
+
+#[tokio::test]
+async fn retiring_takes_whole_slices_before_the_limit_and_a_dry_run_takes_none() {
+    for (store, _folder) in engines() {
+        // Slices of two hours: [0, 2), [2, 4), [4, 6).
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &spread_rows(0, 60, 6, ""), named("a")).await.unwrap();
+        let limit = |t| RetireLimit::Before(Instant::NativeTicks(t));
+        for (t, slices) in [(0, 0), (2 * HOUR - 1, 0), (2 * HOUR, 1), (3 * HOUR, 1), (4 * HOUR - 1, 1), (4 * HOUR, 2)] {
+            let would = dataset.retire(limit(t), true).await.unwrap();
+            let expected: Vec<_> = (0..slices).map(SliceId).collect();
+            assert_eq!(would.iter().map(|slice| slice.slice).collect::<Vec<_>>(), expected, "limit {t}");
+            assert_eq!(dataset.count(ReadRequest::default()).await.unwrap(), 60, "a dry run changed something");
+        }
+        let gone = dataset.retire(limit(3 * HOUR), false).await.unwrap();
+        let rest = dataset.count(ReadRequest::default()).await.unwrap();
+        assert_eq!(gone.iter().map(|slice| slice.rows).sum::<u64>() + rest, 60);
+        let early = ReadRequest { time: between(0, 2 * HOUR), ..ReadRequest::default() };
+        assert_eq!(dataset.count(early.clone()).await.unwrap(), 0);
+        // Late rows make the slice begin anew, and what was retired is not missed.
+        write(&dataset, &rows(&[(5, 1_000, 0)]), named("late")).await.unwrap();
+        assert_eq!(dataset.count(early).await.unwrap(), 1);
+        assert_sound(&dataset).await;
+    }
+}
+
+#[tokio::test]
+async fn a_float_limit_inside_the_last_tick_of_a_slice_does_not_retire_it() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, timed(DataType::Float64, TimeFormat::Mjd, "1d")).await;
+    // Slices of two days from the epoch, MJD 40587.
+    let times: ArrayRef = Arc::new(Float64Array::from(vec![40_588.5]));
+    let batch = RecordBatch::try_from_iter([("t", times), ("id", Arc::new(Int64Array::from(vec![1])) as ArrayRef)]);
+    write(&dataset, &batch.unwrap(), named("a")).await.unwrap();
+    let end = 40_589.0f64;
+    for (limit, slices) in [(end.next_down(), 0), (end, 1), (f64::NEG_INFINITY, 0)] {
+        let retired = dataset.retire(RetireLimit::Before(Instant::Native(limit)), true).await.unwrap();
+        assert_eq!(retired.len(), slices, "limit {limit}");
+    }
+}
+
+#[tokio::test]
+async fn future_times_do_not_make_present_rows_expire() {
+    let (store, _folder) = sqlite();
+    let dataset = create(&store, DatasetSpec { retention: "1d".parse().ok(), ..spec() }).await;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64;
+    let century = 100 * 365 * 24 * HOUR;
+    write(&dataset, &rows(&[(now, 1, 0), (now + century, 2, 0), (now - century, 3, 0)]), named("a")).await.unwrap();
+    assert_eq!(dataset.retire(RetireLimit::Retention, false).await.unwrap().len(), 1);
+    assert_eq!(ids(&read_all(&dataset).await), [1, 2]);
+    dataset.set_retention(None).await.unwrap();
+    assert!(matches!(dataset.retire(RetireLimit::Retention, false).await, Err(ArchiveError::Request { .. })));
+    assert_eq!(dataset.retire(RetireLimit::OlderThan("1h".parse().unwrap()), false).await.unwrap(), vec![]);
+}

@@ -1,0 +1,131 @@
+//! Columns that are added later, and changes that are refused.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field, Schema};
+use chronotile_archive::{
+    AddedColumn, Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, Predicate, ReadRequest,
+};
+use chronotile_types::{DatasetSpec, MergeRule};
+use common::*;
+
+fn added(name: &str, default: Option<ArrayRef>) -> AddedColumn {
+    let data_type = default.as_ref().map_or(DataType::Int32, |value| value.data_type().clone());
+    AddedColumn { field: Field::new(name, data_type, true), default }
+}
+
+fn int(value: i32) -> Option<ArrayRef> {
+    Some(Arc::new(Int32Array::from(vec![value])))
+}
+
+/// `rows` with one more column.
+fn with(rows: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch {
+    let mut fields: Vec<_> = rows.schema().fields().iter().cloned().collect();
+    fields.push(Arc::new(Field::new(name, column.data_type().clone(), true)));
+    let columns = rows.columns().iter().cloned().chain([column]).collect();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
+async fn only(dataset: &Dataset, columns: &[&str]) -> RecordBatch {
+    let columns = Some(columns.iter().map(|c| (*c).to_owned()).collect());
+    read(dataset, ReadRequest { columns, ..ReadRequest::default() }).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn older_rows_read_as_null_or_default_before_and_after_consolidation() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &rows(&[(1, 1, 0), (2, 2, 0)]), named("old")).await.unwrap();
+        dataset.add_columns(vec![added("plain", None), added("given", int(7))]).await.unwrap();
+        let new = with(&rows(&[(3, 3, 0)]), "plain", Arc::new(Int32Array::from(vec![30])));
+        write(&dataset, &new, named("new")).await.unwrap();
+        for _ in 0..2 {
+            let found = only(&dataset, &["given", "plain"]).await;
+            assert_eq!(found.column(0).as_ref(), &Int32Array::from(vec![7, 7, 7]));
+            assert_eq!(found.column(1).as_ref(), &Int32Array::from(vec![None, None, Some(30)]));
+            let values: ArrayRef = Arc::new(Int32Array::from(vec![7]));
+            let predicates = vec![Predicate { column: "given".into(), comparison: Comparison::Equal, values }];
+            assert_eq!(dataset.count(ReadRequest { predicates, ..ReadRequest::default() }).await.unwrap(), 3);
+            dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        }
+        assert_eq!(chunks(store.as_ref(), &spec().name).await.len(), 1, "nothing was consolidated");
+        assert_sound(&dataset).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_rows_written_after_a_column_was_added_are_the_same_content() {
+    let (store, _folder) = sqlite();
+    let dataset = create(&store, spec()).await;
+    let old = rows(&[(1, 1, 0), (2, 2, 0)]);
+    write(&dataset, &old, named("a")).await.unwrap();
+    dataset.add_columns(vec![added("given", int(7))]).await.unwrap();
+    assert!(!write(&dataset, &old, named("a")).await.unwrap().stored);
+    let explicit = with(&old, "given", Arc::new(Int32Array::from(vec![7, 7])));
+    assert!(!write(&dataset, &explicit, named("a")).await.unwrap().stored);
+    let other = with(&old, "given", Arc::new(Int32Array::from(vec![Some(7), None])));
+    assert!(matches!(write(&dataset, &other, named("a")).await, Err(ArchiveError::BatchDiffers { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handle_from_before_reads_writes_and_replaces() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        let stale = open(&store, "records").await;
+        write(&dataset, &rows(&[(1, 1, 0)]), named("a")).await.unwrap();
+        dataset.add_columns(vec![added("given", int(7))]).await.unwrap();
+        let new = with(&rows(&[(2, 2, 0)]), "given", Arc::new(Int32Array::from(vec![70])));
+        write(&dataset, &new, named("b")).await.unwrap();
+        dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+
+        // The first call of this handle since then: it rewrites a chunk that has the new column.
+        write(&stale, &rows(&[(3, 3, 0)]), replacing("a")).await.unwrap();
+        let found = only(&dataset, &["id", "given"]).await;
+        assert_eq!(integers(&found, "id"), [2, 3]);
+        assert_eq!(found.column(1).as_ref(), &Int32Array::from(vec![70, 7]));
+
+        let stale = open(&store, "records").await;
+        dataset.add_columns(vec![added("later", None)]).await.unwrap();
+        let later = with(&rows(&[(4, 4, 0)]), "later", Arc::new(Int32Array::from(vec![4])));
+        write(&dataset, &later, named("c")).await.unwrap();
+        assert_eq!(read_all(&stale).await, read_all(&dataset).await);
+        assert_sound(&stale).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn incompatible_changes_are_refused_with_the_reason() {
+    let (store, _folder) = sqlite();
+    let dataset = create(&store, spec()).await;
+    let refused = |result: Result<(), ArchiveError>| result.unwrap_err().to_string();
+    let exists = refused(dataset.add_columns(vec![added("x", None)]).await);
+    assert!(exists.contains("\"x\"") && exists.contains("exists already"), "{exists}");
+    let field = Field::new("strict", DataType::Int32, false);
+    let strict = refused(dataset.add_columns(vec![AddedColumn { field, default: None }]).await);
+    assert!(strict.contains("\"strict\"") && strict.contains("default"), "{strict}");
+    let half = AddedColumn { field: Field::new("half", DataType::Float16, true), default: None };
+    let half = refused(dataset.add_columns(vec![half]).await);
+    assert!(half.contains("\"half\"") && half.contains("Float16"), "{half}");
+    let wrong = AddedColumn {
+        field: Field::new("wrong", DataType::Int32, true),
+        default: Some(Arc::new(StringArray::from(vec!["no"]))),
+    };
+    assert!(refused(dataset.add_columns(vec![wrong]).await).contains("\"wrong\""));
+    assert_eq!(dataset.spec().schema, spec().schema, "a refused change left something behind");
+
+    let archive = Archive::on("test:", store.clone());
+    let changes: [(&str, DatasetSpec); 3] = [
+        ("merge rule", DatasetSpec { merge: MergeRule::Latest { version: None }, ..spec() }),
+        ("window", DatasetSpec { window: "2h".parse().unwrap(), ..spec() }),
+        ("list of id columns", DatasetSpec { id: vec!["id".into(), "tag".into()], ..spec() }),
+    ];
+    for (part, changed) in changes {
+        let error = archive.create(changed, true).await.unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(matches!(archive.create(spec(), false).await, Err(ArchiveError::DatasetExists { .. })));
+}

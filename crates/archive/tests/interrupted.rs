@@ -1,0 +1,292 @@
+//! Writes, replacements, removals and consolidations that are cut off anywhere, then repeated.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow_array::RecordBatch;
+use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, Result, WriteOptions};
+use chronotile_memory::MemoryStore;
+use chronotile_store::{Decision, Faulty, Store, StoreError};
+use common::*;
+
+/// When the one fault of a run strikes: at the call of this number, before it or after it.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    call: u64,
+    after: bool,
+}
+
+/// A store that fails once; says whether it did.
+fn failing(inner: Arc<dyn Store>, fault: Fault) -> (Arc<dyn Store>, Arc<AtomicBool>) {
+    let struck = Arc::new(AtomicBool::new(false));
+    let strikes = struck.clone();
+    let faulty = Faulty::new(inner, move |call| {
+        if call.number < fault.call || strikes.swap(true, Ordering::SeqCst) {
+            return Decision::Pass;
+        }
+        match fault.after {
+            true => Decision::FailAfter("the fault of this test".into()),
+            false => {
+                Decision::FailBefore(StoreError::Refused { engine: "test", reason: "the fault of this test".into() })
+            }
+        }
+    });
+    (Arc::new(faulty), struck)
+}
+
+/// Ids and notes of all rows, ascending.
+type Content = Vec<(i64, String)>;
+
+/// What is done and cut off.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Write,
+    Replace,
+    ReplaceConsolidated,
+    Remove,
+    RemoveConsolidated,
+    Consolidate,
+    LargeWrite,
+    LargeReplace,
+}
+
+const SMALL: [Work; 6] =
+    [Work::Write, Work::Replace, Work::ReplaceConsolidated, Work::Remove, Work::RemoveConsolidated, Work::Consolidate];
+
+fn others() -> RecordBatch {
+    spread_rows(1_000, 30, 3, "other")
+}
+
+fn old() -> RecordBatch {
+    spread_rows(0, 30, 4, "old")
+}
+
+fn new() -> RecordBatch {
+    spread_rows(10, 30, 5, "new")
+}
+
+/// Rows of some megabytes, so that the smallest buffer overflows twice.
+fn large(note: &str) -> Vec<RecordBatch> {
+    (0..2).map(|part| spread_rows(part * 10, 10, 2, &note.repeat(40_000))).collect()
+}
+
+impl Work {
+    /// The state before: another batch, and the one at work where it is not new.
+    async fn prepare(self, dataset: &Dataset) {
+        write(dataset, &others(), named("other")).await.unwrap();
+        match self {
+            Self::Write | Self::LargeWrite => {}
+            _ => drop(write(dataset, &old(), named("mine")).await.unwrap()),
+        }
+        if matches!(self, Self::ReplaceConsolidated | Self::RemoveConsolidated | Self::LargeReplace) {
+            assert!(dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap().tiles > 0);
+        }
+    }
+
+    async fn run(self, dataset: &Dataset) -> Result<()> {
+        match self {
+            Self::Write => write(dataset, &new(), named("mine")).await.map(drop),
+            Self::Replace | Self::ReplaceConsolidated => write(dataset, &new(), replacing("mine")).await.map(drop),
+            Self::LargeWrite => dataset.write(input(large("new")), tight(named("mine"))).await.map(drop),
+            Self::LargeReplace => dataset.write(input(large("new")), tight(replacing("mine"))).await.map(drop),
+            Self::Remove | Self::RemoveConsolidated => match dataset.remove_batch("mine").await {
+                // The first try had landed.
+                Err(ArchiveError::BatchNotFound { .. }) => Ok(()),
+                result => result.map(drop),
+            },
+            Self::Consolidate => dataset.consolidate(ConsolidateOptions::default(), None).await.map(drop),
+        }
+    }
+
+    /// Ids and notes before the work and after it.
+    fn states(self) -> (Content, Content) {
+        let both = |parts: &[RecordBatch]| {
+            let mut all: Vec<_> = parts.iter().chain([&others()]).flat_map(id_notes).collect();
+            all.sort();
+            all
+        };
+        match self {
+            Self::Write => (both(&[]), both(&[new()])),
+            Self::LargeWrite => (both(&[]), both(&large("new"))),
+            Self::LargeReplace => (both(&[old()]), both(&large("new"))),
+            Self::Replace | Self::ReplaceConsolidated => (both(&[old()]), both(&[new()])),
+            Self::Remove | Self::RemoveConsolidated => (both(&[old()]), both(&[])),
+            Self::Consolidate => (both(&[old()]), both(&[old()])),
+        }
+    }
+}
+
+/// Cuts the work off at one call, looks at what readers see, repeats the work, and looks again. Whether the fault struck.
+async fn cut_off(work: Work, stepwise: bool, fault: Fault) -> bool {
+    let inner: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let sound = create(&inner, spec()).await;
+    work.prepare(&sound).await;
+    let (faulty, struck) = failing(inner.clone(), fault);
+    let store: Arc<dyn Store> = if stepwise { Arc::new(Stepwise(faulty)) } else { faulty };
+    // Opening has calls of its own: a fault in those says nothing about the work.
+    let Ok(dataset) = chronotile_archive::Archive::on("test:", store).dataset("records").await else { return true };
+    let first = work.run(&dataset).await;
+    if !struck.load(Ordering::SeqCst) {
+        first.unwrap();
+        return false;
+    }
+    let context = format!("{work:?} stepwise={stepwise} {fault:?}, first try: {first:?}");
+    let (before, after) = work.states();
+    let without = id_notes(&others());
+    let seen = id_notes(&read(&sound, finished_only()).await.unwrap());
+    assert!([&before, &after, &without].contains(&&seen), "part of a batch is seen: {context}\n{seen:?}");
+    if first.is_ok() {
+        assert_eq!(seen, after, "{context}");
+    }
+    for note in ["first repeat", "second repeat"] {
+        work.run(&dataset).await.unwrap_or_else(|error| panic!("{note}: {error}, {context}"));
+        assert_eq!(id_notes(&read_all(&sound).await), after, "{note}: {context}");
+        assert_eq!(id_notes(&read(&sound, finished_only()).await.unwrap()), after, "{note}: {context}");
+        assert_eq!(sound.count(ReadRequest::default()).await.unwrap(), after.len() as u64, "{note}: {context}");
+    }
+    let report = sound.verify(None).await.unwrap();
+    assert_eq!((report.damage, report.batches_unfinished), (vec![], 0), "{context}");
+    sound.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    assert_eq!(id_notes(&read_all(&sound).await), after, "after a consolidation: {context}");
+    true
+}
+
+async fn cut_off_everywhere(work: Work, stepwise: bool) -> u64 {
+    for call in 0.. {
+        let mut struck = false;
+        for after in [false, true] {
+            struck |= cut_off(work, stepwise, Fault { call, after }).await;
+        }
+        if !struck {
+            return call;
+        }
+    }
+    unreachable!("the work ends")
+}
+
+#[tokio::test]
+async fn work_cut_off_at_any_call_and_repeated_happens_once() {
+    for work in SMALL {
+        let calls = cut_off_everywhere(work, false).await;
+        assert!(calls >= 3, "{work:?} made only {calls} calls, so nothing was tested");
+    }
+}
+
+#[tokio::test]
+async fn work_cut_off_between_the_steps_of_a_commit_and_repeated_happens_once() {
+    for work in SMALL {
+        let calls = cut_off_everywhere(work, true).await;
+        assert!(calls >= 10, "{work:?} made only {calls} calls, so nothing was tested");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_of_many_steps_cut_off_and_repeated_happens_once() {
+    for work in [Work::LargeWrite, Work::LargeReplace] {
+        let calls = cut_off_everywhere(work, false).await;
+        assert!(calls >= 8, "{work:?} made only {calls} calls");
+    }
+}
+
+/// Cuts a write of several steps off after its first, and returns the handle and the store below it.
+async fn half_written(batch: WriteOptions, rows: Vec<RecordBatch>, store: &Arc<dyn Store>) {
+    let sound = create(store, spec()).await;
+    let put_before = chunks(store.as_ref(), &spec().name).await.len();
+    for call in 0.. {
+        let (faulty, struck) = failing(store.clone(), Fault { call, after: true });
+        let dataset = create_on(&faulty).await;
+        let Some(dataset) = dataset else { continue };
+        let result = dataset.write(input(rows.clone()), tight(batch.clone())).await;
+        assert!(struck.load(Ordering::SeqCst) && result.is_err());
+        if chunks(store.as_ref(), &spec().name).await.len() > put_before {
+            break;
+        }
+    }
+    assert_eq!(sound.verify(None).await.unwrap().batches_unfinished, 1);
+}
+
+async fn create_on(store: &Arc<dyn Store>) -> Option<Dataset> {
+    chronotile_archive::Archive::on("test:", store.clone()).dataset("records").await.ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_content_takes_an_unfinished_batch_over() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    half_written(named("mine"), large("cut off"), &store).await;
+    let dataset = open(&store, "records").await;
+    assert!(read_all(&dataset).await.num_rows() > 0);
+    assert_eq!(read(&dataset, finished_only()).await.unwrap().num_rows(), 0);
+    assert!(write(&dataset, &new(), named("mine")).await.unwrap().stored);
+    assert_eq!(id_notes(&read_all(&dataset).await), id_notes(&new()));
+    assert_sound(&dataset).await;
+    assert_eq!(chunks(store.as_ref(), &spec().name).await.len(), tiles(&new()), "chunks of the first try are left");
+}
+
+fn tiles(rows: &RecordBatch) -> usize {
+    let t = rows.column(0).as_any().downcast_ref::<arrow_array::TimestampMicrosecondArray>().unwrap().clone();
+    let mut tiles: Vec<_> = t.values().iter().zip(integers(rows, "tag")).map(|(t, tag)| (t / HOUR, tag)).collect();
+    tiles.sort_unstable();
+    tiles.dedup();
+    tiles.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replacement_that_was_cut_off_still_needs_the_word_replace_for_new_content() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    write(&dataset, &old(), named("mine")).await.unwrap();
+    half_written(replacing("mine"), large("cut off"), &store).await;
+    let error = write(&dataset, &new(), named("mine")).await.unwrap_err();
+    assert!(matches!(error, ArchiveError::BatchDiffers { .. }), "{error}");
+    // What was stored may be put back.
+    assert!(write(&dataset, &old(), named("mine")).await.unwrap().stored);
+    assert_eq!(id_notes(&read_all(&dataset).await), id_notes(&old()));
+    assert!(!write(&dataset, &old(), named("mine")).await.unwrap().stored);
+    assert_sound(&dataset).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_batch_is_listed_and_can_be_removed() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    half_written(named("mine"), large("cut off"), &store).await;
+    let dataset = open(&store, "records").await;
+    let listed = dataset.batches().await.unwrap();
+    assert_eq!(listed.iter().map(|b| (b.key.as_deref(), b.finished)).collect::<Vec<_>>(), [(Some("mine"), false)]);
+    assert!(!dataset.batch("mine").await.unwrap().unwrap().finished);
+    dataset.remove_batch("mine").await.unwrap();
+    assert_eq!(dataset.batch("mine").await.unwrap(), None);
+    assert_eq!(chunks(store.as_ref(), &spec().name).await, vec![]);
+    assert!(matches!(dataset.remove_batch("mine").await, Err(ArchiveError::BatchNotFound { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn consolidation_leaves_unfinished_batches_alone() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    write(&dataset, &others(), named("other")).await.unwrap();
+    write(&dataset, &old(), named("old")).await.unwrap();
+    half_written(named("mine"), large("cut off"), &store).await;
+    dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    dataset.remove_batch("mine").await.unwrap();
+    let mut expected = [id_notes(&others()), id_notes(&old())].concat();
+    expected.sort();
+    assert_eq!(id_notes(&read_all(&dataset).await), expected);
+    assert_sound(&dataset).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unnamed_write_that_fails_leaves_nothing_behind() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        let mut batches = input(large("lost"));
+        batches.push(Err(arrow_schema::ArrowError::ComputeError("the producer failed".into())));
+        let error = dataset.write(batches, tight(WriteOptions::default())).await.unwrap_err();
+        assert!(matches!(error, ArchiveError::Source(_)), "{error}");
+        assert_eq!(chunks(store.as_ref(), &spec().name).await, vec![]);
+        assert_eq!(dataset.batches().await.unwrap(), vec![]);
+        assert_eq!(store.records("part/", None, 10).await.unwrap(), vec![]);
+    }
+}
