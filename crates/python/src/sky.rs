@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt, PyTuple};
 use pyo3_arrow::PyArray;
 use pyo3_arrow::input::AnyArray;
+use crate::errors::invalid;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The exception for an error of the sky crate: the one place that decides its class.
 pub fn to_py(error: SkyError) -> PyErr {
-    PyValueError::new_err(error.to_string())
+    invalid("invalid-sky", error.to_string())
 }
 
 /// A scheme's name and a level as Python gives them. Negative levels get the same error as too deep ones.

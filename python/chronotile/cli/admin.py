@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import sys
 from collections.abc import Iterable
@@ -302,6 +301,8 @@ def demo(nights: int | None, out: str | None) -> None:
     Example:
         chronotile demo --nights 5 --out demo
     """
-    given = {name: value for name, value in (("nights", nights), ("out", out)) if value is not None}
+    given: dict[str, Any] = {name: value for name, value in (("nights", nights), ("out", out)) if value is not None}
     # Imported when asked for: the other commands do without what it needs.
-    importlib.import_module("chronotile.demo").run(**given)
+    from chronotile import demo as survey
+
+    survey.run(**given)

@@ -1,0 +1,553 @@
+"""The command line, run as users run it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+import chronotile as ct
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+DEFINE = ["--sky", "ra,dec", "--time", "jd", "--id", "candid"]
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture
+def night(detections: pa.Table, tmp_path: Path) -> Path:
+    file = tmp_path / "night.parquet"
+    pa.parquet.write_table(detections, file)
+    return file
+
+
+@pytest.fixture
+def stored(chronotile: Run, path: Path, night: Path) -> Path:
+    ok(chronotile("ingest", path, "detections", night, "--create", *DEFINE))
+    return path
+
+
+# ---------------------------------------------------------------- help and usage
+
+
+def test_every_command_has_help_with_examples(chronotile: Run) -> None:
+    top = ok(chronotile("--help"))
+    commands = [
+        "create",
+        "datasets",
+        "ingest",
+        "read",
+        "latest",
+        "count",
+        "info",
+        "consolidate",
+        "retire",
+        "verify",
+        "demo",
+    ]
+    assert "Exit codes:" in top
+    assert "CHRONOTILE_ARCHIVE" in top
+    for command in commands:
+        assert f"  {command} " in top
+        assert "Example" in ok(chronotile(command, "--help"))
+    assert ok(chronotile("--version")).startswith("chronotile, version ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nonsense"], 2, "No such command"),
+        (["read"], 2, "Missing argument 'ARCHIVE'"),
+        (["read", "a.db"], 2, "Missing argument 'DATASET'"),
+        (["ingest", "a.db", "d"], 2, "Missing argument 'FILES...'"),
+        (["count", "a.db", "d", "more"], 2, "unexpected extra argument"),
+        (["create", "a.db", "d"], 2, "--like FILE or --schema"),
+        (["create", "a.db", "d", "--schema", "t:timestamp[us]"], 2, "--time"),
+        (["create", "a.db", "d", "--schema", "t:timestamp[us]", "--time", "t"], 2, "Say once where"),
+        (["create", "a.db", "d", "--schema", "t:nonsense", "--time", "t", "--single"], 2, "is not a data type"),
+        (["create", "a.db", "d", "--schema", "t:timestamp[us]", "--time", "t:gps", "--single"], 2, "--time"),
+        (["create", "a.db", "BAD", "--schema", "t:timestamp[us]", "--time", "t", "--single"], 2, "1 to 48"),
+        (["count", "nowhere.db", "d"], 3, "no archive at"),
+        (
+            ["create", "no/folder/a.db", "d", "--schema", "t:timestamp[us]", "--time", "t", "--single"],
+            3,
+            "no archive at",
+        ),
+        (["create", "a.db", "d", "--like", "none.csv", "--time", "t", "--single"], 3, "does not exist"),
+        (["retire", "a.db", "d", "--older-than", "1d", "--before", "2026"], 2, "Give one of"),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_says_one_sentence_and_its_exit_code(
+    chronotile: Run, tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    done = chronotile(*arguments, cwd=tmp_path)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_debug_shows_where_an_error_came_from(chronotile: Run, tmp_path: Path) -> None:
+    done = chronotile("count", "nowhere.db", "d", "--debug", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+
+
+def test_the_archive_may_come_from_the_environment_or_an_option(chronotile: Run, stored: Path) -> None:
+    everywhere = {"CHRONOTILE_ARCHIVE": str(stored)}
+    for arguments, env in (
+        (["count", stored, "detections"], {}),
+        (["count", f"sqlite:{stored}", "detections"], {}),
+        (["count", "detections"], everywhere),
+        (["count", stored, "detections"], {"CHRONOTILE_ARCHIVE": "elsewhere.db"}),
+        (["count", "-a", stored, "detections"], {"CHRONOTILE_ARCHIVE": "elsewhere.db"}),
+    ):
+        assert ok(chronotile(*arguments, env=env)) == "500\n"
+    assert "detections" in ok(chronotile("datasets", env=everywhere))
+
+
+# ---------------------------------------------------------------- create and ingest
+
+
+def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) -> None:
+    schema = "tag:int64,t:timestamp[us],x:float64,d:decimal128(10, 2),v:int32"
+    out = ok(
+        chronotile(
+            "create", path, "values", "--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--window", "1d",
+            "--id", "tag,t", "--merge", "latest", "--version", "v", "--retention", "365d", "--slice", "7",
+        )
+    )  # fmt: skip
+    assert out == "created values: 5 columns, window 1d, merge latest\n"
+    (listed,) = json.loads(ok(chronotile("datasets", path, "--json")))
+    assert listed == {
+        "name": "values",
+        "columns": {"tag": "int64", "t": "timestamp[us]", "x": "float64", "d": "decimal128(10, 2)", "v": "int32"},
+        "cell": {"rule": "bunch", "column": "tag", "size": 100},
+        "time": {"column": "t", "format": "timestamp", "scale": "tai"},
+        "window": "1d",
+        "windows_per_slice": 7,
+        "id": ["tag", "t"],
+        "merge": "latest",
+        "version": "v",
+        "retention": "365d",
+    }
+    same = ["create", path, "values", "--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--window", "1d"]
+    assert chronotile(*same).returncode == 4
+
+
+def test_a_second_ingest_changes_nothing_and_says_so(
+    chronotile: Run, stored: Path, night: Path, detections: pa.Table
+) -> None:
+    before = stored.read_bytes()
+    out = ok(chronotile("ingest", stored, "detections", night))
+    assert out == "nothing to do: 500 rows of 1 file are already stored\n"
+    renamed = night.rename(night.with_name("renamed.parquet"))
+    assert "nothing to do" in ok(chronotile("ingest", stored, "detections", renamed))
+    assert stored.read_bytes() == before
+    with ct.open(stored) as archive:
+        assert archive["detections"].read().to_arrow().sort_by("candid").equals(detections)
+
+
+@pytest.mark.parametrize("format_", ["csv", "csv.gz", "tsv", "ndjson", "parquet", "arrow", "stdin"])
+def test_every_format_is_read_and_written_alike(
+    chronotile: Run, stored: Path, tmp_path: Path, detections: pa.Table, format_: str
+) -> None:
+    if format_ == "stdin":
+        text = ok(chronotile("read", stored, "detections", "--format", "csv"))
+        done = chronotile(
+            "ingest", stored, "copy", "-", "--format", "csv", "--create", *DEFINE, "--types", "mag=float32", stdin=text
+        )
+        assert chronotile("ingest", stored, "copy", "-", stdin=text).returncode == 2
+    else:
+        file = tmp_path / f"copy.{format_}"
+        ok(chronotile("read", stored, "detections", "--out", file))
+        assert chronotile("read", stored, "detections", "--out", file).returncode == 4
+        ok(chronotile("read", stored, "detections", "--out", file, "--overwrite"))
+        done = chronotile("ingest", stored, "copy", file, "--create", *DEFINE, "--types", "mag=float32")
+    assert "stored 500 rows of 1 file" in ok(done)
+    with ct.open(stored) as archive:
+        assert archive["copy"].read().to_arrow().sort_by("candid").equals(detections)
+
+
+def test_columns_are_read_in_the_types_of_the_dataset(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    ok(
+        chronotile(
+            "create", path, "d", "--schema", "code:utf8,t:timestamp[s],x:float64", "--hash", "code", "--time", "t"
+        )
+    )
+    file = tmp_path / "codes.csv"
+    file.write_text("code,t,x\n007,2026-01-31 12:00:00,1\n008,2026-01-31 13:00:00,2\n")
+    ok(chronotile("ingest", path, "d", file))
+    assert (
+        ok(chronotile("read", path, "d", "--keys", "007", "--format", "csv"))
+        == "code,t,x\n007,2026-01-31T12:00:00,1.0\n"
+    )
+    file.write_text("code,t,x\n009,2026-01-31 12:00:00,abc\n")
+    done = chronotile("ingest", path, "d", file)
+    assert done.returncode == 2
+    assert 'line 2, column "x": "abc"' in done.stderr
+
+
+def test_csv_options_reach_the_reader(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "plain.txt"
+    file.write_text("# comment\n2026-01-31;-;a\n2026-02-01;2.5;b\n")
+    options = [
+        "--format",
+        "csv",
+        "--delimiter",
+        ";",
+        "--no-header",
+        "--names",
+        "day,x,s",
+        "--null",
+        "-",
+        "--comment",
+        "#",
+    ]
+    ok(chronotile("ingest", path, "d", file, "--create", "--single", "--time", "day", *options, "--columns", "day,x"))
+    assert ok(chronotile("read", path, "d", "--format", "csv", "--where", "x>0")) == "day,x\n2026-02-01,2.5\n"
+    assert ok(chronotile("count", path, "d")) == "2\n"
+
+
+def test_a_tag_column_holds_the_files_name(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    files = []
+    for name in ("pump_1.csv", "pump_2.csv"):
+        file = tmp_path / name
+        # Equal content under two names is two series.
+        file.write_text("t,x\n2026-01-31T00:00:00,1.5\n2026-01-31T00:01:00,2.5\n")
+        files.append(file)
+    files.append(tmp_path / "pump_3.csv.gz")
+    files[2].write_bytes(gzip.compress(files[0].read_bytes()))
+    options = [
+        "--tag-column",
+        "sensor",
+        "--create",
+        "--hash",
+        "sensor",
+        "--time",
+        "t",
+        "--window",
+        "1d",
+        "--id",
+        "sensor,t",
+    ]
+    assert "stored 6 rows of 3 files" in ok(chronotile("ingest", path, "d", *files, *options))
+    assert "nothing to do: 6 rows of 3 files" in ok(chronotile("ingest", path, "d", *files, *options))
+    latest = list(
+        csv.reader(io.StringIO(ok(chronotile("latest", path, "d", "--columns", "sensor,x", "--format", "csv"))))
+    )
+    assert sorted(latest[1:]) == [["pump_1", "2.5"], ["pump_2", "2.5"], ["pump_3", "2.5"]]
+    ok(chronotile("ingest", path, "d", files[0], "--tag-column", "sensor=other"))
+    assert ok(chronotile("count", path, "d", "--keys", "other")) == "2\n"
+
+
+def test_lines_of_logs_get_their_time(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    log = tmp_path / "sshd.log"
+    log.write_text("Dec 10 06:55:46 host sshd: one\n  and more of it\nDec 10 06:55:48 host sshd: zwö\n")
+    options = ["--format", "lines", "--tag-column", "stream", "--line-time", "%b %d %H:%M:%S", "--line-year", "2025"]
+    define = ["--create", "--hash", "stream", "--time", "time", "--id", "stream,line_number"]
+    ok(chronotile("ingest", path, "logs", log, *options, *define))
+    rows = [json.loads(line) for line in ok(chronotile("read", path, "logs", "--format", "ndjson")).splitlines()]
+    rows.sort(key=lambda row: row["line_number"])
+    assert [row["time"][:19] for row in rows] == ["2025-12-10T06:55:46"] * 2 + ["2025-12-10T06:55:48"]
+    assert [row["line"] for row in rows] == log.read_text().splitlines()
+    assert {row["stream"] for row in rows} == {"sshd"}
+    log.write_text("no time here\n")
+    done = chronotile("ingest", path, "logs", log, *options)
+    assert done.returncode == 2
+    assert "line 1" in done.stderr
+
+
+def test_a_dry_run_stores_nothing(chronotile: Run, path: Path, night: Path, stored: Path) -> None:
+    out = ok(chronotile("ingest", stored, "detections", night, "--dry-run"))
+    assert "Parquet, 500 rows" in out
+    assert "stored before" in out
+    other = stored.with_name("other.db")
+    out = ok(chronotile("ingest", other, "detections", night, "--create", *DEFINE, "--dry-run"))
+    assert "  candid: int64" in out
+    assert not other.exists()
+
+
+def test_an_interrupted_ingest_goes_on_where_it_ended(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    rows = 2_300_000
+    file = tmp_path / "long.parquet"
+    table = pa.table({"n": np.arange(rows), "t": np.arange(rows).astype("datetime64[s]")})
+    pa.parquet.write_table(table, file, row_group_size=100_000)
+    ok(
+        chronotile(
+            "create",
+            path,
+            "d",
+            "--like",
+            file,
+            "--bunch",
+            "n:100000000",
+            "--time",
+            "t",
+            "--window",
+            "365d",
+            "--id",
+            "n",
+        )
+    )
+    command = [sys.executable, "-m", "chronotile", "ingest", str(path), "d", str(file)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finished = 0
+    while process.poll() is None and not finished:
+        time.sleep(0.05)
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        query = "select count(*) from catalog where key like 'batch/%' or key like 'batches/%'"
+        finished = connection.execute(query).fetchone()[0]
+        connection.close()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    with ct.open(path) as archive:
+        before = [batch for batch in archive["d"].batches() if batch.finished]
+    out = ok(chronotile("ingest", path, "d", file))
+    if before:
+        assert "rows were already stored" in out or "nothing to do" in out
+    assert ok(chronotile("count", path, "d")) == f"{rows}\n"
+    assert "nothing to do: 2,300,000 rows" in ok(chronotile("ingest", path, "d", file))
+    with ct.open(path) as archive:
+        assert [batch.rows for batch in archive["d"].batches()] == [1_000_000, 1_000_000, 300_000]
+
+
+# ---------------------------------------------------------------- reading
+
+
+def test_reads_filter_as_the_python_surface_does(chronotile: Run, stored: Path) -> None:
+    with ct.open(stored) as archive:
+        dataset = archive["detections"]
+        cases = [
+            (["--circle", "150,2,0.5"], {"region": ct.circle(150, 2, 0.5)}),
+            (["--box", "149.5,150.5,1.5,2.5"], {"region": ct.box(149.5, 150.5, 1.5, 2.5)}),
+            (["--polygon", "149,1,151,1,150,3"], {"region": ct.polygon([(149, 1), (151, 1), (150, 3)])}),
+            (["--ids", "1,2,3"], {"ids": [1, 2, 3]}),
+            (["--start", "2461060", "--end", "2461100.5"], {"start": 2461060.0, "end": 2461100.5}),
+            (["--start", "2026-02-01"], {"start": "2026-02-01"}),
+            (
+                ["--where", "mag<19", "--where", "band in g,r"],
+                {"where": [("mag", "<", 19), ("band", "in", ["g", "r"])]},
+            ),
+            (["--where", "band == 'g'"], {"where": [("band", "==", "g")]}),
+            (["--where", "mag between 18, 19"], {"where": [("mag", "between", (18, 19))]}),
+            (["--where", "band!=g"], {"where": [("band", "!=", "g")]}),
+        ]
+        wanted = [
+            dataset.read(columns=["candid"], **arguments).to_arrow()["candid"].to_pylist() for _, arguments in cases
+        ]
+    for (options, _), ids in zip(cases, wanted, strict=True):
+        assert 0 < len(ids) < 500
+        out = ok(chronotile("read", stored, "detections", "--columns", "candid", "--format", "csv", *options))
+        assert sorted(map(int, out.split()[1:])) == sorted(ids)
+        assert ok(chronotile("count", stored, "detections", *options)) == f"{len(ids)}\n"
+
+
+def test_a_table_is_for_people_and_limit_cuts(chronotile: Run, stored: Path) -> None:
+    out = ok(chronotile("read", stored, "detections", "--columns", "candid,band", "--limit", "3"))
+    assert "candid" in out
+    assert "int64" in out
+    lines = ok(chronotile("read", stored, "detections", "--limit", "7", "--format", "ndjson")).splitlines()
+    assert len(lines) == 7
+    assert (
+        ok(chronotile("read", stored, "detections", "--limit", "0", "--format", "csv", "--columns", "candid"))
+        == "candid\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--circle", "1,2"], "RA,DEC,RADIUS"),
+        (["--circle", "1,2,3", "--box", "1,2,3,4"], "Give one of"),
+        (["--circle", "1,2,300"], "300"),
+        (["--where", "mag"], "is no condition"),
+        (["--where", "nope<1"], "no column 'nope'"),
+        (["--columns", "nope"], "nope"),
+        (["--start", "yesterday"], "ISO 8601"),
+        (["--keys", "1"], "has no keys"),
+        (["--out", "x.unknown"], "is not known"),
+    ],
+    ids=str,
+)
+def test_a_wrong_read_is_a_usage_error(
+    chronotile: Run, stored: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    done = chronotile("read", stored, "detections", *options, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(stored: Path, chronotile: Run) -> None:
+    command = f"{sys.executable} -m chronotile read {stored} detections --format csv | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["candid,jd,ra,dec,mag,band", "0"]
+
+
+# ---------------------------------------------------------------- keeping in order
+
+
+def test_info_shows_text_and_json(chronotile: Run, stored: Path) -> None:
+    text = ok(chronotile("info", stored, "detections"))
+    assert text.startswith("detections: 500 rows in ")
+    assert "rows in a tile" in text
+    report = json.loads(ok(chronotile("info", stored, "detections", "--json")))
+    assert sum(part["rows"] for part in report["statistics"]["slices"]) == 500
+    assert json.loads(ok(chronotile("info", stored, "--json"))) == [report]
+
+
+def test_consolidate_and_retire_report_what_they_do(
+    chronotile: Run, sqlite: ct.Archive, survey: ct.Dataset, path: Path
+) -> None:
+    would = ok(chronotile("consolidate", path, "detections", "--dry-run"))
+    assert "would rewrite" in would
+    assert ok(chronotile("consolidate", path)) == would.replace("would rewrite", "rewrote")
+    assert ok(chronotile("consolidate", path)) == "detections: rewrote 0 tiles\n"
+    first = survey.info().slices[0]
+    limit = ["--before", str(first.end)]
+    assert f"would drop 1 slice with {first.rows} rows" in ok(
+        chronotile("retire", path, "detections", *limit, "--dry-run")
+    )
+    refused = chronotile("retire", path, "detections", *limit)
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    assert survey.count() == 500
+    assert f"dropped 1 slice with {first.rows} rows" in ok(chronotile("retire", path, "detections", *limit, "--yes"))
+    assert survey.count() == 500 - first.rows
+    assert "nothing is old enough" in ok(chronotile("retire", path, "detections", *limit, "--yes"))
+
+
+def test_verify_fails_with_damage_by_tile(chronotile: Run, path: Path) -> None:
+    with ct.open(path) as archive:
+        schema = {"tag": "int64", "t": "timestamp[us]", "x": "float64"}
+        dataset = archive.create("d", schema=schema, cell=ct.key("tag"), time="t")
+        dataset.write({"tag": [7] * 50, "t": list(range(50)), "x": [k / 7 for k in range(50)]}, batch="b")
+    assert "no damage" in ok(chronotile("verify", path))
+    connection = sqlite3.connect(path)
+    (table,) = [name for (name,) in connection.execute("select name from sqlite_master where name like 'chunks%'")]
+    connection.execute(f'update "{table}" set body = zeroblob(length(body)) where body is not null')
+    connection.commit()
+    connection.close()
+    done = chronotile("verify", path)
+    assert done.returncode == 5
+    assert "1 damaged" in done.stdout
+    assert "cell 7 window 0: chunk " in done.stdout
+    report = json.loads(chronotile("verify", path, "d", "--json").stdout)
+    assert report["d"]["damage"][0]["tile"] == {"cell": 7, "window": 0}
+    read = chronotile("read", path, "d")
+    assert read.returncode == 5
+    assert "is damaged" in read.stderr
+
+
+def test_a_held_archive_exits_with_repeat(chronotile: Run, stored: Path, night: Path, detections: pa.Table) -> None:
+    pa.parquet.write_table(detections.slice(0, 5), night)
+    holder = sqlite3.connect(stored, isolation_level=None)
+    holder.execute("begin immediate")
+    done = chronotile("ingest", stored, "detections", night, "--timeout", "0")
+    holder.execute("rollback")
+    holder.close()
+    assert done.returncode == 6
+    assert "held by other writers" in done.stderr
+
+
+def test_an_interrupt_ends_with_its_own_code(path: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "endless.csv"
+    os.mkfifo(fifo)
+    command = [
+        sys.executable,
+        "-m",
+        "chronotile",
+        "ingest",
+        str(path),
+        "d",
+        str(fifo),
+        "--create",
+        "--single",
+        "--time",
+        "t",
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    # Opening the pipe lets the command go on from where the operating system held it.
+    with fifo.open("w"):
+        pass
+    _, error = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in error
+
+
+# ---------------------------------------------------------------- real data
+
+
+def test_real_detections_come_back_bit_for_bit(chronotile: Run, data: Path, path: Path, tmp_path: Path) -> None:
+    source = data / "ztf_detections.parquet"
+    ok(chronotile("ingest", path, "detections", source, "--create", *DEFINE))
+    assert "nothing to do: 582 rows" in ok(chronotile("ingest", path, "detections", source))
+    out = tmp_path / "out.parquet"
+    ok(chronotile("read", path, "detections", "--out", out))
+    stored, given = (pa.parquet.read_table(file).sort_by("candid") for file in (out, source))
+    assert stored.column_names == given.column_names
+    for name in given.column_names:
+        assert stored[name].cast(given[name].type).combine_chunks().equals(given[name].combine_chunks()), name
+
+
+def test_real_sensors_and_logs_are_taken(chronotile: Run, data: Path, path: Path) -> None:
+    sensors = sorted((data / "sensors").glob("*.csv"))
+    options = ["--tag-column", "sensor", "--create", "--hash", "sensor", "--time", "timestamp", "--window", "1d"]
+    ok(chronotile("ingest", path, "sensors", *sensors, *options))
+    lines = sum(len(file.read_text().splitlines()) - 1 for file in sensors)
+    assert ok(chronotile("count", path, "sensors")) == f"{lines}\n"
+    patterns = {
+        "HDFS": ["%y%m%d %H%M%S"],
+        "Apache": ["[%a %b %d %H:%M:%S %Y]"],
+        "SSH": ["%b %d %H:%M:%S", "--line-year", "2015"],
+    }
+    logs = sorted((data / "logs").glob("*.log"))
+    assert logs
+    for log in logs:
+        pattern = next(pattern for word, pattern in patterns.items() if word in log.name)
+        define = ["--create", "--hash", "stream", "--time", "time", "--id", "stream,line_number"]
+        ok(
+            chronotile(
+                "ingest",
+                path,
+                "logs",
+                log,
+                "--format",
+                "lines",
+                "--tag-column",
+                "stream",
+                "--line-time",
+                *pattern,
+                *define,
+            )
+        )
+        count = len(log.read_bytes().splitlines())
+        assert ok(chronotile("count", path, "logs", "--keys", log.stem)) == f"{count}\n"
