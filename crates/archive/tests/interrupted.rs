@@ -187,7 +187,7 @@ async fn work_cut_off_between_the_steps_of_a_commit_and_repeated_happens_once() 
 async fn a_write_of_many_steps_cut_off_and_repeated_happens_once() {
     for work in [Work::LargeWrite, Work::LargeReplace] {
         let calls = cut_off_everywhere(work, false).await;
-        assert!(calls >= 8, "{work:?} made only {calls} calls");
+        assert!(calls >= 5, "{work:?} made only {calls} calls, so it had not many steps");
     }
 }
 
