@@ -146,6 +146,18 @@ def test_retention_can_be_changed(memory: ct.Archive) -> None:
     assert memory["d"].retention is None
 
 
+def test_the_name_sky_is_the_cell_rule_and_the_module(memory: ct.Archive) -> None:
+    import chronotile.sky as by_import
+    from chronotile import sky as by_name
+    from chronotile.sky import __all__ as names
+    from chronotile.sky import pixel_index
+
+    assert by_import is by_name is ct.sky
+    assert all(hasattr(ct.sky, name) for name in names)
+    assert ct.sky.pixel_index("mq3c", 10, 150.0, 2.0) == pixel_index("mq3c", 10, 150.0, 2.0)
+    assert ct.sky("ra", "dec") == ct.SkyCell("ra", "dec", "mq3c", 10)
+
+
 # ---------------------------------------------------------------- writing
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from chronotile import sky as sky_module
 from chronotile.errors import InvalidInputError
 
 __all__ = [
@@ -72,26 +73,51 @@ _NAMES: dict[type[Any], str] = {
 }
 
 
-def sky(ra: str, dec: str, *, scheme: str = "mq3c", level: int = 10) -> SkyCell:
-    """File records by sky pixel.
+class _Sky:
+    """Sky cells, when called; and the functions of :mod:`chronotile.sky` as attributes: ``ct.sky.pixel_index``, ...
 
-    Parameters
-    ----------
-    ra, dec : str
-        Columns with right ascension and declination, degrees, float64 or float32.
-    scheme : {"mq3c", "q3c", "htm", "healpix"}
-        The pixelization. ``mq3c``, ``q3c`` and ``htm`` number pixels as lsst-sphgeom does, ``healpix`` in nested order.
-    level : int
-        Subdivision level: each level quarters the pixels. MQ3C level 10 has pixels of about 0.006 square degrees (5
-        arcminutes a side); a read of a region opens every pixel it touches, so choose pixels somewhat smaller than the
-        usual region.
-
-    Raises
-    ------
-    InvalidInputError
-        When the dataset is created: unknown scheme, level out of range, columns of another type.
+    The module and the cell rule share the one name that fits both, so the name stands for an object that is both.
     """
-    return SkyCell(ra, dec, scheme, level)
+
+    Region = sky_module.Region
+    box = staticmethod(sky_module.box)
+    circle = staticmethod(sky_module.circle)
+    polygon = staticmethod(sky_module.polygon)
+    pixel_area = staticmethod(sky_module.pixel_area)
+    pixel_center = staticmethod(sky_module.pixel_center)
+    pixel_index = staticmethod(sky_module.pixel_index)
+    pixel_range = staticmethod(sky_module.pixel_range)
+    pixel_vertices = staticmethod(sky_module.pixel_vertices)
+    region_contains = staticmethod(sky_module.region_contains)
+    region_cover = staticmethod(sky_module.region_cover)
+
+    def __repr__(self) -> str:
+        return "<chronotile.sky: cell rule and functions>"
+
+    def __call__(self, ra: str, dec: str, *, scheme: str = "mq3c", level: int = 10) -> SkyCell:
+        """File records by sky pixel.
+
+        Parameters
+        ----------
+        ra, dec : str
+            Columns with right ascension and declination, degrees, float64 or float32.
+        scheme : {"mq3c", "q3c", "htm", "healpix"}
+            The pixelization. ``mq3c``, ``q3c`` and ``htm`` number pixels as lsst-sphgeom does, ``healpix`` in nested
+            order.
+        level : int
+            Subdivision level: each level quarters the pixels. MQ3C level 10 has pixels of about 0.006 square degrees (5
+            arcminutes a side); a read of a region opens every pixel it touches, so choose pixels somewhat smaller than
+            the usual region.
+
+        Raises
+        ------
+        InvalidInputError
+            When the dataset is created: unknown scheme, level out of range, columns of another type.
+        """
+        return SkyCell(ra, dec, scheme, level)
+
+
+sky = _Sky()
 
 
 def key(column: str) -> KeyCell:
