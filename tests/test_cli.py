@@ -263,6 +263,16 @@ def test_a_tag_column_holds_the_files_name(chronotile: Run, path: Path, tmp_path
     assert ok(chronotile("count", path, "d", "--keys", "other")) == "2\n"
 
 
+def test_a_new_dataset_takes_fractions_of_later_files(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    whole, fraction = tmp_path / "whole.csv", tmp_path / "fraction.csv"
+    whole.write_text("t,n,x\n2026-01-31T00:00:00,1,7\n")
+    fraction.write_text("t,n,x\n2026-02-01T00:00:00,2,0.5\n")
+    ok(chronotile("ingest", path, "d", whole, fraction, "--create", "--single", "--time", "t"))
+    with ct.open(path) as archive:
+        assert archive["d"].column_types == {"t": "timestamp[us]", "n": "int64", "x": "float64"}
+        assert sorted(archive["d"].read().to_arrow()["x"].to_pylist()) == [0.5, 7.0]
+
+
 def test_lines_of_logs_get_their_time(chronotile: Run, path: Path, tmp_path: Path) -> None:
     log = tmp_path / "sshd.log"
     log.write_text("Dec 10 06:55:46 host sshd: one\n  and more of it\nDec 10 06:55:48 host sshd: zwö\n")

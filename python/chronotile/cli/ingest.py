@@ -25,6 +25,9 @@ from chronotile.errors import DatasetNotFoundError
 BLOCK_ROWS = 1_000_000
 """Rows of a file that become one batch. Part of the batches' names: it must stay the same for ever."""
 
+SAMPLED_FILES = 1_000
+"""Files that are looked at for the column types of a new dataset."""
+
 _FORMATS = ["csv", "tsv", "ndjson", "parquet", "arrow", "lines"]
 _SAME_AS_STORED = ("large_", "utf8_view", "binary_view", "dictionary", "list", "struct")
 _COMPRESSED = (".gz", ".zst")
@@ -200,14 +203,31 @@ def _open_as_stored(dataset: Dataset, source: Source, reading: Reading, *, skip_
 
 
 def _dataset(
-    archive: Archive, target: Target, definition: Definition, create: bool, source: Source, reading: Reading
+    archive: Archive, target: Target, definition: Definition, create: bool, sources: list[Source], reading: Reading
 ) -> Dataset:
     try:
         return archive.dataset(target.dataset)
     except DatasetNotFoundError:
         if not create:
             raise
-    return definition.create(archive, target.dataset, reading.open(source, {}).schema(), exist_ok=True)
+    return definition.create(archive, target.dataset, _common_schema(sources, reading), exist_ok=True)
+
+
+def _common_schema(sources: list[Source], reading: Reading) -> _native.Schema:
+    """The columns of the first file, as float64 where it has whole numbers and another one fractions."""
+    first = reading.open(sources[0], {}).schema()
+    whole = {name for name, kind, _ in first.columns() if kind == "int64" and name not in reading.types}
+    fractions: set[str] = set()
+    for source in sources[1:SAMPLED_FILES]:
+        if whole <= fractions or reading.format == "lines":
+            break
+        found = reading.open(source, {}).schema().columns()
+        fractions |= {name for name, kind, _ in found if kind == "float64" and name in whole}
+    if not fractions:
+        return first
+    return _native.Schema.of_types(
+        [(name, "float64" if name in fractions else kind) for name, kind, _ in first.columns()]
+    )
 
 
 def _tag(text: str | None) -> tuple[str, str | None] | None:
@@ -295,7 +315,7 @@ def ingest(
             _dry_runs(target, sources, reading, create)
             return
         with target.open(create=create, timeout_s=timeout_s) as archive:
-            dataset = _dataset(archive, target, definition, create, sources[0], reading)
+            dataset = _dataset(archive, target, definition, create, sources, reading)
             _ingest_all(dataset, sources, reading, replace=replace)
 
 
