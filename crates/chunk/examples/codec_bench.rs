@@ -138,12 +138,12 @@ fn parts(batch: &RecordBatch) -> Rows<'_> {
     Rows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None }
 }
 
-/// Seconds per item: the median over repetitions of at least 30 ms in all.
+/// Seconds per item: the median of at least five repetitions.
 fn time(items: usize, mut run: impl FnMut()) -> f64 {
     run();
     let mut samples = Vec::new();
     let begun = Instant::now();
-    while samples.len() < 7 || begun.elapsed().as_secs_f64() < 0.3 {
+    while samples.len() < 5 || begun.elapsed().as_secs_f64() < 0.3 {
         let start = Instant::now();
         run();
         samples.push(start.elapsed().as_secs_f64() / items as f64);
@@ -371,7 +371,7 @@ fn main() {
         } else {
             chunk_line("chunk", None, &layout, &batches).print(json);
             // Files take long enough that fewer of them give the same figures.
-            let fewer = &batches[..batches.len().min(100)];
+            let fewer = &batches[..batches.len().min(10)];
             ipc_line(fewer).print(json);
             parquet_line(fewer).print(json);
         }
