@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
 use crate::query::{Identity, Query};
-use crate::read::{ReadStream, on_pool};
+use crate::read::{ReadStream, fetch_tiles, on_pool};
 use crate::request::{Place, ReadRequest};
 use crate::time_axis::{Times, place_rows, times};
 
@@ -227,7 +227,7 @@ async fn search_slice(
         if fetch.is_empty() {
             break;
         }
-        let chunks = store.fetch(name, fetch).await?;
+        let chunks = fetch_tiles(store.as_ref(), query, &fetch).await?;
         for (cell, batch) in rows_by_cell(query, chunks).await? {
             newest.note(&batch, found.entry(cell).or_default())?;
             newest.push(batch)?;

@@ -51,8 +51,8 @@ pub(crate) struct Query {
     ids: Option<Wanted>,
     ids_columns: Vec<usize>,
     tests: Vec<Test>,
-    /// Batches to leave out.
-    unfinished: HashSet<BatchId>,
+    /// The only batches whose rows count; `None` for all.
+    only: Option<HashSet<BatchId>>,
 }
 
 impl Query {
@@ -67,7 +67,7 @@ impl Query {
         let output = output(&frame, request.columns.as_deref())?;
         let fields: Vec<_> = output.iter().map(|column| frame.spec.schema.fields()[*column].clone()).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, frame.spec.schema.metadata().clone()));
-        let unfinished = if request.finished_only { unfinished(store, &frame).await? } else { HashSet::new() };
+        let only = if request.finished_only { Some(whole_batches(store, &frame).await?) } else { None };
         let identity = match (frame.ids.is_empty(), frame.keeps_latest()) {
             (true, _) => Identity::Ordinal,
             (false, true) => Identity::Versions,
@@ -95,7 +95,7 @@ impl Query {
             ids,
             ids_columns,
             tests: request.predicates.iter().map(|p| Test::new(&frame, p)).collect::<Result<_>>()?,
-            unfinished,
+            only,
             frame,
         })
     }
@@ -109,18 +109,21 @@ impl Query {
     pub(crate) fn touches(&self, head: &Head) -> bool {
         self.bounds.touches(head.zone.time_min, head.zone.time_max)
             && self.ids.as_ref().is_none_or(|ids| ids.touches(head.zone.id_min, head.zone.id_max))
-            && (self.unfinished.is_empty() || head.origins.iter().any(|o| !self.unfinished.contains(&o.batch)))
+            && head.origins.iter().any(|origin| !self.leaves_out(&origin.batch))
+    }
+
+    fn leaves_out(&self, batch: &BatchId) -> bool {
+        self.only.as_ref().is_some_and(|only| !only.contains(batch))
     }
 
     /// Whether some rows of a chunk of this head belong to batches that are left out.
     pub(crate) fn leaves_out_rows_of(&self, head: &Head) -> bool {
-        !self.unfinished.is_empty() && head.origins.iter().any(|origin| self.unfinished.contains(&origin.batch))
+        head.origins.iter().any(|origin| self.leaves_out(&origin.batch))
     }
 
     /// Clears `keep` for rows of the chunk whose batches are left out.
     pub(crate) fn clear_unfinished(&self, part: &Part, body: &Body, keep: &mut [bool]) -> Result<()> {
-        let left_out: Vec<bool> =
-            part.head.origins.iter().map(|origin| self.unfinished.contains(&origin.batch)).collect();
+        let left_out: Vec<bool> = part.head.origins.iter().map(|origin| self.leaves_out(&origin.batch)).collect();
         let origins = body.row_origins().map_err(|damage| self.frame.damaged(&part.chunk.key, damage))?;
         for (row, keep) in keep.iter_mut().enumerate() {
             *keep &= !left_out[origins.as_ref().map_or(0, |origins| origins[row] as usize)];
@@ -198,7 +201,12 @@ fn output(frame: &Frame, columns: Option<&[String]>) -> Result<Vec<usize>> {
     }
 }
 
-async fn unfinished(store: &dyn Store, frame: &Frame) -> Result<HashSet<BatchId>> {
-    let begun = catalog::unfinished(store, &frame.spec.name).await?;
-    Ok(begun.into_iter().map(|(batch, _)| batch).collect())
+/// The batches that ended before the read and are not being written anew. A batch that begins while chunks are scanned may be
+/// seen in part, so it is not enough to know which had begun and not ended before.
+async fn whole_batches(store: &dyn Store, frame: &Frame) -> Result<HashSet<BatchId>> {
+    let mut whole = catalog::finished_ids(store, &frame.spec.name).await?;
+    for (batch, _) in catalog::unfinished(store, &frame.spec.name).await? {
+        whole.remove(&batch);
+    }
+    Ok(whole)
 }

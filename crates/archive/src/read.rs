@@ -6,9 +6,10 @@ use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use chronotile_store::{Chunk, ChunkKey, Store};
+use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
+use hashbrown::{HashMap, HashSet};
 
 use crate::assemble::{Part, assemble, is_clean, prepare, tile_ranges};
 use crate::dataset::Dataset;
@@ -100,7 +101,7 @@ impl Dataset {
                 }
             }
             if !unclear.is_empty() {
-                let chunks = store.fetch(&query.frame.spec.name, unclear).await?;
+                let chunks = fetch_tiles(store.as_ref(), &query, &unclear).await?;
                 let query = query.clone();
                 rows += on_pool(move || assemble(&query, &prepare(&query, chunks)?, None)).await?.num_rows() as u64;
             }
@@ -169,11 +170,37 @@ pub(crate) async fn groups(store: Arc<dyn Store>, query: Arc<Query>) -> Result<B
 /// Fetches the bodies of those chunks whose heads the query touches.
 async fn fetch(store: Arc<dyn Store>, query: &Query, heads: Vec<Chunk>) -> Result<Vec<Part>> {
     let keys: Vec<ChunkKey> = prepare(query, heads)?.iter().map(|part| part.chunk.key).collect();
+    prepare(query, fetch_tiles(store.as_ref(), query, &keys).await?)
+}
+
+/// The chunks of these keys, which a scan of heads has found. Where one of them is gone, its rows lie in other chunks of its
+/// tile by now: all that the tile holds comes instead, as one state of it.
+pub(crate) async fn fetch_tiles(store: &dyn Store, query: &Query, keys: &[ChunkKey]) -> Result<Vec<Chunk>> {
+    let name = &query.frame.spec.name;
     let mut chunks = Vec::with_capacity(keys.len());
     for keys in keys.chunks(FETCH_CHUNKS) {
-        chunks.extend(store.fetch(&query.frame.spec.name, keys.to_vec()).await?);
+        chunks.extend(store.fetch(name, keys.to_vec()).await?);
     }
-    prepare(query, chunks)
+    if chunks.len() == keys.len() {
+        return Ok(chunks);
+    }
+    let found: HashSet<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
+    let place = |key: &ChunkKey| (key.slice, key.tile);
+    let changed: HashSet<_> = keys.iter().filter(|key| !found.contains(*key)).map(place).collect();
+    chunks.retain(|chunk| !changed.contains(&place(&chunk.key)));
+    for (slice, tile) in changed {
+        let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
+        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies: true };
+        chunks.extend(store.scan(name, scan).await?.try_concat().await?);
+    }
+    // The chunks of a tile stay neighbours, tiles in the order of the keys.
+    let mut order = HashMap::new();
+    keys.iter().for_each(|key| {
+        let next = order.len();
+        order.entry(place(key)).or_insert(next);
+    });
+    chunks.sort_by_key(|chunk| (order.get(&place(&chunk.key)).copied(), chunk.key.id));
+    Ok(chunks)
 }
 
 /// Cuts a stream of chunks at tile borders into groups of about [`GROUP_BYTES`].
