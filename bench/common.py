@@ -1,0 +1,110 @@
+"""What the benchmarks share: what they ran on, samples and their spread, tables and bar charts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def hardware() -> str:
+    """Processor, memory and system in one line."""
+    model, memory = platform.machine(), ""
+    cpuinfo, meminfo = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+    if cpuinfo.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    if meminfo.exists():
+        kib = next(int(line.split()[1]) for line in meminfo.read_text().splitlines() if line.startswith("MemTotal"))
+        memory = f", {kib / (1 << 20):.0f} GiB"
+    return f"{model}, {os.cpu_count()} CPUs{memory}, {platform.platform()}"
+
+
+def load_average() -> float:
+    """Processes that wanted a CPU in the last minute: above the number of CPUs the figures suffer from other work."""
+    return os.getloadavg()[0]
+
+
+def versions(*packages: str) -> str:
+    """Python and the packages with their versions."""
+    parts = [f"Python {platform.python_version()}"]
+    parts += [f"{package} {importlib.metadata.version(package)}" for package in packages]
+    return ", ".join(parts)
+
+
+def commit() -> str:
+    """The commit that is measured, with a mark if files differ from it."""
+    root = Path(__file__).resolve().parent.parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
+
+
+def timed_ms(work: Callable[[], Any]) -> float:
+    """Milliseconds of wall time that `work` takes."""
+    began = time.perf_counter_ns()
+    work()
+    return (time.perf_counter_ns() - began) / 1e6
+
+
+def spread(samples: list[float]) -> str:
+    """Median and, in brackets, the least and the largest sample."""
+    if not samples:
+        return "-"
+    return f"{digits(statistics.median(samples))} ({digits(min(samples))}-{digits(max(samples))})"
+
+
+def digits(value: float) -> str:
+    """Three significant digits, no exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def bars(title: str, groups: dict[str, dict[str, float]], unit: str) -> str:
+    """Horizontal bars on a logarithmic scale as SVG: one group for each operation, one bar for each system."""
+    values = [value for group in groups.values() for value in group.values() if value > 0]
+    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+    colours = dict(zip(names, ["#1b6ca8", "#e08e0b", "#7a9e3f", "#a63d40", "#6b5b95", "#5f7470"], strict=False))
+    left, width, height = 330, 460, 18
+    low = min(values) / 2
+    parts, y = [f'<text x="10" y="24" font-size="16">{escape(title)}</text>'], 44
+    for group, bars_ in groups.items():
+        y += 16
+        parts.append(f'<text x="10" y="{y}" font-weight="bold">{escape(group)}</text>')
+        for name, value in bars_.items():
+            y += height
+            length = max(2.0, width * _log_share(value, low, max(values)))
+            parts.append(f'<text x="{left - 8}" y="{y}" text-anchor="end">{escape(name)}</text>')
+            parts.append(
+                f'<rect x="{left}" y="{y - 11}" width="{length:.1f}" height="13" fill="{colours.get(name, "#555")}"/>'
+            )
+            parts.append(f'<text x="{left + length + 6:.1f}" y="{y}">{digits(value)} {escape(unit)}</text>')
+        y += 8
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 120}" height="{y + 20}" '
+    style = 'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    return head + style + "".join(parts) + "</svg>\n"
+
+
+def _log_share(value: float, low: float, high: float) -> float:
+    return math.log(value / low) / math.log(high / low) if high > low else 1.0

@@ -1,0 +1,68 @@
+"""What each of several processes does to one archive at once; here so that a spawned process can import it."""
+
+from __future__ import annotations
+
+import random
+import time
+import traceback
+from collections import Counter
+from typing import Any
+
+import support_visits
+from support_visits import Visit
+
+import chronotile as ct
+
+SHARED_GROUP = 99
+"""Visits of this group are written by every process."""
+OWN_VISITS, SHARED_VISITS = 12, 8
+
+
+def work(path: str, number: int, start: Any, results: Any) -> None:
+    """Write own and shared visits, reading between writes; puts the number of reads, or what went wrong."""
+    try:
+        start.wait(60)
+        with ct.open(path, timeout_s=60) as archive:
+            results.put((number, _work(archive["visits"], number), None))
+    except BaseException:
+        results.put((number, 0, traceback.format_exc()))
+
+
+def _work(ds: ct.Dataset, number: int) -> int:
+    choose = random.Random(number)
+    visits = [Visit(number, index) for index in range(OWN_VISITS)]
+    visits += [Visit(SHARED_GROUP, index) for index in range(SHARED_VISITS)]
+    choose.shuffle(visits)
+    whole: set[int] = set()
+    for reads, visit in enumerate(visits, 1):
+        support_visits.write(ds, visit)
+        whole.add(visit.index)
+        whole |= look(ds, whole)
+        if number == 0 and reads % 5 == 0:
+            ds.consolidate()
+        time.sleep(choose.uniform(0, 0.01))
+    return len(visits)
+
+
+def look(ds: ct.Dataset, whole: set[int]) -> set[int]:
+    """Read everything of finished batches: only whole visits are seen, and all of those in `whole`, which were
+    acknowledged to this process or which it saw before. Returns all that were seen."""
+    table = ds.read(columns=["visit", "id"], finished_only=True).to_arrow()
+    ids = table["id"].to_pylist()
+    assert len(ids) == len(set(ids)), "a record came twice"
+    seen = Counter(table["visit"].to_pylist())
+    for index, rows in seen.items():
+        visit = Visit(*divmod(index, 10_000))
+        assert rows == visit.rows, f"visit {visit.key} has {rows} rows of {visit.rows}"
+    assert whole <= seen.keys(), f"visits {sorted(whole - seen.keys())} were there and are gone"
+    # Whole or in part, by other paths: heads of chunks first, then the bodies that they point to.
+    some = [Visit(*divmod(index, 10_000)) for index in sorted(whole)[-3:]]
+    ids = [record for visit in some for record in visit.ids]
+    found = ds.read(ids=ids, columns=["id"]).to_arrow()["id"].to_pylist()
+    assert sorted(found) == ids, f"{len(found)} of {len(ids)} records are found by id"
+    for visit in some:
+        got = ds.count(where=("id", "between", (visit.ids[0], visit.ids[-1])))
+        assert got == visit.rows, f"{got} of {visit.rows} records meet the condition"
+    # Without the request for finished batches there may be more, never less.
+    assert ds.count() >= sum(seen.values())
+    return set(seen)
