@@ -187,7 +187,7 @@ class Survey:
         Same seed, same survey.
     """
 
-    def __init__(self, nights: int, seed: int, visits_per_night: int = 16) -> None:
+    def __init__(self, nights: int, seed: int, visits_per_night: int = 12) -> None:
         self._rng = np.random.default_rng(seed)
         self.sky = Sky(self._rng)
         self.nights = nights

@@ -1,6 +1,6 @@
 """The page's style sheet: light by default, dark where the reader's system is.
 
-Categories are blue, vermilion and green of Okabe & Ito (2008), which colour-deficient vision keeps
+Categories are blue, vermilion, green and purple of Okabe & Ito (2008), which colour-deficient vision keeps
 apart; marks differ in shape too.
 """
 
@@ -9,10 +9,11 @@ __all__ = ["STYLE"]
 STYLE = """
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #ffffff; --ink: #17202a; --soft: #5b6673;
   --rule: #dfe3e8;
-  --grid: #e9ecf0; --empty: #eef0f3; --c0: #0072b2; --c1: #c4500a; --c2: #00805c; --foot: #d4380d;
+  --grid: #e9ecf0; --empty: #eef0f3; --c0: #0072b2; --c1: #c4500a; --c2: #00805c; --c3: #9c3f7d; --foot: #d4380d;
   --halo: #ffffff; }
 @media (prefers-color-scheme: dark) { :root { --page: #11151a; --card: #1a2027; --ink: #e8ecf0; --soft: #9aa6b2;
-  --rule: #303842; --grid: #283039; --empty: #222a32; --c0: #5ab4f0; --c1: #f0904a; --c2: #3ec79a; --foot: #ff7a4d;
+  --rule: #303842; --grid: #283039; --empty: #222a32; --c0: #5ab4f0; --c1: #f0904a; --c2: #3ec79a; --c3: #e08cc4;
+  --foot: #ff7a4d;
   --halo: #1a2027; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
@@ -43,9 +44,9 @@ svg { display: block; width: 100%; height: auto; overflow: visible; font-family:
   stroke: #ffffff; stroke-width: 2.5; }
 .onmap { font-size: 12.5px; font-weight: 600; fill: #ffffff; paint-order: stroke; stroke: #00204c;
   stroke-width: 3.5px; stroke-linejoin: round; }
-.f0 { fill: var(--c0); } .f1 { fill: var(--c1); } .f2 { fill: var(--c2); }
-.s0 { stroke: var(--c0); } .s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); }
-.s0, .s1, .s2 { fill: none; stroke-width: 1.4; } .trend { stroke-width: 2.6; stroke-linejoin: round;
+.f0 { fill: var(--c0); } .f1 { fill: var(--c1); } .f2 { fill: var(--c2); } .f3 { fill: var(--c3); }
+.s0 { stroke: var(--c0); } .s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); } .s3 { stroke: var(--c3); }
+.s0, .s1, .s2, .s3 { fill: none; stroke-width: 1.4; } .trend { stroke-width: 2.6; stroke-linejoin: round;
   stroke-linecap: round; }
 .dot { opacity: 0.22; } .bar { fill: var(--c0); }
 .scroll { overflow-x: auto; }
