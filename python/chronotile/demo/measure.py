@@ -386,7 +386,7 @@ def _report(outcome: Outcome) -> list[str]:
         table_text(header, rows, frozenset({0, *range(2, 10)})),
         "",
         "Times are medians for one detector-visit. A store is durable when it ends. A read, before each store, takes",
-        "all columns of the footprint's last twelve months; `all` reads what it holds in the end, `consolidated` again.",
+        "all columns of the last twelve months; `all` reads what the footprint holds in the end, `consolidated` again.",
         f"Consolidation made {chunks[0]:,} chunks into {chunks[1]:,} in {outcome.consolidate_s:.1f} s. "
         f"The archive file has {bytes_text(outcome.archive_bytes)}.",
         f"All {outcome.reads:,} footprint reads returned exactly what was stored. {outcome.seconds:.0f} s in all.",
