@@ -43,7 +43,7 @@ def html(outcome: Outcome) -> str:
         _section(
             "Store and read times, visit by visit",
             "Each dot is one detector of one visit, each line a running median. A store is durable when it ends. "
-            "A read takes all columns of the footprint's last twelve months, objects and sources, before each store; in "
+            "A read takes all columns of the footprint's last twelve months (both datasets) before each store; in "
             "the end, one footprint of each visit is read in whole, before and after consolidation.",
             _times(o),
         ),
