@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow_array::{ArrayRef, BooleanArray, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{
+    ArrayRef, BooleanArray, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
+};
 use arrow_schema::Schema;
 use chronotile_archive::{Archive, ConsolidateOptions, Dataset, OpenOptions, Place, ReadRequest, WriteOptions};
 use chronotile_types::{CellRule, DatasetName, DatasetSpec, MergeRule, TimeFormat, TimeScale, TimeSpec};
@@ -42,7 +44,8 @@ fn visit(random: &mut Random, visit: i64) -> RecordBatch {
         ("band".into(), Arc::new(StringArray::from(vec!["r"; n]))),
     ];
     for i in 0..14 {
-        columns.push((format!("d{i}"), Arc::new(Float64Array::from_iter_values((0..n).map(|_| random.next() * 360.0)))));
+        columns
+            .push((format!("d{i}"), Arc::new(Float64Array::from_iter_values((0..n).map(|_| random.next() * 360.0)))));
     }
     for i in 0..65 {
         let value = |random: &mut Random| (i % 7 != 0 || random.next() < 0.8).then(|| (random.next() * 1000.0) as f32);

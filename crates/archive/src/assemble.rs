@@ -144,6 +144,7 @@ impl<'a> Assembly<'a> {
     /// Decodes columns of the parts that `wanted` names.
     fn decode(&self, columns: &[usize], wanted: impl Fn(usize) -> bool) -> Result<RecordBatch> {
         let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
+        set.reserve(self.parts.iter().enumerate().filter(|(i, _)| wanted(*i)).map(|(_, p)| p.head.rows as usize).sum());
         for (index, (part, body)) in self.parts.iter().zip(&self.bodies).enumerate() {
             if wanted(index) {
                 let count = self.frame().columns_in(&part.chunk.key, &part.head)?;

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
+use bytes::Bytes;
 use chronotile_store::{Commit, Expect, Store, StoreError};
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 
@@ -21,6 +22,8 @@ pub struct Dataset {
 #[derive(Debug)]
 struct Shared {
     frame: RwLock<Frame>,
+    /// The definition as it lay in the catalog when `frame` was made from it.
+    stored: RwLock<Bytes>,
     /// Slices known to exist. One may have been retired since: the engine then says so.
     slices: RwLock<HashSet<SliceId>>,
 }
@@ -36,7 +39,8 @@ pub struct AddedColumn {
 
 impl Dataset {
     pub(crate) fn new(store: Arc<dyn Store>, spec: DatasetSpec) -> Result<Self> {
-        let shared = Shared { frame: RwLock::new(Frame::new(spec)?), slices: RwLock::default() };
+        let frame = RwLock::new(Frame::new(spec)?);
+        let shared = Shared { frame, stored: RwLock::default(), slices: RwLock::default() };
         Ok(Self { store, shared: Arc::new(shared) })
     }
 
@@ -57,22 +61,23 @@ impl Dataset {
         self.shared.frame.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_frame(&self, frame: Frame) {
+    fn set_frame(&self, frame: Frame, stored: Bytes) {
         *self.shared.frame.write().unwrap_or_else(PoisonError::into_inner) = frame;
+        *self.shared.stored.write().unwrap_or_else(PoisonError::into_inner) = stored;
     }
 
     /// Reads the definition again, for columns that another process added.
     pub async fn refresh(&self) -> Result<()> {
         let key = catalog::dataset_key(self.spec().name.as_str());
-        match catalog::get::<DatasetSpec>(self.store(), &key).await? {
-            Some((spec, _)) => {
-                self.set_frame(Frame::new(spec)?);
-                Ok(())
-            }
-            None => {
-                Err(ArchiveError::DatasetNotFound { name: self.spec().name.to_string(), known: "not this one".into() })
-            }
+        let Some(stored) = self.store.record(&key).await? else {
+            let name = self.spec().name.to_string();
+            return Err(ArchiveError::DatasetNotFound { name, known: "not this one".into() });
+        };
+        // Every read comes by here, and the definition seldom changes.
+        if *self.shared.stored.read().unwrap_or_else(PoisonError::into_inner) != stored {
+            self.set_frame(Frame::new(catalog::from_json(&key, &stored)?)?, stored);
         }
+        Ok(())
     }
 
     /// Adds columns at the end. Rows written earlier read as null there, or as the default given.
@@ -111,10 +116,11 @@ impl Dataset {
             };
             change(&mut spec)?;
             let frame = Frame::new(spec.clone())?;
-            let put = catalog::put(key.clone(), catalog::to_json(&key, &spec)?, Expect::Is(bytes));
+            let stored = catalog::to_json(&key, &spec)?;
+            let put = catalog::put(key.clone(), stored.clone(), Expect::Is(bytes));
             match self.store.commit(&name, Commit { before: vec![put], ..Commit::default() }).await {
                 Ok(()) => {
-                    self.set_frame(frame);
+                    self.set_frame(frame, stored);
                     return Ok(());
                 }
                 Err(StoreError::RecordConflict { .. }) => continue,

@@ -143,14 +143,38 @@ pub(crate) async fn on_pool<T: Send + 'static>(work: impl FnOnce() -> Result<T> 
     tokio::task::spawn_blocking(work).await.map_err(|_| ArchiveError::Cancelled)?
 }
 
-/// The engine's chunks for the query.
+/// The engine's chunks for the query. Where they come with bodies from several slices, two scans run at once, each on one
+/// half of the slices; the chunks still come in the order of one scan.
 pub(crate) async fn scan(
     store: Arc<dyn Store>,
     query: &Query,
     bodies: bool,
 ) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-    let chunks = store.scan(&query.frame.spec.name, query.scan(bodies)).await?;
-    Ok(chunks.map_err(ArchiveError::from).boxed())
+    let name = &query.frame.spec.name;
+    let scan = query.scan(bodies);
+    if !bodies || scan.slices.len() < 2 {
+        return Ok(store.scan(name, scan).await?.map_err(ArchiveError::from).boxed());
+    }
+    let (early, late) = scan.slices.split_at(scan.slices.len() / 2);
+    let early = ahead(store.scan(name, Scan { slices: early.to_vec(), ..scan.clone() }).await?);
+    let late = ahead(store.scan(name, Scan { slices: late.to_vec(), ..scan.clone() }).await?);
+    Ok(early.chain(late).boxed())
+}
+
+/// Draws from a scan on a task of its own, a group ahead of its reader.
+fn ahead(
+    mut chunks: BoxStream<'static, chronotile_store::Result<Vec<Chunk>>>,
+) -> impl Stream<Item = Result<Vec<Chunk>>> + Send {
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move {
+        while let Some(group) = chunks.next().await {
+            // The reader may have lost interest.
+            if sender.send(group.map_err(ArchiveError::from)).await.is_err() {
+                break;
+            }
+        }
+    });
+    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|group| (group, receiver)) })
 }
 
 /// Groups of whole tiles, parsed and in order, of a good size to work on.

@@ -84,7 +84,8 @@ async fn faults_come_before_or_after_the_call_as_decided() {
     faulty.create_slice(&dataset(), SliceId(0)).await.unwrap();
     let before = faulty.commit(&dataset(), put(0..1)).await.unwrap_err();
     assert_eq!(before.outcome(), Outcome::Refused);
-    let count = async || inner.statistics(&dataset(), SliceId(0)).await.unwrap().iter().map(|tile| tile.chunks).sum::<u64>();
+    let count =
+        async || inner.statistics(&dataset(), SliceId(0)).await.unwrap().iter().map(|tile| tile.chunks).sum::<u64>();
     assert_eq!(count().await, 0_u64);
     let after = faulty.commit(&dataset(), put(0..5_000)).await.unwrap_err();
     assert_eq!(after.outcome(), Outcome::Unknown);

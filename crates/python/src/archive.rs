@@ -127,7 +127,8 @@ fn bad_time(error: TimeError) -> PyErr {
 }
 
 fn cell_rule(json: &str) -> PyResult<CellRule> {
-    serde_json::from_str(json).map_err(|error| invalid("invalid-definition", format!("the cell rule is not usable: {error}")))
+    serde_json::from_str(json)
+        .map_err(|error| invalid("invalid-definition", format!("the cell rule is not usable: {error}")))
 }
 
 fn merge_rule(merge: &str, version: Option<String>) -> PyResult<MergeRule> {
@@ -135,7 +136,8 @@ fn merge_rule(merge: &str, version: Option<String>) -> PyResult<MergeRule> {
         ("append", None) => Ok(MergeRule::Append),
         ("latest", version) => Ok(MergeRule::Latest { version }),
         ("append", Some(column)) => {
-            let message = format!("version column {column:?} has no meaning with merge \"append\": use merge=\"latest\"");
+            let message =
+                format!("version column {column:?} has no meaning with merge \"append\": use merge=\"latest\"");
             Err(invalid("invalid-definition", message))
         }
         (other, _) => {
@@ -240,12 +242,7 @@ impl Dataset {
         Ok(ReadResult::new(stream))
     }
 
-    fn latest(
-        &self,
-        py: Python<'_>,
-        request: PyRef<'_, Request>,
-        by: Option<Vec<String>>,
-    ) -> PyResult<ReadResult> {
+    fn latest(&self, py: Python<'_>, request: PyRef<'_, Request>, by: Option<Vec<String>>) -> PyResult<ReadResult> {
         let stream = wait(py, self.open()?.latest(request.inner.clone(), by))?;
         Ok(ReadResult::new(stream))
     }

@@ -48,8 +48,7 @@ impl Schema {
 
     /// (name, type as text, may be null) of each column.
     fn columns(&self) -> Vec<(String, String, bool)> {
-        let describe =
-            |f: &Arc<Field>| (f.name().clone(), chronotile_io::format_type(f.data_type()), f.is_nullable());
+        let describe = |f: &Arc<Field>| (f.name().clone(), chronotile_io::format_type(f.data_type()), f.is_nullable());
         self.inner.fields().iter().map(describe).collect()
     }
 

@@ -57,7 +57,10 @@ fn natural_column(values: &Bound<'_, PyList>, wanted: Option<&DataType>) -> PyRe
         return Ok(Arc::new(UInt64Array::from(extract::<u64>(values)?)));
     }
     let kind = first.get_type().name()?.to_string();
-    Err(invalid("invalid-rows", format!("values of type {kind} make no column: give numbers, text, bytes or an Arrow array")))
+    Err(invalid(
+        "invalid-rows",
+        format!("values of type {kind} make no column: give numbers, text, bytes or an Arrow array"),
+    ))
 }
 
 fn extract<'py, T: for<'a> FromPyObject<'a, 'py>>(values: &Bound<'py, PyList>) -> PyResult<Vec<Option<T>>> {
@@ -77,7 +80,8 @@ fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
     if array.data_type() == wanted {
         return Ok(array);
     }
-    let refuse = |why: String| invalid("invalid-rows", format!("{} values do not fit {wanted}: {why}", array.data_type()));
+    let refuse =
+        |why: String| invalid("invalid-rows", format!("{} values do not fit {wanted}: {why}", array.data_type()));
     let whole = wanted.is_integer() || wanted.is_temporal();
     if whole && array.data_type().is_floating() {
         return Err(refuse("they are no whole numbers".to_owned()));
@@ -105,7 +109,9 @@ pub fn column_of_buffer(
     nulls: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Array> {
     let nulls = match nulls {
-        Some(nulls) => Some(NullBuffer::new(BooleanBuffer::from_iter(copied::<u8>(py, nulls)?.iter().map(|b| *b == 0)))),
+        Some(nulls) => {
+            Some(NullBuffer::new(BooleanBuffer::from_iter(copied::<u8>(py, nulls)?.iter().map(|b| *b == 0))))
+        }
         None => None,
     };
     macro_rules! numbers {

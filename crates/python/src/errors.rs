@@ -178,9 +178,7 @@ pub fn io_error(error: IoError) -> PyErr {
         I::BrokenPipe => file("broken-pipe"),
         I::Read { .. } | I::Write { .. } => file("file-io"),
         I::Damaged { .. } => file("file-damaged"),
-        I::BadSetting { .. } | I::UnknownType { .. } => {
-            Fault::new("InvalidInputError", "invalid-setting", message)
-        }
+        I::BadSetting { .. } | I::UnknownType { .. } => Fault::new("InvalidInputError", "invalid-setting", message),
         _ => file("file-content"),
     }
     .raise()

@@ -88,9 +88,7 @@ impl LineReader {
         let stamp = options.time_format.map(|pattern| {
             fields.insert(0, Field::new("time", DataType::Timestamp(TimeUnit::Microsecond, None), false));
             match options.year {
-                Some(year) => {
-                    Stamp { pattern: format!("%Y {pattern}"), prefix: format!("{year} "), last_us: None }
-                }
+                Some(year) => Stamp { pattern: format!("%Y {pattern}"), prefix: format!("{year} "), last_us: None },
                 None => Stamp { pattern, prefix: String::new(), last_us: None },
             }
         });
@@ -154,8 +152,7 @@ impl LineReader {
         if lines.is_empty() {
             return Ok(None);
         }
-        let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(Int64Array::from(numbers)), Arc::new(StringArray::from(lines))];
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(numbers)), Arc::new(StringArray::from(lines))];
         if self.stamp.is_some() {
             columns.insert(0, Arc::new(TimestampMicrosecondArray::from(times)));
         }

@@ -62,21 +62,15 @@ impl Request {
     ) -> PyResult<Self> {
         let arrays = |given: Vec<PyRef<'_, Array>>| given.iter().map(|array| array.inner.clone()).collect::<Vec<_>>();
         let place = place(region, cells, keys.map(arrays))?;
-        let time = TimeRange {
-            start: start.map(Moment::instant).transpose()?,
-            end: end.map(Moment::instant).transpose()?,
-        };
+        let time =
+            TimeRange { start: start.map(Moment::instant).transpose()?, end: end.map(Moment::instant).transpose()? };
         let predicates = predicates.into_iter().map(predicate).collect::<PyResult<_>>()?;
         let ids = ids.map(arrays);
         Ok(Self { inner: ReadRequest { place, time, ids, columns, predicates, history, finished_only } })
     }
 }
 
-fn place(
-    region: Option<PyRef<'_, PyRegion>>,
-    cells: Option<Vec<i64>>,
-    keys: Option<Vec<ArrayRef>>,
-) -> PyResult<Place> {
+fn place(region: Option<PyRef<'_, PyRegion>>, cells: Option<Vec<i64>>, keys: Option<Vec<ArrayRef>>) -> PyResult<Place> {
     match (region, cells, keys) {
         (None, None, None) => Ok(Place::All),
         (Some(region), None, None) => Ok(Place::Region(region.inner.clone())),

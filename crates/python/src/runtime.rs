@@ -47,10 +47,7 @@ pub fn runtime() -> PyResult<&'static Runtime> {
 
 /// Waits for `future` with the interpreter lock released, so that other Python threads run. Raises what a signal handler
 /// raises (`KeyboardInterrupt`); the work is then cancelled at its next step, as if the process had ended there.
-pub fn wait<T: Send>(
-    py: Python<'_>,
-    future: impl Future<Output = Result<T, ArchiveError>> + Send,
-) -> PyResult<T> {
+pub fn wait<T: Send>(py: Python<'_>, future: impl Future<Output = Result<T, ArchiveError>> + Send) -> PyResult<T> {
     let runtime = runtime()?;
     py.detach(|| block_on(runtime, future)).and_then(|outcome| outcome.map_err(archive_error))
 }

@@ -1,5 +1,6 @@
 //! Sky pixels and regions: `chronotile.sky`.
 
+use crate::errors::invalid;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
 use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, UInt64Array};
@@ -12,7 +13,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt, PyTuple};
 use pyo3_arrow::PyArray;
 use pyo3_arrow::input::AnyArray;
-use crate::errors::invalid;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 

@@ -43,7 +43,10 @@ pub fn open_one(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader
     source.extract::<AnyRecordBatch>().and_then(AnyRecordBatch::into_reader).map_err(|error| {
         // What the object's own method raised is passed on; only this side's complaint about the schema is put in our words.
         if error.is_instance_of::<pyo3::exceptions::PyValueError>(source.py()) {
-            return invalid("invalid-rows", format!("the rows cannot be taken as a table: {}", error.value(source.py())));
+            return invalid(
+                "invalid-rows",
+                format!("the rows cannot be taken as a table: {}", error.value(source.py())),
+            );
         }
         error
     })
