@@ -191,7 +191,7 @@ impl RecordFile {
     }
 
     /// Opens a text file as records of one line each: columns `line_number` (int64, from 1), `line` (utf8) and, with
-    /// `time_format`, `time` (timestamp[us]).
+    /// `time_format`, `time` (`timestamp[us]`).
     #[staticmethod]
     #[pyo3(signature = (path, *, time_format=None, year=None, skip_rows=0, constants=vec![]))]
     fn open_lines(
