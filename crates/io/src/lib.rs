@@ -1,6 +1,6 @@
 //! Record files as streams of Arrow record batches, and back.
 //!
-//! [`open`] reads CSV, TSV, NDJSON, Parquet and Arrow IPC from files, standard input or any stream; [`writer`] writes them and
+//! [`open`] reads CSV, TSV, NDJSON, Parquet and Arrow IPC from files, standard input or any stream; [`writer()`] writes them and
 //! tables for people. Nothing is converted silently: a value that does not fit its column is an error that names the input, the
 //! line, the column and the value. Memory stays bounded for inputs of any size.
 

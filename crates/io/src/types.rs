@@ -20,7 +20,7 @@ const DEPTH_MAX: usize = 32;
 /// Accepted is what [`format_type`] prints, the spelling of pyarrow (`timestamp[us, tz=UTC]`, `date32[day]`, `string`, `double`,
 /// `halffloat`, `fixed_size_binary[16]`, `dictionary<values=string, indices=int32>`), the spelling of Arrow's own
 /// `Display` for simple types (`Int64`, `Utf8`) and a few everyday words (`int` = int64, `float` and `double` = float64,
-/// `str`, `string`, `text` = utf8, `boolean`, `date`, `bytes`, `datetime` = timestamp[us]). Names are case-insensitive;
+/// `str`, `string`, `text` = utf8, `boolean`, `date`, `bytes`, `datetime` = `timestamp[us]`). Names are case-insensitive;
 /// zone names are kept as written. pyarrow's `float` means 32 bits; here, as in Python, it means 64: write `float32`.
 ///
 /// # Errors
