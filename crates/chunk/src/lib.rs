@@ -4,7 +4,7 @@
 //! without their bodies. The Arrow schema lies outside the chunk: a tile receives four or five rows of a hundred columns
 //! at a time, and a self-describing file would cost ten times its payload. `docs/format.md` gives every byte.
 //!
-//! [`encode`] writes a chunk, [`Head::parse`] reads its head, [`Columns`] gathers projected columns of many chunks into
+//! [`encode()`] writes a chunk, [`Head::parse`] reads its head, [`Columns`] gathers projected columns of many chunks into
 //! one `RecordBatch`. Nothing here does I/O.
 //!
 //! # Limits
