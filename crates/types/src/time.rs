@@ -186,8 +186,7 @@ pub struct TimeRange {
 }
 
 impl TimeSpec {
-    /// Ticks per second of a column of `data_type`; `Err` where the type cannot be this axis.
-    /// date32 has one tick a day, which is returned as 0 with [`Self::tick_seconds`] 86,400.
+    /// `Err` where a column of `data_type` cannot be this axis.
     pub fn check_column(&self, data_type: &DataType) -> Result<(), TimeError> {
         let fits = match self.format {
             TimeFormat::Timestamp => matches!(data_type, DataType::Timestamp(_, _) | DataType::Date32),
