@@ -286,7 +286,7 @@ class Dataset:
         Parameters
         ----------
         by : iterable of str, optional
-            Columns whose distinct values each get one row. By default the cell rule's column for key, bunch and hash
+            Columns whose distinct values each get one row. By default the cell rule's column for key and hash
             cells, else the id columns.
         **place
             As for :meth:`read`: region, cells, keys, ids, start, end, columns, where, finished_only.
