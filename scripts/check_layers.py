@@ -3,6 +3,7 @@
     types -> chunk -> archive -> python
     types -> store -> engines -> archive
     sky   -> archive;   types -> io -> python
+    cql   -> cassandra (an engine);   cql -> tables -> python
 
 `python scripts/check_layers.py [WORKSPACE]` prints what is wrong, a line each, and fails if anything is.
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "chronotile-"
-ENGINES = frozenset({"memory", "sqlite"})
+ENGINES = frozenset({"memory", "sqlite", "cassandra"})
 
 # What each crate may depend on among ours. A new crate gets its line here.
 MAY_USE: dict[str, frozenset[str]] = {
@@ -28,10 +29,13 @@ MAY_USE: dict[str, frozenset[str]] = {
     "sky": frozenset(),
     "chunk": frozenset({"types"}),
     "store": frozenset({"types"}),
+    "cql": frozenset(),
+    "tables": frozenset({"cql"}),
     **{engine: frozenset({"types", "store"}) for engine in ENGINES},
+    "cassandra": frozenset({"types", "store", "cql"}),
     "io": frozenset({"types"}),
     "archive": frozenset({"types", "sky", "chunk", "store"}) | ENGINES,
-    "python": frozenset({"types", "sky", "chunk", "store", "archive", "io"}),
+    "python": frozenset({"types", "sky", "chunk", "store", "archive", "io", "cql", "tables"}),
 }
 
 # What tests may use besides: the Store's suite and wrappers are tried on the simplest engine.
@@ -52,6 +56,8 @@ MAY_NOT_USE: dict[str, re.Pattern[str]] = {
     **dict.fromkeys(ENGINES, _NO_SCHEMA),
     "archive": re.compile(r"rusqlite|scylla|pyo3.*"),
     "io": re.compile(r"rusqlite|scylla|pyo3.*"),
+    "cql": re.compile(r"arrow(-.*)?|parquet|pyo3.*"),
+    "tables": re.compile(r"rusqlite|pyo3.*"),
 }
 
 _ENGINE_NAME = re.compile(rf"\bchronotile_({'|'.join(sorted(ENGINES))})\b")

@@ -1,0 +1,308 @@
+use std::time::Duration;
+
+use scylla::errors::{
+    ConnectionError, ConnectionPoolError, ConnectionSetupRequestErrorKind, DbError, ExecutionError, MetadataError,
+    NewSessionError, PrepareError, RequestAttemptError, SchemaAgreementError,
+};
+use scylla::statement::Consistency;
+
+/// Result of an operation on a cluster.
+pub type Result<T> = std::result::Result<T, CqlError>;
+
+/// What a caller may conclude about a write that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Landed {
+    /// No replica has it.
+    No,
+    /// Some replicas may have it.
+    Maybe,
+}
+
+/// Why a cluster could not do what it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CqlError {
+    /// The URL does not say what it must.
+    #[error("{url}: {reason}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A certificate or key file cannot be used.
+    #[error("TLS: {reason}")]
+    TlsFiles {
+        /// The file and what is wrong with it.
+        reason: String,
+    },
+    /// No contact point answered.
+    #[error("no node answers at {}: {reason}; check the addresses, and that a node is up", contact_points.join(", "))]
+    Connect {
+        /// The nodes that were asked.
+        contact_points: Vec<String>,
+        /// What the last of them said.
+        reason: String,
+    },
+    /// User or password are wrong, or missing.
+    #[error("login refused for {}: {reason}", user.as_deref().unwrap_or("a client without user and password"))]
+    Login {
+        /// The user, where one was given.
+        user: Option<String>,
+        /// What the node says, and what to do.
+        reason: String,
+    },
+    /// The two sides do not trust each other's certificates.
+    #[error("the node's or the client's certificate was not accepted: {reason}")]
+    Certificate {
+        /// What the check said.
+        reason: String,
+    },
+    /// The role may not do this.
+    #[error("permission denied: {reason}")]
+    Denied {
+        /// What the node says: the role, the permission and the resource.
+        reason: String,
+    },
+    /// Too few replicas are alive for the consistency level. Nothing was tried.
+    #[error("consistency level {consistency} needs {required} replicas and {alive} are alive")]
+    Unavailable {
+        /// The level asked for.
+        consistency: Consistency,
+        /// Replicas it needs.
+        required: i32,
+        /// Replicas that the coordinator believes alive.
+        alive: i32,
+    },
+    /// Too few replicas answered in the servers' time.
+    #[error("{operation} timed out: consistency level {consistency} needs {required} replicas and {received} answered")]
+    TimedOut {
+        /// `read`, `write` or `conditional write`.
+        operation: &'static str,
+        /// The level asked for.
+        consistency: Consistency,
+        /// Replicas it needs.
+        required: i32,
+        /// Replicas that answered.
+        received: i32,
+    },
+    /// A replica failed while it did the work.
+    #[error("{operation} failed on {failed} replicas: {reason}")]
+    ReplicaFailed {
+        /// `read` or `write`.
+        operation: &'static str,
+        /// Replicas that failed.
+        failed: i32,
+        /// What the coordinator says.
+        reason: String,
+    },
+    /// The cluster has more work than it can do now.
+    #[error("the cluster is overloaded: {reason}")]
+    Overloaded {
+        /// What the node says.
+        reason: String,
+    },
+    /// The connection broke, or none was there, before the answer came.
+    #[error("the connection was lost: {reason}")]
+    Broken {
+        /// What happened to it.
+        reason: String,
+        /// Whether the request had been sent.
+        sent: bool,
+    },
+    /// No answer came in the client's time.
+    #[error("no answer within {} s{}", timeout.as_secs_f64(), last.as_ref().map(|e| format!("; last: {e}")).unwrap_or_default())]
+    GaveUp {
+        /// How long the client waited.
+        timeout: Duration,
+        /// What failed meanwhile.
+        last: Option<Box<CqlError>>,
+    },
+    /// The table is not there.
+    #[error("the table is missing: {reason}")]
+    NoTable {
+        /// What the node says.
+        reason: String,
+    },
+    /// The node takes no such statement or value.
+    #[error("the node refused: {reason}")]
+    Invalid {
+        /// What the node says.
+        reason: String,
+    },
+    /// An answer that makes no sense here.
+    #[error("unexpected answer: {reason}")]
+    Protocol {
+        /// What came.
+        reason: String,
+    },
+}
+
+impl CqlError {
+    /// Whether a write that failed so may have reached a replica.
+    pub fn landed(&self) -> Landed {
+        match self {
+            Self::TimedOut { .. } | Self::ReplicaFailed { .. } | Self::Overloaded { .. } | Self::Protocol { .. } => {
+                Landed::Maybe
+            }
+            Self::Broken { sent: true, .. } => Landed::Maybe,
+            Self::GaveUp { last, .. } => last.as_ref().map_or(Landed::Maybe, |last| last.landed()),
+            _ => Landed::No,
+        }
+    }
+
+    /// Whether the same request may succeed a little later.
+    pub fn passes(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable { .. }
+                | Self::TimedOut { .. }
+                | Self::ReplicaFailed { .. }
+                | Self::Overloaded { .. }
+                | Self::Broken { .. }
+                | Self::GaveUp { .. }
+        )
+    }
+
+    pub(crate) fn of_new_session(error: NewSessionError, contact_points: &[String], user: Option<&str>) -> Self {
+        let other = |reason: String| Self::Connect { contact_points: contact_points.to_vec(), reason };
+        match error {
+            NewSessionError::MetadataError(MetadataError::ConnectionPoolError(pool)) => {
+                of_pool(&pool, user).unwrap_or_else(|| other(pool.to_string()))
+            }
+            error => other(error.to_string()),
+        }
+    }
+}
+
+/// Causes that trying another node does not mend.
+fn of_pool(error: &ConnectionPoolError, user: Option<&str>) -> Option<CqlError> {
+    let ConnectionPoolError::Broken { last_connection_error } = error else { return None };
+    match last_connection_error {
+        ConnectionError::IoError(error) => {
+            let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+            Some(CqlError::Certificate { reason: tls.to_string() })
+        }
+        ConnectionError::ConnectionSetupRequestError(setup) => {
+            let login = |reason: String| Some(CqlError::Login { user: user.map(str::to_owned), reason });
+            match &setup.error {
+                ConnectionSetupRequestErrorKind::DbError(DbError::AuthenticationError, text) => login(text.clone()),
+                ConnectionSetupRequestErrorKind::MissingAuthentication => login(
+                    "the cluster asks for user and password: name the user in the URL (cassandra://USER@HOST) and \
+                           the password's file with password_file="
+                        .to_owned(),
+                ),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+impl From<RequestAttemptError> for CqlError {
+    fn from(error: RequestAttemptError) -> Self {
+        match error {
+            RequestAttemptError::DbError(error, text) => of_db(error, text),
+            RequestAttemptError::BrokenConnectionError(error) => Self::Broken { reason: error.to_string(), sent: true },
+            RequestAttemptError::UnableToAllocStreamId => {
+                Self::Overloaded { reason: "every slot of the connection is in use".to_owned() }
+            }
+            error @ (RequestAttemptError::SerializationError(_) | RequestAttemptError::CqlRequestSerialization(_)) => {
+                Self::Invalid { reason: error.to_string() }
+            }
+            error => Self::Protocol { reason: error.to_string() },
+        }
+    }
+}
+
+fn of_db(error: DbError, text: String) -> CqlError {
+    use scylla::errors::WriteType;
+    match error {
+        DbError::Unavailable { consistency, required, alive } => CqlError::Unavailable { consistency, required, alive },
+        DbError::ReadTimeout { consistency, received, required, .. } => {
+            CqlError::TimedOut { operation: "read", consistency, required, received }
+        }
+        DbError::WriteTimeout { consistency, received, required, write_type } => {
+            let operation = if write_type == WriteType::Cas { "conditional write" } else { "write" };
+            CqlError::TimedOut { operation, consistency, required, received }
+        }
+        DbError::ReadFailure { numfailures, .. } => {
+            CqlError::ReplicaFailed { operation: "read", failed: numfailures, reason: text }
+        }
+        DbError::WriteFailure { numfailures, .. } => {
+            CqlError::ReplicaFailed { operation: "write", failed: numfailures, reason: text }
+        }
+        // 0x1700: a conditional write whose fate the coordinator does not know (Cassandra 4.0 and later).
+        DbError::Other(0x1700) => CqlError::Broken { reason: text, sent: true },
+        DbError::Overloaded | DbError::RateLimitReached { .. } => CqlError::Overloaded { reason: text },
+        DbError::IsBootstrapping => CqlError::Broken { reason: text, sent: false },
+        DbError::TruncateError | DbError::ServerError => {
+            CqlError::ReplicaFailed { operation: "request", failed: 0, reason: text }
+        }
+        DbError::Unauthorized => CqlError::Denied { reason: text },
+        DbError::AuthenticationError => CqlError::Login { user: None, reason: text },
+        DbError::Invalid if missing_table(&text) => CqlError::NoTable { reason: text },
+        _ => CqlError::Invalid { reason: text },
+    }
+}
+
+/// Cassandra 4 and later say "table k.t does not exist", ScyllaDB and older ones "unconfigured table t".
+fn missing_table(text: &str) -> bool {
+    text.contains("unconfigured table") || text.contains("does not exist") && text.contains("table")
+}
+
+impl From<ConnectionPoolError> for CqlError {
+    fn from(error: ConnectionPoolError) -> Self {
+        of_pool(&error, None).unwrap_or_else(|| Self::Broken { reason: error.to_string(), sent: false })
+    }
+}
+
+impl From<PrepareError> for CqlError {
+    fn from(error: PrepareError) -> Self {
+        match error {
+            PrepareError::ConnectionPoolError(error) => error.into(),
+            // Preparing has no effect that could have landed.
+            PrepareError::AllAttemptsFailed { first_attempt } => match first_attempt.into() {
+                Self::Broken { reason, .. } => Self::Broken { reason, sent: false },
+                other => other,
+            },
+            error => Self::Protocol { reason: error.to_string() },
+        }
+    }
+}
+
+impl From<ExecutionError> for CqlError {
+    fn from(error: ExecutionError) -> Self {
+        match error {
+            ExecutionError::BadQuery(error) => Self::Invalid { reason: error.to_string() },
+            ExecutionError::EmptyPlan => Self::Broken {
+                reason: "no node of the wanted data centre is known or up (dc= and dc_failover= of the URL)".to_owned(),
+                sent: false,
+            },
+            ExecutionError::PrepareError(error) => error.into(),
+            ExecutionError::ConnectionPoolError(error) => error.into(),
+            ExecutionError::LastAttemptError(error) => error.into(),
+            ExecutionError::RequestTimeout(timeout) => Self::GaveUp { timeout, last: None },
+            ExecutionError::SchemaAgreementError(error) => error.into(),
+            error => Self::Protocol { reason: error.to_string() },
+        }
+    }
+}
+
+impl From<SchemaAgreementError> for CqlError {
+    fn from(error: SchemaAgreementError) -> Self {
+        match error {
+            SchemaAgreementError::Timeout(timeout) => Self::GaveUp {
+                timeout,
+                last: Some(Box::new(Self::Broken {
+                    reason: "the nodes do not agree on the schema".to_owned(),
+                    sent: true,
+                })),
+            },
+            SchemaAgreementError::ConnectionPoolError(error) => error.into(),
+            SchemaAgreementError::PrepareError(error) => error.into(),
+            SchemaAgreementError::RequestError(error) => error.into(),
+            error => Self::Broken { reason: error.to_string(), sent: true },
+        }
+    }
+}

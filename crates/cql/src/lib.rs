@@ -1,0 +1,14 @@
+//! Connections to Cassandra and ScyllaDB: what a URL may say, how a session is made from it, and what errors mean.
+
+mod error;
+mod retry;
+mod session;
+mod settings;
+mod tls;
+
+pub use error::{CqlError, Landed, Result};
+pub use session::{Call, Session};
+pub use settings::{Credentials, Replication, Settings, TableOptions, Tls};
+
+// The driver's own types appear in the signatures above.
+pub use scylla;

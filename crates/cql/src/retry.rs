@@ -1,0 +1,49 @@
+//! Which failures the driver answers by asking another node at once.
+
+use scylla::errors::{DbError, RequestAttemptError, WriteType};
+use scylla::policies::retry::{RequestInfo, RetryDecision, RetryPolicy, RetrySession};
+
+/// Other nodes asked at once; after that the caller's own waiting and repeating begins.
+const NEXT_MAX: u32 = 2;
+
+/// Asks another node where the failure may be this node's alone, and never twice what may not be done twice.
+#[derive(Debug)]
+pub(crate) struct NextNode;
+
+impl RetryPolicy for NextNode {
+    fn new_session(&self) -> Box<dyn RetrySession> {
+        Box::new(Asked { others: 0 })
+    }
+}
+
+struct Asked {
+    others: u32,
+}
+
+impl RetrySession for Asked {
+    fn decide_should_retry(&mut self, request: RequestInfo<'_>) -> RetryDecision {
+        if self.others == NEXT_MAX || !may_help(request.error, request.is_idempotent) {
+            return RetryDecision::DontRetry;
+        }
+        self.others += 1;
+        RetryDecision::RetryNextTarget(None)
+    }
+
+    fn reset(&mut self) {
+        self.others = 0;
+    }
+}
+
+fn may_help(error: &RequestAttemptError, repeatable: bool) -> bool {
+    match error {
+        RequestAttemptError::BrokenConnectionError(_) => repeatable,
+        RequestAttemptError::DbError(error, _) => match error {
+            // The node did not try.
+            DbError::Unavailable { .. } | DbError::IsBootstrapping => true,
+            DbError::WriteTimeout { write_type, .. } => repeatable && *write_type != WriteType::Cas,
+            DbError::ReadTimeout { .. } | DbError::ServerError | DbError::TruncateError => repeatable,
+            _ => false,
+        },
+        _ => false,
+    }
+}
