@@ -10,6 +10,7 @@ import click
 
 from chronotile import __version__
 from chronotile.cli import admin, define, ingest, query
+from chronotile.cli.lab import lab
 from chronotile.errors import (
     ArchiveNotFoundError,
     BatchConflictError,
@@ -26,6 +27,7 @@ from chronotile.errors import (
     ReadOnlyError,
     StorageFullError,
 )
+from chronotile.lab.errors import LabBusyError, LabExistsError, LabNotFoundError, LabTimeoutError
 
 FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGED, REPEAT, STORAGE, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 130
 
@@ -34,8 +36,8 @@ Exit codes:
     0  done
     1  failed for another reason
     2  wrong usage, arguments or rows
-    3  archive, dataset, batch or file not found, or not an archive
-    4  conflict: the dataset, batch or file exists with other content
+    3  archive, dataset, batch, file or cluster not found, or not an archive
+    4  conflict: the dataset, batch, file or cluster exists with other content
     5  damage found
     6  busy, or outcome unknown: repeat the command
     7  the disk is full or read-only
@@ -76,6 +78,7 @@ for _command in (
     admin.retire,
     admin.verify,
     admin.demo,
+    lab,
 ):
     cli.add_command(_command)
 
@@ -87,11 +90,13 @@ def exit_code(error: ChronotileError) -> int:
             return USAGE
         case DatasetNotFoundError() | BatchNotFoundError() | ArchiveNotFoundError() | NotAnArchiveError():
             return NOT_FOUND
-        case DatasetExistsError() | BatchConflictError():
+        case LabNotFoundError():
+            return NOT_FOUND
+        case DatasetExistsError() | BatchConflictError() | LabExistsError():
             return CONFLICT
         case DamagedError():
             return DAMAGED
-        case BusyError() | OutcomeUnknownError():
+        case BusyError() | OutcomeUnknownError() | LabBusyError() | LabTimeoutError():
             return REPEAT
         case StorageFullError() | ReadOnlyError():
             return STORAGE

@@ -1,0 +1,218 @@
+"""Starting nodes, waiting until they serve, and telling why one does not."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import re
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from chronotile.lab import config, layout, network, processes, software, state, tls, tools, versions, wire
+from chronotile.lab.errors import LabError, LabTimeoutError, NodeFailedError
+from chronotile.lab.state import ClusterState, NodeState
+
+Echo = Callable[[str], object]
+"""Called with each line of progress."""
+
+POLL_S = 0.15
+HANDSHAKE_S = 5.0
+LOG_BYTES_READ = 256 * 1024
+LOG_LINES_SHOWN = 12
+
+_LOG_LINE = re.compile(r"^(TRACE|DEBUG|INFO|WARN|ERROR)\s")
+_STACK_LINE = re.compile(r"^\s+(at |\.\.\. \d+ )")
+
+
+def folder_of(cluster: ClusterState, node: NodeState) -> Path:
+    """The node's folder."""
+    return state.folder(cluster.name) / node.name
+
+
+def client_context(cluster: ClusterState) -> ssl.SSLContext | None:
+    """How to reach the cluster's nodes over TLS; None where they speak plainly."""
+    if cluster.tls == "none":
+        return None
+    return tls.client_files(state.folder(cluster.name) / "tls", mutual=cluster.tls == "mutual").context()
+
+
+def launch(cluster: ClusterState, node: NodeState) -> None:
+    """Write the node's files and start its process, which `node` then holds. Does not wait."""
+    release = versions.release(node.version)
+    server = software.server(release)
+    java = software.java(release.java)
+    plan = _plan(cluster, node)
+    net = network.existing(cluster.network, cluster.prefix)
+    net.raise_node(node.index, node.address)
+    if node.cut:
+        net.cut(node.index)
+    config.write_files(plan, server)
+    # What an earlier run said is not this one's error.
+    output = plan.folder / "logs" / "output.log"
+    output.unlink(missing_ok=True)
+    log = plan.folder / "logs" / "system.log"
+    if log.exists():
+        log.replace(plan.folder / "logs" / "system.log.before")
+    command = [*net.command_prefix(node.index), *config.java_command(plan, server, java, release.java)]
+    node.process = processes.start(command, output, _environment())
+
+
+def _plan(cluster: ClusterState, node: NodeState) -> config.NodePlan:
+    folder = folder_of(cluster, node)
+    others = [other.address for other in cluster.nodes if other is not node and other.process is not None]
+    fresh = node.tokens is not None
+    # Only a node among its own seeds may start alone; and one that is among them never fetches the data it should have.
+    own = [node.address] if node.joined or fresh else []
+    first_of_centres = {other.dc: other.address for other in reversed(cluster.nodes) if fresh or other.joined}
+    seeds = own + [address for address in first_of_centres.values() if address not in own]
+    if node.joined:
+        seeds += [address for address in others if address not in seeds]
+    elif not fresh:
+        seeds = [address for address in others if address != node.replaces][:3]
+    encryption = None
+    if cluster.tls != "none":
+        authority = state.folder(cluster.name) / "tls"
+        mutual = cluster.tls == "mutual"
+        encryption = tls.node_options(authority, folder, node.name, node.address, mutual=mutual)
+    return config.NodePlan(
+        cluster=cluster.name,
+        folder=folder,
+        address=node.address,
+        seeds=seeds,
+        place=layout.Place(node.dc, node.rack),
+        jmx_port=node.jmx_port,
+        heap_mb=node.heap_mb,
+        tokens=node.tokens,
+        replaces=None if node.joined else node.replaces,
+        authentication=cluster.auth,
+        encryption=encryption,
+        settings=cluster.settings,
+        java_options=cluster.java_options,
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Our own, without what would change the node's Java."""
+    dropped = {"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH", "CASSANDRA_CONF"}
+    return {name: value for name, value in os.environ.items() if name not in dropped}
+
+
+def await_serving(cluster: ClusterState, nodes: Sequence[NodeState], timeout_s: float, echo: Echo) -> None:
+    """Wait until each of `nodes` takes clients and sees all running nodes of the cluster as up and normal.
+
+    Raises
+    ------
+    NodeFailedError
+        As soon as one of them ends.
+    LabTimeoutError
+        When `timeout_s` has passed; the message says what is missing.
+    """
+    began = time.monotonic()
+    deadline = began + timeout_s
+    context = client_context(cluster)
+    waiting = list(nodes)
+    while waiting:
+        for node in list(waiting):
+            _check_alive(cluster, nodes)
+            if wire.answers(node.address, config.NATIVE_PORT, context, HANDSHAKE_S):
+                waiting.remove(node)
+                echo(f"{node.name} serves at {node.address} after {time.monotonic() - began:.0f} s")
+        if waiting and time.monotonic() > deadline:
+            late = ", ".join(node.name for node in waiting)
+            raise LabTimeoutError(_late(cluster, waiting[0], f"{late} took no clients within {timeout_s:.0f} s"))
+        if waiting:
+            time.sleep(POLL_S)
+    _await_ring(cluster, nodes, deadline, timeout_s)
+
+
+def _await_ring(cluster: ClusterState, nodes: Sequence[NodeState], deadline: float, timeout_s: float) -> None:
+    expected = {
+        other.address
+        for other in cluster.nodes
+        if other.process is not None and not other.cut and other.process.alive() and not other.process.stopped()
+    }
+    missing: dict[str, set[str]] = {}
+    waiting = [node for node in nodes if not node.cut]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
+        while waiting:
+            _check_alive(cluster, nodes)
+            views = pool.map(lambda node: (node, _normal(cluster, node)), waiting)
+            missing = {node.name: expected - normal for node, normal in views if expected - normal}
+            waiting = [node for node in waiting if node.name in missing]
+            if waiting and time.monotonic() > deadline:
+                texts = [f"{name} does not see {', '.join(sorted(lost))} up" for name, lost in missing.items()]
+                what = f"{'; '.join(texts)} after {timeout_s:.0f} s"
+                raise LabTimeoutError(_late(cluster, waiting[0], what))
+
+
+def _normal(cluster: ClusterState, node: NodeState) -> set[str]:
+    """Addresses that the node sees as up and normal; none while it cannot be asked."""
+    try:
+        seen = tools.seen_by(cluster, node)
+    except LabError:
+        return set()
+    for one in seen:
+        if one.address == node.address:
+            node.host_id = one.host_id
+    return {one.address for one in seen if one.up and one.state == "N"}
+
+
+def _check_alive(cluster: ClusterState, nodes: Sequence[NodeState]) -> None:
+    for node in nodes:
+        if node.process is not None and not node.process.alive():
+            raise failed(cluster, node, "ended while starting")
+
+
+def failed(cluster: ClusterState, node: NodeState, what: str) -> NodeFailedError:
+    """The error for a node that ended, with the last errors it wrote."""
+    log = last_errors(folder_of(cluster, node))
+    shown = "".join(f"\n  {line}" for line in log) or " without a word"
+    where = folder_of(cluster, node) / "logs"
+    return NodeFailedError(
+        f"{node.name} of cluster {cluster.name} {what}:{shown}\n  (its logs: {where})",
+        node=node.name,
+        log="\n".join(log),
+    )
+
+
+def _late(cluster: ClusterState, node: NodeState, what: str) -> str:
+    folder = folder_of(cluster, node)
+    log = last_errors(folder) or _tail(folder / "logs" / "system.log")[-3:]
+    shown = "".join(f"\n  {line}" for line in log)
+    return f"{what}. The last lines of {node.name}:{shown}\n  (its logs: {folder / 'logs'})"
+
+
+def last_errors(folder: Path) -> list[str]:
+    """The last errors a node wrote, to its log or, before it had one, to its output; frames of its code left out."""
+    logged = _last_error_block(_tail(folder / "logs" / "system.log"))
+    printed = _tail(folder / "logs" / "output.log")
+    if not logged or any(line.startswith("Exception") for line in printed):
+        words = [line for line in printed if not _STACK_LINE.match(line) and not line.startswith("WARNING")]
+        logged += [line for line in words[-LOG_LINES_SHOWN:] if line not in logged]
+    return logged[:LOG_LINES_SHOWN]
+
+
+def _last_error_block(lines: Sequence[str]) -> list[str]:
+    """The last line of level ERROR, those that belong to it, and any ERROR lines right before."""
+    blocks: list[list[str]] = []
+    for line in lines:
+        level = _LOG_LINE.match(line)
+        if level and level[1] == "ERROR":
+            blocks.append([line])
+        elif level is None and blocks and blocks[-1] and not _STACK_LINE.match(line):
+            blocks[-1].append(line)
+        elif level is not None and blocks and blocks[-1]:
+            blocks.append([])
+    return [line for block in [block for block in blocks if block][-2:] for line in block if line.strip()]
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - LOG_BYTES_READ))
+            return file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []

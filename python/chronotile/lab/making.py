@@ -1,0 +1,328 @@
+"""Making a cluster: what fits, what it is called, and all of it at once."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from chronotile.errors import InvalidInputError
+from chronotile.lab import config, launching, layout, network, places, security, software, state, tls, versions, watch
+from chronotile.lab.cluster import START_SECONDS, Cluster, end_processes, operating, quiet
+from chronotile.lab.errors import LabBusyError, LabError, LabExistsError, LabNotFoundError
+from chronotile.lab.launching import Echo
+from chronotile.lab.processes import Process
+from chronotile.lab.state import ClusterState, Encryption, NodeState
+
+HEAP_MB_DEFAULT, HEAP_MB_MIN = 512, 200
+OFF_HEAP_MB = 450
+"""What a node holds beside its heap: code, threads, buffers, mapped files."""
+
+_HEAP = re.compile(r"(\d+)\s*([mMgG])?(?:i?[bB])?")
+
+
+def up(
+    name: str | None = None,
+    *,
+    nodes: int | None = None,
+    dc: str | None = None,
+    racks: int = 1,
+    version: str | None = None,
+    heap: str | int = HEAP_MB_DEFAULT,
+    auth: bool = False,
+    tls: bool | Literal["server", "mutual"] = False,
+    settings: Mapping[str, Any] | None = None,
+    java_options: Sequence[str] = (),
+    network: Literal["auto", "loopback", "namespaces"] = "auto",
+    keep: bool = False,
+    timeout_s: float = START_SECONDS,
+    echo: Echo = quiet,
+) -> Cluster:
+    """Start a cluster and wait until all its nodes serve and see each other.
+
+    Parameters
+    ----------
+    name : str, optional
+        Its name; a new one by default.
+    nodes : int, optional
+        Nodes of its only data centre, dc1. Default 3.
+    dc : str, optional
+        Data centres instead: ``"2x3"`` for two of three nodes each, or ``"east:3,west:2"``.
+    racks : int
+        Racks in each data centre.
+    version : str, optional
+        ``"5.0"``, ``"4.1"``, ``"4.0"``, ``"3.11"`` or a full number. Default: that of ``$CASSANDRA_HOME``, else 5.0.
+    heap : str or int
+        Heap of each node: ``"512m"``, ``"1g"`` or a number of MiB. At least 200 MiB.
+    auth : bool
+        Ask for user and password (PasswordAuthenticator, CassandraAuthorizer). The superuser is new, its password
+        random: see `Cluster.credentials`. The default user is removed.
+    tls : bool or "server" or "mutual"
+        Encrypt connections of clients; ``"mutual"`` refuses those without a certificate. See `Cluster.tls`.
+    settings : mapping, optional
+        Settings of cassandra.yaml, by name; a dot leads into a nested one.
+    java_options : sequence of str
+        More options for the nodes' Java.
+    network : "auto", "loopback" or "namespaces"
+        Nodes can be cut off only with ``namespaces``, which needs root; ``auto`` takes them where they work.
+    keep : bool
+        Let the cluster live on when this process ends. Otherwise it ends with it, however this process ends.
+    timeout_s : float
+        How long to wait until all nodes serve.
+    echo : callable
+        Called with lines of progress.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument cannot be used.
+    LabExistsError
+        When there is a cluster of this name.
+    MissingToolError
+        When Java or Maven is needed and missing.
+    NodeFailedError
+        When a node ends while starting. The message has its last errors.
+    LabError
+        When it would not fit in memory (``lab-memory``), among others.
+    """
+    standing = layout.places(nodes, dc, racks)
+    release = versions.release(version or software.default_version())
+    heap_mb = read_heap(heap)
+    if auth and settings and "authenticator" in settings:
+        raise InvalidInputError("give auth or an authenticator of your own, not both", kind="invalid-setting")
+    check_memory(len(standing), heap_mb)
+    prepare(release, echo)
+    name = places.checked_name(f"lab-{secrets.token_hex(4)}" if name is None else name)
+    encryption: Encryption = "mutual" if tls == "mutual" else "server" if tls else "none"
+    with operating(name, "start it", timeout_s=5):
+        _make_room(name, echo)
+        cluster = ClusterState(
+            name=name,
+            status="starting",
+            created_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            version=release.version,
+            network="",
+            prefix="",
+            heap_mb=heap_mb,
+            auth=auth,
+            tls=encryption,
+            settings=dict(settings or {}),
+            java_options=list(java_options),
+            nodes=[],
+            index_next=len(standing) + 1,
+            owner=None if keep else Process.of(os.getpid()),
+        )
+        try:
+            _reserve(cluster, network, standing)
+            _start(cluster, timeout_s, echo)
+        except BaseException as error:
+            _abandon(cluster, error)
+            raise
+    return Cluster(name)
+
+
+def attach(name: str) -> Cluster:
+    """A cluster that was started before, by this process or another. It does not end with this one.
+
+    Raises
+    ------
+    LabNotFoundError
+        When there is none of this name.
+    """
+    return Cluster(name)
+
+
+def survey() -> list[dict[str, Any]]:
+    """What there is in this home: for each cluster its name, status, nodes and how many of them run.
+
+    The status is ``ready``, ``failed``, ``starting``, or ``half-made`` where whoever was starting it is gone.
+    """
+    rows = []
+    for name in state.names():
+        try:
+            cluster = state.load(name)
+        except LabNotFoundError:
+            rows.append({"name": name, "status": "half-made", "nodes": 0, "running": 0, "version": "-"})
+            rows[-1] |= {"network": "-", "addresses": "-"}
+            continue
+        status: str = cluster.status
+        if status == "starting" and not _being_made(name):
+            status = "half-made"
+        running = sum(node.process is not None and node.process.alive() for node in cluster.nodes)
+        rows.append(
+            {
+                "name": name,
+                "status": status,
+                "nodes": len(cluster.nodes),
+                "running": running,
+                "version": cluster.version,
+                "network": cluster.network,
+                "addresses": f"{cluster.prefix}.0/24",
+            }
+        )
+    return rows
+
+
+def _being_made(name: str) -> bool:
+    try:
+        with operating(name, "look at it", timeout_s=0):
+            return False
+    except LabBusyError:
+        return True
+
+
+def prepare(release: versions.Release, echo: Echo = quiet) -> None:
+    """Fetch what a release needs, so that starting it later needs no network."""
+    wanted = [release] + ([versions.release(release.nodetool_version)] if release.nodetool_version else [])
+    for one in wanted:
+        if not (places.cache() / f"cassandra-{one.version}").is_dir():
+            echo(f"fetching Cassandra {one.version}")
+        software.server(one)
+    software.java(17)
+    software.java(release.java)
+
+
+def read_heap(heap: str | int) -> int:
+    """A heap in MiB from a number of MiB or a text such as ``512m`` or ``1g``."""
+    match = _HEAP.fullmatch(str(heap).strip())
+    if match is None:
+        raise InvalidInputError(f"heap {heap!r} cannot be read: write 512m or 1g", kind="invalid-request")
+    megabytes = int(match[1]) * (1024 if (match[2] or "m") in "gG" else 1)
+    if megabytes < HEAP_MB_MIN:
+        raise InvalidInputError(
+            f"a heap of {megabytes} MiB is too small: use {HEAP_MB_MIN} or more", kind="invalid-request"
+        )
+    return megabytes
+
+
+def check_memory(nodes: int, heap_mb: int) -> None:
+    """Refuse what the machine's available memory would not hold, and say what it would.
+
+    Raises
+    ------
+    LabError
+        Kind ``lab-memory``.
+    """
+    available = available_mb()
+    each = heap_mb + OFF_HEAP_MB
+    if nodes * each <= available:
+        return
+    fitting = available // each
+    smaller = available // nodes - OFF_HEAP_MB
+    ways = [f"{fitting} of them" if fitting else "", f"a heap of {smaller}m" if smaller >= HEAP_MB_MIN else ""]
+    fits = " or ".join(filter(None, ways))
+    raise LabError(
+        f"{nodes} more nodes with a heap of {heap_mb} MiB need {nodes * each:,} MiB ({OFF_HEAP_MB} MiB each beside the "
+        f"heap), and {available:,} MiB are available: " + (f"{fits} would fit" if fits else "not even one would fit"),
+        kind="lab-memory",
+    )
+
+
+def available_mb() -> int:
+    """Memory that new processes may take, in MiB: what the machine has free, or less if a control group says so."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) // 1024
+    for limit_file in _control_group_limits():
+        try:
+            limit = int(limit_file.read_text())
+            used = int(limit_file.with_name("memory.current").read_text())
+        except (OSError, ValueError):
+            continue
+        available = min(available, (limit - used) // 2**20)
+    return max(0, available)
+
+
+def _control_group_limits() -> list[Path]:
+    """The files ``memory.max`` of this process's control group and those around it; they hold ``max`` for no limit."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        own = Path("/proc/self/cgroup").read_text().splitlines()[-1].partition("::")[2].strip("/")
+    except (OSError, IndexError):
+        return []
+    inner = root / own
+    return [folder / "memory.max" for folder in [inner, *inner.parents] if folder.is_relative_to(root)]
+
+
+def _make_room(name: str, echo: Echo) -> None:
+    """Remove what a start that did not succeed left under this name. The caller holds the cluster's lock."""
+    folder = state.folder(name)
+    if not folder.exists():
+        return
+    try:
+        found = state.load(name)
+    except LabError:
+        found = None
+    if found is not None and found.status == "ready":
+        raise LabExistsError(f"there is a cluster {name!r}: take it down first (chronotile lab down {name})")
+    echo(f"removing the remains of an earlier start of {name}")
+    _remove(name, found)
+
+
+def _remove(name: str, cluster: ClusterState | None) -> None:
+    end_processes(name)
+    if cluster is not None and cluster.prefix:
+        network.existing(cluster.network, cluster.prefix).drop()
+    shutil.rmtree(state.folder(name))
+
+
+def _reserve(cluster: ClusterState, asked: str, standing: Sequence[layout.Place]) -> None:
+    """Give the cluster its folder and its network, alone among all that start at this moment."""
+    kind = network.choose(asked)
+    ports = (config.NATIVE_PORT, config.STORAGE_PORT)
+    with places.locked("network", timeout_s=60, what="find a free network"):
+        others = [state.load(name) for name in state.names() if (state.folder(name) / places.STATE_FILE).exists()]
+        net = network.reserve(kind, [other.prefix for other in others if other.network == kind], ports)
+        cluster.network, cluster.prefix = kind, net.prefix
+        taken = [node.jmx_port for other in others for node in other.nodes]
+        for index, (place, own) in enumerate(zip(standing, layout.tokens(standing), strict=True), 1):
+            port = net.jmx_port([*taken, *(node.jmx_port for node in cluster.nodes)])
+            cluster.nodes.append(
+                NodeState(
+                    index, place.dc, place.rack, net.address(index), port, cluster.version, cluster.heap_mb, tokens=own
+                )
+            )
+        state.folder(cluster.name).mkdir(mode=0o700, parents=True)
+        state.save(cluster)
+
+
+def _start(cluster: ClusterState, timeout_s: float, echo: Echo) -> None:
+    began = time.monotonic()
+    if cluster.owner is not None:
+        watch.begin(cluster.name, cluster.owner)
+    if cluster.tls != "none":
+        tls.make_authority(state.folder(cluster.name) / "tls", mutual=cluster.tls == "mutual")
+    for node in cluster.nodes:
+        launching.launch(cluster, node)
+        state.save(cluster)
+    echo(f"{len(cluster.nodes)} nodes of Cassandra {cluster.version} started at {cluster.prefix}.1 and up")
+    launching.await_serving(cluster, cluster.nodes, timeout_s, echo)
+    if cluster.auth:
+        security.replace_default_superuser(cluster, timeout_s=60)
+    for node in cluster.nodes:
+        node.joined = True
+    cluster.status = "ready"
+    state.save(cluster)
+    echo(f"cluster {cluster.name} is ready after {time.monotonic() - began:.0f} s")
+
+
+def _abandon(cluster: ClusterState, error: BaseException) -> None:
+    """After a failed start: nothing runs on; logs stay where somebody may come to read them."""
+    end_processes(cluster.name)
+    if cluster.prefix:
+        network.existing(cluster.network, cluster.prefix).drop()
+    if cluster.owner is not None or not state.folder(cluster.name).exists():
+        shutil.rmtree(state.folder(cluster.name), ignore_errors=True)
+        return
+    cluster.status, cluster.failure = "failed", str(error) or type(error).__name__
+    for node in cluster.nodes:
+        node.process = None
+    state.save(cluster)
+
+
+__all__ = ["attach", "available_mb", "check_memory", "prepare", "read_heap", "survey", "up"]

