@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 import click
 
 from chronotile import lab as laboratory
 from chronotile.cli.common import bytes_text, table_text
 from chronotile.lab import cluster as clusters
-from chronotile.lab import config, making, state
-from chronotile.lab.errors import LabError, LabNotFoundError
+from chronotile.lab import config, launching, making, resources, shell, state, versions, wire
+from chronotile.lab.errors import LabError, LabNotFoundError, LabTimeoutError
 
 ENVIRONMENT = "CHRONOTILE_LAB"
 NAME_DEFAULT = "lab"
+FOLLOW_S = 0.3
 
 Command = Any
 
@@ -42,6 +47,47 @@ def _find(name: str | None) -> laboratory.Cluster:
     return laboratory.attach(names[0])
 
 
+class Nodes(Sequence[laboratory.Node]):
+    """The nodes that a command names, and their cluster."""
+
+    def __init__(self, cluster: laboratory.Cluster, which: Sequence[str]) -> None:
+        self.cluster = cluster
+        self._nodes = [cluster.node(one) for one in which]
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @overload
+    def __getitem__(self, place: int) -> laboratory.Node: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[laboratory.Node]: ...
+
+    def __getitem__(self, place: int | slice) -> laboratory.Node | Sequence[laboratory.Node]:
+        return self._nodes[place]
+
+
+def nodes_arguments(command: Command) -> Command:
+    """The arguments ``NODE...`` and the option that names their cluster; the command gets `nodes`."""
+    required = command.__name__ != "restart"
+
+    @functools.wraps(command)
+    def run(name: str | None, which: tuple[str, ...], **options: Any) -> Any:
+        return command(nodes=Nodes(_find(name), which), **options)
+
+    metavar = "NODE..." if required else "[NODE]..."
+    return cluster_option(click.argument("which", nargs=-1, required=required, metavar=metavar)(run))
+
+
+wait_option = click.option("--wait/--no-wait", default=True, help="Wait until it serves.  [default: wait]")
+
+
+def _each(nodes: Nodes, done: str, act: Callable[[laboratory.Node], object]) -> None:
+    for node in nodes:
+        act(node)
+        click.echo(f"{node.name} is {done}")
+
+
 @click.group(short_help="Run real Cassandra clusters on this machine.")
 def lab() -> None:
     """Run real Cassandra clusters of several nodes on this machine, to develop, test, measure and rehearse on.
@@ -50,7 +96,12 @@ def lab() -> None:
     Examples:
         chronotile lab up --nodes 3
         chronotile lab status
+        chronotile lab kill 2
+        chronotile lab start 2
+        chronotile lab cql -e "DESCRIBE KEYSPACES"
         chronotile lab down
+
+    A node is named by its number, its name (node2) or its address.
     """
 
 
@@ -158,6 +209,303 @@ def _cluster_facts(cluster: laboratory.Cluster) -> dict[str, Any]:
     }
 
 
+@lab.command(short_help="Add a node.")
+@cluster_option
+@click.option("--dc", metavar="NAME", help="Its data centre.  [default: that of the first node]")
+@click.option("--rack", metavar="NAME", help="Its rack.  [default: that with the fewest nodes]")
+@click.option("--heap", metavar="SIZE", help="Its heap.  [default: as the others]")
+def add(name: str | None, **options: Any) -> None:
+    """Add a node and wait until it has fetched its share of the data and serves.
+
+    \b
+    Example:
+        chronotile lab add --rack rack2
+    """
+    node = _find(name).add(**options, echo=_echo)
+    click.echo(f"{node.name} serves at {node.address}")
+
+
+@lab.command(short_help="Start a node that is down.")
+@nodes_arguments
+@click.option("--address", metavar="ADDRESS", help="Another address for it; `new` takes a free one.")
+@click.option("--version", metavar="VERSION", help="Another version of Cassandra on the same data.")
+@wait_option
+def start(nodes: Nodes, address: str | None, version: str | None, wait: bool) -> None:
+    """Start nodes that are down, and wait until they serve.
+
+    \b
+    Examples:
+        chronotile lab start 2
+        chronotile lab start 2 --address new
+        chronotile lab start 1 --version 5.0
+    """
+    if address is not None and len(nodes) > 1:
+        raise click.UsageError("Give an address to one node at a time.")
+    if version is not None:
+        resources.prepare(versions.release(version), _echo)
+    for node in nodes:
+        # All at once: a node may need another to come up.
+        node.start(address=address, version=version, wait=False)
+    for node in nodes if wait else ():
+        node.wait_until_ready(echo=_echo)
+
+
+@lab.command(short_help="End a node in order.")
+@nodes_arguments
+def stop(nodes: Nodes) -> None:
+    """End nodes in order (SIGTERM).
+
+    \b
+    Example:
+        chronotile lab stop 2
+    """
+    _each(nodes, "stopped", laboratory.Node.stop)
+
+
+@lab.command(short_help="End a node as a crash does.")
+@nodes_arguments
+def kill(nodes: Nodes) -> None:
+    """End nodes at once (SIGKILL), as a crash or a power cut does.
+
+    \b
+    Example:
+        chronotile lab kill 2 3
+    """
+    _each(nodes, "killed", laboratory.Node.kill)
+
+
+@lab.command(short_help="Suspend a node.")
+@nodes_arguments
+def pause(nodes: Nodes) -> None:
+    """Suspend nodes (SIGSTOP): connections stay open and nothing answers.
+
+    \b
+    Example:
+        chronotile lab pause 2
+    """
+    _each(nodes, "paused", laboratory.Node.pause)
+
+
+@lab.command(short_help="Let a paused node go on.")
+@nodes_arguments
+def resume(nodes: Nodes) -> None:
+    """Let paused nodes go on (SIGCONT).
+
+    \b
+    Example:
+        chronotile lab resume 2
+    """
+    _each(nodes, "resumed", laboratory.Node.resume)
+
+
+@lab.command(short_help="Cut a node off the network.")
+@nodes_arguments
+def cut(nodes: Nodes) -> None:
+    """Cut nodes off: nothing passes to or from the others and clients. Needs a cluster with network namespaces.
+
+    \b
+    Example:
+        chronotile lab cut 3
+    """
+    _each(nodes, "cut off", laboratory.Node.cut)
+
+
+@lab.command(short_help="Undo a cut.")
+@nodes_arguments
+def heal(nodes: Nodes) -> None:
+    """Join nodes to the network again.
+
+    \b
+    Example:
+        chronotile lab heal 3
+    """
+    _each(nodes, "on the network again", laboratory.Node.heal)
+
+
+@lab.command(short_help="Flush a node and stop it from serving.")
+@nodes_arguments
+def drain(nodes: Nodes) -> None:
+    """Have nodes flush their memory to disk and take no more clients; their processes stay.
+
+    \b
+    Example:
+        chronotile lab drain 2
+    """
+    _each(nodes, "drained", laboratory.Node.drain)
+
+
+@lab.command(short_help="Have a node leave.")
+@nodes_arguments
+@click.option("--force", is_flag=True, help="Also when a keyspace wants more replicas than nodes stay.")
+def decommission(nodes: Nodes, force: bool) -> None:
+    """Have nodes hand their data to the others and leave, for good.
+
+    \b
+    Example:
+        chronotile lab decommission 4
+    """
+    for node in nodes:
+        node.decommission(force=force)
+        click.echo(f"{node.name} has left")
+
+
+@lab.command(short_help="Remove a dead node.")
+@nodes_arguments
+def remove(nodes: Nodes) -> None:
+    """Remove nodes that are down, for good; the others fetch from each other what they had.
+
+    \b
+    Example:
+        chronotile lab remove 3
+    """
+    for node in nodes:
+        node.remove()
+        click.echo(f"{node.name} is removed")
+
+
+@lab.command(short_help="Replace a dead node.")
+@nodes_arguments
+@click.option("--same-address", is_flag=True, help="Give the new node the address of the old one.")
+def replace(nodes: Nodes, same_address: bool) -> None:
+    """Put a new node in the place of each that is down, for good.
+
+    \b
+    Example:
+        chronotile lab replace 3
+    """
+    for node in nodes:
+        fresh = node.replace(same_address=same_address, echo=_echo)
+        click.echo(f"{fresh.name} at {fresh.address} took the place of {node.name}")
+
+
+@lab.command(short_help="Restart nodes one after the other.")
+@nodes_arguments
+@click.option("--version", metavar="VERSION", help="Another version from now on: a rolling upgrade.")
+@click.option("--new-addresses", is_flag=True, help="Give each node another address.")
+def restart(nodes: Nodes, version: str | None, new_addresses: bool) -> None:
+    """Restart nodes one after the other, each when the one before serves again; all nodes when none is named.
+
+    \b
+    Examples:
+        chronotile lab restart
+        chronotile lab restart --version 5.0
+    """
+    nodes.cluster.restart(list(nodes) or None, version=version, new_addresses=new_addresses, echo=_echo)
+    click.echo("restarted")
+
+
+@lab.command(
+    short_help="Run nodetool on a node.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@cluster_option
+@click.argument("node")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def nodetool(name: str | None, node: str, arguments: tuple[str, ...]) -> None:
+    """Run nodetool on a node.
+
+    \b
+    Examples:
+        chronotile lab nodetool 1 status
+        chronotile lab nodetool 2 repair --full survey
+    """
+    click.echo(_find(name).node(node).nodetool(*(arguments or ("help",))), nl=False)
+
+
+@lab.command(short_help="Show a node's log.")
+@cluster_option
+@click.argument("node")
+@click.option("--tail", "lines", type=click.IntRange(0), default=50, show_default=True, metavar="LINES")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until interrupted.")
+@click.option("--output", is_flag=True, help="What it printed, instead of its log.")
+def logs(name: str | None, node: str, lines: int, follow: bool, output: bool) -> None:
+    """Show the end of a node's log.
+
+    \b
+    Examples:
+        chronotile lab logs 2 --tail 200
+        chronotile lab logs 2 -f
+    """
+    found = _find(name).node(node)
+    path = found.folder / "logs" / "output.log" if output else found.log
+    shown, end = launching.tail(path)
+    for line in shown[len(shown) - min(lines, len(shown)) :]:
+        click.echo(line)
+    while follow:
+        time.sleep(FOLLOW_S)
+        if path.exists() and path.stat().st_size < end:
+            end = 0
+        shown, end = launching.tail(path, end)
+        for line in shown:
+            click.echo(line)
+
+
+@lab.command(short_help="Run CQL statements.")
+@cluster_option
+@click.argument("node", default="")
+@click.option("-e", "--execute", "text", metavar="CQL", help="Statements; without them they are read from the input.")
+@click.option(
+    "--consistency", type=click.Choice(list(wire.CONSISTENCIES), case_sensitive=False), default="ONE", show_default=True
+)
+@click.option("--timeout", "timeout_s", type=click.IntRange(1), default=30, show_default=True, metavar="SECONDS")
+def cql(name: str | None, node: str, text: str | None, consistency: str, timeout_s: int) -> None:
+    """Run CQL statements on a node (the first that serves), as superuser; without any, a simple shell.
+
+    \b
+    Examples:
+        chronotile lab cql -e "DESCRIBE KEYSPACES"
+        chronotile lab cql 2 --consistency ALL < statements.cql
+    """
+    cluster = _find(name)
+    found = cluster.node(node) if node else _serving(cluster)
+    try:
+        with found.connect(timeout_s=timeout_s) as connection:
+            if text is None and sys.stdin.isatty():
+                _converse(connection, found, consistency)
+                return
+            for statement, _ in shell.statements(sys.stdin.read() if text is None else text):
+                _show(connection.run(statement, consistency=consistency))
+    except OSError as error:
+        raise LabTimeoutError(f"{found.name} at {found.address}: {error}") from error
+
+
+def _serving(cluster: laboratory.Cluster) -> laboratory.Node:
+    for node in cluster.nodes:
+        if node.status == "up" and node.serves():
+            return node
+    raise LabError(f"no node of cluster {cluster.name} serves: chronotile lab status shows them", kind="lab-cql")
+
+
+def _converse(connection: wire.Connection, node: laboratory.Node, consistency: str) -> None:
+    """Read statements from a terminal until the end of input, and answer each."""
+    _echo(f"{node.name} at {node.address}; statements end with ;  and ^D ends")
+    pending = ""
+    while True:
+        try:
+            pending += input("   ... " if pending else "cql> ") + "\n"
+        except EOFError:
+            click.echo()
+            return
+        found = list(shell.statements(pending))
+        if found and not found[-1][1]:
+            continue
+        pending = ""
+        for statement, _ in found:
+            if statement.lower() in ("exit", "quit"):
+                return
+            try:
+                _show(connection.run(statement, consistency=consistency))
+            except wire.CqlError as error:
+                _echo(f"refused: {error}")
+
+
+def _show(rows: wire.Rows) -> None:
+    for warning in rows.warnings:
+        _echo(f"warning: {warning}")
+    if rows.columns:
+        click.echo(shell.table(rows))
+
+
 @lab.command(short_help="End a cluster and remove its data.")
 @click.argument("name", required=False)
 @click.option("--all", "every", is_flag=True, help="Every cluster of this user.")
@@ -199,6 +547,3 @@ def list_clusters(as_json: bool) -> None:
         header = ["name", "status", "nodes", "running", "version", "network", "addresses"]
         table = [[str(row[column]) for column in header] for row in rows]
         click.echo(table_text(header, table, frozenset({2, 3})))
-
-
-__all__ = ["LabError", "lab"]

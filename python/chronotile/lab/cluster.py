@@ -7,25 +7,18 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from chronotile.errors import InvalidInputError
-from chronotile.lab import config, launching, network, places, processes, state, tls, tools, versions, wire
+from chronotile.lab import config, launching, membership, network, places, processes, state, tls, tools, versions, wire
 from chronotile.lab.errors import LabError, LabNotFoundError
-from chronotile.lab.launching import Echo
-from chronotile.lab.state import ClusterState, NodeState
+from chronotile.lab.launching import START_SECONDS, Echo, quiet
+from chronotile.lab.state import OPERATION_SECONDS, ClusterState, NodeState, operating
 
-START_SECONDS = 300.0
 STOP_SECONDS = 60.0
-OPERATION_SECONDS = 60.0
-"""How long a command waits for another that changes which nodes the cluster has."""
-
-
-def quiet(line: str) -> None:
-    """Says nothing."""
 
 
 class Node:
@@ -201,6 +194,38 @@ class Node:
         """Flush its memory to disk and stop taking clients; its process stays."""
         self.nodetool("drain")
 
+    def decommission(self, *, force: bool = False, timeout_s: float = membership.STREAM_SECONDS) -> None:
+        """Have it hand its data to the others and leave the cluster; its process ends, its folder is removed.
+
+        Parameters
+        ----------
+        force : bool
+            Also when fewer nodes would stay than a keyspace wants replicas (4.0 and later refuse that).
+        timeout_s : float
+            How long to wait for that.
+        """
+        membership.decommission(self, force=force, timeout_s=timeout_s)
+
+    def remove(self, *, timeout_s: float = membership.STREAM_SECONDS) -> None:
+        """Remove it from the cluster while it is down, for good; the others fetch from each other what it had."""
+        membership.remove(self, timeout_s=timeout_s)
+
+    def replace(
+        self, *, same_address: bool = False, timeout_s: float = membership.STREAM_SECONDS, echo: Echo = quiet
+    ) -> Node:
+        """Put a new node in its place while it is down, for good, and return that when it serves.
+
+        The new node takes over its tokens and fetches its data from the others.
+
+        Parameters
+        ----------
+        same_address : bool
+            Give the new node the address of this one.
+        timeout_s : float
+            How long to wait for that.
+        """
+        return membership.replace(self, same_address=same_address, timeout_s=timeout_s, echo=echo)
+
     def connect(self, *, timeout_s: float = 10) -> wire.Connection:
         """A connection of the laboratory's own small client, logged in as the superuser."""
         cluster = self.cluster.state
@@ -326,6 +351,54 @@ class Cluster:
         """Wait until every node whose process runs takes clients and sees the others."""
         self._await([node.index for node in self.nodes if node.status == "up"], timeout_s, echo)
 
+    def add(
+        self,
+        *,
+        dc: str | None = None,
+        rack: str | None = None,
+        heap: str | int | None = None,
+        version: str | None = None,
+        timeout_s: float = membership.STREAM_SECONDS,
+        echo: Echo = quiet,
+    ) -> Node:
+        """Add a node; return it when it has fetched its share of the data and serves.
+
+        Parameters
+        ----------
+        dc, rack : str, optional
+            Where it stands. Default: the data centre of the first node, and its rack with the fewest nodes.
+        heap, version : optional
+            As the cluster's by default.
+        timeout_s : float
+            How long to wait for that.
+        """
+        return membership.add(self, dc=dc, rack=rack, heap=heap, version=version, timeout_s=timeout_s, echo=echo)
+
+    def restart(
+        self,
+        nodes: Sequence[Node] | None = None,
+        *,
+        version: str | None = None,
+        new_addresses: bool = False,
+        timeout_s: float = START_SECONDS,
+        echo: Echo = quiet,
+    ) -> None:
+        """Restart nodes one after the other, each when the one before serves again and sees all others.
+
+        Parameters
+        ----------
+        nodes : sequence of Node, optional
+            Which ones. All by default.
+        version : str, optional
+            Run this version from now on: a rolling upgrade. The format of the data is upgraded by ``nodetool
+            upgradesstables``, which is left to you.
+        new_addresses : bool
+            Give each node another address.
+        timeout_s : float
+            How long to wait for each.
+        """
+        membership.restart(self, nodes, version=version, new_addresses=new_addresses, timeout_s=timeout_s, echo=echo)
+
     def down(self, *, timeout_s: float = OPERATION_SECONDS) -> None:
         """End all its processes and remove its folder, with all data."""
         take_down(self.name, timeout_s=timeout_s)
@@ -388,10 +461,3 @@ def end_processes(name: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
-
-@contextlib.contextmanager
-def operating(name: str, what: str, *, timeout_s: float = OPERATION_SECONDS) -> Iterator[None]:
-    """Be the only one who changes which nodes the cluster has."""
-    with places.locked(f"{name}.nodes", timeout_s=timeout_s, what=f"{what} (cluster {name})"):
-        yield

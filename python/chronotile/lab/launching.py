@@ -17,6 +17,7 @@ from chronotile.lab.state import ClusterState, NodeState
 Echo = Callable[[str], object]
 """Called with each line of progress."""
 
+START_SECONDS = 300.0
 POLL_S = 0.15
 HANDSHAKE_S = 5.0
 LOG_BYTES_READ = 256 * 1024
@@ -24,6 +25,10 @@ LOG_LINES_SHOWN = 12
 
 _LOG_LINE = re.compile(r"^(TRACE|DEBUG|INFO|WARN|ERROR)\s")
 _STACK_LINE = re.compile(r"^\s+(at |\.\.\. \d+ )")
+
+
+def quiet(line: str) -> None:
+    """Says nothing."""
 
 
 def folder_of(cluster: ClusterState, node: NodeState) -> Path:
@@ -179,15 +184,15 @@ def failed(cluster: ClusterState, node: NodeState, what: str) -> NodeFailedError
 
 def _late(cluster: ClusterState, node: NodeState, what: str) -> str:
     folder = folder_of(cluster, node)
-    log = last_errors(folder) or _tail(folder / "logs" / "system.log")[-3:]
+    log = last_errors(folder) or tail(folder / "logs" / "system.log")[0][-3:]
     shown = "".join(f"\n  {line}" for line in log)
     return f"{what}. The last lines of {node.name}:{shown}\n  (its logs: {folder / 'logs'})"
 
 
 def last_errors(folder: Path) -> list[str]:
     """The last errors a node wrote, to its log or, before it had one, to its output; frames of its code left out."""
-    logged = _last_error_block(_tail(folder / "logs" / "system.log"))
-    printed = _tail(folder / "logs" / "output.log")
+    logged = _last_error_block(tail(folder / "logs" / "system.log")[0])
+    printed = tail(folder / "logs" / "output.log")[0]
     if not logged or any(line.startswith("Exception") for line in printed):
         words = [line for line in printed if not _STACK_LINE.match(line) and not line.startswith("WARNING")]
         logged += [line for line in words[-LOG_LINES_SHOWN:] if line not in logged]
@@ -208,11 +213,15 @@ def _last_error_block(lines: Sequence[str]) -> list[str]:
     return [line for block in [block for block in blocks if block][-2:] for line in block if line.strip()]
 
 
-def _tail(path: Path) -> list[str]:
+def tail(path: Path, begin: int | None = None) -> tuple[list[str], int]:
+    """The whole lines of a file from byte `begin` on (by default the last quarter MiB), and the byte they end at."""
     try:
         with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - LOG_BYTES_READ))
-            return file.read().decode("utf-8", "replace").splitlines()
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LOG_BYTES_READ) if begin is None else begin)
+            start, content = file.tell(), file.read()
     except OSError:
-        return []
+        return [], begin or 0
+    whole = content.rpartition(b"\n")[0] if begin is not None else content
+    end = start + len(whole) + (1 if begin is not None and b"\n" in content else 0)
+    return whole.decode("utf-8", "replace").splitlines(), end

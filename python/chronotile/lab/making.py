@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from chronotile.errors import InvalidInputError
-from chronotile.lab import config, launching, layout, network, places, security, software, state, tls, versions, watch
-from chronotile.lab.cluster import START_SECONDS, Cluster, end_processes, operating, quiet
+from chronotile.lab import (
+    config,
+    launching,
+    layout,
+    network,
+    places,
+    resources,
+    security,
+    software,
+    state,
+    tls,
+    versions,
+    watch,
+)
+from chronotile.lab.cluster import Cluster, end_processes
 from chronotile.lab.errors import LabBusyError, LabError, LabExistsError, LabNotFoundError
-from chronotile.lab.launching import Echo
+from chronotile.lab.launching import START_SECONDS, Echo, quiet
 from chronotile.lab.processes import Process
-from chronotile.lab.state import ClusterState, Encryption, NodeState
-
-HEAP_MB_DEFAULT, HEAP_MB_MIN = 512, 200
-OFF_HEAP_MB = 450
-"""What a node holds beside its heap: code, threads, buffers, mapped files."""
-
-_HEAP = re.compile(r"(\d+)\s*([mMgG])?(?:i?[bB])?")
+from chronotile.lab.state import ClusterState, Encryption, NodeState, operating
 
 
 def up(
@@ -34,7 +39,7 @@ def up(
     dc: str | None = None,
     racks: int = 1,
     version: str | None = None,
-    heap: str | int = HEAP_MB_DEFAULT,
+    heap: str | int = resources.HEAP_MB_DEFAULT,
     auth: bool = False,
     tls: bool | Literal["server", "mutual"] = False,
     settings: Mapping[str, Any] | None = None,
@@ -93,11 +98,11 @@ def up(
     """
     standing = layout.places(nodes, dc, racks)
     release = versions.release(version or software.default_version())
-    heap_mb = read_heap(heap)
+    heap_mb = resources.read_heap(heap)
     if auth and settings and "authenticator" in settings:
         raise InvalidInputError("give auth or an authenticator of your own, not both", kind="invalid-setting")
-    check_memory(len(standing), heap_mb)
-    prepare(release, echo)
+    resources.check_memory(len(standing), heap_mb)
+    resources.prepare(release, echo)
     name = places.checked_name(f"lab-{secrets.token_hex(4)}" if name is None else name)
     encryption: Encryption = "mutual" if tls == "mutual" else "server" if tls else "none"
     with operating(name, "start it", timeout_s=5):
@@ -177,78 +182,6 @@ def _being_made(name: str) -> bool:
         return True
 
 
-def prepare(release: versions.Release, echo: Echo = quiet) -> None:
-    """Fetch what a release needs, so that starting it later needs no network."""
-    wanted = [release] + ([versions.release(release.nodetool_version)] if release.nodetool_version else [])
-    for one in wanted:
-        if not (places.cache() / f"cassandra-{one.version}").is_dir():
-            echo(f"fetching Cassandra {one.version}")
-        software.server(one)
-    software.java(17)
-    software.java(release.java)
-
-
-def read_heap(heap: str | int) -> int:
-    """A heap in MiB from a number of MiB or a text such as ``512m`` or ``1g``."""
-    match = _HEAP.fullmatch(str(heap).strip())
-    if match is None:
-        raise InvalidInputError(f"heap {heap!r} cannot be read: write 512m or 1g", kind="invalid-request")
-    megabytes = int(match[1]) * (1024 if (match[2] or "m") in "gG" else 1)
-    if megabytes < HEAP_MB_MIN:
-        raise InvalidInputError(
-            f"a heap of {megabytes} MiB is too small: use {HEAP_MB_MIN} or more", kind="invalid-request"
-        )
-    return megabytes
-
-
-def check_memory(nodes: int, heap_mb: int) -> None:
-    """Refuse what the machine's available memory would not hold, and say what it would.
-
-    Raises
-    ------
-    LabError
-        Kind ``lab-memory``.
-    """
-    available = available_mb()
-    each = heap_mb + OFF_HEAP_MB
-    if nodes * each <= available:
-        return
-    fitting = available // each
-    smaller = available // nodes - OFF_HEAP_MB
-    ways = [f"{fitting} of them" if fitting else "", f"a heap of {smaller}m" if smaller >= HEAP_MB_MIN else ""]
-    fits = " or ".join(filter(None, ways))
-    raise LabError(
-        f"{nodes} more nodes with a heap of {heap_mb} MiB need {nodes * each:,} MiB ({OFF_HEAP_MB} MiB each beside the "
-        f"heap), and {available:,} MiB are available: " + (f"{fits} would fit" if fits else "not even one would fit"),
-        kind="lab-memory",
-    )
-
-
-def available_mb() -> int:
-    """Memory that new processes may take, in MiB: what the machine has free, or less if a control group says so."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) // 1024
-    for limit_file in _control_group_limits():
-        try:
-            limit = int(limit_file.read_text())
-            used = int(limit_file.with_name("memory.current").read_text())
-        except (OSError, ValueError):
-            continue
-        available = min(available, (limit - used) // 2**20)
-    return max(0, available)
-
-
-def _control_group_limits() -> list[Path]:
-    """The files ``memory.max`` of this process's control group and those around it; they hold ``max`` for no limit."""
-    root = Path("/sys/fs/cgroup")
-    try:
-        own = Path("/proc/self/cgroup").read_text().splitlines()[-1].partition("::")[2].strip("/")
-    except (OSError, IndexError):
-        return []
-    inner = root / own
-    return [folder / "memory.max" for folder in [inner, *inner.parents] if folder.is_relative_to(root)]
-
-
 def _make_room(name: str, echo: Echo) -> None:
     """Remove what a start that did not succeed left under this name. The caller holds the cluster's lock."""
     folder = state.folder(name)
@@ -276,10 +209,9 @@ def _reserve(cluster: ClusterState, asked: str, standing: Sequence[layout.Place]
     kind = network.choose(asked)
     ports = (config.NATIVE_PORT, config.STORAGE_PORT)
     with places.locked("network", timeout_s=60, what="find a free network"):
-        others = [state.load(name) for name in state.names() if (state.folder(name) / places.STATE_FILE).exists()]
-        net = network.reserve(kind, [other.prefix for other in others if other.network == kind], ports)
+        net = network.reserve(kind, [other.prefix for other in resources.all_states() if other.network == kind], ports)
         cluster.network, cluster.prefix = kind, net.prefix
-        taken = [node.jmx_port for other in others for node in other.nodes]
+        taken = resources.ports_taken()
         for index, (place, own) in enumerate(zip(standing, layout.tokens(standing), strict=True), 1):
             port = net.jmx_port([*taken, *(node.jmx_port for node in cluster.nodes)])
             cluster.nodes.append(
@@ -323,6 +255,3 @@ def _abandon(cluster: ClusterState, error: BaseException) -> None:
     for node in cluster.nodes:
         node.process = None
     state.save(cluster)
-
-
-__all__ = ["attach", "available_mb", "check_memory", "prepare", "read_heap", "survey", "up"]

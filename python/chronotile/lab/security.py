@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import ssl
 import time
 
 from chronotile.lab import config, launching, places, state, wire
@@ -37,6 +38,20 @@ def replace_default_superuser(cluster: ClusterState, *, timeout_s: float) -> Non
     login = (SUPERUSER, password)
     with wire.Connection(address, config.NATIVE_PORT, tls=context, credentials=login) as connection:
         connection.run(f"DROP ROLE {_DEFAULT[0]}")
+    # The node remembers for a while that it let the default user in.
+    deadline = time.monotonic() + timeout_s
+    while _lets_in(address, context):
+        if time.monotonic() > deadline:
+            raise LabError("the default user can still log in", kind="lab-cql")
+        time.sleep(_RETRY_S)
+
+
+def _lets_in(address: str, context: ssl.SSLContext | None) -> bool:
+    try:
+        wire.Connection(address, config.NATIVE_PORT, tls=context, credentials=_DEFAULT).close()
+    except wire.CqlError as error:
+        return not error.bad_credentials
+    return True
 
 
 def _patient_login(cluster: ClusterState, timeout_s: float) -> wire.Connection:

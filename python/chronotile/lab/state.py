@@ -16,6 +16,8 @@ from chronotile.lab.processes import Process
 
 FORMAT = 1
 LOCK_SECONDS_MAX = 30
+OPERATION_SECONDS = 60.0
+"""How long a command waits for another that changes which nodes the cluster has."""
 
 Status = Literal["starting", "ready", "failed"]
 Encryption = Literal["none", "server", "mutual"]
@@ -143,3 +145,10 @@ def names() -> list[str]:
 
 def _process(fields: dict[str, Any] | None) -> Process | None:
     return None if fields is None else Process(**fields)
+
+
+@contextlib.contextmanager
+def operating(name: str, what: str, *, timeout_s: float = OPERATION_SECONDS) -> Iterator[None]:
+    """Be the only one who changes which nodes the cluster has."""
+    with places.locked(f"{name}.nodes", timeout_s=timeout_s, what=f"{what} (cluster {name})"):
+        yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +20,8 @@ from chronotile.lab.values import Reader, read_type, text_of
 _REQUEST, _HEADER = 0x04, struct.Struct(">BBhBi")
 _ERROR, _STARTUP, _READY, _AUTHENTICATE, _OPTIONS, _SUPPORTED, _QUERY, _RESULT = 0, 1, 2, 3, 5, 6, 7, 8
 _AUTH_RESPONSE, _AUTH_SUCCESS = 15, 16
+_SCHEMA_CHANGE = 5
+_AGREEMENT_SECONDS = 10
 _BODY_BYTES_MAX = 256 * 1024 * 1024
 _PAGE_ROWS = 1000
 CONSISTENCIES = {
@@ -106,6 +109,9 @@ class Connection:
         state: bytes | None = None
         while True:
             body = self._ask(_QUERY, _query(statement, CONSISTENCIES[consistency.upper()], state), warnings)
+            if Reader(body).int32() == _SCHEMA_CHANGE:
+                warnings += self._await_agreement()
+                return Rows([], [], warnings)
             columns, page, state = _result(body)
             rows += page
             if state is None:
@@ -114,6 +120,19 @@ class Connection:
     def select(self, columns: str, table: str) -> list[list[str]]:
         """All rows of a small table."""
         return self.run(f"SELECT {columns} FROM {table}").rows
+
+    def _await_agreement(self) -> list[str]:
+        """Wait until all nodes know the schema that this one has; a statement may fail before."""
+        deadline = time.monotonic() + _AGREEMENT_SECONDS
+        while True:
+            versions = {
+                row[0] for table in ("local", "peers") for row in self.select("schema_version", f"system.{table}")
+            }
+            if len(versions - {"null"}) <= 1:
+                return []
+            if time.monotonic() > deadline:
+                return [f"the nodes did not agree on the schema within {_AGREEMENT_SECONDS} s; one may be down"]
+            time.sleep(0.05)
 
     def _greet(self, credentials: tuple[str, str] | None) -> None:
         self._ask(_OPTIONS, b"", [])

@@ -1,0 +1,188 @@
+"""Changing which nodes a cluster has, and restarting them in turn."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chronotile.errors import InvalidInputError
+from chronotile.lab import launching, network, places, resources, state, versions
+from chronotile.lab.errors import LabError
+from chronotile.lab.launching import Echo
+from chronotile.lab.state import ClusterState, NodeState, operating
+
+if TYPE_CHECKING:
+    from chronotile.lab.cluster import Cluster, Node
+
+STREAM_SECONDS = 1800.0
+"""How long a node may take to hand over or fetch its data."""
+
+
+def add(
+    cluster: Cluster,
+    *,
+    dc: str | None,
+    rack: str | None,
+    heap: str | int | None,
+    version: str | None,
+    timeout_s: float,
+    echo: Echo,
+) -> Node:
+    """`Cluster.add`."""
+    with operating(cluster.name, "add a node"):
+        index = _new_node(cluster, dc, rack, heap, version, replaced=None, same_address=False)
+        echo(f"node{index} joins")
+        return _join(cluster, index, timeout_s, echo)
+
+
+def replace(
+    dead: Node,
+    *,
+    same_address: bool,
+    timeout_s: float,
+    echo: Echo,
+) -> Node:
+    """`Node.replace`."""
+    cluster = dead.cluster
+    with operating(cluster.name, f"replace {dead.name}"):
+        _require_down(dead, "replaced")
+        index = _new_node(cluster, dead.dc, dead.rack, None, dead.version, replaced=dead, same_address=same_address)
+        echo(f"node{index} takes the place of {dead.name}")
+        fresh = _join(cluster, index, timeout_s, echo)
+        with state.changing(cluster.name) as changed:
+            _forget(changed, dead.index)
+        return fresh
+
+
+def decommission(leaving: Node, *, force: bool, timeout_s: float) -> None:
+    """`Node.decommission`."""
+    cluster = leaving.cluster
+    with operating(cluster.name, f"decommission {leaving.name}"):
+        options = ["--force"] if force and versions.release(leaving.state.version).series >= (4, 0) else []
+        leaving.nodetool("decommission", *options, timeout_s=timeout_s)
+        leaving.stop()
+        with state.changing(cluster.name) as changed:
+            _forget(changed, leaving.index)
+
+
+def remove(dead: Node, *, timeout_s: float) -> None:
+    """`Node.remove`."""
+    cluster = dead.cluster
+    with operating(cluster.name, f"remove {dead.name}"):
+        _require_down(dead, "removed")
+        host_id = dead.state.host_id
+        if not host_id:
+            raise LabError(f"{dead.name} has never served, so the others do not know it")
+        helper = _running(cluster, without=dead)
+        helper.nodetool("removenode", host_id, timeout_s=timeout_s)
+        with state.changing(cluster.name) as changed:
+            _forget(changed, dead.index)
+
+
+def restart(
+    cluster: Cluster,
+    nodes: Sequence[Node] | None,
+    *,
+    version: str | None,
+    new_addresses: bool,
+    timeout_s: float,
+    echo: Echo,
+) -> None:
+    """`Cluster.restart`."""
+    with operating(cluster.name, "restart its nodes"):
+        if version is not None:
+            resources.prepare(versions.release(version), echo)
+        for node in cluster.nodes if nodes is None else nodes:
+            # In order: clients are told, the log is flushed, and the next start has nothing to replay.
+            if node.pid is not None:
+                node.drain()
+                node.stop()
+            echo(f"restarting {node.name}")
+            address = "new" if new_addresses else None
+            node.start(version=version, address=address, timeout_s=timeout_s, echo=echo)
+        if version is not None:
+            with state.changing(cluster.name) as changed:
+                if all(node.version == changed.nodes[0].version for node in changed.nodes):
+                    changed.version = changed.nodes[0].version
+
+
+def _new_node(
+    cluster: Cluster,
+    dc: str | None,
+    rack: str | None,
+    heap: str | int | None,
+    version: str | None,
+    *,
+    replaced: Node | None,
+    same_address: bool,
+) -> int:
+    _running(cluster, without=replaced)
+    heap_mb = cluster.state.heap_mb if heap is None else resources.read_heap(heap)
+    resources.check_memory(1, heap_mb)
+    release = versions.release(version or cluster.state.version)
+    resources.prepare(release)
+    # Ports are shared by all clusters of the machine, and this lock is where they are given out.
+    with (
+        places.locked("network", timeout_s=60, what="find a free port"),
+        state.changing(cluster.name) as changed,
+    ):
+        known = [node.dc for node in changed.nodes]
+        dc = dc or known[0]
+        address = replaced.address if replaced is not None and same_address else cluster._free_address(changed)
+        net = network.existing(changed.network, changed.prefix)
+        port = net.jmx_port(resources.ports_taken())
+        index = changed.index_next
+        node = NodeState(index, dc, rack or _emptiest_rack(changed, dc), address, port, release.version, heap_mb)
+        if replaced is not None:
+            node.replaces = replaced.address
+            if same_address:
+                net.drop_node(replaced.index)
+        changed.index_next += 1
+        changed.nodes.append(node)
+    return index
+
+
+def _join(cluster: Cluster, index: int, timeout_s: float, echo: Echo) -> Node:
+    """Start a new node and wait until it serves; without success nothing of it stays but what the others saw."""
+    node = cluster.node(index)
+    try:
+        node.start(timeout_s=timeout_s, echo=echo)
+    except BaseException:
+        node.kill()
+        with state.changing(cluster.name) as changed:
+            _forget(changed, index)
+        raise
+    return node
+
+
+def _forget(changed: ClusterState, index: int) -> None:
+    node = changed.node(index)
+    if node.process is not None:
+        node.process.kill()
+    network.existing(changed.network, changed.prefix).drop_node(index)
+    changed.nodes.remove(node)
+    shutil.rmtree(launching.folder_of(changed, node), ignore_errors=True)
+
+
+def _emptiest_rack(changed: ClusterState, dc: str) -> str:
+    counts: dict[str, int] = {}
+    for node in changed.nodes:
+        if node.dc == dc:
+            counts[node.rack] = counts.get(node.rack, 0) + 1
+    return min(counts, key=lambda rack: counts[rack], default="rack1")
+
+
+def _running(cluster: Cluster, *, without: Node | None) -> Node:
+    for node in cluster.nodes:
+        if node.status == "up" and (without is None or node.index != without.index):
+            return node
+    raise LabError(f"no node of cluster {cluster.name} runs: start one first (chronotile lab start)")
+
+
+def _require_down(node: Node, what: str) -> None:
+    if node.pid is not None:
+        raise InvalidInputError(
+            f"{node.name} runs: only a node that is down can be {what} (kill it first, or decommission it)",
+            kind="invalid-request",
+        )
