@@ -35,6 +35,8 @@ def test_every_exception_is_a_chronotile_error_and_most_a_builtin_one() -> None:
         "StorageFullError": OSError,
         "BusyError": TimeoutError,
         "OutcomeUnknownError": TimeoutError,
+        "UnavailableError": ConnectionError,
+        "AccessDeniedError": PermissionError,
         "DamagedError": OSError,
         "DamagedChunkError": errors.DamagedError,
         "DataFileError": OSError,

@@ -20,6 +20,7 @@ from chronotile.archive import Archive, open  # noqa: A004
 from chronotile.cells import BunchCell, CellRule, HashCell, KeyCell, SingleCell, SkyCell, bunch, hash, key, single, sky  # noqa: A004
 from chronotile.dataset import Dataset
 from chronotile.errors import (
+    AccessDeniedError,
     ArchiveNotFoundError,
     BatchConflictError,
     BatchNotFoundError,
@@ -36,6 +37,7 @@ from chronotile.errors import (
     OutcomeUnknownError,
     ReadOnlyError,
     StorageFullError,
+    UnavailableError,
 )
 from chronotile.reports import (
     BatchInfo,
@@ -53,6 +55,7 @@ from chronotile.sky import Region, box, circle, polygon
 from chronotile.times import TimeAxis, jd, mjd, timestamp
 
 __all__ = [
+    "AccessDeniedError",
     "Archive",
     "ArchiveNotFoundError",
     "BatchConflictError",
@@ -87,6 +90,7 @@ __all__ = [
     "StorageFullError",
     "Tile",
     "TimeAxis",
+    "UnavailableError",
     "VerifyReport",
     "WriteReport",
     "__version__",

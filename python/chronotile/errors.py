@@ -18,6 +18,8 @@ class                       also a                 what to do
 ``StorageFullError``        ``OSError``            free space, then repeat
 ``BusyError``               ``TimeoutError``       repeat: nothing was written
 ``OutcomeUnknownError``     ``TimeoutError``       repeat: it may have been written
+``UnavailableError``        ``ConnectionError``    bring nodes back or correct the addresses, then repeat
+``AccessDeniedError``       ``PermissionError``    correct user, password or certificate, or grant the permission
 ``DamagedError``            ``OSError``            verify, then restore or write again
 ``DataFileError``           ``OSError``            correct the file or the way it is read
 ``ClosedError``             ``RuntimeError``       open or read again
@@ -29,6 +31,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AccessDeniedError",
     "ArchiveNotFoundError",
     "BatchConflictError",
     "BatchNotFoundError",
@@ -45,6 +48,7 @@ __all__ = [
     "OutcomeUnknownError",
     "ReadOnlyError",
     "StorageFullError",
+    "UnavailableError",
 ]
 
 
@@ -85,7 +89,8 @@ class InvalidInputError(ChronotileError, ValueError):
     """An argument, a dataset definition or a row cannot be used. Nothing was changed.
 
     Kinds: ``invalid-definition``, ``invalid-time``, ``invalid-sky``, ``invalid-url``, ``invalid-request``,
-    ``invalid-rows``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``, ``too-large``.
+    ``invalid-rows``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``, ``too-large``; of a
+    cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``, ``invalid-checkpoint``, ``value-range``.
     """
 
 
@@ -130,6 +135,19 @@ class BusyError(ChronotileError, TimeoutError):
 class OutcomeUnknownError(ChronotileError, TimeoutError):
     """The engine did not confirm in time (``outcome-unknown``), or the work was cut off (``cancelled``): it may or may
     not have happened. Repeating a write of a named batch is safe and tells."""
+
+
+class UnavailableError(ChronotileError, ConnectionError):
+    """Too few replicas are alive for the consistency level (``too-few-replicas``), or no node answers (``no-node``,
+    ``no-connection``). Nothing was done.
+
+    ``details`` of ``too-few-replicas``: ``consistency``, ``required`` and ``alive``.
+    """
+
+
+class AccessDeniedError(ChronotileError, PermissionError):
+    """The cluster refuses the login (``login``), one side the other's certificate (``certificate``), or the role
+    lacks the permission (``permission``). Nothing was done."""
 
 
 class DamagedError(ChronotileError, OSError):

@@ -2,6 +2,7 @@
 
 use arrow_schema::ArrowError;
 use chronotile_archive::ArchiveError;
+use chronotile_cql::{CqlError, Landed};
 use chronotile_io::IoError;
 use chronotile_store::{Outcome, StoreError};
 use pyo3::prelude::*;
@@ -131,6 +132,38 @@ fn store_fault(error: StoreError) -> Fault {
         S::Unknown { .. } => Fault::new("OutcomeUnknownError", "outcome-unknown", message),
         other => Fault::new(class_of(other.outcome()), "other", message),
     }
+}
+
+/// The exception for an error of a cluster. `wrote` tells whether the request could have changed anything: then one that
+/// may have landed is `OutcomeUnknownError`, while a read that failed so is only to be repeated.
+#[allow(dead_code, reason = "its callers are the sessions and the engine")]
+pub fn cql_error(error: CqlError, wrote: bool) -> PyErr {
+    use CqlError as C;
+    let message = error.to_string();
+    let unknown = wrote && error.landed() == Landed::Maybe;
+    let fault = |class, kind| Fault::new(class, kind, message.clone());
+    match &error {
+        C::Url { .. } => fault("InvalidInputError", "invalid-url"),
+        C::TlsFiles { .. } => fault("InvalidInputError", "invalid-setting"),
+        C::NoTable { .. } => fault("InvalidInputError", "table-not-found"),
+        C::Invalid { .. } => fault("InvalidInputError", "invalid-cql"),
+        C::Login { .. } => fault("AccessDeniedError", "login"),
+        C::Certificate { .. } => fault("AccessDeniedError", "certificate"),
+        C::Denied { .. } => fault("AccessDeniedError", "permission"),
+        C::Connect { .. } => fault("UnavailableError", "no-node"),
+        C::Unavailable { consistency, required, alive } => fault("UnavailableError", "too-few-replicas")
+            .text("consistency", consistency)
+            .number("required", *required)
+            .number("alive", *alive),
+        _ if unknown => fault("OutcomeUnknownError", "outcome-unknown"),
+        C::Broken { .. } => fault("UnavailableError", "no-connection"),
+        C::Overloaded { .. } => fault("BusyError", "overloaded"),
+        C::TimedOut { .. } | C::GaveUp { .. } => fault("BusyError", "timed-out"),
+        C::ReplicaFailed { .. } => fault("ChronotileError", "replica-failed"),
+        C::Protocol { .. } => fault("ChronotileError", "protocol"),
+        _ => fault("ChronotileError", "other"),
+    }
+    .raise()
 }
 
 /// The class of an error that this release has no name for yet.

@@ -12,6 +12,7 @@ from chronotile import __version__
 from chronotile.cli import admin, define, ingest, query
 from chronotile.cli.lab import lab
 from chronotile.errors import (
+    AccessDeniedError,
     ArchiveNotFoundError,
     BatchConflictError,
     BatchNotFoundError,
@@ -26,10 +27,11 @@ from chronotile.errors import (
     OutcomeUnknownError,
     ReadOnlyError,
     StorageFullError,
+    UnavailableError,
 )
 from chronotile.lab.errors import LabBusyError, LabExistsError, LabNotFoundError, LabTimeoutError
 
-FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGED, REPEAT, STORAGE, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 130
+FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGED, REPEAT, STORAGE, CLUSTER, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 8, 130
 
 EPILOG = """\b
 Exit codes:
@@ -41,6 +43,7 @@ Exit codes:
     5  damage found
     6  busy, or outcome unknown: repeat the command
     7  the disk is full or read-only
+    8  the cluster is unavailable or denies access
   130  interrupted
 
 \b
@@ -100,6 +103,8 @@ def exit_code(error: ChronotileError) -> int:
             return REPEAT
         case StorageFullError() | ReadOnlyError():
             return STORAGE
+        case UnavailableError() | AccessDeniedError():
+            return CLUSTER
         case DataFileError(kind="file-not-found"):
             return NOT_FOUND
         case DataFileError(kind="file-exists"):
