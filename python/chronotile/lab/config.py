@@ -15,6 +15,9 @@ from chronotile.lab.software import Server
 STORAGE_PORT = 7000
 NATIVE_PORT = 9042
 RING_DELAY_MS = 2000
+JOIN_RING_DELAY_MS = 5000
+"""Of a node that joins: it gives up when nobody answers its first questions within twice this time."""
+BROADCAST_INTERVAL_MS = 10_000
 NODE_ARGUMENT = "-Dchronotile.lab.node="
 """With the node's folder behind it, this argument marks a process as that node."""
 
@@ -47,6 +50,8 @@ class NodePlan:
     heap_mb: int
     tokens: Sequence[int] | None
     """Tokens of a node of a new cluster; None for one that joins, or that knows its own."""
+    joins: bool
+    """Whether it joins a cluster that has data."""
     replaces: str | None
     """Address of the dead node it takes the place of."""
     authentication: bool
@@ -186,9 +191,13 @@ def java_command(plan: NodePlan, server: Server, java: Path, java_major: int) ->
         f"-Dcassandra.storagedir={folder}/data",
         f"-Dcassandra.jmx.local.port={plan.jmx_port}",
         "-Dcassandra-foreground=yes",
-        f"-Dcassandra.ring_delay_ms={RING_DELAY_MS}",
+        f"-Dcassandra.ring_delay_ms={JOIN_RING_DELAY_MS if plan.joins else RING_DELAY_MS}",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
         "-Dcassandra.superuser_setup_delay_ms=500",
+        # A replacing node waits this long for a sign of life of the one it replaces.
+        f"-Dcassandra.broadcast_interval_ms={BROADCAST_INTERVAL_MS}",
+        f"-Dlogback.configurationFile={folder}/conf/logback.xml",
+        f"-Dcassandra-rackdc.properties=file://{folder}/conf/cassandra-rackdc.properties",
         f"{NODE_ARGUMENT}{folder}",
     ]
     if java_major >= 11:
@@ -196,8 +205,7 @@ def java_command(plan: NodePlan, server: Server, java: Path, java_major: int) ->
     if plan.replaces is not None:
         options.append(f"-Dcassandra.replace_address_first_boot={plan.replaces}")
     options += plan.java_options
-    class_path = f"{folder}/conf:{server.jars}/*"
-    return [str(java), *options, "-cp", class_path, "org.apache.cassandra.service.CassandraDaemon"]
+    return [str(java), *options, "-cp", f"{server.jars}/*", "org.apache.cassandra.service.CassandraDaemon"]
 
 
 def module_options(java_major: int) -> list[str]:

@@ -90,6 +90,7 @@ def _plan(cluster: ClusterState, node: NodeState) -> config.NodePlan:
         jmx_port=node.jmx_port,
         heap_mb=node.heap_mb,
         tokens=node.tokens,
+        joins=not node.joined and not fresh,
         replaces=None if node.joined else node.replaces,
         authentication=cluster.auth,
         encryption=encryption,

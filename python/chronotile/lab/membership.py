@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chronotile.errors import InvalidInputError
-from chronotile.lab import launching, network, places, resources, state, versions
-from chronotile.lab.errors import LabError
+from chronotile.lab import launching, network, places, resources, state, tools, versions
+from chronotile.lab.errors import LabError, LabTimeoutError
 from chronotile.lab.launching import Echo
 from chronotile.lab.state import ClusterState, NodeState, operating
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 STREAM_SECONDS = 1800.0
 """How long a node may take to hand over or fetch its data."""
+NOTICE_SECONDS = 120.0
 
 
 def add(
@@ -47,6 +49,7 @@ def replace(
     cluster = dead.cluster
     with operating(cluster.name, f"replace {dead.name}"):
         _require_down(dead, "replaced")
+        _await_seen_down(_running(cluster, without=dead), dead)
         index = _new_node(cluster, dead.dc, dead.rack, None, dead.version, replaced=dead, same_address=same_address)
         echo(f"node{index} takes the place of {dead.name}")
         fresh = _join(cluster, index, timeout_s, echo)
@@ -75,6 +78,7 @@ def remove(dead: Node, *, timeout_s: float) -> None:
         if not host_id:
             raise LabError(f"{dead.name} has never served, so the others do not know it")
         helper = _running(cluster, without=dead)
+        _await_seen_down(helper, dead)
         helper.nodetool("removenode", host_id, timeout_s=timeout_s)
         with state.changing(cluster.name) as changed:
             _forget(changed, dead.index)
@@ -178,6 +182,15 @@ def _running(cluster: Cluster, *, without: Node | None) -> Node:
         if node.status == "up" and (without is None or node.index != without.index):
             return node
     raise LabError(f"no node of cluster {cluster.name} runs: start one first (chronotile lab start)")
+
+
+def _await_seen_down(helper: Node, dead: Node) -> None:
+    """Wait until a node has noticed that another is dead: until then it refuses to do without that."""
+    deadline = time.monotonic() + NOTICE_SECONDS
+    while any(seen.up and seen.address == dead.address for seen in tools.seen_by(helper.cluster.state, helper.state)):
+        if time.monotonic() > deadline:
+            raise LabTimeoutError(f"{helper.name} still takes {dead.name} for alive after {NOTICE_SECONDS:.0f} s")
+        time.sleep(0.5)
 
 
 def _require_down(node: Node, what: str) -> None:
