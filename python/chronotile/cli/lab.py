@@ -120,6 +120,7 @@ def lab() -> None:
     help="Nodes can be cut off only with namespaces, which needs root.",
 )  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of cassandra.yaml; may repeat.")
+@click.option("--java-option", "java_options", multiple=True, metavar="OPTION", help="For the nodes' Java; may repeat.")
 @click.option("--timeout", "timeout_s", type=click.IntRange(1), default=300, show_default=True, metavar="SECONDS")
 def up(name: str, settings: tuple[str, ...], client_certificates: bool, tls: bool, **options: Any) -> None:
     """Start a cluster and wait until all its nodes serve.

@@ -139,30 +139,28 @@ def _await_ring(cluster: ClusterState, nodes: Sequence[NodeState], deadline: flo
         for other in cluster.nodes
         if other.process is not None and not other.cut and other.process.alive() and not other.process.stopped()
     }
-    missing: dict[str, set[str]] = {}
     waiting = [node for node in nodes if not node.cut]
     with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
         while waiting:
             _check_alive(cluster, nodes)
-            views = pool.map(lambda node: (node, _normal(cluster, node)), waiting)
-            missing = {node.name: expected - normal for node, normal in views if expected - normal}
-            waiting = [node for node in waiting if node.name in missing]
-            if waiting and time.monotonic() > deadline:
-                texts = [f"{name} does not see {', '.join(sorted(lost))} up" for name, lost in missing.items()]
-                what = f"{'; '.join(texts)} after {timeout_s:.0f} s"
+            missing = list(pool.map(lambda node: _missing(cluster, node, expected), waiting))
+            if any(missing) and time.monotonic() > deadline:
+                what = f"{'; '.join(filter(None, missing))}, after {timeout_s:.0f} s"
                 raise LabTimeoutError(_late(cluster, waiting[0], what))
+            waiting = [node for node, lacks in zip(waiting, missing, strict=True) if lacks]
 
 
-def _normal(cluster: ClusterState, node: NodeState) -> set[str]:
-    """Addresses that the node sees as up and normal; none while it cannot be asked."""
+def _missing(cluster: ClusterState, node: NodeState, expected: set[str]) -> str:
+    """What keeps a node from seeing the `expected` addresses up and normal; empty when it does."""
     try:
         seen = tools.seen_by(cluster, node)
-    except LabError:
-        return set()
+    except LabError as error:
+        return f"{node.name} cannot be asked ({error})"
     for one in seen:
         if one.address == node.address:
             node.host_id = one.host_id
-    return {one.address for one in seen if one.up and one.state == "N"}
+    lost = expected - {one.address for one in seen if one.up and one.state == "N"}
+    return f"{node.name} does not see {', '.join(sorted(lost))} up" if lost else ""
 
 
 def _check_alive(cluster: ClusterState, nodes: Sequence[NodeState]) -> None:

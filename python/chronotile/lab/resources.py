@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from chronotile.errors import InvalidInputError
-from chronotile.lab import places, software, state, versions
+from chronotile.lab import software, state, versions
 from chronotile.lab.errors import LabError
 from chronotile.lab.launching import Echo, quiet
 from chronotile.lab.state import ClusterState
@@ -21,11 +21,9 @@ _HEAP = re.compile(r"(\d+)\s*([mMgG])?(?:i?[bB])?")
 
 def prepare(release: versions.Release, echo: Echo = quiet) -> None:
     """Fetch what a release needs, so that starting it later needs no network."""
-    wanted = [release] + ([versions.release(release.nodetool_version)] if release.nodetool_version else [])
-    for one in wanted:
-        if not (places.cache() / f"cassandra-{one.version}").is_dir():
-            echo(f"fetching Cassandra {one.version}")
-        software.server(one)
+    if software.must_fetch(release):
+        echo(f"fetching Cassandra {release.version}")
+    software.server(release)
     software.java(17)
     software.java(release.java)
 

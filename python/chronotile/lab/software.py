@@ -57,8 +57,17 @@ def server(release: Release) -> Server:
     installed = _installed_server()
     if installed is not None and installed[0] == release.version:
         return Server(release, installed[1])
-    folder = places.cache() / f"cassandra-{release.version}"
-    return Server(release, places.build_once(folder, lambda target: _fetch_jars(release, target)))
+    return Server(release, places.build_once(_cached(release), lambda target: _fetch_jars(release, target)))
+
+
+def must_fetch(release: Release) -> bool:
+    """Whether `server` would fetch the release's jars."""
+    installed = _installed_server()
+    return not (installed is not None and installed[0] == release.version) and not _cached(release).is_dir()
+
+
+def _cached(release: Release) -> Path:
+    return places.cache() / f"cassandra-{release.version}"
 
 
 def default_version() -> str:

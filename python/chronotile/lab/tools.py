@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from chronotile.lab import network, software, state, versions
 from chronotile.lab.config import module_options
@@ -14,6 +15,8 @@ from chronotile.lab.errors import LabError, LabTimeoutError
 _STATUS_LINE = re.compile(
     r"^(?P<up>[UD?])(?P<state>[NLJM])\s+(?P<address>\S+)\s.*?(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s"
 )
+
+_WRAPPER = Path(__file__).with_name("OldNodetool.java")
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,6 @@ class Seen:
 def nodetool_command(cluster: state.ClusterState, node: state.NodeState, arguments: Sequence[str]) -> list[str]:
     """The command line of nodetool for a node, in the node's network."""
     release = versions.release(node.version)
-    if release.nodetool_version:
-        release = versions.release(release.nodetool_version)
     server = software.server(release)
     folder = state.folder(cluster.name) / node.name
     return [
@@ -49,7 +50,7 @@ def nodetool_command(cluster: state.ClusterState, node: state.NodeState, argumen
         f"-Dcassandra.config=file://{folder}/conf/cassandra.yaml",
         "-cp",
         f"{folder}/conf:{server.jars}/*",
-        "org.apache.cassandra.tools.NodeTool",
+        str(_WRAPPER) if release.nodetool_wrapped else "org.apache.cassandra.tools.NodeTool",
         "-p",
         str(node.jmx_port),
         *arguments,

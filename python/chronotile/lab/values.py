@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 _LIST, _MAP, _SET, _UDT, _TUPLE, _CUSTOM = 0x20, 0x21, 0x22, 0x30, 0x31, 0x00
 _VARCHAR, _ASCII = 0x0D, 0x01
+_DURATION = "org.apache.cassandra.db.marshal.DurationType"
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
@@ -90,6 +91,8 @@ def text_of(type: Type, content: bytes | None, *, quoted: bool = False) -> str:
     """A value as text; texts inside a collection are quoted."""
     if content is None:
         return "null"
+    if type.code == _CUSTOM and type.names == (_DURATION,):
+        return _duration(content)
     if type.code in (_VARCHAR, _ASCII):
         text = content.decode("utf-8", "replace")
         return "'" + text.replace("'", "''") + "'" if quoted else text

@@ -23,8 +23,8 @@ class Release:
     """Maven coordinates (group:artifact:version) that the server needs besides its declared dependencies."""
     excluded_jars: tuple[str, ...] = ()
     """Maven group:artifact pairs that must not be on its class path."""
-    nodetool_version: str = ""
-    """The release whose nodetool is used instead of its own; empty for its own."""
+    nodetool_wrapped: bool = False
+    """Whether its nodetool needs our wrapper to run on the Java of the others."""
     settings: dict[str, object] = field(default_factory=dict)
     """Settings of cassandra.yaml that differ from those of the newest release."""
 
@@ -39,7 +39,7 @@ RELEASES: dict[str, Release] = {
     "5.0": Release("5.0.8", java=17),
     "4.1": Release("4.1.10", java=11),
     "4.0": Release("4.0.19", java=11),
-    # Runs on Java 11 unsupported; its own nodetool does not run on 17.
+    # It was made for Java 8 and is not supported on 11, but runs.
     "3.11": Release(
         "3.11.19",
         java=11,
@@ -49,8 +49,8 @@ RELEASES: dict[str, Release] = {
             "com.thinkaurelius.thrift:thrift-server:0.3.7",
         ),
         excluded_jars=("org.slf4j:slf4j-log4j12", "log4j:log4j"),
-        nodetool_version="4.0",
-        settings={"disk_access_mode": "standard"},
+        nodetool_wrapped=True,
+        settings={"disk_access_mode": "standard", "start_rpc": False},
     ),
 }
 
@@ -72,4 +72,4 @@ def release(version: str) -> Release:
     if version in (series, known.version):
         return known
     extra = tuple(jar.replace(known.version, version) for jar in known.extra_jars)
-    return Release(version, known.java, extra, known.excluded_jars, known.nodetool_version, known.settings)
+    return Release(version, known.java, extra, known.excluded_jars, known.nodetool_wrapped, known.settings)
