@@ -25,21 +25,24 @@ def open(url: str | os.PathLike[str], *, create: bool = True, read_only: bool = 
     Parameters
     ----------
     url : str or path
-        ``sqlite:PATH`` for a file; a plain path means the same. ``memory:`` for an archive that lives as long as the
-        object.
+        ``sqlite:PATH`` for a file; a plain path means the same. ``cassandra://HOST1,HOST2/KEYSPACE?NAME=VALUE`` for a
+        keyspace of a Cassandra or Scylla cluster; the guide of clusters lists what the URL may say. ``memory:`` for an
+        archive that lives as long as the object.
     create : bool
         Make the archive if there is none. Its folder must exist.
     read_only : bool
         Refuse every write; the archive must exist.
     timeout_s : int
-        Seconds to wait for other writers before :class:`BusyError`, 0 to 86,400.
+        Seconds to wait for other writers before :class:`BusyError`, 0 to 86,400. A cluster's limit stands in its URL.
 
     Raises
     ------
     ArchiveNotFoundError
         There is none, and none was to be made; or the folder is missing.
     NotAnArchiveError
-        The file is something else, or of a later release. It was not touched.
+        The file or keyspace is something else, or of a later release. It was not touched.
+    UnavailableError, AccessDeniedError
+        No node of the cluster answers; or it does not let this client in.
     InvalidInputError
         The URL names no engine.
 

@@ -54,6 +54,39 @@ class Dataset:
         self._axis = times.TimeAxis(**definition["time"])
         self._cell = cells.from_json(definition["cell"])
 
+    def tuned(
+        self,
+        consistency: str | None = None,
+        *,
+        read_consistency: str | None = None,
+        write_consistency: str | None = None,
+        timeout_s: int | None = None,
+    ) -> Dataset:
+        """The same dataset with another consistency level or time limit, for one call or many; on a cluster only.
+
+        Parameters
+        ----------
+        consistency : str
+            Level of reads and writes: ``ONE``, ``TWO``, ``THREE``, ``QUORUM``, ``ALL``, ``LOCAL_QUORUM``,
+            ``EACH_QUORUM``, ``LOCAL_ONE``; or ``ANY``, of writes only. What is not given stays as in the archive's URL.
+        read_consistency, write_consistency : str
+            Levels of reads and of writes alone.
+        timeout_s : int
+            Seconds after which an operation is given up, repetitions included; 1 to 3,600.
+
+        Raises
+        ------
+        InvalidInputError
+            No such level, or an engine that keeps one copy and has no levels.
+
+        Examples
+        --------
+        ``ds.tuned("ONE").read(region=region)`` reads from the nearest copy; ``ds.tuned(timeout_s=2).count()`` gives up
+        after two seconds.
+        """
+        read = read_consistency or (None if consistency == "ANY" else consistency)
+        return Dataset(self._native.tuned(read, write_consistency or consistency, timeout_s))
+
     def __repr__(self) -> str:
         return f"<Dataset {self.name}: {len(self._columns)} columns, time {self._axis.column}, window {self.window}>"
 

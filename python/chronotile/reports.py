@@ -113,6 +113,10 @@ class SliceInfo:
     """Stored rows, equal ids counted each time."""
     bytes: int
     """Bytes of chunks."""
+    cell_bytes_max: int
+    """Bytes of the largest cell: on a cluster, its largest partition."""
+    cells_oversized: int
+    """Cells larger than the engine works well with (10 MiB on Cassandra); 0 where that does not matter."""
 
 
 @dataclass(frozen=True)

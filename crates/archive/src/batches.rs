@@ -75,7 +75,7 @@ impl Dataset {
         let expect = stored.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
         let mut after: Vec<_> = parts.iter().map(|part| catalog::delete_part(name, batch, part.number)).collect();
         after.push(catalog::put(record_key.clone(), catalog::to_json(&record_key, &record)?, expect));
-        after.push(catalog::delete(intent_key.clone()));
+        after.push(catalog::delete_known(intent_key.clone(), intent.clone()));
         let before = vec![catalog::put(intent_key, intent.clone(), Expect::Is(intent))];
         self.clear_out(batch, None, &refs, Commit { before, after, ..Commit::default() }).await.map_err(race)?;
         Ok(rows)

@@ -28,7 +28,7 @@ impl Dataset {
         let mut slices = Vec::new();
         for slice in self.store().slices(&frame.spec.name).await? {
             let found = self.store().statistics(&frame.spec.name, slice).await?;
-            slices.push(slice_info(&frame, slice, &found));
+            slices.push(self.slice_info(&frame, slice, &found));
             tiles.extend(found);
         }
         let largest = tiles.iter().max_by_key(|tile| tile.bytes).map(|tile| tile.tile);
@@ -39,6 +39,25 @@ impl Dataset {
             tile_bytes: spread(tiles.iter().map(|tile| tile.bytes)),
             tile_largest: largest,
         })
+    }
+
+    fn slice_info(&self, frame: &Frame, slice: SliceId, tiles: &[TileStatistics]) -> SliceInfo {
+        let good = self.store().capabilities().cell_bytes_good.unwrap_or(u64::MAX);
+        // Tiles of a cell are neighbours.
+        let cells: Vec<u64> = tiles
+            .chunk_by(|a, b| a.tile.cell == b.tile.cell)
+            .map(|cell| cell.iter().map(|tile| tile.bytes).sum())
+            .collect();
+        SliceInfo {
+            slice,
+            ticks: frame.spec.slice_ticks(slice),
+            tiles: tiles.len() as u64,
+            chunks: tiles.iter().map(|tile| tile.chunks).sum(),
+            rows: tiles.iter().map(|tile| tile.rows).sum(),
+            bytes: tiles.iter().map(|tile| tile.bytes).sum(),
+            cell_bytes_max: cells.iter().copied().max().unwrap_or(0),
+            cells_oversized: cells.iter().filter(|bytes| **bytes > good).count() as u64,
+        }
     }
 
     /// Drops the slices that lie wholly before the limit and returns them, oldest first; with `dry_run` says which they would
@@ -67,7 +86,7 @@ impl Dataset {
         for slice in self.store().slices(&frame.spec.name).await? {
             if limit.ends_after(frame.spec.slice_ticks(slice).1) {
                 let tiles = self.store().statistics(&frame.spec.name, slice).await?;
-                retired.push(slice_info(&frame, slice, &tiles));
+                retired.push(self.slice_info(&frame, slice, &tiles));
             }
         }
         if !dry_run {
@@ -249,17 +268,6 @@ fn check(frame: &Frame, chunk: &Chunk) -> std::result::Result<Head, Damage> {
         return Err(Damage::malformed("a row lies outside the time range of its head"));
     }
     Ok(head)
-}
-
-fn slice_info(frame: &Frame, slice: SliceId, tiles: &[TileStatistics]) -> SliceInfo {
-    SliceInfo {
-        slice,
-        ticks: frame.spec.slice_ticks(slice),
-        tiles: tiles.len() as u64,
-        chunks: tiles.iter().map(|tile| tile.chunks).sum(),
-        rows: tiles.iter().map(|tile| tile.rows).sum(),
-        bytes: tiles.iter().map(|tile| tile.bytes).sum(),
-    }
 }
 
 fn spread(values: impl Iterator<Item = u64>) -> Spread {

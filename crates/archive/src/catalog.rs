@@ -131,6 +131,11 @@ pub(crate) fn delete(key: String) -> RecordPut {
     RecordPut { key, value: None, expect: Expect::Any }
 }
 
+/// Deletes a record that nobody has changed.
+pub(crate) fn delete_known(key: String, value: Bytes) -> RecordPut {
+    RecordPut { key, value: None, expect: Expect::Is(value) }
+}
+
 pub(crate) fn delete_part(dataset: &DatasetName, batch: BatchId, part: u32) -> RecordPut {
     delete(part_key(dataset, batch, part))
 }

@@ -12,7 +12,7 @@ use arrow_select::take::{take, take_record_batch};
 use chronotile_chunk::{Body, Columns, Origin};
 use chronotile_store::{Cells, Chunk, ChunkKey, Commit, Scan, StoreError, TileStatistics};
 use chronotile_types::{BatchId, ChunkId, SliceId, Tile};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::assemble::{Part, Rank, part_ranks};
@@ -33,6 +33,8 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
 /// Tiles rewritten in one commit.
 const TILES_PER_COMMIT: usize = 64;
+/// Tiles committed at the same time where each is a commit of its own.
+const TILES_AT_ONCE: usize = 16;
 /// Chunks looked up at once.
 const FETCH_CHUNKS: usize = 64;
 
@@ -136,20 +138,20 @@ impl Dataset {
         Ok(chunks)
     }
 
-    /// Commits rewrites, all at once or, where somebody changed one of the tiles, one by one; `None` for those that lost.
+    /// Commits rewrites, all at once or, where the engine cannot or somebody changed one of the tiles, one by one; `None` for those that lost.
     async fn replace(&self, rewrites: Vec<Rewrite>) -> Result<Vec<Option<Rewrite>>> {
         if rewrites.is_empty() {
             return Ok(vec![]);
         }
-        if self.try_replace(&rewrites).await? {
+        if self.store().capabilities().atomic_commit && self.try_replace(&rewrites).await? {
             return Ok(rewrites.into_iter().map(Some).collect());
         }
-        let mut results = Vec::with_capacity(rewrites.len());
-        for rewrite in rewrites {
+        let one_by_one = rewrites.into_iter().map(|rewrite| async move {
             let won = self.try_replace(std::slice::from_ref(&rewrite)).await?;
-            results.push(won.then_some(rewrite));
-        }
-        Ok(results)
+            Ok(won.then_some(rewrite))
+        });
+        let one_by_one: Vec<_> = one_by_one.collect();
+        futures::stream::iter(one_by_one).buffered(TILES_AT_ONCE).try_collect().await
     }
 
     /// Whether the rewrites took effect; `false` where a chunk they replace is gone.

@@ -5,7 +5,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
-use chronotile_store::{Commit, Expect, Store, StoreError};
+use chronotile_store::{Commit, Expect, Store, StoreError, Tuning};
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 
 use crate::catalog;
@@ -42,6 +42,14 @@ impl Dataset {
         let frame = RwLock::new(Frame::new(spec)?);
         let shared = Shared { frame, stored: RwLock::default(), slices: RwLock::default() };
         Ok(Self { store, shared: Arc::new(shared) })
+    }
+
+    /// The same dataset with another consistency level or time limit for what is done through it.
+    ///
+    /// # Errors
+    /// An engine that has no such choices; a level that does not exist.
+    pub fn tuned(&self, tuning: &Tuning) -> Result<Self> {
+        Ok(Self { store: self.store.tuned(tuning)?, shared: self.shared.clone() })
     }
 
     /// Its definition, as of when it was last looked at: another process may have added columns since.

@@ -25,7 +25,8 @@ pub enum ArchiveError {
     Sky(#[from] SkyError),
     /// A URL that names no archive.
     #[error(
-        "{url:?} is not an archive URL: {reason}; write sqlite:PATH, or memory: for one that lives with the process"
+        "{url:?} is not an archive URL: {reason}; write sqlite:PATH, cassandra://HOST1,HOST2/KEYSPACE, or \
+         memory: for one that lives with the process"
     )]
     Url {
         /// The URL.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use chronotile_cassandra::CassandraStore;
 use chronotile_memory::MemoryStore;
 use chronotile_sqlite::SqliteStore;
 use chronotile_store::Store;
@@ -16,7 +17,7 @@ pub struct OpenOptions {
     pub create: bool,
     /// Refuse every write.
     pub read_only: bool,
-    /// Seconds to wait for other writers, 0 to 86,400.
+    /// Seconds to wait for other writers, 0 to 86,400. A cluster's time limit stands in its URL.
     pub timeout_s: u64,
 }
 
@@ -26,7 +27,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the engine that `url` names: `sqlite:PATH`, or `memory:`.
+/// Opens the engine that `url` names: `sqlite:PATH`, `cassandra://HOST/KEYSPACE`, or `memory:`.
 pub(crate) async fn open_store(url: &str, options: &OpenOptions) -> Result<Arc<dyn Store>> {
     let refuse = |reason: &str| ArchiveError::Url { url: url.to_owned(), reason: reason.to_owned() };
     let (scheme, rest) = url.split_once(':').ok_or_else(|| refuse("it names no engine"))?;
@@ -34,6 +35,7 @@ pub(crate) async fn open_store(url: &str, options: &OpenOptions) -> Result<Arc<d
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
         "memory" => Err(refuse("memory: takes no path")),
         "sqlite" => open_sqlite(rest.strip_prefix("//").unwrap_or(rest), options, refuse).await,
+        "cassandra" => open_cassandra(url, options, refuse).await,
         _ => Err(refuse(&format!("{scheme:?} is not an engine of this release"))),
     }
 }
@@ -55,4 +57,14 @@ async fn open_sqlite(
     let path = Path::new(path).to_path_buf();
     let opened = tokio::task::spawn_blocking(move || SqliteStore::open(&path, settings)).await;
     Ok(Arc::new(opened.map_err(|_| ArchiveError::Cancelled)??))
+}
+
+async fn open_cassandra(
+    url: &str,
+    options: &OpenOptions,
+    refuse: impl Fn(&str) -> ArchiveError,
+) -> Result<Arc<dyn Store>> {
+    let settings = chronotile_cassandra::settings(url).map_err(|reason| refuse(&reason))?;
+    let OpenOptions { create, read_only, .. } = *options;
+    Ok(Arc::new(CassandraStore::open(settings, chronotile_cassandra::Options { create, read_only }).await?))
 }

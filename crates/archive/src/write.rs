@@ -161,7 +161,7 @@ impl<'a> Write<'a> {
         let key = catalog::intent_key(name, self.batch);
         let mut after: Vec<RecordPut> =
             self.parts.iter().map(|part| catalog::delete_part(name, self.batch, part.number)).collect();
-        after.push(catalog::delete(key.clone()));
+        after.push(catalog::delete_known(key.clone(), intent.clone()));
         let commit = Commit {
             before: vec![catalog::put(key, intent.clone(), Expect::Is(intent))],
             remove: self.parts.iter().flat_map(|part| part.refs.iter().map(|r| r.key)).collect(),
@@ -254,7 +254,10 @@ impl<'a> Write<'a> {
         // The lists of what was removed go before the record comes: a finished batch lists only what it has.
         let mut after: Vec<RecordPut> =
             self.old_parts.iter().map(|part| catalog::delete_part(&spec.name, self.batch, part.number)).collect();
-        after.extend([self.record_put()?, catalog::delete(catalog::intent_key(&spec.name, self.batch))]);
+        // Where somebody else took the batch over meanwhile, it is theirs to end.
+        let key = catalog::intent_key(&spec.name, self.batch);
+        let intent = catalog::to_json(&key, &self.intent)?;
+        after.extend([self.record_put()?, catalog::delete_known(key, intent)]);
         if self.stored.is_none() || stale.is_empty() {
             let remove = stale.iter().map(|r| r.key).collect();
             return self.commit(Commit { before, put: chunks, remove, after, ..Commit::default() }).await;

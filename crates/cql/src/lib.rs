@@ -8,7 +8,9 @@ mod tls;
 
 pub use error::{CqlError, Landed, Result};
 pub use session::{Call, Session};
-pub use settings::{Credentials, Replication, Settings, TableOptions, Tls};
+pub use settings::{
+    Credentials, Refusal, Replication, Settings, TableOptions, Tls, read_consistency, write_consistency,
+};
 
 // The driver's own types appear in the signatures above.
 pub use scylla;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session_builder::SessionBuilder;
-use scylla::policies::load_balancing::DefaultPolicy;
+use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
 use scylla::policies::speculative_execution::{SimpleSpeculativeExecutionPolicy, SpeculativeExecutionPolicy};
 use scylla::response::query_result::QueryResult;
 use scylla::response::{PagingState, PagingStateResponse};
@@ -101,12 +101,18 @@ impl Session {
         if let Some(statement) = known().get(cql) {
             return Ok(statement.clone());
         }
-        let call = Call { consistency: Consistency::One, timeout: self.settings.timeout };
-        let mut statement = self.repeat(&call, true, || async { Ok(self.inner.prepare(cql).await?) }).await?;
+        let mut statement = self.prepare_anew(cql).await?;
         statement.set_is_idempotent(repeatable);
         statement.set_use_cached_result_metadata(true);
         known().insert(cql.into(), statement.clone());
         Ok(statement)
+    }
+
+    /// Prepares a statement without keeping it: for text that may never come again. Each answer describes its columns
+    /// itself, so that one of a table that was altered meanwhile is not misread.
+    pub async fn prepare_anew(&self, cql: &str) -> Result<PreparedStatement> {
+        let call = Call { consistency: Consistency::One, timeout: self.settings.timeout };
+        self.repeat(&call, true, || async { Ok(self.inner.prepare(cql).await?) }).await
     }
 
     /// Forgets prepared statements that name a table which is gone.
@@ -124,6 +130,20 @@ impl Session {
         let statement = with_call(statement, call);
         let repeatable = statement.get_is_idempotent();
         self.repeat(call, repeatable, || async { Ok(self.inner.execute_unpaged(&statement, &values).await?) }).await
+    }
+
+    /// Runs a statement that is not prepared, once: it is sent again only where it surely had no effect.
+    pub async fn run(&self, cql: &str, call: &Call) -> Result<QueryResult> {
+        let mut statement = scylla::statement::unprepared::Statement::new(cql);
+        statement.set_consistency(call.consistency);
+        statement.set_serial_consistency(Some(self.serial()));
+        statement.set_request_timeout(Some(call.timeout));
+        self.repeat(call, false, || async { Ok(self.inner.query_unpaged(statement.clone(), &[]).await?) }).await
+    }
+
+    /// How requests are routed, for statements that want more than that.
+    pub fn routing(&self) -> Arc<dyn LoadBalancingPolicy> {
+        routing(&self.settings)
     }
 
     /// Runs a statement and returns one page of its answer, with where the next begins.
@@ -214,13 +234,17 @@ fn with_call(statement: &PreparedStatement, call: &Call) -> PreparedStatement {
     statement
 }
 
-fn profile(settings: &Settings) -> ExecutionProfile {
-    let mut policy = DefaultPolicy::builder().token_aware(true);
-    policy = match (&settings.data_centre, &settings.rack) {
+fn routing(settings: &Settings) -> Arc<dyn LoadBalancingPolicy> {
+    let policy = DefaultPolicy::builder().token_aware(true);
+    let policy = match (&settings.data_centre, &settings.rack) {
         (Some(dc), Some(rack)) => policy.prefer_datacenter_and_rack(dc.clone(), rack.clone()),
         (Some(dc), None) => policy.prefer_datacenter(dc.clone()),
         _ => policy,
     };
+    policy.permit_dc_failover(settings.data_centre_failover).build()
+}
+
+fn profile(settings: &Settings) -> ExecutionProfile {
     let speculative = settings.speculative.map(|interval| {
         Arc::new(SimpleSpeculativeExecutionPolicy { max_retry_count: 2, retry_interval: interval })
             as Arc<dyn SpeculativeExecutionPolicy>
@@ -230,7 +254,7 @@ fn profile(settings: &Settings) -> ExecutionProfile {
         .consistency(settings.read_consistency)
         .serial_consistency(Some(serial))
         .request_timeout(Some(ANSWER_WAIT))
-        .load_balancing_policy(policy.permit_dc_failover(settings.data_centre_failover).build())
+        .load_balancing_policy(routing(settings))
         .retry_policy(Arc::new(NextNode))
         .speculative_execution_policy(speculative)
         .build()

@@ -154,7 +154,8 @@ struct Parser<'a> {
     values: BTreeMap<String, String>,
 }
 
-type Refusal<T> = std::result::Result<T, String>;
+/// Result of reading a part of a URL: what is wrong with it, as text.
+pub type Refusal<T> = std::result::Result<T, String>;
 
 impl<'a> Parser<'a> {
     fn new(url: &'a str) -> Refusal<Self> {
@@ -367,7 +368,7 @@ fn keyspace(name: &str) -> Refusal<String> {
 }
 
 /// Reads the name of a level that reads may have.
-pub(crate) fn read_consistency(name: &str) -> Refusal<Consistency> {
+pub fn read_consistency(name: &str) -> Refusal<Consistency> {
     match write_consistency(name)? {
         Consistency::Any => Err("ANY is a consistency level of writes only".to_owned()),
         level => Ok(level),
@@ -375,7 +376,7 @@ pub(crate) fn read_consistency(name: &str) -> Refusal<Consistency> {
 }
 
 /// Reads the name of a level that writes may have.
-pub(crate) fn write_consistency(name: &str) -> Refusal<Consistency> {
+pub fn write_consistency(name: &str) -> Refusal<Consistency> {
     Ok(match name {
         "ANY" => Consistency::Any,
         "ONE" => Consistency::One,

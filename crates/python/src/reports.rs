@@ -62,6 +62,8 @@ pub fn slice_info<'py>(py: Python<'py>, info: &SliceInfo) -> Dict<'py> {
         chunks: info.chunks,
         rows: info.rows,
         bytes: info.bytes,
+        cell_bytes_max: info.cell_bytes_max,
+        cells_oversized: info.cells_oversized,
     })
 }
 

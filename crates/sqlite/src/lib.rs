@@ -107,7 +107,7 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { engine: ENGINE, atomic_commit: true, chunk_bytes_max: CHUNK_BYTES_MAX }
+        Capabilities { engine: ENGINE, atomic_commit: true, chunk_bytes_max: CHUNK_BYTES_MAX, cell_bytes_good: None }
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {

@@ -101,6 +101,22 @@ pub enum StoreError {
         /// Seconds waited.
         waited_s: u64,
     },
+    /// Too few nodes answer; nothing was written.
+    #[error("{engine} cannot serve now: {reason}; nothing was written, repeat once the nodes are back")]
+    Unavailable {
+        /// The engine.
+        engine: &'static str,
+        /// What it says: the consistency level, the replicas required and alive.
+        reason: String,
+    },
+    /// The engine does not let this client in, or not do this.
+    #[error("{engine}: {reason}")]
+    Denied {
+        /// The engine.
+        engine: &'static str,
+        /// What it says.
+        reason: String,
+    },
     /// The engine's own file is damaged.
     #[error("{place} is damaged: {reason}; restore it from a copy")]
     Corrupt {

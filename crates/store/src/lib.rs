@@ -58,6 +58,16 @@ pub struct Record {
     pub value: Bytes,
 }
 
+/// The group of a catalog record: the second and third part of a key `KIND/DATASET/ITEM[/...]`. All records with fewer
+/// parts are one more group, `None`.
+///
+/// Engines that cannot commit as a whole keep a group in one place, and decide about its records together.
+pub fn record_group(key: &str) -> Option<(&str, &str)> {
+    let mut parts = key.split('/');
+    let (_, dataset, item) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((dataset, item))
+}
+
 /// The longest key of a catalog record, in bytes.
 pub const RECORD_KEY_BYTES_MAX: usize = 1_000;
 /// The largest value of a catalog record, in bytes.
@@ -156,6 +166,17 @@ pub struct TileStatistics {
     pub bytes: u64,
 }
 
+/// How the calls of one view of a store are to be done; what is `None` stays as the store was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Consistency level of reads, by its name in capitals.
+    pub read_consistency: Option<String>,
+    /// Consistency level of writes, by its name in capitals.
+    pub write_consistency: Option<String>,
+    /// Seconds after which an operation is given up.
+    pub timeout_s: Option<u64>,
+}
+
 /// What an engine promises beyond the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -165,6 +186,8 @@ pub struct Capabilities {
     pub atomic_commit: bool,
     /// Largest chunk (head and body) it takes, in bytes.
     pub chunk_bytes_max: usize,
+    /// Bytes of one cell in one slice above which the engine works badly; `None` where it does not matter.
+    pub cell_bytes_good: Option<u64>,
 }
 
 /// A method of [`Store`], as the wrappers name it.
@@ -214,19 +237,27 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Writes in the order of [`Commit`]'s fields; `Ok` means that all of it is durable.
     ///
     /// Each step is durable before the next begins: whoever finds a later step's effect after a crash finds the earlier
-    /// ones too. Where a condition of `before` fails nothing at all has happened and the error is
-    /// [`StoreError::RecordConflict`]; likewise [`StoreError::ChunkConflict`] for `remove` with `require_removed`. Only with
-    /// `atomic_commit` does the same hold for `after`. Repeating a commit whose outcome is unknown is harmless but for its
-    /// conditions: a condition may then fail because the first try had landed.
+    /// ones too. The records of one step take effect together, their conditions included, where they are of one group
+    /// ([`record_group`]). Where a condition of `before` fails nothing at all has happened and the error is
+    /// [`StoreError::RecordConflict`]; likewise [`StoreError::ChunkConflict`] for `remove` with `require_removed` where one is
+    /// missing as the commit begins. What is put to and removed from one tile takes effect together where `require_removed`
+    /// is set: of two commits that remove the same chunk one fails.
     ///
-    /// Not promised: atomicity (unless the capability says so), or an order among the chunks of one step.
+    /// Repeating a commit whose outcome is unknown is harmless but for its conditions: a condition may then fail because
+    /// the first try had landed.
+    ///
+    /// Not promised without `atomic_commit`: that nothing has happened where a condition of `after` fails, where a chunk was
+    /// removed by somebody else at the same moment (`before` and other tiles may have changed), or where `before` has
+    /// records of several groups. Never promised: an order among the chunks of one step.
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()>;
 
     /// Streams the chunks of the cells and windows asked for, in groups of bounded size.
     ///
     /// Order: slices as given; within one by cell, then window, then chunk id, so that the chunks of a tile are
     /// neighbours. Holds every chunk whose commit ended before the scan began and that nobody removes meanwhile. A
-    /// commit that lands during the scan may be seen in part, but a chunk is never returned twice nor half.
+    /// commit that lands during the scan may be seen in part, but a chunk is never returned twice nor half, and a commit
+    /// with `require_removed` is seen whole or not at all in each tile: a scan beside a rewrite of a tile returns its old
+    /// chunks or its new ones.
     async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>>;
 
     /// The chunks of these keys with their bodies, in the order of the keys; those that do not exist are left out.
@@ -236,6 +267,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn record(&self, key: &str) -> Result<Option<Bytes>>;
 
     /// At most `limit` records whose key begins with `prefix` and is greater than `after`, by key in byte order.
+    ///
+    /// Not promised: records with a group ([`record_group`]) under a prefix of fewer than two `/`, which may be left out.
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>>;
 
     /// Makes room for a slice. One that exists stays as it is; callers may race.
@@ -247,6 +280,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// The slices there are, ascending.
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>>;
+
+    /// A view of the same store whose calls are done as `tuning` says. An engine without such choices refuses.
+    fn tuned(&self, tuning: &Tuning) -> Result<Arc<dyn Store>> {
+        let _ = tuning;
+        let engine = self.capabilities().engine;
+        let reason =
+            "it has one copy of the data: consistency levels and time limits for a call are for clusters".to_owned();
+        Err(StoreError::Refused { engine, reason })
+    }
 
     /// What each tile of a slice holds, by cell, then window; empty for a slice that does not exist.
     async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>>;

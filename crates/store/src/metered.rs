@@ -7,7 +7,7 @@ use bytes::Bytes;
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream, StreamExt};
 
-use crate::{Capabilities, Chunk, ChunkKey, Commit, Operation, Record, Result, Scan, Store, TileStatistics};
+use crate::{Capabilities, Chunk, ChunkKey, Commit, Operation, Record, Result, Scan, Store, TileStatistics, Tuning};
 
 /// Buckets of a latency histogram: bucket `i` counts times below `2^i` microseconds that no earlier one counts.
 const BUCKETS: usize = 32;
@@ -142,6 +142,10 @@ fn chunk_sizes(chunks: &[Chunk]) -> impl Iterator<Item = usize> {
 impl Store for Metered {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
+    }
+
+    fn tuned(&self, tuning: &Tuning) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Self { inner: self.inner.tuned(tuning)?, meters: self.meters.clone() }))
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {

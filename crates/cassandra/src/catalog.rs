@@ -1,0 +1,361 @@
+//! Catalog records: a group lies in one partition and is decided on by lightweight transactions.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use chronotile_cql::scylla::response::query_result::QueryResult;
+use chronotile_cql::scylla::statement::batch::{Batch, BatchType};
+use chronotile_cql::scylla::value::{CqlValue, Row};
+use chronotile_cql::{Call, CqlError, Landed, Session};
+use chronotile_store::{Expect, Record, RecordPut, Result, StoreError, record_group};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::Mutex;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::failure::{malformed, of_write, refused};
+use crate::names::CATALOG;
+use crate::schema::sure;
+
+/// Partitions asked at once for a listing.
+const LIST_AT_ONCE: usize = 32;
+/// Records in one answer of a listing: their values may have megabytes.
+const LIST_PAGE: usize = 1_000;
+
+/// Where the records of a group lie. Records without a group have a partition of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    dataset: String,
+    bucket: i32,
+}
+
+impl Place {
+    const LOOSE: Self = Self { dataset: String::new(), bucket: 0 };
+
+    fn of(key: &str, buckets: u32) -> Self {
+        match record_group(key) {
+            Some((dataset, item)) => Self::in_bucket(dataset, (xxh3_64(item.as_bytes()) % u64::from(buckets)) as i32),
+            None => Self::LOOSE,
+        }
+    }
+
+    /// A dataset's name may be empty, where the key is not one of an archive's; the loose records' is.
+    fn in_bucket(dataset: &str, bucket: i32) -> Self {
+        Self { dataset: format!("/{dataset}"), bucket }
+    }
+}
+
+/// The catalog of an archive.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    buckets: u32,
+    /// Transactions on one partition hinder each other: those of this process take turns.
+    turns: Box<[Mutex<()>]>,
+}
+
+/// What one step wants of one record, all its puts together.
+struct Change {
+    key: String,
+    /// What must lie there now: `Some(None)` for nothing.
+    expect: Option<Option<Bytes>>,
+    /// What will lie there: `None` for nothing.
+    value: Option<Bytes>,
+}
+
+impl Change {
+    /// Whether what lies there is what the change wants to find.
+    fn expects(&self, found: &Option<Bytes>) -> bool {
+        self.expect.as_ref().is_none_or(|expected| expected == found)
+    }
+}
+
+impl Catalog {
+    pub(crate) fn new(buckets: u32) -> Self {
+        Self { buckets, turns: (0..buckets.min(1_024)).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Makes the changes of a step, group by group, those with conditions first. `begun` where an earlier step of the same
+    /// commit has taken effect.
+    pub(crate) async fn apply(&self, session: &Session, puts: &[RecordPut], begun: bool) -> Result<()> {
+        let mut groups: Vec<(Place, Vec<&RecordPut>)> = Vec::new();
+        for put in puts {
+            let place = Place::of(&put.key, self.buckets);
+            match groups.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, puts)) => puts.push(put),
+                None => groups.push((place, vec![put])),
+            }
+        }
+        groups.sort_by_key(|(_, puts)| puts.iter().all(|put| put.expect == Expect::Any));
+        let mut begun = begun;
+        for (place, puts) in groups {
+            let changes = fold(&puts)?;
+            let turn = xxh3_64(format!("{} {}", place.dataset, place.bucket).as_bytes()) as usize % self.turns.len();
+            let _turn = self.turns[turn].lock().await;
+            decide(session, &place, changes, begun).await?;
+            begun = true;
+        }
+        Ok(())
+    }
+
+    /// One record.
+    pub(crate) async fn record(&self, session: &Session, key: &str) -> Result<Option<Bytes>> {
+        let place = Place::of(key, self.buckets);
+        read(session, &place, key, &sure(session)).await.map_err(refused)
+    }
+
+    /// Records by prefix, as the contract of the store has it.
+    pub(crate) async fn records(
+        &self,
+        session: &Session,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        if limit == 0 {
+            return Ok(vec![]);
+        }
+        let mut parts = prefix.splitn(4, '/');
+        let (dataset, item, rest) = (parts.nth(1), parts.next(), parts.next());
+        let places: Vec<Place> = match (dataset, item, rest) {
+            (Some(_), Some(_), Some(_)) => vec![Place::of(prefix, self.buckets)],
+            (Some(dataset), Some(_), None) => {
+                (0..self.buckets as i32).map(|bucket| Place::in_bucket(dataset, bucket)).collect()
+            }
+            _ => vec![Place::LOOSE],
+        };
+        let alone = places.len() == 1;
+        let lists = stream::iter(places).map(|place| list(session, place, prefix, after, limit));
+        let lists: Vec<Vec<Record>> = lists.buffer_unordered(LIST_AT_ONCE).try_collect().await.map_err(refused)?;
+        let mut records: Vec<Record> = lists.into_iter().flatten().collect();
+        if !alone {
+            records.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        }
+        records.truncate(limit);
+        Ok(records)
+    }
+}
+
+/// The puts of one record made one change; a later put's condition is about what an earlier one leaves.
+fn fold(puts: &[&RecordPut]) -> Result<Vec<Change>> {
+    let mut changes: Vec<Change> = Vec::with_capacity(puts.len());
+    for put in puts {
+        let expect = match &put.expect {
+            Expect::Any => None,
+            Expect::Absent => Some(None),
+            Expect::Is(value) => Some(Some(value.clone())),
+        };
+        match changes.iter_mut().find(|change| change.key == put.key) {
+            None => changes.push(Change { key: put.key.clone(), expect, value: put.value.clone() }),
+            Some(earlier) => {
+                if expect.is_some_and(|expected| expected != earlier.value) {
+                    return Err(StoreError::RecordConflict { key: put.key.clone() });
+                }
+                earlier.value = put.value.clone();
+            }
+        }
+    }
+    Ok(changes)
+}
+
+/// Decides about the changes of one group by a lightweight transaction, and finds out what became of one whose answer was
+/// lost.
+async fn decide(session: &Session, place: &Place, mut changes: Vec<Change>, begun: bool) -> Result<()> {
+    let unconditional = changes.iter().all(|change| change.expect.is_none());
+    let deadline = Instant::now() + session.settings().timeout;
+    let mut pause = Duration::from_millis(10);
+    let told = |error| of_write(error, begun);
+    loop {
+        if unconditional {
+            // Plain writes and transactions must not meet in one row; a condition that holds makes it one of the latter.
+            let now = read(session, place, &changes[0].key, &serial(session)).await.map_err(told)?;
+            changes[0].expect = Some(now);
+        }
+        let lost = match transact(session, place, &changes).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => None,
+            Err(error) if error.landed() == Landed::Maybe => Some(error),
+            Err(error) => return Err(told(error)),
+        };
+        let seen = look(session, place, &changes).await.map_err(told)?;
+        match (lost, seen.differs) {
+            // Others may have written the same: without a lost try that is no success of ours.
+            (Some(_), _) if seen.done => return Ok(()),
+            // It may have landed and been changed again by somebody else.
+            (Some(error), Some(_)) => return Err(of_write(error, true)),
+            (None, Some(key)) if !unconditional => return Err(StoreError::RecordConflict { key }),
+            _ => {}
+        }
+        if Instant::now() + pause > deadline {
+            let reason = "others kept changing the same catalog records".to_owned();
+            return Err(told(CqlError::Overloaded { reason }));
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// What lies in a group now, seen from the changes that were to be made.
+struct Seen {
+    /// Whether everything is as the changes leave it.
+    done: bool,
+    /// A record that is not as the changes want to find it.
+    differs: Option<String>,
+}
+
+async fn look(session: &Session, place: &Place, changes: &[Change]) -> std::result::Result<Seen, CqlError> {
+    let mut seen = Seen { done: true, differs: None };
+    for change in changes {
+        let found = read(session, place, &change.key, &serial(session)).await?;
+        seen.done &= found == change.value;
+        if !change.expects(&found) {
+            seen.differs.get_or_insert_with(|| change.key.clone());
+        }
+    }
+    Ok(seen)
+}
+
+fn serial(session: &Session) -> Call {
+    Call { consistency: session.serial_read(), ..sure(session) }
+}
+
+/// Whether the transaction took effect.
+async fn transact(session: &Session, place: &Place, changes: &[Change]) -> std::result::Result<bool, CqlError> {
+    let keyspace = &session.settings().keyspace;
+    let update =
+        format!("UPDATE {keyspace}.{CATALOG} SET value = ? WHERE dataset = ? AND bucket = ? AND record_key = ?");
+    let plain = session.prepare(&update, true).await?;
+    let conditional = session.prepare(&format!("{update} IF value = ?"), false).await?;
+    let blob = |value: &Option<Bytes>| value.as_ref().map(|value| CqlValue::Blob(value.to_vec()));
+    let mut batch = Batch::new(BatchType::Unlogged);
+    let mut values = Vec::with_capacity(changes.len());
+    for change in changes {
+        let mut row = vec![
+            blob(&change.value),
+            Some(CqlValue::Text(place.dataset.clone())),
+            Some(CqlValue::Int(place.bucket)),
+            Some(CqlValue::Text(change.key.clone())),
+        ];
+        match &change.expect {
+            Some(expected) => {
+                row.push(blob(expected));
+                batch.append_statement(conditional.clone());
+            }
+            None => batch.append_statement(plain.clone()),
+        }
+        values.push(row);
+    }
+    applied(session.batch(&batch, &values[..], &sure(session)).await?)
+}
+
+/// The first column of the answer to a lightweight transaction.
+pub(crate) fn applied(result: QueryResult) -> std::result::Result<bool, CqlError> {
+    let rows = result.into_rows_result().map_err(malformed)?;
+    let row = rows.first_row::<Row>().map_err(malformed)?;
+    match row.columns.first() {
+        Some(Some(CqlValue::Boolean(applied))) => Ok(*applied),
+        other => Err(malformed(format!("a transaction answered {other:?}"))),
+    }
+}
+
+async fn read(
+    session: &Session,
+    place: &Place,
+    key: &str,
+    call: &Call,
+) -> std::result::Result<Option<Bytes>, CqlError> {
+    let keyspace = &session.settings().keyspace;
+    let cql = format!("SELECT value FROM {keyspace}.{CATALOG} WHERE dataset = ? AND bucket = ? AND record_key = ?");
+    let statement = session.prepare(&cql, true).await?;
+    let found = session.execute(&statement, (&place.dataset, place.bucket, key), call).await?;
+    let rows = found.into_rows_result().map_err(malformed)?;
+    Ok(rows.maybe_first_row::<(Option<Bytes>,)>().map_err(malformed)?.and_then(|(value,)| value))
+}
+
+/// The records of one partition whose keys begin with `prefix` and come after `after`.
+async fn list(
+    session: &Session,
+    place: Place,
+    prefix: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> std::result::Result<Vec<Record>, CqlError> {
+    let keyspace = &session.settings().keyspace;
+    let from_after = after.filter(|after| *after >= prefix);
+    let lower = if from_after.is_some() { ">" } else { ">=" };
+    let cql = |upper: &str| {
+        format!(
+            "SELECT record_key, value FROM {keyspace}.{CATALOG} WHERE dataset = ? AND bucket = ? \
+             AND record_key {lower} ?{upper} LIMIT ?"
+        )
+    };
+    let (from, limit) = (from_after.unwrap_or(prefix), limit.min(i32::MAX as usize) as i32);
+    let end = end_of_prefix(prefix);
+    // An `after` beyond the prefix leaves nothing.
+    if end.as_deref().is_some_and(|end| from >= end) {
+        return Ok(vec![]);
+    }
+    let upper = if end.is_some() { " AND record_key < ?" } else { "" };
+    let mut statement = session.prepare(&cql(upper), true).await?;
+    statement.set_page_size(LIST_PAGE as i32);
+    let mut records = Vec::new();
+    let mut state = chronotile_cql::scylla::response::PagingState::start();
+    loop {
+        let (page, next) = match &end {
+            Some(end) => {
+                let values = (&place.dataset, place.bucket, from, end, limit);
+                session.page(&statement, values, state, &sure(session)).await?
+            }
+            None => {
+                let values = (&place.dataset, place.bucket, from, limit);
+                session.page(&statement, values, state, &sure(session)).await?
+            }
+        };
+        let rows = page.into_rows_result().map_err(malformed)?;
+        for row in rows.rows::<(String, Option<Bytes>)>().map_err(malformed)? {
+            let (key, value) = row.map_err(malformed)?;
+            if let Some(value) = value {
+                records.push(Record { key, value });
+            }
+        }
+        match next.into_paging_control_flow() {
+            std::ops::ControlFlow::Break(()) => return Ok(records),
+            std::ops::ControlFlow::Continue(next) => state = next,
+        }
+    }
+}
+
+/// The least text above every text with this prefix, in the order of UTF-8 bytes; `None` where there is none.
+fn end_of_prefix(prefix: &str) -> Option<String> {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        // Surrogates are no characters.
+        let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
+        if let Some(next) = next {
+            end.push(next);
+            return Some(end);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_above_all_that_begin_with_it() {
+        for (prefix, end) in
+            [("a", Some("b")), ("a/", Some("a0")), ("", None), ("\u{10ffff}", None), ("b\u{10ffff}", Some("c"))]
+        {
+            assert_eq!(end_of_prefix(prefix).as_deref(), end, "{prefix:?}");
+        }
+        assert_eq!(end_of_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
+    }
+
+    #[test]
+    fn records_of_one_batch_share_a_place_and_loose_ones_have_their_own() {
+        let batch = ["intent/a/17", "part/a/17/00000001", "batch/a/17"].map(|key| Place::of(key, 256));
+        assert!(batch.iter().all(|place| *place == batch[0]));
+        assert_eq!(Place::of("dataset/a", 256), Place::LOOSE);
+        assert_ne!(Place::of("x//y", 256).dataset, Place::LOOSE.dataset);
+    }
+}

@@ -1,0 +1,340 @@
+//! Writing and removing chunks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use chronotile_cql::scylla::statement::batch::{Batch, BatchType};
+use chronotile_cql::scylla::value::CqlValue;
+use chronotile_cql::{Call, CqlError, Landed, Session};
+use chronotile_store::{Chunk, ChunkKey, StoreError};
+use chronotile_types::{Cell, DatasetName, SliceId};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use crate::catalog::applied;
+use crate::failure::{malformed, of_write, refused};
+use crate::names::chunk_table;
+use crate::schema::sure;
+
+/// Partitions written at once by one commit; the session bounds all commits together.
+const WRITE_AT_ONCE: usize = 64;
+/// Bytes and chunks in one request to a partition.
+const REQUEST_BYTES: usize = 256 << 10;
+const REQUEST_CHUNKS: usize = 64;
+/// Chunks named in one look-up.
+pub(crate) const LOOKUP_CHUNKS: usize = 64;
+/// Bytes that one transaction may carry; what is more is put before it.
+const TRANSACTION_BYTES: usize = 4 << 20;
+/// Differences between clocks that a removal allows for.
+const CLOCKS_APART: Duration = Duration::from_secs(10);
+
+/// One partition: a cell of a slice.
+pub(crate) type Partition = (SliceId, Cell);
+
+fn partition(key: &ChunkKey) -> Partition {
+    (key.slice, key.tile.cell)
+}
+
+/// What a commit does to one partition under the condition that every chunk it removes is there.
+#[derive(Debug, Default)]
+pub(crate) struct Swap {
+    pub put: Vec<Chunk>,
+    pub remove: Vec<ChunkKey>,
+}
+
+/// The work of a commit by partition, in the order of partitions.
+pub(crate) fn swaps(put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> BTreeMap<Partition, Swap> {
+    let mut swaps: BTreeMap<Partition, Swap> = BTreeMap::new();
+    // A chunk named twice is still one chunk.
+    let distinct: BTreeSet<&ChunkKey> = remove.iter().collect();
+    for key in distinct {
+        swaps.entry(partition(key)).or_default().remove.push(*key);
+    }
+    let mut size: BTreeMap<Partition, usize> = BTreeMap::new();
+    put.retain(|chunk| {
+        let Some(swap) = swaps.get_mut(&partition(&chunk.key)) else { return true };
+        let bytes = size.entry(partition(&chunk.key)).or_default();
+        *bytes += chunk.head.len() + chunk.body.len();
+        // Put first and then removed: it is gone.
+        if swap.remove.contains(&chunk.key) || *bytes > TRANSACTION_BYTES {
+            return true;
+        }
+        swap.put.push(chunk.clone());
+        false
+    });
+    swaps
+}
+
+/// Chunks of one partition, and the request they go in.
+type Bundle = Vec<Chunk>;
+
+fn bundles(chunks: Vec<Chunk>) -> Vec<Bundle> {
+    let mut by_partition: BTreeMap<Partition, Vec<Chunk>> = BTreeMap::new();
+    for chunk in chunks {
+        by_partition.entry(partition(&chunk.key)).or_default().push(chunk);
+    }
+    let mut bundles = Vec::new();
+    for chunks in by_partition.into_values() {
+        let (mut bundle, mut bytes) = (Vec::new(), 0);
+        for chunk in chunks {
+            let size = chunk.head.len() + chunk.body.len();
+            if !bundle.is_empty() && (bytes + size > REQUEST_BYTES || bundle.len() == REQUEST_CHUNKS) {
+                bundles.push(std::mem::take(&mut bundle));
+                bytes = 0;
+            }
+            bytes += size;
+            bundle.push(chunk);
+        }
+        bundles.push(bundle);
+    }
+    bundles
+}
+
+fn insert_cql(keyspace: &str, table: &str) -> String {
+    format!(
+        "INSERT INTO {keyspace}.{table} (cell, time_window, chunk_id, row_count, byte_count, head, body) \
+         VALUES (?, ?, ?, ?, ?, ?, ?)"
+    )
+}
+
+fn delete_cql(keyspace: &str, table: &str) -> String {
+    format!("DELETE FROM {keyspace}.{table} WHERE cell = ? AND time_window = ? AND chunk_id = ?")
+}
+
+fn byte_count(chunk: &Chunk) -> i32 {
+    (chunk.head.len() + chunk.body.len()) as i32
+}
+
+/// Puts chunks, many partitions at once.
+pub(crate) async fn put(
+    session: &Session,
+    dataset: &DatasetName,
+    chunks: Vec<Chunk>,
+    call: &Call,
+) -> Result<(), CqlError> {
+    let requests: Vec<_> =
+        bundles(chunks).into_iter().map(|bundle| put_bundle(session, dataset, bundle, call)).collect();
+    stream::iter(requests).buffer_unordered(WRITE_AT_ONCE).try_collect().await
+}
+
+async fn put_bundle(session: &Session, dataset: &DatasetName, bundle: Bundle, call: &Call) -> Result<(), CqlError> {
+    let table = chunk_table(dataset, bundle[0].key.slice);
+    let insert = session.prepare(&insert_cql(&session.settings().keyspace, &table), true).await?;
+    let ids: Vec<[u8; 16]> = bundle.iter().map(|chunk| chunk.key.id.to_bytes()).collect();
+    let values = |(chunk, id): (&Chunk, &[u8; 16])| {
+        let tile = chunk.key.tile;
+        let (head, body) = (chunk.head.clone(), chunk.body.clone());
+        (tile.cell.0, tile.window.0, id.to_vec(), chunk.rows as i32, byte_count(chunk), head, body)
+    };
+    let mut rows: Vec<_> = bundle.iter().zip(&ids).map(values).collect();
+    if rows.len() == 1 {
+        let row = rows.remove(0);
+        session.execute(&insert, row, call).await?;
+        return Ok(());
+    }
+    // One partition: the batch is one write, not a logged one.
+    let mut batch = Batch::new(BatchType::Unlogged);
+    batch.set_is_idempotent(true);
+    rows.iter().for_each(|_| batch.append_statement(insert.clone()));
+    session.batch(&batch, &rows[..], call).await?;
+    Ok(())
+}
+
+/// Removes chunks, whether they are there or not.
+pub(crate) async fn remove(
+    session: &Session,
+    dataset: &DatasetName,
+    keys: &[ChunkKey],
+    call: &Call,
+) -> Result<(), CqlError> {
+    let requests: Vec<_> = keys.iter().map(|key| remove_one(session, dataset, key, None, call)).collect();
+    stream::iter(requests).buffer_unordered(WRITE_AT_ONCE).try_collect().await
+}
+
+/// Removes a chunk; with a time, as one that was removed then (microseconds since 1970).
+async fn remove_one(
+    session: &Session,
+    dataset: &DatasetName,
+    key: &ChunkKey,
+    at_us: Option<i64>,
+    call: &Call,
+) -> Result<(), CqlError> {
+    let table = chunk_table(dataset, key.slice);
+    let sent = async {
+        let mut delete = session.prepare(&delete_cql(&session.settings().keyspace, &table), true).await?;
+        delete.set_timestamp(at_us);
+        let values = (key.tile.cell.0, key.tile.window.0, &key.id.to_bytes()[..]);
+        session.execute(&delete, values, call).await
+    };
+    match sent.await {
+        // What is gone with its table is removed.
+        Ok(_) | Err(CqlError::NoTable { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a look at the chunks of a swap found.
+pub(crate) struct Sight {
+    epoch: Option<i64>,
+    /// The chunks that are there, each with the time it was written at, in microseconds since 1970.
+    there: BTreeMap<ChunkKey, i64>,
+}
+
+impl Sight {
+    /// A chunk that is to be removed and is not there.
+    pub(crate) fn missing<'a>(&self, swap: &'a Swap) -> Option<&'a ChunkKey> {
+        swap.remove.iter().find(|key| !self.there.contains_key(key))
+    }
+}
+
+/// Looks which chunks of a partition are there.
+pub(crate) async fn look(session: &Session, dataset: &DatasetName, keys: &[ChunkKey]) -> Result<Sight, CqlError> {
+    let mut sight = Sight { epoch: None, there: BTreeMap::new() };
+    let mut seen_epochs = BTreeSet::new();
+    for same_tile in keys.chunk_by(|a, b| a.tile == b.tile) {
+        for some in same_tile.chunks(LOOKUP_CHUNKS) {
+            let key = some[0];
+            let table = chunk_table(dataset, key.slice);
+            let keyspace = &session.settings().keyspace;
+            let cql = format!(
+                "SELECT epoch, chunk_id, WRITETIME(row_count) FROM {keyspace}.{table} \
+                 WHERE cell = ? AND time_window = ? AND chunk_id IN ?"
+            );
+            let select = session.prepare(&cql, true).await?;
+            let ids: Vec<Vec<u8>> = some.iter().map(|key| key.id.to_bytes().to_vec()).collect();
+            let values = (key.tile.cell.0, key.tile.window.0, ids);
+            let rows = session.execute(&select, values, &sure(session)).await?.into_rows_result().map_err(malformed)?;
+            for row in rows.rows::<(Option<i64>, Option<Vec<u8>>, Option<i64>)>().map_err(malformed)? {
+                let (epoch, id, written_us) = row.map_err(malformed)?;
+                let Some(id) = id.and_then(|id| chronotile_types::ChunkId::from_bytes(&id)) else { continue };
+                seen_epochs.insert(epoch);
+                sight.there.insert(ChunkKey { id, ..key }, written_us.unwrap_or(0));
+            }
+        }
+    }
+    // Between two looks the partition may have changed; the oldest view then makes the transaction fail.
+    sight.epoch = seen_epochs.first().copied().flatten();
+    Ok(sight)
+}
+
+/// A chunk that a swap is to remove and that is not there.
+async fn first_missing(
+    session: &Session,
+    dataset: &DatasetName,
+    swap: &Swap,
+) -> chronotile_store::Result<Option<ChunkKey>> {
+    match look(session, dataset, &swap.remove).await {
+        Ok(sight) => Ok(sight.missing(swap).copied()),
+        Err(CqlError::NoTable { .. }) => Ok(swap.remove.first().copied()),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// Looks at every partition, many at once.
+pub(crate) async fn look_at_all(
+    session: &Session,
+    dataset: &DatasetName,
+    swaps: &BTreeMap<Partition, Swap>,
+) -> chronotile_store::Result<()> {
+    let looks: Vec<_> = swaps.values().map(|swap| first_missing(session, dataset, swap)).collect();
+    let missing: Vec<Option<ChunkKey>> = stream::iter(looks).buffer_unordered(WRITE_AT_ONCE).try_collect().await?;
+    match missing.into_iter().flatten().min() {
+        Some(key) => Err(StoreError::ChunkConflict { dataset: dataset.clone(), key }),
+        None => Ok(()),
+    }
+}
+
+/// Makes a swap by a lightweight transaction on the partition's epoch, so that of two that remove the same chunk one
+/// fails, and readers see the old chunks or the new ones.
+pub(crate) async fn swap(
+    session: &Session,
+    dataset: &DatasetName,
+    swap: &Swap,
+    call: &Call,
+    begun: bool,
+) -> chronotile_store::Result<()> {
+    let deadline = Instant::now() + call.timeout;
+    let mut pause = Duration::from_millis(5 + spread() % 10);
+    let mut lost = false;
+    loop {
+        let told = |error| of_write(error, begun || lost);
+        let sight = look(session, dataset, &swap.remove).await.map_err(told)?;
+        if let Some(key) = sight.missing(swap) {
+            // A try of our own whose answer was lost may have removed it: what was to be put then is there.
+            if lost && sight.there.is_empty() && is_there(session, dataset, &swap.put).await.map_err(told)? {
+                return Ok(());
+            }
+            return Err(StoreError::ChunkConflict { dataset: dataset.clone(), key: *key });
+        }
+        match transact(session, dataset, swap, &sight).await {
+            Ok(true) => return settle(session, dataset, &sight, call).await.map_err(|error| of_write(error, true)),
+            Ok(false) => {}
+            Err(error) if error.landed() == Landed::Maybe => lost = true,
+            Err(error) => return Err(told(error)),
+        }
+        if Instant::now() + pause > deadline {
+            let reason = "others kept rewriting the same cell".to_owned();
+            return Err(of_write(CqlError::Overloaded { reason }, begun || lost));
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// Whether all of these are there.
+async fn is_there(session: &Session, dataset: &DatasetName, chunks: &[Chunk]) -> Result<bool, CqlError> {
+    let mut keys: Vec<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
+    keys.sort_unstable();
+    let sight = look(session, dataset, &keys).await?;
+    Ok(keys.iter().all(|key| sight.there.contains_key(key)))
+}
+
+/// A little chance, so that two that met do not meet again.
+fn spread() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| u64::from(time.subsec_nanos()));
+    now / 1_000 + COUNT.fetch_add(7, Ordering::Relaxed)
+}
+
+async fn transact(session: &Session, dataset: &DatasetName, swap: &Swap, sight: &Sight) -> Result<bool, CqlError> {
+    let first = swap.remove[0];
+    let (keyspace, table) = (&session.settings().keyspace, chunk_table(dataset, first.slice));
+    let guard = format!("UPDATE {keyspace}.{table} SET epoch = ? WHERE cell = ? IF epoch = ?");
+    let guard = session.prepare(&guard, false).await?;
+    let insert = session.prepare(&insert_cql(keyspace, &table), true).await?;
+    let delete = session.prepare(&delete_cql(keyspace, &table), true).await?;
+    let cell = first.tile.cell.0;
+    let big = |value: i64| Some(CqlValue::BigInt(value));
+    let mut batch = Batch::new(BatchType::Unlogged);
+    let mut rows = Vec::with_capacity(1 + swap.put.len() + swap.remove.len());
+    batch.append_statement(guard);
+    rows.push(vec![big(sight.epoch.unwrap_or(0) + 1), big(cell), sight.epoch.map(CqlValue::BigInt)]);
+    for chunk in &swap.put {
+        batch.append_statement(insert.clone());
+        rows.push(vec![
+            big(cell),
+            Some(CqlValue::Int(chunk.key.tile.window.0)),
+            Some(CqlValue::Blob(chunk.key.id.to_bytes().to_vec())),
+            Some(CqlValue::Int(chunk.rows as i32)),
+            Some(CqlValue::Int(byte_count(chunk))),
+            Some(CqlValue::Blob(chunk.head.to_vec())),
+            Some(CqlValue::Blob(chunk.body.to_vec())),
+        ]);
+    }
+    for key in &swap.remove {
+        batch.append_statement(delete.clone());
+        let id = CqlValue::Blob(key.id.to_bytes().to_vec());
+        rows.push(vec![big(cell), Some(CqlValue::Int(key.tile.window.0)), Some(id)]);
+    }
+    applied(session.batch(&batch, &rows[..], &sure(session)).await?)
+}
+
+/// Removes again what was written so lately that its writer's clock may be ahead of the transaction's.
+async fn settle(session: &Session, dataset: &DatasetName, sight: &Sight, call: &Call) -> Result<(), CqlError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let limit_us = now.saturating_sub(CLOCKS_APART).as_micros() as i64;
+    for (key, written_us) in sight.there.iter().filter(|(_, written_us)| **written_us > limit_us) {
+        remove_one(session, dataset, key, Some(written_us + 1), call).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! The distributed engine: an archive in a keyspace of Apache Cassandra or ScyllaDB.
+//!
+//! A slice is a table, a cell of it a partition, a chunk a row (`names`). Chunks are written and read at the consistency
+//! level the user chose; the catalog (`catalog`) and what removes chunks (`chunks`) go by lightweight transactions, and the
+//! schema is changed by one keeper at a time (`schema`).
+
+mod catalog;
+mod chunks;
+mod failure;
+mod names;
+mod scan;
+mod schema;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_cql::{Call, CqlError, Replication, Session, Settings};
+use chronotile_store::{
+    Capabilities, Chunk, ChunkKey, Commit, Record, Result, Scan, Store, StoreError, TileStatistics, Tuning,
+};
+use chronotile_types::{DatasetName, SliceId};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+
+use crate::catalog::Catalog;
+use crate::failure::{ENGINE, of_write, refused};
+use crate::scan::Sizes;
+
+/// Largest chunk taken, head and body, in bytes: half of what a node takes in one write by default.
+pub const CHUNK_BYTES_MAX: usize = 8 << 20;
+/// Bytes of a partition above which reads, compaction and repair suffer.
+const CELL_BYTES_GOOD: u64 = 10 << 20;
+/// Partitions that one commit rewrites at once.
+const SWAP_AT_ONCE: usize = 16;
+
+/// Reads the URL of an archive.
+///
+/// # Errors
+/// What is wrong with it, as text.
+pub fn settings(url: &str) -> std::result::Result<Settings, String> {
+    Settings::parse(url).map_err(|error| match error {
+        CqlError::Url { reason, .. } => reason,
+        other => other.to_string(),
+    })
+}
+
+/// How an archive is opened, besides what its URL says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether a missing archive is made. Default true.
+    pub create: bool,
+    /// Whether writes are refused. Default false.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { create: true, read_only: false }
+    }
+}
+
+/// An open archive in a keyspace. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct CassandraStore {
+    shared: Arc<Shared>,
+    read: Call,
+    write: Call,
+}
+
+#[derive(Debug)]
+struct Shared {
+    session: Arc<Session>,
+    catalog: Catalog,
+    sizes: Arc<Sizes>,
+    read_only: bool,
+    /// Slices known to be ready. One may have been dropped by another process since.
+    ready: Mutex<HashSet<(DatasetName, SliceId)>>,
+    /// Schema changes of this process, one after the other.
+    keeper: tokio::sync::Mutex<()>,
+}
+
+impl CassandraStore {
+    /// Connects, and finds the archive in the keyspace or makes it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] where no node answers, [`StoreError::Denied`] for login, certificate or permission,
+    /// [`StoreError::NotFound`] where there is none and none is to be made, [`StoreError::NotAnArchive`] for a keyspace
+    /// with other tables, [`StoreError::NewerFormat`], [`StoreError::Refused`] for settings that cannot be used.
+    pub async fn open(settings: Settings, options: Options) -> Result<Self> {
+        if settings.keyspace.is_empty() {
+            let reason = "the URL names no keyspace: cassandra://HOST/KEYSPACE".to_owned();
+            return Err(StoreError::Refused { engine: ENGINE, reason });
+        }
+        let timeout = settings.timeout;
+        let read = Call { consistency: settings.read_consistency, timeout };
+        let write = Call { consistency: settings.write_consistency, timeout };
+        let session = Session::connect(settings).await.map_err(refused)?;
+        let meta = schema::open(&session, options.create && !options.read_only).await?;
+        let shared = Shared {
+            session: Arc::new(session),
+            catalog: Catalog::new(meta.catalog_buckets),
+            sizes: Arc::default(),
+            read_only: options.read_only,
+            ready: Mutex::default(),
+            keeper: tokio::sync::Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared), read, write })
+    }
+
+    /// Changes how many copies each data centre keeps. What is stored already reaches new copies by repair only: run a full
+    /// repair of the keyspace afterwards.
+    ///
+    /// # Errors
+    /// A data centre that does not exist or has fewer nodes; missing permission; the cluster.
+    pub async fn set_replication(&self, replication: &Replication) -> Result<()> {
+        self.writable()?;
+        let _turn = self.shared.keeper.lock().await;
+        schema::set_replication(self.session(), replication).await
+    }
+
+    /// Empties the catalog, for tests that share a keyspace.
+    #[doc(hidden)]
+    pub async fn forget_all_records(&self) -> Result<()> {
+        let keyspace = &self.session().settings().keyspace;
+        self.session().change_schema(&format!("TRUNCATE {keyspace}.{}", names::CATALOG)).await.map_err(refused)
+    }
+
+    fn session(&self) -> &Session {
+        &self.shared.session
+    }
+
+    fn writable(&self) -> Result<()> {
+        if !self.shared.read_only {
+            return Ok(());
+        }
+        let place = format!("keyspace {}", self.session().settings().keyspace);
+        Err(StoreError::ReadOnly { place, reason: "it was opened read-only".to_owned() })
+    }
+
+    fn ready<T>(&self, use_it: impl FnOnce(&mut HashSet<(DatasetName, SliceId)>) -> T) -> T {
+        use_it(&mut self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn check_slices(&self, dataset: &DatasetName, chunks: &[Chunk]) -> Result<()> {
+        let slices: HashSet<SliceId> = chunks.iter().map(|chunk| chunk.key.slice).collect();
+        for slice in slices {
+            let known = (dataset.clone(), slice);
+            if self.ready(|ready| ready.contains(&known)) {
+                continue;
+            }
+            if !schema::is_ready(self.session(), dataset, slice).await? {
+                return Err(StoreError::NoSlice { dataset: dataset.clone(), slice });
+            }
+            self.ready(|ready| ready.insert(known));
+        }
+        Ok(())
+    }
+
+    /// Puts and removes chunks. `begun` where catalog records have been changed before.
+    async fn change_chunks(
+        &self,
+        dataset: &DatasetName,
+        mut put: Vec<Chunk>,
+        remove: &[ChunkKey],
+        require_removed: bool,
+        begun: bool,
+    ) -> Result<()> {
+        let slices: HashSet<SliceId> = put.iter().map(|chunk| chunk.key.slice).collect();
+        let lost = |error: CqlError| match error {
+            CqlError::NoTable { .. } => {
+                self.ready(|ready| ready.retain(|(name, slice)| name != dataset || !slices.contains(slice)));
+                match slices.iter().next() {
+                    Some(slice) if !begun && slices.len() == 1 => {
+                        StoreError::NoSlice { dataset: dataset.clone(), slice: *slice }
+                    }
+                    _ => of_write(error, true),
+                }
+            }
+            error => of_write(error, begun),
+        };
+        let swaps = if require_removed { chunks::swaps(&mut put, remove) } else { Default::default() };
+        let plain = !put.is_empty();
+        chunks::put(self.session(), dataset, put, &self.write).await.map_err(lost)?;
+        let begun = begun || plain;
+        let swap = |swap| chunks::swap(self.session(), dataset, swap, &self.write, begun);
+        let swaps: Vec<_> = swaps.values().map(swap).collect();
+        futures::stream::iter(swaps).buffer_unordered(SWAP_AT_ONCE).try_collect::<()>().await?;
+        if !require_removed {
+            chunks::remove(self.session(), dataset, remove, &self.write).await.map_err(|e| of_write(e, begun))?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for CassandraStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            engine: ENGINE,
+            atomic_commit: false,
+            chunk_bytes_max: CHUNK_BYTES_MAX,
+            cell_bytes_good: Some(CELL_BYTES_GOOD),
+        }
+    }
+
+    fn tuned(&self, tuning: &Tuning) -> Result<Arc<dyn Store>> {
+        let refuse = |reason: String| StoreError::Refused { engine: ENGINE, reason };
+        let mut tuned = self.clone();
+        if let Some(level) = &tuning.read_consistency {
+            tuned.read.consistency = chronotile_cql::read_consistency(level).map_err(refuse)?;
+        }
+        if let Some(level) = &tuning.write_consistency {
+            tuned.write.consistency = chronotile_cql::write_consistency(level).map_err(refuse)?;
+        }
+        if let Some(seconds) = tuning.timeout_s {
+            if !(1..=3_600).contains(&seconds) {
+                return Err(refuse(format!("a timeout of {seconds} s is not from 1 to 3600")));
+            }
+            tuned.read.timeout = Duration::from_secs(seconds);
+            tuned.write.timeout = Duration::from_secs(seconds);
+        }
+        Ok(Arc::new(tuned))
+    }
+
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+        commit.check_sizes(ENGINE, CHUNK_BYTES_MAX)?;
+        self.writable()?;
+        let Commit { before, put, remove, require_removed, after } = commit;
+        self.check_slices(dataset, &put).await?;
+        if require_removed && !remove.is_empty() {
+            // What fails already now leaves the catalog as it was. What is put by this commit will be there.
+            let own: HashSet<ChunkKey> = put.iter().map(|chunk| chunk.key).collect();
+            let others: Vec<ChunkKey> = remove.iter().filter(|key| !own.contains(key)).copied().collect();
+            chunks::look_at_all(self.session(), dataset, &chunks::swaps(&mut vec![], &others)).await?;
+        }
+        self.shared.catalog.apply(self.session(), &before, false).await?;
+        let begun = !before.is_empty();
+        self.change_chunks(dataset, put, &remove, require_removed, begun).await?;
+        self.shared.catalog.apply(self.session(), &after, true).await
+    }
+
+    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        let (session, sizes) = (self.shared.session.clone(), self.shared.sizes.clone());
+        Ok(scan::scan(session, sizes, self.read, dataset.clone(), scan))
+    }
+
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        scan::fetch(self.session(), dataset, keys, &self.read).await.map_err(refused)
+    }
+
+    async fn record(&self, key: &str) -> Result<Option<Bytes>> {
+        self.shared.catalog.record(self.session(), key).await
+    }
+
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
+        self.shared.catalog.records(self.session(), prefix, after, limit).await
+    }
+
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.writable()?;
+        if !schema::is_ready(self.session(), dataset, slice).await? {
+            let _turn = self.shared.keeper.lock().await;
+            schema::create_slice(self.session(), dataset, slice).await?;
+        }
+        self.ready(|ready| ready.insert((dataset.clone(), slice)));
+        Ok(())
+    }
+
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.writable()?;
+        self.ready(|ready| ready.remove(&(dataset.clone(), slice)));
+        let _turn = self.shared.keeper.lock().await;
+        schema::drop_slice(self.session(), dataset, slice).await
+    }
+
+    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+        schema::slices(self.session(), dataset).await
+    }
+
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        scan::statistics(self.session(), dataset, slice, &self.read).await.map_err(refused)
+    }
+}

@@ -1,0 +1,99 @@
+//! Names of tables, and the statements that make them. `docs/format.md` describes every column.
+
+use chronotile_cql::TableOptions;
+use chronotile_types::{DatasetName, SliceId};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+/// Longest name a table may have.
+const NAME_LEN_MAX: usize = 48;
+
+pub(crate) const CATALOG: &str = "catalog";
+pub(crate) const SLICES: &str = "slices";
+pub(crate) const LEASES: &str = "leases";
+pub(crate) const META: &str = "meta";
+
+/// Columns of the tables that every archive has.
+const FIXED: [(&str, &str); 4] = [
+    (META, "name text PRIMARY KEY, value text"),
+    (LEASES, "name text PRIMARY KEY, holder text"),
+    (SLICES, "dataset text, slice int, table_id text, ready boolean, PRIMARY KEY ((dataset), slice)"),
+    (CATALOG, "dataset text, bucket int, record_key text, value blob, PRIMARY KEY ((dataset, bucket), record_key)"),
+];
+
+/// Columns of a table of chunks. `epoch` changes with every removal from the partition.
+const CHUNK_COLUMNS: &str = "cell bigint, time_window int, chunk_id blob, epoch bigint STATIC, row_count int, \
+     byte_count int, head blob, body blob, PRIMARY KEY ((cell), time_window, chunk_id)";
+
+/// The table of a slice's chunks. No two slices share it.
+pub(crate) fn chunk_table(dataset: &DatasetName, slice: SliceId) -> String {
+    let sign = if slice.0 < 0 { "m" } else { "" };
+    let tail = format!("_{sign}{}", slice.0.unsigned_abs());
+    let whole = format!("c_{dataset}{tail}");
+    if whole.len() <= NAME_LEN_MAX {
+        return whole;
+    }
+    // A cut name has a hash, and `h_` keeps it apart from names that are whole.
+    let hash = format!("_{:016x}", xxh3_64(dataset.as_str().as_bytes()));
+    let kept = NAME_LEN_MAX - "h_".len() - hash.len() - tail.len();
+    format!("h_{}{hash}{tail}", &dataset.as_str()[..kept])
+}
+
+/// Statements that make the tables of an archive. Clients that run them at the same time make the same tables: each has an
+/// id that follows from its name.
+pub(crate) fn create_fixed(keyspace: &str, with_ids: bool) -> Vec<(&'static str, String)> {
+    let create = |(name, columns): (&'static str, &str)| {
+        let id = with_ids.then(|| table_id(&format!("{keyspace}.{name}"))).map(|id| format!(" WITH id = {id}"));
+        (name, format!("CREATE TABLE IF NOT EXISTS {keyspace}.{name} ({columns}){}", id.unwrap_or_default()))
+    };
+    FIXED.map(create).to_vec()
+}
+
+/// The statement that makes a slice's table.
+pub(crate) fn create_chunks(keyspace: &str, table: &str, id: Option<&str>, options: &TableOptions) -> String {
+    let compression = match &options.compression {
+        Some(class) => format!("{{'class': '{class}'}}"),
+        None => "{'enabled': 'false'}".to_owned(),
+    };
+    let id = id.map(|id| format!("id = {id} AND ")).unwrap_or_default();
+    format!(
+        "CREATE TABLE IF NOT EXISTS {keyspace}.{table} ({CHUNK_COLUMNS}) WITH {id}compaction = {{'class': '{}'}} AND \
+         compression = {compression} AND gc_grace_seconds = {} AND speculative_retry = '{}' \
+         AND caching = {{'keys': 'ALL', 'rows_per_partition': 'NONE'}}",
+        options.compaction, options.gc_grace_s, options.speculative_retry
+    )
+}
+
+/// A UUID that follows from a name (version 8, as RFC 9562 has it for such).
+pub(crate) fn table_id(name: &str) -> String {
+    let bits = xxh3_128(name.as_bytes());
+    let bits = bits & !(0xf << 76) & !(0x3 << 62) | 0x8 << 76 | 0x2 << 62;
+    let hex = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_different_slices_never_share_a_name_nor_exceed_the_limit() {
+        let mut seen = std::collections::HashSet::new();
+        let long = "a".repeat(48);
+        let longer_by_one = format!("{}b", "a".repeat(47));
+        for dataset in ["a", "a_1", "a_m1", "a_1_1", &long, &longer_by_one, &long[..40]] {
+            for slice in [0, 1, -1, 11, -11, i32::MIN, i32::MAX] {
+                let name = chunk_table(&DatasetName::new(dataset).unwrap(), SliceId(slice));
+                assert!(name.len() <= NAME_LEN_MAX, "{name}");
+                assert!(seen.insert(name), "{dataset} {slice}");
+            }
+        }
+    }
+
+    #[test]
+    fn ids_are_well_formed_and_differ_by_name() {
+        let id = table_id("k.catalog");
+        assert_eq!((id.len(), &id[14..15]), (36, "8"));
+        assert!("89ab".contains(&id[19..20]));
+        assert_ne!(id, table_id("k.slices"));
+    }
+}

@@ -1,0 +1,363 @@
+//! Making and finding an archive: its keyspace, the tables it always has, and the slices' tables, which one keeper at a
+//! time makes and drops.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use chronotile_cql::{Call, CqlError, Replication, Session};
+use chronotile_store::{Result, StoreError};
+use chronotile_types::{DatasetName, SliceId};
+
+use crate::failure::{malformed, of_write, refused};
+use crate::names::{self, LEASES, META, SLICES};
+
+/// Format of the tables; see `docs/format.md`.
+const FORMAT: u32 = 1;
+/// Seconds after which a keeper that went silent has lost its lease.
+const LEASE_S: i32 = 60;
+const LEASE_NAME: &str = "schema";
+/// Copies in each data centre where nobody says and there are nodes enough.
+const COPIES: usize = 3;
+
+/// What an archive says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub catalog_buckets: u32,
+}
+
+/// Finds the archive, or makes it.
+pub(crate) async fn open(session: &Session, create: bool) -> Result<Meta> {
+    let keyspace = &session.settings().keyspace;
+    let place = || PathBuf::from(format!("keyspace {keyspace} of {}", session.settings().contact_points.join(",")));
+    if let Some(meta) = find(session).await? {
+        return Ok(meta);
+    }
+    let tables = tables(session).await.map_err(refused)?;
+    let strange = tables.as_ref().is_some_and(|found| {
+        let ours = names::create_fixed(keyspace, false);
+        found.iter().any(|table| ours.iter().all(|(name, _)| name != table))
+    });
+    if strange {
+        let reason = "it holds tables of something else: name another keyspace".to_owned();
+        return Err(StoreError::NotAnArchive { path: place(), reason });
+    }
+    if !create {
+        return Err(StoreError::NotFound { path: place(), reason: "there is no archive in this keyspace".to_owned() });
+    }
+    if tables.is_none() {
+        create_keyspace(session).await?;
+    }
+    create_tables(session).await?;
+    claim_meta(session).await?;
+    find(session).await?.ok_or_else(|| refused(malformed("the archive's own record is missing after it was made")))
+}
+
+/// What the archive says of itself, where there is one.
+async fn find(session: &Session) -> Result<Option<Meta>> {
+    let known = tables(session).await.map_err(refused)?;
+    if known.is_none_or(|tables| !tables.contains(META)) {
+        return Ok(None);
+    }
+    let keyspace = &session.settings().keyspace;
+    let place = || PathBuf::from(format!("keyspace {keyspace}"));
+    let read = |name: &'static str| async move {
+        let cql = format!("SELECT value FROM {keyspace}.{META} WHERE name = ?");
+        let statement = session.prepare(&cql, true).await?;
+        let rows = session.execute(&statement, (name,), &sure(session)).await?.into_rows_result().map_err(malformed)?;
+        let value = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
+        Ok(value.and_then(|(value,)| value))
+    };
+    let Some(format) = read("format").await.map_err(refused)? else { return Ok(None) };
+    let number = |text: &str| text.parse::<u32>().ok();
+    let unreadable =
+        |name: &str| StoreError::NotAnArchive { path: place(), reason: format!("its record {name:?} is not a number") };
+    let found = number(&format).ok_or_else(|| unreadable("format"))?;
+    if found > FORMAT {
+        return Err(StoreError::NewerFormat { path: place(), found, known: FORMAT });
+    }
+    let buckets = read("catalog_buckets").await.map_err(refused)?;
+    let catalog_buckets = buckets.as_deref().and_then(number).ok_or_else(|| unreadable("catalog_buckets"))?;
+    Ok(Some(Meta { catalog_buckets }))
+}
+
+/// A majority, whatever level the user reads and writes rows with: the catalog must be seen by all.
+pub(crate) fn sure(session: &Session) -> Call {
+    use chronotile_cql::scylla::statement::Consistency;
+    let settings = session.settings();
+    let consistency = if settings.local_serial { Consistency::LocalQuorum } else { Consistency::Quorum };
+    Call { consistency, timeout: settings.timeout }
+}
+
+/// Tables of the keyspace; `None` where it does not exist.
+async fn tables(session: &Session) -> std::result::Result<Option<BTreeSet<String>>, CqlError> {
+    let keyspace = &session.settings().keyspace;
+    let call = Call { consistency: chronotile_cql::scylla::statement::Consistency::One, ..sure(session) };
+    let cql = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
+    let statement = session.prepare(cql, true).await?;
+    let found = session.execute(&statement, (keyspace,), &call).await?.into_rows_result().map_err(malformed)?;
+    if found.rows_num() == 0 {
+        return Ok(None);
+    }
+    let cql = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
+    let statement = session.prepare(cql, true).await?;
+    let found = session.execute(&statement, (keyspace,), &call).await?.into_rows_result().map_err(malformed)?;
+    let rows = found.rows::<(String,)>().map_err(malformed)?;
+    let names: std::result::Result<_, _> = rows.map(|row| row.map(|(name,)| name)).collect();
+    Ok(Some(names.map_err(malformed)?))
+}
+
+async fn create_keyspace(session: &Session) -> Result<()> {
+    let settings = session.settings();
+    let replication = replication(session, settings.replication.as_ref())?;
+    let cql = format!("CREATE KEYSPACE IF NOT EXISTS {} WITH replication = {replication}", settings.keyspace);
+    session.change_schema(&cql).await.map_err(refused)
+}
+
+/// Changes how many copies each data centre keeps. Data that stand already reach new copies by repair only.
+pub(crate) async fn set_replication(session: &Session, wanted: &Replication) -> Result<()> {
+    let replication = replication(session, Some(wanted))?;
+    let cql = format!("ALTER KEYSPACE {} WITH replication = {replication}", session.settings().keyspace);
+    session.change_schema(&cql).await.map_err(|error| of_write(error, false))
+}
+
+/// The replication map in CQL, checked against the data centres there are.
+fn replication(session: &Session, wanted: Option<&Replication>) -> Result<String> {
+    let state = session.driver().get_cluster_state();
+    let mut nodes = std::collections::BTreeMap::<String, usize>::new();
+    for node in state.get_nodes_info() {
+        *nodes.entry(node.datacenter.clone().unwrap_or_default()).or_default() += 1;
+    }
+    let refuse = |reason: String| StoreError::Refused { engine: crate::failure::ENGINE, reason };
+    let factors: Vec<(String, u32)> = match wanted {
+        None => nodes.iter().map(|(name, count)| (name.clone(), (*count).min(COPIES) as u32)).collect(),
+        Some(Replication::Everywhere(factor)) => nodes.keys().map(|name| (name.clone(), *factor)).collect(),
+        Some(Replication::ByDataCentre(factors)) => factors.clone().into_iter().collect(),
+    };
+    for (name, factor) in &factors {
+        let known = || nodes.keys().cloned().collect::<Vec<_>>().join(", ");
+        let Some(count) = nodes.get(name) else {
+            return Err(refuse(format!("replication names data centre {name:?}; there are: {}", known())));
+        };
+        if *factor as usize > *count {
+            return Err(refuse(format!(
+                "replication asks for {factor} copies in data centre {name}, which has {count} nodes"
+            )));
+        }
+    }
+    let factors: Vec<String> = factors.iter().map(|(name, factor)| format!("'{name}': {factor}")).collect();
+    Ok(format!("{{'class': 'NetworkTopologyStrategy', {}}}", factors.join(", ")))
+}
+
+async fn create_tables(session: &Session) -> Result<()> {
+    let keyspace = &session.settings().keyspace;
+    let with_ids = takes_table_ids(session).await.map_err(refused)?;
+    for (name, cql) in names::create_fixed(keyspace, with_ids) {
+        if tables(session).await.map_err(refused)?.is_none_or(|known| !known.contains(name)) {
+            session.change_schema(&cql).await.map_err(refused)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a table's id can be given, so that tables made twice at once are one. ScyllaDB orders schema changes itself.
+async fn takes_table_ids(session: &Session) -> std::result::Result<bool, CqlError> {
+    let cql =
+        "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system' AND table_name = 'scylla_local'";
+    let statement = session.prepare(cql, true).await?;
+    let call = Call { consistency: chronotile_cql::scylla::statement::Consistency::One, ..sure(session) };
+    let found = session.execute(&statement, (), &call).await?.into_rows_result().map_err(malformed)?;
+    Ok(found.rows_num() == 0)
+}
+
+/// Records what the archive is, unless somebody was first.
+async fn claim_meta(session: &Session) -> Result<()> {
+    let settings = session.settings();
+    let cql = format!("INSERT INTO {}.{META} (name, value) VALUES (?, ?) IF NOT EXISTS", settings.keyspace);
+    let statement = session.prepare(&cql, false).await.map_err(refused)?;
+    // The format comes last: whoever finds it finds the rest.
+    for (name, value) in [("catalog_buckets", settings.catalog_buckets), ("format", FORMAT)] {
+        let claim = session.execute(&statement, (name, value.to_string()), &sure(session)).await;
+        // Whether it landed is seen by reading it.
+        claim.map(|_| ()).or_else(|error| if error.passes() { Ok(()) } else { Err(refused(error)) })?;
+    }
+    Ok(())
+}
+
+/// A slice as the registry has it.
+struct Entry {
+    table_id: Option<String>,
+    ready: bool,
+}
+
+async fn entry(
+    session: &Session,
+    dataset: &DatasetName,
+    slice: SliceId,
+) -> std::result::Result<Option<Entry>, CqlError> {
+    let keyspace = &session.settings().keyspace;
+    let cql = format!("SELECT table_id, ready FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ?");
+    let statement = session.prepare(&cql, true).await?;
+    let found = session.execute(&statement, (dataset.as_str(), slice.0), &sure(session)).await?;
+    let rows = found.into_rows_result().map_err(malformed)?;
+    let row = rows.maybe_first_row::<(Option<String>, Option<bool>)>().map_err(malformed)?;
+    Ok(row.map(|(table_id, ready)| Entry { table_id, ready: ready.unwrap_or(false) }))
+}
+
+/// Whether a slice can be used.
+pub(crate) async fn is_ready(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<bool> {
+    Ok(entry(session, dataset, slice).await.map_err(refused)?.is_some_and(|entry| entry.ready))
+}
+
+/// The slices that can be used, ascending.
+pub(crate) async fn slices(session: &Session, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+    let list = async {
+        let keyspace = &session.settings().keyspace;
+        let cql = format!("SELECT slice, ready FROM {keyspace}.{SLICES} WHERE dataset = ?");
+        let statement = session.prepare(&cql, true).await?;
+        let found = session.execute(&statement, (dataset.as_str(),), &sure(session)).await?;
+        let rows = found.into_rows_result().map_err(malformed)?;
+        let mut ready = Vec::new();
+        for row in rows.rows::<(i32, Option<bool>)>().map_err(malformed)? {
+            let (slice, is_ready) = row.map_err(malformed)?;
+            if is_ready == Some(true) {
+                ready.push(SliceId(slice));
+            }
+        }
+        Ok(ready)
+    };
+    list.await.map_err(refused)
+}
+
+/// Makes a slice's table under the keeper's lease; returns once every node that is up knows it.
+pub(crate) async fn create_slice(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+    let Some(lease) = Lease::acquire(session, &Goal { dataset, slice, ready: true }).await? else { return Ok(()) };
+    let made = make_slice(session, dataset, slice).await;
+    lease.release(session).await;
+    made.map_err(refused)
+}
+
+async fn make_slice(session: &Session, dataset: &DatasetName, slice: SliceId) -> std::result::Result<(), CqlError> {
+    if entry(session, dataset, slice).await?.is_some_and(|entry| entry.ready) {
+        return Ok(());
+    }
+    let settings = session.settings();
+    let keyspace = &settings.keyspace;
+    let table = names::chunk_table(dataset, slice);
+    // A keeper that lost its lease while it slept may do this at the same time: both then make the same table.
+    let own = names::table_id(&format!("{}.{table}.{}", keyspace, unique(session)));
+    let cql = format!("INSERT INTO {keyspace}.{SLICES} (dataset, slice, table_id) VALUES (?, ?, ?) IF NOT EXISTS");
+    let claim = session.prepare(&cql, false).await?;
+    let claimed = session.execute(&claim, (dataset.as_str(), slice.0, &own), &sure(session)).await;
+    if let Err(error) = claimed
+        && !error.passes()
+    {
+        return Err(error);
+    }
+    let id = entry(session, dataset, slice).await?.and_then(|entry| entry.table_id);
+    let id = if takes_table_ids(session).await? { id } else { None };
+    session.change_schema(&names::create_chunks(keyspace, &table, id.as_deref(), &settings.table)).await?;
+    let cql =
+        format!("UPDATE {keyspace}.{SLICES} SET ready = true WHERE dataset = ? AND slice = ? IF table_id != null");
+    let ready = session.prepare(&cql, false).await?;
+    session.execute(&ready, (dataset.as_str(), slice.0), &sure(session)).await?;
+    Ok(())
+}
+
+/// Drops a slice's table under the keeper's lease.
+pub(crate) async fn drop_slice(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+    let Some(lease) = Lease::acquire(session, &Goal { dataset, slice, ready: false }).await? else { return Ok(()) };
+    let keyspace = &session.settings().keyspace;
+    let table = names::chunk_table(dataset, slice);
+    let drop = async {
+        // First no new work finds it, then it goes; the registry forgets it last, so that a repetition goes on.
+        let cql = format!("UPDATE {keyspace}.{SLICES} SET ready = false WHERE dataset = ? AND slice = ? IF EXISTS");
+        let hide = session.prepare(&cql, false).await?;
+        session.execute(&hide, (dataset.as_str(), slice.0), &sure(session)).await?;
+        session.change_schema(&format!("DROP TABLE IF EXISTS {keyspace}.{table}")).await?;
+        let cql = format!("DELETE FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ? IF EXISTS");
+        let forget = session.prepare(&cql, false).await?;
+        session.execute(&forget, (dataset.as_str(), slice.0), &sure(session)).await?;
+        session.forget(&format!("{keyspace}.{table} "));
+        Ok(())
+    };
+    let dropped = drop.await;
+    lease.release(session).await;
+    dropped.map_err(|error| of_write(error, true))
+}
+
+fn unique(session: &Session) -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}", session.driver().session_id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What a keeper wants of a slice: that it can be used, or that it is gone.
+struct Goal<'a> {
+    dataset: &'a DatasetName,
+    slice: SliceId,
+    ready: bool,
+}
+
+impl Goal<'_> {
+    async fn is_reached(&self, session: &Session) -> std::result::Result<bool, CqlError> {
+        let entry = entry(session, self.dataset, self.slice).await?;
+        Ok(if self.ready { entry.is_some_and(|entry| entry.ready) } else { entry.is_none() })
+    }
+}
+
+/// The right to change the schema, held by one keeper at a time.
+struct Lease {
+    holder: String,
+}
+
+impl Lease {
+    /// Waits for the lease; `None` where the goal was reached meanwhile.
+    async fn acquire(session: &Session, goal: &Goal<'_>) -> Result<Option<Self>> {
+        let keyspace = &session.settings().keyspace;
+        let holder = unique(session);
+        let cql =
+            format!("INSERT INTO {keyspace}.{LEASES} (name, holder) VALUES (?, ?) IF NOT EXISTS USING TTL {LEASE_S}");
+        let insert = session.prepare(&cql, false).await.map_err(refused)?;
+        let wait = session.settings().timeout.max(Duration::from_secs(2 * LEASE_S as u64));
+        let deadline = Instant::now() + wait;
+        let mut pause = Duration::from_millis(25);
+        loop {
+            if goal.is_reached(session).await.map_err(refused)? {
+                return Ok(None);
+            }
+            let tried = session.execute(&insert, (LEASE_NAME, &holder), &sure(session)).await;
+            if let Err(error) = tried
+                && !error.passes()
+            {
+                return Err(refused(error));
+            }
+            if holder_of(session).await.map_err(refused)?.as_deref() == Some(&holder) {
+                return Ok(Some(Self { holder }));
+            }
+            if Instant::now() > deadline {
+                let place = format!("the schema of keyspace {keyspace}");
+                return Err(StoreError::Busy { place, waited_s: wait.as_secs() });
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    async fn release(self, session: &Session) {
+        let keyspace = &session.settings().keyspace;
+        let cql = format!("DELETE FROM {keyspace}.{LEASES} WHERE name = ? IF holder = ?");
+        let Ok(delete) = session.prepare(&cql, false).await else { return };
+        // What is not given back ends by itself.
+        let _ = session.execute(&delete, (LEASE_NAME, &self.holder), &sure(session)).await;
+    }
+}
+
+async fn holder_of(session: &Session) -> std::result::Result<Option<String>, CqlError> {
+    let cql = format!("SELECT holder FROM {}.{LEASES} WHERE name = ?", session.settings().keyspace);
+    let statement = session.prepare(&cql, true).await?;
+    let call = Call { consistency: session.serial_read(), ..sure(session) };
+    let rows = session.execute(&statement, (LEASE_NAME,), &call).await?.into_rows_result().map_err(malformed)?;
+    let row = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
+    Ok(row.and_then(|(holder,)| holder))
+}
