@@ -14,7 +14,7 @@ import click
 from chronotile import lab as laboratory
 from chronotile.cli.common import bytes_text, table_text
 from chronotile.lab import cluster as clusters
-from chronotile.lab import config, launching, making, resources, shell, state, versions, wire
+from chronotile.lab import config, launching, making, shell, state, wire
 from chronotile.lab.errors import LabError, LabNotFoundError, LabTimeoutError
 
 ENVIRONMENT = "CHRONOTILE_LAB"
@@ -242,11 +242,9 @@ def start(nodes: Nodes, address: str | None, version: str | None, wait: bool) ->
     """
     if address is not None and len(nodes) > 1:
         raise click.UsageError("Give an address to one node at a time.")
-    if version is not None:
-        resources.prepare(versions.release(version), _echo)
     for node in nodes:
         # All at once: a node may need another to come up.
-        node.start(address=address, version=version, wait=False)
+        node.start(address=address, version=version, wait=False, echo=_echo)
     for node in nodes if wait else ():
         node.wait_until_ready(echo=_echo)
 

@@ -13,7 +13,20 @@ from types import TracebackType
 from typing import Self
 
 from chronotile.errors import InvalidInputError
-from chronotile.lab import config, launching, membership, network, places, processes, state, tls, tools, versions, wire
+from chronotile.lab import (
+    config,
+    launching,
+    membership,
+    network,
+    places,
+    processes,
+    resources,
+    state,
+    tls,
+    tools,
+    versions,
+    wire,
+)
 from chronotile.lab.errors import LabError, LabNotFoundError
 from chronotile.lab.launching import START_SECONDS, Echo, quiet
 from chronotile.lab.state import OPERATION_SECONDS, ClusterState, NodeState, operating
@@ -123,6 +136,8 @@ class Node:
         timeout_s : float
             How long to wait for that.
         """
+        if version is not None:
+            resources.prepare(versions.release(version), echo)
         with state.changing(self.cluster.name) as cluster:
             node = cluster.node(self.index)
             if node.process is None or not node.process.alive():
@@ -150,11 +165,15 @@ class Node:
 
     def stop(self, *, timeout_s: float = STOP_SECONDS) -> None:
         """End its process in order (SIGTERM: it tells the others and flushes its log)."""
-        self._running_or_down().end(timeout_s)
+        process = self.state.process
+        if process is not None:
+            process.end(timeout_s)
 
     def kill(self) -> None:
         """End its process at once (SIGKILL), as a crash or a power cut does."""
-        self._running_or_down().kill()
+        process = self.state.process
+        if process is not None:
+            process.kill()
 
     def pause(self) -> None:
         """Suspend its process (SIGSTOP): its connections stay open and nothing answers."""
@@ -243,10 +262,6 @@ class Node:
         if process is None or not process.alive():
             raise LabError(f"{self.name} of cluster {self.cluster.name} does not run")
         return process
-
-    def _running_or_down(self) -> processes.Process:
-        process = self.state.process
-        return processes.Process(0, -1, "") if process is None else process
 
 
 class Cluster:
@@ -438,13 +453,25 @@ def take_down(name: str, *, timeout_s: float = OPERATION_SECONDS) -> None:
     if not folder.is_dir():
         state.load(name)
     with operating(name, "take it down", timeout_s=timeout_s):
-        end_processes(name)
-        with contextlib.suppress(LabError):
+        try:
             cluster = state.load(name)
-            network.existing(cluster.network, cluster.prefix).drop()
-        shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():
-            raise LabError(f"{folder} could not be removed whole: remove it by hand", kind="lab-state")
+        except LabError:
+            # It was never finished, or its state is damaged; its processes are known by their arguments.
+            cluster = None
+        clear_away(name, cluster)
+
+
+def clear_away(name: str, cluster: ClusterState | None) -> None:
+    """Remove all there is of a cluster. The caller is the only one who works on it."""
+    end_processes(name)
+    if cluster is not None and cluster.prefix:
+        network.existing(cluster.network, cluster.prefix).drop()
+    folder = state.folder(name)
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        raise LabError(f"{folder} could not be removed whole: remove it by hand", kind="lab-state")
+    for lock in (f"{name}.state", f"{name}.nodes"):
+        places.remove_lock(lock)
 
 
 def end_processes(name: str) -> None:

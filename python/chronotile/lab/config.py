@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chronotile.errors import InvalidInputError
-from chronotile.lab import layout
+from chronotile.lab import layout, network
 from chronotile.lab.software import Server
 
 STORAGE_PORT = 7000
@@ -189,7 +189,7 @@ def java_command(plan: NodePlan, server: Server, java: Path, java_major: int) ->
         f"-Dcassandra.config=file://{folder}/conf/cassandra.yaml",
         f"-Dcassandra.logdir={folder}/logs",
         f"-Dcassandra.storagedir={folder}/data",
-        f"-Dcassandra.jmx.local.port={plan.jmx_port}",
+        f"{network.JMX_ARGUMENT}{plan.jmx_port}",
         "-Dcassandra-foreground=yes",
         f"-Dcassandra.ring_delay_ms={JOIN_RING_DELAY_MS if plan.joins else RING_DELAY_MS}",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
@@ -199,6 +199,7 @@ def java_command(plan: NodePlan, server: Server, java: Path, java_major: int) ->
         f"-Dlogback.configurationFile={folder}/conf/logback.xml",
         f"-Dcassandra-rackdc.properties=file://{folder}/conf/cassandra-rackdc.properties",
         f"{NODE_ARGUMENT}{folder}",
+        f"{network.PREFIX_ARGUMENT}{plan.address.rpartition('.')[0]}",
     ]
     if java_major >= 11:
         options += module_options(java_major)

@@ -106,7 +106,7 @@ def _environment() -> dict[str, str]:
 
 
 def await_serving(cluster: ClusterState, nodes: Sequence[NodeState], timeout_s: float, echo: Echo) -> None:
-    """Wait until each of `nodes` takes clients and sees all running nodes of the cluster as up and normal.
+    """Wait until each of `nodes` takes clients, and all running nodes of the cluster see each other up and normal.
 
     Raises
     ------
@@ -134,20 +134,31 @@ def await_serving(cluster: ClusterState, nodes: Sequence[NodeState], timeout_s: 
 
 
 def _await_ring(cluster: ClusterState, nodes: Sequence[NodeState], deadline: float, timeout_s: float) -> None:
-    expected = {
-        other.address
-        for other in cluster.nodes
-        if other.process is not None and not other.cut and other.process.alive() and not other.process.stopped()
-    }
-    waiting = [node for node in nodes if not node.cut]
+    satisfied: set[int] = set()
     with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
-        while waiting:
+        while True:
             _check_alive(cluster, nodes)
-            missing = list(pool.map(lambda node: _missing(cluster, node, expected), waiting))
+            # Looked at anew each time: others may kill, pause or cut nodes meanwhile.
+            running = _reachable(cluster)
+            expected = {node.address for node in running}
+            asked = [node for node in running if node.index not in satisfied]
+            if not asked:
+                return
+            missing = list(pool.map(_missing, [cluster] * len(asked), asked, [expected] * len(asked)))
+            satisfied |= {node.index for node, lacks in zip(asked, missing, strict=True) if not lacks}
             if any(missing) and time.monotonic() > deadline:
                 what = f"{'; '.join(filter(None, missing))}, after {timeout_s:.0f} s"
-                raise LabTimeoutError(_late(cluster, waiting[0], what))
-            waiting = [node for node, lacks in zip(waiting, missing, strict=True) if lacks]
+                raise LabTimeoutError(_late(cluster, asked[0], what))
+
+
+def _reachable(cluster: ClusterState) -> list[NodeState]:
+    """The nodes that run and that the others can reach."""
+    cut = {node.index for node in state.load(cluster.name).nodes if node.cut}
+    return [
+        node
+        for node in cluster.nodes
+        if node.index not in cut and node.process is not None and node.process.alive() and not node.process.stopped()
+    ]
 
 
 def _missing(cluster: ClusterState, node: NodeState, expected: set[str]) -> str:

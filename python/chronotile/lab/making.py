@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -25,7 +24,7 @@ from chronotile.lab import (
     versions,
     watch,
 )
-from chronotile.lab.cluster import Cluster, end_processes
+from chronotile.lab.cluster import Cluster, clear_away, end_processes
 from chronotile.lab.errors import LabBusyError, LabError, LabExistsError, LabNotFoundError
 from chronotile.lab.launching import START_SECONDS, Echo, quiet
 from chronotile.lab.processes import Process
@@ -194,14 +193,7 @@ def _make_room(name: str, echo: Echo) -> None:
     if found is not None and found.status == "ready":
         raise LabExistsError(f"there is a cluster {name!r}: take it down first (chronotile lab down {name})")
     echo(f"removing the remains of an earlier start of {name}")
-    _remove(name, found)
-
-
-def _remove(name: str, cluster: ClusterState | None) -> None:
-    end_processes(name)
-    if cluster is not None and cluster.prefix:
-        network.existing(cluster.network, cluster.prefix).drop()
-    shutil.rmtree(state.folder(name))
+    clear_away(name, found)
 
 
 def _reserve(cluster: ClusterState, asked: str, standing: Sequence[layout.Place]) -> None:
@@ -226,7 +218,7 @@ def _reserve(cluster: ClusterState, asked: str, standing: Sequence[layout.Place]
 def _start(cluster: ClusterState, timeout_s: float, echo: Echo) -> None:
     began = time.monotonic()
     if cluster.owner is not None:
-        watch.begin(cluster.name, cluster.owner)
+        watch.begin(cluster.name)
     if cluster.tls != "none":
         tls.make_authority(state.folder(cluster.name) / "tls", mutual=cluster.tls == "mutual")
     for node in cluster.nodes:
@@ -245,12 +237,12 @@ def _start(cluster: ClusterState, timeout_s: float, echo: Echo) -> None:
 
 def _abandon(cluster: ClusterState, error: BaseException) -> None:
     """After a failed start: nothing runs on; logs stay where somebody may come to read them."""
+    if cluster.owner is not None or not state.folder(cluster.name).exists():
+        clear_away(cluster.name, cluster)
+        return
     end_processes(cluster.name)
     if cluster.prefix:
         network.existing(cluster.network, cluster.prefix).drop()
-    if cluster.owner is not None or not state.folder(cluster.name).exists():
-        shutil.rmtree(state.folder(cluster.name), ignore_errors=True)
-        return
     cluster.status, cluster.failure = "failed", str(error) or type(error).__name__
     for node in cluster.nodes:
         node.process = None

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from chronotile.lab import processes
 from chronotile.lab.errors import LabError
 
 Kind = Literal["loopback", "namespaces"]
@@ -27,6 +28,9 @@ Kind = Literal["loopback", "namespaces"]
 _LOOPBACK, _BENCHMARK = "127.77", "198.18"
 """198.18.0.0/15 is set aside for tests of networks: no real host has such an address."""
 _JMX_FIRST, _JMX_LAST = 7199, 7998
+PREFIX_ARGUMENT, JMX_ARGUMENT = "-Dchronotile.lab.network=", "-Dcassandra.jmx.local.port="
+"""Arguments of a node's process. They show what it is going to use before it does, whichever home it is of."""
+
 _NO_SUCH = re.compile(r"No such file|Cannot find device|does not exist")
 
 
@@ -124,7 +128,9 @@ class Loopback(Network):
         """A free port of 127.0.0.1, which all nodes of the machine share."""
         used = set(taken)
         for port in range(_JMX_FIRST, _JMX_LAST + 1):
-            if port not in used and _bindable("127.0.0.1", port):
+            if port in used or processes.with_argument(f"{JMX_ARGUMENT}{port}"):
+                continue
+            if _bindable("127.0.0.1", port):
                 return port
         raise LabError(f"no port of 127.0.0.1 from {_JMX_FIRST} to {_JMX_LAST} is free", kind="lab-network")
 
@@ -216,7 +222,9 @@ def reserve(kind: Kind, taken: Iterable[str], ports: Iterable[int]) -> Network:
                 with contextlib.suppress(LabError):
                     network.raise_bridge()
                     return network
-        elif all(_bindable(network.address(number), port) for number in (1, 2, 3) for port in ports):
+        elif not processes.with_argument(f"{PREFIX_ARGUMENT}{network.prefix}") and all(
+            _bindable(network.address(number), port) for number in (1, 2, 3) for port in ports
+        ):
             return network
     raise LabError("every network of the laboratory is in use: take a cluster down", kind="lab-network")
 

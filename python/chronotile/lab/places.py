@@ -89,12 +89,11 @@ def locked(name: str, *, timeout_s: float, what: str) -> Iterator[None]:
     folder = home() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
-    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        while True:
+    while True:
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
                 holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip() or "unknown"
                 if time.monotonic() >= deadline:
@@ -102,11 +101,29 @@ def locked(name: str, *, timeout_s: float, what: str) -> Iterator[None]:
                         f"cannot {what}: process {holder} works on it; repeat when it is done", pid=holder
                     ) from None
                 time.sleep(0.05)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
+                continue
+            if not _is_file(descriptor, folder / name):
+                continue
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            yield
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Whether the file is still the one at the path: its lock may have been removed while we waited for it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def remove_lock(name: str) -> None:
+    """Remove a lock that nobody will need again. Who waits for it takes a new one."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(home() / ".locks" / name)
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:

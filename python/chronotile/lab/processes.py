@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_STATE, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS = 0, 11, 12, 19
+_STATE, _USER_TICKS, _SYSTEM_TICKS, _THREADS, _START_TICKS = 0, 11, 12, 17, 19
 _SETTLE_S = 0.02
 
 
@@ -35,10 +35,17 @@ class Process:
         """Whether it still runs. One that ended and is not yet reaped does not."""
         if self.boot != boot_id():
             return False
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
         fields = _stat(self.pid)
-        return fields is not None and int(fields[_START_TICKS]) == self.start_ticks and fields[_STATE] not in "ZX"
+        if fields is None or int(fields[_START_TICKS]) != self.start_ticks:
+            return False
+        if fields[_STATE] in "ZX":
+            # Ours to bury, if this process started it.
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
+                    return False
+            # Its first thread has ended; while others are still ending, its ports and files are not free yet.
+            return int(fields[_THREADS]) > 1
+        return True
 
     def stopped(self) -> bool:
         """Whether a signal has suspended it."""

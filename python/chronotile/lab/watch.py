@@ -1,6 +1,6 @@
 """Takes a cluster down when the process that owns it ends, however it ends.
 
-Runs as a process of its own: ``python -m chronotile.lab.watch NAME``.
+Runs as a process of its own, which `begin` starts.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import time
 from chronotile.lab import processes, state
 from chronotile.lab.cluster import take_down
 from chronotile.lab.errors import LabBusyError, LabError, LabNotFoundError
-from chronotile.lab.processes import Process
 
 _LOOK_S = 0.5
 _TRIES_MAX = 10
 
 
-def begin(name: str, owner: Process) -> None:
+_PROGRAM = "import sys; from chronotile.lab import watch; watch.watch(sys.argv[1])"
+
+
+def begin(name: str) -> None:
     """Start the watching process."""
-    del owner
-    command = [sys.executable, "-m", "chronotile.lab.watch", name]
+    command = [sys.executable, "-c", _PROGRAM, name]
     processes.start(command, state.folder(name) / "watch.log", {**os.environ, "PYTHONWARNINGS": ""})
 
 
@@ -50,7 +51,3 @@ def _is_there(name: str, created: str) -> bool:
         return False
     except LabError:
         return True
-
-
-if __name__ == "__main__":
-    watch(sys.argv[1])

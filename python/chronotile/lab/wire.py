@@ -181,7 +181,7 @@ def answers(address: str, port: int, tls: ssl.SSLContext | None, timeout_s: floa
     """Whether a node takes a client: it answers OPTIONS and STARTUP."""
     try:
         Connection(address, port, tls=tls, timeout_s=timeout_s).close()
-    except (OSError, LabError):
+    except (OSError, LabError, ValueError):
         return False
     return True
 

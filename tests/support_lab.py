@@ -1,0 +1,96 @@
+"""Real Cassandra clusters that tests share. Fixtures; conftest.py imports them.
+
+They are small and start fast: 300 MiB of heap, and Java's quick compiler only. All live in a home of this test run, end
+with it even when it is killed, and are never those of the user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronotile import lab
+from chronotile.lab import places, resources, versions
+
+QUICK: dict[str, Any] = {"heap": "300m", "java_options": ["-XX:TieredStopAtLevel=1"]}
+
+
+def require_software(version: str = versions.DEFAULT) -> None:
+    """Skip the test, loudly, where Java or Maven is missing. A cluster that does not start is no reason to skip."""
+    try:
+        resources.prepare(versions.release(version))
+    except lab.MissingToolError as error:
+        pytest.skip(f"REAL CASSANDRA IS ABSENT: {error}")
+
+
+@pytest.fixture(scope="session")
+def lab_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of this run's clusters, which the laboratory uses while tests run, also in child processes."""
+    before = os.environ.get(places.HOME_VARIABLE)
+    home = tmp_path_factory.mktemp("lab")
+    os.environ[places.HOME_VARIABLE] = str(home)
+    yield home
+    if before is None:
+        del os.environ[places.HOME_VARIABLE]
+    else:
+        os.environ[places.HOME_VARIABLE] = before
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
+    """Three nodes of the newest release. A test that disturbs them takes `cluster` instead."""
+    require_software()
+    with lab.up("shared", nodes=3, **QUICK) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: lab.Cluster) -> Iterator[lab.Cluster]:
+    """The three shared nodes, for a test that kills, pauses or cuts them: afterwards all serve again."""
+    yield shared_cluster
+    mend(shared_cluster)
+
+
+def mend(cluster: lab.Cluster) -> None:
+    """Bring back every node that a test stopped, paused or cut off, and wait until all see each other."""
+    touched = False
+    for node in cluster.nodes:
+        status = node.status
+        touched |= status != "up"
+        if status == "paused":
+            node.resume()
+        if node.state.cut:
+            node.heal()
+        if status == "down":
+            node.start(wait=False)
+    if touched:
+        cluster.wait_until_ready()
+
+
+@pytest.fixture(scope="session")
+def secure_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
+    """Two nodes that want a password and a client certificate."""
+    require_software()
+    with lab.up("secure", nodes=2, auth=True, tls="mutual", **QUICK) as cluster:
+        yield cluster
+
+
+Releases = Callable[[str], contextlib.AbstractContextManager[lab.Cluster]]
+
+
+@pytest.fixture
+def one_node(lab_home: Path) -> Releases:
+    """Starts one node of a version: `with one_node("4.0") as cluster`."""
+
+    @contextlib.contextmanager
+    def start(version: str) -> Iterator[lab.Cluster]:
+        require_software(version)
+        with lab.up(nodes=1, version=version, **QUICK) as cluster:
+            yield cluster
+
+    return start
