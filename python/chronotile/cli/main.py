@@ -10,7 +10,6 @@ import click
 
 from chronotile import __version__
 from chronotile.cli import admin, define, ingest, query
-from chronotile.cli.lab import lab
 from chronotile.errors import (
     AccessDeniedError,
     ArchiveNotFoundError,
@@ -29,7 +28,6 @@ from chronotile.errors import (
     StorageFullError,
     UnavailableError,
 )
-from chronotile.lab.errors import LabBusyError, LabExistsError, LabNotFoundError, LabTimeoutError
 
 FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGED, REPEAT, STORAGE, CLUSTER, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 8, 130
 
@@ -54,7 +52,23 @@ CHRONOTILE_ARCHIVE, or give -a, to leave it out:
 """
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Loads the laboratory when it is asked for: the other commands start without it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "lab"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "lab":
+            return super().get_command(ctx, cmd_name)
+        from chronotile.cli.lab import lab
+
+        return lab
+
+
+@click.group(
+    cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="chronotile")
 def cli() -> None:
     """An archive for time-ordered records that are read back by place and period.
@@ -81,7 +95,6 @@ for _command in (
     admin.retire,
     admin.verify,
     admin.demo,
-    lab,
 ):
     cli.add_command(_command)
 
@@ -93,13 +106,17 @@ def exit_code(error: ChronotileError) -> int:
             return USAGE
         case DatasetNotFoundError() | BatchNotFoundError() | ArchiveNotFoundError() | NotAnArchiveError():
             return NOT_FOUND
-        case LabNotFoundError():
-            return NOT_FOUND
-        case DatasetExistsError() | BatchConflictError() | LabExistsError():
+        case DatasetExistsError() | BatchConflictError():
             return CONFLICT
+        case ChronotileError(kind="lab-not-found"):
+            return NOT_FOUND
+        case ChronotileError(kind="lab-exists"):
+            return CONFLICT
+        case ChronotileError(kind="lab-busy" | "lab-timeout"):
+            return REPEAT
         case DamagedError():
             return DAMAGED
-        case BusyError() | OutcomeUnknownError() | LabBusyError() | LabTimeoutError():
+        case BusyError() | OutcomeUnknownError():
             return REPEAT
         case StorageFullError() | ReadOnlyError():
             return STORAGE
