@@ -14,10 +14,12 @@
 1
 """
 
-from chronotile import sky as _sky_module  # noqa: F401  (first, so that the function below keeps the name)
+from chronotile import cql as _cql_module  # noqa: F401  (first, so that the functions below keep the names)
+from chronotile import sky as _sky_module  # noqa: F401
 from chronotile._native import __version__
 from chronotile.archive import Archive, open  # noqa: A004
 from chronotile.cells import BunchCell, CellRule, HashCell, KeyCell, SingleCell, SkyCell, bunch, hash, key, single, sky  # noqa: A004
+from chronotile.cql import CqlSession, cql
 from chronotile.dataset import Dataset
 from chronotile.errors import (
     AccessDeniedError,
@@ -67,6 +69,7 @@ __all__ = [
     "ChronotileError",
     "ClosedError",
     "ConsolidateReport",
+    "CqlSession",
     "Damage",
     "DamagedChunkError",
     "DamagedError",
@@ -97,6 +100,7 @@ __all__ = [
     "box",
     "bunch",
     "circle",
+    "cql",
     "hash",
     "jd",
     "key",

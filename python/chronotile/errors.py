@@ -90,7 +90,8 @@ class InvalidInputError(ChronotileError, ValueError):
 
     Kinds: ``invalid-definition``, ``invalid-time``, ``invalid-sky``, ``invalid-url``, ``invalid-request``,
     ``invalid-rows``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``, ``too-large``; of a
-    cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``, ``invalid-checkpoint``, ``value-range``.
+    cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``, ``invalid-checkpoint``, ``value-range``,
+    ``unknown-type``.
     """
 
 

@@ -5,6 +5,7 @@ use chronotile_archive::ArchiveError;
 use chronotile_cql::{CqlError, Landed};
 use chronotile_io::IoError;
 use chronotile_store::{Outcome, StoreError};
+use chronotile_tables::TablesError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -136,7 +137,6 @@ fn store_fault(error: StoreError) -> Fault {
 
 /// The exception for an error of a cluster. `wrote` tells whether the request could have changed anything: then one that
 /// may have landed is `OutcomeUnknownError`, while a read that failed so is only to be repeated.
-#[allow(dead_code, reason = "its callers are the sessions and the engine")]
 pub fn cql_error(error: CqlError, wrote: bool) -> PyErr {
     use CqlError as C;
     let message = error.to_string();
@@ -166,6 +166,29 @@ pub fn cql_error(error: CqlError, wrote: bool) -> PyErr {
     .raise()
 }
 
+/// The exception for an error of reading or changing tables of a cluster; `wrote` as in [`cql_error`].
+pub fn tables_error(error: TablesError, wrote: bool) -> PyErr {
+    use TablesError as T;
+    let error = match error {
+        T::Cluster(error) => return cql_error(error, wrote),
+        other => other,
+    };
+    let message = error.to_string();
+    let fault = |class, kind| Fault::new(class, kind, message.clone());
+    match &error {
+        T::Request { .. } => fault("InvalidInputError", "invalid-request"),
+        T::Parameter { .. } => fault("InvalidInputError", "invalid-parameter"),
+        T::Checkpoint { .. } => fault("InvalidInputError", "invalid-checkpoint"),
+        T::Range { column, .. } => fault("InvalidInputError", "value-range").text("column", column),
+        T::UnknownType { column, .. } => fault("InvalidInputError", "unknown-type").text("column", column),
+        T::Malformed { column, .. } => fault("ChronotileError", "malformed-answer").text("column", column),
+        T::Altered { .. } => fault("BusyError", "table-altered"),
+        T::Interrupted { .. } => fault("ChronotileError", "interrupted"),
+        _ => fault("ChronotileError", "other"),
+    }
+    .raise()
+}
+
 /// The class of an error that this release has no name for yet.
 fn class_of(outcome: Outcome) -> &'static str {
     match outcome {
@@ -188,6 +211,10 @@ fn source_error(error: ArrowError) -> PyErr {
     };
     let external = match external.downcast::<ArchiveError>() {
         Ok(inner) => return archive_error(*inner),
+        Err(external) => external,
+    };
+    let external = match external.downcast::<TablesError>() {
+        Ok(inner) => return tables_error(*inner, false),
         Err(external) => external,
     };
     match external.downcast::<IoError>() {

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 mod archive;
 mod arrow;
 mod columns;
+mod cql;
 mod errors;
 mod files;
 mod lines;
@@ -32,6 +33,8 @@ mod _native {
     use super::arrow::{Array, Schema, Table};
     #[pymodule_export]
     use super::columns::{column_of_buffer, column_of_list};
+    #[pymodule_export]
+    use super::cql::CqlSession;
     #[pymodule_export]
     use super::files::{RecordBlock, RecordFile, content_hash, format_of_path, write_records};
     #[pymodule_export]

@@ -1,11 +1,13 @@
 //! What a read returns: a stream of record batches that Python draws from.
 
+use std::error::Error;
+use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use chronotile_archive::ReadStream;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use pyo3_arrow::ffi::to_schema_pycapsule;
@@ -21,17 +23,29 @@ pub struct ReadResult {
     rows: Mutex<Option<Rows>>,
 }
 
+/// Batches of an archive or of a cluster, their errors as those sides made them.
+type Batches = Pin<Box<dyn Stream<Item = Result<RecordBatch, ArrowError>> + Send>>;
+
 /// A stream with at most `left` more rows.
 struct Rows {
     schema: SchemaRef,
-    stream: ReadStream,
+    stream: Batches,
     left: usize,
 }
 
 impl ReadResult {
+    /// Of a read from an archive.
     pub fn new(stream: ReadStream) -> Self {
-        let schema = stream.schema();
-        let rows = Rows { schema: schema.clone(), stream, left: usize::MAX };
+        Self::of_batches(stream.schema(), stream)
+    }
+
+    /// Of anything that streams batches of one schema.
+    pub fn of_batches<E: Error + Send + Sync + 'static>(
+        schema: SchemaRef,
+        stream: impl Stream<Item = Result<RecordBatch, E>> + Send + 'static,
+    ) -> Self {
+        let stream = stream.map(|batch| batch.map_err(|error| ArrowError::ExternalError(Box::new(error))));
+        let rows = Rows { schema: schema.clone(), stream: stream.boxed(), left: usize::MAX };
         Self { schema, rows: Mutex::new(Some(rows)) }
     }
 
@@ -69,7 +83,7 @@ impl Iterator for Rows {
         let batch = match runtime().and_then(|runtime| block_on(runtime, self.stream.next())) {
             Err(error) => return Some(Err(external(error))),
             Ok(None) => return None,
-            Ok(Some(Err(error))) => return Some(Err(ArrowError::ExternalError(Box::new(error)))),
+            Ok(Some(Err(error))) => return Some(Err(error)),
             Ok(Some(Ok(batch))) => batch,
         };
         let taken = batch.num_rows().min(self.left);

@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 from chronotile import __version__
-from chronotile.cli import admin, define, ingest, query
+from chronotile.cli import admin, cql, define, ingest, query
 from chronotile.errors import (
     AccessDeniedError,
     ArchiveNotFoundError,
@@ -90,6 +90,7 @@ for _command in (
     query.read,
     query.latest,
     query.count,
+    cql.cql,
     admin.info,
     admin.consolidate,
     admin.retire,

@@ -1,0 +1,164 @@
+//! From the bytes of an answer to Arrow columns.
+//!
+//! An answer holds its rows one after the other, each value behind its length. They are taken in blocks: first the places of
+//! a block's values are found, then each column appends its own, so that the loop over a column's values knows their type.
+
+mod cells;
+mod column;
+mod nested;
+mod number;
+mod plain;
+
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Schema, SchemaRef};
+use chronotile_cql::scylla::frame::response::result::{ColumnSpec, ColumnType};
+
+use crate::error::{Result, TablesError};
+use crate::types::Mapping;
+use cells::{Cursor, index};
+
+/// Values whose places are held at once: half of a second-level cache.
+const BLOCK_VALUES: usize = 32 * 1024;
+/// Rows of a block at least, however many columns there are.
+const BLOCK_ROWS_MIN: usize = 64;
+
+/// What is wrong with a value, before its column is known.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The bytes are not what the type says.
+    Malformed(String),
+    /// The value does not fit the Arrow type.
+    Range(String),
+}
+
+impl Fault {
+    pub(crate) fn malformed(reason: impl Into<String>) -> Self {
+        Self::Malformed(reason.into())
+    }
+
+    pub(crate) fn range(reason: impl Into<String>) -> Self {
+        Self::Range(reason.into())
+    }
+
+    fn of_column(self, column: &str) -> TablesError {
+        let column = column.to_owned();
+        match self {
+            Self::Malformed(reason) => TablesError::Malformed { column, reason },
+            Self::Range(reason) => TablesError::Range { column, reason },
+        }
+    }
+}
+
+/// Reads answers of one statement.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    schema: SchemaRef,
+    types: Vec<ColumnType<'static>>,
+    mapping: Mapping,
+    row_bytes: usize,
+}
+
+impl Decoder {
+    /// For answers of these columns.
+    ///
+    /// # Errors
+    /// [`TablesError::Request`] for a mapping, [`TablesError::UnknownType`] for a type that cannot be.
+    pub fn new(columns: &[ColumnSpec<'_>], mapping: Mapping) -> Result<Self> {
+        mapping.check()?;
+        let fields = columns.iter().map(|column| mapping.field(column.name(), column.typ()));
+        let schema = Arc::new(Schema::new(fields.collect::<Result<Vec<_>>>()?));
+        let types = columns.iter().map(|column| column.typ().clone().into_owned()).collect();
+        let row_bytes = schema.fields().iter().map(|field| bytes_of(field.data_type())).sum();
+        Ok(Self { schema, types, mapping, row_bytes })
+    }
+
+    /// The columns as Arrow.
+    pub fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    /// Bytes that a row takes in Arrow whatever its values are; what varies comes on top.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Whether an answer's columns are those that this was made for.
+    ///
+    /// # Errors
+    /// [`TablesError::Altered`].
+    pub fn check(&self, columns: &[ColumnSpec<'_>]) -> Result<()> {
+        if columns.len() != self.types.len() {
+            let reason = format!("it had {} columns and has {}", self.types.len(), columns.len());
+            return Err(TablesError::Altered { reason });
+        }
+        let fields = self.schema.fields().iter().zip(&self.types);
+        let changed =
+            columns.iter().zip(fields).find(|(new, (field, cql))| new.name() != field.name() || new.typ() != *cql);
+        match changed {
+            Some((new, (field, _))) => {
+                let reason = format!("column {:?} is now {:?} of type {:?}", field.name(), new.name(), new.typ());
+                Err(TablesError::Altered { reason })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The rows of one answer; `frame` begins with the first value of the first row.
+    ///
+    /// # Errors
+    /// [`TablesError::Malformed`] and [`TablesError::Range`].
+    pub fn decode(&self, frame: &[u8], rows: usize) -> Result<RecordBatch> {
+        let name = |column: usize| self.schema.field(column).name();
+        let whole = |fault: Fault| fault.of_column("");
+        let columns = self.types.len();
+        let mut cursor = Cursor::new(frame).map_err(whole)?;
+        // Every value takes at least its length; more rows than that were never sent.
+        if rows.checked_mul(columns * 4).is_none_or(|bytes| bytes > frame.len()) {
+            return Err(whole(Fault::malformed(format!("{rows} rows in {} bytes", frame.len()))));
+        }
+        let mut builders = self.builders(rows)?;
+        let block_rows = (BLOCK_VALUES / columns.max(1)).max(BLOCK_ROWS_MIN);
+        let mut cells = vec![];
+        let mut done = 0;
+        while done < rows {
+            let now = block_rows.min(rows - done);
+            index(&mut cursor, columns, now, &mut cells).map_err(|(column, fault)| fault.of_column(name(column)))?;
+            for (column, builder) in builders.iter_mut().enumerate() {
+                let values = &cells[column * now..][..now];
+                builder.append(frame, values).map_err(|fault| fault.of_column(name(column)))?;
+            }
+            done += now;
+        }
+        cursor.end().map_err(whole)?;
+        let arrays = builders.into_iter().enumerate();
+        let arrays = arrays.map(|(column, builder)| builder.finish().map_err(|fault| fault.of_column(name(column))));
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(self.schema.clone(), arrays.collect::<Result<Vec<_>>>()?, &options)
+            .map_err(|error| whole(Fault::malformed(error.to_string())))
+    }
+
+    fn builders(&self, rows: usize) -> Result<Vec<Box<dyn column::Builder>>> {
+        let fields = self.schema.fields().iter().zip(&self.types);
+        let builder = |(field, cql): (&arrow_schema::FieldRef, &ColumnType<'_>)| {
+            column::builder(cql, field, self.mapping, rows).map_err(|fault| fault.of_column(field.name()))
+        };
+        fields.map(builder).collect()
+    }
+}
+
+/// Bytes per value that its type alone decides.
+fn bytes_of(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::FixedSizeList(item, len) => {
+            bytes_of(item.data_type()).saturating_mul(usize::try_from(*len).unwrap_or(0))
+        }
+        DataType::Struct(fields) => fields.iter().map(|field| bytes_of(field.data_type())).sum(),
+        DataType::FixedSizeBinary(len) => usize::try_from(*len).unwrap_or(0),
+        other => other.primitive_width().unwrap_or(4),
+    }
+}
+
+#[cfg(test)]
+mod tests;

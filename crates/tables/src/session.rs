@@ -1,0 +1,171 @@
+//! Statements of a caller: those with rows, those without, and whole tables.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use chronotile_cql::scylla::response::PagingState;
+use chronotile_cql::scylla::response::query_result::{IntoRowsResultError, QueryResult};
+use chronotile_cql::scylla::statement::Consistency;
+use chronotile_cql::{Call, CqlError, Session, Settings};
+
+use crate::decode::Decoder;
+use crate::error::{Result, TablesError};
+use crate::pages::{PAGE_BYTES, Page, PageSize, Source};
+use crate::params::Parameters;
+use crate::stream::RowStream;
+use crate::types::Mapping;
+
+/// How rows are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// What the types without one Arrow counterpart are read as.
+    pub mapping: Mapping,
+    /// Replicas that must answer; by default what the URL says.
+    pub consistency: Option<Consistency>,
+    /// Seconds after which a page is given up, its repetitions included; by default what the URL says.
+    pub timeout: Option<Duration>,
+    /// Bytes that a page should have.
+    pub page_bytes: usize,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self { mapping: Mapping::default(), consistency: None, timeout: None, page_bytes: PAGE_BYTES }
+    }
+}
+
+/// A session with a cluster, for any statement on any table. Every method may be called from many tasks.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    pub(crate) session: Arc<Session>,
+}
+
+impl Tables {
+    /// Connects. Table names without a keyspace mean the URL's.
+    ///
+    /// # Errors
+    /// [`TablesError::Cluster`], and [`TablesError::Request`] if there is no such keyspace.
+    pub async fn connect(settings: Settings) -> Result<Self> {
+        let keyspace = settings.keyspace.clone();
+        let session = Session::connect(settings).await?;
+        if !keyspace.is_empty() {
+            session.driver().use_keyspace(&keyspace, false).await.map_err(|error| TablesError::Request {
+                reason: format!("keyspace {keyspace} of the URL cannot be used: {error}"),
+            })?;
+        }
+        Ok(Self { session: Arc::new(session) })
+    }
+
+    pub(crate) fn call(&self, options: &ReadOptions) -> Call {
+        let settings = self.session.settings();
+        Call {
+            consistency: options.consistency.unwrap_or(settings.read_consistency),
+            timeout: options.timeout.unwrap_or(settings.timeout),
+        }
+    }
+
+    /// Runs a statement that reads. Its first page has come when this returns.
+    ///
+    /// # Errors
+    /// [`TablesError::Request`] for a statement without rows, which is not run; what [`Parameters::bind`] refuses; and
+    /// [`TablesError::Cluster`].
+    pub async fn query(&self, cql: &str, parameters: &Parameters, options: ReadOptions) -> Result<RowStream> {
+        options.mapping.check()?;
+        let statement = self.session.prepare_anew(cql).await?;
+        if statement.get_current_result_set_col_specs().get().len() == 0 {
+            let reason = "the statement has no rows to read, and was not run: use execute()".to_owned();
+            return Err(TablesError::Request { reason });
+        }
+        let values = parameters.bind(statement.get_variable_col_specs().as_slice())?;
+        let size = Arc::new(PageSize::new(options.page_bytes));
+        let source = Source { session: self.session.clone(), statement, values, call: self.call(&options), size };
+        let first = source.page(PagingState::start()).await?;
+        let decoder = Decoder::new(first.rows.column_specs().as_slice(), options.mapping)?;
+        source.size.bound(decoder.row_bytes());
+        Ok(RowStream::of_query(source, Arc::new(decoder), first))
+    }
+
+    /// Runs a statement that changes something, once, and returns the rows of those that have some (as a conditional write
+    /// has). A schema change is waited for until all nodes that are up know it.
+    ///
+    /// `repeatable` tells that running it twice is the same as once; then it is also repeated where the first time may have
+    /// had its effect.
+    ///
+    /// # Errors
+    /// What [`Parameters::bind`] refuses, and [`TablesError::Cluster`].
+    pub async fn execute(
+        &self,
+        cql: &str,
+        parameters: &Parameters,
+        repeatable: bool,
+        options: ReadOptions,
+    ) -> Result<Option<RecordBatch>> {
+        let settings = self.session.settings();
+        let call = Call {
+            consistency: options.consistency.unwrap_or(settings.write_consistency),
+            timeout: options.timeout.unwrap_or(settings.timeout),
+        };
+        if parameters.is_empty() && changes_schema(cql) {
+            self.session.change_schema(cql).await?;
+            return Ok(None);
+        }
+        let answer = if parameters.is_empty() && !repeatable {
+            self.session.run(cql, &call).await?
+        } else {
+            let mut statement = self.session.prepare_anew(cql).await?;
+            statement.set_is_idempotent(repeatable);
+            let values = parameters.bind(statement.get_variable_col_specs().as_slice())?;
+            self.session.execute(&statement, &values, &call).await?
+        };
+        rows_of(answer, options.mapping)
+    }
+}
+
+fn rows_of(answer: QueryResult, mapping: Mapping) -> Result<Option<RecordBatch>> {
+    match answer.into_rows_result() {
+        Ok(rows) => {
+            let decoder = Decoder::new(rows.column_specs().as_slice(), mapping)?;
+            Page { rows, next: None }.decode(&decoder).map(Some)
+        }
+        Err(IntoRowsResultError::ResultNotRows(_)) => Ok(None),
+        Err(error) => Err(CqlError::Protocol { reason: error.to_string() }.into()),
+    }
+}
+
+/// Whether a statement begins as those do after which nodes must agree.
+fn changes_schema(cql: &str) -> bool {
+    let word = first_word(cql);
+    ["CREATE", "ALTER", "DROP"].iter().any(|verb| word.eq_ignore_ascii_case(verb))
+}
+
+/// The first word that is no comment.
+fn first_word(cql: &str) -> &str {
+    let mut rest = cql.trim_start();
+    loop {
+        let comment_end = if rest.starts_with("--") || rest.starts_with("//") {
+            rest.find('\n')
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map(|at| at + 1)
+        } else {
+            break;
+        };
+        rest = comment_end.map_or("", |at| &rest[at + 1..]).trim_start();
+    }
+    rest.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schema_changes_are_known_by_their_first_word() {
+        for cql in ["CREATE TABLE t", " drop table t", "-- note\n/* more */ Alter TYPE t", "//x\ncreate index"] {
+            assert!(changes_schema(cql), "{cql}");
+        }
+        for cql in ["INSERT INTO t", "createx", "", "-- CREATE", "/* CREATE", "TRUNCATE t"] {
+            assert!(!changes_schema(cql), "{cql}");
+        }
+    }
+}
