@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from support_lab import cluster, lab_home, one_node, secure_cluster, shared_cluster
 
 import chronotile as ct
+
+__all__ = ["cluster", "lab_home", "one_node", "secure_cluster", "shared_cluster"]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

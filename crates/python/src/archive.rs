@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use chronotile_archive::{
     AddedColumn, Archive as Inner, ConsolidateOptions, Dataset as InnerDataset, OpenOptions, RetireLimit, WriteOptions,
 };
+use chronotile_store::Tuning;
 use chronotile_types::{CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SpecError, TimeError, TimeSpec};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -181,6 +182,13 @@ impl Dataset {
 
     fn schema(&self) -> Schema {
         Schema { inner: self.inner.spec().schema.clone() }
+    }
+
+    /// The same dataset with another consistency level or time limit.
+    fn tuned(&self, read: Option<String>, write: Option<String>, timeout_s: Option<u64>) -> PyResult<Self> {
+        let tuning = Tuning { read_consistency: read, write_consistency: write, timeout_s };
+        let inner = self.open()?.tuned(&tuning).map_err(|error| invalid("invalid-tuning", error.to_string()))?;
+        Ok(Self { inner, archive: self.archive.clone() })
     }
 
     /// Adds columns; `defaults` holds one value, or None, for each.

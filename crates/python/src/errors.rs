@@ -127,6 +127,8 @@ fn store_fault(error: StoreError) -> Fault {
         S::NoSlice { .. } | S::RecordConflict { .. } | S::ChunkConflict { .. } => {
             Fault::new("BusyError", "lost-race", message)
         }
+        S::Unavailable { .. } => Fault::new("UnavailableError", "cluster-unavailable", message),
+        S::Denied { .. } => Fault::new("AccessDeniedError", "access-denied", message),
         S::Corrupt { .. } => Fault::new("DamagedError", "damaged-archive", message),
         S::TooLarge { .. } => Fault::new("InvalidInputError", "too-large", message),
         S::Refused { .. } => Fault::new("ChronotileError", "engine-refused", message),

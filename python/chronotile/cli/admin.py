@@ -147,6 +147,13 @@ def _info_text(dataset: Dataset) -> str:
     if info.tile_largest is not None:
         lines.append(f"largest tile: {info.tile_largest}")
     lines += ["", _slices_text(info.slices)]
+    lines += [
+        f"warning: {part.cells_oversized} cells of slice {part.slice} are larger than 10 MiB (up to "
+        f"{bytes_text(part.cell_bytes_max)}), which slows reads, compaction and repair of the cluster; a dataset with "
+        "finer cells or shorter slices keeps them small"
+        for part in info.slices
+        if part.cells_oversized
+    ]
     return "\n".join(lines)
 
 
