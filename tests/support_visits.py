@@ -96,6 +96,9 @@ def write(ds: ct.Dataset, visit: Visit) -> bool:
         except ct.BatchConflictError as error:
             if error.kind != "batch-race":
                 raise
+        except ct.OutcomeUnknownError:
+            # Of a cluster under load; a repetition tells what became of it.
+            continue
         else:
             return bool(report["stored"])
 
