@@ -7,6 +7,7 @@ use arrow_array::RecordBatch;
 use chronotile_cql::scylla::response::PagingState;
 use chronotile_cql::scylla::response::query_result::{IntoRowsResultError, QueryResult};
 use chronotile_cql::scylla::statement::Consistency;
+use chronotile_cql::scylla::statement::prepared::PreparedStatement;
 use chronotile_cql::{Call, CqlError, Session, Settings};
 
 use crate::decode::Decoder;
@@ -57,6 +58,16 @@ impl Tables {
         Ok(Self { session: Arc::new(session) })
     }
 
+    /// Keeps statements with markers, which are there to be run again. Each answer describes its columns itself.
+    async fn prepare(&self, cql: &str, parameters: &Parameters) -> Result<PreparedStatement> {
+        if parameters.is_empty() {
+            return Ok(self.session.prepare_anew(cql).await?);
+        }
+        let mut statement = self.session.prepare(cql, true).await?;
+        statement.set_use_cached_result_metadata(false);
+        Ok(statement)
+    }
+
     pub(crate) fn call(&self, options: &ReadOptions) -> Call {
         let settings = self.session.settings();
         Call {
@@ -72,7 +83,7 @@ impl Tables {
     /// [`TablesError::Cluster`].
     pub async fn query(&self, cql: &str, parameters: &Parameters, options: ReadOptions) -> Result<RowStream> {
         options.mapping.check()?;
-        let statement = self.session.prepare_anew(cql).await?;
+        let statement = self.prepare(cql, parameters).await?;
         if statement.get_current_result_set_col_specs().get().len() == 0 {
             let reason = "the statement has no rows to read, and was not run: use execute()".to_owned();
             return Err(TablesError::Request { reason });
@@ -108,12 +119,14 @@ impl Tables {
         };
         if parameters.is_empty() && changes_schema(cql) {
             self.session.change_schema(cql).await?;
+            // A table of the same name may now have other types.
+            self.session.forget("");
             return Ok(None);
         }
         let answer = if parameters.is_empty() && !repeatable {
             self.session.run(cql, &call).await?
         } else {
-            let mut statement = self.session.prepare_anew(cql).await?;
+            let mut statement = self.prepare(cql, parameters).await?;
             statement.set_is_idempotent(repeatable);
             let values = parameters.bind(statement.get_variable_col_specs().as_slice())?;
             self.session.execute(&statement, &values, &call).await?
