@@ -4,10 +4,10 @@
 
 Starts three nodes with `chronotile lab` (1 GiB of heap each) and stores the visits of `bench/survey.py` in each
 system: Chronotile at several consistency levels and replication factors, and cassandra-driver with one CQL row per
-record in the layout that suits the reads best (a cell is a partition, rows by time), its writes prepared and 128 under
-way at once, its reads prepared, one request a cell, all under way at once, made a table by its rows. Then a footprint of 12
-tiles is read for 12 months, before and after `consolidate`. Answers are compared bit for bit before anything is timed;
-samples are taken in turns. Writes cluster.md, cluster.svg and cluster.json to bench/results/."""
+record in the layout that suits the reads best (a cell is a partition, rows by time), its writes prepared and 128
+under way at once, its reads prepared, one request a cell, all under way at once, made a table by its rows. Then a
+footprint of 12 tiles is read for 12 months, before and after `consolidate`. Answers are compared bit for bit before
+anything is timed; samples are taken in turns. Writes cluster.md, cluster.svg and cluster.json to bench/results/."""
 
 from __future__ import annotations
 

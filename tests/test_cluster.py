@@ -1,4 +1,4 @@
-"""An archive on a real cluster: the engine keeps the contract of every store, and users get what they get from a file."""
+"""An archive on a real cluster: the engine keeps the contract of every store, and users get what a file gives."""
 
 from __future__ import annotations
 
@@ -172,15 +172,8 @@ def test_a_partition_that_outgrows_its_limit_is_counted_and_shown(url: str, chro
         schema = {"id": "int64", "time": "timestamp[us]", "noise": "float64"}
         ds = archive.create("wide", schema=schema, cell=ct.single(), time="time", window="1d", id=["id"])
         for part in range(8):
-            noise = rng.normal(size=size)
-            ds.write(
-                {
-                    "id": np.arange(size) + part * size,
-                    "time": np.full(size, 10**15).astype("datetime64[us]"),
-                    "noise": noise,
-                },
-                batch=str(part),
-            )
+            columns = {"id": np.arange(size) + part * size, "noise": rng.normal(size=size)}
+            ds.write(columns | {"time": np.full(size, 10**15).astype("datetime64[us]")}, batch=str(part))
         [part] = ds.info().slices
     assert part.cells_oversized == 1
     assert part.cell_bytes_max > 10 << 20
@@ -248,9 +241,9 @@ def test_secure_clusters_let_in_who_may_and_tell_the_others_why(secure_cluster: 
         ds.write({"id": [1, 2], "t": [0, 1]}, batch="b")
         assert ds.count() == 2
         assert password not in repr(archive) + archive.url
-    with environment(CHRONOTILE_CASSANDRA_USER=user, CHRONOTILE_CASSANDRA_PASSWORD=password):
-        with ct.open(f"cassandra://{hosts}?{tls}") as archive:
-            assert archive["d"].count() == 2
+    variables = {"CHRONOTILE_CASSANDRA_USER": user, "CHRONOTILE_CASSANDRA_PASSWORD": password}
+    with environment(**variables), ct.open(f"cassandra://{hosts}?{tls}") as archive:
+        assert archive["d"].count() == 2
 
     with pytest.raises(ct.AccessDeniedError, match=f"login refused for {user}") as denied:
         ct.open(f"cassandra://{user}@{hosts}?{tls}&password_file={wrong}")
