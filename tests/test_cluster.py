@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import support_visits
 import support_workers
+from support_lab import Releases
 from support_visits import Visit
 
 import chronotile as ct
@@ -143,6 +144,15 @@ def changes(archive: ct.Archive, rows: pa.Table) -> Iterator[tuple[str, Any]]:
 def test_a_cluster_shows_users_what_a_file_shows(url: str, sqlite: ct.Archive, detections: pa.Table) -> None:
     with ct.open(url) as archive:
         assert archive.engine == "cassandra"
+        for ours, theirs in zip(changes(archive, detections), changes(sqlite, detections), strict=True):
+            assert ours == theirs
+
+
+@pytest.mark.parametrize("version", ["4.1", "4.0"])
+def test_older_releases_show_the_same(
+    version: str, one_node: Releases, sqlite: ct.Archive, detections: pa.Table
+) -> None:
+    with one_node(version) as cluster, ct.open(f"{cluster.url('old')}?catalog_buckets=4") as archive:
         for ours, theirs in zip(changes(archive, detections), changes(sqlite, detections), strict=True):
             assert ours == theirs
 
