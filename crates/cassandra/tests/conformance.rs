@@ -46,7 +46,7 @@ fn random_operations_agree_with_a_plain_map() {
     let keyspace = keyspace();
     // A session lives in the runtime it was made in, and the suite makes its own.
     let opened: tokio::sync::OnceCell<CassandraStore> = tokio::sync::OnceCell::new();
-    conformance::model(12, 20_260_103, || async {
+    conformance::model(5, 20_260_103, || async {
         let store = opened.get_or_init(|| open(&hosts, &keyspace, "")).await;
         emptied(store).await;
         Arc::new(store.clone()) as Arc<dyn Store>
