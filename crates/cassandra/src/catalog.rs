@@ -21,6 +21,9 @@ const LIST_AT_ONCE: usize = 32;
 /// Records in one answer of a listing: their values may have megabytes.
 const LIST_PAGE: usize = 1_000;
 
+/// Time for a request although the deadline has come: it tells what became of an earlier one.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
 /// Where the records of a group lie. Records without a group have a partition of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
@@ -162,34 +165,44 @@ async fn decide(session: &Session, place: &Place, mut changes: Vec<Change>, begu
     let unconditional = changes.iter().all(|change| change.expect.is_none());
     let deadline = Instant::now() + session.settings().timeout;
     let mut pause = Duration::from_millis(10);
-    let told = |error| of_write(error, begun);
+    // A try whose answer was lost. It may take effect even now, where the node that has it only hung.
+    let mut lost: Option<CqlError> = None;
     loop {
         if unconditional {
             // Plain writes and transactions must not meet in one row; a condition that holds makes it one of the latter.
-            let now = read(session, place, &changes[0].key, &serial(session)).await.map_err(told)?;
-            changes[0].expect = Some(now);
+            let now = read(session, place, &changes[0].key, &serial(session, deadline)).await;
+            changes[0].expect = Some(now.map_err(|error| told(error, &lost, begun))?);
         }
-        let lost = match transact(session, place, &changes).await {
+        match transact(session, place, &changes, deadline).await {
             Ok(true) => return Ok(()),
-            Ok(false) => None,
-            Err(error) if error.landed() == Landed::Maybe => Some(error),
-            Err(error) => return Err(told(error)),
-        };
-        let seen = look(session, place, &changes).await.map_err(told)?;
-        match (lost, seen.differs) {
+            Ok(false) => {}
+            Err(error) if error.landed() == Landed::Maybe => lost = Some(error),
+            Err(error) => return Err(told(error, &lost, begun)),
+        }
+        let seen = look(session, place, &changes, deadline).await.map_err(|error| told(error, &lost, begun))?;
+        match (&lost, seen.differs) {
             // Others may have written the same: without a lost try that is no success of ours.
             (Some(_), _) if seen.done => return Ok(()),
             // It may have landed and been changed again by somebody else.
-            (Some(error), Some(_)) => return Err(of_write(error, true)),
+            (Some(error), Some(_)) => return Err(of_write(error.clone(), true)),
             (None, Some(key)) if !unconditional => return Err(StoreError::RecordConflict { key }),
             _ => {}
         }
         if Instant::now() + pause > deadline {
             let reason = "others kept changing the same catalog records".to_owned();
-            return Err(told(CqlError::Overloaded { reason }));
+            return Err(told(CqlError::Overloaded { reason }, &lost, begun));
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// What a failure means for the caller. After a lost try it does not mean that nothing happened, and what that try failed of
+/// is the reason.
+fn told(error: CqlError, lost: &Option<CqlError>, begun: bool) -> StoreError {
+    match lost {
+        Some(lost) => of_write(lost.clone(), true),
+        None => of_write(error, begun),
     }
 }
 
@@ -201,10 +214,15 @@ struct Seen {
     differs: Option<String>,
 }
 
-async fn look(session: &Session, place: &Place, changes: &[Change]) -> std::result::Result<Seen, CqlError> {
+async fn look(
+    session: &Session,
+    place: &Place,
+    changes: &[Change],
+    deadline: Instant,
+) -> std::result::Result<Seen, CqlError> {
     let mut seen = Seen { done: true, differs: None };
     for change in changes {
-        let found = read(session, place, &change.key, &serial(session)).await?;
+        let found = read(session, place, &change.key, &serial(session, deadline)).await?;
         seen.done &= found == change.value;
         if !change.expects(&found) {
             seen.differs.get_or_insert_with(|| change.key.clone());
@@ -213,12 +231,23 @@ async fn look(session: &Session, place: &Place, changes: &[Change]) -> std::resu
     Ok(seen)
 }
 
-fn serial(session: &Session) -> Call {
-    Call { consistency: session.serial_read(), ..sure(session) }
+fn serial(session: &Session, deadline: Instant) -> Call {
+    Call { consistency: session.serial_read(), ..until(session, deadline) }
+}
+
+/// As [`sure`], for one of several requests that together have a deadline.
+pub(crate) fn until(session: &Session, deadline: Instant) -> Call {
+    let left = deadline.saturating_duration_since(Instant::now());
+    Call { timeout: left.max(LAST_WAIT), ..sure(session) }
 }
 
 /// Whether the transaction took effect.
-async fn transact(session: &Session, place: &Place, changes: &[Change]) -> std::result::Result<bool, CqlError> {
+async fn transact(
+    session: &Session,
+    place: &Place,
+    changes: &[Change],
+    deadline: Instant,
+) -> std::result::Result<bool, CqlError> {
     let keyspace = &session.settings().keyspace;
     let update =
         format!("UPDATE {keyspace}.{CATALOG} SET value = ? WHERE dataset = ? AND bucket = ? AND record_key = ?");
@@ -243,7 +272,7 @@ async fn transact(session: &Session, place: &Place, changes: &[Change]) -> std::
         }
         values.push(row);
     }
-    applied(session.batch(&batch, &values[..], &sure(session)).await?)
+    applied(session.transact(&batch, &values[..], &until(session, deadline)).await?)
 }
 
 /// The first column of the answer to a lightweight transaction.

@@ -11,9 +11,10 @@ use chronotile_store::{Chunk, ChunkKey, StoreError};
 use chronotile_types::{Cell, DatasetName, SliceId};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use crate::catalog::applied;
+use crate::catalog::{applied, until};
 use crate::failure::{malformed, of_write, refused};
 use crate::names::chunk_table;
+use crate::scan::unless_gone;
 use crate::schema::sure;
 
 /// Partitions written at once by one commit; the session bounds all commits together.
@@ -118,6 +119,13 @@ pub(crate) async fn put(
 }
 
 async fn put_bundle(session: &Session, dataset: &DatasetName, bundle: Bundle, call: &Call) -> Result<(), CqlError> {
+    let slice = bundle[0].key.slice;
+    let put = || put_in_table(session, dataset, &bundle, call);
+    let reason = "its slice was dropped".to_owned();
+    unless_gone(session, dataset, slice, call, put).await?.ok_or(CqlError::NoTable { reason })
+}
+
+async fn put_in_table(session: &Session, dataset: &DatasetName, bundle: &[Chunk], call: &Call) -> Result<(), CqlError> {
     let table = chunk_table(dataset, bundle[0].key.slice);
     let insert = session.prepare(&insert_cql(&session.settings().keyspace, &table), true).await?;
     let ids: Vec<[u8; 16]> = bundle.iter().map(|chunk| chunk.key.id.to_bytes()).collect();
@@ -147,8 +155,32 @@ pub(crate) async fn remove(
     keys: &[ChunkKey],
     call: &Call,
 ) -> Result<(), CqlError> {
-    let requests: Vec<_> = keys.iter().map(|key| remove_one(session, dataset, key, None, call)).collect();
+    let by_tile: Vec<Vec<ChunkKey>> = {
+        let mut sorted = keys.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        sorted.chunk_by(|a, b| a.slice == b.slice && a.tile == b.tile).map(<[ChunkKey]>::to_vec).collect()
+    };
+    let requests: Vec<_> = by_tile.iter().map(|keys| remove_of_tile(session, dataset, keys, call)).collect();
     stream::iter(requests).buffer_unordered(WRITE_AT_ONCE).try_collect().await
+}
+
+/// Removes chunks of one tile, also those whose writer's clock is ahead of ours.
+async fn remove_of_tile(
+    session: &Session,
+    dataset: &DatasetName,
+    keys: &[ChunkKey],
+    call: &Call,
+) -> Result<(), CqlError> {
+    let sight = match look(session, dataset, keys).await {
+        // What is gone with its table is removed.
+        Err(CqlError::NoTable { .. }) => return Ok(()),
+        sight => sight?,
+    };
+    for key in keys {
+        remove_one(session, dataset, key, None, call).await?;
+    }
+    settle(session, dataset, &sight, call).await
 }
 
 /// Removes a chunk; with a time, as one that was removed then (microseconds since 1970).
@@ -255,26 +287,32 @@ pub(crate) async fn swap(
 ) -> chronotile_store::Result<()> {
     let deadline = Instant::now() + call.timeout;
     let mut pause = Duration::from_millis(5 + spread() % 10);
-    let mut lost = false;
+    let mut lost: Option<CqlError> = None;
     loop {
-        let told = |error| of_write(error, begun || lost);
+        let told = |error| match &lost {
+            Some(lost) => of_write(lost.clone(), true),
+            None => of_write(error, begun),
+        };
         let sight = look(session, dataset, &swap.remove).await.map_err(told)?;
         if let Some(key) = sight.missing(swap) {
             // A try of our own whose answer was lost may have removed it: what was to be put then is there.
-            if lost && sight.there.is_empty() && is_there(session, dataset, &swap.put).await.map_err(told)? {
+            if lost.is_some() && sight.there.is_empty() && is_there(session, dataset, &swap.put).await.map_err(told)? {
                 return Ok(());
             }
             return Err(StoreError::ChunkConflict { dataset: dataset.clone(), key: *key });
         }
-        match transact(session, dataset, swap, &sight).await {
+        match transact(session, dataset, swap, &sight, deadline).await {
             Ok(true) => return settle(session, dataset, &sight, call).await.map_err(|error| of_write(error, true)),
             Ok(false) => {}
-            Err(error) if error.landed() == Landed::Maybe => lost = true,
+            Err(error) if error.landed() == Landed::Maybe => lost = Some(error),
             Err(error) => return Err(told(error)),
         }
         if Instant::now() + pause > deadline {
             let reason = "others kept rewriting the same cell".to_owned();
-            return Err(of_write(CqlError::Overloaded { reason }, begun || lost));
+            return Err(match lost {
+                Some(lost) => of_write(lost, true),
+                None => of_write(CqlError::Overloaded { reason }, begun),
+            });
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
@@ -296,7 +334,13 @@ fn spread() -> u64 {
     now / 1_000 + COUNT.fetch_add(7, Ordering::Relaxed)
 }
 
-async fn transact(session: &Session, dataset: &DatasetName, swap: &Swap, sight: &Sight) -> Result<bool, CqlError> {
+async fn transact(
+    session: &Session,
+    dataset: &DatasetName,
+    swap: &Swap,
+    sight: &Sight,
+    deadline: Instant,
+) -> Result<bool, CqlError> {
     let first = swap.remove[0];
     let (keyspace, table) = (&session.settings().keyspace, chunk_table(dataset, first.slice));
     let guard = format!("UPDATE {keyspace}.{table} SET epoch = ? WHERE cell = ? IF epoch = ?");
@@ -326,7 +370,7 @@ async fn transact(session: &Session, dataset: &DatasetName, swap: &Swap, sight: 
         let id = CqlValue::Blob(key.id.to_bytes().to_vec());
         rows.push(vec![big(cell), Some(CqlValue::Int(key.tile.window.0)), Some(id)]);
     }
-    applied(session.batch(&batch, &rows[..], &sure(session)).await?)
+    applied(session.transact(&batch, &rows[..], &until(session, deadline)).await?)
 }
 
 /// Removes again what was written so lately that its writer's clock may be ahead of the transaction's.

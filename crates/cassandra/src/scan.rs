@@ -1,9 +1,11 @@
 //! Reading chunks: scans in order, look-ups by key, statistics.
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chronotile_cql::scylla::response::PagingState;
@@ -16,6 +18,7 @@ use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use crate::chunks::LOOKUP_CHUNKS;
 use crate::failure::{malformed, refused};
 use crate::names::chunk_table;
+use crate::schema;
 
 /// Partitions read ahead, in order.
 const READ_AT_ONCE: usize = 32;
@@ -32,6 +35,8 @@ const HELD_BYTES: usize = 16 << 20;
 /// Chunks and bytes of one group of a scan.
 const GROUP_CHUNKS: usize = 1_024;
 const GROUP_BYTES: usize = 4 << 20;
+/// Pause before a node that does not know a table is asked again.
+const TABLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Mean size of the chunks seen, from which pages get their length.
 #[derive(Debug)]
@@ -41,7 +46,8 @@ pub(crate) struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { mean: AtomicU64::new(4 << 10) }
+        // Large at first: a page of large chunks taken for small ones could fill a node's memory.
+        Self { mean: AtomicU64::new(64 << 10) }
     }
 }
 
@@ -52,10 +58,9 @@ impl Sizes {
     }
 
     fn saw(&self, bytes: usize, chunks: usize) {
-        if chunks > 0 {
+        if let Some(seen) = (bytes as u64).checked_div(chunks as u64) {
             let old = self.mean.load(Ordering::Relaxed);
-            let seen = (bytes / chunks) as u64;
-            self.mean.store((3 * old + seen) / 4 + 1, Ordering::Relaxed);
+            self.mean.store((old + 3 * seen) / 4 + 1, Ordering::Relaxed);
         }
     }
 }
@@ -116,8 +121,9 @@ impl Reader {
     async fn existing(&self, slice: SliceId) -> Result<Vec<Cell>, CqlError> {
         let cql = format!("SELECT DISTINCT cell FROM {}", self.table(slice));
         let each = |rows: &mut Vec<Cell>, (cell,): (i64,)| rows.push(Cell(cell));
-        let parts = over_the_ring(&self.session, &cql, &self.call, each).await;
-        let mut cells: Vec<Cell> = empty_if_missing(parts)?.into_iter().flatten().collect();
+        let read = || over_the_ring(&self.session, &cql, &self.call, each);
+        let parts = unless_gone(&self.session, &self.dataset, slice, &self.call, read).await?;
+        let mut cells: Vec<Cell> = parts.unwrap_or_default().into_iter().flatten().collect();
         cells.sort_unstable();
         Ok(cells)
     }
@@ -169,29 +175,28 @@ impl Reader {
             .boxed()
     }
 
-    /// Reads a partition from a window on. A removal that lands between two answers changes the partition's epoch; what
-    /// was read of the window at hand is then read again.
+    /// Reads a partition from a window on.
     async fn partition(&self, slice: SliceId, cell: Cell, from: Window) -> Result<Part, CqlError> {
+        let read = || self.partition_at_once(slice, cell, from);
+        Ok(unless_gone(&self.session, &self.dataset, slice, &self.call, read).await?.unwrap_or(Part::GONE))
+    }
+
+    /// Reads a partition from a window on, where its table is there. A removal that lands between two answers changes the partition's epoch; what
+    /// was read of the window at hand is then read again.
+    async fn partition_at_once(&self, slice: SliceId, cell: Cell, from: Window) -> Result<Part, CqlError> {
         let body = if self.bodies { ", body" } else { "" };
         let cql = format!(
             "SELECT epoch, time_window, chunk_id, row_count, head{body} FROM {} \
              WHERE cell = ? AND time_window >= ? AND time_window <= ?",
             self.table(slice)
         );
-        let mut select = match self.session.prepare(&cql, true).await {
-            // Dropped meanwhile, or never there: it holds nothing.
-            Err(CqlError::NoTable { .. }) => return Ok(Part::GONE),
-            result => result?,
-        };
-        select.set_page_size(self.sizes.page_rows(self.bodies));
+        let mut select = self.session.prepare(&cql, true).await?;
         let mut held = Held { slice, cell, epoch: None, chunks: Vec::new(), bytes: 0 };
         let (mut from, mut state) = (from, PagingState::start());
         loop {
+            select.set_page_size(self.sizes.page_rows(self.bodies));
             let values = (cell.0, from.0, self.windows.1.0);
-            let (page, next) = match self.session.page(&select, values, state, &self.call).await {
-                Err(CqlError::NoTable { .. }) => return Ok(Part::GONE),
-                result => result?,
-            };
+            let (page, next) = self.session.page(&select, values, state, &self.call).await?;
             let before = held.chunks.len();
             if !held.take(page.into_rows_result().map_err(malformed)?, self.bodies)? {
                 from = held.restart(from);
@@ -335,7 +340,10 @@ pub(crate) async fn fetch(
         .chunk_by(|a, b| a.slice == b.slice && a.tile == b.tile)
         .flat_map(|same_tile| same_tile.chunks(LOOKUP_CHUNKS).map(<[ChunkKey]>::to_vec))
         .collect();
-    let reads = requests.into_iter().map(|some| fetch_some(session, dataset, some, call));
+    let reads = requests.into_iter().map(|some| async move {
+        let read = || fetch_some(session, dataset, &some, call);
+        Ok::<_, CqlError>(unless_gone(session, dataset, some[0].slice, call, read).await?.unwrap_or_default())
+    });
     let found: Vec<Vec<Chunk>> = stream::iter(reads).buffer_unordered(READ_AT_ONCE).try_collect().await?;
     let found: HashMap<ChunkKey, Chunk> = found.into_iter().flatten().map(|chunk| (chunk.key, chunk)).collect();
     Ok(keys.iter().filter_map(|key| found.get(key).cloned()).collect())
@@ -344,7 +352,7 @@ pub(crate) async fn fetch(
 async fn fetch_some(
     session: &Session,
     dataset: &DatasetName,
-    keys: Vec<ChunkKey>,
+    keys: &[ChunkKey],
     call: &Call,
 ) -> Result<Vec<Chunk>, CqlError> {
     let first = keys[0];
@@ -354,16 +362,10 @@ async fn fetch_some(
         session.settings().keyspace,
         chunk_table(dataset, first.slice)
     );
-    let select = session.prepare(&cql, true).await;
+    let select = session.prepare(&cql, true).await?;
     let ids: Vec<Vec<u8>> = keys.iter().map(|key| key.id.to_bytes().to_vec()).collect();
-    let result = match select {
-        Ok(select) => session.execute(&select, (first.tile.cell.0, first.tile.window.0, ids), call).await,
-        Err(error) => Err(error),
-    };
-    let rows = match result {
-        Err(CqlError::NoTable { .. }) => return Ok(vec![]),
-        result => result?.into_rows_result().map_err(malformed)?,
-    };
+    let found = session.execute(&select, (first.tile.cell.0, first.tile.window.0, ids), call).await?;
+    let rows = found.into_rows_result().map_err(malformed)?;
     let mut held = Held { slice: first.slice, cell: first.tile.cell, epoch: None, chunks: Vec::new(), bytes: 0 };
     held.take(rows, true)?;
     Ok(held.chunks)
@@ -389,15 +391,35 @@ pub(crate) async fn statistics(
         found.rows += u64::from(rows as u32);
         found.bytes += u64::from(bytes as u32);
     };
-    let parts = empty_if_missing(over_the_ring(session, &cql, call, each).await)?;
+    let read = || over_the_ring(session, &cql, call, each);
+    let parts = unless_gone(session, dataset, slice, call, read).await?.unwrap_or_default();
     let tiles: BTreeMap<Tile, TileStatistics> = parts.into_iter().flatten().collect();
     Ok(tiles.into_values().collect())
 }
 
-fn empty_if_missing<T>(parts: Result<Vec<T>, CqlError>) -> Result<Vec<T>, CqlError> {
-    match parts {
-        Err(CqlError::NoTable { .. }) => Ok(vec![]),
-        result => result,
+/// Uses a slice's table; `None` where the slice was dropped, or never made. A node that was away may say that there is
+/// no such table although there is: that is no reason to return nothing.
+pub(crate) async fn unless_gone<T, F: Future<Output = Result<T, CqlError>>>(
+    session: &Session,
+    dataset: &DatasetName,
+    slice: SliceId,
+    call: &Call,
+    read: impl Fn() -> F,
+) -> Result<Option<T>, CqlError> {
+    let deadline = Instant::now() + call.timeout;
+    loop {
+        let reason = match read().await {
+            Err(CqlError::NoTable { reason }) => reason,
+            result => return result.map(Some),
+        };
+        if !schema::has_table(session, dataset, slice).await? {
+            return Ok(None);
+        }
+        if Instant::now() > deadline {
+            let reason = format!("{reason}, although its slice does: a node was away and has not learnt of it yet");
+            return Err(CqlError::ReplicaFailed { operation: "request", failed: 1, reason });
+        }
+        tokio::time::sleep(TABLE_PAUSE).await;
     }
 }
 

@@ -177,7 +177,7 @@ async fn claim_meta(session: &Session) -> Result<()> {
     let statement = session.prepare(&cql, false).await.map_err(refused)?;
     // The format comes last: whoever finds it finds the rest.
     for (name, value) in [("catalog_buckets", settings.catalog_buckets), ("format", FORMAT)] {
-        let claim = session.execute(&statement, (name, value.to_string()), &sure(session)).await;
+        let claim = session.insist(&statement, (name, value.to_string()), &sure(session)).await;
         // Whether it landed is seen by reading it.
         claim.map(|_| ()).or_else(|error| if error.passes() { Ok(()) } else { Err(refused(error)) })?;
     }
@@ -206,7 +206,16 @@ async fn entry(
 
 /// Whether a slice can be used.
 pub(crate) async fn is_ready(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<bool> {
-    Ok(entry(session, dataset, slice).await.map_err(refused)?.is_some_and(|entry| entry.ready))
+    has_table(session, dataset, slice).await.map_err(refused)
+}
+
+/// Whether a slice's table has been made and not been given up, whatever a single node knows of it.
+pub(crate) async fn has_table(
+    session: &Session,
+    dataset: &DatasetName,
+    slice: SliceId,
+) -> std::result::Result<bool, CqlError> {
+    Ok(entry(session, dataset, slice).await?.is_some_and(|entry| entry.ready))
 }
 
 /// The slices that can be used, ascending.
@@ -248,19 +257,19 @@ async fn make_slice(session: &Session, dataset: &DatasetName, slice: SliceId) ->
     let own = names::table_id(&format!("{}.{table}.{}", keyspace, unique(session)));
     let cql = format!("INSERT INTO {keyspace}.{SLICES} (dataset, slice, table_id) VALUES (?, ?, ?) IF NOT EXISTS");
     let claim = session.prepare(&cql, false).await?;
-    let claimed = session.execute(&claim, (dataset.as_str(), slice.0, &own), &sure(session)).await;
-    if let Err(error) = claimed
-        && !error.passes()
-    {
-        return Err(error);
-    }
-    let id = entry(session, dataset, slice).await?.and_then(|entry| entry.table_id);
-    let id = if takes_table_ids(session).await? { id } else { None };
+    let claimed = session.insist(&claim, (dataset.as_str(), slice.0, &own), &sure(session)).await;
+    let known = entry(session, dataset, slice).await?.and_then(|entry| entry.table_id);
+    let id = match (known, claimed) {
+        (Some(id), _) => takes_table_ids(session).await?.then_some(id),
+        // A table of another id than the registry's would be a second one for some nodes.
+        (None, Err(error)) => return Err(error),
+        (None, Ok(_)) => return Err(malformed("the registry does not have a slice that was just entered")),
+    };
     session.change_schema(&names::create_chunks(keyspace, &table, id.as_deref(), &settings.table)).await?;
     let cql =
         format!("UPDATE {keyspace}.{SLICES} SET ready = true WHERE dataset = ? AND slice = ? IF table_id != null");
     let ready = session.prepare(&cql, false).await?;
-    session.execute(&ready, (dataset.as_str(), slice.0), &sure(session)).await?;
+    session.insist(&ready, (dataset.as_str(), slice.0), &sure(session)).await?;
     Ok(())
 }
 
@@ -273,11 +282,11 @@ pub(crate) async fn drop_slice(session: &Session, dataset: &DatasetName, slice: 
         // First no new work finds it, then it goes; the registry forgets it last, so that a repetition goes on.
         let cql = format!("UPDATE {keyspace}.{SLICES} SET ready = false WHERE dataset = ? AND slice = ? IF EXISTS");
         let hide = session.prepare(&cql, false).await?;
-        session.execute(&hide, (dataset.as_str(), slice.0), &sure(session)).await?;
+        session.insist(&hide, (dataset.as_str(), slice.0), &sure(session)).await?;
         session.change_schema(&format!("DROP TABLE IF EXISTS {keyspace}.{table}")).await?;
         let cql = format!("DELETE FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ? IF EXISTS");
         let forget = session.prepare(&cql, false).await?;
-        session.execute(&forget, (dataset.as_str(), slice.0), &sure(session)).await?;
+        session.insist(&forget, (dataset.as_str(), slice.0), &sure(session)).await?;
         session.forget(&format!("{keyspace}.{table} "));
         Ok(())
     };
@@ -326,7 +335,7 @@ impl Lease {
             if goal.is_reached(session).await.map_err(refused)? {
                 return Ok(None);
             }
-            let tried = session.execute(&insert, (LEASE_NAME, &holder), &sure(session)).await;
+            let tried = session.insist(&insert, (LEASE_NAME, &holder), &sure(session)).await;
             if let Err(error) = tried
                 && !error.passes()
             {
@@ -349,7 +358,7 @@ impl Lease {
         let cql = format!("DELETE FROM {keyspace}.{LEASES} WHERE name = ? IF holder = ?");
         let Ok(delete) = session.prepare(&cql, false).await else { return };
         // What is not given back ends by itself.
-        let _ = session.execute(&delete, (LEASE_NAME, &self.holder), &sure(session)).await;
+        let _ = session.insist(&delete, (LEASE_NAME, &self.holder), &sure(session)).await;
     }
 }
 

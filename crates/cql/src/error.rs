@@ -65,7 +65,7 @@ pub enum CqlError {
         reason: String,
     },
     /// Too few replicas are alive for the consistency level. Nothing was tried.
-    #[error("consistency level {consistency} needs {required} replicas and {alive} are alive")]
+    #[error("consistency level {} needs {required} replicas and {alive} are alive", level_name(*consistency))]
     Unavailable {
         /// The level asked for.
         consistency: Consistency,
@@ -75,7 +75,7 @@ pub enum CqlError {
         alive: i32,
     },
     /// Too few replicas answered in the servers' time.
-    #[error("{operation} timed out: consistency level {consistency} needs {required} replicas and {received} answered")]
+    #[error("{operation} timed out: consistency level {} needs {required} replicas and {received} answered", level_name(*consistency))]
     TimedOut {
         /// `read`, `write` or `conditional write`.
         operation: &'static str,
@@ -118,6 +118,12 @@ pub enum CqlError {
         /// What failed meanwhile.
         last: Option<Box<CqlError>>,
     },
+    /// The last attempt had no effect, but an earlier one may have had it.
+    #[error("{last}; an earlier attempt may have been carried out")]
+    InDoubt {
+        /// Why the last attempt failed.
+        last: Box<CqlError>,
+    },
     /// The table is not there.
     #[error("the table is missing: {reason}")]
     NoTable {
@@ -142,9 +148,11 @@ impl CqlError {
     /// Whether a write that failed so may have reached a replica.
     pub fn landed(&self) -> Landed {
         match self {
-            Self::TimedOut { .. } | Self::ReplicaFailed { .. } | Self::Overloaded { .. } | Self::Protocol { .. } => {
-                Landed::Maybe
-            }
+            Self::TimedOut { .. }
+            | Self::ReplicaFailed { .. }
+            | Self::Overloaded { .. }
+            | Self::Protocol { .. }
+            | Self::InDoubt { .. } => Landed::Maybe,
             Self::Broken { sent: true, .. } => Landed::Maybe,
             Self::GaveUp { last, .. } => last.as_ref().map_or(Landed::Maybe, |last| last.landed()),
             _ => Landed::No,
@@ -153,15 +161,26 @@ impl CqlError {
 
     /// Whether the same request may succeed a little later.
     pub fn passes(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Unavailable { .. }
-                | Self::TimedOut { .. }
-                | Self::ReplicaFailed { .. }
-                | Self::Overloaded { .. }
-                | Self::Broken { .. }
-                | Self::GaveUp { .. }
-        )
+            | Self::TimedOut { .. }
+            | Self::ReplicaFailed { .. }
+            | Self::Overloaded { .. }
+            | Self::Broken { .. }
+            | Self::GaveUp { .. } => true,
+            Self::InDoubt { last } => last.passes(),
+            _ => false,
+        }
+    }
+
+    /// Whether it says how many replicas were needed and how many there were.
+    pub(crate) fn names_replicas(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } | Self::TimedOut { .. } => true,
+            Self::InDoubt { last } => last.names_replicas(),
+            Self::GaveUp { last, .. } => last.as_ref().is_some_and(|last| last.names_replicas()),
+            _ => false,
+        }
     }
 
     pub(crate) fn of_new_session(error: NewSessionError, contact_points: &[String], user: Option<&str>) -> Self {
@@ -246,8 +265,25 @@ fn of_db(error: DbError, text: String) -> CqlError {
     }
 }
 
+/// A level as URLs and CQL shells write it.
+fn level_name(level: Consistency) -> &'static str {
+    match level {
+        Consistency::Any => "ANY",
+        Consistency::One => "ONE",
+        Consistency::Two => "TWO",
+        Consistency::Three => "THREE",
+        Consistency::Quorum => "QUORUM",
+        Consistency::All => "ALL",
+        Consistency::LocalQuorum => "LOCAL_QUORUM",
+        Consistency::EachQuorum => "EACH_QUORUM",
+        Consistency::LocalOne => "LOCAL_ONE",
+        Consistency::Serial => "SERIAL",
+        Consistency::LocalSerial => "LOCAL_SERIAL",
+    }
+}
+
 /// Cassandra 4 and later say "table k.t does not exist", ScyllaDB and older ones "unconfigured table t".
-fn missing_table(text: &str) -> bool {
+pub(crate) fn missing_table(text: &str) -> bool {
     text.contains("unconfigured table") || text.contains("does not exist") && text.contains("table")
 }
 

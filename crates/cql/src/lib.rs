@@ -1,5 +1,6 @@
 //! Connections to Cassandra and ScyllaDB: what a URL may say, how a session is made from it, and what errors mean.
 
+mod attempts;
 mod error;
 mod retry;
 mod session;

@@ -3,6 +3,8 @@
 use scylla::errors::{DbError, RequestAttemptError, WriteType};
 use scylla::policies::retry::{RequestInfo, RetryDecision, RetryPolicy, RetrySession};
 
+use crate::error::missing_table;
+
 /// Other nodes asked at once; after that the caller's own waiting and repeating begins.
 const NEXT_MAX: u32 = 2;
 
@@ -37,9 +39,12 @@ impl RetrySession for Asked {
 fn may_help(error: &RequestAttemptError, repeatable: bool) -> bool {
     match error {
         RequestAttemptError::BrokenConnectionError(_) => repeatable,
-        RequestAttemptError::DbError(error, _) => match error {
-            // The node did not try.
-            DbError::Unavailable { .. } | DbError::IsBootstrapping => true,
+        RequestAttemptError::DbError(error, text) => match error {
+            // The node did not try, unless the request was conditional: such a one finds replicas missing halfway, too.
+            DbError::Unavailable { .. } => repeatable,
+            DbError::IsBootstrapping => true,
+            // A node that was away learns of new tables after it serves again.
+            DbError::Invalid => missing_table(text),
             DbError::WriteTimeout { write_type, .. } => repeatable && *write_type != WriteType::Cas,
             DbError::ReadTimeout { .. } | DbError::ServerError | DbError::TruncateError => repeatable,
             _ => false,

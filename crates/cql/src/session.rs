@@ -9,6 +9,7 @@ use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
 use scylla::policies::speculative_execution::{SimpleSpeculativeExecutionPolicy, SpeculativeExecutionPolicy};
+use scylla::policies::timestamp_generator::MonotonicTimestampGenerator;
 use scylla::response::query_result::QueryResult;
 use scylla::response::{PagingState, PagingStateResponse};
 use scylla::serialize::batch::BatchValues;
@@ -16,8 +17,10 @@ use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::Batch;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency};
+use scylla::value::CqlValue;
 use tokio::sync::Semaphore;
 
+use crate::attempts::Attempts;
 use crate::error::{CqlError, Landed, Result};
 use crate::retry::NextNode;
 use crate::settings::Settings;
@@ -28,8 +31,15 @@ const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// First pause before a repetition; it doubles each time, up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long a silent connection is trusted.
-const KEEPALIVE: Duration = Duration::from_secs(3);
+/// How often a connection is tried, and how long it may stay silent: after both the requests on it are given up. A node
+/// that hangs holds requests that must not be sent twice for so long.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
+const KEEPALIVE_WAIT: Duration = Duration::from_secs(3);
+/// Least time for a change of the schema, whatever the timeout of other requests.
+const SCHEMA_WAIT: Duration = Duration::from_secs(30);
+/// How long a change of the schema waits for every node that is up, and the pause between looks after that.
+const AGREEMENT_GRACE: Duration = Duration::from_secs(5);
+const AGREEMENT_PAUSE: Duration = Duration::from_millis(200);
 
 /// How one request is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +74,14 @@ impl Session {
             .known_nodes(&settings.contact_points)
             .default_execution_profile_handle(profile(&settings).into_handle())
             .fetch_full_schema_metadata(false)
-            .keepalive_interval(KEEPALIVE)
-            .keepalive_timeout(KEEPALIVE)
+            .keepalive_interval(KEEPALIVE_EVERY)
+            .keepalive_timeout(KEEPALIVE_WAIT)
             .connection_timeout(Duration::from_secs(5))
             .auto_await_schema_agreement(false)
-            .driver_config_reporting(false);
+            .driver_config_reporting(false)
+            // A node that hung may carry out a request long after it was given up and repeated: with the time it was
+            // made at it then changes nothing that is newer.
+            .timestamp_generator(Arc::new(MonotonicTimestampGenerator::new().without_warnings()));
         if let Some(credentials) = &settings.credentials {
             builder = builder.user(&credentials.user, &credentials.password);
         }
@@ -112,7 +125,7 @@ impl Session {
     /// itself, so that one of a table that was altered meanwhile is not misread.
     pub async fn prepare_anew(&self, cql: &str) -> Result<PreparedStatement> {
         let call = Call { consistency: Consistency::One, timeout: self.settings.timeout };
-        self.repeat(&call, true, || async { Ok(self.inner.prepare(cql).await?) }).await
+        self.repeat(&call, true, &Attempts::default(), || async { Ok(self.inner.prepare(cql).await?) }).await
     }
 
     /// Forgets prepared statements that name a table which is gone.
@@ -120,16 +133,41 @@ impl Session {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner).retain(|cql, _| !cql.contains(table));
     }
 
-    /// Runs a statement and returns its whole answer, which must be small.
+    /// Runs a statement and returns its whole answer, which must be small. One that is not repeatable is sent again only
+    /// where it surely had no effect.
     pub async fn execute(
         &self,
         statement: &PreparedStatement,
         values: impl SerializeRow + Sync,
         call: &Call,
     ) -> Result<QueryResult> {
-        let statement = with_call(statement, call);
-        let repeatable = statement.get_is_idempotent();
-        self.repeat(call, repeatable, || async { Ok(self.inner.execute_unpaged(&statement, &values).await?) }).await
+        self.execute_as(statement, values, call, statement.get_is_idempotent()).await
+    }
+
+    /// Runs a conditional statement, again where its fate is unknown: for callers whose goal is reached whether this try
+    /// or an earlier one of theirs took effect, and who look what lies there rather than at the answer. Never at two nodes
+    /// at once, which would hinder each other.
+    pub async fn insist(
+        &self,
+        statement: &PreparedStatement,
+        values: impl SerializeRow + Sync,
+        call: &Call,
+    ) -> Result<QueryResult> {
+        self.execute_as(statement, values, call, true).await
+    }
+
+    async fn execute_as(
+        &self,
+        statement: &PreparedStatement,
+        values: impl SerializeRow + Sync,
+        call: &Call,
+        repeatable: bool,
+    ) -> Result<QueryResult> {
+        let mut statement = with_call(statement, call);
+        let attempts = Arc::new(Attempts::at(statement.get_statement()));
+        statement.set_history_listener(attempts.clone());
+        let send = || async { Ok(self.inner.execute_unpaged(&statement, &values).await?) };
+        self.repeat(call, repeatable, &attempts, send).await
     }
 
     /// Runs a statement that is not prepared, once: it is sent again only where it surely had no effect.
@@ -138,7 +176,10 @@ impl Session {
         statement.set_consistency(call.consistency);
         statement.set_serial_consistency(Some(self.serial()));
         statement.set_request_timeout(Some(call.timeout));
-        self.repeat(call, false, || async { Ok(self.inner.query_unpaged(statement.clone(), &[]).await?) }).await
+        let attempts = Arc::new(Attempts::at(cql));
+        statement.set_history_listener(attempts.clone());
+        let send = || async { Ok(self.inner.query_unpaged(statement.clone(), &[]).await?) };
+        self.repeat(call, false, &attempts, send).await
     }
 
     /// How requests are routed, for statements that want more than that.
@@ -154,35 +195,104 @@ impl Session {
         from: PagingState,
         call: &Call,
     ) -> Result<(QueryResult, PagingStateResponse)> {
-        let statement = with_call(statement, call);
+        let mut statement = with_call(statement, call);
+        let attempts = Arc::new(Attempts::at(statement.get_statement()));
+        statement.set_history_listener(attempts.clone());
         let send = || async { Ok(self.inner.execute_single_page(&statement, &values, from.clone()).await?) };
-        self.repeat(call, true, send).await
+        self.repeat(call, true, &attempts, send).await
     }
 
-    /// Runs a batch. One that is not marked idempotent is sent again only where it surely had no effect.
+    /// Runs a batch of unconditional writes. One that is not marked idempotent is sent again only where it surely had no
+    /// effect.
     pub async fn batch(&self, batch: &Batch, values: impl BatchValues + Sync, call: &Call) -> Result<QueryResult> {
-        let mut batch = batch.clone();
+        let (batch, attempts) = self.batch_with_call(batch, call);
+        let send = || async { Ok(self.inner.batch(&batch, &values).await?) };
+        self.repeat(call, batch.get_is_idempotent(), &attempts, send).await
+    }
+
+    /// Runs a batch of conditional writes, once. Its fate is unknown where replicas were missing, too: they may have been
+    /// found missing after the others had agreed.
+    pub async fn transact(&self, batch: &Batch, values: impl BatchValues + Sync, call: &Call) -> Result<QueryResult> {
+        let (batch, attempts) = self.batch_with_call(batch, call);
+        let send = || async {
+            self.inner.batch(&batch, &values).await.map_err(|error| match CqlError::from(error) {
+                last @ CqlError::Unavailable { .. } => CqlError::InDoubt { last: Box::new(last) },
+                other => other,
+            })
+        };
+        self.repeat(call, false, &attempts, send).await
+    }
+
+    fn batch_with_call(&self, batch: &Batch, call: &Call) -> (Batch, Arc<Attempts>) {
+        let (mut batch, attempts) = (batch.clone(), Arc::<Attempts>::default());
         batch.set_consistency(call.consistency);
         batch.set_serial_consistency(Some(self.serial()));
         batch.set_request_timeout(Some(call.timeout.min(ANSWER_WAIT)));
-        let repeatable = batch.get_is_idempotent();
-        self.repeat(call, repeatable, || async { Ok(self.inner.batch(&batch, &values).await?) }).await
+        batch.set_history_listener(attempts.clone());
+        (batch, attempts)
     }
 
-    /// Changes the schema and waits until all nodes that are up know the change.
+    /// Changes the schema and waits until all nodes that are up know the change. The statement is sent again where its
+    /// fate is unknown: it must do nothing where it was done.
     pub async fn change_schema(&self, cql: &str) -> Result<()> {
+        let timeout = self.settings.timeout.max(SCHEMA_WAIT);
+        let call = Call { consistency: self.settings.write_consistency, timeout };
         let mut statement = scylla::statement::unprepared::Statement::new(cql);
-        statement.set_request_timeout(Some(self.settings.timeout.max(Duration::from_secs(30))));
-        self.inner.query_unpaged(statement, &[]).await?;
+        statement.set_request_timeout(Some(timeout));
+        let send = || async { Ok(self.inner.query_unpaged(statement.clone(), &[]).await?) };
+        self.repeat(&call, true, &Attempts::default(), send).await?;
         self.agree_on_schema().await?;
         // Routing needs to know new keyspaces and tables.
-        self.inner.refresh_metadata().await.map_err(|e| CqlError::Broken { reason: e.to_string(), sent: true })
+        let refresh = || async {
+            let refreshed = self.inner.refresh_metadata().await;
+            refreshed.map_err(|e| CqlError::Broken { reason: e.to_string(), sent: true })
+        };
+        self.repeat(&call, true, &Attempts::default(), refresh).await
     }
 
-    /// Waits until all nodes that are up have the same schema.
+    /// Waits until all nodes that are up, and most of all nodes, have the same schema. A node that was away may take a minute
+    /// to fetch what it missed; after [`AGREEMENT_GRACE`] most nodes are enough.
     pub async fn agree_on_schema(&self) -> Result<()> {
-        self.inner.await_schema_agreement().await?;
+        let timeout = self.settings.timeout.max(SCHEMA_WAIT);
+        let call = Call { consistency: Consistency::One, timeout };
+        let attempts = Attempts::default();
+        let all = || async { Ok(self.inner.await_schema_agreement().await.map(|_| ())?) };
+        let all = tokio::time::timeout(AGREEMENT_GRACE, self.repeat(&call, true, &attempts, all));
+        if let Ok(Err(error)) = all.await {
+            return Err(error);
+        }
+        // Those that are up may be few: a change that only they know would be missed once the others are back.
+        let deadline = Instant::now() + timeout;
+        while !self.most_have_one_schema(&call).await? {
+            if Instant::now() > deadline {
+                let reason = "most nodes do not have the same schema".to_owned();
+                let last = Some(Box::new(CqlError::Broken { reason, sent: true }));
+                return Err(CqlError::GaveUp { timeout, last });
+            }
+            tokio::time::sleep(AGREEMENT_PAUSE).await;
+        }
         Ok(())
+    }
+
+    /// Whether more than half of all nodes have the same version of the schema, by what nodes say of each other.
+    async fn most_have_one_schema(&self, call: &Call) -> Result<bool> {
+        let unreadable = |error: &dyn std::fmt::Display| CqlError::Protocol { reason: error.to_string() };
+        // Two nodes may answer: each node counts once.
+        let mut versions: Vec<(CqlValue, CqlValue)> = Vec::new();
+        for table in ["local", "peers"] {
+            let statement = self.prepare(&format!("SELECT host_id, schema_version FROM system.{table}"), true).await?;
+            let found = self.execute(&statement, (), call).await?.into_rows_result().map_err(|e| unreadable(&e))?;
+            for row in found.rows::<(Option<CqlValue>, Option<CqlValue>)>().map_err(|e| unreadable(&e))? {
+                if let (Some(node), Some(version)) = row.map_err(|e| unreadable(&e))?
+                    && versions.iter().all(|(known, _)| *known != node)
+                {
+                    versions.push((node, version));
+                }
+            }
+        }
+        let nodes = self.inner.get_cluster_state().get_nodes_info().len().max(versions.len());
+        let with = |version: &CqlValue| versions.iter().filter(|(_, other)| other == version).count();
+        Ok(versions.iter().any(|(_, version)| 2 * with(version) > nodes))
     }
 
     /// Level under which conditional writes are decided.
@@ -201,25 +311,29 @@ impl Session {
         &self,
         call: &Call,
         repeatable: bool,
+        attempts: &Attempts,
         send: impl Fn() -> F,
     ) -> Result<T> {
         let deadline = Instant::now() + call.timeout;
-        let gave_up = |last| CqlError::GaveUp { timeout: call.timeout, last };
         let mut pause = PAUSE_FIRST;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let slot = tokio::time::timeout(left, self.slots.acquire()).await;
             // The semaphore is never closed; without a slot in time nothing was sent.
-            let Ok(Ok(slot)) = slot else {
-                let reason = "every request slot stayed in use".to_owned();
-                return Err(gave_up(Some(Box::new(CqlError::Broken { reason, sent: false }))));
+            let error = match tokio::time::timeout(left, self.slots.acquire()).await {
+                Ok(Ok(_slot)) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    match tokio::time::timeout(left, send()).await {
+                        Ok(Ok(value)) => return Ok(value),
+                        Ok(Err(error)) => error,
+                        Err(_) => CqlError::GaveUp { timeout: call.timeout, last: None },
+                    }
+                }
+                _ => CqlError::Broken { reason: "every request slot stayed in use".to_owned(), sent: false },
             };
-            let result = send().await;
-            drop(slot);
-            let Err(error) = result else { return result };
-            let again = error.passes() && (repeatable || error.landed() == Landed::No);
+            let had_no_effect = error.landed() == Landed::No && !attempts.may_have_landed();
+            let again = error.passes() && (repeatable || had_no_effect);
             if !again || Instant::now() + pause >= deadline {
-                return Err(error);
+                return Err(attempts.conclude(error));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);

@@ -1,0 +1,123 @@
+//! What became of all attempts at one request, of which the driver tells the last one's error only.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use scylla::errors::{RequestAttemptError, RequestError};
+use scylla::observability::history::{AttemptId, HistoryListener, RequestId, SpeculativeId};
+use scylla::policies::retry::RetryDecision;
+
+use crate::error::{CqlError, Landed};
+
+/// Counts the attempts that may have had an effect: those sent, but for the ones whose failure proves that they had none. Keeps
+/// what the last of them said that told of replicas: a failure to reach yet another node says less.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts {
+    only_reads: bool,
+    doubtful: AtomicUsize,
+    of_replicas: Mutex<Option<CqlError>>,
+}
+
+impl Attempts {
+    pub(crate) fn at(cql: &str) -> Self {
+        Self { only_reads: only_reads(cql), ..Self::default() }
+    }
+
+    /// Whether any attempt may have had an effect.
+    pub(crate) fn may_have_landed(&self) -> bool {
+        !self.only_reads && self.doubtful.load(Ordering::Acquire) > 0
+    }
+
+    /// The error to tell for a request that ended with `last`.
+    pub(crate) fn conclude(&self, last: CqlError) -> CqlError {
+        let told = self.of_replicas.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let error = match told {
+            Some(told) if last.passes() && !last.names_replicas() => told,
+            _ => last,
+        };
+        if self.may_have_landed() && error.landed() == Landed::No {
+            return CqlError::InDoubt { last: Box::new(error) };
+        }
+        error
+    }
+}
+
+/// Whether a statement changes nothing.
+fn only_reads(cql: &str) -> bool {
+    cql.trim_start().get(..6).is_some_and(|verb| verb.eq_ignore_ascii_case("SELECT"))
+}
+
+impl HistoryListener for Attempts {
+    fn log_request_start(&self) -> RequestId {
+        RequestId(0)
+    }
+
+    fn log_request_success(&self, _: RequestId) {}
+
+    fn log_request_error(&self, _: RequestId, _: &RequestError) {}
+
+    fn log_new_speculative_fiber(&self, _: RequestId) -> SpeculativeId {
+        SpeculativeId(0)
+    }
+
+    fn log_attempt_start(&self, _: RequestId, _: Option<SpeculativeId>, _: SocketAddr) -> AttemptId {
+        AttemptId(self.doubtful.fetch_add(1, Ordering::AcqRel))
+    }
+
+    fn log_attempt_success(&self, _: AttemptId) {}
+
+    fn log_attempt_error(&self, _: AttemptId, error: &RequestAttemptError, _: &RetryDecision) {
+        let error = CqlError::from(error.clone());
+        if error.landed() == Landed::No {
+            self.doubtful.fetch_sub(1, Ordering::AcqRel);
+        }
+        if error.names_replicas() {
+            *self.of_replicas.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scylla::errors::DbError;
+    use scylla::statement::Consistency;
+
+    const UNAVAILABLE: DbError = DbError::Unavailable { consistency: Consistency::Quorum, required: 2, alive: 1 };
+
+    fn attempt(attempts: &Attempts, error: Option<DbError>) {
+        let id = attempts.log_attempt_start(attempts.log_request_start(), None, SocketAddr::from(([127, 0, 0, 1], 9)));
+        if let Some(error) = error {
+            let error = RequestAttemptError::DbError(error, String::new());
+            attempts.log_attempt_error(id, &error, &RetryDecision::DontRetry);
+        }
+    }
+
+    fn refused() -> CqlError {
+        CqlError::Broken { reason: "connection refused".to_owned(), sent: false }
+    }
+
+    #[test]
+    fn a_refusal_after_an_attempt_of_unknown_fate_does_not_prove_that_nothing_landed() {
+        let attempts = Attempts::at("INSERT");
+        attempt(&attempts, Some(UNAVAILABLE));
+        assert_eq!(attempts.conclude(refused()).landed(), Landed::No);
+        attempt(&attempts, None);
+        attempt(&attempts, Some(UNAVAILABLE));
+        assert_eq!(attempts.conclude(refused()).landed(), Landed::Maybe);
+        let reads = Attempts::at(" select x");
+        attempt(&reads, None);
+        assert!(!reads.may_have_landed());
+    }
+
+    #[test]
+    fn what_a_node_said_of_replicas_is_told_rather_than_that_another_was_not_reached() {
+        let attempts = Attempts::at("SELECT");
+        attempt(&attempts, Some(UNAVAILABLE));
+        assert!(matches!(attempts.conclude(refused()), CqlError::Unavailable { required: 2, alive: 1, .. }));
+        let denied = CqlError::Denied { reason: String::new() };
+        attempt(&attempts, Some(UNAVAILABLE));
+        assert!(matches!(attempts.conclude(denied), CqlError::Denied { .. }));
+    }
+}
