@@ -32,6 +32,10 @@ impl Archive {
         &self.url
     }
 
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
     /// Name of its engine.
     pub fn engine(&self) -> &'static str {
         self.store.capabilities().engine
@@ -81,7 +85,7 @@ impl Archive {
 }
 
 /// The first part in which two definitions differ, retention apart, which may change.
-fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static str> {
+pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static str> {
     let parts = [
         (a.schema.fields() != b.schema.fields(), "schema"),
         (a.cell != b.cell, "cell rule"),

@@ -94,6 +94,7 @@ fn removed(key: &str, written_us: i64) -> BatchRecord {
         bytes: 0,
         content: String::new(),
         ticks: None,
+        copied: None,
     }
 }
 

@@ -119,7 +119,10 @@ impl Dataset {
         let mut report = VerifyReport::default();
         // Batches first: one that ends after this is not looked for.
         let finished = catalog::finished(self.store(), &frame.spec.name).await?;
-        report.batches_unfinished = catalog::unfinished(self.store(), &frame.spec.name).await?.len() as u64;
+        let begun = catalog::unfinished(self.store(), &frame.spec.name).await?;
+        report.batches_unfinished = begun.len() as u64;
+        // One that is being replaced or removed may have lost chunks already.
+        let begun: HashSet<BatchId> = begun.into_iter().map(|(batch, _)| batch).collect();
         let mut found = Found::default();
         let slices = self.store().slices(&frame.spec.name).await?;
         for (done, slice) in slices.iter().enumerate() {
@@ -128,7 +131,7 @@ impl Dataset {
                 progress(done as u64 + 1, slices.len() as u64);
             }
         }
-        let live = finished.iter().filter(|(_, record)| !record.removed);
+        let live = finished.iter().filter(|(batch, record)| !record.removed && !begun.contains(batch));
         let retired = self.retired(&frame, &slices).await?;
         for (batch, record) in live {
             report.batches += 1;

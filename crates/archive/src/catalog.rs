@@ -36,6 +36,10 @@ pub(crate) fn retired_key(dataset: &DatasetName, slice: SliceId) -> String {
     format!("retired/{dataset}/{}", slice.0)
 }
 
+pub(crate) fn copy_key(dataset: &DatasetName) -> String {
+    format!("copy/{dataset}")
+}
+
 /// That a slice was dropped: chunks written to it before are gone on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Retired {
@@ -68,6 +72,24 @@ pub(crate) struct BatchRecord {
     pub content: String,
     /// First and last tick; `None` without rows.
     pub ticks: Option<(i64, i64)>,
+    /// The copy that brought it from another archive; `None` where it was written here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<String>,
+}
+
+/// That a dataset is a copy of one in another archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CopyRecord {
+    /// The archive it comes from, without user, password and settings.
+    pub source: String,
+    /// Names the copy for good.
+    pub copy: String,
+    /// Names the run that is at it, or was last.
+    pub attempt: String,
+    /// When the copy first began.
+    pub begun_us: i64,
+    /// When it last held all that was finished on the source.
+    pub caught_up_us: Option<i64>,
 }
 
 /// The chunks that one step of a write puts, recorded before they are put.
@@ -203,7 +225,7 @@ pub(crate) async fn finished_ids(store: &dyn Store, dataset: &DatasetName) -> Re
     list(store, &format!("batch/{dataset}/")).await?.iter().map(|record| id_of(&record.key)).collect()
 }
 
-fn id_of(key: &str) -> Result<BatchId> {
+pub(crate) fn id_of(key: &str) -> Result<BatchId> {
     let id = key.rsplit('/').next().and_then(BatchId::from_hex);
     id.ok_or_else(|| ArchiveError::Catalog {
         key: key.to_owned(),

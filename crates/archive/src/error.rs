@@ -128,6 +128,30 @@ pub enum ArchiveError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A copy from an archive to itself.
+    #[error("{url} is the archive to copy from and the one to copy to: give two archives")]
+    SameArchive {
+        /// It.
+        url: String,
+    },
+    /// A dataset on the target of a copy that the copy must not touch.
+    #[error(
+        "dataset {dataset} of the target is no copy of the source's: {reason}; copy to another archive, or verify only"
+    )]
+    NotACopy {
+        /// The dataset.
+        dataset: DatasetName,
+        /// What was found.
+        reason: String,
+    },
+    /// Somebody else changed the dataset while it was being copied to.
+    #[error(
+        "dataset {dataset} of the target was changed by another copy or a writer meanwhile: end that one, then repeat"
+    )]
+    CopyRace {
+        /// The dataset.
+        dataset: DatasetName,
+    },
     /// A chunk cannot be decoded.
     #[error(
         "chunk {chunk} of dataset {dataset}, {tile} is damaged: {damage}; run verify to see all damage, then write its \
@@ -185,7 +209,7 @@ impl ArchiveError {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Store(error) => error.outcome(),
-            Self::BatchRace { .. } => Outcome::LostRace,
+            Self::BatchRace { .. } | Self::CopyRace { .. } => Outcome::LostRace,
             Self::Cancelled => Outcome::Unknown,
             _ => Outcome::Refused,
         }

@@ -12,6 +12,7 @@ mod cells;
 mod clock;
 mod consolidate;
 mod content;
+mod copy;
 mod dataset;
 mod error;
 mod frame;
@@ -32,11 +33,13 @@ mod write;
 
 pub use archive::Archive;
 pub use consolidate::Progress;
+pub use copy::{CopyOptions, CopyProgress, CopyReporter};
 pub use dataset::{AddedColumn, Dataset};
 pub use error::{ArchiveError, Result};
 pub use open::OpenOptions;
 pub use read::ReadStream;
 pub use report::{
-    BatchInfo, ConsolidateReport, DamageReport, DatasetInfo, SliceInfo, Spread, VerifyReport, WriteReport,
+    BatchInfo, ConsolidateReport, CopyReport, DamageReport, DatasetCopyReport, DatasetInfo, SliceInfo, Spread,
+    TileDifference, VerifyReport, WriteReport,
 };
 pub use request::{Comparison, ConsolidateOptions, Place, Predicate, ReadRequest, RetireLimit, WriteOptions};

@@ -137,3 +137,83 @@ pub struct VerifyReport {
     /// Damage, by tile.
     pub damage: Vec<DamageReport>,
 }
+
+/// A tile that is not the same in both archives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TileDifference {
+    /// The tile.
+    pub tile: Tile,
+    /// Chunks of finished batches that the target lacks.
+    pub missing: u64,
+    /// Chunks that only the target has.
+    pub superfluous: u64,
+    /// Chunks with other rows, another head or a body that does not match its checksum on the target.
+    pub differing: u64,
+    /// The first few of those chunks.
+    pub chunks: Vec<ChunkId>,
+}
+
+/// What copying one dataset did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatasetCopyReport {
+    /// The dataset.
+    pub dataset: String,
+    /// Whether it was only compared.
+    pub verify_only: bool,
+    /// Passes over its tiles.
+    pub passes: u32,
+    /// Whether the last of them found nothing new; if not, the source is still being written and a later run goes on.
+    pub caught_up: bool,
+    /// Finished batches on the target now.
+    pub batches: u64,
+    /// Batches finished on the target by this run, replaced ones included.
+    pub batches_copied: u64,
+    /// Batches removed on the source whose removal this run carried over.
+    pub batches_removed: u64,
+    /// Batches that are finished on the source and not, or not as there, on the target.
+    pub batches_left: u64,
+    /// Batches of the target that the source does not know.
+    pub batches_foreign: u64,
+    /// Keys (or ids) of batches that are being written, replaced or removed on the source.
+    pub batches_unfinished: Vec<String>,
+    /// Chunks put.
+    pub chunks_copied: u64,
+    /// Rows in them.
+    pub rows_copied: u64,
+    /// Bytes of them.
+    pub bytes_copied: u64,
+    /// Chunks taken away on the target because the source has them no more.
+    pub chunks_removed: u64,
+    /// Slices dropped on the target because they were retired on the source.
+    pub slices_dropped: u64,
+    /// Tiles compared at the end.
+    pub tiles_verified: u64,
+    /// Chunks of the target read and compared at the end.
+    pub chunks_verified: u64,
+    /// Rows in them.
+    pub rows_verified: u64,
+    /// Bytes of them.
+    pub bytes_verified: u64,
+    /// Tiles that differ.
+    pub tiles_differing: u64,
+    /// The first of them.
+    pub differences: Vec<TileDifference>,
+    /// Damaged chunks of the source, which were copied as they are.
+    pub damage: Vec<DamageReport>,
+}
+
+impl DatasetCopyReport {
+    /// Whether the target holds what the source does, without damage. After a copy, batches that were finished on the source
+    /// since do not count; after a comparison they do.
+    pub fn ok(&self) -> bool {
+        let same_batches = !self.verify_only || self.batches_left == 0 && self.batches_foreign == 0;
+        self.tiles_differing == 0 && self.damage.is_empty() && same_batches
+    }
+}
+
+/// What a copy did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CopyReport {
+    /// Each dataset, by name.
+    pub datasets: Vec<DatasetCopyReport>,
+}

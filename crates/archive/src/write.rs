@@ -294,6 +294,7 @@ impl<'a> Write<'a> {
             bytes: self.report.bytes,
             content: self.content.to_string(),
             ticks: self.ticks,
+            copied: None,
         };
         let expect = self.stored.as_ref().map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes.clone()));
         Ok(catalog::put(key.clone(), catalog::to_json(&key, &record)?, expect))

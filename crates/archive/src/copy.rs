@@ -1,0 +1,296 @@
+//! Copying datasets to another archive, whatever the engines of the two.
+//!
+//! Chunks go over as they are and keep their ids; the catalog records follow. A copy works in passes. Each reads which batches
+//! of the source are finished, compares the chunks of both archives tile by tile by their heads, puts what the target
+//! lacks, and takes away what the source has no more. Then it reads the source's catalog again and marks on the target those
+//! batches as finished that were so before and after, in all of whose tiles nothing was missed.
+//!
+//! What holds at any moment, so that the target may be read and the copy may be cut off:
+//! - A batch that counts as finished on the target has all its rows there. Before a chunk is taken away, every batch that
+//!   has changed on the source gets an intent on the target, which makes it unfinished there (`marks`).
+//! - Nothing is taken away that did not come from the source. The dataset on the target is claimed first (`claim`), every
+//!   record that a copy puts carries the claim, and a direct write to the target leaves one without before its chunks.
+//! - Repeating any step is harmless; what a pass has not done the next one finds by comparing.
+
+mod claim;
+mod ledger;
+mod marks;
+mod pass;
+mod tiles;
+mod verify;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use chronotile_store::{ChunkKey, Store};
+use chronotile_types::{BatchId, ChunkId, DatasetName, SliceId, Tile};
+
+use crate::archive::Archive;
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+use crate::report::{CopyReport, DatasetCopyReport};
+use ledger::Ledger;
+use pass::Pass;
+use tiles::Scope;
+use verify::Verification;
+
+/// Tries at bringing tiles in line that verification found to differ.
+const ROUNDS: usize = 3;
+
+/// How to copy.
+#[derive(Clone, Debug)]
+pub struct CopyOptions {
+    /// Names of the datasets; all of the source where `None`.
+    pub datasets: Option<Vec<String>>,
+    /// Compare the archives and change nothing.
+    pub verify_only: bool,
+    /// Groups of chunks on their way at once, 1 to 64, each of up to 4 MiB.
+    pub workers: usize,
+    /// Passes after which a copy of a source that is still being written ends, at least 1.
+    pub passes_max: u32,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self { datasets: None, verify_only: false, workers: 4, passes_max: 10 }
+    }
+}
+
+/// How far a copy is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyProgress {
+    /// The dataset at work.
+    pub dataset: DatasetName,
+    /// Whether tiles are being verified rather than copied.
+    pub verifying: bool,
+    /// The pass, from 1; 0 while verifying.
+    pub pass: u32,
+    /// Tiles compared in this pass or verification.
+    pub tiles_done: u64,
+    /// Tiles of the source as the pass began.
+    pub tiles_total: u64,
+    /// Bytes of chunks copied, or verified, since the dataset's turn began.
+    pub bytes: u64,
+}
+
+/// Called with the progress of a copy, at most once a tile.
+pub type CopyReporter<'a> = &'a (dyn Fn(&CopyProgress) + Send + Sync);
+
+impl Archive {
+    /// Copies datasets to another archive, or compares the two. Safe to interrupt and repeat, and beside readers of both and
+    /// writers of the source; one copy into a dataset at a time.
+    ///
+    /// A dataset that the target has already must be an earlier copy of the same dataset, or empty, with the same definition.
+    /// Differences between the archives and damage are no errors but part of the report.
+    ///
+    /// # Errors
+    /// The same archive twice; an unknown dataset; a dataset of the target with another definition or with batches that never
+    /// were in the source; a chunk larger than the target takes; another copy into the same dataset; either engine.
+    pub async fn copy_to(
+        &self,
+        target: &Archive,
+        options: CopyOptions,
+        progress: Option<CopyReporter<'_>>,
+    ) -> Result<CopyReport> {
+        claim::check_distinct(self, target)?;
+        let names = match &options.datasets {
+            Some(names) => names.clone(),
+            None => self.datasets().await?.iter().map(|spec| spec.name.to_string()).collect(),
+        };
+        // A name that is wrong stops the copy before anything is done.
+        let mut datasets = Vec::with_capacity(names.len());
+        for name in names.iter().collect::<BTreeSet<_>>() {
+            datasets.push(self.dataset(name).await?);
+        }
+        let mut report = CopyReport::default();
+        for dataset in datasets {
+            let copy = if options.verify_only {
+                claim::compare(self, &dataset, target, &options).await?
+            } else {
+                claim::begin(self, &dataset, target, &options).await?
+            };
+            report.datasets.push(copy.run(&options, progress).await?);
+        }
+        Ok(report)
+    }
+}
+
+/// One dataset on its way, as all parts of the work share it.
+struct Shared {
+    source: Arc<dyn Store>,
+    target: Arc<dyn Store>,
+    /// The dataset on the target, whose slices it makes as they are needed.
+    into: Dataset,
+    /// The definition on the source.
+    frame: Frame,
+    claim: claim::Claim,
+    workers: usize,
+}
+
+struct Copy {
+    shared: Arc<Shared>,
+}
+
+impl Copy {
+    fn name(&self) -> &DatasetName {
+        &self.shared.frame.spec.name
+    }
+
+    async fn run(&self, options: &CopyOptions, reporter: Option<CopyReporter<'_>>) -> Result<DatasetCopyReport> {
+        let mut report = DatasetCopyReport { dataset: self.name().to_string(), ..DatasetCopyReport::default() };
+        let mut meter = Meter::new(self.name(), reporter);
+        if !options.verify_only {
+            self.passes(options, &mut report, &mut meter).await?;
+        }
+        let mut found = self.verify(&Scope::All, &report.damaged_chunks(), &mut meter).await?;
+        report.count_verified(&found);
+        for _ in 0..if options.verify_only { 0 } else { ROUNDS } {
+            if found.differing.is_empty() {
+                break;
+            }
+            // The source may have moved on, and a chunk that was stored badly is put again.
+            report.passes += 1;
+            meter.pass = report.passes;
+            report.caught_up = self.pass(&found.again, &mut report, &mut meter).await?;
+            let scope = Scope::of(found.differing.keys().copied());
+            found = self.verify(&scope, &report.damaged_chunks(), &mut meter).await?;
+        }
+        report.tiles_differing = found.tiles_differing;
+        report.differences = found.differing.into_values().collect();
+        self.last_look(options, &mut report).await?;
+        Ok(report)
+    }
+
+    async fn passes(&self, options: &CopyOptions, report: &mut DatasetCopyReport, meter: &mut Meter<'_>) -> Result<()> {
+        for pass in 1..=options.passes_max.max(1) {
+            meter.pass = pass;
+            report.passes = pass;
+            if self.pass(&HashSet::new(), report, meter).await? {
+                report.caught_up = true;
+                return self.shared.claim.note_caught_up(&self.shared).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// One pass; whether it found nothing new.
+    async fn pass(
+        &self,
+        again: &HashSet<ChunkKey>,
+        report: &mut DatasetCopyReport,
+        meter: &mut Meter<'_>,
+    ) -> Result<bool> {
+        meter.begin(self.tiles_of_source(&Scope::All).await?, false);
+        Pass::begin(&self.shared, again, report, meter).await?.run().await
+    }
+
+    async fn verify(
+        &self,
+        scope: &Scope,
+        damaged: &HashSet<(Tile, ChunkId)>,
+        meter: &mut Meter<'_>,
+    ) -> Result<Verification> {
+        meter.begin(self.tiles_of_source(scope).await?, true);
+        verify::verify(&self.shared, scope, damaged, meter).await
+    }
+
+    async fn tiles_of_source(&self, scope: &Scope) -> Result<u64> {
+        if let Scope::Tiles(slices) = scope {
+            return Ok(slices.values().map(|tiles| tiles.len() as u64).sum());
+        }
+        let mut tiles = 0;
+        for slice in self.shared.source.slices(self.name()).await? {
+            tiles += self.shared.source.statistics(self.name(), slice).await?.len() as u64;
+        }
+        Ok(tiles)
+    }
+
+    /// What of the source's batches is on the target in the end.
+    async fn last_look(&self, options: &CopyOptions, report: &mut DatasetCopyReport) -> Result<()> {
+        let there = Ledger::read(self.shared.target.as_ref(), self.name()).await?;
+        let now = Ledger::read(self.shared.source.as_ref(), self.name()).await?;
+        report.batches =
+            there.finished.iter().filter(|(id, known)| !known.removed && there.is_whole(**id)).count() as u64;
+        let lacking = |id: &BatchId| now.is_whole(*id) && !there.is_as_in(*id, &now);
+        report.batches_left = now.finished.keys().filter(|id| lacking(id)).count() as u64;
+        report.batches_foreign = there.finished.keys().filter(|id| !now.finished.contains_key(id)).count() as u64;
+        report.batches_unfinished = now.unfinished_names();
+        report.verify_only = options.verify_only;
+        report.damage.sort_by_key(|damage| (damage.tile, damage.chunk));
+        report.damage.dedup();
+        Ok(())
+    }
+}
+
+impl DatasetCopyReport {
+    fn damaged_chunks(&self) -> HashSet<(Tile, ChunkId)> {
+        self.damage.iter().map(|damage| (damage.tile, damage.chunk)).collect()
+    }
+
+    fn count_verified(&mut self, found: &Verification) {
+        self.tiles_verified = found.tiles;
+        self.chunks_verified = found.chunks;
+        self.rows_verified = found.rows;
+        self.bytes_verified = found.bytes;
+    }
+}
+
+/// Counts what is done and tells the caller.
+struct Meter<'a> {
+    dataset: DatasetName,
+    reporter: Option<CopyReporter<'a>>,
+    verifying: bool,
+    pass: u32,
+    tiles_done: u64,
+    tiles_total: u64,
+    bytes: u64,
+}
+
+impl<'a> Meter<'a> {
+    fn new(dataset: &DatasetName, reporter: Option<CopyReporter<'a>>) -> Self {
+        let dataset = dataset.clone();
+        Self { dataset, reporter, verifying: false, pass: 0, tiles_done: 0, tiles_total: 0, bytes: 0 }
+    }
+
+    fn begin(&mut self, tiles_total: u64, verifying: bool) {
+        if self.verifying != verifying {
+            self.bytes = 0;
+        }
+        (self.verifying, self.tiles_done, self.tiles_total) = (verifying, 0, tiles_total);
+    }
+
+    /// Another tile was compared.
+    fn tile(&mut self) {
+        self.tiles_done += 1;
+        if let Some(reporter) = self.reporter {
+            reporter(&CopyProgress {
+                dataset: self.dataset.clone(),
+                verifying: self.verifying,
+                pass: if self.verifying { 0 } else { self.pass },
+                tiles_done: self.tiles_done,
+                // Writers may have added tiles since they were counted.
+                tiles_total: self.tiles_total.max(self.tiles_done),
+                bytes: self.bytes,
+            });
+        }
+    }
+}
+
+/// Slices of either archive, oldest first.
+async fn slices(shared: &Shared, scope: &Scope) -> Result<Vec<SliceId>> {
+    if let Scope::Tiles(slices) = scope {
+        return Ok(slices.keys().copied().collect());
+    }
+    let name = &shared.frame.spec.name;
+    let mut slices: BTreeSet<_> = shared.target.slices(name).await?.into_iter().collect();
+    slices.extend(shared.source.slices(name).await?);
+    Ok(slices.into_iter().collect())
+}
+
+/// What another copy into the same dataset, or a direct write to it, makes of this one.
+fn lost_race(shared: &Shared) -> ArchiveError {
+    ArchiveError::CopyRace { dataset: shared.frame.spec.name.clone() }
+}
+
+type TilesBySlice = BTreeMap<SliceId, BTreeSet<Tile>>;

@@ -1,0 +1,134 @@
+//! The batches of a dataset on one of the two archives: which are finished, and which are being changed.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use chronotile_store::{Record, Store};
+use chronotile_types::{BatchId, DatasetName};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::catalog::{self, BatchRecord, Intent};
+use crate::error::Result;
+
+/// Records listed at once. A cluster asks many partitions for each page.
+const PAGE: usize = 10_000;
+/// What the attempts of intents that a copy puts begin with.
+const COPY_ATTEMPT: &str = "copy:";
+
+/// A batch record, but for what takes memory: an archive may have millions.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub written_us: i64,
+    pub removed: bool,
+    /// Of the record as the source has it.
+    pub fingerprint: u64,
+    /// Fingerprint of the copy it came by; `None` where it was written directly.
+    pub copied: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Begun {
+    pub intent: Intent,
+    pub bytes: Bytes,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Removed ones included.
+    pub finished: HashMap<BatchId, Known>,
+    pub begun: HashMap<BatchId, Begun>,
+}
+
+impl Ledger {
+    /// Intents are read before records. So a change that had begun before is found by its intent, or has ended and is
+    /// found by its record.
+    pub(super) async fn read(store: &dyn Store, name: &DatasetName) -> Result<Self> {
+        let mut ledger = Self::default();
+        for record in catalog::list(store, &format!("intent/{name}/")).await? {
+            let intent: Intent = catalog::from_json(&record.key, &record.value)?;
+            ledger.begun.insert(catalog::id_of(&record.key)?, Begun { intent, bytes: record.value });
+        }
+        let mut after: Option<String> = None;
+        loop {
+            let page = store.records(&format!("batch/{name}/"), after.as_deref(), PAGE).await?;
+            for record in &page {
+                ledger.finished.insert(catalog::id_of(&record.key)?, known(record)?);
+            }
+            if page.len() < PAGE {
+                return Ok(ledger);
+            }
+            after = page.into_iter().last().map(|record| record.key);
+        }
+    }
+
+    /// Whether the batch is finished (or removed) and nobody is changing it.
+    pub(super) fn is_whole(&self, batch: BatchId) -> bool {
+        let Some(known) = self.finished.get(&batch) else { return false };
+        // An intent of the record's own stamp is left over from the write that ended.
+        self.begun.get(&batch).is_none_or(|begun| begun.intent.written_us == known.written_us)
+    }
+
+    /// Whether the batch is whole in both, with the same record.
+    pub(super) fn is_as_in(&self, batch: BatchId, other: &Self) -> bool {
+        let fingerprint = |ledger: &Self| ledger.finished.get(&batch).map(|known| known.fingerprint);
+        self.is_whole(batch) && other.is_whole(batch) && fingerprint(self) == fingerprint(other)
+    }
+
+    /// Whether rows of this batch and stamp belong to a finished batch.
+    pub(super) fn has_rows_of(&self, batch: BatchId, written_us: i64) -> bool {
+        let live = |known: &Known| !known.removed && known.written_us == written_us;
+        self.is_whole(batch) && self.finished.get(&batch).is_some_and(live)
+    }
+
+    /// Keys of the batches that are being written, replaced or removed, or their ids where they have no keys.
+    pub(super) fn unfinished_names(&self) -> Vec<String> {
+        let ended = |batch: &BatchId| self.is_whole(*batch);
+        let begun = self.begun.iter().filter(|(batch, _)| !ended(batch));
+        let mut names: Vec<String> =
+            begun.map(|(batch, begun)| begun.intent.key.clone().unwrap_or_else(|| batch.to_string())).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// A batch that was written to the target directly, by copy `copy` of a source with these batches.
+    pub(super) fn foreign(&self, copy: &str, source: &Self) -> Option<String> {
+        let begun = self.begun.iter().find(|(_, begun)| !is_copied(&begun.intent));
+        if let Some((batch, begun)) = begun {
+            let name = begun.intent.key.clone().unwrap_or_else(|| batch.to_string());
+            return Some(format!("batch {name:?} is being written to it"));
+        }
+        let copy = fingerprint_of_copy(copy);
+        let foreign = self.finished.iter().find(|(batch, known)| {
+            known.copied != Some(copy) || !source.finished.contains_key(batch) && !source.begun.contains_key(batch)
+        });
+        foreign.map(|(batch, known)| match known.copied {
+            None => format!("batch {batch} was written to it directly"),
+            Some(_) => format!("its batch {batch} came from elsewhere"),
+        })
+    }
+}
+
+fn known(record: &Record) -> Result<Known> {
+    let parsed: BatchRecord = catalog::from_json(&record.key, &record.value)?;
+    let copied = parsed.copied.as_deref().map(fingerprint_of_copy);
+    let (written_us, removed) = (parsed.written_us, parsed.removed);
+    Ok(Known { written_us, removed, fingerprint: fingerprint(parsed)?, copied })
+}
+
+/// The same for a record and its copies.
+pub(super) fn fingerprint(record: BatchRecord) -> Result<u64> {
+    let bare = BatchRecord { copied: None, ..record };
+    Ok(xxh3_64(&catalog::to_json("batch", &bare)?))
+}
+
+fn fingerprint_of_copy(copy: &str) -> u64 {
+    xxh3_64(copy.as_bytes())
+}
+
+pub(super) fn copy_attempt(attempt: &str) -> String {
+    format!("{COPY_ATTEMPT}{attempt}")
+}
+
+fn is_copied(intent: &Intent) -> bool {
+    intent.attempt.starts_with(COPY_ATTEMPT)
+}

@@ -1,0 +1,373 @@
+//! One pass over the tiles of a dataset.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use chronotile_chunk::{Body, Head};
+use chronotile_store::{Chunk, ChunkKey, Commit, StoreError};
+use chronotile_types::{BatchId, Damage, SliceId};
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, TryStreamExt};
+use rayon::prelude::*;
+
+use super::ledger::Ledger;
+use super::tiles::{Pair, Pairs, Scope, Seen};
+use super::{Meter, Shared, marks, slices};
+use crate::error::{ArchiveError, Result};
+use crate::frame::binding;
+use crate::read::on_pool;
+use crate::report::{DamageReport, DatasetCopyReport};
+
+/// Bytes and chunks fetched and put together.
+const LOAD_BYTES: usize = 4 << 20;
+const LOAD_CHUNKS: usize = 1_024;
+/// Bytes of heads and keys of changed tiles that are kept before their chunks are exchanged.
+const CHANGED_BYTES: usize = 32 << 20;
+/// About what is kept of a chunk besides its head.
+const KEY_BYTES: usize = 512;
+
+/// A tile that changed on the source: the target has chunks that the source has no more, or lacks rewritten ones.
+struct Changed {
+    missing: Vec<Seen>,
+    superfluous: Vec<Seen>,
+}
+
+/// What became of some chunks.
+#[derive(Default)]
+struct Moved {
+    chunks: u64,
+    rows: u64,
+    bytes: u64,
+    removed: u64,
+    /// Batches of chunks that could not be copied because somebody rewrote their tile meanwhile.
+    held: Vec<BatchId>,
+    /// Whether a tile was left as it was.
+    skipped: bool,
+    damage: Vec<DamageReport>,
+}
+
+impl Moved {
+    /// The tile stays as it is: batches of chunks that it lacks and of chunks that it must lose are not finished there.
+    fn none_of(wanted: &[Seen], superfluous: &[Seen]) -> Self {
+        Self { held: batches(wanted.iter().chain(superfluous)), skipped: true, ..Self::default() }
+    }
+}
+
+pub(super) struct Pass<'a, 'm> {
+    shared: &'a Arc<Shared>,
+    /// Chunks to put though the target has them.
+    again: &'a HashSet<ChunkKey>,
+    report: &'a mut DatasetCopyReport,
+    meter: &'a mut Meter<'m>,
+    /// The source as the pass began.
+    plan: Ledger,
+    /// Schema versions that the target knows.
+    versions: usize,
+    load: Vec<Seen>,
+    load_bytes: usize,
+    changed: Vec<Changed>,
+    changed_bytes: usize,
+    running: FuturesUnordered<BoxFuture<'static, Result<Moved>>>,
+    held: HashSet<BatchId>,
+    skipped: bool,
+}
+
+impl<'a, 'm> Pass<'a, 'm> {
+    pub(super) async fn begin(
+        shared: &'a Arc<Shared>,
+        again: &'a HashSet<ChunkKey>,
+        report: &'a mut DatasetCopyReport,
+        meter: &'a mut Meter<'m>,
+    ) -> Result<Self> {
+        let (mut there, plan) = look(shared).await?;
+        // Before chunks of another edition of a batch join those that are there.
+        marks::unmark(shared, &mut there, &plan).await?;
+        // Read after the plan: columns of all batches in it are known then.
+        let versions = shared.claim.adopt_columns(shared).await?;
+        Ok(Self {
+            shared,
+            again,
+            report,
+            meter,
+            plan,
+            versions,
+            load: vec![],
+            load_bytes: 0,
+            changed: vec![],
+            changed_bytes: 0,
+            running: FuturesUnordered::new(),
+            held: HashSet::new(),
+            skipped: false,
+        })
+    }
+
+    /// Whether the pass found nothing new.
+    pub(super) async fn run(mut self) -> Result<bool> {
+        for slice in slices(self.shared, &Scope::All).await? {
+            if !self.drop_retired(slice).await? {
+                self.slice(slice).await?;
+            }
+        }
+        self.send_load().await?;
+        self.drain(0).await?;
+        let (mut there, now) = look(self.shared).await?;
+        self.exchange(&mut there, &now).await?;
+        marks::copy_retired(self.shared).await?;
+        let due = |id: &BatchId| now.is_as_in(*id, &self.plan) && !self.held.contains(id) && !there.is_as_in(*id, &now);
+        let due: Vec<BatchId> = now.finished.keys().copied().filter(due).collect();
+        let found_new = !due.is_empty() || !self.held.is_empty() || self.skipped;
+        let (finished, removed) = marks::mark(self.shared, due, &there, &now).await?;
+        self.report.batches_copied += finished;
+        self.report.batches_removed += removed;
+        Ok(!found_new)
+    }
+
+    /// Whether the slice was retired on the source; it is then dropped on the target.
+    async fn drop_retired(&mut self, slice: SliceId) -> Result<bool> {
+        let name = &self.shared.frame.spec.name;
+        if self.shared.source.slices(name).await?.contains(&slice) || !marks::is_retired(self.shared, slice).await? {
+            return Ok(false);
+        }
+        // Nobody else writes to the target, and the record comes before the drop as it does on the source.
+        look(self.shared).await?;
+        marks::copy_retired(self.shared).await?;
+        self.shared.target.drop_slice(name, slice).await?;
+        self.shared.into.known_slices(|known| known.remove(&slice));
+        self.report.slices_dropped += 1;
+        Ok(true)
+    }
+
+    async fn slice(&mut self, slice: SliceId) -> Result<()> {
+        match self.compare(slice).await {
+            // A scan of a slice that is dropped meanwhile may fail; the next pass finds it retired.
+            Err(error) if !self.shared.source.slices(&self.shared.frame.spec.name).await?.contains(&slice) => {
+                self.skipped = true;
+                // A slice that neither archive has does not fail a scan.
+                if marks::is_retired(self.shared, slice).await? { Ok(()) } else { Err(error) }
+            }
+            result => result,
+        }
+    }
+
+    async fn compare(&mut self, slice: SliceId) -> Result<()> {
+        let mut pairs = Pairs::open(self.shared, &Scope::All, slice, false).await?;
+        while let Some(pair) = pairs.next().await? {
+            self.tile(pair).await?;
+            self.meter.tile();
+        }
+        Ok(())
+    }
+
+    async fn tile(&mut self, pair: Pair) -> Result<()> {
+        let ours: HashSet<ChunkKey> = pair.source.iter().map(|seen| seen.chunk.key).collect();
+        let theirs: HashSet<ChunkKey> = pair.target.iter().map(|seen| seen.chunk.key).collect();
+        let lacks = |seen: &Seen| !theirs.contains(&seen.chunk.key) || self.again.contains(&seen.chunk.key);
+        let missing: Vec<Seen> =
+            pair.source.into_iter().filter(|seen| lacks(seen) && is_wanted(&self.plan, seen)).collect();
+        let superfluous: Vec<Seen> = pair.target.into_iter().filter(|seen| !ours.contains(&seen.chunk.key)).collect();
+        self.check_sizes(&missing)?;
+        let newest = missing.iter().filter_map(|seen| seen.head.as_ref().ok()).map(|head| head.schema_version).max();
+        if newest.is_some_and(|newest| newest as usize >= self.versions) {
+            self.versions = self.shared.claim.adopt_columns(self.shared).await?;
+        }
+        // A consolidated chunk may hold rows that are newer than the plan: those batches are looked at again first.
+        if superfluous.is_empty() && missing.iter().all(|seen| is_planned(&self.plan, seen)) {
+            for seen in missing {
+                self.load_bytes += seen.bytes;
+                self.load.push(seen);
+                if self.load_bytes >= LOAD_BYTES || self.load.len() >= LOAD_CHUNKS {
+                    self.send_load().await?;
+                }
+            }
+            return Ok(());
+        }
+        let kept = missing.iter().chain(&superfluous);
+        self.changed_bytes += kept.map(|seen| KEY_BYTES + seen.chunk.head.len()).sum::<usize>();
+        self.changed.push(Changed { missing, superfluous });
+        if self.changed_bytes >= CHANGED_BYTES {
+            let (mut there, now) = look(self.shared).await?;
+            self.exchange(&mut there, &now).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a tile with a chunk that the target cannot take before anything of the tile is put.
+    fn check_sizes(&self, missing: &[Seen]) -> Result<()> {
+        let target = self.shared.target.capabilities();
+        let Some(seen) = missing.iter().find(|seen| seen.bytes > target.chunk_bytes_max) else { return Ok(()) };
+        let (key, dataset) = (seen.chunk.key, &self.shared.frame.spec.name);
+        let what = format!("chunk {} of dataset {dataset}, {}", key.id, key.tile);
+        let (bytes, bytes_max, engine) = (seen.bytes, target.chunk_bytes_max, target.engine);
+        Err(StoreError::TooLarge { what, bytes, bytes_max, engine }.into())
+    }
+
+    /// Sends off what has gathered, once there is a free worker.
+    async fn send_load(&mut self) -> Result<()> {
+        let load = std::mem::take(&mut self.load);
+        self.load_bytes = 0;
+        if load.is_empty() {
+            return Ok(());
+        }
+        self.drain(self.shared.workers - 1).await?;
+        self.running.push(Box::pin(transfer(self.shared.clone(), load, vec![])));
+        Ok(())
+    }
+
+    /// Waits until no more than `left` workers are at work.
+    async fn drain(&mut self, left: usize) -> Result<()> {
+        while self.running.len() > left {
+            let Some(moved) = self.running.try_next().await? else { return Ok(()) };
+            self.report.chunks_copied += moved.chunks;
+            self.report.rows_copied += moved.rows;
+            self.report.bytes_copied += moved.bytes;
+            self.report.chunks_removed += moved.removed;
+            self.report.damage.extend(moved.damage);
+            self.meter.bytes += moved.bytes;
+            self.held.extend(moved.held);
+            self.skipped |= moved.skipped;
+        }
+        Ok(())
+    }
+
+    /// Exchanges the chunks of changed tiles, of which both catalogs were read after their chunks.
+    async fn exchange(&mut self, there: &mut Ledger, now: &Ledger) -> Result<()> {
+        self.changed_bytes = 0;
+        let changed = std::mem::take(&mut self.changed);
+        if changed.is_empty() {
+            return Ok(());
+        }
+        marks::unmark(self.shared, there, now).await?;
+        for Changed { missing, superfluous } in changed {
+            self.drain(self.shared.workers - 1).await?;
+            self.running.push(Box::pin(transfer(self.shared.clone(), missing, superfluous)));
+        }
+        self.drain(0).await
+    }
+}
+
+/// The catalogs of target and source. Read in this order the source knows every batch that a copy brought.
+///
+/// # Errors
+/// Batches on the target that did not come from the source; another copy at work.
+async fn look(shared: &Shared) -> Result<(Ledger, Ledger)> {
+    let name = &shared.frame.spec.name;
+    let there = Ledger::read(shared.target.as_ref(), name).await?;
+    let now = Ledger::read(shared.source.as_ref(), name).await?;
+    if let Some(reason) = there.foreign(&shared.claim.record.copy, &now) {
+        return Err(ArchiveError::NotACopy { dataset: name.clone(), reason });
+    }
+    shared.claim.check(shared).await?;
+    Ok((there, now))
+}
+
+/// Whether a chunk of the source holds rows of a finished batch. One that was consolidated does: unfinished batches are not.
+fn is_wanted(plan: &Ledger, seen: &Seen) -> bool {
+    match &seen.head {
+        Ok(head) => match &head.origins[..] {
+            [origin] => plan.has_rows_of(origin.batch, origin.written_us),
+            _ => true,
+        },
+        // Nobody can tell; what is damaged is copied and reported.
+        Err(_) => true,
+    }
+}
+
+/// Whether all rows of a chunk belong to batches that were finished as the pass began.
+fn is_planned(plan: &Ledger, seen: &Seen) -> bool {
+    let known = |head: &Head| head.origins.iter().all(|origin| plan.has_rows_of(origin.batch, origin.written_us));
+    seen.head.as_ref().is_ok_and(known)
+}
+
+fn batches<'a>(chunks: impl Iterator<Item = &'a Seen>) -> Vec<BatchId> {
+    let heads = chunks.filter_map(|seen| seen.head.as_ref().ok());
+    let batches: BTreeSet<BatchId> = heads.flat_map(|head| head.origins.iter().map(|origin| origin.batch)).collect();
+    batches.into_iter().collect()
+}
+
+/// Fetches chunks and puts them, and takes others of the same tile away. Where the tile was rewritten meanwhile, on either side,
+/// nothing is taken away.
+async fn transfer(shared: Arc<Shared>, wanted: Vec<Seen>, superfluous: Vec<Seen>) -> Result<Moved> {
+    let mut moved = Moved::default();
+    let mut loads = loads(&wanted);
+    if loads.is_empty() && !superfluous.is_empty() {
+        loads.push(&[]);
+    }
+    let count = loads.len();
+    for (number, load) in loads.into_iter().enumerate() {
+        let keys: Vec<ChunkKey> = load.iter().map(|seen| seen.chunk.key).collect();
+        let put = shared.source.fetch(&shared.frame.spec.name, keys).await?;
+        if put.len() < load.len() {
+            let found: HashSet<ChunkKey> = put.iter().map(|chunk| chunk.key).collect();
+            let gone = load.iter().filter(|seen| !found.contains(&seen.chunk.key));
+            moved.held.extend(batches(gone));
+            moved.skipped = true;
+            if !superfluous.is_empty() {
+                return Ok(Moved { damage: moved.damage, ..Moved::none_of(&wanted, &superfluous) });
+            }
+        }
+        let (chunks, rows, bytes) = totals(&put);
+        let (put, damage) = check(put).await?;
+        moved.damage.extend(damage);
+        let last = number + 1 == count;
+        let remove: Vec<ChunkKey> = if last { superfluous.iter().map(|seen| seen.chunk.key).collect() } else { vec![] };
+        let removed = remove.len() as u64;
+        let commit = Commit { put, require_removed: removed > 0, remove, ..Commit::default() };
+        match shared.into.commit(commit).await {
+            Ok(()) => {}
+            Err(ArchiveError::Store(StoreError::ChunkConflict { .. })) => {
+                return Ok(Moved::none_of(&wanted, &superfluous));
+            }
+            Err(error) => return Err(error),
+        }
+        moved.chunks += chunks;
+        moved.rows += rows;
+        moved.bytes += bytes;
+        moved.removed += removed;
+    }
+    Ok(moved)
+}
+
+/// Chunks in groups of bounded size.
+fn loads(wanted: &[Seen]) -> Vec<&[Seen]> {
+    let mut loads = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (at, seen) in wanted.iter().enumerate() {
+        if at > start && bytes + seen.bytes > LOAD_BYTES {
+            loads.push(&wanted[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += seen.bytes;
+    }
+    if start < wanted.len() {
+        loads.push(&wanted[start..]);
+    }
+    loads
+}
+
+fn totals(chunks: &[Chunk]) -> (u64, u64, u64) {
+    let rows = chunks.iter().map(|chunk| u64::from(chunk.rows)).sum();
+    let bytes = chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum();
+    (chunks.len() as u64, rows, bytes)
+}
+
+/// The chunks, and which of them are damaged.
+async fn check(chunks: Vec<Chunk>) -> Result<(Vec<Chunk>, Vec<DamageReport>)> {
+    on_pool(move || {
+        let damage = chunks.par_iter().filter_map(|chunk| {
+            let damage = checked(chunk).err()?;
+            let (tile, id) = (chunk.key.tile, chunk.key.id);
+            Some(DamageReport { tile, chunk: id, damage: Some(damage), rows: chunk.rows.into() })
+        });
+        let damage = damage.collect();
+        Ok((chunks, damage))
+    })
+    .await
+}
+
+fn checked(chunk: &Chunk) -> std::result::Result<(), Damage> {
+    let head = Head::parse(&chunk.head, &binding(&chunk.key))?;
+    if head.rows != chunk.rows {
+        return Err(Damage::malformed("its number of rows is not the one it is filed with"));
+    }
+    Body::open(&head, &chunk.body).map(drop)
+}

@@ -1,0 +1,152 @@
+//! The chunks of two archives side by side, tile by tile, in bounded memory.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use chronotile_chunk::{Body, Head};
+use chronotile_store::{Cells, Chunk, Scan, Store};
+use chronotile_types::{Damage, SliceId, Tile, Window};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use rayon::prelude::*;
+
+use super::{Shared, TilesBySlice};
+use crate::error::{ArchiveError, Result};
+use crate::frame::binding;
+use crate::read::on_pool;
+
+/// Which tiles are looked at.
+pub(super) enum Scope {
+    All,
+    Tiles(TilesBySlice),
+}
+
+impl Scope {
+    pub(super) fn of(tiles: impl Iterator<Item = (SliceId, Tile)>) -> Self {
+        let mut slices = TilesBySlice::new();
+        for (slice, tile) in tiles {
+            slices.entry(slice).or_default().insert(tile);
+        }
+        Self::Tiles(slices)
+    }
+
+    fn scan(&self, slice: SliceId, bodies: bool) -> Scan {
+        let all =
+            Scan { slices: vec![slice], cells: Cells::All, windows: (Window(i32::MIN), Window(i32::MAX)), bodies };
+        let Self::Tiles(slices) = self else { return all };
+        let cells: BTreeSet<_> = slices.get(&slice).into_iter().flatten().map(|tile| tile.cell).collect();
+        Scan { cells: Cells::Ranges(cells.into_iter().map(|cell| (cell, cell)).collect()), ..all }
+    }
+
+    fn holds(&self, slice: SliceId, tile: &Tile) -> bool {
+        match self {
+            Self::All => true,
+            Self::Tiles(slices) => slices.get(&slice).is_some_and(|tiles| tiles.contains(tile)),
+        }
+    }
+}
+
+/// A chunk that a scan found, without its body.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub chunk: Chunk,
+    /// Its parsed head, or what is wrong with the chunk: with its head, and with its body where that was scanned too.
+    pub head: std::result::Result<Head, Damage>,
+    /// Of head and body.
+    pub bytes: usize,
+}
+
+impl Seen {
+    fn new(mut chunk: Chunk, bodies: bool) -> Self {
+        let head = Head::parse(&chunk.head, &binding(&chunk.key));
+        let body_bytes = head.as_ref().map_or(chunk.body.len(), |head| head.body_bytes);
+        let bytes = chunk.head.len() + body_bytes;
+        let head = head.and_then(|head| match bodies {
+            true => Body::open(&head, &chunk.body).map(drop).map(|()| head),
+            false => Ok(head),
+        });
+        chunk.body.clear();
+        Self { chunk, head, bytes }
+    }
+}
+
+/// The tiles of a slice in one archive, in order.
+struct Tiles {
+    groups: BoxStream<'static, Result<Vec<Seen>>>,
+    waiting: VecDeque<Seen>,
+    ended: bool,
+}
+
+impl Tiles {
+    async fn open(store: &Arc<dyn Store>, shared: &Shared, scan: Scan) -> Result<Self> {
+        let bodies = scan.bodies;
+        let groups = store.scan(&shared.frame.spec.name, scan).await?.map_err(ArchiveError::from);
+        let look = move |group: Vec<Chunk>| {
+            on_pool(move || Ok(group.into_par_iter().map(|chunk| Seen::new(chunk, bodies)).collect()))
+        };
+        Ok(Self { groups: groups.and_then(look).boxed(), waiting: VecDeque::new(), ended: false })
+    }
+
+    /// The chunks of the next tile; none at the end.
+    async fn next(&mut self) -> Result<Vec<Seen>> {
+        loop {
+            if let Some(first) = self.waiting.front() {
+                let tile = first.chunk.key.tile;
+                let count = self.waiting.partition_point(|seen| seen.chunk.key.tile == tile);
+                if self.ended || count < self.waiting.len() {
+                    return Ok(self.waiting.drain(..count).collect());
+                }
+            } else if self.ended {
+                return Ok(vec![]);
+            }
+            match self.groups.try_next().await? {
+                Some(group) => self.waiting.extend(group),
+                None => self.ended = true,
+            }
+        }
+    }
+}
+
+/// One tile in both archives; in one of them it may have no chunks.
+pub(super) struct Pair {
+    pub tile: Tile,
+    pub source: Vec<Seen>,
+    pub target: Vec<Seen>,
+}
+
+/// The tiles of a slice in both archives.
+pub(super) struct Pairs<'a> {
+    scope: &'a Scope,
+    slice: SliceId,
+    source: Tiles,
+    target: Tiles,
+    ahead: (Vec<Seen>, Vec<Seen>),
+}
+
+impl<'a> Pairs<'a> {
+    /// Scans heads; with `bodies` those of the target too.
+    pub(super) async fn open(shared: &Shared, scope: &'a Scope, slice: SliceId, bodies: bool) -> Result<Self> {
+        let mut target = Tiles::open(&shared.target, shared, scope.scan(slice, bodies)).await?;
+        let mut source = Tiles::open(&shared.source, shared, scope.scan(slice, false)).await?;
+        let ahead = (source.next().await?, target.next().await?);
+        Ok(Self { scope, slice, source, target, ahead })
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Pair>> {
+        loop {
+            let tile = |chunks: &[Seen]| chunks.first().map(|seen| seen.chunk.key.tile);
+            let (here, there) = (tile(&self.ahead.0), tile(&self.ahead.1));
+            let Some(tile) = here.into_iter().chain(there).min() else { return Ok(None) };
+            let mut pair = Pair { tile, source: vec![], target: vec![] };
+            if here == Some(tile) {
+                pair.source = std::mem::replace(&mut self.ahead.0, self.source.next().await?);
+            }
+            if there == Some(tile) {
+                pair.target = std::mem::replace(&mut self.ahead.1, self.target.next().await?);
+            }
+            if self.scope.holds(self.slice, &tile) {
+                return Ok(Some(pair));
+            }
+        }
+    }
+}

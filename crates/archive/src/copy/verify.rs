@@ -1,0 +1,103 @@
+//! Comparing the two archives tile by tile.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use chronotile_store::ChunkKey;
+use chronotile_types::{ChunkId, SliceId, Tile};
+
+use super::ledger::Ledger;
+use super::tiles::{Pair, Pairs, Scope, Seen};
+use super::{Meter, Shared, slices};
+use crate::error::Result;
+use crate::report::TileDifference;
+
+/// Differing tiles kept; more are counted only.
+const TILES_KEPT: usize = 10_000;
+/// Chunks named for a tile.
+const CHUNKS_NAMED: usize = 4;
+
+#[derive(Default)]
+pub(super) struct Verification {
+    pub tiles: u64,
+    pub chunks: u64,
+    pub rows: u64,
+    pub bytes: u64,
+    pub tiles_differing: u64,
+    pub differing: BTreeMap<(SliceId, Tile), TileDifference>,
+    /// Chunks that the target has and must get again.
+    pub again: HashSet<ChunkKey>,
+}
+
+/// Compares keys, rows and heads of both archives, and bodies on the target with the checksums in their heads.
+/// `damaged` are chunks that are known to be damaged on the source.
+pub(super) async fn verify(
+    shared: &Shared,
+    scope: &Scope,
+    damaged: &HashSet<(Tile, ChunkId)>,
+    meter: &mut Meter<'_>,
+) -> Result<Verification> {
+    // Read before the chunks: what is finished on the target has all of them there from now on.
+    let there = Ledger::read(shared.target.as_ref(), &shared.frame.spec.name).await?;
+    let mut found = Verification::default();
+    for slice in slices(shared, scope).await? {
+        let mut pairs = Pairs::open(shared, scope, slice, true).await?;
+        while let Some(pair) = pairs.next().await? {
+            meter.bytes += found.tile(slice, pair, &there, damaged);
+            meter.tile();
+        }
+    }
+    Ok(found)
+}
+
+impl Verification {
+    /// Returns the bytes of the tile on the target.
+    fn tile(&mut self, slice: SliceId, pair: Pair, there: &Ledger, damaged: &HashSet<(Tile, ChunkId)>) -> u64 {
+        let tile = pair.tile;
+        let ours: HashMap<ChunkId, &Seen> = pair.source.iter().map(|seen| (seen.chunk.key.id, seen)).collect();
+        let theirs: HashSet<ChunkId> = pair.target.iter().map(|seen| seen.chunk.key.id).collect();
+        let mut difference = TileDifference { tile, missing: 0, superfluous: 0, differing: 0, chunks: vec![] };
+        let mut bytes = 0;
+        for seen in &pair.target {
+            bytes += seen.bytes as u64;
+            self.rows += u64::from(seen.chunk.rows);
+            match ours.get(&seen.chunk.key.id) {
+                None => difference.superfluous += 1,
+                Some(source) if is_same(source, seen, damaged.contains(&(tile, seen.chunk.key.id))) => continue,
+                Some(_) => {
+                    difference.differing += 1;
+                    self.again.insert(seen.chunk.key);
+                }
+            }
+            difference.chunks.push(seen.chunk.key.id);
+        }
+        for seen in pair.source.iter().filter(|seen| !theirs.contains(&seen.chunk.key.id) && is_due(there, seen)) {
+            difference.missing += 1;
+            difference.chunks.push(seen.chunk.key.id);
+        }
+        self.tiles += 1;
+        self.chunks += pair.target.len() as u64;
+        self.bytes += bytes;
+        if !difference.chunks.is_empty() {
+            difference.chunks.truncate(CHUNKS_NAMED);
+            self.tiles_differing += 1;
+            if self.differing.len() < TILES_KEPT {
+                self.differing.insert((slice, tile), difference);
+            }
+        }
+        bytes
+    }
+}
+
+/// Whether a chunk is on the target as it is on the source, where it may be damaged.
+fn is_same(source: &Seen, target: &Seen, damaged: bool) -> bool {
+    let alike = source.chunk.head == target.chunk.head && source.chunk.rows == target.chunk.rows;
+    alike && (target.head.is_ok() || damaged)
+}
+
+/// Whether a chunk of the source holds rows of a batch that counts as finished on the target.
+fn is_due(there: &Ledger, source: &Seen) -> bool {
+    match &source.head {
+        Ok(head) => head.origins.iter().any(|origin| there.has_rows_of(origin.batch, origin.written_us)),
+        Err(_) => true,
+    }
+}

@@ -1,0 +1,737 @@
+//! Copies to another archive: cut off anywhere and repeated, beside a source that changes, and onto targets that are not
+//! theirs.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Field};
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_archive::{
+    AddedColumn, Archive, ArchiveError, ConsolidateOptions, CopyOptions, CopyReport, Dataset, DatasetCopyReport,
+    Result, RetireLimit,
+};
+use chronotile_memory::MemoryStore;
+use chronotile_store::{
+    Capabilities, Chunk, ChunkKey, Commit, Decision, Expect, Faulty, Record, RecordPut, Result as StoreResult, Scan,
+    Store, StoreError, TileStatistics,
+};
+use chronotile_types::{DatasetName, Instant, SliceId};
+use common::*;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+
+fn memory() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new())
+}
+
+fn archive(url: &str, store: &Arc<dyn Store>) -> Archive {
+    Archive::on(url, store.clone())
+}
+
+async fn copy_all(source: &Arc<dyn Store>, target: &Arc<dyn Store>) -> Result<CopyReport> {
+    copy_with(source, target, CopyOptions::default()).await
+}
+
+async fn copy_with(source: &Arc<dyn Store>, target: &Arc<dyn Store>, options: CopyOptions) -> Result<CopyReport> {
+    archive("test:source", source).copy_to(&archive("test:target", target), options, None).await
+}
+
+async fn copy_one(source: &Arc<dyn Store>, target: &Arc<dyn Store>) -> DatasetCopyReport {
+    copy_all(source, target).await.unwrap().datasets.remove(0)
+}
+
+fn verify_only() -> CopyOptions {
+    CopyOptions { verify_only: true, ..CopyOptions::default() }
+}
+
+/// Editions of batches, which their rows carry as a note, and the ids each has.
+fn edition(note: &str) -> RecordBatch {
+    let (batch, number) = note.split_at(1);
+    let first = 1_000 * i64::from(batch.as_bytes()[0] - b'a');
+    spread_rows(first, 10 + 5 * number.parse::<i64>().unwrap(), 6, note)
+}
+
+async fn write_edition(dataset: &Dataset, note: &str) {
+    write(dataset, &edition(note), replacing(&note[..1])).await.unwrap();
+}
+
+async fn consolidate(dataset: &Dataset) {
+    dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+}
+
+/// A source with written, consolidated, replaced and removed batches.
+async fn fill(source: &Arc<dyn Store>) -> Dataset {
+    let dataset = create(source, spec()).await;
+    for note in ["a1", "b1", "c1"] {
+        write_edition(&dataset, note).await;
+    }
+    consolidate(&dataset).await;
+    for note in ["d1", "e1", "a2"] {
+        write_edition(&dataset, note).await;
+    }
+    dataset.remove_batch("b").await.unwrap();
+    dataset
+}
+
+/// What happens to a source after it was copied: all that changes tiles.
+async fn change(dataset: &Dataset) {
+    dataset.remove_batch("c").await.unwrap();
+    write_edition(dataset, "d2").await;
+    let column = AddedColumn { field: Field::new("late", DataType::Int64, true), default: None };
+    dataset.add_columns(vec![column]).await.unwrap();
+    write_edition(dataset, "f1").await;
+    consolidate(dataset).await;
+    write_edition(dataset, "g1").await;
+    dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
+}
+
+/// The records under a prefix, without what a copy adds.
+async fn records(store: &dyn Store, prefix: &str) -> BTreeMap<String, String> {
+    let bare = |record: Record| {
+        let text = match std::str::from_utf8(&record.value) {
+            Ok(text) if text.starts_with('{') => {
+                let mut value: serde_json::Value = serde_json::from_str(text).unwrap();
+                value.as_object_mut().unwrap().remove("copied");
+                value.to_string()
+            }
+            _ => format!("{:?}", record.value),
+        };
+        (record.key, text)
+    };
+    store.records(prefix, None, 10_000).await.unwrap().into_iter().map(bare).collect()
+}
+
+/// The raw state of both archives is the same, but for what marks a copy.
+async fn assert_equal(source: &Arc<dyn Store>, target: &Arc<dyn Store>, context: &str) {
+    let (source, target) = (source.as_ref(), target.as_ref());
+    let name = spec().name;
+    assert_eq!(chunks(target, &name).await, chunks(source, &name).await, "{context}");
+    for kind in ["dataset/", "batch/records/", "part/records/", "intent/records/", "retired/records/"] {
+        assert_eq!(records(target, kind).await, records(source, kind).await, "{kind}: {context}");
+    }
+}
+
+/// Which batches are finished and which are being changed.
+async fn state(store: &Arc<dyn Store>) -> [BTreeMap<String, String>; 2] {
+    [records(store.as_ref(), "intent/records/").await, records(store.as_ref(), "batch/records/").await]
+}
+
+/// What readers of finished batches see of the target is whole editions; damage and missing chunks there are none. A batch
+/// whose replacement begins during a read may be seen in part, of any archive: such reads tell nothing.
+async fn assert_readable(target: &Arc<dyn Store>, context: &str) {
+    let state_before = state(target).await;
+    let Ok(dataset) = archive("test:target", target).dataset("records").await else { return };
+    let seen = id_notes(&read(&dataset, finished_only()).await.unwrap());
+    let report = dataset.verify(None).await.unwrap();
+    if state(target).await != state_before {
+        return;
+    }
+    let mut by_batch: BTreeMap<String, (BTreeSet<String>, usize)> = BTreeMap::new();
+    for (_, note) in &seen {
+        let (notes, rows) = by_batch.entry(note[..1].to_owned()).or_default();
+        notes.insert(note.clone());
+        *rows += 1;
+    }
+    let retired = !target.records("retired/records/", None, 10).await.unwrap().is_empty();
+    for (notes, rows) in by_batch.values() {
+        assert_eq!(notes.len(), 1, "editions are mixed: {notes:?}, {context}");
+        let whole = edition(notes.first().unwrap()).num_rows();
+        assert!(*rows == whole || retired && *rows <= whole, "{rows} rows of {notes:?}: {context}");
+    }
+    assert_eq!(report.damage, vec![], "{context}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_the_same_to_the_byte_and_a_second_one_does_nothing() {
+    for out_of_file in [false, true] {
+        for (target, _folder) in engines() {
+            let (source, _folder) = engines().remove(usize::from(out_of_file));
+            let dataset = fill(&source).await;
+            let report = copy_one(&source, &target).await;
+            assert_equal(&source, &target, "first copy").await;
+            assert!(report.ok() && report.caught_up, "{report:?}");
+            assert_eq!((report.batches, report.batches_copied, report.batches_removed), (4, 4, 1));
+            let all = chunks(source.as_ref(), &spec().name).await;
+            assert_eq!(report.chunks_copied, all.len() as u64);
+            assert_eq!((report.chunks_verified, report.rows_verified), (report.chunks_copied, report.rows_copied));
+            assert_eq!((report.batches_left, report.batches_foreign, report.passes), (0, 0, 2));
+            let again = copy_one(&source, &target).await;
+            assert_eq!((again.chunks_copied, again.batches_copied, again.chunks_removed, again.passes), (0, 0, 0, 1));
+            assert_readable(&target, "after the copy").await;
+
+            change(&dataset).await;
+            let stale = copy_with(&source, &target, verify_only()).await.unwrap().datasets.remove(0);
+            assert!(!stale.ok() && stale.tiles_differing > 0 && stale.batches_left > 0, "{stale:?}");
+            let report = copy_one(&source, &target).await;
+            assert!(report.ok() && report.caught_up && report.slices_dropped == 1, "{report:?}");
+            assert!(report.chunks_removed > 0 && report.batches_removed == 1, "{report:?}");
+            assert_equal(&source, &target, "second copy").await;
+            assert!(copy_with(&source, &target, verify_only()).await.unwrap().datasets[0].ok());
+            assert_eq!(id_notes(&read_all(&open(&target, "records").await).await), id_notes(&read_all(&dataset).await));
+        }
+    }
+}
+
+/// When the one fault of a run strikes, and where.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    call: u64,
+    after: bool,
+    on_target: bool,
+}
+
+/// A store that fails once at a call, and with it all calls after: as if the process had ended.
+fn dying(inner: &Arc<dyn Store>, fault: Fault) -> (Arc<dyn Store>, Arc<AtomicBool>) {
+    let struck = Arc::new(AtomicBool::new(false));
+    let strikes = struck.clone();
+    let faulty = Faulty::new(inner.clone(), move |call| {
+        let refused = || StoreError::Refused { engine: "test", reason: "the fault of this test".into() };
+        if call.number < fault.call {
+            return Decision::Pass;
+        }
+        match (strikes.swap(true, Ordering::SeqCst), fault.after) {
+            (false, true) => Decision::FailAfter("the fault of this test".into()),
+            _ => Decision::FailBefore(refused()),
+        }
+    });
+    (Arc::new(faulty), struck)
+}
+
+/// Both archives before a copy that is cut off: the source, and the target that an earlier copy may have filled.
+async fn before(source: &Arc<dyn Store>, target: &Arc<dyn Store>, update: bool) {
+    let dataset = fill(source).await;
+    if update {
+        copy_one(source, target).await;
+        change(&dataset).await;
+    }
+}
+
+/// Cuts a copy off at one call, looks at the target as readers do, and repeats the copy. Whether the fault struck.
+async fn cut_off(source: Arc<dyn Store>, update: bool, stepwise: bool, fault: Fault) -> bool {
+    let target = memory();
+    before(&source, &target, update).await;
+    let (dying, struck) = dying(if fault.on_target { &target } else { &source }, fault);
+    let (from, to) = if fault.on_target { (source.clone(), dying) } else { (dying, target.clone()) };
+    let to: Arc<dyn Store> = if stepwise { Arc::new(Stepwise(to)) } else { to };
+    let first = copy_all(&from, &to).await;
+    if !struck.load(Ordering::SeqCst) {
+        first.unwrap();
+        return false;
+    }
+    let context = format!("update={update} stepwise={stepwise} {fault:?}");
+    assert!(first.is_err(), "{context}");
+    assert_readable(&target, &context).await;
+    let report = copy_all(&source, &target).await.unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert!(report.datasets[0].ok() && report.datasets[0].caught_up, "{context}: {report:?}");
+    assert_equal(&source, &target, &context).await;
+    true
+}
+
+async fn cut_off_everywhere(source: impl Fn() -> (Arc<dyn Store>, Option<tempfile::TempDir>), stepwise: bool) {
+    for update in [false, true] {
+        for on_target in [true, false] {
+            for call in 0.. {
+                let mut struck = false;
+                for after in [false, true] {
+                    let (source, _folder) = source();
+                    struck |= cut_off(source, update, stepwise, Fault { call, after, on_target }).await;
+                }
+                if !struck {
+                    assert!(call > 15, "a copy made only {call} calls, so nothing was tested");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_cut_off_at_any_call_loses_and_doubles_nothing() {
+    cut_off_everywhere(|| (memory(), None), false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_cut_off_between_the_steps_of_a_commit_loses_and_doubles_nothing() {
+    cut_off_everywhere(|| (memory(), None), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_out_of_a_file_cut_off_at_any_call_loses_and_doubles_nothing() {
+    let source = || {
+        let (source, folder) = sqlite();
+        (source, Some(folder))
+    };
+    cut_off_everywhere(source, false).await;
+}
+
+type Action = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A store that does something else before the call of one number.
+struct Interposed {
+    inner: Arc<dyn Store>,
+    at: u64,
+    calls: AtomicU64,
+    action: Action,
+}
+
+impl std::fmt::Debug for Interposed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Interposed").finish_non_exhaustive()
+    }
+}
+
+impl Interposed {
+    async fn next(&self) {
+        if self.calls.fetch_add(1, Ordering::SeqCst) == self.at {
+            (self.action)().await;
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Interposed {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> StoreResult<()> {
+        self.next().await;
+        self.inner.commit(dataset, commit).await
+    }
+    async fn scan(
+        &self,
+        dataset: &DatasetName,
+        scan: Scan,
+    ) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
+        self.next().await;
+        self.inner.scan(dataset, scan).await
+    }
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
+        self.next().await;
+        self.inner.fetch(dataset, keys).await
+    }
+    async fn record(&self, key: &str) -> StoreResult<Option<Bytes>> {
+        self.next().await;
+        self.inner.record(key).await
+    }
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> StoreResult<Vec<Record>> {
+        self.next().await;
+        self.inner.records(prefix, after, limit).await
+    }
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+        self.next().await;
+        self.inner.create_slice(dataset, slice).await
+    }
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+        self.next().await;
+        self.inner.drop_slice(dataset, slice).await
+    }
+    async fn slices(&self, dataset: &DatasetName) -> StoreResult<Vec<SliceId>> {
+        self.next().await;
+        self.inner.slices(dataset).await
+    }
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
+        self.next().await;
+        self.inner.statistics(dataset, slice).await
+    }
+}
+
+/// What may happen on the source between two calls of a copy.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Write,
+    WriteRemoved,
+    Replace,
+    ReplaceConsolidated,
+    Remove,
+    Consolidate,
+    Retire,
+    AddColumn,
+}
+
+const EVENTS: [Event; 8] = [
+    Event::Write,
+    Event::WriteRemoved,
+    Event::Replace,
+    Event::ReplaceConsolidated,
+    Event::Remove,
+    Event::Consolidate,
+    Event::Retire,
+    Event::AddColumn,
+];
+
+impl Event {
+    async fn happen(self, dataset: Dataset) {
+        match self {
+            Self::Write => write_edition(&dataset, "h1").await,
+            Self::WriteRemoved => write_edition(&dataset, "b2").await,
+            Self::Replace => write_edition(&dataset, "a3").await,
+            Self::ReplaceConsolidated => {
+                write_edition(&dataset, "d3").await;
+                write_edition(&dataset, "i1").await;
+                consolidate(&dataset).await;
+            }
+            Self::Remove => drop(dataset.remove_batch("a").await.unwrap()),
+            Self::Consolidate => consolidate(&dataset).await,
+            Self::Retire => {
+                dataset.retire(RetireLimit::Before(Instant::NativeTicks(4 * HOUR)), false).await.unwrap();
+            }
+            Self::AddColumn => {
+                let column = AddedColumn { field: Field::new("later", DataType::Int64, true), default: None };
+                dataset.add_columns(vec![column]).await.unwrap();
+                write_edition(&dataset, "j1").await;
+                consolidate(&dataset).await;
+            }
+        }
+    }
+}
+
+/// Lets the event happen before a call of the copy, to either store. Whether it happened.
+async fn interposed(event: Event, update: bool, on_target: bool, at: u64) -> bool {
+    let (source, target) = (memory(), memory());
+    before(&source, &target, update).await;
+    let happened = Arc::new(AtomicBool::new(false));
+    let (store, noted, readers) = (source.clone(), happened.clone(), target.clone());
+    let action: Action = Box::new(move || {
+        let (store, noted, readers) = (store.clone(), noted.clone(), readers.clone());
+        Box::pin(async move {
+            noted.store(true, Ordering::SeqCst);
+            assert_readable(&readers, &format!("{event:?} update={update} {on_target} at {at}, before")).await;
+            event.happen(open(&store, "records").await).await;
+        })
+    });
+    let inner = if on_target { target.clone() } else { source.clone() };
+    let busy: Arc<dyn Store> = Arc::new(Interposed { inner, at, calls: AtomicU64::new(0), action });
+    let (from, to) = if on_target { (source.clone(), busy) } else { (busy, target.clone()) };
+    let context = format!("{event:?} update={update} on_target={on_target} at={at}");
+    let report = copy_all(&from, &to).await.unwrap_or_else(|error| panic!("{context}: {error}")).datasets.remove(0);
+    assert!(report.ok(), "{context}: {report:?}");
+    assert_readable(&target, &context).await;
+    let report = copy_one(&source, &target).await;
+    assert!(report.ok() && report.caught_up, "{context}: {report:?}");
+    assert_equal(&source, &target, &context).await;
+    happened.load(Ordering::SeqCst)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_source_may_change_between_any_two_calls_of_a_copy() {
+    for event in EVENTS {
+        for update in [false, true] {
+            for on_target in [false, true].into_iter().take(1 + usize::from(update)) {
+                let mut at = 0;
+                while interposed(event, update, on_target, at).await {
+                    at += 1;
+                }
+                assert!(at > 15, "the event had only {at} moments to happen at");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_beside_a_writer_shows_whole_batches_at_any_moment_and_ends_with_all() {
+    let ((source, _folder), target) = (sqlite(), memory());
+    let dataset = fill(&source).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let writer = tokio::spawn({
+        let (dataset, done) = (dataset.clone(), done.clone());
+        async move {
+            for round in 0..8 {
+                for batch in ["k", "l", "m", "a"] {
+                    write_edition(&dataset, &format!("{batch}{}", 3 + round)).await;
+                }
+                if round % 3 == 1 {
+                    dataset.remove_batch("l").await.unwrap();
+                }
+                consolidate(&dataset).await;
+            }
+            done.store(true, Ordering::SeqCst);
+        }
+    });
+    let reader = tokio::spawn({
+        let (target, done) = (target.clone(), done.clone());
+        async move {
+            while !done.load(Ordering::SeqCst) {
+                assert_readable(&target, "beside the copy").await;
+            }
+        }
+    });
+    let mut runs = 0;
+    while !done.load(Ordering::SeqCst) {
+        let options = CopyOptions { passes_max: 2, ..CopyOptions::default() };
+        copy_with(&source, &target, options).await.unwrap();
+        assert_readable(&target, "between two copies").await;
+        runs += 1;
+    }
+    writer.await.unwrap();
+    reader.await.unwrap();
+    assert!(runs > 0);
+    let report = copy_one(&source, &target).await;
+    assert!(report.ok() && report.caught_up, "{report:?}");
+    assert_equal(&source, &target, "in the end").await;
+}
+
+#[tokio::test]
+async fn an_unfinished_batch_is_listed_and_not_copied() {
+    let (source, target) = (memory(), memory());
+    let dataset = fill(&source).await;
+    // A write of several steps that is cut off after its first, and the intent of a replacement.
+    for call in 0.. {
+        let fault = Fault { call, after: true, on_target: false };
+        let (dying, _) = dying(&source, fault);
+        let Ok(half) = archive("test:", &dying).dataset("records").await else { continue };
+        let large: Vec<RecordBatch> = (0..2).map(|n| spread_rows(n * 10, 10, 2, &"half way".repeat(40_000))).collect();
+        half.write(input(large), tight(named("half"))).await.unwrap_err();
+        if dataset.batch("half").await.unwrap().is_some()
+            && !source.records("part/records/", None, 99).await.unwrap().is_empty()
+            && read_all(&dataset).await.num_rows() > read(&dataset, finished_only()).await.unwrap().num_rows()
+        {
+            break;
+        }
+    }
+    let report = copy_one(&source, &target).await;
+    assert_eq!(report.batches_unfinished, ["half"]);
+    assert!(report.ok() && report.caught_up, "{report:?}");
+    let copied = open(&target, "records").await;
+    assert_eq!(copied.batch("half").await.unwrap(), None);
+    assert_eq!(id_notes(&read_all(&copied).await), id_notes(&read(&dataset, finished_only()).await.unwrap()));
+    dataset.remove_batch("half").await.unwrap();
+    assert!(copy_one(&source, &target).await.ok());
+    assert_equal(&source, &target, "after the removal").await;
+}
+
+#[tokio::test]
+async fn a_batch_written_to_the_target_is_never_touched() {
+    let (source, target) = (memory(), memory());
+    let dataset = fill(&source).await;
+    copy_one(&source, &target).await;
+    let copied = open(&target, "records").await;
+    write_edition(&copied, "z1").await;
+    change(&dataset).await;
+    let state = (chunks(target.as_ref(), &spec().name).await, records(target.as_ref(), "").await);
+    let error = copy_all(&source, &target).await.unwrap_err();
+    assert!(matches!(error, ArchiveError::NotACopy { .. }), "{error}");
+    let mut after = (chunks(target.as_ref(), &spec().name).await, records(target.as_ref(), "").await);
+    after.1.insert("copy/records".into(), state.1["copy/records"].clone());
+    assert_eq!(after, state);
+    let report = copy_with(&source, &target, verify_only()).await.unwrap().datasets.remove(0);
+    assert!(!report.ok() && report.batches_foreign == 1, "{report:?}");
+    // A copied batch that was replaced on the target is the target's own as well.
+    let (source, target) = (memory(), memory());
+    fill(&source).await;
+    copy_one(&source, &target).await;
+    write_edition(&open(&target, "records").await, "a9").await;
+    assert!(matches!(copy_all(&source, &target).await.unwrap_err(), ArchiveError::NotACopy { .. }));
+}
+
+#[tokio::test]
+async fn a_target_consolidated_by_itself_is_brought_in_line() {
+    let (source, target) = (memory(), memory());
+    fill(&source).await;
+    copy_one(&source, &target).await;
+    consolidate(&open(&target, "records").await).await;
+    let report = copy_one(&source, &target).await;
+    assert!(report.ok() && report.chunks_copied > 0 && report.chunks_removed > 0, "{report:?}");
+    assert_equal(&source, &target, "after a consolidation of the target").await;
+}
+
+#[tokio::test]
+async fn targets_that_are_no_copies_are_refused_and_stay_as_they_are() {
+    let source = memory();
+    fill(&source).await;
+    let refused = |error: &ArchiveError| matches!(error, ArchiveError::NotACopy { .. });
+    // One with batches of its own.
+    let own = memory();
+    write_edition(&create(&own, spec()).await, "a1").await;
+    assert!(refused(&copy_all(&source, &own).await.unwrap_err()));
+    // An empty one becomes a copy, but not with another definition.
+    let empty = memory();
+    create(&empty, spec()).await;
+    assert!(copy_one(&source, &empty).await.ok());
+    assert_equal(&source, &empty, "an empty dataset").await;
+    let other = memory();
+    create(&other, chronotile_types::DatasetSpec { windows_per_slice: 3, ..spec() }).await;
+    let error = copy_all(&source, &other).await.unwrap_err();
+    assert!(error.to_string().contains("another slice length"), "{error}");
+    // A copy of something else with batches of the same names.
+    let stranger = memory();
+    for note in ["a1", "d1"] {
+        write_edition(&create(&stranger, spec()).await, note).await;
+    }
+    let error = archive("test:stranger", &stranger)
+        .copy_to(&archive("test:target", &empty), CopyOptions::default(), None)
+        .await
+        .unwrap_err();
+    assert!(refused(&error), "{error}");
+    assert_equal(&source, &empty, "after a stranger").await;
+    // The same archive, and an unknown dataset.
+    assert!(matches!(copy_all(&source, &source).await.unwrap_err(), ArchiveError::SameArchive { .. }));
+    let unknown = CopyOptions { datasets: Some(vec!["records".into(), "nothing".into()]), ..CopyOptions::default() };
+    let target = memory();
+    let error = copy_with(&source, &target, unknown).await.unwrap_err();
+    assert!(matches!(error, ArchiveError::DatasetNotFound { .. }), "{error}");
+    assert_eq!(target.records("", None, 10).await.unwrap(), vec![]);
+}
+
+#[tokio::test]
+async fn one_archive_under_two_names_is_found_out() {
+    let store = memory();
+    create(&store, spec()).await;
+    let alias: Arc<dyn Store> = Arc::new(Stepwise(store.clone()));
+    assert!(matches!(copy_all(&store, &alias).await.unwrap_err(), ArchiveError::SameArchive { .. }));
+    assert_eq!(store.records("copy/", None, 10).await.unwrap(), vec![]);
+}
+
+/// A store that takes small chunks only.
+#[derive(Debug)]
+struct Narrow(Arc<dyn Store>, usize);
+
+#[async_trait]
+impl Store for Narrow {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { chunk_bytes_max: self.1, ..self.0.capabilities() }
+    }
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> StoreResult<()> {
+        commit.check_sizes("narrow", self.1)?;
+        self.0.commit(dataset, commit).await
+    }
+    async fn scan(
+        &self,
+        dataset: &DatasetName,
+        scan: Scan,
+    ) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
+        self.0.scan(dataset, scan).await
+    }
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
+        self.0.fetch(dataset, keys).await
+    }
+    async fn record(&self, key: &str) -> StoreResult<Option<Bytes>> {
+        self.0.record(key).await
+    }
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> StoreResult<Vec<Record>> {
+        self.0.records(prefix, after, limit).await
+    }
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+        self.0.create_slice(dataset, slice).await
+    }
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+        self.0.drop_slice(dataset, slice).await
+    }
+    async fn slices(&self, dataset: &DatasetName) -> StoreResult<Vec<SliceId>> {
+        self.0.slices(dataset).await
+    }
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
+        self.0.statistics(dataset, slice).await
+    }
+}
+
+#[tokio::test]
+async fn a_tile_with_a_chunk_too_large_for_the_target_is_refused_before_any_of_it_is_written() {
+    let (source, below) = (memory(), memory());
+    let dataset = create(&source, spec()).await;
+    write(&dataset, &rows(&[(0, 1, 1)]), named("small")).await.unwrap();
+    // Text that does not compress, in the same tile.
+    let noise: String =
+        (0..4_000u32).map(|n| char::from(b'!' + (n.wrapping_mul(2_654_435_761) >> 25) as u8 % 90)).collect();
+    write(&dataset, &noted(&[(1, 2, 1)], &noise), named("large")).await.unwrap();
+    let target: Arc<dyn Store> = Arc::new(Narrow(below.clone(), 1_000));
+    let error = copy_all(&source, &target).await.unwrap_err();
+    assert!(matches!(&error, ArchiveError::Store(StoreError::TooLarge { bytes_max: 1_000, .. })), "{error}");
+    assert!(error.to_string().contains("cell 1 window 0"), "{error}");
+    assert_eq!(chunks(below.as_ref(), &spec().name).await, vec![]);
+}
+
+#[tokio::test]
+async fn a_damaged_chunk_of_the_target_is_put_again_and_one_of_the_source_reported() {
+    let (source, target) = (memory(), memory());
+    fill(&source).await;
+    copy_one(&source, &target).await;
+    let mut hurt = chunks(target.as_ref(), &spec().name).await.remove(3);
+    hurt.body = hurt.body.iter().map(|byte| byte ^ 1).collect::<Vec<u8>>().into();
+    let place = hurt.key.tile;
+    put_chunks(target.as_ref(), &spec().name, vec![hurt.clone()]).await;
+    let report = copy_with(&source, &target, verify_only()).await.unwrap().datasets.remove(0);
+    assert!(!report.ok() && report.tiles_differing == 1 && report.differences[0].tile == place, "{report:?}");
+    assert_eq!((report.differences[0].differing, &report.differences[0].chunks[..]), (1, &[hurt.key.id][..]));
+    assert!(copy_one(&source, &target).await.ok());
+    assert_equal(&source, &target, "mended").await;
+
+    put_chunks(source.as_ref(), &spec().name, vec![hurt.clone()]).await;
+    let fresh = memory();
+    let report = copy_one(&source, &fresh).await;
+    assert!(!report.ok() && report.tiles_differing == 0, "{report:?}");
+    assert_eq!(report.damage.iter().map(|damage| damage.chunk).collect::<Vec<_>>(), [hurt.key.id]);
+    assert_equal(&source, &fresh, "damage and all").await;
+}
+
+#[tokio::test]
+async fn a_copy_of_a_copy_carries_on_and_a_moved_source_is_known_by_its_batches() {
+    let (first, second, third) = (memory(), memory(), memory());
+    let dataset = fill(&first).await;
+    copy_one(&first, &second).await;
+    copy_one(&second, &third).await;
+    assert_equal(&first, &third, "twice copied").await;
+    change(&dataset).await;
+    let moved = archive("test:moved", &first);
+    let report = moved.copy_to(&archive("test:target", &second), CopyOptions::default(), None).await.unwrap();
+    assert!(report.datasets[0].ok());
+    assert!(copy_one(&second, &third).await.ok());
+    assert_equal(&first, &third, "twice again").await;
+}
+
+#[tokio::test]
+async fn a_second_copy_into_the_dataset_ends_the_first() {
+    let (source, target) = (memory(), memory());
+    fill(&source).await;
+    let (from, to) = (source.clone(), target.clone());
+    let action: Action = Box::new(move || {
+        let (from, to) = (from.clone(), to.clone());
+        Box::pin(async move { drop(copy_one(&from, &to).await) })
+    });
+    let busy: Arc<dyn Store> = Arc::new(Interposed { inner: source.clone(), at: 9, calls: AtomicU64::new(0), action });
+    let error = copy_all(&busy, &target).await.unwrap_err();
+    assert!(matches!(error, ArchiveError::CopyRace { .. }), "{error}");
+    assert_equal(&source, &target, "by the second").await;
+}
+
+#[tokio::test]
+async fn progress_counts_every_tile_and_all_bytes() {
+    let (source, target) = (memory(), memory());
+    fill(&source).await;
+    let seen = std::sync::Mutex::new(Vec::new());
+    let report = archive("test:source", &source)
+        .copy_to(
+            &archive("test:target", &target),
+            CopyOptions::default(),
+            Some(&|progress| seen.lock().unwrap().push(progress.clone())),
+        )
+        .await
+        .unwrap();
+    let seen = seen.into_inner().unwrap();
+    let verified = seen.iter().rfind(|progress| progress.verifying).unwrap();
+    assert_eq!((verified.tiles_done, verified.bytes), (verified.tiles_total, report.datasets[0].bytes_verified));
+    assert_eq!(verified.tiles_done, report.datasets[0].tiles_verified);
+    assert!(seen.iter().any(|progress| !progress.verifying && progress.pass == 2));
+    assert_eq!(report.datasets[0].bytes_copied, report.datasets[0].bytes_verified);
+}
+
+/// The condition under which a marked batch depends on nothing but its own records: a put that expects a record absent and
+/// leaves it absent.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_absent_record_may_be_expected_and_left_absent() {
+    for (store, _folder) in engines() {
+        let put = |expect| RecordPut { key: "intent/records/x".into(), value: None, expect };
+        let commit = |put| Commit { before: vec![put], ..Commit::default() };
+        store.commit(&spec().name, commit(put(Expect::Absent))).await.unwrap();
+        let other = put(Expect::Is(Bytes::from_static(b"x")));
+        assert!(matches!(
+            store.commit(&spec().name, commit(other)).await.unwrap_err(),
+            StoreError::RecordConflict { .. }
+        ));
+    }
+}
