@@ -357,6 +357,7 @@ print("up", flush=True); time.sleep(600)"""
     assert daemons(lab_home / "owned") == []
 
 
+@pytest.mark.slow
 def test_start_that_is_killed_half_way_is_cleared_away(lab_home: Path, chronotile: Run) -> None:
     require_software()
     command = [sys.executable, "-m", "chronotile", "lab", "up", "torn", "--nodes", "1", "--heap", "300m"]
@@ -476,6 +477,7 @@ def test_node_gets_another_address_and_stays_the_same_node(cluster: lab.Cluster)
     assert up_seen_by(cluster.nodes[0]) == set(cluster.contact_points)
 
 
+@pytest.mark.slow
 def test_node_joins_is_replaced_and_leaves_while_rows_stay(cluster: lab.Cluster) -> None:
     write(cluster.nodes[0], replicas=3)
     first = cluster.nodes[0]
@@ -568,6 +570,7 @@ def test_two_clusters_stand_side_by_side_and_one_goes_without_the_other(
 # ---------------------------------------------------------------- other releases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["4.0", "3.11"])
 def test_older_release_serves(one_node: Releases, version: str) -> None:
     with one_node(version) as cluster:
@@ -577,6 +580,7 @@ def test_older_release_serves(one_node: Releases, version: str) -> None:
         assert cluster.nodes[0].version == versions.RELEASES[version].version
 
 
+@pytest.mark.slow
 def test_node_is_upgraded_on_the_same_data(one_node: Releases) -> None:
     require_software("5.0")
     with one_node("4.1") as cluster:
