@@ -251,7 +251,7 @@ impl Session {
     }
 
     /// Waits until all nodes that are up, and most of all nodes, have the same schema. A node that was away may take a minute
-    /// to fetch what it missed; after [`AGREEMENT_GRACE`] most nodes are enough.
+    /// to fetch what it missed; after some seconds most nodes are enough.
     pub async fn agree_on_schema(&self) -> Result<()> {
         let timeout = self.settings.timeout.max(SCHEMA_WAIT);
         let call = Call { consistency: Consistency::One, timeout };
