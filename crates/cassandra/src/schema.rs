@@ -61,14 +61,7 @@ async fn find(session: &Session) -> Result<Option<Meta>> {
     }
     let keyspace = &session.settings().keyspace;
     let place = || PathBuf::from(format!("keyspace {keyspace}"));
-    let read = |name: &'static str| async move {
-        let cql = format!("SELECT value FROM {keyspace}.{META} WHERE name = ?");
-        let statement = session.prepare(&cql, true).await?;
-        let rows = session.execute(&statement, (name,), &sure(session)).await?.into_rows_result().map_err(malformed)?;
-        let value = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
-        Ok(value.and_then(|(value,)| value))
-    };
-    let Some(format) = read("format").await.map_err(refused)? else { return Ok(None) };
+    let Some(format) = own_record(session, "format").await.map_err(refused)? else { return Ok(None) };
     let number = |text: &str| text.parse::<u32>().ok();
     let unreadable =
         |name: &str| StoreError::NotAnArchive { path: place(), reason: format!("its record {name:?} is not a number") };
@@ -76,9 +69,27 @@ async fn find(session: &Session) -> Result<Option<Meta>> {
     if found > FORMAT {
         return Err(StoreError::NewerFormat { path: place(), found, known: FORMAT });
     }
-    let buckets = read("catalog_buckets").await.map_err(refused)?;
+    let buckets = own_record(session, "catalog_buckets").await.map_err(refused)?;
     let catalog_buckets = buckets.as_deref().and_then(number).ok_or_else(|| unreadable("catalog_buckets"))?;
     Ok(Some(Meta { catalog_buckets }))
+}
+
+/// What the archive says of itself under a name. One node may know the table while others, asked next, do not yet.
+async fn own_record(session: &Session, name: &str) -> std::result::Result<Option<String>, CqlError> {
+    let cql = format!("SELECT value FROM {}.{META} WHERE name = ?", session.settings().keyspace);
+    let read = async || {
+        let statement = session.prepare(&cql, true).await?;
+        let rows = session.execute(&statement, (name,), &sure(session)).await?.into_rows_result().map_err(malformed)?;
+        let value = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
+        Ok(value.and_then(|(value,)| value))
+    };
+    match read().await {
+        Err(CqlError::NoTable { .. }) => {
+            session.agree_on_schema().await?;
+            read().await
+        }
+        result => result,
+    }
 }
 
 /// A majority, whatever level the user reads and writes rows with: the catalog must be seen by all.
@@ -152,12 +163,14 @@ fn replication(session: &Session, wanted: Option<&Replication>) -> Result<String
 async fn create_tables(session: &Session) -> Result<()> {
     let keyspace = &session.settings().keyspace;
     let with_ids = takes_table_ids(session).await.map_err(refused)?;
+    // Others may be making the same at this moment: what one node knows the next may not know yet.
+    session.agree_on_schema().await.map_err(refused)?;
     for (name, cql) in names::create_fixed(keyspace, with_ids) {
         if tables(session).await.map_err(refused)?.is_none_or(|known| !known.contains(name)) {
             session.change_schema(&cql).await.map_err(refused)?;
         }
     }
-    Ok(())
+    session.agree_on_schema().await.map_err(refused)
 }
 
 /// Whether a table's id can be given, so that tables made twice at once are one. ScyllaDB orders schema changes itself.
