@@ -19,7 +19,7 @@ mod pass;
 mod tiles;
 mod verify;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use chronotile_store::{ChunkKey, Store};
@@ -145,6 +145,7 @@ impl Copy {
         }
         let mut found = self.verify(&Scope::All, &report.damaged_chunks(), &mut meter).await?;
         report.count_verified(&found);
+        let mut moved = HashMap::new();
         for _ in 0..if options.verify_only { 0 } else { ROUNDS } {
             if found.differing.is_empty() {
                 break;
@@ -152,10 +153,13 @@ impl Copy {
             // The source may have moved on, and a chunk that was stored badly is put again.
             report.passes += 1;
             meter.pass = report.passes;
-            report.caught_up = self.pass(&found.again, &mut report, &mut meter).await?;
-            let scope = Scope::of(found.differing.keys().copied());
+            let scope = found.scope();
+            let (quiet, prints) = self.pass(&found.again, &scope, &mut report, &mut meter).await?;
+            report.caught_up = quiet;
             found = self.verify(&scope, &report.damaged_chunks(), &mut meter).await?;
+            moved = prints;
         }
+        report.tiles_moved = if options.verify_only { 0 } else { found.leave_out_moved(&moved) };
         report.tiles_differing = found.tiles_differing;
         report.differences = found.differing.into_values().collect();
         self.last_look(options, &mut report).await?;
@@ -166,7 +170,8 @@ impl Copy {
         for pass in 1..=options.passes_max.max(1) {
             meter.pass = pass;
             report.passes = pass;
-            if self.pass(&HashSet::new(), report, meter).await? {
+            let nothing = Scope::of(std::iter::empty());
+            if self.pass(&HashSet::new(), &nothing, report, meter).await?.0 {
                 report.caught_up = true;
                 return self.shared.claim.note_caught_up(&self.shared).await;
             }
@@ -174,15 +179,16 @@ impl Copy {
         Ok(())
     }
 
-    /// One pass; whether it found nothing new.
+    /// One pass; whether it found nothing new, and what the source had in the tiles watched.
     async fn pass(
         &self,
         again: &HashSet<ChunkKey>,
+        watched: &Scope,
         report: &mut DatasetCopyReport,
         meter: &mut Meter<'_>,
-    ) -> Result<bool> {
+    ) -> Result<(bool, HashMap<(SliceId, Tile), u64>)> {
         meter.begin(self.tiles_of_source(&Scope::All).await?, false);
-        Pass::begin(&self.shared, again, report, meter).await?.run().await
+        Pass::begin(&self.shared, again, watched, report, meter).await?.run().await
     }
 
     async fn verify(

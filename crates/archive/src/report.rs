@@ -194,6 +194,8 @@ pub struct DatasetCopyReport {
     pub rows_verified: u64,
     /// Bytes of them.
     pub bytes_verified: u64,
+    /// Tiles that the source rewrote again and again while they were compared; a later run compares them.
+    pub tiles_moved: u64,
     /// Tiles that differ.
     pub tiles_differing: u64,
     /// The first of them.

@@ -464,7 +464,8 @@ async fn a_copy_beside_a_writer_shows_whole_batches_at_any_moment_and_ends_with_
     let mut runs = 0;
     while !done.load(Ordering::SeqCst) {
         let options = CopyOptions { passes_max: 2, ..CopyOptions::default() };
-        copy_with(&source, &target, options).await.unwrap();
+        let report = copy_with(&source, &target, options).await.unwrap();
+        assert!(report.datasets[0].ok(), "{report:?}");
         assert_readable(&target, "between two copies").await;
         runs += 1;
     }

@@ -1,11 +1,11 @@
 //! One pass over the tiles of a dataset.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use chronotile_chunk::{Body, Head};
 use chronotile_store::{Chunk, ChunkKey, Commit, StoreError};
-use chronotile_types::{BatchId, Damage, SliceId};
+use chronotile_types::{BatchId, Damage, SliceId, Tile};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, TryStreamExt};
 use rayon::prelude::*;
@@ -57,6 +57,9 @@ pub(super) struct Pass<'a, 'm> {
     shared: &'a Arc<Shared>,
     /// Chunks to put though the target has them.
     again: &'a HashSet<ChunkKey>,
+    /// Tiles of which it is noted what the source has.
+    watched: &'a Scope,
+    prints: HashMap<(SliceId, Tile), u64>,
     report: &'a mut DatasetCopyReport,
     meter: &'a mut Meter<'m>,
     /// The source as the pass began.
@@ -76,6 +79,7 @@ impl<'a, 'm> Pass<'a, 'm> {
     pub(super) async fn begin(
         shared: &'a Arc<Shared>,
         again: &'a HashSet<ChunkKey>,
+        watched: &'a Scope,
         report: &'a mut DatasetCopyReport,
         meter: &'a mut Meter<'m>,
     ) -> Result<Self> {
@@ -87,6 +91,8 @@ impl<'a, 'm> Pass<'a, 'm> {
         Ok(Self {
             shared,
             again,
+            watched,
+            prints: HashMap::new(),
             report,
             meter,
             plan,
@@ -101,8 +107,8 @@ impl<'a, 'm> Pass<'a, 'm> {
         })
     }
 
-    /// Whether the pass found nothing new.
-    pub(super) async fn run(mut self) -> Result<bool> {
+    /// Whether the pass found nothing new, and what the source had in the tiles watched.
+    pub(super) async fn run(mut self) -> Result<(bool, HashMap<(SliceId, Tile), u64>)> {
         for slice in slices(self.shared, &Scope::All).await? {
             if !self.drop_retired(slice).await? {
                 self.slice(slice).await?;
@@ -119,7 +125,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         let (finished, removed) = marks::mark(self.shared, due, &there, &now).await?;
         self.report.batches_copied += finished;
         self.report.batches_removed += removed;
-        Ok(!found_new)
+        Ok((!found_new, self.prints))
     }
 
     /// Whether the slice was retired on the source; it is then dropped on the target.
@@ -152,6 +158,9 @@ impl<'a, 'm> Pass<'a, 'm> {
     async fn compare(&mut self, slice: SliceId) -> Result<()> {
         let mut pairs = Pairs::open(self.shared, &Scope::All, slice, false).await?;
         while let Some(pair) = pairs.next().await? {
+            if self.watched.holds(slice, &pair.tile) {
+                self.prints.insert((slice, pair.tile), pair.source_print());
+            }
             self.tile(pair).await?;
             self.meter.tile();
         }

@@ -9,6 +9,7 @@ use chronotile_types::{Damage, SliceId, Tile, Window};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use rayon::prelude::*;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Shared, TilesBySlice};
 use crate::error::{ArchiveError, Result};
@@ -38,7 +39,7 @@ impl Scope {
         Scan { cells: Cells::Ranges(cells.into_iter().map(|cell| (cell, cell)).collect()), ..all }
     }
 
-    fn holds(&self, slice: SliceId, tile: &Tile) -> bool {
+    pub(super) fn holds(&self, slice: SliceId, tile: &Tile) -> bool {
         match self {
             Self::All => true,
             Self::Tiles(slices) => slices.get(&slice).is_some_and(|tiles| tiles.contains(tile)),
@@ -112,6 +113,14 @@ pub(super) struct Pair {
     pub tile: Tile,
     pub source: Vec<Seen>,
     pub target: Vec<Seen>,
+}
+
+impl Pair {
+    /// Tells one set of chunks on the source from another; 0 for none.
+    pub(super) fn source_print(&self) -> u64 {
+        let ids: Vec<u8> = self.source.iter().flat_map(|seen| seen.chunk.key.id.to_bytes()).collect();
+        if ids.is_empty() { 0 } else { xxh3_64(&ids) }
+    }
 }
 
 /// The tiles of a slice in both archives.

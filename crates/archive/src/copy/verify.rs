@@ -24,6 +24,8 @@ pub(super) struct Verification {
     pub bytes: u64,
     pub tiles_differing: u64,
     pub differing: BTreeMap<(SliceId, Tile), TileDifference>,
+    /// What the source has in differing tiles.
+    pub prints: HashMap<(SliceId, Tile), u64>,
     /// Chunks that the target has and must get again.
     pub again: HashSet<ChunkKey>,
 }
@@ -50,9 +52,26 @@ pub(super) async fn verify(
 }
 
 impl Verification {
+    /// The tiles to look at again.
+    pub(super) fn scope(&self) -> Scope {
+        if self.tiles_differing > self.differing.len() as u64 {
+            return Scope::All;
+        }
+        Scope::of(self.differing.keys().copied())
+    }
+
+    /// Leaves out tiles that the source has rewritten since a pass in which it had these, and returns how many those are.
+    pub(super) fn leave_out_moved(&mut self, prints: &HashMap<(SliceId, Tile), u64>) -> u64 {
+        let known = self.differing.len();
+        self.differing.retain(|place, _| self.prints.get(place) == Some(prints.get(place).unwrap_or(&0)));
+        let moved = (known - self.differing.len()) as u64;
+        self.tiles_differing -= moved;
+        moved
+    }
+
     /// Returns the bytes of the tile on the target.
     fn tile(&mut self, slice: SliceId, pair: Pair, there: &Ledger, damaged: &HashSet<(Tile, ChunkId)>) -> u64 {
-        let tile = pair.tile;
+        let (tile, print) = (pair.tile, pair.source_print());
         let ours: HashMap<ChunkId, &Seen> = pair.source.iter().map(|seen| (seen.chunk.key.id, seen)).collect();
         let theirs: HashSet<ChunkId> = pair.target.iter().map(|seen| seen.chunk.key.id).collect();
         let mut difference = TileDifference { tile, missing: 0, superfluous: 0, differing: 0, chunks: vec![] };
@@ -82,6 +101,7 @@ impl Verification {
             self.tiles_differing += 1;
             if self.differing.len() < TILES_KEPT {
                 self.differing.insert((slice, tile), difference);
+                self.prints.insert((slice, tile), print);
             }
         }
         bytes
