@@ -19,6 +19,7 @@ from chronotile import sky as _sky_module  # noqa: F401
 from chronotile._native import __version__
 from chronotile.archive import Archive, open  # noqa: A004
 from chronotile.cells import BunchCell, CellRule, HashCell, KeyCell, SingleCell, SkyCell, bunch, hash, key, single, sky  # noqa: A004
+from chronotile.copying import CopyProgress, CopyReport, DatasetCopyReport, TileDifference, copy
 from chronotile.cql import CqlSession, cql
 from chronotile.dataset import Dataset
 from chronotile.errors import (
@@ -69,12 +70,15 @@ __all__ = [
     "ChronotileError",
     "ClosedError",
     "ConsolidateReport",
+    "CopyProgress",
+    "CopyReport",
     "CqlSession",
     "Damage",
     "DamagedChunkError",
     "DamagedError",
     "DataFileError",
     "Dataset",
+    "DatasetCopyReport",
     "DatasetExistsError",
     "DatasetInfo",
     "DatasetNotFoundError",
@@ -92,6 +96,7 @@ __all__ = [
     "Spread",
     "StorageFullError",
     "Tile",
+    "TileDifference",
     "TimeAxis",
     "UnavailableError",
     "VerifyReport",
@@ -100,6 +105,7 @@ __all__ = [
     "box",
     "bunch",
     "circle",
+    "copy",
     "cql",
     "hash",
     "jd",

@@ -61,6 +61,15 @@ class Archive:
     ) -> Dataset: ...
     def dataset(self, name: str) -> Dataset: ...
     def datasets(self) -> list[str]: ...
+    def copy_to(
+        self,
+        target: Archive,
+        datasets: list[str] | None,
+        verify_only: bool,
+        workers: int,
+        passes_max: int,
+        progress: Callable[[dict[str, Any]], object] | None,
+    ) -> list[dict[str, Any]]: ...
 
 @final
 class Dataset:

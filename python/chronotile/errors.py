@@ -89,9 +89,9 @@ class InvalidInputError(ChronotileError, ValueError):
     """An argument, a dataset definition or a row cannot be used. Nothing was changed.
 
     Kinds: ``invalid-definition``, ``invalid-time``, ``invalid-sky``, ``invalid-url``, ``invalid-request``,
-    ``invalid-rows``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``, ``too-large``; of a
-    cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``, ``invalid-checkpoint``, ``value-range``,
-    ``unknown-type``.
+    ``invalid-rows``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``, ``too-large``,
+    ``same-archive``; of a cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``,
+    ``invalid-checkpoint``, ``value-range``, ``unknown-type``.
     """
 
 
@@ -104,7 +104,8 @@ class BatchNotFoundError(ChronotileError, KeyError):
 
 
 class DatasetExistsError(ChronotileError, ValueError):
-    """A dataset of this name exists already. Kind ``dataset-exists``."""
+    """A dataset of this name exists already (``dataset-exists``), or the target of a copy has one that is no copy of
+    the source's (``not-a-copy``)."""
 
 
 class BatchConflictError(ChronotileError, ValueError):

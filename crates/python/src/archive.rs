@@ -3,7 +3,8 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use chronotile_archive::{
-    AddedColumn, Archive as Inner, ConsolidateOptions, Dataset as InnerDataset, OpenOptions, RetireLimit, WriteOptions,
+    AddedColumn, Archive as Inner, ConsolidateOptions, CopyOptions, CopyProgress, Dataset as InnerDataset, OpenOptions,
+    RetireLimit, WriteOptions,
 };
 use chronotile_store::Tuning;
 use chronotile_types::{CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SpecError, TimeError, TimeSpec};
@@ -117,6 +118,25 @@ impl Archive {
         let specs = wait(py, archive.datasets())?;
         Ok(specs.iter().map(|spec| spec.name.to_string()).collect())
     }
+
+    /// Copies datasets to another archive, all where `datasets` is None; a report for each.
+    #[allow(clippy::too_many_arguments, reason = "the options of a copy")]
+    fn copy_to<'py>(
+        &self,
+        py: Python<'py>,
+        target: PyRef<'_, Archive>,
+        datasets: Option<Vec<String>>,
+        verify_only: bool,
+        workers: usize,
+        passes_max: u32,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let (source, target) = (open_inner(&self.inner)?, open_inner(&target.inner)?);
+        let options = CopyOptions { datasets, verify_only, workers, passes_max };
+        let tell = copy_reporter(progress);
+        let report = wait(py, source.copy_to(&target, options, Some(&tell)))?;
+        report.datasets.iter().map(|dataset| reports::copy_report(py, dataset)).collect()
+    }
 }
 
 fn bad_spec(error: SpecError) -> PyErr {
@@ -157,6 +177,28 @@ fn reporter(callback: Option<Py<PyAny>>) -> impl Fn(u64, u64) + Send + Sync {
                 }
             });
         }
+    }
+}
+
+/// At most this often is Python told how far a copy is.
+const TELL_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// As [`reporter`], for a copy, whose tiles come too fast to tell of each. The last of each pass is told.
+fn copy_reporter(callback: Option<Py<PyAny>>) -> impl Fn(&CopyProgress) + Send + Sync {
+    let told = std::sync::Mutex::new(None::<std::time::Instant>);
+    move |progress| {
+        let Some(callback) = &callback else { return };
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_some_and(|at| at.elapsed() < TELL_EVERY) && progress.tiles_done < progress.tiles_total {
+            return;
+        }
+        *told = Some(std::time::Instant::now());
+        Python::attach(|py| {
+            let called = reports::copy_progress(py, progress).and_then(|dict| callback.call1(py, (dict,)));
+            if let Err(error) = called {
+                error.write_unraisable(py, Some(callback.bind(py)));
+            }
+        });
     }
 }
 

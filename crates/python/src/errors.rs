@@ -98,6 +98,9 @@ pub fn archive_error(error: ArchiveError) -> PyErr {
         A::BatchDiffers { dataset, key, .. } => {
             Fault::new("BatchConflictError", "batch-differs", message).text("dataset", dataset).text("batch", key)
         }
+        A::SameArchive { .. } => invalid("same-archive"),
+        A::NotACopy { dataset, .. } => Fault::new("DatasetExistsError", "not-a-copy", message).text("dataset", dataset),
+        A::CopyRace { dataset } => Fault::new("BusyError", "lost-race", message).text("dataset", dataset),
         A::BatchRace { dataset, key } => {
             Fault::new("BatchConflictError", "batch-race", message).text("dataset", dataset).text("batch", key)
         }

@@ -1,7 +1,8 @@
 //! Reports as dictionaries, from which Python makes its dataclasses.
 
 use chronotile_archive::{
-    BatchInfo, ConsolidateReport, DamageReport, DatasetInfo, SliceInfo, Spread, VerifyReport, WriteReport,
+    BatchInfo, ConsolidateReport, CopyProgress, DamageReport, DatasetCopyReport, DatasetInfo, SliceInfo, Spread,
+    TileDifference, VerifyReport, WriteReport,
 };
 use chronotile_types::Tile;
 use pyo3::prelude::*;
@@ -108,5 +109,56 @@ fn damage_report<'py>(py: Python<'py>, report: &DamageReport) -> Dict<'py> {
         reason: report.damage.as_ref().map_or_else(|| "the chunk is missing".to_owned(), ToString::to_string),
         missing: report.damage.is_none(),
         rows: report.rows,
+    })
+}
+
+pub fn copy_report<'py>(py: Python<'py>, report: &DatasetCopyReport) -> Dict<'py> {
+    let differences = report.differences.iter().map(|tile| tile_difference(py, tile)).collect::<PyResult<Vec<_>>>()?;
+    let damage = report.damage.iter().map(|damage| damage_report(py, damage)).collect::<PyResult<Vec<_>>>()?;
+    dict!(py, {
+        dataset: report.dataset.as_str(),
+        verify_only: report.verify_only,
+        passes: report.passes,
+        caught_up: report.caught_up,
+        batches: report.batches,
+        batches_copied: report.batches_copied,
+        batches_removed: report.batches_removed,
+        batches_left: report.batches_left,
+        batches_foreign: report.batches_foreign,
+        batches_unfinished: report.batches_unfinished.clone(),
+        chunks_copied: report.chunks_copied,
+        rows_copied: report.rows_copied,
+        bytes_copied: report.bytes_copied,
+        chunks_removed: report.chunks_removed,
+        slices_dropped: report.slices_dropped,
+        tiles_verified: report.tiles_verified,
+        chunks_verified: report.chunks_verified,
+        rows_verified: report.rows_verified,
+        bytes_verified: report.bytes_verified,
+        tiles_moved: report.tiles_moved,
+        tiles_differing: report.tiles_differing,
+        differences: differences,
+        damage: damage,
+    })
+}
+
+fn tile_difference<'py>(py: Python<'py>, difference: &TileDifference) -> Dict<'py> {
+    dict!(py, {
+        tile: tile(&difference.tile),
+        missing: difference.missing,
+        superfluous: difference.superfluous,
+        differing: difference.differing,
+        chunks: difference.chunks.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+pub fn copy_progress<'py>(py: Python<'py>, progress: &CopyProgress) -> Dict<'py> {
+    dict!(py, {
+        dataset: progress.dataset.as_str(),
+        verifying: progress.verifying,
+        pass_number: progress.pass,
+        tiles_done: progress.tiles_done,
+        tiles_total: progress.tiles_total,
+        bytes: progress.bytes,
     })
 }

@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 from chronotile import __version__
-from chronotile.cli import admin, cql, define, ingest, query
+from chronotile.cli import admin, copy, cql, define, ingest, query
 from chronotile.errors import (
     AccessDeniedError,
     ArchiveNotFoundError,
@@ -96,6 +96,7 @@ for _command in (
     admin.retire,
     admin.verify,
     admin.demo,
+    copy.copy,
 ):
     cli.add_command(_command)
 

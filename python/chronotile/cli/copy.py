@@ -1,0 +1,143 @@
+"""``chronotile copy``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import click
+
+from chronotile import copying
+from chronotile.cli.common import ProgressLine, bar, bytes_text, count_text
+from chronotile.copying import CopyProgress, DatasetCopyReport
+
+DIFFERENCES_SHOWN = 20
+
+
+class _Progress:
+    """The line of progress: tiles, bytes and their rate."""
+
+    def __init__(self) -> None:
+        self._now: CopyProgress | None = None
+        self._phase: tuple[str, bool, int] = ("", False, 0)
+        self._began, self._bytes = time.monotonic(), 0
+
+    def __call__(self, now: CopyProgress) -> None:
+        phase = (now.dataset, now.verifying, now.pass_number)
+        if phase != self._phase:
+            same_work = phase[:2] == self._phase[:2]
+            self._phase, self._began = phase, time.monotonic()
+            self._bytes = now.bytes if same_work else 0
+        self._now = now
+
+    def text(self) -> str:
+        """The line that is shown."""
+        now = self._now
+        if now is None:
+            return "looking"
+        what = "verifying" if now.verifying else f"copying, pass {now.pass_number},"
+        rate = (now.bytes - self._bytes) / max(time.monotonic() - self._began, 1e-3)
+        return (
+            f"{what} {now.dataset}  {bar(now.tiles_done, now.tiles_total)}  {now.tiles_done:,} of {now.tiles_total:,} "
+            f"tiles  {bytes_text(now.bytes)}  {bytes_text(rate)}/s"
+        )
+
+
+@click.command(short_help="Copy an archive to another, on any engine.")
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.argument("datasets", nargs=-1, metavar="[DATASET]...")
+@click.option("--verify-only", is_flag=True, help="Compare the archives, change nothing.")
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=4, show_default=True, metavar="N",
+    help="Groups of chunks on their way at once, of up to 4 MiB each.",
+)  # fmt: skip
+@click.option(
+    "--passes-max", type=click.IntRange(1), default=10, show_default=True, metavar="N",
+    help="End after so many passes where the source is still being written.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--debug", is_flag=True, help="Show where an error came from.")
+@click.pass_context
+def copy(
+    context: click.Context, source: str, target: str, datasets: tuple[str, ...], verify_only: bool, workers: int,
+    passes_max: int, as_json: bool, debug: bool,
+) -> None:  # fmt: skip
+    """Copy all datasets, or those named, to another archive, and verify every tile of the copy. Exit code 5 if the two
+    differ or a chunk is damaged.
+
+    Running it again copies only what is missing, after an interruption too. Others may write to FROM meanwhile and read
+    TO, where a batch counts as finished once all of it is there. Nobody else may write to the datasets in TO.
+
+    \b
+    Examples:
+        chronotile copy survey.db cassandra://h1,h2/survey
+        chronotile copy survey.db backup.db detections
+        chronotile copy survey.db cassandra://h1,h2/survey --verify-only --json
+    """
+    progress = _Progress()
+    with ProgressLine(progress.text):
+        report = copying.copy(
+            source, target, list(datasets) or None, verify_only=verify_only, workers=workers, passes_max=passes_max,
+            progress=progress,
+        )  # fmt: skip
+    if as_json:
+        found = [{**dataclasses.asdict(dataset), "ok": dataset.ok} for dataset in report.datasets]
+        click.echo(json.dumps({"ok": report.ok, "datasets": found}, indent=2))
+    elif not report.datasets:
+        click.echo("no datasets to copy", err=True)
+    else:
+        click.echo("\n".join(_text(dataset) for dataset in report.datasets))
+    if not report.ok:
+        context.exit(5)
+
+
+def _text(report: DatasetCopyReport) -> str:
+    lines = []
+    if not report.verify_only:
+        copied = (
+            f"copied {count_text(report.batches_copied)} batches, {count_text(report.chunks_copied)} chunks with "
+            f"{count_text(report.rows_copied)} rows ({bytes_text(report.bytes_copied)})"
+        )
+        if report.chunks_removed or report.batches_removed or report.slices_dropped:
+            copied += (
+                f", took away {count_text(report.chunks_removed)} chunks, {count_text(report.batches_removed)} batches "
+                f"and {count_text(report.slices_dropped)} slices that the source has no more"
+            )
+        nothing = not (report.batches_copied or report.chunks_copied or report.chunks_removed or report.batches_removed)
+        lines.append(f"{report.dataset}: {'nothing to copy' if nothing and not report.slices_dropped else copied}")
+    verdict = "the same in both" if report.ok else "NOT the same in both"
+    lines.append(
+        f"{report.dataset}: {verdict}; compared {count_text(report.tiles_verified)} tiles, "
+        f"{count_text(report.chunks_verified)} chunks, {count_text(report.rows_verified)} rows, "
+        f"{bytes_text(report.bytes_verified)}; {count_text(report.batches)} batches there"
+    )
+    return "\n".join([*lines, *_notes(report)])
+
+
+def _notes(report: DatasetCopyReport) -> list[str]:
+    notes = []
+    if not report.verify_only and not report.caught_up:
+        notes.append(f"  the source is still being written: ended after {report.passes} passes; run again to go on")
+    if report.tiles_moved:
+        notes.append(
+            f"  {count_text(report.tiles_moved)} tiles were rewritten while they were compared: run again later"
+        )
+    if report.batches_left:
+        notes.append(f"  {count_text(report.batches_left)} finished batches are not on the target yet")
+    if report.batches_foreign:
+        notes.append(f"  {count_text(report.batches_foreign)} batches of the target are not known to the source")
+    if report.batches_unfinished:
+        names = ", ".join(report.batches_unfinished[:DIFFERENCES_SHOWN])
+        more = len(report.batches_unfinished) - DIFFERENCES_SHOWN
+        notes.append(f"  unfinished on the source: {names}{f' and {more} more' if more > 0 else ''}")
+    notes += [
+        f"  {tile.tile}: {tile.missing} chunks missing, {tile.superfluous} superfluous, {tile.differing} differing: "
+        f"{', '.join(tile.chunks)}"
+        for tile in report.differences[:DIFFERENCES_SHOWN]
+    ]
+    if report.tiles_differing > DIFFERENCES_SHOWN:
+        notes.append(f"  and {count_text(report.tiles_differing - DIFFERENCES_SHOWN)} more tiles; --json lists them")
+    notes += [f"  {found.tile}: damaged on the source: chunk {found.chunk}: {found.reason}" for found in report.damage]
+    return notes

@@ -1,0 +1,210 @@
+"""Copying an archive to another, on any engine."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from chronotile.archive import Archive, open  # noqa: A004
+from chronotile.errors import InvalidInputError
+from chronotile.reports import Damage, Tile
+
+__all__ = ["CopyProgress", "CopyReport", "DatasetCopyReport", "TileDifference", "copy"]
+
+
+@dataclass(frozen=True)
+class CopyProgress:
+    """How far a copy is."""
+
+    dataset: str
+    """The dataset at work."""
+    verifying: bool
+    """Whether tiles are being verified rather than copied."""
+    pass_number: int
+    """The pass, from 1; 0 while verifying."""
+    tiles_done: int
+    """Tiles compared in this pass or verification."""
+    tiles_total: int
+    """Tiles of the source as it began."""
+    bytes: int
+    """Bytes of chunks copied, or verified, since the dataset's turn began."""
+
+
+@dataclass(frozen=True)
+class TileDifference:
+    """A tile that is not the same in both archives."""
+
+    tile: Tile
+    """The tile."""
+    missing: int
+    """Chunks of finished batches that the target lacks."""
+    superfluous: int
+    """Chunks that only the target has."""
+    differing: int
+    """Chunks with other rows, another head or a damaged body on the target."""
+    chunks: tuple[str, ...]
+    """The first few of those chunks, 32 hexadecimal digits each."""
+
+
+@dataclass(frozen=True)
+class DatasetCopyReport:
+    """What copying, or comparing, one dataset did."""
+
+    dataset: str
+    """The dataset."""
+    verify_only: bool
+    """Whether it was only compared."""
+    passes: int
+    """Passes over its tiles."""
+    caught_up: bool
+    """Whether the last pass found nothing new; if not, the source is still being written and a later run goes on."""
+    batches: int
+    """Finished batches on the target now."""
+    batches_copied: int
+    """Batches finished on the target by this run, replaced ones included."""
+    batches_removed: int
+    """Removals of batches that this run carried over."""
+    batches_left: int
+    """Batches finished on the source that the target lacks or has otherwise."""
+    batches_foreign: int
+    """Batches of the target that the source does not know."""
+    batches_unfinished: tuple[str, ...]
+    """Keys (or ids) of batches that are being written, replaced or removed on the source."""
+    chunks_copied: int
+    """Chunks put."""
+    rows_copied: int
+    """Rows in them."""
+    bytes_copied: int
+    """Bytes of them."""
+    chunks_removed: int
+    """Chunks taken away on the target because the source has them no more."""
+    slices_dropped: int
+    """Slices dropped on the target because they were retired on the source."""
+    tiles_verified: int
+    """Tiles compared at the end."""
+    chunks_verified: int
+    """Chunks of the target read and compared at the end."""
+    rows_verified: int
+    """Rows in them."""
+    bytes_verified: int
+    """Bytes of them."""
+    tiles_moved: int
+    """Tiles that the source rewrote again and again while they were compared; a later run compares them."""
+    tiles_differing: int
+    """Tiles that differ."""
+    differences: tuple[TileDifference, ...]
+    """The first of them, by slice and tile."""
+    damage: tuple[Damage, ...]
+    """Damaged chunks of the source, which were copied as they are."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the target holds what the source does, without damage. After a copy, batches that were finished on
+        the source since do not count; after a comparison they do."""
+        same_batches = not self.verify_only or not (self.batches_left or self.batches_foreign)
+        return not self.tiles_differing and not self.damage and same_batches
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """What a copy, or a comparison, did."""
+
+    datasets: tuple[DatasetCopyReport, ...]
+    """Each dataset, by name."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all datasets are the same in both archives."""
+        return all(dataset.ok for dataset in self.datasets)
+
+
+def copy(
+    source: str | os.PathLike[str] | Archive,
+    target: str | os.PathLike[str] | Archive,
+    datasets: str | Iterable[str] | None = None,
+    *,
+    verify_only: bool = False,
+    workers: int = 4,
+    passes_max: int = 10,
+    progress: Callable[[CopyProgress], object] | None = None,
+) -> CopyReport:
+    """Copy an archive to another, of the same engine or not, and verify the copy tile by tile.
+
+    May be interrupted at any point and repeated: it goes on with what is missing. The source may be written meanwhile,
+    and the target read, where a batch counts as finished once it is there as a whole. The target must not be written:
+    a dataset there that holds batches of its own is refused.
+
+    Parameters
+    ----------
+    source, target : str, path or Archive
+        The archives, as for :func:`chronotile.open`. A target that does not exist is made.
+    datasets : str or iterable of str, optional
+        Only these; all by default.
+    verify_only : bool
+        Compare the archives and change nothing.
+    workers : int
+        Groups of chunks on their way at once, 1 to 64; each takes up to about 4 MiB of memory.
+    passes_max : int
+        Passes after which the copy of a source that is still being written ends, at least 1.
+    progress : callable, optional
+        Called with a :class:`CopyProgress` now and then.
+
+    Raises
+    ------
+    ArchiveNotFoundError, DatasetNotFoundError
+        No such source or dataset; nothing was done.
+    DatasetExistsError
+        The target has a dataset of this name with another definition, or one that is no copy of the source's.
+    InvalidInputError
+        Both are the same archive (``same-archive``); a chunk is larger than the target takes (``too-large``).
+    BusyError
+        Another copy into the dataset has begun.
+
+    Examples
+    --------
+    >>> import chronotile as ct
+    >>> with ct.open("memory:") as source, ct.open("memory:") as target:
+    ...     ds = source.create("log", schema={"t": "timestamp[us]", "x": "int64"}, cell=ct.single(), time="t", id="x")
+    ...     ds = ds.write({"t": [0, 1], "x": [1, 2]}, batch="a")
+    ...     ct.copy(source, target).datasets[0].rows_copied
+    2
+    """
+    if not 1 <= workers <= 64:
+        raise InvalidInputError(f"workers is {workers}: use 1 to 64", kind="invalid-request")
+    if passes_max < 1:
+        raise InvalidInputError(f"passes_max is {passes_max}: use at least 1", kind="invalid-request")
+    names = [datasets] if isinstance(datasets, str) else None if datasets is None else list(datasets)
+    tell = None if progress is None else lambda now: progress(CopyProgress(**now))
+    with ExitStack() as opened:
+        here = _opened(source, opened, create=False, read_only=True)
+        if not verify_only:
+            # Before the target is made.
+            _check_names(here, names)
+        there = _opened(target, opened, create=not verify_only, read_only=verify_only)
+        reports = here._native.copy_to(there._native, names, verify_only, workers, passes_max, tell)
+    return CopyReport(tuple(_report(report) for report in reports))
+
+
+def _opened(archive: str | os.PathLike[str] | Archive, opened: ExitStack, *, create: bool, read_only: bool) -> Archive:
+    if isinstance(archive, Archive):
+        return archive
+    return opened.enter_context(open(archive, create=create, read_only=read_only))
+
+
+def _check_names(archive: Archive, names: builtins.list[str] | None) -> None:
+    for name in names or []:
+        archive.dataset(name)
+
+
+def _report(report: dict[str, Any]) -> DatasetCopyReport:
+    differences = tuple(
+        TileDifference(**{**tile, "tile": Tile(*tile["tile"]), "chunks": tuple(tile["chunks"])})
+        for tile in report["differences"]
+    )
+    damage = tuple(Damage(**{**found, "tile": Tile(*found["tile"])}) for found in report["damage"])
+    names = tuple(report["batches_unfinished"])
+    return DatasetCopyReport(**{**report, "differences": differences, "damage": damage, "batches_unfinished": names})
