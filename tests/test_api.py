@@ -453,6 +453,19 @@ def test_retire_drops_whole_slices_that_are_old(survey: ct.Dataset) -> None:
         survey.retire()
 
 
+def test_prepare_makes_the_slices_of_a_period_and_no_others(survey: ct.Dataset) -> None:
+    before = [part.slice for part in survey.info().slices]
+    made = survey.prepare(2462000.5, 2462000.5 + 60)
+    assert len(made) in (2, 3)
+    assert [part.slice for part in survey.info().slices] == before + made
+    assert survey.prepare(2462000.5, 2462000.5 + 60) == made
+    assert survey.prepare(2462000.5, 2462000.5) == []
+    for start, end in [(None, 2462000.5), (2462000.5, None), (0.0, 2462000.5)]:
+        with pytest.raises(ct.InvalidInputError, match="period"):
+            survey.prepare(start, end)
+    assert survey.count() == 500
+
+
 def test_retire_by_age_never_drops_what_lies_ahead(memory: ct.Archive) -> None:
     dataset = memory.create("d", schema=SCHEMA, cell=ct.key("tag"), time="t", window="1d", slice=1, retention="10d")
     now = int(time.time() * 1_000_000)

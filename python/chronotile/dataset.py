@@ -437,6 +437,21 @@ class Dataset:
         moment = None if before is None else times.moment(before, self._axis, "before")
         return ConsolidateReport(**self._native.consolidate(moment, chunks_min, dry_run, progress))
 
+    def prepare(self, start: times.Moment, end: times.Moment) -> list[int]:
+        """Make room for a half-open period ahead of its writers; returns the numbers of the slices it touches.
+
+        On a cluster the first writer of a new slice waits until its table is made, a second or so, and all others with
+        it. Who prepares next month's slices in time spares them that. Slices that exist stay as they are.
+
+        Raises
+        ------
+        InvalidInputError
+            When the period has no start or end, or more than 1,000 slices.
+        """
+        if start is None or end is None:
+            raise InvalidInputError("a period to prepare needs a start and an end", kind="invalid-request")
+        return self._native.prepare(times.moment(start, self._axis, "start"), times.moment(end, self._axis, "end"))
+
     def retire(
         self,
         *,

@@ -60,6 +60,32 @@ impl Dataset {
         }
     }
 
+    /// Makes room for a period ahead of its writers, who on a cluster would otherwise wait for it; returns the slices that
+    /// the period touches, oldest first, whether they were there already or not.
+    ///
+    /// # Errors
+    /// A period without a start or an end, or of more than 1,000 slices; the engine.
+    pub async fn prepare(&self, period: &TimeRange) -> Result<Vec<SliceId>> {
+        const SLICES_MAX: usize = 1_000;
+        let frame = self.frame();
+        if period.start.is_none() || period.end.is_none() {
+            return Err(frame.refuse("a period to prepare needs a start and an end"));
+        }
+        let (first, last) = Bounds::new(&frame.spec, period)?.windows(&frame.spec);
+        if first > last {
+            return Ok(vec![]);
+        }
+        let slices: Vec<SliceId> =
+            (frame.spec.slice_of(first).0..=frame.spec.slice_of(last).0).map(SliceId).take(SLICES_MAX + 1).collect();
+        if slices.len() > SLICES_MAX {
+            return Err(frame.refuse("a period to prepare has at most 1,000 slices: give a shorter one"));
+        }
+        for slice in &slices {
+            self.ensure_slices(&HashSet::from([*slice])).await?;
+        }
+        Ok(slices)
+    }
+
     /// Drops the slices that lie wholly before the limit and returns them, oldest first; with `dry_run` says which they would
     /// be and drops none. A slice goes as a whole, so rows stay up to one slice longer than the limit asks.
     ///

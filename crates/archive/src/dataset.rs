@@ -153,7 +153,7 @@ impl Dataset {
         }
     }
 
-    async fn ensure_slices(&self, slices: &HashSet<SliceId>) -> Result<()> {
+    pub(crate) async fn ensure_slices(&self, slices: &HashSet<SliceId>) -> Result<()> {
         let missing: Vec<SliceId> =
             self.known_slices(|known| slices.iter().filter(|slice| !known.contains(slice)).copied().collect());
         for slice in missing {

@@ -7,7 +7,7 @@ use chronotile_archive::{
     RetireLimit, WriteOptions,
 };
 use chronotile_store::Tuning;
-use chronotile_types::{CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SpecError, TimeError, TimeSpec};
+use chronotile_types::{CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SpecError, TimeError, TimeRange, TimeSpec};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -318,6 +318,12 @@ impl Dataset {
     }
 
     /// Drops slices before a moment, older than a duration, or past the dataset's retention where both are None.
+    fn prepare(&self, py: Python<'_>, start: Moment, end: Moment) -> PyResult<Vec<i32>> {
+        let period = TimeRange { start: Some(start.instant()?), end: Some(end.instant()?) };
+        let slices = wait(py, self.open()?.prepare(&period))?;
+        Ok(slices.iter().map(|slice| slice.0).collect())
+    }
+
     fn retire<'py>(
         &self,
         py: Python<'py>,

@@ -208,6 +208,25 @@ def consolidate(target: Target, before: str | None, chunks_min: int | None, dry_
             click.echo(text)
 
 
+@click.command(short_help="Make room for a period ahead of its writers.")
+@target()
+@click.option("--start", metavar="TIME", required=True, help="Beginning of the period.")
+@click.option("--end", metavar="TIME", required=True, help="End of the period, itself not in it.")
+@timeout_option
+def prepare(target: Target, start: str, end: str, timeout_s: int) -> None:
+    """Make the slices of a period, so that its first writers need not wait for them. Those that exist stay as they are.
+
+    \b
+    Examples:
+        chronotile prepare cassandra://node1/survey sources --start 2026-12-01 --end 2027-02-01
+    """
+    with target.open(timeout_s=timeout_s) as archive:
+        dataset = archive[target.dataset]
+        slices = dataset.prepare(moment(start, dataset), moment(end, dataset))
+        numbers = f": {slices[0]} to {slices[-1]}" if slices else ""
+        click.echo(f"{dataset.name}: {count_text(len(slices))} slices are ready{numbers}")
+
+
 @click.command(short_help="Drop slices that are too old.")
 @target()
 @click.option("--older-than", metavar="TIME", help="Slices that ended this long ago: 365d.")

@@ -93,10 +93,11 @@ for _command in (
     cql.cql,
     admin.info,
     admin.consolidate,
+    admin.prepare,
     admin.retire,
     admin.verify,
-    admin.demo,
     copy.copy,
+    admin.demo,
 ):
     cli.add_command(_command)
 
