@@ -110,7 +110,7 @@ pub struct Tls {
     pub check_names: bool,
 }
 
-/// Options of the tables that hold chunks or rows. `docs/decisions/005-cassandra-tables.md` has the reasons of the defaults.
+/// Options of the tables that hold chunks. `docs/cluster.md` has the reasons of the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableOptions {
     /// `compaction`: name of the strategy's class. Default `LeveledCompactionStrategy`.
