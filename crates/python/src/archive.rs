@@ -7,7 +7,9 @@ use chronotile_archive::{
     RetireLimit, WriteOptions,
 };
 use chronotile_store::Tuning;
-use chronotile_types::{CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SpecError, TimeError, TimeRange, TimeSpec};
+use chronotile_types::{
+    CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SpecError, TimeError, TimeRange, TimeSpec,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
