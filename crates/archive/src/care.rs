@@ -72,7 +72,7 @@ impl Dataset {
             return Err(frame.refuse("a period to prepare needs a start and an end"));
         }
         let (first, last) = Bounds::new(&frame.spec, period)?.windows(&frame.spec);
-        if first > last {
+        if first > last || period.start == period.end {
             return Ok(vec![]);
         }
         let slices: Vec<SliceId> =
