@@ -207,6 +207,7 @@ def test_a_file_goes_to_a_cluster_and_comes_back_the_same(tmp_path: Path, url: s
     assert stored(back) == stored(source)
 
 
+@pytest.mark.slow
 def test_a_copy_to_a_cluster_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path, url: str) -> None:
     source = tmp_path / "a.db"
     fill(source, 40)
