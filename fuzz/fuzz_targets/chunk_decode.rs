@@ -8,7 +8,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
-use chronotile_chunk::{Binding, Body, Columns, Defaults, Head, Layout, reseal};
+use chronotile_chunk::{Binding, Body, Columns, Defaults, Grams, Head, Layout, reseal};
 use chronotile_types::{Cell, ChunkId, Tile, Window};
 use libfuzzer_sys::fuzz_target;
 
@@ -39,6 +39,9 @@ fuzz_target!(|data: &[u8]| {
         reseal(&mut head, body, &BINDING);
     }
     let Ok(mut head) = Head::parse(&head, &BINDING) else { return };
+    for column in 0..layout().schema().fields().len() {
+        let _ = head.text_filter(column).map(|filter| filter.may_hold(&Grams::of(data)));
+    }
     if mode & 0x40 != 0 {
         // The body's length follows from the bytes given, whatever the head says.
         head.set_body_bytes(body.len());

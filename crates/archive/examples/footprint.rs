@@ -71,6 +71,9 @@ fn spec(schema: Arc<Schema>) -> DatasetSpec {
         id: vec!["id".into()],
         merge: MergeRule::Append,
         retention: None,
+        indexes: vec![],
+        text: vec![],
+        layout: chronotile_types::StorageLayout::Chunks,
     }
 }
 

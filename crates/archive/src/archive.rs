@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use chronotile_store::{Commit, Expect, Store, StoreError};
-use chronotile_types::DatasetSpec;
+use chronotile_types::{DatasetSpec, SpecError, StorageLayout};
 
 use crate::catalog;
 use crate::cells;
@@ -45,6 +45,14 @@ impl Archive {
     pub async fn create(&self, spec: DatasetSpec, exist_ok: bool) -> Result<Dataset> {
         let spec = spec.checked()?;
         cells::check(&spec)?;
+        if spec.layout == StorageLayout::Rows && !self.store.capabilities().native_rows {
+            return Err(SpecError::Limit {
+                setting: "layout",
+                value: format!("rows, on engine {}", self.engine()),
+                expected: "rows are for the tools of a cluster: use layout chunks, or an archive on one",
+            }
+            .into());
+        }
         let key = catalog::dataset_key(spec.name.as_str());
         let put = catalog::put(key.clone(), catalog::to_json(&key, &spec)?, Expect::Absent);
         match self.store.commit(&spec.name, Commit { before: vec![put], ..Commit::default() }).await {
@@ -94,6 +102,8 @@ pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static st
         (a.windows_per_slice != b.windows_per_slice, "slice length"),
         (a.id != b.id, "list of id columns"),
         (a.merge != b.merge, "merge rule"),
+        (a.layout != b.layout, "layout"),
+        (a.text != b.text, "list of text columns"),
     ];
     parts.into_iter().find_map(|(differs, part)| differs.then_some(part))
 }

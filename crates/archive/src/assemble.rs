@@ -29,8 +29,14 @@ pub(crate) struct Part {
 /// Rows chosen beforehand, by chunk: only these are returned, and none of them is merged with another.
 pub(crate) type Chosen = HashMap<ChunkId, Vec<u32>>;
 
-/// Parses heads, leaves out what the query does not touch, and puts the chunks of each tile in order of time.
+/// Parses heads, leaves out what the query does not touch or filters of texts rule out, and puts the chunks of each tile in order
+/// of time.
 pub(crate) fn prepare(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
+    Ok(query.pass_over(touched(query, chunks)?))
+}
+
+/// As [`prepare`], without a look at filters.
+pub(crate) fn touched(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
     let mut parts = Vec::with_capacity(chunks.len());
     for chunk in chunks {
         let head = query.frame.head(&chunk)?;
@@ -47,11 +53,12 @@ fn order_key(part: &Part) -> (SliceId, Tile, i64, i64, ChunkId) {
     (key.slice, key.tile, part.head.zone.time_min, part.head.zone.time_max, key.id)
 }
 
-/// Whether the chunks of one tile, in order of time, hold their rows in order and no record twice.
-pub(crate) fn is_clean(identity: Identity, tile: &[Part]) -> bool {
+/// Whether the chunks of one tile, in order of time, hold their rows in order and no record twice. `timed_ids` says that the
+/// time is a part of the ids, so that chunks apart in time share no record.
+pub(crate) fn is_clean(identity: Identity, timed_ids: bool, tile: &[Part]) -> bool {
     let in_time = tile.windows(2).all(|pair| pair[0].head.zone.time_max < pair[1].head.zone.time_min);
     let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
-    in_time && unique_inside && (tile.len() < 2 || ids_apart(tile))
+    in_time && unique_inside && (tile.len() < 2 || timed_ids || ids_apart(tile))
 }
 
 fn ids_apart(tile: &[Part]) -> bool {
@@ -111,7 +118,8 @@ impl<'a> Assembly<'a> {
         }
         starts.push(rows);
         let tiles = tile_ranges(parts).into_iter();
-        let dirty: Vec<_> = tiles.filter(|tile| !is_clean(query.identity, &parts[tile.clone()])).collect();
+        let dirty: Vec<_> =
+            tiles.filter(|tile| !is_clean(query.identity, query.frame.timed_ids(), &parts[tile.clone()])).collect();
         let open = |part: &'a Part| {
             Body::open(&part.head, &part.chunk.body).map_err(|damage| query.frame.damaged(&part.chunk.key, damage))
         };

@@ -21,7 +21,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Key, Keys};
-use crate::pack::{TileRows, pack, zones};
+use crate::pack::{TileRows, pack, rows_per_chunk, zones};
 use crate::read::on_pool;
 use crate::report::ConsolidateReport;
 use crate::request::ConsolidateOptions;
@@ -84,10 +84,11 @@ impl Dataset {
         let limit = Bounds::new(&frame.spec, &range)?;
         let end = |tile: &Tile| (i64::from(tile.window.0) + 1).saturating_mul(frame.spec.window_ticks());
         let ended = |tile: &Tile| limit.ends_after(end(tile));
+        let row_bytes = fixed_row_bytes(frame);
         let mut work = Vec::new();
         for slice in self.store().slices(&frame.spec.name).await? {
             let mut tiles = self.store().statistics(&frame.spec.name, slice).await?;
-            tiles.retain(|tile| tile.chunks >= chunks_min && ended(&tile.tile) && !well_filled(tile));
+            tiles.retain(|tile| tile.chunks >= chunks_min && ended(&tile.tile) && !well_filled(tile, row_bytes));
             if !tiles.is_empty() {
                 work.push((slice, tiles));
             }
@@ -251,10 +252,16 @@ impl Dataset {
     }
 }
 
-/// Whether the tile's chunks are as large as consolidation would make them.
-fn well_filled(tile: &TileStatistics) -> bool {
+/// Whether the tile's chunks are as large as consolidation would make them, or as few where rows take `row_bytes` bytes.
+fn well_filled(tile: &TileStatistics, row_bytes: Option<usize>) -> bool {
     const CHUNK_BYTES_GOOD: u64 = 128 << 10;
-    tile.bytes / tile.chunks.max(1) >= CHUNK_BYTES_GOOD
+    let few = |bytes: usize| tile.chunks <= tile.rows.div_ceil(rows_per_chunk(bytes) as u64);
+    tile.bytes / tile.chunks.max(1) >= CHUNK_BYTES_GOOD || row_bytes.is_some_and(few)
+}
+
+/// Bytes of a row before encoding, where every column has a width.
+fn fixed_row_bytes(frame: &Frame) -> Option<usize> {
+    frame.spec.schema.fields().iter().map(|field| field.data_type().primitive_width()).sum()
 }
 
 fn count(report: &mut ConsolidateReport, rewrite: &Rewrite) {

@@ -8,7 +8,10 @@ use arrow_schema::{ArrowError, DataType};
 use chronotile_types::DatasetSpec;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
 use crate::frame::absent_value;
+use crate::input::conform;
 
 /// Sum of the hashes of a set of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +54,7 @@ fn mix(hash: u64, value: u64) -> u64 {
 ///
 /// A column that was added later counts only where its value is not what a row without it reads as: the same rows, written
 /// again after the column was added, are still the same content.
-pub(crate) fn row_hashes(spec: &DatasetSpec, rows: &RecordBatch) -> Result<Vec<u64>, ArrowError> {
+pub(crate) fn row_hashes(spec: &DatasetSpec, rows: &RecordBatch) -> std::result::Result<Vec<u64>, ArrowError> {
     let first = spec.schema_versions.first().map_or(rows.num_columns(), |count| *count as usize);
     let mut hashes = vec![FIRST; rows.num_rows()];
     for (place, column) in rows.columns().iter().enumerate() {
@@ -64,7 +67,12 @@ pub(crate) fn row_hashes(spec: &DatasetSpec, rows: &RecordBatch) -> Result<Vec<u
     Ok(hashes)
 }
 
-fn add_later_column(hashes: &mut [u64], place: usize, absent: &ArrayRef, column: &ArrayRef) -> Result<(), ArrowError> {
+fn add_later_column(
+    hashes: &mut [u64],
+    place: usize,
+    absent: &ArrayRef,
+    column: &ArrayRef,
+) -> std::result::Result<(), ArrowError> {
     let mut unset = [place as u64];
     add_column(&mut unset, absent)?;
     let mut values = vec![place as u64; hashes.len()];
@@ -82,7 +90,7 @@ pub(crate) fn add_ordinals(hashes: &mut [u64], first: i64) {
     }
 }
 
-fn add_column(hashes: &mut [u64], column: &ArrayRef) -> Result<(), ArrowError> {
+fn add_column(hashes: &mut [u64], column: &ArrayRef) -> std::result::Result<(), ArrowError> {
     match column.data_type() {
         DataType::Utf8 => {
             let array = column.as_string::<i32>();
@@ -135,6 +143,27 @@ fn add(hashes: &mut [u64], column: &ArrayRef, bits: impl Fn(usize) -> u64) {
     for (row, hash) in hashes.iter_mut().enumerate() {
         let null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
         *hash = mix(*hash, if null { NULL } else { bits(row) });
+    }
+}
+
+impl Dataset {
+    /// Number and hash of rows, which the dataset need not hold: equal wherever the same rows come from, in whatever order.
+    ///
+    /// # Errors
+    /// Rows that do not fit the dataset; what the input says.
+    pub fn content<I>(&self, batches: I) -> Result<(u64, String)>
+    where
+        I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
+    {
+        let frame = self.frame();
+        let (mut rows, mut content) = (0, Content::default());
+        for batch in batches {
+            let batch = conform(&frame.spec, &batch.map_err(ArchiveError::Source)?)?;
+            rows += batch.num_rows() as u64;
+            let hashes = row_hashes(&frame.spec, &batch).map_err(|e| frame.compute("hashing rows", e))?;
+            hashes.into_iter().for_each(|hash| content.add(hash));
+        }
+        Ok((rows, content.to_string()))
     }
 }
 

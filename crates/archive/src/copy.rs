@@ -106,7 +106,7 @@ impl Archive {
         let mut report = CopyReport::default();
         for dataset in datasets {
             let copy = if options.verify_only {
-                claim::compare(self, &dataset, target, &options).await?
+                claim::compare(&dataset, target, &options).await?
             } else {
                 claim::begin(self, &dataset, target, &options).await?
             };
@@ -118,6 +118,7 @@ impl Archive {
 
 /// One dataset on its way, as all parts of the work share it.
 struct Shared {
+    from: Dataset,
     source: Arc<dyn Store>,
     target: Arc<dyn Store>,
     /// The dataset on the target, whose slices it makes as they are needed.

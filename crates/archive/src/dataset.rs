@@ -5,8 +5,8 @@ use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
-use chronotile_store::{Commit, Expect, Store, StoreError, Tuning};
-use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
+use chronotile_store::{Commit, Definition, Expect, Store, StoreError, Tuning};
+use chronotile_types::{DatasetSpec, Duration, SliceId, StorageLayout, normalize_schema};
 
 use crate::catalog;
 use crate::error::{ArchiveError, Result};
@@ -28,6 +28,12 @@ struct Shared {
     slices: RwLock<HashSet<SliceId>>,
 }
 
+impl Definition for Shared {
+    fn current(&self) -> Arc<DatasetSpec> {
+        self.frame.read().unwrap_or_else(PoisonError::into_inner).spec.clone()
+    }
+}
+
 /// A column to add to a dataset.
 #[derive(Clone, Debug)]
 pub struct AddedColumn {
@@ -40,8 +46,12 @@ pub struct AddedColumn {
 impl Dataset {
     pub(crate) fn new(store: Arc<dyn Store>, spec: DatasetSpec) -> Result<Self> {
         let frame = RwLock::new(Frame::new(spec)?);
-        let shared = Shared { frame, stored: RwLock::default(), slices: RwLock::default() };
-        Ok(Self { store, shared: Arc::new(shared) })
+        let shared = Arc::new(Shared { frame, stored: RwLock::default(), slices: RwLock::default() });
+        let store = match shared.current().layout {
+            StorageLayout::Chunks => store,
+            StorageLayout::Rows => store.rows(shared.clone())?,
+        };
+        Ok(Self { store, shared })
     }
 
     /// The same dataset with another consistency level or time limit for what is done through it.
@@ -115,7 +125,7 @@ impl Dataset {
     }
 
     /// Changes the definition in the catalog, again from the start where somebody else was first.
-    async fn alter(&self, change: impl Fn(&mut DatasetSpec) -> Result<()>) -> Result<()> {
+    pub(crate) async fn alter(&self, change: impl Fn(&mut DatasetSpec) -> Result<()>) -> Result<()> {
         let name = self.spec().name.clone();
         let key = catalog::dataset_key(name.as_str());
         loop {
@@ -123,6 +133,7 @@ impl Dataset {
                 return self.refresh().await;
             };
             change(&mut spec)?;
+            spec.check_layout()?;
             let frame = Frame::new(spec.clone())?;
             let stored = catalog::to_json(&key, &spec)?;
             let put = catalog::put(key.clone(), stored.clone(), Expect::Is(bytes));

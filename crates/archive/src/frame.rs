@@ -25,6 +25,8 @@ pub(crate) struct Frame {
     pub ids: Vec<usize>,
     /// Position of the version column.
     pub version: Option<usize>,
+    /// Positions of the columns whose texts get filters.
+    pub text: Vec<usize>,
 }
 
 impl std::fmt::Debug for Frame {
@@ -49,8 +51,9 @@ impl Frame {
         };
         let place = |name: &str| position(&spec, name);
         let (time, version) = (place(&spec.time.column)?, version.map(place).transpose()?);
-        let ids = spec.id.iter().map(|name| place(name)).collect::<Result<_>>()?;
-        Ok(Self { layout, defaults, time, ids, version, spec: Arc::new(spec) })
+        let places = |names: &[String]| names.iter().map(|name| place(name)).collect::<Result<Vec<_>>>();
+        let (ids, text) = (places(&spec.id)?, places(&spec.text)?);
+        Ok(Self { layout, defaults, time, ids, version, text, spec: Arc::new(spec) })
     }
 
     /// Position of a column a caller names.
@@ -61,6 +64,11 @@ impl Frame {
     /// Positions of the columns that the cell is computed from.
     pub(crate) fn cell_columns(&self) -> Result<Vec<usize>> {
         self.spec.cell.columns().into_iter().map(|name| self.column(name)).collect()
+    }
+
+    /// Whether the time is a part of what identifies a record.
+    pub(crate) fn timed_ids(&self) -> bool {
+        self.ids.contains(&self.time)
     }
 
     /// Whether a read returns the newest version of each id.

@@ -16,18 +16,22 @@ mod copy;
 mod dataset;
 mod error;
 mod frame;
+mod index;
 mod input;
 mod keys;
 mod latest;
 mod newest;
 mod open;
 mod pack;
+mod pattern;
 mod predicate;
 mod query;
 mod read;
 mod report;
 mod request;
 mod sort;
+mod spans;
+mod text;
 mod time_axis;
 mod write;
 
@@ -36,6 +40,7 @@ pub use consolidate::Progress;
 pub use copy::{CopyOptions, CopyProgress, CopyReporter};
 pub use dataset::{AddedColumn, Dataset};
 pub use error::{ArchiveError, Result};
+pub use index::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
 pub use open::OpenOptions;
 pub use read::ReadStream;
 pub use report::{
@@ -43,3 +48,4 @@ pub use report::{
     TileDifference, VerifyReport, WriteReport,
 };
 pub use request::{Comparison, ConsolidateOptions, Place, Predicate, ReadRequest, RetireLimit, WriteOptions};
+pub use spans::TileSpan;

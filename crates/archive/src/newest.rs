@@ -70,6 +70,19 @@ pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<Rea
     Ok(ReadStream::new(schema, batches.boxed()))
 }
 
+/// The newest version of each id in `parts`, as rows of their chunks.
+pub(crate) fn choose(query: &Query, parts: &[Part]) -> Result<Chosen> {
+    let mut winners: HashMap<OwnedKey, Version> = HashMap::new();
+    for part in parts {
+        compare(query, part, &mut winners)?;
+    }
+    let mut chosen = Chosen::new();
+    for version in winners.into_values() {
+        chosen.entry(version.rank.chunk).or_default().push(version.rank.row);
+    }
+    Ok(chosen)
+}
+
 /// Enters the versions in one chunk.
 fn compare(query: &Query, part: &Part, winners: &mut HashMap<OwnedKey, Version>) -> Result<()> {
     let frame = &query.frame;
@@ -99,6 +112,8 @@ fn compare(query: &Query, part: &Part, winners: &mut HashMap<OwnedKey, Version>)
     if query.leaves_out_rows_of(&part.head) {
         query.clear_unfinished(part, &body, &mut keep)?;
     }
+    // Most rows of a tile are of other ids than those a look-up asks for.
+    query.keep_wanted_ids(&column, &mut keep)?;
     let tile = part.chunk.key.tile;
     let ids = keys(&frame.ids)?;
     let versions = frame.version.map(|version| keys(&[version])).transpose()?;
@@ -191,7 +206,10 @@ impl Replay {
                 read.into_iter().filter(|chunk| wanted(&chunk.key.id)).collect()
             }
         };
-        prepare(query, chunks).map(Some)
+        let mut parts = prepare(query, chunks)?;
+        // The versions are compared: a chunk that cannot hold what is asked for has nothing more to say.
+        parts.retain(|part| query.may_hold_texts(&part.head));
+        Ok(Some(parts))
     }
 
     fn load(&mut self, offset: u64, chunks: Vec<(Chunk, usize, usize)>) -> std::io::Result<Vec<Chunk>> {

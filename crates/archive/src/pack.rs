@@ -1,9 +1,9 @@
 //! Rows of one tile, in order, to chunks of a good size.
 
 use arrow_array::{ArrayRef, RecordBatch};
-use chronotile_chunk::{Origin, Rows, Zone, encode};
+use chronotile_chunk::{Origin, Rows, Zone, encode, encode_plain};
 use chronotile_store::{Chunk, ChunkKey};
-use chronotile_types::{ChunkId, Tile, ZoneKey};
+use chronotile_types::{ChunkId, StorageLayout, Tile, ZoneKey};
 
 use crate::error::{ArchiveError, Result};
 use crate::frame::{Frame, binding};
@@ -41,6 +41,11 @@ pub(crate) fn zones(
     }
 }
 
+/// Rows of this size that a chunk is cut at.
+pub(crate) fn rows_per_chunk(row_bytes: usize) -> usize {
+    (CHUNK_RAW_BYTES / row_bytes.max(1)).clamp(1, CHUNK_ROWS_MAX)
+}
+
 /// Encodes the rows as chunks. `name` gives a chunk's id from the range of rows in it.
 pub(crate) fn pack(
     frame: &Frame,
@@ -48,7 +53,7 @@ pub(crate) fn pack(
     row_bytes: usize,
     name: &dyn Fn(std::ops::Range<usize>) -> ChunkId,
 ) -> Result<Vec<Chunk>> {
-    let step = (CHUNK_RAW_BYTES / row_bytes.max(1)).clamp(1, CHUNK_ROWS_MAX);
+    let step = rows_per_chunk(row_bytes);
     let count = rows.rows.num_rows();
     // Even pieces: a remainder of a few rows would cost a chunk of its own.
     let step = count.div_ceil(count.div_ceil(step).max(1)).max(1);
@@ -89,7 +94,12 @@ fn encode_range(frame: &Frame, rows: &TileRows, range: std::ops::Range<usize>, k
     };
     let batch = rows.rows.slice(range.start, range.len());
     let (origins, row_origin) = used_origins(rows, range.clone());
-    let encoded = encode(
+    // What an engine keeps as rows it makes again from them, byte by byte.
+    let write = match frame.spec.layout {
+        StorageLayout::Chunks => encode,
+        StorageLayout::Rows => encode_plain,
+    };
+    let encoded = write(
         &frame.layout,
         frame.spec.schema_version(),
         &Rows {
@@ -97,6 +107,7 @@ fn encode_range(frame: &Frame, rows: &TileRows, range: std::ops::Range<usize>, k
             origins: &origins,
             row_origin: row_origin.as_deref(),
             ordinals: rows.ordinals.map(|ordinals| &ordinals[range.clone()]),
+            text: &frame.text,
         },
         &zone,
         rows.unique_ids,

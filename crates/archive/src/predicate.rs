@@ -11,12 +11,16 @@ use crate::error::Result;
 use crate::frame::Frame;
 use crate::input::conform_array;
 use crate::keys::Wanted;
+use crate::pattern::Pattern;
 use crate::request::{Comparison, Predicate};
+use crate::text::Need;
 
 /// A predicate on a known column with constants of its type.
 pub(crate) struct Test {
     /// Position of the column in the dataset.
     pub column: usize,
+    /// What a filter of the column's texts must have for the predicate to hold for some row; `None` where it tells nothing.
+    pub need: Option<Need>,
     kind: Kind,
 }
 
@@ -26,6 +30,8 @@ enum Kind {
     Compare(Comparison, Scalar<ArrayRef>),
     Between(Scalar<ArrayRef>, Scalar<ArrayRef>),
     In(Wanted),
+    Text(Pattern),
+    Exists(bool),
 }
 
 impl Test {
@@ -33,6 +39,14 @@ impl Test {
         let column = frame.column(&predicate.column)?;
         let data_type = frame.spec.schema.field(column).data_type();
         let refuse = |reason: String| frame.refuse(format!("predicate on column {:?} {reason}", predicate.column));
+        if let Comparison::Contains | Comparison::Matches | Comparison::Prefix = predicate.comparison {
+            let (pattern, need) = pattern(predicate, data_type).map_err(refuse)?;
+            return Ok(Self { column, need, kind: Kind::Text(pattern) });
+        }
+        if predicate.comparison == Comparison::Exists {
+            let wanted = boolean(&predicate.values).ok_or_else(|| refuse("exists takes true or false".to_owned()))?;
+            return Ok(Self { column, need: None, kind: Kind::Exists(wanted) });
+        }
         if data_type.is_nested() {
             return Err(refuse(format!("is not possible for its type {data_type}")));
         }
@@ -48,6 +62,10 @@ impl Test {
         if values.null_count() > 0 {
             return Err(refuse("compares with null, which nothing matches".to_owned()));
         }
+        let need = match predicate.comparison {
+            Comparison::Equal | Comparison::In => Need::of_values(&values),
+            _ => None,
+        };
         let scalar = |place: usize| Scalar::new(values.slice(place, 1));
         let kind = match (predicate.comparison, floats(&values)) {
             (comparison, Some(constants)) => Kind::Floats(comparison, constants),
@@ -55,13 +73,19 @@ impl Test {
             (Comparison::Between, None) => Kind::Between(scalar(0), scalar(1)),
             (comparison, None) => Kind::Compare(comparison, scalar(0)),
         };
-        Ok(Self { column, kind })
+        Ok(Self { column, need, kind })
     }
 
     /// Clears `keep` for rows of `column` for which the predicate does not hold.
     pub(crate) fn filter(&self, column: &ArrayRef, keep: &mut [bool]) -> std::result::Result<(), ArrowError> {
         match &self.kind {
             Kind::Floats(comparison, constants) => filter_floats(column, *comparison, constants, keep),
+            Kind::Text(pattern) => pattern.filter(column, keep),
+            Kind::Exists(wanted) => {
+                let nulls = column.logical_nulls();
+                let exists = |row: usize| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+                keep.iter_mut().enumerate().for_each(|(row, keep)| *keep = *keep && exists(row) == *wanted);
+            }
             Kind::In(wanted) => wanted.filter(std::slice::from_ref(column), keep)?,
             Kind::Between(low, high) => {
                 clear(keep, &cmp::gt_eq(column, low)?);
@@ -74,13 +98,35 @@ impl Test {
                     Comparison::LessOrEqual => cmp::lt_eq(column, value)?,
                     Comparison::Greater => cmp::gt(column, value)?,
                     Comparison::GreaterOrEqual => cmp::gt_eq(column, value)?,
-                    Comparison::Equal | Comparison::In | Comparison::Between => cmp::eq(column, value)?,
+                    _ => cmp::eq(column, value)?,
                 };
                 clear(keep, &holds);
             }
         }
         Ok(())
     }
+}
+
+fn pattern(predicate: &Predicate, data_type: &DataType) -> std::result::Result<(Pattern, Option<Need>), String> {
+    let name = match predicate.comparison {
+        Comparison::Contains => "contains",
+        Comparison::Prefix => "prefix",
+        _ => "matches",
+    };
+    if *data_type != DataType::Utf8 {
+        return Err(format!("is not possible for its type {data_type}: {name} is for text (utf8)"));
+    }
+    let values = predicate.values.as_string_opt::<i32>().filter(|values| values.len() == 1 && values.is_valid(0));
+    let text = values.ok_or_else(|| format!("takes one text for {name}"))?.value(0);
+    match predicate.comparison {
+        Comparison::Contains => Ok((Pattern::contains(text), Need::of_text(text))),
+        Comparison::Prefix => Ok((Pattern::Prefix(text.to_owned()), Need::of_text(text))),
+        _ => Pattern::matches(text).map(|(pattern, tree)| (pattern, Need::of_pattern(&tree))),
+    }
+}
+
+fn boolean(values: &ArrayRef) -> Option<bool> {
+    values.as_boolean_opt().filter(|values| values.len() == 1 && values.is_valid(0)).map(|values| values.value(0))
 }
 
 fn clear(keep: &mut [bool], holds: &BooleanArray) {
@@ -135,6 +181,8 @@ fn filter_floats(column: &ArrayRef, comparison: Comparison, constants: &[f64], k
         Comparison::GreaterOrEqual => value >= first,
         Comparison::In => constants.contains(&value),
         Comparison::Between => first <= value && value <= last,
+        // Compared above, by other means.
+        Comparison::Contains | Comparison::Matches | Comparison::Prefix | Comparison::Exists => false,
     };
     for (row, keep) in keep.iter_mut().enumerate() {
         *keep = *keep && column.is_valid(row) && holds(values[row]);

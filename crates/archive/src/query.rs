@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
 use chronotile_chunk::{Body, Head};
-use chronotile_store::{Cells, Scan, Store};
+use chronotile_store::{Cells, ChunkKey, Scan, Store};
 use chronotile_types::{BatchId, Cell, CellRule, SliceId, Window};
 use hashbrown::HashMap;
 
@@ -18,6 +18,7 @@ use crate::frame::Frame;
 use crate::keys::Wanted;
 use crate::predicate::Test;
 use crate::request::ReadRequest;
+use crate::text::Need;
 use crate::time_axis::Bounds;
 
 /// What makes two stored rows the same record, of which one is returned.
@@ -51,17 +52,19 @@ pub(crate) struct Query {
     ids: Option<Wanted>,
     ids_columns: Vec<usize>,
     tests: Vec<Test>,
+    /// What chunks need in the filters of their texts, by column.
+    pub needs: Vec<(usize, Need)>,
     /// The only batches whose rows count; `None` for all.
     only: Option<HashSet<BatchId>>,
+    /// The only chunks to look at, whole tiles in the order of a scan; `None` for all that the scan finds.
+    pub keys: Option<Arc<[ChunkKey]>>,
 }
 
 impl Query {
     pub(crate) async fn new(store: &dyn Store, frame: Frame, request: &ReadRequest) -> Result<Self> {
         let bounds = Bounds::new(&frame.spec, &request.time)?;
         let windows = bounds.windows(&frame.spec);
-        let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));
-        let mut slices = store.slices(&frame.spec.name).await?;
-        slices.retain(|slice| (first..=last).contains(slice));
+        let slices = slices_in(store, &frame, windows).await?;
         let place = cells::resolve(&frame.spec, &request.place)?;
         let (ids, ids_columns) = wanted_ids(&frame, request)?;
         let output = output(&frame, request.columns.as_deref())?;
@@ -73,6 +76,9 @@ impl Query {
             (false, true) => Identity::Versions,
             (false, false) => Identity::Ids,
         };
+        let tests: Vec<Test> = request.predicates.iter().map(|p| Test::new(&frame, p)).collect::<Result<_>>()?;
+        let filtered = tests.iter().filter(|test| frame.text.contains(&test.column));
+        let needs = filtered.filter_map(|test| Some((test.column, test.need.clone()?))).collect();
         let mut cells = place.cells;
         if let (Cells::All, Some(bunches)) = (&cells, bunches_of_ids(&frame, request)) {
             cells = cells::resolve(&frame.spec, &crate::request::Place::Keys(vec![bunches]))?.cells;
@@ -94,8 +100,10 @@ impl Query {
             keys_in_cell: place.keys_in_cell,
             ids,
             ids_columns,
-            tests: request.predicates.iter().map(|p| Test::new(&frame, p)).collect::<Result<_>>()?,
+            tests,
+            needs,
             only,
+            keys: None,
             frame,
         })
     }
@@ -133,7 +141,14 @@ impl Query {
 
     /// Whether heads alone may rule out most chunks, so that bodies are better fetched one by one.
     pub(crate) fn prunes_by_head(&self) -> bool {
-        self.ids.is_some()
+        self.ids.is_some() || self.passes_over()
+    }
+
+    /// Clears `keep` for rows of other ids than those asked for. They can be left out before versions are compared, too.
+    pub(crate) fn keep_wanted_ids(&self, column: &dyn Fn(usize) -> ArrayRef, keep: &mut [bool]) -> Result<()> {
+        let Some(ids) = &self.ids else { return Ok(()) };
+        let columns: Vec<_> = self.ids_columns.iter().map(|position| column(*position)).collect();
+        ids.filter(&columns, keep).map_err(|e| self.frame.compute("filtering rows", e))
     }
 
     /// Whether rows are tested for more than their time.
@@ -151,9 +166,7 @@ impl Query {
     pub(crate) fn filter(&self, column: &dyn Fn(usize) -> ArrayRef, keep: &mut [bool]) -> Result<()> {
         let failed = |e| self.frame.compute("filtering rows", e);
         let columns = |positions: &[usize]| positions.iter().map(|p| column(*p)).collect::<Vec<_>>();
-        if let Some(ids) = &self.ids {
-            ids.filter(&columns(&self.ids_columns), keep).map_err(failed)?;
-        }
+        self.keep_wanted_ids(column, keep)?;
         match &self.rule {
             RowRule::All => {}
             RowRule::Keys(wanted) => wanted.filter(&columns(&self.rule_columns), keep).map_err(failed)?,
@@ -168,6 +181,18 @@ impl Query {
     pub(crate) fn empty(&self) -> RecordBatch {
         RecordBatch::new_empty(self.schema.clone())
     }
+}
+
+/// Slices to look in for these windows, ascending. Of a few, an embedded engine finds out by itself which there are.
+pub(crate) async fn slices_in(store: &dyn Store, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
+    const FEW: i64 = 4;
+    let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));
+    if store.capabilities().atomic_commit && i64::from(last.0) - i64::from(first.0) < FEW {
+        return Ok((first.0..=last.0).map(SliceId).collect());
+    }
+    let mut slices = store.slices(&frame.spec.name).await?;
+    slices.retain(|slice| (first..=last).contains(slice));
+    Ok(slices)
 }
 
 fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<Wanted>, Vec<usize>)> {

@@ -1,5 +1,6 @@
 //! Reading: a scan of the engine, cut into groups of whole tiles, assembled on all cores, streamed in order.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -21,8 +22,12 @@ use crate::request::ReadRequest;
 const GROUP_BYTES: usize = 1 << 20;
 /// Rows in a group, unless one tile alone has more.
 const GROUP_ROWS: usize = 1 << 17;
+/// Groups below this many encoded bytes are decoded where they are: a thread of their own would take longer to start.
+const INLINE_BYTES: usize = 16 << 10;
 /// Chunks fetched at once where heads decide which are needed.
 const FETCH_CHUNKS: usize = 512;
+/// Chunks of a run that is fetched by key: some may be of the greatest size.
+const RUN_CHUNKS: usize = 64;
 
 /// Rows as they are read: Arrow record batches of one schema, by slice, cell, window, time and ids.
 pub struct ReadStream {
@@ -65,17 +70,32 @@ impl Dataset {
     /// # Errors
     /// A request that makes no sense for the dataset at once; a damaged chunk or a failing engine while streaming.
     pub async fn read(&self, request: ReadRequest) -> Result<ReadStream> {
-        let query = self.query(&request).await?;
-        stream(self.store_arc(), query).await
+        self.refresh().await?;
+        let mut query = Query::new(self.store(), self.frame(), &request).await?;
+        self.prune_by_index(&mut query, &request).await?;
+        stream(self.store_arc(), Arc::new(query)).await
     }
 
-    /// Number of rows that [`Dataset::read`] would return. Reads chunk heads alone where those suffice.
+    /// As [`Dataset::read`], with the definition as this process last saw it: one look into the catalog less, for readers who
+    /// know that nobody adds columns.
+    ///
+    /// # Errors
+    /// As [`Dataset::read`]; where columns were added meanwhile, a chunk that has them counts as damaged.
+    pub async fn read_as_known(&self, request: ReadRequest) -> Result<ReadStream> {
+        let query = Query::new(self.store(), self.frame(), &request).await?;
+        stream(self.store_arc(), Arc::new(query)).await
+    }
+
+    /// Number of rows that [`Dataset::read`] would return. Reads chunk heads alone, or an index, where those suffice.
     ///
     /// # Errors
     /// As [`Dataset::read`].
     pub async fn count(&self, request: ReadRequest) -> Result<u64> {
         let query = self.query(&ReadRequest { columns: Some(vec![]), ..request.clone() }).await?;
         if query.newest_only || query.tests_rows() {
+            if let Some(rows) = self.count_by_index(&request).await? {
+                return Ok(rows);
+            }
             let rows = self.read(ReadRequest { columns: Some(vec![]), ..request }).await?;
             return rows.try_fold(0, |sum, batch| async move { Ok(sum + batch.num_rows() as u64) }).await;
         }
@@ -94,7 +114,7 @@ impl Dataset {
                 let tile = &parts[tile];
                 let inside = |p: &Part| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
                 let whole = |p: &Part| inside(p) && !query.leaves_out_rows_of(&p.head);
-                if tile.iter().all(whole) && is_clean(query.identity, tile) {
+                if tile.iter().all(whole) && is_clean(query.identity, query.frame.timed_ids(), tile) {
                     rows += tile.iter().map(|part| u64::from(part.head.rows)).sum::<u64>();
                 } else {
                     unclear.extend(tile.iter().map(|part| part.chunk.key));
@@ -131,7 +151,13 @@ async fn rows(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'sta
     let batches = groups
         .map_ok(move |parts| {
             let query = query.clone();
-            on_pool(move || assemble(&query, &parts, None))
+            async move {
+                let bytes: usize = parts.iter().map(|part| part.chunk.body.len()).sum();
+                if bytes < INLINE_BYTES {
+                    return assemble(&query, &parts, None);
+                }
+                on_pool(move || assemble(&query, &parts, None)).await
+            }
         })
         .try_buffered(rayon::current_num_threads())
         .try_filter(|batch| std::future::ready(batch.num_rows() > 0));
@@ -179,6 +205,9 @@ fn ahead(
 
 /// Groups of whole tiles, parsed and in order, of a good size to work on.
 pub(crate) async fn groups(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'static, Result<Vec<Part>>>> {
+    if let Some(keys) = query.keys.clone() {
+        return Ok(of_keys(store, query, &keys));
+    }
     let bodies = !query.prunes_by_head();
     let tiles = whole_tiles(scan(store.clone(), &query, bodies).await?);
     if bodies {
@@ -189,6 +218,32 @@ pub(crate) async fn groups(store: Arc<dyn Store>, query: Arc<Query>) -> Result<B
         async move { fetch(store, &query, chunks).await }
     });
     Ok(fetched.boxed())
+}
+
+/// The chunks of these keys, which are whole tiles, in groups.
+fn of_keys(store: Arc<dyn Store>, query: Arc<Query>, keys: &Arc<[ChunkKey]>) -> BoxStream<'static, Result<Vec<Part>>> {
+    const AT_ONCE: usize = 4;
+    let (runs, keys) = (tile_runs(keys), keys.clone());
+    let fetch = move |run: Range<usize>| {
+        let (store, query, keys) = (store.clone(), query.clone(), keys.clone());
+        async move { prepare(&query, fetch_tiles(store.as_ref(), &query, &keys[run]).await?) }
+    };
+    stream::iter(runs).map(fetch).buffered(AT_ONCE).boxed()
+}
+
+/// Ranges of keys of at least [`RUN_CHUNKS`], the last apart, that end where a tile does.
+pub(crate) fn tile_runs(keys: &[ChunkKey]) -> Vec<Range<usize>> {
+    let mut runs = Vec::new();
+    let mut start = 0;
+    for end in 1..=keys.len() {
+        let border =
+            end == keys.len() || (keys[end - 1].slice, keys[end - 1].tile) != (keys[end].slice, keys[end].tile);
+        if border && (end - start >= RUN_CHUNKS || end == keys.len()) {
+            runs.push(start..end);
+            start = end;
+        }
+    }
+    runs
 }
 
 /// Fetches the bodies of those chunks whose heads the query touches.
@@ -228,7 +283,9 @@ pub(crate) async fn fetch_tiles(store: &dyn Store, query: &Query, keys: &[ChunkK
 }
 
 /// Cuts a stream of chunks at tile borders into groups of about [`GROUP_BYTES`].
-fn whole_tiles(chunks: BoxStream<'static, Result<Vec<Chunk>>>) -> impl Stream<Item = Result<Vec<Chunk>>> + Send {
+pub(crate) fn whole_tiles(
+    chunks: BoxStream<'static, Result<Vec<Chunk>>>,
+) -> impl Stream<Item = Result<Vec<Chunk>>> + Send {
     let begin = (chunks, Vec::<Chunk>::new(), false);
     let groups = stream::try_unfold(begin, |(mut chunks, mut held, mut ended)| async move {
         loop {

@@ -16,7 +16,7 @@ pub enum Place {
     Region(Region),
 }
 
-/// Comparison of one column with constants. Null never matches; NaN matches nothing but `NotEqual`; -0.0 equals 0.0.
+/// Comparison of one column with constants. Null never matches but where `Exists` asks for it; NaN matches nothing but `NotEqual`; -0.0 equals 0.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// `=`
@@ -35,6 +35,14 @@ pub enum Comparison {
     In,
     /// From the first value to the second, both included.
     Between,
+    /// A text that has the value in it.
+    Contains,
+    /// A text in which the value, a regular expression, finds something.
+    Matches,
+    /// A text that begins with the value.
+    Prefix,
+    /// Not null if the value is true, null if it is false.
+    Exists,
 }
 
 /// A simple predicate; a read takes rows for which all of its predicates hold.
@@ -44,7 +52,8 @@ pub struct Predicate {
     pub column: String,
     /// The comparison.
     pub comparison: Comparison,
-    /// The constants: one value, two for `Between`, any number for `In`; cast to the column's type.
+    /// The constants: one value, two for `Between`, any number for `In`; cast to the column's type. Of
+    /// `Exists` a boolean, of the comparisons of texts a text.
     pub values: ArrayRef,
 }
 

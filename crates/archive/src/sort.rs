@@ -77,6 +77,11 @@ impl Filed {
 
     /// Rows by tile, then time, ids and ordinal; of rows of one tile with the same identity the last one only.
     pub(crate) fn sorted(self, frame: &Frame) -> Result<Self> {
+        if frame.timed_ids()
+            && let Some(order) = self.distinct_times(frame)
+        {
+            return self.take(frame, order);
+        }
         let columns: Vec<ArrayRef> = frame.ids.iter().map(|id| self.rows.column(*id).clone()).collect();
         let keys = if columns.is_empty() { None } else { Some(Keys::new(&columns)) };
         let keys = keys.transpose().map_err(|e| frame.compute("comparing ids", e))?;
@@ -100,6 +105,18 @@ impl Filed {
                 .then_with(|| self.ordinals[a].cmp(&self.ordinals[b]))
         });
         self.take(frame, order)
+    }
+
+    /// Where the time is a part of the ids and no two rows of a tile have the same: the rows by tile and time, without a look
+    /// at the ids. `None` where some have.
+    fn distinct_times(&self, frame: &Frame) -> Option<Vec<u32>> {
+        if matches!(time_axis::times(self.rows.column(frame.time)), Some(Times::Days(_))) {
+            return None;
+        }
+        let key = |row: u32| (self.tiles[row as usize], self.ticks[row as usize]);
+        let mut order: Vec<u32> = (0..self.rows.num_rows() as u32).collect();
+        order.sort_unstable_by_key(|row| key(*row));
+        order.windows(2).all(|pair| key(pair[0]) != key(pair[1])).then_some(order)
     }
 
     /// Rows whose identity a later row of the same tile has too; `None` where all ids differ, which is the rule.

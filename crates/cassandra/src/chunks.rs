@@ -6,14 +6,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use chronotile_cql::scylla::statement::batch::{Batch, BatchType};
 use chronotile_cql::scylla::value::CqlValue;
-use chronotile_cql::{Call, CqlError, Landed, Session};
+use chronotile_cql::{Call, CqlError, Landed};
 use chronotile_store::{Chunk, ChunkKey, StoreError};
-use chronotile_types::{Cell, DatasetName, SliceId};
+use chronotile_types::{Cell, SliceId};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::catalog::{applied, until};
 use crate::failure::{malformed, of_write, refused};
-use crate::names::chunk_table;
+use crate::form::{Form, Home, Insert, Names, Values};
 use crate::scan::unless_gone;
 use crate::schema::sure;
 
@@ -44,7 +44,7 @@ pub(crate) struct Swap {
 }
 
 /// The work of a commit by partition, in the order of partitions.
-pub(crate) fn swaps(put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> BTreeMap<Partition, Swap> {
+pub(crate) fn swaps(form: &Form, put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> BTreeMap<Partition, Swap> {
     let mut swaps: BTreeMap<Partition, Swap> = BTreeMap::new();
     // A chunk named twice is still one chunk.
     let distinct: BTreeSet<&ChunkKey> = remove.iter().collect();
@@ -55,7 +55,7 @@ pub(crate) fn swaps(put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> BTreeMap<Parti
     put.retain(|chunk| {
         let Some(swap) = swaps.get_mut(&partition(&chunk.key)) else { return true };
         let bytes = size.entry(partition(&chunk.key)).or_default();
-        *bytes += chunk.head.len() + chunk.body.len();
+        *bytes += form.bytes(chunk);
         // Put first and then removed: it is gone.
         if swap.remove.contains(&chunk.key) || *bytes > TRANSACTION_BYTES {
             return true;
@@ -69,7 +69,7 @@ pub(crate) fn swaps(put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> BTreeMap<Parti
 /// Chunks of one partition, and the request they go in.
 type Bundle = Vec<Chunk>;
 
-fn bundles(chunks: Vec<Chunk>) -> Vec<Bundle> {
+fn bundles(form: &Form, chunks: Vec<Chunk>) -> Vec<Bundle> {
     let mut by_partition: BTreeMap<Partition, Vec<Chunk>> = BTreeMap::new();
     for chunk in chunks {
         by_partition.entry(partition(&chunk.key)).or_default().push(chunk);
@@ -78,7 +78,7 @@ fn bundles(chunks: Vec<Chunk>) -> Vec<Bundle> {
     for chunks in by_partition.into_values() {
         let (mut bundle, mut bytes) = (Vec::new(), 0);
         for chunk in chunks {
-            let size = chunk.head.len() + chunk.body.len();
+            let size = form.bytes(&chunk);
             if !bundle.is_empty() && (bytes + size > REQUEST_BYTES || bundle.len() == REQUEST_CHUNKS) {
                 bundles.push(std::mem::take(&mut bundle));
                 bytes = 0;
@@ -91,112 +91,99 @@ fn bundles(chunks: Vec<Chunk>) -> Vec<Bundle> {
     bundles
 }
 
-fn insert_cql(keyspace: &str, table: &str) -> String {
-    format!(
-        "INSERT INTO {keyspace}.{table} (cell, time_window, chunk_id, row_count, byte_count, head, body) \
-         VALUES (?, ?, ?, ?, ?, ?, ?)"
-    )
-}
-
-fn delete_cql(keyspace: &str, table: &str) -> String {
-    format!("DELETE FROM {keyspace}.{table} WHERE cell = ? AND time_window = ? AND chunk_id = ?")
-}
-
-fn byte_count(chunk: &Chunk) -> i32 {
-    (chunk.head.len() + chunk.body.len()) as i32
+fn delete_cql(home: &Home, slice: SliceId) -> String {
+    let Names { cell, window, id, .. } = home.names();
+    format!("DELETE FROM {} WHERE {cell} = ? AND {window} = ? AND {id} = ?", home.place(slice))
 }
 
 /// Puts chunks, many partitions at once.
-pub(crate) async fn put(
-    session: &Session,
-    dataset: &DatasetName,
-    chunks: Vec<Chunk>,
-    call: &Call,
-) -> Result<(), CqlError> {
+pub(crate) async fn put(home: &Home, chunks: Vec<Chunk>, call: &Call) -> Result<(), CqlError> {
     let requests: Vec<_> =
-        bundles(chunks).into_iter().map(|bundle| put_bundle(session, dataset, bundle, call)).collect();
+        bundles(&home.form, chunks).into_iter().map(|bundle| put_bundle(home, bundle, call)).collect();
     stream::iter(requests).buffer_unordered(WRITE_AT_ONCE).try_collect().await
 }
 
-async fn put_bundle(session: &Session, dataset: &DatasetName, bundle: Bundle, call: &Call) -> Result<(), CqlError> {
+async fn put_bundle(home: &Home, bundle: Bundle, call: &Call) -> Result<(), CqlError> {
     let slice = bundle[0].key.slice;
-    let put = || put_in_table(session, dataset, &bundle, call);
+    let put = || put_in_table(home, &bundle, call);
     let reason = "its slice was dropped".to_owned();
-    unless_gone(session, dataset, slice, call, put).await?.ok_or(CqlError::NoTable { reason })
+    unless_gone(home, slice, call, put).await?.ok_or(CqlError::NoTable { reason })
 }
 
-async fn put_in_table(session: &Session, dataset: &DatasetName, bundle: &[Chunk], call: &Call) -> Result<(), CqlError> {
-    let table = chunk_table(dataset, bundle[0].key.slice);
-    let insert = session.prepare(&insert_cql(&session.settings().keyspace, &table), true).await?;
-    let ids: Vec<[u8; 16]> = bundle.iter().map(|chunk| chunk.key.id.to_bytes()).collect();
-    let values = |(chunk, id): (&Chunk, &[u8; 16])| {
-        let tile = chunk.key.tile;
-        let (head, body) = (chunk.head.clone(), chunk.body.clone());
-        (tile.cell.0, tile.window.0, id.to_vec(), chunk.rows as i32, byte_count(chunk), head, body)
-    };
-    let mut rows: Vec<_> = bundle.iter().zip(&ids).map(values).collect();
-    if rows.len() == 1 {
-        let row = rows.remove(0);
-        session.execute(&insert, row, call).await?;
+async fn put_in_table(home: &Home, bundle: &[Chunk], call: &Call) -> Result<(), CqlError> {
+    let place = home.place(bundle[0].key.slice);
+    let stamp = home.form.stamp();
+    for request in home.form.requests(bundle)? {
+        put_at_once(home, &place, request, stamp, call).await?;
+    }
+    Ok(())
+}
+
+async fn put_at_once(
+    home: &Home,
+    place: &str,
+    mut request: Vec<Insert>,
+    stamp: Option<i64>,
+    call: &Call,
+) -> Result<(), CqlError> {
+    if request.len() == 1 {
+        let insert = request.remove(0);
+        let mut statement = home.session.prepare(&insert.cql(place), true).await?;
+        statement.set_timestamp(stamp);
+        home.session.execute(&statement, insert.values, call).await?;
         return Ok(());
     }
     // One partition: the batch is one write, not a logged one.
     let mut batch = Batch::new(BatchType::Unlogged);
     batch.set_is_idempotent(true);
-    rows.iter().for_each(|_| batch.append_statement(insert.clone()));
-    session.batch(&batch, &rows[..], call).await?;
+    batch.set_timestamp(stamp);
+    append(home, place, &request, &mut batch).await?;
+    let values: Vec<Values> = request.into_iter().map(|insert| insert.values).collect();
+    home.session.batch(&batch, &values[..], call).await?;
+    Ok(())
+}
+
+/// Appends the statements of some inserts to a batch.
+async fn append(home: &Home, place: &str, inserts: &[Insert], batch: &mut Batch) -> Result<(), CqlError> {
+    for alike in inserts.chunk_by(Insert::is_like) {
+        let statement = home.session.prepare(&alike[0].cql(place), true).await?;
+        alike.iter().for_each(|_| batch.append_statement(statement.clone()));
+    }
     Ok(())
 }
 
 /// Removes chunks, whether they are there or not.
-pub(crate) async fn remove(
-    session: &Session,
-    dataset: &DatasetName,
-    keys: &[ChunkKey],
-    call: &Call,
-) -> Result<(), CqlError> {
+pub(crate) async fn remove(home: &Home, keys: &[ChunkKey], call: &Call) -> Result<(), CqlError> {
     let by_tile: Vec<Vec<ChunkKey>> = {
         let mut sorted = keys.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
         sorted.chunk_by(|a, b| a.slice == b.slice && a.tile == b.tile).map(<[ChunkKey]>::to_vec).collect()
     };
-    let requests: Vec<_> = by_tile.iter().map(|keys| remove_of_tile(session, dataset, keys, call)).collect();
+    let requests: Vec<_> = by_tile.iter().map(|keys| remove_of_tile(home, keys, call)).collect();
     stream::iter(requests).buffer_unordered(WRITE_AT_ONCE).try_collect().await
 }
 
 /// Removes chunks of one tile, also those whose writer's clock is ahead of ours.
-async fn remove_of_tile(
-    session: &Session,
-    dataset: &DatasetName,
-    keys: &[ChunkKey],
-    call: &Call,
-) -> Result<(), CqlError> {
-    let sight = match look(session, dataset, keys).await {
+async fn remove_of_tile(home: &Home, keys: &[ChunkKey], call: &Call) -> Result<(), CqlError> {
+    let sight = match look(home, keys).await {
         // What is gone with its table is removed.
         Err(CqlError::NoTable { .. }) => return Ok(()),
         sight => sight?,
     };
     for key in keys {
-        remove_one(session, dataset, key, None, call).await?;
+        remove_one(home, key, None, call).await?;
     }
-    settle(session, dataset, &sight, call).await
+    settle(home, &sight, call).await
 }
 
 /// Removes a chunk; with a time, as one that was removed then (microseconds since 1970).
-async fn remove_one(
-    session: &Session,
-    dataset: &DatasetName,
-    key: &ChunkKey,
-    at_us: Option<i64>,
-    call: &Call,
-) -> Result<(), CqlError> {
-    let table = chunk_table(dataset, key.slice);
+async fn remove_one(home: &Home, key: &ChunkKey, at_us: Option<i64>, call: &Call) -> Result<(), CqlError> {
     let sent = async {
-        let mut delete = session.prepare(&delete_cql(&session.settings().keyspace, &table), true).await?;
+        let mut delete = home.session.prepare(&delete_cql(home, key.slice), true).await?;
         delete.set_timestamp(at_us);
         let values = (key.tile.cell.0, key.tile.window.0, &key.id.to_bytes()[..]);
-        session.execute(&delete, values, call).await
+        home.session.execute(&delete, values, call).await
     };
     match sent.await {
         // What is gone with its table is removed.
@@ -220,22 +207,27 @@ impl Sight {
 }
 
 /// Looks which chunks of a partition are there.
-pub(crate) async fn look(session: &Session, dataset: &DatasetName, keys: &[ChunkKey]) -> Result<Sight, CqlError> {
+pub(crate) async fn look(home: &Home, keys: &[ChunkKey]) -> Result<Sight, CqlError> {
     let mut sight = Sight { epoch: None, there: BTreeMap::new() };
     let mut seen_epochs = BTreeSet::new();
     for same_tile in keys.chunk_by(|a, b| a.tile == b.tile) {
         for some in same_tile.chunks(LOOKUP_CHUNKS) {
             let key = some[0];
-            let table = chunk_table(dataset, key.slice);
-            let keyspace = &session.settings().keyspace;
+            let Names { cell, window, id, epoch, rows, first, .. } = home.names();
             let cql = format!(
-                "SELECT epoch, chunk_id, WRITETIME(row_count) FROM {keyspace}.{table} \
-                 WHERE cell = ? AND time_window = ? AND chunk_id IN ?"
+                "SELECT {epoch}, {id}, WRITETIME({rows}) FROM {} \
+                 WHERE {cell} = ? AND {window} = ? AND {id} IN ?{first}",
+                home.place(key.slice)
             );
-            let select = session.prepare(&cql, true).await?;
+            let select = home.session.prepare(&cql, true).await?;
             let ids: Vec<Vec<u8>> = some.iter().map(|key| key.id.to_bytes().to_vec()).collect();
             let values = (key.tile.cell.0, key.tile.window.0, ids);
-            let rows = session.execute(&select, values, &sure(session)).await?.into_rows_result().map_err(malformed)?;
+            let rows = home
+                .session
+                .execute(&select, values, &sure(&home.session))
+                .await?
+                .into_rows_result()
+                .map_err(malformed)?;
             for row in rows.rows::<(Option<i64>, Option<Vec<u8>>, Option<i64>)>().map_err(malformed)? {
                 let (epoch, id, written_us) = row.map_err(malformed)?;
                 let Some(id) = id.and_then(|id| chronotile_types::ChunkId::from_bytes(&id)) else { continue };
@@ -250,12 +242,8 @@ pub(crate) async fn look(session: &Session, dataset: &DatasetName, keys: &[Chunk
 }
 
 /// A chunk that a swap is to remove and that is not there.
-async fn first_missing(
-    session: &Session,
-    dataset: &DatasetName,
-    swap: &Swap,
-) -> chronotile_store::Result<Option<ChunkKey>> {
-    match look(session, dataset, &swap.remove).await {
+async fn first_missing(home: &Home, swap: &Swap) -> chronotile_store::Result<Option<ChunkKey>> {
+    match look(home, &swap.remove).await {
         Ok(sight) => Ok(sight.missing(swap).copied()),
         Err(CqlError::NoTable { .. }) => Ok(swap.remove.first().copied()),
         Err(error) => Err(refused(error)),
@@ -263,55 +251,47 @@ async fn first_missing(
 }
 
 /// Looks at every partition, many at once.
-pub(crate) async fn look_at_all(
-    session: &Session,
-    dataset: &DatasetName,
-    swaps: &BTreeMap<Partition, Swap>,
-) -> chronotile_store::Result<()> {
-    let looks: Vec<_> = swaps.values().map(|swap| first_missing(session, dataset, swap)).collect();
+pub(crate) async fn look_at_all(home: &Home, swaps: &BTreeMap<Partition, Swap>) -> chronotile_store::Result<()> {
+    let looks: Vec<_> = swaps.values().map(|swap| first_missing(home, swap)).collect();
     let missing: Vec<Option<ChunkKey>> = stream::iter(looks).buffer_unordered(WRITE_AT_ONCE).try_collect().await?;
     match missing.into_iter().flatten().min() {
-        Some(key) => Err(StoreError::ChunkConflict { dataset: dataset.clone(), key }),
+        Some(key) => Err(StoreError::ChunkConflict { dataset: home.dataset.clone(), key }),
         None => Ok(()),
     }
 }
 
 /// Makes a swap by a lightweight transaction on the partition's epoch, so that of two that remove the same chunk one
 /// fails, and readers see the old chunks or the new ones.
-pub(crate) async fn swap(
-    session: &Session,
-    dataset: &DatasetName,
-    swap: &Swap,
-    call: &Call,
-    begun: bool,
-) -> chronotile_store::Result<()> {
+pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> chronotile_store::Result<()> {
     let deadline = Instant::now() + call.timeout;
     let mut pause = Duration::from_millis(5 + spread() % 10);
     let mut lost: Option<CqlError> = None;
+    let mut lagging: Option<CqlError> = None;
     loop {
         let told = |error| match &lost {
             Some(lost) => of_write(lost.clone(), true),
             None => of_write(error, begun),
         };
-        let sight = look(session, dataset, &swap.remove).await.map_err(told)?;
+        let sight = look(home, &swap.remove).await.map_err(told)?;
         if let Some(key) = sight.missing(swap) {
             // A try of our own whose answer was lost may have removed it: what was to be put then is there.
-            if lost.is_some() && sight.there.is_empty() && is_there(session, dataset, &swap.put).await.map_err(told)? {
+            if lost.is_some() && sight.there.is_empty() && is_there(home, &swap.put).await.map_err(told)? {
                 return Ok(());
             }
-            return Err(StoreError::ChunkConflict { dataset: dataset.clone(), key: *key });
+            return Err(StoreError::ChunkConflict { dataset: home.dataset.clone(), key: *key });
         }
-        match transact(session, dataset, swap, &sight, deadline).await {
-            Ok(true) => return settle(session, dataset, &sight, call).await.map_err(|error| of_write(error, true)),
+        match transact(home, swap, &sight, deadline).await {
+            Ok(true) => return settle(home, &sight, call).await.map_err(|error| of_write(error, true)),
             Ok(false) => {}
             Err(error) if error.landed() == Landed::Maybe => lost = Some(error),
+            Err(error) if home.lags(&error) => lagging = Some(error),
             Err(error) => return Err(told(error)),
         }
         if Instant::now() + pause > deadline {
             let reason = "others kept rewriting the same cell".to_owned();
             return Err(match lost {
                 Some(lost) => of_write(lost, true),
-                None => of_write(CqlError::Overloaded { reason }, begun),
+                None => of_write(lagging.unwrap_or(CqlError::Overloaded { reason }), begun),
             });
         }
         tokio::time::sleep(pause).await;
@@ -320,10 +300,10 @@ pub(crate) async fn swap(
 }
 
 /// Whether all of these are there.
-async fn is_there(session: &Session, dataset: &DatasetName, chunks: &[Chunk]) -> Result<bool, CqlError> {
+async fn is_there(home: &Home, chunks: &[Chunk]) -> Result<bool, CqlError> {
     let mut keys: Vec<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
     keys.sort_unstable();
-    let sight = look(session, dataset, &keys).await?;
+    let sight = look(home, &keys).await?;
     Ok(keys.iter().all(|key| sight.there.contains_key(key)))
 }
 
@@ -334,51 +314,37 @@ fn spread() -> u64 {
     now / 1_000 + COUNT.fetch_add(7, Ordering::Relaxed)
 }
 
-async fn transact(
-    session: &Session,
-    dataset: &DatasetName,
-    swap: &Swap,
-    sight: &Sight,
-    deadline: Instant,
-) -> Result<bool, CqlError> {
+async fn transact(home: &Home, swap: &Swap, sight: &Sight, deadline: Instant) -> Result<bool, CqlError> {
     let first = swap.remove[0];
-    let (keyspace, table) = (&session.settings().keyspace, chunk_table(dataset, first.slice));
-    let guard = format!("UPDATE {keyspace}.{table} SET epoch = ? WHERE cell = ? IF epoch = ?");
-    let guard = session.prepare(&guard, false).await?;
-    let insert = session.prepare(&insert_cql(keyspace, &table), true).await?;
-    let delete = session.prepare(&delete_cql(keyspace, &table), true).await?;
+    let place = home.place(first.slice);
+    let names = home.names();
+    let guard = format!("UPDATE {place} SET {0} = ? WHERE {1} = ? IF {0} = ?", names.epoch, names.cell);
+    let guard = home.session.prepare(&guard, false).await?;
+    let delete = home.session.prepare(&delete_cql(home, first.slice), true).await?;
     let cell = first.tile.cell.0;
     let big = |value: i64| Some(CqlValue::BigInt(value));
+    let inserts = home.form.inserts(&swap.put)?;
     let mut batch = Batch::new(BatchType::Unlogged);
-    let mut rows = Vec::with_capacity(1 + swap.put.len() + swap.remove.len());
+    let mut rows = Vec::with_capacity(1 + inserts.len() + swap.remove.len());
     batch.append_statement(guard);
-    rows.push(vec![big(sight.epoch.unwrap_or(0) + 1), big(cell), sight.epoch.map(CqlValue::BigInt)]);
-    for chunk in &swap.put {
-        batch.append_statement(insert.clone());
-        rows.push(vec![
-            big(cell),
-            Some(CqlValue::Int(chunk.key.tile.window.0)),
-            Some(CqlValue::Blob(chunk.key.id.to_bytes().to_vec())),
-            Some(CqlValue::Int(chunk.rows as i32)),
-            Some(CqlValue::Int(byte_count(chunk))),
-            Some(CqlValue::Blob(chunk.head.to_vec())),
-            Some(CqlValue::Blob(chunk.body.to_vec())),
-        ]);
-    }
+    let epoch = sight.epoch.map(CqlValue::BigInt);
+    rows.push(Values::Plain(vec![big(sight.epoch.unwrap_or(0) + 1), big(cell), epoch]));
+    append(home, &place, &inserts, &mut batch).await?;
+    rows.extend(inserts.into_iter().map(|insert| insert.values));
     for key in &swap.remove {
         batch.append_statement(delete.clone());
         let id = CqlValue::Blob(key.id.to_bytes().to_vec());
-        rows.push(vec![big(cell), Some(CqlValue::Int(key.tile.window.0)), Some(id)]);
+        rows.push(Values::Plain(vec![big(cell), Some(CqlValue::Int(key.tile.window.0)), Some(id)]));
     }
-    applied(session.transact(&batch, &rows[..], &until(session, deadline)).await?)
+    applied(home.session.transact(&batch, &rows[..], &until(&home.session, deadline)).await?)
 }
 
 /// Removes again what was written so lately that its writer's clock may be ahead of the transaction's.
-async fn settle(session: &Session, dataset: &DatasetName, sight: &Sight, call: &Call) -> Result<(), CqlError> {
+async fn settle(home: &Home, sight: &Sight, call: &Call) -> Result<(), CqlError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let limit_us = now.saturating_sub(CLOCKS_APART).as_micros() as i64;
     for (key, written_us) in sight.there.iter().filter(|(_, written_us)| **written_us > limit_us) {
-        remove_one(session, dataset, key, Some(written_us + 1), call).await?;
+        remove_one(home, key, Some(written_us + 1), call).await?;
     }
     Ok(())
 }

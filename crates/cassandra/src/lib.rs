@@ -1,13 +1,16 @@
 //! The distributed engine: an archive in a keyspace of Apache Cassandra or ScyllaDB.
 //!
-//! A slice is a table, a cell of it a partition, a chunk a row (`names`). Chunks are written and read at the consistency
+//! A slice is a table, a cell of it a partition, a chunk a row or, in layout `rows`, a row for each of its records (`names`,
+//! `form`, `rows`). Chunks are written and read at the consistency
 //! level the user chose; the catalog (`catalog`) and what removes chunks (`chunks`) go by lightweight transactions, and the
 //! schema is changed by one keeper at a time (`schema`).
 
 mod catalog;
 mod chunks;
 mod failure;
+mod form;
 mod names;
+mod rows;
 mod scan;
 mod schema;
 
@@ -19,7 +22,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_cql::{Call, CqlError, Replication, Session, Settings};
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, Record, Result, Scan, Store, StoreError, TileStatistics, Tuning,
+    Capabilities, Chunk, ChunkKey, Commit, Definition, Record, Result, Scan, Store, StoreError, TileStatistics, Tuning,
 };
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::BoxStream;
@@ -27,6 +30,8 @@ use futures::{StreamExt, TryStreamExt};
 
 use crate::catalog::Catalog;
 use crate::failure::{ENGINE, of_write, refused};
+use crate::form::{Form, Home};
+use crate::rows::RowForm;
 use crate::scan::Sizes;
 
 /// Largest chunk taken, head and body, in bytes: half of what a node takes in one write by default.
@@ -66,6 +71,8 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct CassandraStore {
     shared: Arc<Shared>,
+    /// The dataset whose records are rows, in a view that was made for one.
+    rows: Option<Arc<RowForm>>,
     read: Call,
     write: Call,
 }
@@ -107,7 +114,7 @@ impl CassandraStore {
             ready: Mutex::default(),
             keeper: tokio::sync::Mutex::default(),
         };
-        Ok(Self { shared: Arc::new(shared), read, write })
+        Ok(Self { shared: Arc::new(shared), rows: None, read, write })
     }
 
     /// Changes how many copies each data centre keeps. What is stored already reaches new copies by repair only: run a full
@@ -132,6 +139,12 @@ impl CassandraStore {
         &self.shared.session
     }
 
+    fn home(&self, dataset: &DatasetName) -> Home {
+        let own = self.rows.as_ref().filter(|form| form.dataset() == *dataset);
+        let form = own.map_or(Form::Chunks, |form| Form::Rows(form.clone()));
+        Home { session: self.shared.session.clone(), dataset: dataset.clone(), form }
+    }
+
     fn writable(&self) -> Result<()> {
         if !self.shared.read_only {
             return Ok(());
@@ -144,7 +157,8 @@ impl CassandraStore {
         use_it(&mut self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    async fn check_slices(&self, dataset: &DatasetName, chunks: &[Chunk]) -> Result<()> {
+    async fn check_slices(&self, home: &Home, chunks: &[Chunk]) -> Result<()> {
+        let dataset = &home.dataset;
         let slices: HashSet<SliceId> = chunks.iter().map(|chunk| chunk.key.slice).collect();
         for slice in slices {
             let known = (dataset.clone(), slice);
@@ -156,18 +170,22 @@ impl CassandraStore {
             }
             self.ready(|ready| ready.insert(known));
         }
-        Ok(())
+        match &home.form {
+            Form::Chunks => Ok(()),
+            Form::Rows(form) => form.make_columns(home, chunks).await,
+        }
     }
 
     /// Puts and removes chunks. `begun` where catalog records have been changed before.
     async fn change_chunks(
         &self,
-        dataset: &DatasetName,
+        home: &Home,
         mut put: Vec<Chunk>,
         remove: &[ChunkKey],
         require_removed: bool,
         begun: bool,
     ) -> Result<()> {
+        let dataset = &home.dataset;
         let slices: HashSet<SliceId> = put.iter().map(|chunk| chunk.key.slice).collect();
         let lost = |error: CqlError| match error {
             CqlError::NoTable { .. } => {
@@ -181,15 +199,15 @@ impl CassandraStore {
             }
             error => of_write(error, begun),
         };
-        let swaps = if require_removed { chunks::swaps(&mut put, remove) } else { Default::default() };
+        let swaps = if require_removed { chunks::swaps(&home.form, &mut put, remove) } else { Default::default() };
         let plain = !put.is_empty();
-        chunks::put(self.session(), dataset, put, &self.write).await.map_err(lost)?;
+        chunks::put(home, put, &self.write).await.map_err(lost)?;
         let begun = begun || plain;
-        let swap = |swap| chunks::swap(self.session(), dataset, swap, &self.write, begun);
+        let swap = |swap| chunks::swap(home, swap, &self.write, begun);
         let swaps: Vec<_> = swaps.values().map(swap).collect();
         futures::stream::iter(swaps).buffer_unordered(SWAP_AT_ONCE).try_collect::<()>().await?;
         if !require_removed {
-            chunks::remove(self.session(), dataset, remove, &self.write).await.map_err(|e| of_write(e, begun))?;
+            chunks::remove(home, remove, &self.write).await.map_err(|e| of_write(e, begun))?;
         }
         Ok(())
     }
@@ -203,6 +221,7 @@ impl Store for CassandraStore {
             atomic_commit: false,
             chunk_bytes_max: CHUNK_BYTES_MAX,
             cell_bytes_good: Some(CELL_BYTES_GOOD),
+            native_rows: true,
         }
     }
 
@@ -225,30 +244,41 @@ impl Store for CassandraStore {
         Ok(Arc::new(tuned))
     }
 
+    fn rows(&self, definition: Arc<dyn Definition>) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Self { rows: Some(Arc::new(RowForm::new(definition)?)), ..self.clone() }))
+    }
+
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
         commit.check_sizes(ENGINE, CHUNK_BYTES_MAX)?;
         self.writable()?;
+        let home = &self.home(dataset);
         let Commit { before, put, remove, require_removed, after } = commit;
-        self.check_slices(dataset, &put).await?;
+        if let Form::Rows(form) = &home.form {
+            form.check(&put)?;
+        }
+        self.check_slices(home, &put).await?;
         if require_removed && !remove.is_empty() {
             // What fails already now leaves the catalog as it was. What is put by this commit will be there.
             let own: HashSet<ChunkKey> = put.iter().map(|chunk| chunk.key).collect();
             let others: Vec<ChunkKey> = remove.iter().filter(|key| !own.contains(key)).copied().collect();
-            chunks::look_at_all(self.session(), dataset, &chunks::swaps(&mut vec![], &others)).await?;
+            chunks::look_at_all(home, &chunks::swaps(&home.form, &mut vec![], &others)).await?;
         }
         self.shared.catalog.apply(self.session(), &before, false).await?;
         let begun = !before.is_empty();
-        self.change_chunks(dataset, put, &remove, require_removed, begun).await?;
+        let changed = self.change_chunks(home, put, &remove, require_removed, begun).await;
+        if let (Err(_), Form::Rows(form)) = (&changed, &home.form) {
+            form.forget();
+        }
+        changed?;
         self.shared.catalog.apply(self.session(), &after, true).await
     }
 
     async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-        let (session, sizes) = (self.shared.session.clone(), self.shared.sizes.clone());
-        Ok(scan::scan(session, sizes, self.read, dataset.clone(), scan))
+        Ok(scan::scan(self.home(dataset), self.shared.sizes.clone(), self.read, scan))
     }
 
     async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
-        scan::fetch(self.session(), dataset, keys, &self.read).await.map_err(refused)
+        scan::fetch(&self.home(dataset), keys, &self.read).await.map_err(refused)
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
@@ -263,7 +293,7 @@ impl Store for CassandraStore {
         self.writable()?;
         if !schema::is_ready(self.session(), dataset, slice).await? {
             let _turn = self.shared.keeper.lock().await;
-            schema::create_slice(self.session(), dataset, slice).await?;
+            schema::create_slice(&self.home(dataset), slice).await?;
         }
         self.ready(|ready| ready.insert((dataset.clone(), slice)));
         Ok(())
@@ -273,7 +303,11 @@ impl Store for CassandraStore {
         self.writable()?;
         self.ready(|ready| ready.remove(&(dataset.clone(), slice)));
         let _turn = self.shared.keeper.lock().await;
-        schema::drop_slice(self.session(), dataset, slice).await
+        let home = self.home(dataset);
+        if let Form::Rows(form) = &home.form {
+            form.forget();
+        }
+        schema::drop_slice(&home, slice).await
     }
 
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
@@ -281,6 +315,6 @@ impl Store for CassandraStore {
     }
 
     async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
-        scan::statistics(self.session(), dataset, slice, &self.read).await.map_err(refused)
+        scan::statistics(&self.home(dataset), slice, &self.read).await.map_err(refused)
     }
 }

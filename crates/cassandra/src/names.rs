@@ -20,22 +20,34 @@ const FIXED: [(&str, &str); 4] = [
     (CATALOG, "dataset text, bucket int, record_key text, value blob, PRIMARY KEY ((dataset, bucket), record_key)"),
 ];
 
+/// How tables of records are compressed where the URL does not say: unlike chunks they are not compressed already.
+const RECORD_COMPRESSION: &str = "LZ4Compressor";
+
 /// Columns of a table of chunks. `epoch` changes with every removal from the partition.
 const CHUNK_COLUMNS: &str = "cell bigint, time_window int, chunk_id blob, epoch bigint STATIC, row_count int, \
      byte_count int, head blob, body blob, PRIMARY KEY ((cell), time_window, chunk_id)";
 
 /// The table of a slice's chunks. No two slices share it.
 pub(crate) fn chunk_table(dataset: &DatasetName, slice: SliceId) -> String {
+    slice_table("c_", "h_", dataset, slice)
+}
+
+/// The table of a slice's records in layout `rows`. No two slices share it, nor does any with chunks.
+pub(crate) fn row_table(dataset: &DatasetName, slice: SliceId) -> String {
+    slice_table("r_", "q_", dataset, slice)
+}
+
+fn slice_table(prefix: &str, cut_prefix: &str, dataset: &DatasetName, slice: SliceId) -> String {
     let sign = if slice.0 < 0 { "m" } else { "" };
     let tail = format!("_{sign}{}", slice.0.unsigned_abs());
-    let whole = format!("c_{dataset}{tail}");
+    let whole = format!("{prefix}{dataset}{tail}");
     if whole.len() <= NAME_LEN_MAX {
         return whole;
     }
-    // A cut name has a hash, and `h_` keeps it apart from names that are whole.
+    // A cut name has a hash, and a prefix that keeps it apart from names that are whole.
     let hash = format!("_{:016x}", xxh3_64(dataset.as_str().as_bytes()));
-    let kept = NAME_LEN_MAX - "h_".len() - hash.len() - tail.len();
-    format!("h_{}{hash}{tail}", &dataset.as_str()[..kept])
+    let kept = NAME_LEN_MAX - cut_prefix.len() - hash.len() - tail.len();
+    format!("{cut_prefix}{}{hash}{tail}", &dataset.as_str()[..kept])
 }
 
 /// Statements that make the tables of an archive. Clients that run them at the same time make the same tables: each has an
@@ -48,15 +60,23 @@ pub(crate) fn create_fixed(keyspace: &str, with_ids: bool) -> Vec<(&'static str,
     FIXED.map(create).to_vec()
 }
 
-/// The statement that makes a slice's table.
-pub(crate) fn create_chunks(keyspace: &str, table: &str, id: Option<&str>, options: &TableOptions) -> String {
-    let compression = match &options.compression {
-        Some(class) => format!("{{'class': '{class}'}}"),
-        None => "{'enabled': 'false'}".to_owned(),
+/// The statement that makes a slice's table: of records with these columns, or of chunks where there are none.
+pub(crate) fn create_slice(
+    keyspace: &str,
+    table: &str,
+    id: Option<&str>,
+    records: Option<&str>,
+    options: &TableOptions,
+) -> String {
+    let compression = match (&options.compression, records) {
+        (Some(class), _) => format!("{{'class': '{class}'}}"),
+        (None, Some(_)) => format!("{{'class': '{RECORD_COMPRESSION}'}}"),
+        (None, None) => "{'enabled': 'false'}".to_owned(),
     };
+    let columns = records.unwrap_or(CHUNK_COLUMNS);
     let id = id.map(|id| format!("id = {id} AND ")).unwrap_or_default();
     format!(
-        "CREATE TABLE IF NOT EXISTS {keyspace}.{table} ({CHUNK_COLUMNS}) WITH {id}compaction = {{'class': '{}'}} AND \
+        "CREATE TABLE IF NOT EXISTS {keyspace}.{table} ({columns}) WITH {id}compaction = {{'class': '{}'}} AND \
          compression = {compression} AND gc_grace_seconds = {} AND speculative_retry = '{}' \
          AND caching = {{'keys': 'ALL', 'rows_per_partition': 'NONE'}}",
         options.compaction, options.gc_grace_s, options.speculative_retry
@@ -82,9 +102,11 @@ mod tests {
         let longer_by_one = format!("{}b", "a".repeat(47));
         for dataset in ["a", "a_1", "a_m1", "a_1_1", &long, &longer_by_one, &long[..40]] {
             for slice in [0, 1, -1, 11, -11, i32::MIN, i32::MAX] {
-                let name = chunk_table(&DatasetName::new(dataset).unwrap(), SliceId(slice));
-                assert!(name.len() <= NAME_LEN_MAX, "{name}");
-                assert!(seen.insert(name), "{dataset} {slice}");
+                for table in [chunk_table, row_table] {
+                    let name = table(&DatasetName::new(dataset).unwrap(), SliceId(slice));
+                    assert!(name.len() <= NAME_LEN_MAX, "{name}");
+                    assert!(seen.insert(name), "{dataset} {slice}");
+                }
             }
         }
     }

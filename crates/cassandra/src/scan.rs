@@ -1,6 +1,6 @@
 //! Reading chunks: scans in order, look-ups by key, statistics.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,16 +9,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chronotile_cql::scylla::response::PagingState;
+use chronotile_cql::scylla::response::query_result::QueryRowsResult;
 use chronotile_cql::scylla::statement::prepared::PreparedStatement;
 use chronotile_cql::{Call, CqlError, Session};
+use chronotile_rows::{Gatherer, Pushed};
 use chronotile_store::{Cells, Chunk, ChunkKey, Scan, TileStatistics};
-use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
-use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use chronotile_types::{Cell, ChunkId, SliceId, Tile, Window};
+use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 
 use crate::chunks::LOOKUP_CHUNKS;
 use crate::failure::{malformed, refused};
-use crate::names::chunk_table;
-use crate::schema;
+use crate::form::{Form, Home, Names};
+use crate::rows::RowForm;
+use crate::schema::{self, sure};
 
 /// Partitions read ahead, in order.
 const READ_AT_ONCE: usize = 32;
@@ -47,11 +50,16 @@ pub(crate) struct Sizes {
 impl Default for Sizes {
     fn default() -> Self {
         // Large at first: a page of large chunks taken for small ones could fill a node's memory.
-        Self { mean: AtomicU64::new(64 << 10) }
+        Self::of(64 << 10)
     }
 }
 
 impl Sizes {
+    /// For rows of which none has been seen, taken to have so many bytes.
+    pub(crate) fn of(bytes: u64) -> Self {
+        Self { mean: AtomicU64::new(bytes) }
+    }
+
     fn page_rows(&self, bodies: bool) -> i32 {
         let mean = if bodies { self.mean.load(Ordering::Relaxed) } else { 256 };
         (PAGE_BYTES / mean.max(1)).clamp(PAGE_ROWS.0, PAGE_ROWS.1) as i32
@@ -67,34 +75,35 @@ impl Sizes {
 
 /// What every read of one scan shares.
 struct Reader {
-    session: Arc<Session>,
+    home: Home,
     sizes: Arc<Sizes>,
     call: Call,
-    dataset: DatasetName,
     windows: (Window, Window),
     bodies: bool,
 }
 
 /// Streams chunks as the contract of the store has it.
 pub(crate) fn scan(
-    session: Arc<Session>,
+    home: Home,
     sizes: Arc<Sizes>,
     call: Call,
-    dataset: DatasetName,
     scan: Scan,
 ) -> BoxStream<'static, chronotile_store::Result<Vec<Chunk>>> {
     let Scan { slices, cells, windows, bodies } = scan;
-    let reader = Arc::new(Reader { session, sizes, call, dataset, windows, bodies });
-    stream::iter(slices)
-        .then(move |slice| {
-            let (reader, cells) = (reader.clone(), cells.clone());
-            async move {
-                let cells = reader.cells(slice, &cells).await.map_err(refused)?;
-                Ok::<_, chronotile_store::StoreError>(reader.slice(slice, cells))
-            }
-        })
-        .try_flatten()
-        .boxed()
+    let reader = Arc::new(Reader { home, sizes, call, windows, bodies });
+    let places = {
+        let reader = reader.clone();
+        stream::iter(slices)
+            .then(move |slice| {
+                let (reader, cells) = (reader.clone(), cells.clone());
+                async move {
+                    let cells = reader.cells(slice, &cells).await?;
+                    Ok::<_, CqlError>(stream::iter(cells.into_iter().map(move |cell| Ok((slice, cell)))))
+                }
+            })
+            .try_flatten()
+    };
+    reader.partitions(places)
 }
 
 impl Reader {
@@ -119,33 +128,34 @@ impl Reader {
 
     /// The cells of a slice that hold something, ascending.
     async fn existing(&self, slice: SliceId) -> Result<Vec<Cell>, CqlError> {
-        let cql = format!("SELECT DISTINCT cell FROM {}", self.table(slice));
+        let cell = self.home.names().cell;
+        let cql = format!("SELECT DISTINCT {cell} FROM {} WHERE {}", self.home.place(slice), on_ring(cell));
         let each = |rows: &mut Vec<Cell>, (cell,): (i64,)| rows.push(Cell(cell));
-        let read = || over_the_ring(&self.session, &cql, &self.call, each);
-        let parts = unless_gone(&self.session, &self.dataset, slice, &self.call, read).await?;
+        let read = || over_the_ring(&self.home.session, &cql, &self.call, each);
+        let parts = unless_gone(&self.home, slice, &self.call, read).await?;
         let mut cells: Vec<Cell> = parts.unwrap_or_default().into_iter().flatten().collect();
         cells.sort_unstable();
         Ok(cells)
     }
 
-    fn table(&self, slice: SliceId) -> String {
-        format!("{}.{}", self.session.settings().keyspace, chunk_table(&self.dataset, slice))
-    }
-
-    /// The chunks of a slice's cells in groups, several partitions read ahead.
-    fn slice(
+    /// The chunks of cells of slices in groups, several partitions read ahead, whatever their slices: a period that begins in
+    /// one slice and ends in the next waits for both at once.
+    fn partitions(
         self: Arc<Self>,
-        slice: SliceId,
-        cells: Vec<Cell>,
+        places: impl Stream<Item = Result<(SliceId, Cell), CqlError>> + Send + 'static,
     ) -> BoxStream<'static, chronotile_store::Result<Vec<Chunk>>> {
         let first = {
             let reader = self.clone();
-            move |cell| {
+            move |place: Result<(SliceId, Cell), CqlError>| {
                 let reader = reader.clone();
-                async move { reader.partition(slice, cell, reader.windows.0).await.map(|part| (cell, part)) }
+                async move {
+                    let (slice, cell) = place?;
+                    let part = reader.partition(slice, cell, reader.windows.0).await?;
+                    Ok::<_, CqlError>((slice, cell, part))
+                }
             }
         };
-        let rest = move |(cell, part): (Cell, Part)| {
+        let rest = move |(slice, cell, part): (SliceId, Cell, Part)| {
             let reader = self.clone();
             stream::try_unfold(Some(part), move |part| {
                 let reader = reader.clone();
@@ -162,11 +172,18 @@ impl Reader {
                 }
             })
         };
-        stream::iter(cells)
+        // What was read ahead of a partition that is gone would leave a gap before it: nothing of its slice follows.
+        let mut dropped = None;
+        let there = move |(slice, _, part): &(SliceId, Cell, Part)| {
+            if part.gone {
+                dropped = Some(*slice);
+            }
+            std::future::ready(dropped != Some(*slice))
+        };
+        places
             .map(first)
             .buffered(READ_AT_ONCE)
-            // What was read ahead of a partition that is gone would leave a gap before it.
-            .take_while(|part| std::future::ready(!matches!(part, Ok((_, part)) if part.gone)))
+            .try_filter(there)
             .map_ok(rest)
             .try_flatten()
             .map_ok(|chunks| stream::iter(groups(chunks).into_iter().map(Ok)))
@@ -178,35 +195,44 @@ impl Reader {
     /// Reads a partition from a window on.
     async fn partition(&self, slice: SliceId, cell: Cell, from: Window) -> Result<Part, CqlError> {
         let read = || self.partition_at_once(slice, cell, from);
-        Ok(unless_gone(&self.session, &self.dataset, slice, &self.call, read).await?.unwrap_or(Part::GONE))
+        let Some((mut part, doubtful)) = unless_gone(&self.home, slice, &self.call, read).await? else {
+            return Ok(Part::GONE);
+        };
+        look_again(&self.home, &mut part.chunks, doubtful).await?;
+        Ok(part)
     }
 
-    /// Reads a partition from a window on, where its table is there. A removal that lands between two answers changes the partition's epoch; what
-    /// was read of the window at hand is then read again.
-    async fn partition_at_once(&self, slice: SliceId, cell: Cell, from: Window) -> Result<Part, CqlError> {
-        let body = if self.bodies { ", body" } else { "" };
+    /// Reads a partition from a window on, where its table is there; with the chunks of which rows were missing. A removal
+    /// that lands between two answers changes the partition's epoch; what was read of the window at hand is then read again.
+    async fn partition_at_once(
+        &self,
+        slice: SliceId,
+        cell: Cell,
+        from: Window,
+    ) -> Result<(Part, Vec<ChunkKey>), CqlError> {
+        let names = self.home.names();
+        let (columns, mut held) = begin(&self.home, slice, cell, self.bodies, false).await?;
+        let filter = if self.bodies { "" } else { names.first_filtered };
         let cql = format!(
-            "SELECT epoch, time_window, chunk_id, row_count, head{body} FROM {} \
-             WHERE cell = ? AND time_window >= ? AND time_window <= ?",
-            self.table(slice)
+            "SELECT {columns} FROM {} WHERE {} = ? AND {2} >= ? AND {2} <= ?{filter}",
+            self.home.place(slice),
+            names.cell,
+            names.window,
         );
-        let mut select = self.session.prepare(&cql, true).await?;
-        let mut held = Held { slice, cell, epoch: None, chunks: Vec::new(), bytes: 0 };
+        let mut select = self.home.session.prepare(&cql, true).await?;
         let (mut from, mut state) = (from, PagingState::start());
         loop {
-            select.set_page_size(self.sizes.page_rows(self.bodies));
+            select.set_page_size(held.sizes(&self.sizes).page_rows(self.bodies));
             let values = (cell.0, from.0, self.windows.1.0);
-            let (page, next) = self.session.page(&select, values, state, &self.call).await?;
-            let before = held.chunks.len();
-            if !held.take(page.into_rows_result().map_err(malformed)?, self.bodies)? {
+            let (page, next) = self.home.session.page(&select, values, state, &self.call).await?;
+            let page = page.into_rows_result().map_err(malformed)?;
+            if !held.take(&page, self.bodies, &self.sizes)? {
                 from = held.restart(from);
                 state = PagingState::start();
                 continue;
             }
-            let bytes: usize = held.chunks[before..].iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum();
-            self.sizes.saw(bytes, held.chunks.len() - before);
             match next.into_paging_control_flow() {
-                ControlFlow::Break(()) => return Ok(Part { chunks: held.chunks, next: None, gone: false }),
+                ControlFlow::Break(()) => return held.end(),
                 ControlFlow::Continue(next) => state = next,
             }
             if held.bytes > HELD_BYTES
@@ -216,6 +242,50 @@ impl Reader {
             }
         }
     }
+}
+
+/// What to select of a slice's table, and what gathers it. With `anew` the table's columns are looked up again.
+async fn begin(home: &Home, slice: SliceId, cell: Cell, bodies: bool, anew: bool) -> Result<(String, Held), CqlError> {
+    let Names { window, id, epoch, rows, head, .. } = home.names();
+    let mut held = Held { slice, cell, epoch: None, chunks: Vec::new(), bytes: 0, records: None, doubtful: Vec::new() };
+    let columns = match (&home.form, bodies) {
+        (Form::Rows(form), true) => {
+            let codec = form.codec()?;
+            let columns = form.columns_of(home, slice, anew).await?;
+            let names = codec.select(columns);
+            held.records = Some((form.clone(), Gatherer::new(codec, columns, slice, cell)));
+            names
+        }
+        (_, false) => format!("{epoch}, {window}, {id}, {rows}, {head}"),
+        (Form::Chunks, true) => format!("{epoch}, {window}, {id}, {rows}, {head}, body"),
+    };
+    Ok((columns, held))
+}
+
+/// Reads chunks of which rows were missing once more, by a majority: those that were removed meanwhile go, and those whose
+/// rows had not reached the replicas asked get them. What still lacks rows is damaged, and stays as it is for the reader to
+/// find out.
+async fn look_again(home: &Home, chunks: &mut Vec<Chunk>, doubtful: Vec<ChunkKey>) -> Result<(), CqlError> {
+    let mut found: HashMap<ChunkKey, Chunk> = HashMap::new();
+    for same_tile in doubtful.chunk_by(|a, b| a.tile == b.tile) {
+        for some in same_tile.chunks(LOOKUP_CHUNKS) {
+            let call = sure(&home.session);
+            let read = || fetch_some(home, some, &call, true);
+            let again = unless_gone(home, some[0].slice, &call, read).await?;
+            let again = again.map(|(chunks, _)| chunks).unwrap_or_default();
+            found.extend(again.into_iter().map(|chunk| (chunk.key, chunk)));
+        }
+    }
+    if !doubtful.is_empty() {
+        let doubtful: HashSet<ChunkKey> = doubtful.into_iter().collect();
+        chunks.retain(|chunk| !doubtful.contains(&chunk.key) || found.contains_key(&chunk.key));
+        for chunk in chunks {
+            if let Some(better) = found.remove(&chunk.key) {
+                *chunk = better;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Chunks of a partition, all tiles complete, and where to go on.
@@ -238,33 +308,77 @@ struct Held {
     epoch: Option<Option<i64>>,
     chunks: Vec<Chunk>,
     bytes: usize,
+    /// Where records are rows and all of them are read: what puts them together.
+    records: Option<(Arc<RowForm>, Gatherer)>,
+    /// Chunks of which rows were missing.
+    doubtful: Vec<ChunkKey>,
 }
 
 type ChunkRow = (Option<i64>, Option<i32>, Option<Bytes>, Option<i32>, Option<Bytes>, Option<Bytes>);
 type HeadRow = (Option<i64>, Option<i32>, Option<Bytes>, Option<i32>, Option<Bytes>);
 
 impl Held {
+    /// Sizes of what is read.
+    fn sizes<'a>(&'a self, of_chunks: &'a Sizes) -> &'a Sizes {
+        self.records.as_ref().map_or(of_chunks, |(form, _)| &form.sizes)
+    }
+
     /// Takes the rows of an answer; `false` where they show that chunks were removed since the last.
-    fn take(
-        &mut self,
-        rows: chronotile_cql::scylla::response::query_result::QueryRowsResult,
-        bodies: bool,
-    ) -> Result<bool, CqlError> {
+    fn take(&mut self, answer: &QueryRowsResult, bodies: bool, sizes: &Sizes) -> Result<bool, CqlError> {
+        if let Some((form, gatherer)) = &mut self.records {
+            form.sizes.saw(answer.rows_bytes_size(), answer.rows_num());
+            let pushed = gatherer.push(answer).map_err(malformed)?;
+            if pushed.epoch_changed {
+                return Ok(false);
+            }
+            self.keep(pushed)?;
+            return Ok(true);
+        }
+        let before = self.chunks.len();
         if bodies {
-            for row in rows.rows::<ChunkRow>().map_err(malformed)? {
+            for row in answer.rows::<ChunkRow>().map_err(malformed)? {
                 if !self.add(row.map_err(malformed)?)? {
                     return Ok(false);
                 }
             }
         } else {
-            for row in rows.rows::<HeadRow>().map_err(malformed)? {
+            for row in answer.rows::<HeadRow>().map_err(malformed)? {
                 let (epoch, window, id, rows, head) = row.map_err(malformed)?;
                 if !self.add((epoch, window, id, rows, head, None))? {
                     return Ok(false);
                 }
             }
         }
+        let bytes: usize = self.chunks[before..].iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum();
+        sizes.saw(bytes, self.chunks.len() - before);
         Ok(true)
+    }
+
+    fn keep(&mut self, pushed: Pushed) -> Result<(), CqlError> {
+        if let (true, Some((form, _))) = (pushed.narrow, &self.records) {
+            // As where a node does not know of a table yet: all of it is read again.
+            form.forget();
+            return Err(CqlError::NoTable { reason: "the table lacks columns that its rows have".to_owned() });
+        }
+        self.bytes += pushed.chunks.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum::<usize>();
+        self.chunks.extend(pushed.chunks);
+        self.doubtful.extend(pushed.doubtful);
+        Ok(())
+    }
+
+    /// All that was read: no more comes.
+    fn end(mut self) -> Result<(Part, Vec<ChunkKey>), CqlError> {
+        if let Some((_, gatherer)) = &mut self.records {
+            let last = gatherer.finish();
+            self.keep(last)?;
+        }
+        Ok((Part { chunks: self.chunks, next: None, gone: false }, self.doubtful))
+    }
+
+    /// The window at hand: whether all of its chunks have come is not known yet.
+    fn window(&self) -> Option<Window> {
+        let open = self.records.as_ref().and_then(|(_, gatherer)| gatherer.window());
+        open.or_else(|| self.chunks.last().map(|chunk| chunk.key.tile.window))
     }
 
     fn add(&mut self, (epoch, window, id, rows, head, body): ChunkRow) -> Result<bool, CqlError> {
@@ -291,19 +405,26 @@ impl Held {
     /// Forgets the window at hand and says from which one to read again.
     fn restart(&mut self, from: Window) -> Window {
         self.epoch = None;
-        let Some(window) = self.chunks.last().map(|chunk| chunk.key.tile.window) else { return from };
+        let window = self.window();
+        if let Some((_, gatherer)) = &mut self.records {
+            gatherer.forget();
+        }
+        let Some(window) = window else { return from };
         self.chunks.retain(|chunk| chunk.key.tile.window < window);
+        self.doubtful.retain(|key| key.tile.window < window);
         self.bytes = self.chunks.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum();
         window
     }
 
     /// The complete tiles, where there is one besides the last; the reading goes on at that.
-    fn cut(&mut self) -> Option<Part> {
-        let window = self.chunks.last()?.key.tile.window;
+    fn cut(&mut self) -> Option<(Part, Vec<ChunkKey>)> {
+        let window = self.window()?;
         let complete = self.chunks.partition_point(|chunk| chunk.key.tile.window < window);
         (complete > 0).then(|| {
             self.chunks.truncate(complete);
-            Part { chunks: std::mem::take(&mut self.chunks), next: Some(window), gone: false }
+            self.doubtful.retain(|key| key.tile.window < window);
+            let part = Part { chunks: std::mem::take(&mut self.chunks), next: Some(window), gone: false };
+            (part, std::mem::take(&mut self.doubtful))
         })
     }
 }
@@ -327,12 +448,7 @@ fn groups(chunks: Vec<Chunk>) -> Vec<Vec<Chunk>> {
 }
 
 /// The chunks of these keys, in their order; those that do not exist are left out.
-pub(crate) async fn fetch(
-    session: &Session,
-    dataset: &DatasetName,
-    keys: Vec<ChunkKey>,
-    call: &Call,
-) -> Result<Vec<Chunk>, CqlError> {
+pub(crate) async fn fetch(home: &Home, keys: Vec<ChunkKey>, call: &Call) -> Result<Vec<Chunk>, CqlError> {
     let mut sorted = keys.clone();
     sorted.sort_unstable();
     sorted.dedup();
@@ -341,46 +457,58 @@ pub(crate) async fn fetch(
         .flat_map(|same_tile| same_tile.chunks(LOOKUP_CHUNKS).map(<[ChunkKey]>::to_vec))
         .collect();
     let reads = requests.into_iter().map(|some| async move {
-        let read = || fetch_some(session, dataset, &some, call);
-        Ok::<_, CqlError>(unless_gone(session, dataset, some[0].slice, call, read).await?.unwrap_or_default())
+        let read = || fetch_some(home, &some, call, false);
+        let found = unless_gone(home, some[0].slice, call, read).await?;
+        let Some((mut chunks, doubtful)) = found else { return Ok::<_, CqlError>(vec![]) };
+        look_again(home, &mut chunks, doubtful).await?;
+        Ok(chunks)
     });
     let found: Vec<Vec<Chunk>> = stream::iter(reads).buffer_unordered(READ_AT_ONCE).try_collect().await?;
     let found: HashMap<ChunkKey, Chunk> = found.into_iter().flatten().map(|chunk| (chunk.key, chunk)).collect();
     Ok(keys.iter().filter_map(|key| found.get(key).cloned()).collect())
 }
 
+/// Chunks of one tile, with those of which rows were missing.
 async fn fetch_some(
-    session: &Session,
-    dataset: &DatasetName,
+    home: &Home,
     keys: &[ChunkKey],
     call: &Call,
-) -> Result<Vec<Chunk>, CqlError> {
+    anew: bool,
+) -> Result<(Vec<Chunk>, Vec<ChunkKey>), CqlError> {
     let first = keys[0];
-    let cql = format!(
-        "SELECT epoch, time_window, chunk_id, row_count, head, body FROM {}.{} \
-         WHERE cell = ? AND time_window = ? AND chunk_id IN ?",
-        session.settings().keyspace,
-        chunk_table(dataset, first.slice)
-    );
-    let select = session.prepare(&cql, true).await?;
+    let (columns, mut held) = begin(home, first.slice, first.tile.cell, true, anew).await?;
+    let Names { cell, window, id, .. } = home.names();
+    let cql =
+        format!("SELECT {columns} FROM {} WHERE {cell} = ? AND {window} = ? AND {id} IN ?", home.place(first.slice));
+    let mut select = home.session.prepare(&cql, true).await?;
     let ids: Vec<Vec<u8>> = keys.iter().map(|key| key.id.to_bytes().to_vec()).collect();
-    let found = session.execute(&select, (first.tile.cell.0, first.tile.window.0, ids), call).await?;
-    let rows = found.into_rows_result().map_err(malformed)?;
-    let mut held = Held { slice: first.slice, cell: first.tile.cell, epoch: None, chunks: Vec::new(), bytes: 0 };
-    held.take(rows, true)?;
-    Ok(held.chunks)
+    let values = (first.tile.cell.0, first.tile.window.0, ids);
+    let sizes = Sizes::default();
+    // Chunks by their ids come in one answer, their records in several.
+    let whole_rows = PAGE_ROWS.1 as i32;
+    let mut state = PagingState::start();
+    loop {
+        select.set_page_size(if held.records.is_some() { held.sizes(&sizes).page_rows(true) } else { whole_rows });
+        let (page, next) = home.session.page(&select, &values, state, call).await?;
+        if !held.take(&page.into_rows_result().map_err(malformed)?, true, &sizes)? {
+            held.restart(first.tile.window);
+            state = PagingState::start();
+            continue;
+        }
+        match next.into_paging_control_flow() {
+            ControlFlow::Break(()) => break,
+            ControlFlow::Continue(next) => state = next,
+        }
+    }
+    let (part, doubtful) = held.end()?;
+    Ok((part.chunks, doubtful))
 }
 
 /// What each tile of a slice holds, by cell, then window.
-pub(crate) async fn statistics(
-    session: &Session,
-    dataset: &DatasetName,
-    slice: SliceId,
-    call: &Call,
-) -> Result<Vec<TileStatistics>, CqlError> {
-    let keyspace = &session.settings().keyspace;
-    let table = chunk_table(dataset, slice);
-    let cql = format!("SELECT cell, time_window, row_count, byte_count FROM {keyspace}.{table}");
+pub(crate) async fn statistics(home: &Home, slice: SliceId, call: &Call) -> Result<Vec<TileStatistics>, CqlError> {
+    let Names { cell, window, rows, bytes, first_filtered, .. } = home.names();
+    let place = home.place(slice);
+    let cql = format!("SELECT {cell}, {window}, {rows}, {bytes} FROM {place} WHERE {}{first_filtered}", on_ring(cell));
     type Row = (i64, Option<i32>, Option<i32>, Option<i32>);
     let each = |tiles: &mut BTreeMap<Tile, TileStatistics>, row: Row| {
         let (cell, Some(window), Some(rows), Some(bytes)) = row else { return };
@@ -391,8 +519,8 @@ pub(crate) async fn statistics(
         found.rows += u64::from(rows as u32);
         found.bytes += u64::from(bytes as u32);
     };
-    let read = || over_the_ring(session, &cql, call, each);
-    let parts = unless_gone(session, dataset, slice, call, read).await?.unwrap_or_default();
+    let read = || over_the_ring(&home.session, &cql, call, each);
+    let parts = unless_gone(home, slice, call, read).await?.unwrap_or_default();
     let tiles: BTreeMap<Tile, TileStatistics> = parts.into_iter().flatten().collect();
     Ok(tiles.into_values().collect())
 }
@@ -400,8 +528,7 @@ pub(crate) async fn statistics(
 /// Uses a slice's table; `None` where the slice was dropped, or never made. A node that was away may say that there is
 /// no such table although there is: that is no reason to return nothing.
 pub(crate) async fn unless_gone<T, F: Future<Output = Result<T, CqlError>>>(
-    session: &Session,
-    dataset: &DatasetName,
+    home: &Home,
     slice: SliceId,
     call: &Call,
     read: impl Fn() -> F,
@@ -410,9 +537,13 @@ pub(crate) async fn unless_gone<T, F: Future<Output = Result<T, CqlError>>>(
     loop {
         let reason = match read().await {
             Err(CqlError::NoTable { reason }) => reason,
+            Err(error) if home.lags(&error) && Instant::now() < deadline => {
+                tokio::time::sleep(TABLE_PAUSE).await;
+                continue;
+            }
             result => return result.map(Some),
         };
-        if !schema::has_table(session, dataset, slice).await? {
+        if !schema::has_table(&home.session, &home.dataset, slice).await? {
             return Ok(None);
         }
         if Instant::now() > deadline {
@@ -423,7 +554,12 @@ pub(crate) async fn unless_gone<T, F: Future<Output = Result<T, CqlError>>>(
     }
 }
 
-/// Reads a whole table keyed by `cell`, the ring in parts, several at once; each part is gathered by `each`.
+/// The condition that limits a table keyed by `cell` to a part of the ring.
+fn on_ring(cell: &str) -> String {
+    format!("token({cell}) >= ? AND token({cell}) <= ?")
+}
+
+/// Reads a whole table by a statement with the condition of [`on_ring`], the ring in parts, several at once; each part is gathered by `each`.
 async fn over_the_ring<R, T>(
     session: &Session,
     cql: &str,
@@ -434,8 +570,7 @@ where
     R: for<'frame> chronotile_cql::scylla::deserialize::row::DeserializeRow<'frame, 'frame>,
     T: Default,
 {
-    let cql = format!("{cql} WHERE token(cell) >= ? AND token(cell) <= ?");
-    let mut select: PreparedStatement = session.prepare(&cql, true).await?;
+    let mut select: PreparedStatement = session.prepare(cql, true).await?;
     select.set_page_size(PAGE_ROWS.1 as i32);
     let select = &select;
     let parts = ring_parts().map(|(first, last)| async move {

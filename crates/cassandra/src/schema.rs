@@ -10,7 +10,9 @@ use chronotile_store::{Result, StoreError};
 use chronotile_types::{DatasetName, SliceId};
 
 use crate::failure::{malformed, of_write, refused};
+use crate::form::{Form, Home};
 use crate::names::{self, LEASES, META, SLICES};
+use crate::rows::RowForm;
 
 /// Format of the tables; see `docs/format.md`.
 const FORMAT: u32 = 1;
@@ -252,20 +254,42 @@ pub(crate) async fn slices(session: &Session, dataset: &DatasetName) -> Result<V
 }
 
 /// Makes a slice's table under the keeper's lease; returns once every node that is up knows it.
-pub(crate) async fn create_slice(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-    let Some(lease) = Lease::acquire(session, &Goal { dataset, slice, ready: true }).await? else { return Ok(()) };
-    let made = make_slice(session, dataset, slice).await;
+pub(crate) async fn create_slice(home: &Home, slice: SliceId) -> Result<()> {
+    let session = &home.session;
+    let Some(lease) = Lease::acquire(session, &Goal::Ready(home, slice)).await? else { return Ok(()) };
+    let made = make_slice(home, slice).await;
     lease.release(session).await;
     made.map_err(refused)
 }
 
-async fn make_slice(session: &Session, dataset: &DatasetName, slice: SliceId) -> std::result::Result<(), CqlError> {
+/// Gives the table of a slice the columns it lacks, under the keeper's lease.
+pub(crate) async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> Result<()> {
+    let session = &home.session;
+    let Some(lease) = Lease::acquire(session, &Goal::Columns(home, form, slice)).await? else { return Ok(()) };
+    let add = async {
+        let Some(cql) = form.addition(home, slice).await? else { return Ok(()) };
+        match session.change_schema(&cql).await {
+            // Where an earlier try of this had landed the columns are there.
+            Err(error) if form.addition(home, slice).await?.is_some() => Err(error),
+            _ => form.columns_of(home, slice, true).await.map(drop),
+        }
+    };
+    let added = add.await;
+    lease.release(session).await;
+    match added {
+        Err(CqlError::NoTable { .. }) => Err(StoreError::NoSlice { dataset: home.dataset.clone(), slice }),
+        added => added.map_err(refused),
+    }
+}
+
+async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlError> {
+    let (session, dataset) = (&home.session, &home.dataset);
     if entry(session, dataset, slice).await?.is_some_and(|entry| entry.ready) {
         return Ok(());
     }
     let settings = session.settings();
     let keyspace = &settings.keyspace;
-    let table = names::chunk_table(dataset, slice);
+    let table = home.table(slice);
     // A keeper that lost its lease while it slept may do this at the same time: both then make the same table.
     let own = names::table_id(&format!("{}.{table}.{}", keyspace, unique(session)));
     let cql = format!("INSERT INTO {keyspace}.{SLICES} (dataset, slice, table_id) VALUES (?, ?, ?) IF NOT EXISTS");
@@ -278,7 +302,12 @@ async fn make_slice(session: &Session, dataset: &DatasetName, slice: SliceId) ->
         (None, Err(error)) => return Err(error),
         (None, Ok(_)) => return Err(malformed("the registry does not have a slice that was just entered")),
     };
-    session.change_schema(&names::create_chunks(keyspace, &table, id.as_deref(), &settings.table)).await?;
+    let records = match &home.form {
+        Form::Chunks => None,
+        Form::Rows(form) => Some(form.table_columns()?),
+    };
+    let cql = names::create_slice(keyspace, &table, id.as_deref(), records.as_deref(), &settings.table);
+    session.change_schema(&cql).await?;
     let cql =
         format!("UPDATE {keyspace}.{SLICES} SET ready = true WHERE dataset = ? AND slice = ? IF table_id != null");
     let ready = session.prepare(&cql, false).await?;
@@ -287,10 +316,11 @@ async fn make_slice(session: &Session, dataset: &DatasetName, slice: SliceId) ->
 }
 
 /// Drops a slice's table under the keeper's lease.
-pub(crate) async fn drop_slice(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-    let Some(lease) = Lease::acquire(session, &Goal { dataset, slice, ready: false }).await? else { return Ok(()) };
+pub(crate) async fn drop_slice(home: &Home, slice: SliceId) -> Result<()> {
+    let (session, dataset) = (&home.session, &home.dataset);
+    let Some(lease) = Lease::acquire(session, &Goal::Gone(home, slice)).await? else { return Ok(()) };
     let keyspace = &session.settings().keyspace;
-    let table = names::chunk_table(dataset, slice);
+    let table = home.table(slice);
     let drop = async {
         // First no new work finds it, then it goes; the registry forgets it last, so that a repetition goes on.
         let cql = format!("UPDATE {keyspace}.{SLICES} SET ready = false WHERE dataset = ? AND slice = ? IF EXISTS");
@@ -314,17 +344,29 @@ fn unique(session: &Session) -> String {
     format!("{}-{}", session.driver().session_id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What a keeper wants of a slice: that it can be used, or that it is gone.
-struct Goal<'a> {
-    dataset: &'a DatasetName,
-    slice: SliceId,
-    ready: bool,
+/// What a keeper wants of a slice.
+enum Goal<'a> {
+    /// That it can be used.
+    Ready(&'a Home, SliceId),
+    /// That it is gone.
+    Gone(&'a Home, SliceId),
+    /// That its table has all columns of the dataset.
+    Columns(&'a Home, &'a RowForm, SliceId),
 }
 
 impl Goal<'_> {
-    async fn is_reached(&self, session: &Session) -> std::result::Result<bool, CqlError> {
-        let entry = entry(session, self.dataset, self.slice).await?;
-        Ok(if self.ready { entry.is_some_and(|entry| entry.ready) } else { entry.is_none() })
+    async fn is_reached(&self) -> std::result::Result<bool, CqlError> {
+        match self {
+            Self::Ready(home, slice) => {
+                Ok(entry(&home.session, &home.dataset, *slice).await?.is_some_and(|entry| entry.ready))
+            }
+            Self::Gone(home, slice) => Ok(entry(&home.session, &home.dataset, *slice).await?.is_none()),
+            Self::Columns(home, form, slice) => match form.addition(home, *slice).await {
+                // A node that was away does not know the table yet.
+                Err(CqlError::NoTable { .. }) => Ok(false),
+                missing => Ok(missing?.is_none()),
+            },
+        }
     }
 }
 
@@ -345,7 +387,7 @@ impl Lease {
         let deadline = Instant::now() + wait;
         let mut pause = Duration::from_millis(25);
         loop {
-            if goal.is_reached(session).await.map_err(refused)? {
+            if goal.is_reached().await.map_err(refused)? {
                 return Ok(None);
             }
             let tried = session.insist(&insert, (LEASE_NAME, &holder), &sure(session)).await;

@@ -135,7 +135,7 @@ fn zone() -> Zone {
 }
 
 fn parts(batch: &RecordBatch) -> Rows<'_> {
-    Rows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None }
+    Rows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] }
 }
 
 /// Seconds per item: the median of at least five repetitions.

@@ -1,6 +1,7 @@
 //! Writing a chunk.
 
-use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, RecordBatch};
 
 use crate::columnar_write::ColumnWriter;
 use crate::extract::{NodeData, Scratch, Sink, Values, extract};
@@ -9,11 +10,14 @@ use crate::layout::Layout;
 use crate::number::Number;
 use crate::packed::{Compression, compress};
 use crate::small_write::{SmallWriter, put_small};
+use crate::text::put_filters;
 use crate::wire::put_varint;
 use crate::{DECODED_BYTES_MAX, ROWS_MAX};
 
 /// Up to this many rows a chunk takes the small form (measured: `docs/decisions/001-chunk-format.md`).
 const SMALL_ROWS_MAX: usize = 128;
+/// Up to so many bytes of text and binary values, too: longer ones compress far better column by column, with zstd.
+const SMALL_TEXT_BYTES_MAX: usize = 64 << 10;
 /// Blocks shorter than this are not worth a try at compression.
 const COMPRESS_BYTES_MIN: usize = 256;
 
@@ -37,6 +41,8 @@ pub struct Rows<'a> {
     pub row_origin: Option<&'a [u32]>,
     /// Per row its number within its batch, for datasets without id columns.
     pub ordinals: Option<&'a [i64]>,
+    /// Positions of text columns of which the head gets a filter where it pays.
+    pub text: &'a [usize],
 }
 
 /// A written chunk.
@@ -90,7 +96,7 @@ pub enum EncodeError {
     Zone,
 }
 
-/// Writes a chunk, in the form that suits the number of rows. The same input gives the same bytes.
+/// Writes a chunk, in the form that suits its rows. The same input gives the same bytes.
 ///
 /// `zone` must cover every row; `unique_ids` is kept in the head for readers, unchecked. `binding` says where the chunk
 /// will lie.
@@ -105,8 +111,19 @@ pub fn encode(
     unique_ids: bool,
     binding: &Binding,
 ) -> Result<Encoded, EncodeError> {
-    let form = if rows.batch.num_rows() <= SMALL_ROWS_MAX { Form::Small } else { Form::Columnar };
+    let is_small = rows.batch.num_rows() <= SMALL_ROWS_MAX && text_bytes(rows.batch) <= SMALL_TEXT_BYTES_MAX;
+    let form = if is_small { Form::Small } else { Form::Columnar };
     encode_as(form, layout, schema_version, rows, zone, unique_ids, binding)
+}
+
+/// Bytes of the values of text and binary columns, those within lists and structs left out.
+fn text_bytes(batch: &RecordBatch) -> usize {
+    let ends = |offsets: &[i32]| (offsets[offsets.len() - 1] - offsets[0]) as usize;
+    let bytes = |column: &ArrayRef| {
+        let text = column.as_string_opt::<i32>().map(|array| ends(array.value_offsets()));
+        text.or_else(|| column.as_binary_opt::<i32>().map(|array| ends(array.value_offsets()))).unwrap_or(0)
+    };
+    batch.columns().iter().map(bytes).sum()
 }
 
 /// Writes a chunk as [`encode`] does, in the form given.
@@ -123,31 +140,87 @@ pub fn encode_as(
     binding: &Binding,
 ) -> Result<Encoded, EncodeError> {
     check(layout, rows, zone)?;
-    // Row origins say nothing where there is one origin.
-    let rows = &Rows { row_origin: rows.row_origin.filter(|_| rows.origins.len() > 1), ..*rows };
+    let rows = &one_origin_unsaid(rows);
     let (body, compression, block_bytes) = match form {
-        Form::Small => small_body(layout, rows)?,
+        Form::Small => compressed(small_block(layout, rows)?),
         Form::Columnar => {
             let body = columnar_body(layout, rows)?;
             let len = body.len();
             (body, Compression::None, len)
         }
     };
+    seal(form, (body, compression, block_bytes), schema_version, rows, zone, unique_ids, binding)
+}
+
+/// Writes a chunk in the small form without compression, whatever its number of rows: from equal rows every release makes
+/// equal bytes, so that an engine may keep the rows and make the body again ([`plain_body`]).
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_plain(
+    layout: &Layout,
+    schema_version: u32,
+    rows: &Rows,
+    zone: &Zone,
+    unique_ids: bool,
+    binding: &Binding,
+) -> Result<Encoded, EncodeError> {
+    check(layout, rows, zone)?;
+    let rows = &one_origin_unsaid(rows);
+    let block = small_block(layout, rows)?;
+    let len = block.len();
+    seal(Form::Small, (block, Compression::None, len), schema_version, rows, zone, unique_ids, binding)
+}
+
+/// The body that [`encode_plain`] writes for these rows.
+///
+/// # Errors
+/// As [`encode`].
+pub fn plain_body(layout: &Layout, rows: &Rows) -> Result<Vec<u8>, EncodeError> {
+    check_rows(layout, rows)?;
+    small_block(layout, &one_origin_unsaid(rows))
+}
+
+/// Row origins say nothing where there is one origin.
+fn one_origin_unsaid<'a>(rows: &Rows<'a>) -> Rows<'a> {
+    Rows { row_origin: rows.row_origin.filter(|_| rows.origins.len() > 1), ..*rows }
+}
+
+fn seal(
+    form: Form,
+    (body, compression, block_bytes): (Vec<u8>, Compression, usize),
+    schema_version: u32,
+    rows: &Rows,
+    zone: &Zone,
+    unique_ids: bool,
+    binding: &Binding,
+) -> Result<Encoded, EncodeError> {
     if body.len() > DECODED_BYTES_MAX || block_bytes > DECODED_BYTES_MAX {
         return Err(EncodeError::TooLarge);
     }
-    let sealed = Sealed { form, compression, block_bytes, body: &body };
+    let text_filters = put_filters(rows.batch, rows.text, body.len());
+    let sealed = Sealed { form, compression, block_bytes, body: &body, text_filters: text_filters.as_deref() };
     let head = put_head(schema_version, rows, zone, unique_ids, &sealed, binding);
     Ok(Encoded { head, body, rows: rows.batch.num_rows() as u32 })
 }
 
 fn check(layout: &Layout, rows: &Rows, zone: &Zone) -> Result<(), EncodeError> {
+    if zone.time_max < zone.time_min || zone.id_max < zone.id_min {
+        return Err(EncodeError::Zone);
+    }
+    check_rows(layout, rows)
+}
+
+fn check_rows(layout: &Layout, rows: &Rows) -> Result<(), EncodeError> {
     let count = rows.batch.num_rows();
     if count == 0 || count > ROWS_MAX as usize {
         return Err(EncodeError::RowCount(count));
     }
     let (expected, found) = (layout.columns().len(), rows.batch.num_columns());
     if expected != found {
+        return Err(EncodeError::ColumnCount { expected, found });
+    }
+    if rows.text.iter().any(|column| *column >= found) {
         return Err(EncodeError::ColumnCount { expected, found });
     }
     if rows.origins.is_empty() {
@@ -165,9 +238,6 @@ fn check(layout: &Layout, rows: &Rows, zone: &Zone) -> Result<(), EncodeError> {
     }
     if rows.ordinals.is_some_and(|ordinals| ordinals.len() != count) {
         return Err(EncodeError::Origins("not one ordinal per row"));
-    }
-    if zone.time_max < zone.time_min || zone.id_max < zone.id_min {
-        return Err(EncodeError::Zone);
     }
     Ok(())
 }
@@ -221,8 +291,8 @@ fn hidden(rows: &Rows, mut put: impl FnMut(NodeData)) {
     }
 }
 
-/// The body in the small form, how it is compressed, and its size before that.
-fn small_body(layout: &Layout, rows: &Rows) -> Result<(Vec<u8>, Compression, usize), EncodeError> {
+/// The block of the small form.
+fn small_block(layout: &Layout, rows: &Rows) -> Result<Vec<u8>, EncodeError> {
     let columns = layout.columns().len();
     let mut writer = SmallWriter::with_capacity(layout.nodes_before(columns), 4096);
     let (mut decoded_bytes, mut scratch) = (0, Scratch::default());
@@ -236,13 +306,18 @@ fn small_body(layout: &Layout, rows: &Rows) -> Result<(Vec<u8>, Compression, usi
         block[at] = put_small(&mut block, &data);
     });
     writer.append_to(&mut block);
+    Ok(block)
+}
+
+/// The block as a body, how that is compressed, and its size before.
+fn compressed(block: Vec<u8>) -> (Vec<u8>, Compression, usize) {
     let len = block.len();
     if len >= COMPRESS_BYTES_MIN
         && let Some(packed) = compress(&block, Compression::Lz4)
     {
-        return Ok((packed, Compression::Lz4, len));
+        return (packed, Compression::Lz4, len);
     }
-    Ok((block, Compression::None, len))
+    (block, Compression::None, len)
 }
 
 fn columnar_body(layout: &Layout, rows: &Rows) -> Result<Vec<u8>, EncodeError> {

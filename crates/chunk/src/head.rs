@@ -7,6 +7,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::encode::{Form, Rows};
 use crate::packed::Compression;
+use crate::text::{TextFilter, read_filters};
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{DECODED_BYTES_MAX, FORMAT_VERSION, ROWS_MAX};
 
@@ -15,7 +16,8 @@ const FLAG_UNIQUE_IDS: u8 = 1 << 1;
 const FLAG_ROW_ORIGINS: u8 = 1 << 2;
 const FLAG_ORDINALS: u8 = 1 << 3;
 const COMPRESSION_SHIFT: u32 = 4;
-const FLAGS_UNUSED: u8 = 0b1100_0000;
+const FLAG_TEXT_FILTERS: u8 = 1 << 6;
+const FLAGS_UNUSED: u8 = 1 << 7;
 
 /// Where a chunk lies. Mixed into the head's checksum and not stored, so that a chunk filed under another tile or id is
 /// found out.
@@ -104,6 +106,7 @@ pub struct Head {
     pub(crate) compression: Compression,
     /// Length of the small block before compression.
     pub(crate) block_bytes: usize,
+    pub(crate) text_filters: Box<[TextFilter]>,
     pub(crate) body_checksum: u64,
 }
 
@@ -113,6 +116,7 @@ pub(crate) struct Sealed<'a> {
     pub(crate) compression: Compression,
     pub(crate) block_bytes: usize,
     pub(crate) body: &'a [u8],
+    pub(crate) text_filters: Option<&'a [u8]>,
 }
 
 /// Writes the head of a chunk whose parts `encode` has checked.
@@ -124,7 +128,8 @@ pub(crate) fn put_head(
     sealed: &Sealed,
     binding: &Binding,
 ) -> Vec<u8> {
-    let mut out = Vec::with_capacity(96 + 24 * (rows.origins.len() - 1));
+    let filters = sealed.text_filters.unwrap_or_default();
+    let mut out = Vec::with_capacity(96 + 24 * (rows.origins.len() - 1) + filters.len());
     out.push(FORMAT_VERSION);
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
     out.push(
@@ -132,6 +137,7 @@ pub(crate) fn put_head(
             | flag(unique_ids, FLAG_UNIQUE_IDS)
             | flag(rows.row_origin.is_some(), FLAG_ROW_ORIGINS)
             | flag(rows.ordinals.is_some(), FLAG_ORDINALS)
+            | flag(sealed.text_filters.is_some(), FLAG_TEXT_FILTERS)
             | (sealed.compression as u8) << COMPRESSION_SHIFT,
     );
     put_varint(&mut out, u64::from(schema_version));
@@ -150,6 +156,7 @@ pub(crate) fn put_head(
     if sealed.compression != Compression::None {
         put_varint(&mut out, sealed.block_bytes as u64);
     }
+    out.extend_from_slice(filters);
     out.extend_from_slice(&xxh3_64(sealed.body).to_le_bytes());
     let checksum = xxh3_64_with_seed(&out, binding.seed());
     out.extend_from_slice(&checksum.to_le_bytes());
@@ -234,6 +241,7 @@ impl Head {
         let origins = read_origins(reader)?;
         let body_bytes = reader.size(DECODED_BYTES_MAX)?;
         let block_bytes = if compression == Compression::None { body_bytes } else { reader.size(DECODED_BYTES_MAX)? };
+        let text_filters = if flags & FLAG_TEXT_FILTERS != 0 { read_filters(reader)? } else { Box::default() };
         let body_checksum = u64::from_le_bytes(reader.array()?);
         if !reader.is_empty() {
             return Err(Damage::malformed("bytes follow the head"));
@@ -250,6 +258,7 @@ impl Head {
             has_row_origins: flags & FLAG_ROW_ORIGINS != 0,
             compression,
             block_bytes,
+            text_filters,
             body_checksum,
         })
     }
@@ -257,6 +266,16 @@ impl Head {
     /// Whether the rows come from more than one batch, so that [`crate::row_origins`] gives indexes into `origins`.
     pub fn has_row_origins(&self) -> bool {
         self.has_row_origins
+    }
+
+    /// The filter of a column's texts, if the chunk has one.
+    pub fn text_filter(&self, column: usize) -> Option<&TextFilter> {
+        self.text_filters.iter().find(|filter| filter.column() == column)
+    }
+
+    /// Whether the body is one that [`crate::plain_body`] makes from the rows.
+    pub fn is_plain(&self) -> bool {
+        self.form == Form::Small && self.compression == Compression::None
     }
 
     /// Lets a fuzzer state the length of the body it made up.

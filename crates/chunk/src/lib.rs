@@ -29,15 +29,17 @@ mod packed;
 mod small_read;
 mod small_write;
 mod stats;
+mod text;
 mod wire;
 
 pub use columns::{Body, Columns, Defaults, ordinals, row_origins};
-pub use encode::{EncodeError, Encoded, Form, Rows, encode, encode_as};
+pub use encode::{EncodeError, Encoded, Form, Rows, encode, encode_as, encode_plain, plain_body};
 #[doc(hidden)]
 pub use head::reseal;
 pub use head::{Binding, Head, Origin, Origins, Zone};
 pub use layout::Layout;
 pub use stats::ColumnStats;
+pub use text::{GRAM_BYTES, Grams, TextFilter, fold};
 
 /// The version of the container this release writes, and the newest it reads.
 pub const FORMAT_VERSION: u8 = 1;

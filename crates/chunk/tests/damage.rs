@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arrow_array::{Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
-use chronotile_chunk::{Binding, Body, Columns, Defaults, Encoded, Form, Head, Layout, Rows, encode_as, reseal};
+use chronotile_chunk::{Binding, Body, Columns, Defaults, Encoded, Form, Grams, Head, Layout, Rows, encode_as, reseal};
 use chronotile_types::{Cell, ChunkId, DamageKind, Tile, Window};
 use common::*;
 use proptest::prelude::*;
@@ -17,6 +17,9 @@ use proptest::prelude::*;
 fn touch(layout: &Layout, head: &[u8], body: &[u8], columns_in_schema: usize) -> bool {
     let Ok(head) = Head::parse(head, &BINDING) else { return false };
     let all: Vec<usize> = (0..layout.schema().fields().len()).collect();
+    for filter in all.iter().filter_map(|column| head.text_filter(*column)) {
+        let _ = filter.may_hold(&Grams::of(body));
+    }
     let mut set = Columns::new(layout, &all, &Defaults::none());
     let whole = set.append(&head, body, columns_in_schema).is_ok();
     assert_eq!(set.finish().num_rows(), if whole { head.rows as usize } else { 0 });
@@ -43,18 +46,28 @@ fn sample(form: Form, columns: usize, rows: usize, seed: u64) -> (Layout, Record
     let numbers: Vec<i64> = (0..rows as i64).collect();
     let mut second = ORIGIN;
     second.written_us += 5;
-    let set = Rows { batch: &batch, origins: &[ORIGIN, second], row_origin: Some(&indexes), ordinals: Some(&numbers) };
+    let is_text = |column: &usize| schema.field(*column).data_type() == &DataType::Utf8;
+    let texts: Vec<usize> = (0..columns).filter(is_text).collect();
+    let set = Rows {
+        batch: &batch,
+        origins: &[ORIGIN, second],
+        row_origin: Some(&indexes),
+        ordinals: Some(&numbers),
+        text: &texts,
+    };
     let chunk = encode_as(form, &layout, 1, &set, &zone(), true, &BINDING).unwrap();
     (layout, batch, chunk)
 }
 
 #[test]
 fn every_changed_byte_and_every_cut_is_detected() {
+    let mut filters = 0;
     for (form, columns, rows, seed) in
         [(Form::Small, 30, 5, 1), (Form::Small, 12, 40, 2), (Form::Columnar, 20, 90, 3), (Form::Columnar, 6, 300, 4)]
     {
         let (layout, batch, chunk) = sample(form, columns, rows, seed);
         assert_eq!(read_all(&layout, &chunk).unwrap(), batch);
+        filters += (0..columns).filter(|column| head_of(&chunk).text_filter(*column).is_some()).count();
         for part in 0..2 {
             let len = if part == 0 { chunk.head.len() } else { chunk.body.len() };
             for at in 0..len {
@@ -75,6 +88,7 @@ fn every_changed_byte_and_every_cut_is_detected() {
             assert!(read_all(&layout, &long).is_err(), "a byte added to part {part} unnoticed");
         }
     }
+    assert!(filters > 0, "no sample has a filter of texts");
 }
 
 #[test]

@@ -17,11 +17,15 @@ use arrow_array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch,
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{Field, Schema};
-use chronotile_chunk::{Binding, Encoded, Form, Head, Layout, Origin, Rows, encode_as, ordinals, row_origins};
+use chronotile_chunk::{
+    Binding, Encoded, Form, Grams, Head, Layout, Origin, Rows, encode_as, encode_plain, fold, ordinals, plain_body,
+    row_origins,
+};
 use chronotile_types::BatchId;
 use common::*;
+use xxhash_rust::xxh3::xxh3_64;
 
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "small_types",
     "small_nested",
     "small_lz4",
@@ -29,6 +33,7 @@ const NAMES: [&str; 7] = [
     "columnar_nested",
     "columnar_numbers",
     "consolidated",
+    "text_filters",
 ];
 
 fn folder() -> PathBuf {
@@ -84,6 +89,23 @@ fn repetitive(rows: usize) -> RecordBatch {
     RecordBatch::try_from_iter([("line", Arc::new(lines) as ArrayRef)]).unwrap()
 }
 
+/// Lines of a log with letters of several alphabets and cases, nulls among them, beside a text without a filter and one that is
+/// always short.
+fn lines(rows: usize) -> RecordBatch {
+    let line = |i: usize| match i % 10 {
+        0 => None,
+        1 => Some(format!("Größe of disk{} is {} \u{212a}B", i % 7, i * 4096)),
+        2 => Some(format!("\u{17f}e\u{17f}\u{17f}ion of USER{:02} was opened", i % 13)),
+        _ => Some(format!("Connection {} from 10.0.{}.{} refused", i * 7, i % 3, i % 11)),
+    };
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("line", Arc::new((0..rows).map(line).collect::<StringArray>())),
+        ("host", Arc::new(StringArray::from_iter_values((0..rows).map(|i| format!("host{:02}", i % 9))))),
+        ("level", Arc::new(StringArray::from_iter_values((0..rows).map(|i| ["E", "W", "I"][i % 3])))),
+    ];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
 fn build(name: &str) -> (RecordBatch, Encoded) {
     let mut rng = Rng(name.bytes().map(u64::from).sum());
     let (form, batch) = match name {
@@ -92,9 +114,15 @@ fn build(name: &str) -> (RecordBatch, Encoded) {
         "small_lz4" => (Form::Small, repetitive(20)),
         "columnar_types" => (Form::Columnar, types(&mut rng, 40)),
         "columnar_nested" => (Form::Columnar, nested(&mut rng, 40)),
+        "text_filters" => (Form::Columnar, lines(600)),
         _ => (Form::Columnar, numbers(&mut rng, 700)),
     };
     let layout = Layout::new(batch.schema()).unwrap();
+    if name == "text_filters" {
+        let rows = Rows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[0, 2] };
+        let chunk = encode_as(form, &layout, 1, &rows, &zone(), true, &BINDING).unwrap();
+        return (batch, chunk);
+    }
     if name != "consolidated" {
         let chunk = write_as(form, &layout, &batch);
         return (batch, chunk);
@@ -103,7 +131,8 @@ fn build(name: &str) -> (RecordBatch, Encoded) {
         (0..3).map(|i| Origin { batch: BatchId(1000 + i), written_us: ORIGIN.written_us - 7 * i as i64 }).collect();
     let indexes: Vec<u32> = (0..batch.num_rows()).map(|_| rng.below(3) as u32).collect();
     let numbers: Vec<i64> = (0..batch.num_rows() as i64).collect();
-    let rows = Rows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers) };
+    let rows =
+        Rows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers), text: &[] };
     let chunk = encode_as(form, &layout, 3, &rows, &zone(), false, &BINDING).unwrap();
     (batch, chunk)
 }
@@ -115,11 +144,17 @@ fn write_golden_chunks() {
     let mut entries = Vec::new();
     for name in NAMES {
         let (batch, encoded) = build(name);
-        fs::write(folder().join(format!("{name}.head")), &encoded.head).unwrap();
-        fs::write(folder().join(format!("{name}.body")), &encoded.body).unwrap();
+        let write = |kind: &str, bytes: &[u8]| {
+            let path = folder().join(format!("{name}.{kind}"));
+            if !path.exists() {
+                fs::write(path, bytes).unwrap();
+            }
+        };
+        write("head", &encoded.head);
+        write("body", &encoded.body);
         let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
         writer.write(&batch).unwrap();
-        fs::write(folder().join(format!("{name}.arrow")), writer.into_inner().unwrap()).unwrap();
+        write("arrow", &writer.into_inner().unwrap());
         let head = Head::parse(&encoded.head, &BINDING).unwrap();
         let origins: Vec<_> = head.origins.iter().map(|o| format!("[\"{}\", {}]", o.batch, o.written_us)).collect();
         entries.push(format!(
@@ -158,6 +193,51 @@ fn golden_chunks_are_readable() {
     }
 }
 
+/// What filters of released chunks say of texts, those that are there and those that are not.
+#[test]
+fn golden_filters_say_what_they_always_said() {
+    let head = Head::parse(&fs::read(folder().join("text_filters.head")).unwrap(), &BINDING).unwrap();
+    let may_hold = |column: usize, text: &str| head.text_filter(column).unwrap().may_hold(&Grams::of(&fold(text)));
+    for text in ["Connection 21 from", "SESSION of user", "größe of disk3", "kB", "refused", "öße", "any"] {
+        assert!(may_hold(0, text), "{text}");
+    }
+    for text in ["closed", "from 192.168", "segmentation fault", "Ünicode"] {
+        assert!(!may_hold(0, text), "{text}");
+    }
+    assert!(may_hold(2, "E") && !may_hold(2, "Error"));
+}
+
+/// XXH3-64 of the plain bodies of the golden rows. An engine that keeps rows makes these bodies again, and compares them with
+/// checksums that earlier releases stored: they must never change.
+const PLAIN: [(&str, u64); 7] = [
+    ("small_types", 0x6088_fb43_d4ff_00ac),
+    ("small_nested", 0xe0cd_8db6_6976_b249),
+    ("small_lz4", 0x45fa_b06f_cf40_ca74),
+    ("columnar_types", 0x663f_d7b9_65aa_f53e),
+    ("columnar_nested", 0xa181_7abc_092b_57ce),
+    ("columnar_numbers", 0xce8e_b95e_a1d6_8f7b),
+    ("consolidated", 0x08ef_489f_0b20_9e15),
+];
+
+#[test]
+fn equal_rows_make_the_plain_bodies_they_always_made() {
+    let mut found = vec![];
+    for (name, _) in PLAIN {
+        let file = |kind: &str| fs::read(folder().join(format!("{name}.{kind}"))).unwrap();
+        let rows = StreamReader::try_new(file("arrow").as_slice(), None).unwrap().next().unwrap().unwrap();
+        let layout = Layout::new(rows.schema()).unwrap();
+        let given = Rows { batch: &rows, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
+        let body = plain_body(&layout, &given).unwrap();
+        let encoded = encode_plain(&layout, 3, &given, &zone(), true, &BINDING).unwrap();
+        let head = Head::parse(&encoded.head, &BINDING).unwrap();
+        assert!(head.is_plain(), "{name}");
+        assert_eq!(encoded.body, body, "{name}");
+        assert_eq!(read_all(&layout, &encoded).unwrap(), rows, "{name}");
+        found.push((name, xxh3_64(&body)));
+    }
+    assert_eq!(found, PLAIN);
+}
+
 #[test]
 fn golden_chunks_use_every_part_of_the_format() {
     let heads =
@@ -167,6 +247,8 @@ fn golden_chunks_use_every_part_of_the_format() {
     assert!(has(|h| h.has_ordinals) && has(Head::has_row_origins) && has(|h| h.origins.len() > 1));
     assert!(has(|h| h.unique_ids) && has(|h| !h.unique_ids));
     // Compression of the small block is bits 4 and 5 of the second byte.
+    let filtered = |column: usize| heads.iter().filter_map(|head| head.text_filter(column)).count();
+    assert_eq!((filtered(0), filtered(1), filtered(2)), (1, 0, 1));
     let lz4 = fs::read(folder().join("small_lz4.head")).unwrap();
     assert_eq!(lz4[1] >> 4 & 3, 1);
 }

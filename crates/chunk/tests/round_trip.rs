@@ -120,7 +120,7 @@ proptest! {
             id_min: ZoneKey::from_bytes(&low),
             id_max: ZoneKey::from_bytes(&high),
         };
-        let row_set = Rows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers) };
+        let row_set = Rows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers), text: &[] };
         for form in FORMS {
             let chunk = encode_as(form, &layout, 7, &row_set, &zone, unique, &BINDING).unwrap();
             let head = Head::parse(&chunk.head, &BINDING).unwrap();
@@ -234,7 +234,7 @@ fn extremes_are_kept_without_nulls_and_nans() {
 fn rows_that_do_not_fit_are_refused_with_the_reason() {
     let batch = one_column("x", Arc::new(Int64Array::from(vec![1, 2])));
     let layout = Layout::new(batch.schema()).unwrap();
-    let rows = Rows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None };
+    let rows = Rows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
     let write = |layout: &Layout, rows: &Rows| encode(layout, 1, rows, &zone(), true, &BINDING).unwrap_err();
 
     let empty = batch.slice(0, 0);
@@ -280,7 +280,7 @@ fn a_small_chunk_of_noise_costs_at_most_a_quarter_more_than_its_columns() {
     let batch = RecordBatch::try_new(schema.clone(), columns).unwrap();
     let raw = 34 * 5 * 8 + 66 * 5 * 4;
     let layout = Layout::new(schema).unwrap();
-    let rows = Rows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None };
+    let rows = Rows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
     let chunk = encode(&layout, 1, &rows, &zone(), true, &Binding { ..BINDING }).unwrap();
     let cost = chunk.head.len() + chunk.body.len();
     assert!(cost * 4 <= raw * 5, "{cost} bytes for {raw}");

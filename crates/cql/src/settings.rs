@@ -31,7 +31,7 @@ pub struct Settings {
     pub write_consistency: Consistency,
     /// `serial_consistency`: `SERIAL` (default) or `LOCAL_SERIAL`, under which conditional writes are decided.
     pub local_serial: bool,
-    /// `timeout_s`: seconds after which an operation is given up, retries included. 1 to 3,600, default 30.
+    /// `timeout_s`: seconds after which a request is given up, retries included. 1 to 3,600, default 30.
     pub timeout: Duration,
     /// `in_flight`: requests under way at once; more of them wait. 1 to 4,096, default 128.
     pub in_flight: usize,

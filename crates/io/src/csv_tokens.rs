@@ -31,6 +31,14 @@ impl Rows {
         self
     }
 
+    /// Forgets all records, and keeps the room for others.
+    pub(crate) fn clear(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+        self.quoted.clear();
+        self.lines.clear();
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.lines.len()
     }

@@ -6,6 +6,7 @@
 
 mod columnar_read;
 mod csv_read;
+mod csv_records;
 mod csv_tokens;
 mod csv_write;
 mod error;
@@ -21,6 +22,7 @@ mod text;
 mod types;
 mod writer;
 
+pub use csv_records::CsvRecords;
 pub use error::{IoError, Result};
 pub use format::{Format, OutFormat};
 pub use options::{CsvOptions, ReadOptions, TableOptions, WriteOptions};

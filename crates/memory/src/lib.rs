@@ -56,7 +56,13 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { engine: "memory", atomic_commit: true, chunk_bytes_max: CHUNK_BYTES_MAX, cell_bytes_good: None }
+        Capabilities {
+            engine: "memory",
+            atomic_commit: true,
+            chunk_bytes_max: CHUNK_BYTES_MAX,
+            cell_bytes_good: None,
+            native_rows: false,
+        }
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use chronotile_archive::{
-    AddedColumn, Archive as Inner, ConsolidateOptions, CopyOptions, CopyProgress, Dataset as InnerDataset, OpenOptions,
-    RetireLimit, WriteOptions,
+    AddedColumn, Archive as Inner, ConsolidateOptions, CopyOptions, CopyProgress, Dataset as InnerDataset,
+    IndexBuildOptions, OpenOptions, RetireLimit, WriteOptions,
 };
 use chronotile_store::Tuning;
 use chronotile_types::{
@@ -13,7 +13,7 @@ use chronotile_types::{
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrow::{Array, Schema};
+use crate::arrow::{Array, Schema, Table};
 use crate::errors::{Fault, archive_error, invalid};
 use crate::reports;
 use crate::request::{Moment, Request};
@@ -39,6 +39,13 @@ fn open_inner(archive: &RwLock<Option<Inner>>) -> PyResult<Inner> {
     runtime()?;
     let inner = archive.read().unwrap_or_else(PoisonError::into_inner).clone();
     inner.ok_or_else(|| Fault::new("ClosedError", "closed", "the archive is closed: open it again").raise())
+}
+
+impl Archive {
+    /// The archive; refused once it is closed.
+    pub fn open_inner(&self) -> PyResult<Inner> {
+        open_inner(&self.inner)
+    }
 }
 
 #[pymethods]
@@ -69,7 +76,8 @@ impl Archive {
     }
 
     #[pyo3(signature = (
-        name, schema, *, cell, time, window, windows_per_slice, id, merge, version, retention, exist_ok
+        name, schema, *, cell, time, window, windows_per_slice, id, merge, version, retention, layout,
+        text, exist_ok
     ))]
     #[allow(clippy::too_many_arguments, reason = "the parts of a dataset's definition")]
     fn create(
@@ -85,6 +93,8 @@ impl Archive {
         merge: &str,
         version: Option<String>,
         retention: Option<&str>,
+        layout: &str,
+        text: Vec<String>,
         exist_ok: bool,
     ) -> PyResult<Dataset> {
         let archive = open_inner(&self.inner)?;
@@ -103,6 +113,9 @@ impl Archive {
             id,
             merge: merge_rule(merge, version)?,
             retention: retention.map(str::parse).transpose().map_err(bad_time)?,
+            indexes: vec![],
+            text,
+            layout: layout.parse().map_err(bad_spec)?,
         };
         let inner = wait(py, archive.create(spec, exist_ok))?;
         Ok(Dataset { inner, archive: self.inner.clone() })
@@ -275,6 +288,13 @@ impl Dataset {
         reports::write_report(py, &report)
     }
 
+    /// Number and hash of rows, whether or not the dataset holds them.
+    fn content(&self, py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<(u64, String)> {
+        let dataset = self.open()?;
+        let rows = source::open(rows)?;
+        py.detach(|| dataset.content(rows)).map_err(archive_error)
+    }
+
     fn batches<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let infos = wait(py, self.open()?.batches())?;
         infos.iter().map(|info| reports::batch_info(py, info)).collect()
@@ -301,6 +321,66 @@ impl Dataset {
 
     fn count(&self, py: Python<'_>, request: PyRef<'_, Request>) -> PyResult<u64> {
         wait(py, self.open()?.count(request.inner.clone()))
+    }
+
+    /// Rows by the values of columns, and by window; also how an index was used.
+    fn count_by<'py>(
+        &self,
+        py: Python<'py>,
+        request: PyRef<'_, Request>,
+        by: Vec<String>,
+        by_window: bool,
+    ) -> PyResult<(Table, Bound<'py, PyDict>)> {
+        let dataset = self.open()?;
+        let (rows, used) = wait(py, dataset.count_by(request.inner.clone(), &by, by_window))?;
+        let used = reports::index_use(py, &used, dataset.spec().window_ticks())?;
+        Ok((Table::new(rows.schema(), vec![rows]), used))
+    }
+
+    /// How a read, or a count by the columns given, would use an index.
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        request: PyRef<'_, Request>,
+        by: Option<Vec<String>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let dataset = self.open()?;
+        let used = wait(py, dataset.explain(&request.inner, by.as_deref()))?;
+        reports::index_use(py, &used, dataset.spec().window_ticks())
+    }
+
+    fn create_index(&self, py: Python<'_>, name: &str, columns: Vec<String>) -> PyResult<()> {
+        wait(py, self.open()?.create_index(name, &columns))
+    }
+
+    fn drop_index(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
+        wait(py, self.open()?.drop_index(name))
+    }
+
+    fn index_status<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let all = wait(py, self.open()?.index_status())?;
+        all.iter().map(|status| reports::index_status(py, status)).collect()
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the options of a build")]
+    fn build_indexes<'py>(
+        &self,
+        py: Python<'py>,
+        name: Option<String>,
+        start: Option<Moment>,
+        end: Option<Moment>,
+        lease_s: u64,
+        wait_for_others: bool,
+        rebuild: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let dataset = self.open()?;
+        let time =
+            TimeRange { start: start.map(Moment::instant).transpose()?, end: end.map(Moment::instant).transpose()? };
+        let options = IndexBuildOptions { name, time, lease_s, wait: wait_for_others, rebuild };
+        let report_progress = reporter(progress);
+        let report = wait(py, dataset.build_indexes(&options, Some(&report_progress)))?;
+        reports::index_build_report(py, &report)
     }
 
     fn consolidate<'py>(

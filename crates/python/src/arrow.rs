@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
 use arrow_array::{Array as _, ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader, StructArray};
 use arrow_schema::{Field, Schema as ArrowSchema, SchemaRef};
 use arrow_select::concat::concat;
@@ -130,6 +131,10 @@ impl Table {
     pub fn new(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
         Self { schema, batches }
     }
+
+    pub fn batches(&self) -> &[RecordBatch] {
+        &self.batches
+    }
 }
 
 #[pymethods]
@@ -152,6 +157,34 @@ impl Table {
         let arrays = columns.iter().map(|(_, array)| array.inner.clone()).collect();
         let batch = RecordBatch::try_new(schema.clone(), arrays).map_err(arrow_error)?;
         Ok(Self::new(schema, vec![batch]))
+    }
+
+    /// All rows of a table or stream.
+    #[staticmethod]
+    fn of(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let reader = crate::source::open_one(source)?;
+        let schema = reader.schema();
+        let batches = py.detach(|| reader.collect::<Result<Vec<_>, _>>()).map_err(arrow_error)?;
+        Ok(Self::new(schema, batches))
+    }
+
+    /// The same rows as a result that is drawn from once.
+    fn stream(&self) -> crate::result::ReadResult {
+        let batches: Vec<Result<RecordBatch, arrow_schema::ArrowError>> =
+            self.batches.iter().cloned().map(Ok).collect();
+        crate::result::ReadResult::of_batches(self.schema.clone(), futures::stream::iter(batches))
+    }
+
+    /// The different texts of a column, sorted.
+    fn distinct_texts(&self, column: &str) -> PyResult<Vec<String>> {
+        let missing = || invalid("invalid-rows", format!("the rows have no column {column:?}"));
+        let mut texts = std::collections::BTreeSet::new();
+        for batch in &self.batches {
+            let array = batch.column_by_name(column).ok_or_else(missing)?;
+            let array = arrow_cast::cast(array, &arrow_schema::DataType::Utf8).map_err(arrow_error)?;
+            texts.extend(array.as_string::<i32>().iter().flatten().map(str::to_owned));
+        }
+        Ok(texts.into_iter().collect())
     }
 
     #[getter]

@@ -3,6 +3,7 @@
 use arrow_schema::ArrowError;
 use chronotile_archive::ArchiveError;
 use chronotile_cql::{CqlError, Landed};
+use chronotile_historian::HistorianError;
 use chronotile_io::IoError;
 use chronotile_store::{Outcome, StoreError};
 use chronotile_tables::TablesError;
@@ -134,6 +135,7 @@ fn store_fault(error: StoreError) -> Fault {
         S::Denied { .. } => Fault::new("AccessDeniedError", "access-denied", message),
         S::Corrupt { .. } => Fault::new("DamagedError", "damaged-archive", message),
         S::TooLarge { .. } => Fault::new("InvalidInputError", "too-large", message),
+        S::Unfit { .. } => Fault::new("InvalidInputError", "invalid-rows", message),
         S::Refused { .. } => Fault::new("ChronotileError", "engine-refused", message),
         S::Unknown { .. } => Fault::new("OutcomeUnknownError", "outcome-unknown", message),
         other => Fault::new(class_of(other.outcome()), "other", message),
@@ -218,6 +220,10 @@ fn source_error(error: ArrowError) -> PyErr {
         Ok(inner) => return archive_error(*inner),
         Err(external) => external,
     };
+    let external = match external.downcast::<HistorianError>() {
+        Ok(inner) => return historian_error(*inner),
+        Err(external) => external,
+    };
     let external = match external.downcast::<TablesError>() {
         Ok(inner) => return tables_error(*inner, false),
         Err(external) => external,
@@ -228,6 +234,29 @@ fn source_error(error: ArrowError) -> PyErr {
             invalid("invalid-source", ArchiveError::Source(ArrowError::ExternalError(external)).to_string())
         }
     }
+}
+
+/// The exception for an error of the historian.
+pub fn historian_error(error: HistorianError) -> PyErr {
+    use HistorianError as H;
+    let error = match error {
+        H::Archive(error) => return archive_error(error),
+        other => other,
+    };
+    let message = error.to_string();
+    let invalid = |kind| Fault::new("InvalidInputError", kind, message.clone());
+    match &error {
+        H::UnknownTag { tag } => Fault::new("TagNotFoundError", "tag-not-found", message).text("tag", tag),
+        H::Definition { tag, .. } => invalid("invalid-tag").text("tag", tag),
+        H::Columns(_) => invalid("invalid-rows"),
+        H::Point { tag, row, .. } => {
+            invalid("invalid-rows").text("tag", tag).number("row", i64::try_from(*row).unwrap_or(i64::MAX))
+        }
+        H::TooManyValues { tag, .. } => invalid("too-large").text("tag", tag),
+        H::Compute { .. } => Fault::new("ChronotileError", "compute", message),
+        _ => invalid("invalid-request"),
+    }
+    .raise()
 }
 
 /// The exception for an error of reading or writing files.

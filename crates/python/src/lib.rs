@@ -10,13 +10,20 @@ mod columns;
 mod cql;
 mod errors;
 mod files;
+mod historian;
 mod lines;
 mod reports;
 mod request;
 mod result;
 mod runtime;
+mod service;
 mod sky;
 mod source;
+mod wire;
+
+/// Reads and writes allocate blocks of megabytes and free them soon; the system's allocator gives their pages back each time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The extension module `chronotile._native`.
 #[pymodule]
@@ -38,9 +45,15 @@ mod _native {
     #[pymodule_export]
     use super::files::{RecordBlock, RecordFile, content_hash, format_of_path, write_records};
     #[pymodule_export]
+    use super::historian::{Historian, PointFilter, aggregate_names, compute_aggregate, tag_columns};
+    #[pymodule_export]
     use super::request::Request;
     #[pymodule_export]
     use super::result::ReadResult;
+    #[pymodule_export]
+    use super::service::serve;
+    #[pymodule_export]
+    use super::wire::{arrow_streams, read_arrow_stream};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

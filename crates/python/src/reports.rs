@@ -1,10 +1,10 @@
 //! Reports as dictionaries, from which Python makes its dataclasses.
 
 use chronotile_archive::{
-    BatchInfo, ConsolidateReport, CopyProgress, DamageReport, DatasetCopyReport, DatasetInfo, SliceInfo, Spread,
-    TileDifference, VerifyReport, WriteReport,
+    BatchInfo, ConsolidateReport, CopyProgress, DamageReport, DatasetCopyReport, DatasetInfo, IndexBuildReport,
+    IndexStatus, IndexUse, SliceInfo, Spread, TileDifference, VerifyReport, WriteReport,
 };
-use chronotile_types::Tile;
+use chronotile_types::{Tile, Window};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -52,6 +52,58 @@ pub fn consolidate_report<'py>(py: Python<'py>, report: &ConsolidateReport) -> D
         bytes_before: report.bytes_before,
         bytes_after: report.bytes_after,
         tiles_contended: report.tiles_contended,
+    })
+}
+
+pub fn index_build_report<'py>(py: Python<'py>, report: &IndexBuildReport) -> Dict<'py> {
+    dict!(py, {
+        windows: report.windows,
+        windows_built: report.windows_built,
+        windows_elsewhere: report.windows_elsewhere,
+        tiles_read: report.tiles_read,
+        tiles_kept: report.tiles_kept,
+        tiles_left_out: report.tiles_left_out,
+        rows: report.rows,
+        bytes: report.bytes,
+    })
+}
+
+pub fn index_status<'py>(py: Python<'py>, status: &IndexStatus) -> Dict<'py> {
+    dict!(py, {
+        name: status.name.clone(),
+        columns: status.columns.clone(),
+        windows: status.windows,
+        ticks: status.ticks,
+        tiles: status.tiles,
+        tiles_left_out: status.tiles_left_out,
+        rows: status.rows,
+        values: status.values,
+        bytes: status.bytes,
+        built_us: status.built_us,
+    })
+}
+
+/// `window_ticks` is the length of a window; windows are given by their first ticks.
+pub fn index_use<'py>(py: Python<'py>, used: &IndexUse, window_ticks: i64) -> Dict<'py> {
+    let starts = |windows: &[Window]| -> Vec<i64> {
+        windows.iter().map(|window| i64::from(window.0).saturating_mul(window_ticks)).collect()
+    };
+    dict!(py, {
+        index: used.index.clone(),
+        reason: used.reason.clone(),
+        counts: used.counts,
+        tiles: used.tiles,
+        tiles_indexed: used.tiles_indexed,
+        tiles_unindexed: used.tiles_unindexed,
+        tiles_changed: used.tiles_changed,
+        tiles_partial: used.tiles_partial,
+        tiles_shared: used.tiles_shared,
+        tiles_read: used.tiles_read,
+        chunks: used.chunks,
+        chunks_read: used.chunks_read,
+        chunks_filtered: used.chunks_filtered,
+        windows_indexed: starts(&used.windows_indexed),
+        windows_direct: starts(&used.windows_direct),
     })
 }
 

@@ -90,8 +90,14 @@ fn predicate((column, operator, values): (String, String, PyRef<'_, Array>)) -> 
         ">=" => Comparison::GreaterOrEqual,
         "in" => Comparison::In,
         "between" => Comparison::Between,
+        "contains" => Comparison::Contains,
+        "matches" => Comparison::Matches,
+        "prefix" => Comparison::Prefix,
+        "exists" => Comparison::Exists,
         other => {
-            let message = format!("{other:?} is no comparison: use one of == != < <= > >= in between");
+            let message = format!(
+                "{other:?} is no comparison: use one of == != < <= > >= in between contains matches prefix exists"
+            );
             return Err(invalid("invalid-request", message));
         }
     };

@@ -48,8 +48,17 @@ pub fn runtime() -> PyResult<&'static Runtime> {
 /// Waits for `future` with the interpreter lock released, so that other Python threads run. Raises what a signal handler
 /// raises (`KeyboardInterrupt`); the work is then cancelled at its next step, as if the process had ended there.
 pub fn wait<T: Send>(py: Python<'_>, future: impl Future<Output = Result<T, ArchiveError>> + Send) -> PyResult<T> {
+    wait_with(py, future, archive_error)
+}
+
+/// As [`wait`], for a future whose errors `raise` turns into exceptions.
+pub fn wait_with<T: Send, E: Send>(
+    py: Python<'_>,
+    future: impl Future<Output = Result<T, E>> + Send,
+    raise: fn(E) -> PyErr,
+) -> PyResult<T> {
     let runtime = runtime()?;
-    py.detach(|| block_on(runtime, future)).and_then(|outcome| outcome.map_err(archive_error))
+    py.detach(|| block_on(runtime, future)).and_then(|outcome| outcome.map_err(raise))
 }
 
 /// Waits for `future` on a thread that may or may not hold the interpreter lock.

@@ -107,7 +107,13 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { engine: ENGINE, atomic_commit: true, chunk_bytes_max: CHUNK_BYTES_MAX, cell_bytes_good: None }
+        Capabilities {
+            engine: ENGINE,
+            atomic_commit: true,
+            chunk_bytes_max: CHUNK_BYTES_MAX,
+            cell_bytes_good: None,
+            native_rows: false,
+        }
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
@@ -118,6 +124,10 @@ impl Store for SqliteStore {
     async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
         let scanner = Scanner::new(dataset.clone(), scan);
         let groups = stream::try_unfold((self.readers.clone(), scanner), |(readers, mut scanner)| async move {
+            if scanner.is_finished() {
+                // No thread is asked to find out that nothing is left.
+                return Ok(None);
+            }
             let (group, scanner) =
                 readers.run(move |pool| scanner.next_group(pool).map(|group| (group, scanner))).await?;
             Ok((!group.is_empty()).then_some((group, (readers, scanner))))

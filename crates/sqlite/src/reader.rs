@@ -144,9 +144,14 @@ impl Scanner {
         Self { dataset, scan, slice: 0, range: 0, after: None, reader: None }
     }
 
+    /// Whether every slice has been gone through.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.slice >= self.scan.slices.len()
+    }
+
     /// The next group, empty at the end.
     pub(crate) fn next_group(&mut self, pool: &Arc<Readers>) -> Result<Vec<Chunk>> {
-        if self.slice >= self.scan.slices.len() {
+        if self.is_finished() {
             return Ok(vec![]);
         }
         let mut reader = self.reader.take().map_or_else(|| pool.take(), Ok)?;
@@ -167,8 +172,10 @@ impl Scanner {
     fn fill(&mut self, conn: &Connection, group: &mut Group) -> rusqlite::Result<End> {
         while let Some(&slice) = self.scan.slices.get(self.slice) {
             if layout::slice_exists(conn, &self.dataset, slice)? {
+                let cells = self.cells_of(conn, slice)?;
                 while let Some(range) = range_at(&self.scan.cells, self.range) {
-                    if let Some(end) = self.fill_range(conn, slice, range, group)? {
+                    let meets = range.0 <= cells.1 && cells.0 <= range.1;
+                    if meets && let Some(end) = self.fill_range(conn, slice, range, group)? {
                         return Ok(end);
                     }
                     (self.range, self.after) = (self.range + 1, None);
@@ -177,6 +184,22 @@ impl Scanner {
             (self.slice, self.range, self.after) = (self.slice + 1, 0, None);
         }
         Ok(End::AtTile)
+    }
+
+    /// The least and the greatest cell of a slice, where many ranges are looked for: ids that follow time lie in few slices.
+    fn cells_of(&self, conn: &Connection, slice: SliceId) -> rusqlite::Result<(Cell, Cell)> {
+        let everywhere = (Cell(i64::MIN), Cell(i64::MAX));
+        if range_at(&self.scan.cells, self.range + 1).is_none() {
+            return Ok(everywhere);
+        }
+        let keys = layout::keys_table(&self.dataset, slice);
+        // Each by itself is a step into the table; both in one query would walk through all of it.
+        let sql = format!("SELECT (SELECT min(cell) FROM {keys}), (SELECT max(cell) FROM {keys})");
+        conn.prepare_cached(&sql)?.query_row([], |row| {
+            let cells = (row.get::<_, Option<i64>>(0)?, row.get::<_, Option<i64>>(1)?);
+            // An empty slice meets no range.
+            Ok(cells.0.zip(cells.1).map_or((everywhere.1, everywhere.0), |(low, high)| (Cell(low), Cell(high))))
+        })
     }
 
     /// Finds the next keys of a range of cells; `None` at its end, else where the group is full.

@@ -123,7 +123,7 @@ async fn a_killed_writer_loses_nothing_acknowledged_and_leaves_no_half_commit() 
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("archive.db");
     let mut acknowledged: Vec<u64> = vec![];
-    for round in 0..30_u64 {
+    for round in 0..16_u64 {
         // From before the archive is made to far into the writing; the numbers only need to spread.
         let pause = Duration::from_micros(2_000 + (round * 7_919) % 120 * 1_000);
         acknowledged.extend(killed_writer(&path, round * 100_000, pause));

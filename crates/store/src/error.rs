@@ -53,6 +53,14 @@ pub enum StoreError {
         /// The engine.
         engine: &'static str,
     },
+    /// A value of the rows has no place in the engine's own types; nothing was written.
+    #[error("rows of dataset {dataset} do not fit layout rows: {reason}")]
+    Unfit {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The column, what is wrong, and what to do.
+        reason: String,
+    },
     /// The place exists but holds no archive.
     #[error("{} is not a Chronotile archive: {reason}", path.display())]
     NotAnArchive {

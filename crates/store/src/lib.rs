@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
+use chronotile_types::{Cell, ChunkId, DatasetName, DatasetSpec, SliceId, Tile, Window};
 use futures::stream::BoxStream;
 
 pub use error::{Outcome, StoreError};
@@ -188,6 +188,14 @@ pub struct Capabilities {
     pub chunk_bytes_max: usize,
     /// Bytes of one cell in one slice above which the engine works badly; `None` where it does not matter.
     pub cell_bytes_good: Option<u64>,
+    /// Whether it can keep the chunks of a dataset as rows of its own tables: [`Store::rows`].
+    pub native_rows: bool,
+}
+
+/// A dataset's definition, which may grow columns while the dataset is open.
+pub trait Definition: Send + Sync + std::fmt::Debug {
+    /// The definition as far as it is known now.
+    fn current(&self) -> Arc<DatasetSpec>;
 }
 
 /// A method of [`Store`], as the wrappers name it.
@@ -288,6 +296,23 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         let reason =
             "it has one copy of the data: consistency levels and time limits for a call are for clusters".to_owned();
         Err(StoreError::Refused { engine, reason })
+    }
+
+    /// A view of the same store that keeps the chunks of one dataset as rows of the engine's own tables, one for each record,
+    /// with the dataset's columns in the engine's own types. Other datasets and the catalog are as in the store itself; a
+    /// dataset is only ever reached through the one or the other.
+    ///
+    /// The contract is that of every store, with three differences. Chunks must be in plain form
+    /// (`chronotile_chunk::encode_plain`). What is put under a key that exists must hold the same rows, as the ids of an
+    /// archive's chunks have it. A chunk of which rows are missing or changed comes with its head and a body that does not fit
+    /// its checksum.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] from an engine without [`Capabilities::native_rows`].
+    fn rows(&self, definition: Arc<dyn Definition>) -> Result<Arc<dyn Store>> {
+        let _ = definition;
+        let reason = "it keeps no rows that other tools could read: use layout chunks, or a cluster".to_owned();
+        Err(StoreError::Refused { engine: self.capabilities().engine, reason })
     }
 
     /// What each tile of a slice holds, by cell, then window; empty for a slice that does not exist.

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream, StreamExt};
 
-use crate::{Capabilities, Chunk, ChunkKey, Commit, Operation, Record, Result, Scan, Store, TileStatistics, Tuning};
+use crate::{
+    Capabilities, Chunk, ChunkKey, Commit, Definition, Operation, Record, Result, Scan, Store, TileStatistics, Tuning,
+};
 
 /// Buckets of a latency histogram: bucket `i` counts times below `2^i` microseconds that no earlier one counts.
 const BUCKETS: usize = 32;
@@ -146,6 +148,10 @@ impl Store for Metered {
 
     fn tuned(&self, tuning: &Tuning) -> Result<Arc<dyn Store>> {
         Ok(Arc::new(Self { inner: self.inner.tuned(tuning)?, meters: self.meters.clone() }))
+    }
+
+    fn rows(&self, definition: Arc<dyn Definition>) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Self { inner: self.inner.rows(definition)?, meters: self.meters.clone() }))
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {

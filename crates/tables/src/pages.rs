@@ -113,23 +113,22 @@ fn unexpected(error: &impl std::fmt::Display) -> TablesError {
 impl Page {
     /// The rows as Arrow.
     pub(crate) fn decode(&self, decoder: &Decoder) -> Result<RecordBatch> {
-        decoder.check(self.rows.column_specs().as_slice())?;
-        decoder.decode(&self.bytes()?, self.rows.rows_num())
+        decoder.answer(&self.rows)
     }
+}
 
-    /// The bytes of all rows. The driver gives out values only; each of them knows the bytes that it is a piece of.
-    fn bytes(&self) -> Result<Cow<'_, [u8]>> {
-        for row in self.rows.rows::<ColumnIterator<'_, '_>>().map_err(|error| unexpected(&error))? {
-            for column in row.map_err(|error| unexpected(&error))? {
-                let Some(value) = column.map_err(|error| unexpected(&error))?.slice else { continue };
-                let whole = value.as_original_frame_bytes();
-                if whole.len() != self.rows.rows_bytes_size() {
-                    return Err(unexpected(&"rows of an unknown layout"));
-                }
-                return Ok(Cow::Borrowed(whole));
+/// The bytes of all rows. The driver gives out values only; each of them knows the bytes that it is a piece of.
+pub(crate) fn row_bytes(rows: &QueryRowsResult) -> Result<Cow<'_, [u8]>> {
+    for row in rows.rows::<ColumnIterator<'_, '_>>().map_err(|error| unexpected(&error))? {
+        for column in row.map_err(|error| unexpected(&error))? {
+            let Some(value) = column.map_err(|error| unexpected(&error))?.slice else { continue };
+            let whole = value.as_original_frame_bytes();
+            if whole.len() != rows.rows_bytes_size() {
+                return Err(unexpected(&"rows of an unknown layout"));
             }
+            return Ok(Cow::Borrowed(whole));
         }
-        // All are null: four bytes each that say so.
-        Ok(Cow::Owned(vec![0xff; self.rows.rows_bytes_size()]))
     }
+    // All are null: four bytes each that say so.
+    Ok(Cow::Owned(vec![0xff; rows.rows_bytes_size()]))
 }

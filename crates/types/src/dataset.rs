@@ -68,6 +68,40 @@ pub enum MergeRule {
     },
 }
 
+/// How an engine keeps a dataset's records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StorageLayout {
+    /// Blocks of encoded columns: small and fast, and read through this product only.
+    #[default]
+    Chunks,
+    /// One row of the engine's own table per record, its columns in the engine's own types, so that other tools read it.
+    Rows,
+}
+
+impl StorageLayout {
+    // By reference: serde calls it.
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::str::FromStr for StorageLayout {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        match text {
+            "chunks" => Ok(Self::Chunks),
+            "rows" => Ok(Self::Rows),
+            other => Err(SpecError::Limit {
+                setting: "layout",
+                value: format!("{other:?}"),
+                expected: "use \"chunks\" or \"rows\"",
+            }),
+        }
+    }
+}
+
 /// Everything that defines a dataset; the archive keeps it in its catalog.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DatasetSpec {
@@ -92,7 +126,32 @@ pub struct DatasetSpec {
     pub merge: MergeRule,
     /// Age past which `retire` drops slices. May change.
     pub retention: Option<Duration>,
+    /// The indexes. May change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<IndexSpec>,
+    /// How the engine keeps the records. Fixed at creation.
+    #[serde(default, skip_serializing_if = "StorageLayout::is_default")]
+    pub layout: StorageLayout,
+    /// Text columns of which chunks keep filters, so that reads for a part of a text pass over those without it. Fixed at creation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub text: Vec<String>,
 }
+
+/// An index on a combination of columns: which of their values occur in which tile, and how often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexSpec {
+    /// What users call it; unique in its dataset.
+    pub name: String,
+    /// 16 hexadecimal digits that name it in the catalog. An index that is dropped and made again gets another.
+    pub id: String,
+    /// The columns, in the order given.
+    pub columns: Vec<String>,
+}
+
+/// The greatest number of columns in an index.
+pub const INDEX_COLUMNS_MAX: usize = 16;
+/// The greatest number of indexes of a dataset.
+pub const INDEXES_MAX: usize = 64;
 
 /// A dataset definition that cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -150,6 +209,8 @@ impl DatasetSpec {
         }
         self.check_time()?;
         self.check_cell()?;
+        self.check_layout()?;
+        self.check_text()?;
         for column in &self.id {
             self.check_type(
                 "id",
@@ -172,6 +233,34 @@ impl DatasetSpec {
             }
         }
         Ok(self)
+    }
+
+    /// Checks a new index against the columns and the other indexes.
+    ///
+    /// # Errors
+    /// A name that is taken or unusable, a column that does not exist, stands twice or cannot be compared, too many.
+    pub fn check_index(&self, index: &IndexSpec) -> Result<(), SpecError> {
+        let limit = |setting, value: String, expected| Err(SpecError::Limit { setting, value, expected });
+        if DatasetName::new(index.name.as_str()).is_err() {
+            let expected = "give 1 to 48 characters of a-z, 0-9 and _, beginning with a letter";
+            return limit("index name", format!("{:?}", index.name), expected);
+        }
+        if self.indexes.iter().any(|other| other.name == index.name) {
+            return limit("index name", format!("{:?}", index.name), "it is taken: choose another, or drop that index");
+        }
+        if !(1..=INDEX_COLUMNS_MAX).contains(&index.columns.len()) {
+            return limit("number of index columns", index.columns.len().to_string(), "name 1 to 16 columns");
+        }
+        if self.indexes.len() >= INDEXES_MAX {
+            return limit("number of indexes", (self.indexes.len() + 1).to_string(), "a dataset has at most 64");
+        }
+        for (place, column) in index.columns.iter().enumerate() {
+            if index.columns[..place].contains(column) {
+                return limit("index columns", format!("{column:?} twice"), "name each column once");
+            }
+            self.check_type("index", column, |t| !t.is_nested(), "a column of a plain type, not a list or struct")?;
+        }
+        Ok(())
     }
 
     fn check_time(&self) -> Result<(), SpecError> {
@@ -219,6 +308,39 @@ impl DatasetSpec {
                 })
             }
         }
+    }
+
+    /// Refuses columns that layout `rows` has no place for; other layouts take every column.
+    pub fn check_layout(&self) -> Result<(), SpecError> {
+        if self.layout != StorageLayout::Rows {
+            return Ok(());
+        }
+        for field in self.schema.fields() {
+            let refuse = |expected| {
+                let data_type = field.data_type().to_string();
+                Err(SpecError::ColumnType { role: "layout rows:", column: field.name().clone(), data_type, expected })
+            };
+            if field.name().starts_with(ROWS_PREFIX) || field.name().is_empty() {
+                return refuse("another name: names that begin with ct_ are the layout's own, and none may be empty");
+            }
+            let mut scales = std::collections::BTreeSet::new();
+            decimal_scales(field.data_type(), &mut scales);
+            if scales.len() > 1 || scales.first().is_some_and(|scale| *scale < 0) {
+                return refuse("decimals of one scale, which is not negative, or layout chunks");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_text(&self) -> Result<(), SpecError> {
+        for (place, column) in self.text.iter().enumerate() {
+            if self.text[..place].contains(column) {
+                let value = format!("{column:?} twice");
+                return Err(SpecError::Limit { setting: "text", value, expected: "name each column once" });
+            }
+            self.check_type("text", column, |t| *t == DataType::Utf8, "a utf8 column")?;
+        }
+        Ok(())
     }
 
     fn check_type(
@@ -278,6 +400,21 @@ impl DatasetSpec {
     /// Number of columns a chunk of `version` holds; `None` for a version this spec does not know yet.
     pub fn columns_in(&self, version: u32) -> Option<usize> {
         self.schema_versions.get(version as usize).map(|count| *count as usize)
+    }
+}
+
+/// What the names of the columns begin with that layout [`StorageLayout::Rows`] adds.
+pub const ROWS_PREFIX: &str = "ct_";
+
+/// Gathers the scales of the decimals in a type, those of its children included.
+fn decimal_scales(data_type: &DataType, scales: &mut std::collections::BTreeSet<i8>) {
+    match data_type {
+        DataType::Decimal128(_, scale) => {
+            scales.insert(*scale);
+        }
+        DataType::List(item) => decimal_scales(item.data_type(), scales),
+        DataType::Struct(fields) => fields.iter().for_each(|field| decimal_scales(field.data_type(), scales)),
+        _ => {}
     }
 }
 
@@ -345,6 +482,9 @@ mod tests {
             id: vec!["candid".into()],
             merge: MergeRule::Append,
             retention: None,
+            indexes: vec![],
+            layout: StorageLayout::Chunks,
+            text: vec![],
         }
     }
 
@@ -353,6 +493,37 @@ mod tests {
         let spec = spec().checked().unwrap();
         let text = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), spec);
+        // Definitions that were stored before there was a choice of layout are those of layout chunks.
+        assert!(!text.contains("layout") && !text.contains("\"text\""));
+        let rows = DatasetSpec { layout: StorageLayout::Rows, ..spec };
+        let text = serde_json::to_string(&rows).unwrap();
+        assert!(text.contains("\"layout\":\"rows\""));
+        assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), rows);
+    }
+
+    #[test]
+    fn layout_rows_refuses_columns_it_has_no_place_for_by_name() {
+        let with = |name: &str, data_type: DataType| {
+            let mut spec = DatasetSpec { layout: StorageLayout::Rows, ..spec() };
+            let mut fields: Vec<Field> = spec.schema.fields().iter().map(|field| field.as_ref().clone()).collect();
+            fields.push(Field::new(name, data_type, true));
+            spec.schema = Arc::new(Schema::new(fields));
+            spec.checked()
+        };
+        let decimals = |scales: [i8; 2]| {
+            let fields = scales.map(|scale| Field::new(format!("s{scale}"), DataType::Decimal128(20, scale), true));
+            DataType::Struct(fields.to_vec().into())
+        };
+        assert!(with("price", DataType::Decimal128(20, 2)).is_ok());
+        for (name, data_type) in [
+            ("ct_row", DataType::Int32),
+            ("", DataType::Int32),
+            ("tens", DataType::Decimal128(20, -1)),
+            ("mixed", decimals([2, 3])),
+        ] {
+            let message = with(name, data_type).unwrap_err().to_string();
+            assert!(message.contains(&format!("layout rows: column {name:?}")), "{message}");
+        }
     }
 
     #[test]
@@ -365,6 +536,8 @@ mod tests {
         assert!(wrong(|s| s.id = vec!["nope".into()]).contains("\"nope\""));
         assert!(wrong(|s| s.time.column = "name".into()).contains("mjd or jd"));
         assert!(wrong(|s| s.cell = CellRule::Value { column: "name".into() }).contains("ct.hash"));
+        assert!(wrong(|s| s.text = vec!["candid".into()]).contains("text column \"candid\""));
+        assert!(wrong(|s| s.text = vec!["name".into(), "name".into()]).contains("each column once"));
         assert!(wrong(|s| s.windows_per_slice = 0).contains("1 to 100000"));
         assert!(wrong(|s| (s.id, s.merge) = (vec![], MergeRule::Latest { version: None })).contains("id columns"));
     }

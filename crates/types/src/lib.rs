@@ -8,7 +8,9 @@ mod ids;
 mod schema;
 mod time;
 
-pub use dataset::{CellRule, DatasetSpec, MergeRule, SpecError};
+pub use dataset::{
+    CellRule, DatasetSpec, INDEX_COLUMNS_MAX, INDEXES_MAX, IndexSpec, MergeRule, ROWS_PREFIX, SpecError, StorageLayout,
+};
 pub use error::{Damage, DamageKind};
 pub use ids::{BatchId, Cell, ChunkId, DatasetName, NameError, SliceId, Tile, Window, ZoneKey};
 pub use schema::{SchemaError, normalize_schema, schema_from_base64, schema_to_base64};

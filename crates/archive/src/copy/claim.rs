@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chronotile_store::{Commit, Expect, Store, StoreError};
-use chronotile_types::DatasetSpec;
+use chronotile_types::{DatasetSpec, StorageLayout};
 
 use super::ledger::Ledger;
 use super::{Copy, CopyOptions, Shared, lost_race};
@@ -55,7 +55,7 @@ pub(super) async fn begin(
     target: &Archive,
     options: &CopyOptions,
 ) -> Result<Copy> {
-    let spec = dataset.spec();
+    let spec = on_target(&dataset.spec(), target);
     let (dataset_key, copy_key) = (catalog::dataset_key(spec.name.as_str()), catalog::copy_key(&spec.name));
     let store = target.store().as_ref();
     let found = catalog::get::<DatasetSpec>(store, &dataset_key).await?;
@@ -75,60 +75,53 @@ pub(super) async fn begin(
     };
     let mut before = Vec::new();
     match &found {
-        None => before.push(catalog::put(
-            dataset_key.clone(),
-            catalog::to_json(&dataset_key, spec.as_ref())?,
-            Expect::Absent,
-        )),
+        None => before.push(catalog::put(dataset_key.clone(), catalog::to_json(&dataset_key, &spec)?, Expect::Absent)),
         Some((theirs, _)) => {
             check_definition(theirs, &spec)?;
             match &claimed {
                 Some((claimed, _)) => check_lineage(source, target, &spec, claimed, &record).await?,
-                None => check_empty(store, &spec).await?,
+                None => check_empty(Dataset::new(target.store().clone(), theirs.clone())?.store(), &spec).await?,
             }
         }
     }
     let first = claimed.is_none();
     let expect = claimed.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
     before.push(catalog::put(copy_key.clone(), catalog::to_json(&copy_key, &record)?, expect));
-    let shared = shared(dataset, source, target, Claim { record }, options)?;
+    let shared = shared(dataset, target, Claim { record }, options)?;
     put(&shared, before).await?;
     check_same(&shared, source, first).await?;
     Ok(Copy { shared })
 }
 
 /// Finds the dataset on the target for a comparison, which changes nothing.
-pub(super) async fn compare(
-    source: &Archive,
-    dataset: &Dataset,
-    target: &Archive,
-    options: &CopyOptions,
-) -> Result<Copy> {
-    let spec = dataset.spec();
+pub(super) async fn compare(dataset: &Dataset, target: &Archive, options: &CopyOptions) -> Result<Copy> {
+    let spec = on_target(&dataset.spec(), target);
     let theirs = target.dataset(spec.name.as_str()).await?;
     check_definition(&theirs.spec(), &spec)?;
     let none = String::new();
     let record =
         CopyRecord { source: none.clone(), copy: none.clone(), attempt: none, begun_us: 0, caught_up_us: None };
-    Ok(Copy { shared: shared(dataset, source, target, Claim { record }, options)? })
+    Ok(Copy { shared: shared(dataset, target, Claim { record }, options)? })
 }
 
-fn shared(
-    dataset: &Dataset,
-    source: &Archive,
-    target: &Archive,
-    claim: Claim,
-    options: &CopyOptions,
-) -> Result<Arc<Shared>> {
-    let spec = dataset.spec().as_ref().clone();
+fn shared(dataset: &Dataset, target: &Archive, claim: Claim, options: &CopyOptions) -> Result<Arc<Shared>> {
+    let spec = on_target(&dataset.spec(), target);
+    let into = Dataset::new(target.store().clone(), spec.clone())?;
     Ok(Arc::new(Shared {
-        source: source.store().clone(),
-        target: target.store().clone(),
-        into: Dataset::new(target.store().clone(), spec.clone())?,
+        from: dataset.clone(),
+        source: dataset.store_arc(),
+        target: into.store_arc(),
+        into,
         frame: Frame::new(spec)?,
         claim,
         workers: options.workers.clamp(1, 64),
     }))
+}
+
+/// The definition of the copy. Chunks go over as they are: where the target keeps no rows, they stay chunks.
+fn on_target(spec: &DatasetSpec, target: &Archive) -> DatasetSpec {
+    let layout = if target.store().capabilities().native_rows { spec.layout } else { StorageLayout::Chunks };
+    DatasetSpec { layout, ..spec.clone() }
 }
 
 async fn put(shared: &Shared, before: Vec<chronotile_store::RecordPut>) -> Result<()> {
@@ -243,16 +236,20 @@ impl Claim {
 
     /// Adds the columns on the target that were added on the source, and returns how many schema versions there are.
     pub(super) async fn adopt_columns(&self, shared: &Shared) -> Result<usize> {
+        // A store that keeps rows must know the columns before it moves chunks that have them.
+        shared.from.refresh().await?;
         let key = catalog::dataset_key(shared.frame.spec.name.as_str());
         let gone =
             || ArchiveError::DatasetNotFound { name: shared.frame.spec.name.to_string(), known: "not this one".into() };
-        let (ours, _): (DatasetSpec, Bytes) = catalog::get(shared.source.as_ref(), &key).await?.ok_or_else(gone)?;
+        let (mut ours, _): (DatasetSpec, Bytes) = catalog::get(shared.source.as_ref(), &key).await?.ok_or_else(gone)?;
         let (theirs, bytes): (DatasetSpec, Bytes) =
             catalog::get(shared.target.as_ref(), &key).await?.ok_or_else(gone)?;
+        ours.layout = shared.frame.spec.layout;
         check_definition(&theirs, &ours)?;
         let widened = widened(&theirs, &ours);
         if widened != theirs {
             put(shared, vec![catalog::put(key.clone(), catalog::to_json(&key, &widened)?, Expect::Is(bytes))]).await?;
+            shared.into.refresh().await?;
         }
         Ok(ours.schema_versions.len())
     }

@@ -43,6 +43,9 @@ pub fn spec() -> DatasetSpec {
         id: vec!["id".into()],
         merge: MergeRule::Append,
         retention: None,
+        indexes: vec![],
+        layout: chronotile_types::StorageLayout::Chunks,
+        text: vec![],
     }
 }
 

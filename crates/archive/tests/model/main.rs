@@ -8,7 +8,7 @@ mod world;
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
 use chronotile_archive::{
     AddedColumn, ArchiveError, Comparison, ConsolidateOptions, Dataset, Place, Predicate, ReadRequest, RetireLimit,
@@ -17,10 +17,10 @@ use chronotile_archive::{
 use chronotile_store::Store;
 use chronotile_types::TimeRange;
 use futures::TryStreamExt;
-use model::{Ask, AskComparison, AskPlace, AskPredicate, Model, Stored, Written, region};
+use model::{Ask, AskComparison, AskPlace, AskPredicate, AskText, Model, Stored, Written, region};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use world::{EXTRA_DEFAULT, Ids, NOTES, PLACES, Row, Rule, Shape, T, XS};
+use world::{EXTRA_DEFAULT, Ids, NOTES, PARTS, PLACES, Row, Rule, Shape, T, XS};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -63,11 +63,18 @@ fn ask() -> impl Strategy<Value = Ask> {
         use AskComparison::*;
         prop::sample::select(vec![Equal, NotEqual, Less, LessOrEqual, Greater, GreaterOrEqual, In, Between])
     };
+    let texts = {
+        use AskText::*;
+        prop::sample::select(vec![Contains, Prefix, Matches, MatchesEither])
+    };
     let predicate = prop_oneof![
         (comparison(), 0..XS.len(), 0..XS.len()).prop_map(|(c, a, b)| AskPredicate::X(c, a, b)),
         (comparison(), -3..4i64, -3..4i64).prop_map(|(c, a, b)| AskPredicate::Tag(c, a, b)),
         (comparison(), 0..NOTES.len(), 0..NOTES.len()).prop_map(|(c, a, b)| AskPredicate::Note(c, a, b)),
         (comparison(), -2..3i64, -2..3i64).prop_map(|(c, a, b)| AskPredicate::Version(c, a, b)),
+        (texts, 0..PARTS.len()).prop_map(|(c, part)| AskPredicate::Text(c, part)),
+        (prop::sample::select(vec!["x", "note"]), any::<bool>())
+            .prop_map(|(c, wanted)| AskPredicate::Exists(c, wanted)),
     ];
     let edge = || prop::option::of((-16..31i64, 0..3u8));
     (
@@ -329,12 +336,28 @@ fn column(model: &Model, rows: &[Row], name: &str) -> ArrayRef {
     model.shape.batch(&rows, None).column_by_name(name).unwrap().clone()
 }
 
+fn text_predicate(ask: AskText, part: &str) -> Predicate {
+    let (comparison, text) = match ask {
+        AskText::Contains => (Comparison::Contains, part.to_owned()),
+        AskText::Prefix => (Comparison::Prefix, part.to_owned()),
+        AskText::Matches => (Comparison::Matches, format!("(?i){}", part.to_uppercase())),
+        AskText::MatchesEither => (Comparison::Matches, format!(".({part}|while)")),
+    };
+    let values: ArrayRef = Arc::new(StringArray::from(vec![text]));
+    Predicate { column: "note".to_owned(), comparison, values }
+}
+
 fn predicate(ask: &AskPredicate) -> Predicate {
     let (column, comparison, values): (_, _, ArrayRef) = match *ask {
         AskPredicate::X(c, a, b) => ("x", c, Arc::new(Float64Array::from(vec![XS[a], XS[b]]))),
         AskPredicate::Tag(c, a, b) => ("tag", c, Arc::new(Int64Array::from(vec![a, b]))),
         AskPredicate::Note(c, a, b) => ("note", c, Arc::new(StringArray::from(vec![NOTES[a], NOTES[b]]))),
         AskPredicate::Version(c, a, b) => ("version", c, Arc::new(Int64Array::from(vec![a, b]))),
+        AskPredicate::Text(c, part) => return text_predicate(c, PARTS[part]),
+        AskPredicate::Exists(column, wanted) => {
+            let values: ArrayRef = Arc::new(BooleanArray::from(vec![wanted]));
+            return Predicate { column: column.to_owned(), comparison: Comparison::Exists, values };
+        }
     };
     let (comparison, constants) = match comparison {
         AskComparison::Equal => (Comparison::Equal, 1),

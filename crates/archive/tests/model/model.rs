@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use chronotile_sky::Region;
 use chronotile_types::DatasetSpec;
 
-use crate::world::{EXTRA_DEFAULT, Ids, Merge, NOTES, PLACES, Row, Rule, Shape, T, XS, pixels, sub_text};
+use crate::world::{EXTRA_DEFAULT, Ids, Merge, NOTES, PARTS, PLACES, Row, Rule, Shape, T, XS, pixels, sub_text};
 
 /// A stored row with what it got when it was written.
 #[derive(Clone, Debug)]
@@ -66,6 +66,18 @@ pub enum AskPredicate {
     Tag(AskComparison, i64, i64),
     Note(AskComparison, usize, usize),
     Version(AskComparison, i64, i64),
+    Text(AskText, usize),
+    Exists(&'static str, bool),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskText {
+    Contains,
+    Prefix,
+    /// By an expression that ignores case.
+    Matches,
+    /// By one that has any of two parts, and something before it.
+    MatchesEither,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,6 +362,17 @@ fn newest_of<I: Ord, A: Ord>(
     newest.into_values().collect()
 }
 
+fn has(comparison: AskText, note: &str, part: &str) -> bool {
+    match comparison {
+        AskText::Contains | AskText::Matches => note.contains(part),
+        AskText::Prefix => note.starts_with(part),
+        AskText::MatchesEither => {
+            let after = |part: &str| note.char_indices().skip(1).any(|(at, _)| note[at..].starts_with(part));
+            part.is_empty() && !note.is_empty() || after(part) || after("while")
+        }
+    }
+}
+
 fn holds(predicate: &AskPredicate, row: &Row) -> bool {
     fn test<V: PartialOrd>(comparison: AskComparison, value: Option<V>, a: V, b: V) -> bool {
         use AskComparison::*;
@@ -370,5 +393,8 @@ fn holds(predicate: &AskPredicate, row: &Row) -> bool {
         AskPredicate::Tag(comparison, a, b) => test(comparison, Some(row.tag), a, b),
         AskPredicate::Note(comparison, a, b) => test(comparison, row.note.map(|n| NOTES[n]), NOTES[a], NOTES[b]),
         AskPredicate::Version(comparison, a, b) => test(comparison, row.version, a, b),
+        AskPredicate::Text(comparison, part) => row.note.is_some_and(|note| has(comparison, NOTES[note], PARTS[part])),
+        AskPredicate::Exists("x", wanted) => row.x.is_some() == wanted,
+        AskPredicate::Exists(_, wanted) => row.note.is_some() == wanted,
     }
 }

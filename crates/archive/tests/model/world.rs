@@ -30,6 +30,8 @@ pub const XS: [f64; 9] = [
     f64::from_bits(0xfff8_0000_0000_0001),
 ];
 pub const NOTES: [&str; 4] = ["", "a", "an alarm that goes on for a while", "µ"];
+/// Parts of them, and others like them; all are regular expressions that mean themselves.
+pub const PARTS: [&str; 9] = ["", "a", "µ", "an ", "alarm", "alarms", "goes on for", "while", "bell"];
 /// Positions near one another, at a pole and on both sides of ra 0.
 pub const PLACES: [(f64, f64); 9] = [
     (10.0, 10.0),
@@ -88,6 +90,8 @@ pub struct Shape {
     pub merge: Merge,
     pub window_steps: i64,
     pub windows_per_slice: u32,
+    /// Whether chunks keep filters of their texts.
+    pub filtered: bool,
 }
 
 /// A row before it has a time axis. `k` and `fine` are its time: steps, and the smallest differences within one.
@@ -163,13 +167,13 @@ impl Shape {
             Just(Merge::LatestByVersion),
             Just(Merge::LatestByFloat)
         ];
-        (axis, ids, rule, merge, 1..=3i64, 1..=3u32).prop_map(
-            |(axis, ids, rule, merge, window_steps, windows_per_slice)| {
+        (axis, ids, rule, merge, 1..=3i64, 1..=3u32, any::<bool>()).prop_map(
+            |(axis, ids, rule, merge, window_steps, windows_per_slice, filtered)| {
                 let merge = if ids == Ids::None { Merge::Append } else { merge };
                 // Float days cannot be ids.
                 let days = matches!(axis, Mjd | Jd);
                 let ids = if days && ids == Ids::NumberAndTime { Ids::Number } else { ids };
-                Self { axis, ids, rule, merge, window_steps, windows_per_slice }
+                Self { axis, ids, rule, merge, window_steps, windows_per_slice, filtered }
             },
         )
     }
@@ -214,6 +218,9 @@ impl Shape {
                 Merge::LatestByFloat => MergeRule::Latest { version: Some("x".into()) },
             },
             retention: None,
+            indexes: vec![],
+            text: if self.filtered { text(&["note", "sub"]) } else { vec![] },
+            layout: chronotile_types::StorageLayout::Chunks,
         };
         spec.checked().unwrap()
     }

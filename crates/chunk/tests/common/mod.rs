@@ -241,7 +241,7 @@ pub fn arbitrary_batch(rng: &mut Rng, schema: &SchemaRef, rows: usize) -> Record
 }
 
 pub fn write_as(form: Form, layout: &Layout, batch: &RecordBatch) -> Encoded {
-    let rows = Rows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None };
+    let rows = Rows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
     encode_as(form, layout, 1, &rows, &zone(), true, &BINDING).unwrap()
 }
 

@@ -14,8 +14,10 @@ use std::sync::Arc;
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Schema, SchemaRef};
 use chronotile_cql::scylla::frame::response::result::{ColumnSpec, ColumnType};
+use chronotile_cql::scylla::response::query_result::QueryRowsResult;
 
 use crate::error::{Result, TablesError};
+use crate::pages::row_bytes;
 use crate::types::Mapping;
 use cells::{Cursor, index};
 
@@ -56,7 +58,7 @@ impl Fault {
 pub struct Decoder {
     schema: SchemaRef,
     types: Vec<ColumnType<'static>>,
-    mapping: Mapping,
+    mappings: Vec<Mapping>,
     row_bytes: usize,
 }
 
@@ -66,12 +68,24 @@ impl Decoder {
     /// # Errors
     /// [`TablesError::Request`] for a mapping, [`TablesError::UnknownType`] for a type that cannot be.
     pub fn new(columns: &[ColumnSpec<'_>], mapping: Mapping) -> Result<Self> {
-        mapping.check()?;
-        let fields = columns.iter().map(|column| mapping.field(column.name(), column.typ()));
+        Self::of_columns(columns, vec![mapping; columns.len()])
+    }
+
+    /// For answers of these columns, each read by a mapping of its own.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and [`TablesError::Request`] where there is not one mapping for each column.
+    pub fn of_columns(columns: &[ColumnSpec<'_>], mappings: Vec<Mapping>) -> Result<Self> {
+        if mappings.len() != columns.len() {
+            let reason = format!("{} mappings for {} columns", mappings.len(), columns.len());
+            return Err(TablesError::Request { reason });
+        }
+        mappings.iter().try_for_each(Mapping::check)?;
+        let fields = columns.iter().zip(&mappings).map(|(column, mapping)| mapping.field(column.name(), column.typ()));
         let schema = Arc::new(Schema::new(fields.collect::<Result<Vec<_>>>()?));
         let types = columns.iter().map(|column| column.typ().clone().into_owned()).collect();
         let row_bytes = schema.fields().iter().map(|field| bytes_of(field.data_type())).sum();
-        Ok(Self { schema, types, mapping, row_bytes })
+        Ok(Self { schema, types, mappings, row_bytes })
     }
 
     /// The columns as Arrow.
@@ -139,10 +153,19 @@ impl Decoder {
             .map_err(|error| whole(Fault::malformed(error.to_string())))
     }
 
+    /// The rows of one answer of the driver.
+    ///
+    /// # Errors
+    /// As [`Self::check`] and [`Self::decode`].
+    pub fn answer(&self, rows: &QueryRowsResult) -> Result<RecordBatch> {
+        self.check(rows.column_specs().as_slice())?;
+        self.decode(&row_bytes(rows)?, rows.rows_num())
+    }
+
     fn builders(&self, rows: usize) -> Result<Vec<Box<dyn column::Builder>>> {
-        let fields = self.schema.fields().iter().zip(&self.types);
-        let builder = |(field, cql): (&arrow_schema::FieldRef, &ColumnType<'_>)| {
-            column::builder(cql, field, self.mapping, rows).map_err(|fault| fault.of_column(field.name()))
+        let fields = self.schema.fields().iter().zip(&self.types).zip(&self.mappings);
+        let builder = |((field, cql), mapping): ((&arrow_schema::FieldRef, &ColumnType<'_>), &Mapping)| {
+            column::builder(cql, field, *mapping, rows).map_err(|fault| fault.of_column(field.name()))
         };
         fields.map(builder).collect()
     }

@@ -1,0 +1,143 @@
+//! What the catalog holds of an index: a small record for each window, its postings, and leases of builders.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use chronotile_store::Store;
+use chronotile_types::{DatasetName, Window};
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::catalog;
+use crate::error::{ArchiveError, Result};
+
+/// Records looked up at once.
+const AT_ONCE: usize = 32;
+/// Up to this many windows are looked up one by one: a listing is cheap on one machine, but asks every part of a cluster.
+const LOOKED_UP_MAX: i64 = 64;
+
+/// What is known of one window of an index.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Built {
+    pub built_us: i64,
+    /// Hash of the tiles the window had and their prints, those left out included.
+    pub print: u64,
+    pub tiles: u64,
+    pub left_out: u64,
+    pub rows: u64,
+    pub values: u64,
+    pub bytes: u64,
+    /// Hashes of the segments, by cell.
+    pub segments: Vec<String>,
+}
+
+/// A window in keys, in an order-keeping form.
+fn window_text(window: Window) -> String {
+    format!("{:08x}", (window.0 as u32) ^ 0x8000_0000)
+}
+
+fn window_of(text: &str) -> Option<Window> {
+    u32::from_str_radix(text, 16).ok().map(|bits| Window((bits ^ 0x8000_0000) as i32))
+}
+
+pub(crate) fn built_key(dataset: &DatasetName, id: &str, window: Window) -> String {
+    format!("index/{dataset}/{id}.{}", window_text(window))
+}
+
+pub(crate) fn lease_key(dataset: &DatasetName, id: &str, window: Window) -> String {
+    format!("lease/{dataset}/{id}.{}", window_text(window))
+}
+
+pub(crate) fn posting_prefix(dataset: &DatasetName, id: &str, window: Window) -> String {
+    format!("posting/{dataset}/{id}.{}/", window_text(window))
+}
+
+/// Name of a segment: it says what it holds, so that a reader never mixes two builds.
+pub(crate) fn segment_name(bytes: &[u8]) -> String {
+    format!("{:016x}", xxh3_64(bytes))
+}
+
+fn parse_key(key: &str) -> Result<(&str, Window)> {
+    let parts = key.rsplit('/').next().and_then(|item| item.split_once('.'));
+    let parsed = parts.and_then(|(id, window)| Some((id, window_of(window)?)));
+    parsed.ok_or_else(|| ArchiveError::Catalog { key: key.to_owned(), reason: "its key names no window".to_owned() })
+}
+
+/// All windows built of an index.
+pub(crate) async fn list(store: &dyn Store, dataset: &DatasetName, id: &str) -> Result<BTreeMap<Window, Built>> {
+    let records = catalog::list(store, &format!("index/{dataset}/{id}.")).await?;
+    let parse = |record: &chronotile_store::Record| {
+        Ok((parse_key(&record.key)?.1, catalog::from_json(&record.key, &record.value)?))
+    };
+    records.iter().map(parse).collect()
+}
+
+/// The windows of an index that somebody is building, or was when it was cut off.
+pub(crate) async fn leased(store: &dyn Store, dataset: &DatasetName, id: &str) -> Result<BTreeSet<Window>> {
+    let records = catalog::list(store, &format!("lease/{dataset}/{id}.")).await?;
+    records.iter().map(|record| Ok(parse_key(&record.key)?.1)).collect()
+}
+
+/// Ids of the indexes of which something is stored, dropped ones included.
+pub(crate) async fn ids(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<String>> {
+    let records = catalog::list(store, &format!("index/{dataset}/")).await?;
+    records.iter().map(|record| Ok(parse_key(&record.key)?.0.to_owned())).collect()
+}
+
+/// What is built of the windows from `first` to `last`.
+pub(crate) async fn built(
+    store: &dyn Store,
+    dataset: &DatasetName,
+    id: &str,
+    (first, last): (Window, Window),
+) -> Result<BTreeMap<Window, Built>> {
+    if i64::from(last.0) - i64::from(first.0) >= LOOKED_UP_MAX {
+        let mut all = list(store, dataset, id).await?;
+        all.retain(|window, _| (first..=last).contains(window));
+        return Ok(all);
+    }
+    let get = |window: i32| async move {
+        let key = built_key(dataset, id, Window(window));
+        let found = catalog::get::<Built>(store, &key).await?;
+        Ok::<_, ArchiveError>(found.map(|(built, _)| (Window(window), built)))
+    };
+    let found = stream::iter(first.0..=last.0).map(get).buffer_unordered(AT_ONCE);
+    found.try_filter_map(|found| std::future::ready(Ok(found))).try_collect().await
+}
+
+/// The bytes of all segments of some windows; a window whose segments are not all there as named is left out.
+pub(crate) async fn segments(
+    store: &dyn Store,
+    dataset: &DatasetName,
+    id: &str,
+    built: &BTreeMap<Window, Built>,
+) -> Result<BTreeMap<Window, Vec<Bytes>>> {
+    let get = |(window, built): (Window, Built)| async move {
+        let prefix = posting_prefix(dataset, id, window);
+        let mut segments = Vec::with_capacity(built.segments.len());
+        for name in &built.segments {
+            match store.record(&format!("{prefix}{name}")).await? {
+                Some(bytes) if segment_name(&bytes) == *name => segments.push(bytes),
+                _ => return Ok(None),
+            }
+        }
+        Ok::<_, ArchiveError>(Some((window, segments)))
+    };
+    let windows: Vec<_> = built.iter().map(|(window, built)| (*window, built.clone())).collect();
+    let found = stream::iter(windows).map(get).buffer_unordered(AT_ONCE);
+    found.try_filter_map(|found| std::future::ready(Ok(found))).try_collect().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_in_keys_keep_their_order() {
+        let windows = [i32::MIN, -7, -1, 0, 1, 20_000, i32::MAX].map(Window);
+        let texts = windows.map(window_text);
+        assert!(texts.is_sorted());
+        assert_eq!(texts.each_ref().map(|text| window_of(text).unwrap()), windows);
+    }
+}

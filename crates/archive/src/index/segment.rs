@@ -1,0 +1,387 @@
+//! A part of what an index knows of one window, and its bytes (`docs/format.md`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int64Type, UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, UInt32Array, UInt64Array};
+use arrow_schema::{ArrowError, DataType, Field, Schema};
+use chronotile_chunk::{
+    Binding, Body, Columns, Defaults, EncodeError, Head, Layout, Origin, ROWS_MAX, Rows, Zone, encode,
+};
+use chronotile_types::{BatchId, Cell, ChunkId, Damage, SchemaError, Tile, Window, ZoneKey};
+
+use super::group::{Groups, join, pick, representatives};
+use crate::keys::Keys;
+
+const VERSION: u8 = 1;
+/// Segments of several tiles are cut at this many bytes.
+const BYTES_GOOD: usize = 1 << 20;
+/// A tile whose segment alone would be larger is left out: an index of it would serve nobody.
+const BYTES_MAX: usize = 4 << 20;
+
+/// How often values occur in tiles: entry by entry the values, the cell of the tile, the rows.
+#[derive(Clone)]
+pub(crate) struct Postings {
+    pub columns: Vec<ArrayRef>,
+    /// Ascending.
+    pub cells: Vec<i64>,
+    pub counts: Vec<u64>,
+}
+
+impl Postings {
+    /// Entries of several parts, by cell.
+    pub(crate) fn join(parts: Vec<Self>, width: usize) -> Result<Self, ArrowError> {
+        let cells: Vec<i64> = parts.iter().flat_map(|part| part.cells.iter().copied()).collect();
+        let counts: Vec<u64> = parts.iter().flat_map(|part| part.counts.iter().copied()).collect();
+        let columns = join(&parts.into_iter().map(|part| part.columns).collect::<Vec<_>>(), width)?;
+        if cells.is_sorted() {
+            return Ok(Self { columns, cells, counts });
+        }
+        let mut order: Vec<u32> = (0..cells.len() as u32).collect();
+        order.sort_by_key(|entry| cells[*entry as usize]);
+        Ok(Self {
+            columns: pick(&columns, &order)?,
+            cells: order.iter().map(|entry| cells[*entry as usize]).collect(),
+            counts: order.iter().map(|entry| counts[*entry as usize]).collect(),
+        })
+    }
+
+    fn slice(&self, range: Range<usize>) -> Self {
+        Self {
+            columns: self.columns.iter().map(|column| column.slice(range.start, range.len())).collect(),
+            cells: self.cells[range.clone()].to_vec(),
+            counts: self.counts[range].to_vec(),
+        }
+    }
+}
+
+/// Neighbouring tiles of a window, and the values that occur in them.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// Cells of the tiles, ascending.
+    pub cells: Vec<i64>,
+    /// What each tile was made from.
+    pub prints: Vec<u64>,
+    /// Distinct values, one array for each column of the index.
+    pub values: Vec<ArrayRef>,
+    /// First posting of each value, and the number of all.
+    pub starts: Vec<u32>,
+    /// Posting by posting, by value and cell: the tile's place in `cells`.
+    pub tiles: Vec<u32>,
+    /// Posting by posting the rows.
+    pub counts: Vec<u64>,
+}
+
+impl Segment {
+    /// The postings of `tiles`, by cell, each with its print.
+    fn new(postings: &Postings, tiles: &[(i64, u64)]) -> Result<Self, ArrowError> {
+        let groups = Groups::new(&postings.columns, postings.cells.len())?;
+        let found = representatives(&postings.columns, &groups)?;
+        let keys = Keys::new(&found)?;
+        let mut order: Vec<u32> = (0..groups.rows.len() as u32).collect();
+        order.sort_by(|a, b| keys.compare(*a as usize, *b as usize));
+        let mut ranks = vec![0u32; order.len()];
+        order.iter().enumerate().for_each(|(rank, group)| ranks[*group as usize] = rank as u32);
+        let mut entries: Vec<(u32, i64, u64)> = (groups.of_row.iter().zip(&postings.cells).zip(&postings.counts))
+            .map(|((group, cell), count)| (ranks[*group as usize], *cell, *count))
+            .collect();
+        entries.sort_unstable();
+        let mut segment = Self {
+            cells: tiles.iter().map(|tile| tile.0).collect(),
+            prints: tiles.iter().map(|tile| tile.1).collect(),
+            values: pick(&found, &order)?,
+            starts: vec![0; order.len() + 1],
+            tiles: Vec::with_capacity(entries.len()),
+            counts: Vec::with_capacity(entries.len()),
+        };
+        for (rank, cell, count) in entries {
+            // Every posting is of a tile that is given.
+            let Ok(tile) = segment.cells.binary_search(&cell) else { continue };
+            segment.tiles.push(tile as u32);
+            segment.counts.push(count);
+            segment.starts[rank as usize + 1] += 1;
+        }
+        (1..segment.starts.len()).for_each(|value| segment.starts[value] += segment.starts[value - 1]);
+        Ok(segment)
+    }
+
+    /// Postings of the value number `value`.
+    pub(crate) fn postings(&self, value: usize) -> Range<usize> {
+        self.starts[value] as usize..self.starts[value + 1] as usize
+    }
+
+    /// The entries of the tiles that `keep` names.
+    pub(crate) fn entries_of(&self, keep: &[bool]) -> Result<Postings, ArrowError> {
+        let (mut rows, mut cells, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        for value in 0..self.starts.len() - 1 {
+            for posting in self.postings(value).filter(|posting| keep[self.tiles[*posting] as usize]) {
+                rows.push(value as u32);
+                cells.push(self.cells[self.tiles[posting] as usize]);
+                counts.push(self.counts[posting]);
+            }
+        }
+        Ok(Postings { columns: pick(&self.values, &rows)?, cells, counts })
+    }
+
+    fn encode(&self, shape: &Shape) -> Result<Vec<u8>, EncodeError> {
+        let mut before = (usize::MAX, 0);
+        let steps =
+            (0..self.starts.len() - 1).flat_map(|value| self.postings(value).map(move |posting| (value, posting)));
+        let steps: UInt32Array = steps
+            .map(|(value, posting)| {
+                let tile = self.tiles[posting];
+                let step = if before.0 == value { tile - before.1 } else { tile };
+                before = (value, tile);
+                step
+            })
+            .collect();
+        let mut values = self.values.clone();
+        values.push(Arc::new(self.starts.windows(2).map(|pair| pair[1] - pair[0]).collect::<UInt32Array>()));
+        let blocks: [Vec<ArrayRef>; 3] = [
+            vec![Arc::new(Int64Array::from(self.cells.clone())), Arc::new(UInt64Array::from(self.prints.clone()))],
+            values,
+            vec![Arc::new(steps), Arc::new(UInt64Array::from(self.counts.clone()))],
+        ];
+        let mut bytes = vec![VERSION];
+        for (number, columns) in blocks.into_iter().enumerate() {
+            shape.put(&mut bytes, number, columns)?;
+        }
+        Ok(bytes)
+    }
+
+    /// # Errors
+    /// Bytes that are no segment of this index and window.
+    pub(crate) fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, Damage> {
+        let Some((&VERSION, mut rest)) = bytes.split_first() else {
+            return Err(Damage::malformed("a segment of an unknown version"));
+        };
+        let tiles = shape.take(&mut rest, 0)?;
+        let values = shape.take(&mut rest, 1)?;
+        let postings = shape.take(&mut rest, 2)?;
+        if !rest.is_empty() {
+            return Err(Damage::malformed("bytes follow a segment"));
+        }
+        let numbers = |column: &ArrayRef| column.as_primitive::<UInt32Type>().values().to_vec();
+        let wide = |column: &ArrayRef| column.as_primitive::<UInt64Type>().values().to_vec();
+        let width = values.num_columns() - 1;
+        let mut segment = Self {
+            cells: tiles.column(0).as_primitive::<Int64Type>().values().to_vec(),
+            prints: wide(tiles.column(1)),
+            values: values.columns()[..width].to_vec(),
+            starts: vec![0],
+            tiles: numbers(postings.column(0)),
+            counts: wide(postings.column(1)),
+        };
+        segment.read_lists(&numbers(values.column(width)))?;
+        Ok(segment)
+    }
+
+    /// From lengths of lists and steps within them to places.
+    fn read_lists(&mut self, lengths: &[u32]) -> Result<(), Damage> {
+        let malformed = || Damage::malformed("the postings of a segment do not fit its values and tiles");
+        let mut next = 0usize;
+        for length in lengths {
+            let end = next + *length as usize;
+            let steps = self.tiles.get_mut(next..end).ok_or_else(malformed)?;
+            let mut tile = 0u32;
+            for step in steps {
+                tile = tile.checked_add(*step).ok_or_else(malformed)?;
+                *step = tile;
+                if tile as usize >= self.cells.len() {
+                    return Err(malformed());
+                }
+            }
+            next = end;
+            self.starts.push(end as u32);
+        }
+        let sound = next == self.tiles.len() && self.cells.is_sorted_by(|a, b| a < b);
+        if sound { Ok(()) } else { Err(malformed()) }
+    }
+}
+
+/// The layouts of the blocks of a segment, and where they belong.
+pub(crate) struct Shape {
+    layouts: [Layout; 3],
+    id: u64,
+    window: Window,
+}
+
+impl Shape {
+    /// For an index of columns of these types; `id` is its own, as in the catalog.
+    pub(crate) fn new(types: &[DataType], id: &str, window: Window) -> Result<Self, SchemaError> {
+        let layout = |fields: Vec<Field>| Layout::new(Arc::new(Schema::new(fields)));
+        let plain = |name: &str, data_type| Field::new(name, data_type, false);
+        let values = types.iter().enumerate().map(|(place, t)| Field::new(format!("c{place}"), t.clone(), true));
+        let values = values.chain([plain("postings", DataType::UInt32)]).collect();
+        let layouts = [
+            layout(vec![plain("cell", DataType::Int64), plain("print", DataType::UInt64)])?,
+            layout(values)?,
+            layout(vec![plain("tile", DataType::UInt32), plain("rows", DataType::UInt64)])?,
+        ];
+        // Ids are made here, of hexadecimal digits.
+        Ok(Self { layouts, id: u64::from_str_radix(id, 16).unwrap_or(0), window })
+    }
+
+    fn binding(&self, number: usize) -> Binding {
+        let tile = Tile { cell: Cell(number as i64), window: self.window };
+        Binding { tile, chunk: ChunkId(self.id.into()) }
+    }
+
+    fn put(&self, bytes: &mut Vec<u8>, number: usize, columns: Vec<ArrayRef>) -> Result<(), EncodeError> {
+        let layout = &self.layouts[number];
+        let batch = RecordBatch::try_new(layout.schema().clone(), columns).map_err(|_| EncodeError::WrongType)?;
+        let origins = [Origin { batch: BatchId(0), written_us: 0 }];
+        let rows = Rows { batch: &batch, origins: &origins, row_origin: None, ordinals: None, text: &[] };
+        let zone = Zone { time_min: 0, time_max: 0, id_min: ZoneKey::MIN, id_max: ZoneKey::MIN };
+        let encoded = encode(layout, 0, &rows, &zone, false, &self.binding(number))?;
+        bytes.extend_from_slice(&(encoded.head.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&(encoded.body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&encoded.head);
+        bytes.extend_from_slice(&encoded.body);
+        Ok(())
+    }
+
+    fn take(&self, rest: &mut &[u8], number: usize) -> Result<RecordBatch, Damage> {
+        let short = || Damage::malformed("a segment ends too early");
+        let head_bytes = u32::from_le_bytes(*take(rest).ok_or_else(short)?) as usize;
+        let body_bytes = u32::from_le_bytes(*take(rest).ok_or_else(short)?) as usize;
+        let (head, after) = rest.split_at_checked(head_bytes).ok_or_else(short)?;
+        let (body, after) = after.split_at_checked(body_bytes).ok_or_else(short)?;
+        *rest = after;
+        let head = Head::parse(head, &self.binding(number))?;
+        let body = Body::open(&head, body)?;
+        let layout = &self.layouts[number];
+        let all: Vec<usize> = (0..layout.schema().fields().len()).collect();
+        let mut columns = Columns::new(layout, &all, &Defaults::none());
+        columns.append_body(&body, all.len())?;
+        Ok(columns.finish())
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8; 4]> {
+    let (taken, after) = rest.split_first_chunk::<4>()?;
+    *rest = after;
+    Some(taken)
+}
+
+/// Segments in bytes, and how many tiles are not in them because they have too many values.
+#[derive(Default)]
+pub(crate) struct Packed {
+    pub segments: Vec<Vec<u8>>,
+    pub tiles: u64,
+    pub values: u64,
+    pub left_out: u64,
+}
+
+impl Packed {
+    /// Packs the postings of `tiles`, both by cell, in segments of a good size.
+    pub(crate) fn add(&mut self, shape: &Shape, postings: &Postings, tiles: &[(i64, u64)]) -> Result<(), ArrowError> {
+        if tiles.is_empty() {
+            return Ok(());
+        }
+        let limit = if tiles.len() == 1 { BYTES_MAX } else { BYTES_GOOD };
+        let fits = postings.cells.len() <= ROWS_MAX as usize && tiles.len() <= ROWS_MAX as usize;
+        if fits {
+            let segment = Segment::new(postings, tiles)?;
+            if let Some(bytes) = segment.encode(shape).ok().filter(|bytes| bytes.len() <= limit) {
+                self.tiles += tiles.len() as u64;
+                self.values += segment.starts.len() as u64 - 1;
+                self.segments.push(bytes);
+                return Ok(());
+            }
+        }
+        if tiles.len() == 1 {
+            self.left_out += 1;
+            return Ok(());
+        }
+        let middle = tiles.len() / 2;
+        let cut = postings.cells.partition_point(|cell| *cell < tiles[middle].0);
+        self.add(shape, &postings.slice(0..cut), &tiles[..middle])?;
+        self.add(shape, &postings.slice(cut..postings.cells.len()), &tiles[middle..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::StringArray;
+
+    fn postings() -> (Postings, Vec<(i64, u64)>) {
+        let (mut users, mut states, mut cells, mut counts) = (vec![], vec![], vec![], vec![]);
+        for cell in 0..300i64 {
+            for user in 0..3 {
+                users.push((cell + user) % 7);
+                states.push(if user == 2 { None } else { Some(["done", "failed"][user as usize]) });
+                cells.push(cell * 3 - 400);
+                counts.push((cell as u64 % 5) + 1);
+            }
+        }
+        let columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(users)), Arc::new(StringArray::from(states))];
+        let tiles = (0..300).map(|cell| (cell * 3 - 400, (cell as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+        (Postings { columns, cells, counts }, tiles)
+    }
+
+    fn shape(window: i32) -> Shape {
+        Shape::new(&[DataType::Int64, DataType::Utf8], "00000000000000ff", Window(window)).unwrap()
+    }
+
+    fn sorted(postings: &Postings) -> Vec<(i64, String, Option<String>, u64)> {
+        let users = postings.columns[0].as_primitive::<Int64Type>();
+        let states = postings.columns[1].as_string::<i32>();
+        let mut all: Vec<_> = (0..postings.cells.len())
+            .map(|i| {
+                let state = (!arrow_array::Array::is_null(states, i)).then(|| states.value(i).to_owned());
+                (postings.cells[i], users.value(i).to_string(), state, postings.counts[i])
+            })
+            .collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn segments_give_back_their_postings() {
+        let (postings, tiles) = postings();
+        let mut packed = Packed::default();
+        packed.add(&shape(-3), &postings, &tiles).unwrap();
+        assert_eq!((packed.segments.len(), packed.tiles, packed.left_out), (1, 300, 0));
+        let segment = Segment::decode(&packed.segments[0], &shape(-3)).unwrap();
+        assert_eq!(segment.cells.len(), 300);
+        assert_eq!(segment.prints, tiles.iter().map(|tile| tile.1).collect::<Vec<_>>());
+        assert_eq!(segment.starts.len() - 1, 21);
+        assert_eq!(sorted(&segment.entries_of(&[true; 300]).unwrap()), sorted(&postings));
+    }
+
+    #[test]
+    fn a_segment_of_another_window_or_with_a_changed_byte_is_refused() {
+        let (postings, tiles) = postings();
+        let mut packed = Packed::default();
+        packed.add(&shape(1), &postings, &tiles).unwrap();
+        let bytes = &packed.segments[0];
+        assert!(Segment::decode(bytes, &shape(2)).is_err());
+        for place in (0..bytes.len()).step_by(7) {
+            let mut changed = bytes.clone();
+            changed[place] ^= 0x10;
+            assert!(Segment::decode(&changed, &shape(1)).is_err(), "byte {place}");
+        }
+    }
+
+    #[test]
+    fn large_windows_are_cut_and_tiles_of_too_many_values_left_out() {
+        let count = (ROWS_MAX as usize) + 10;
+        let mut cells = vec![7i64; count];
+        cells.extend([9, 11]);
+        let values: Vec<i64> =
+            (0..count as i64 + 2).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64)).collect();
+        let columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(values))];
+        let postings = Postings { columns, counts: vec![1; cells.len()], cells };
+        let shape = Shape::new(&[DataType::Int64], "01", Window(0)).unwrap();
+        let mut packed = Packed::default();
+        packed.add(&shape, &postings, &[(7, 1), (9, 2), (11, 3)]).unwrap();
+        assert_eq!((packed.tiles, packed.left_out), (2, 1));
+        let cells: Vec<i64> =
+            packed.segments.iter().flat_map(|bytes| Segment::decode(bytes, &shape).unwrap().cells).collect();
+        assert_eq!(cells, [9, 11]);
+    }
+}

@@ -1,0 +1,268 @@
+//! A dataset whose records are rows keeps the contract of `Store` as well, on a real cluster.
+//!
+//! The conformance suite moves chunks of any bytes, which no table of records can hold: here each is wrapped in a chunk of
+//! the plain form that has these bytes as values of its rows, and unwrapped when it comes back.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_cassandra::CassandraStore;
+use chronotile_chunk::{Binding, Columns, Defaults, Head, Layout, Origin, Rows, Zone, encode_plain};
+use chronotile_store::{
+    Capabilities, Cells, Chunk, ChunkKey, Commit, Definition, Record, Result, Scan, Store, TileStatistics, conformance,
+};
+use chronotile_types::{
+    BatchId, CellRule, DatasetName, DatasetSpec, MergeRule, SliceId, StorageLayout, Tile, TimeFormat, TimeScale,
+    TimeSpec, Window, ZoneKey,
+};
+use common::{contact_points, drop_keyspace, keyspace, open};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+
+/// Datasets that the suite uses.
+const DATASETS: [&str; 8] = ["detections", "a", "a_1", "b", "other", "x", "y", "detections_1"];
+/// Claims about what does not differ from chunks (the catalog, and which slices there are), and long ones of which the
+/// random operations show the same. `CHRONOTILE_TEST_CLAIM=_` runs all.
+const ELSEWHERE: [&str; 9] = [
+    "record",
+    "condition",
+    "increments",
+    "of_many",
+    "slices_are",
+    "missing_slice",
+    "slice_may_be_created",
+    "datasets_do_not_mix",
+    "scans_hold_exactly",
+];
+/// Bytes of a body in one row.
+const PIECE: usize = 12_000;
+/// Leaves room for what wrapping adds.
+const CHUNK_BYTES_MAX: usize = 6 << 20;
+
+#[derive(Debug)]
+struct Fixed(Arc<DatasetSpec>);
+
+impl Definition for Fixed {
+    fn current(&self) -> Arc<DatasetSpec> {
+        self.0.clone()
+    }
+}
+
+fn spec(name: &DatasetName) -> Arc<DatasetSpec> {
+    let field = |name: &str, data_type| Field::new(name, data_type, false);
+    let schema = Schema::new(vec![
+        field("rows", DataType::Int64),
+        field("head", DataType::Binary),
+        field("piece", DataType::Binary),
+    ]);
+    Arc::new(DatasetSpec {
+        name: name.clone(),
+        schema: Arc::new(schema),
+        schema_versions: vec![3],
+        cell: CellRule::Single,
+        time: TimeSpec { column: "rows".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
+        window: "1d".parse().unwrap(),
+        windows_per_slice: 1,
+        id: vec![],
+        merge: MergeRule::Append,
+        retention: None,
+        indexes: vec![],
+        layout: StorageLayout::Rows,
+        text: vec![],
+    })
+}
+
+fn layout() -> Layout {
+    Layout::new(spec(&DatasetName::new("any").unwrap()).schema.clone()).unwrap()
+}
+
+fn wrapped(chunk: &Chunk) -> Chunk {
+    let pieces: Vec<&[u8]> = if chunk.body.is_empty() { vec![&[]] } else { chunk.body.chunks(PIECE).collect() };
+    let rows = Int64Array::from(vec![i64::from(chunk.rows); pieces.len()]);
+    let heads: Vec<&[u8]> = (0..pieces.len()).map(|at| if at == 0 { chunk.head.as_ref() } else { &[] }).collect();
+    let columns: [ArrayRef; 3] =
+        [Arc::new(rows), Arc::new(BinaryArray::from(heads)), Arc::new(BinaryArray::from(pieces))];
+    let batch = RecordBatch::try_new(layout().schema().clone(), columns.to_vec()).unwrap();
+    let origins = [Origin { batch: BatchId(1), written_us: 1 }];
+    let rows = Rows { batch: &batch, origins: &origins, row_origin: None, ordinals: None, text: &[] };
+    let zone = Zone { time_min: 0, time_max: 0, id_min: ZoneKey::MIN, id_max: ZoneKey::MAX };
+    let binding = Binding { tile: chunk.key.tile, chunk: chunk.key.id };
+    let encoded = encode_plain(&layout(), 0, &rows, &zone, true, &binding).unwrap();
+    Chunk { key: chunk.key, rows: encoded.rows, head: encoded.head.into(), body: encoded.body.into() }
+}
+
+/// Panics where a chunk came back damaged.
+fn unwrapped(chunk: &Chunk) -> Chunk {
+    let binding = Binding { tile: chunk.key.tile, chunk: chunk.key.id };
+    let head = Head::parse(&chunk.head, &binding).expect("a head comes back as it was put");
+    let mut set = Columns::new(&layout(), &[0, 1, 2], &Defaults::none());
+    set.append(&head, &chunk.body, 3).expect("a chunk comes back whole");
+    let rows = set.finish();
+    let pieces = rows.column(2).as_binary::<i32>();
+    let body: Vec<u8> = pieces.iter().flatten().flatten().copied().collect();
+    Chunk {
+        key: chunk.key,
+        rows: rows.column(0).as_primitive::<Int64Type>().value(0) as u32,
+        head: Bytes::copy_from_slice(rows.column(1).as_binary::<i32>().value(0)),
+        body: body.into(),
+    }
+}
+
+/// A store all of whose datasets have rows.
+#[derive(Debug)]
+struct Wrapping {
+    inner: CassandraStore,
+    views: Mutex<HashMap<DatasetName, Arc<dyn Store>>>,
+}
+
+impl Wrapping {
+    fn new(inner: CassandraStore) -> Self {
+        Self { inner, views: Mutex::default() }
+    }
+
+    fn view(&self, dataset: &DatasetName) -> Arc<dyn Store> {
+        let view = || self.inner.rows(Arc::new(Fixed(spec(dataset)))).unwrap();
+        self.views.lock().unwrap().entry(dataset.clone()).or_insert_with(view).clone()
+    }
+}
+
+#[async_trait]
+impl Store for Wrapping {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { chunk_bytes_max: CHUNK_BYTES_MAX, ..self.inner.capabilities() }
+    }
+
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+        commit.check_sizes("rows", CHUNK_BYTES_MAX)?;
+        let put = commit.put.iter().map(wrapped).collect();
+        self.view(dataset).commit(dataset, Commit { put, ..commit }).await
+    }
+
+    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        let (view, dataset, bodies) = (self.view(dataset), dataset.clone(), scan.bodies);
+        let groups = view.clone().scan(&dataset, scan).await?;
+        let whole = move |group: Vec<Chunk>| {
+            let (view, dataset) = (view.clone(), dataset.clone());
+            async move {
+                if bodies {
+                    return Ok(group.iter().map(unwrapped).collect());
+                }
+                // The bytes that the suite put as a head are in the body.
+                assert!(group.iter().all(|chunk| chunk.body.is_empty()));
+                let found = view.fetch(&dataset, group.iter().map(|chunk| chunk.key).collect()).await?;
+                assert!(group.iter().zip(&found).all(|(a, b)| (&a.head, a.rows) == (&b.head, b.rows)));
+                Ok(found.iter().map(|chunk| Chunk { body: Bytes::new(), ..unwrapped(chunk) }).collect())
+            }
+        };
+        Ok(groups.and_then(whole).boxed())
+    }
+
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        Ok(self.view(dataset).fetch(dataset, keys).await?.iter().map(unwrapped).collect())
+    }
+
+    async fn record(&self, key: &str) -> Result<Option<Bytes>> {
+        self.inner.record(key).await
+    }
+
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
+        self.inner.records(prefix, after, limit).await
+    }
+
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.view(dataset).create_slice(dataset, slice).await
+    }
+
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.view(dataset).drop_slice(dataset, slice).await
+    }
+
+    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+        self.inner.slices(dataset).await
+    }
+
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        let view = self.view(dataset);
+        let all = Scan {
+            slices: vec![slice],
+            cells: Cells::All,
+            windows: (Window(i32::MIN), Window(i32::MAX)),
+            bodies: true,
+        };
+        let chunks: Vec<Chunk> = view.scan(dataset, all).await?.try_concat().await?;
+        let count = |chunk: &Chunk| (chunk.rows, chunk.head.len() + chunk.body.len());
+        let found = view.statistics(dataset, slice).await?;
+        assert_eq!(found, by_tile(chunks.iter().map(|chunk| (chunk.key.tile, count(chunk)))), "as a scan counts");
+        Ok(by_tile(chunks.iter().map(|chunk| (chunk.key.tile, count(&unwrapped(chunk))))))
+    }
+}
+
+fn by_tile(chunks: impl Iterator<Item = (Tile, (u32, usize))>) -> Vec<TileStatistics> {
+    let mut tiles: Vec<TileStatistics> = vec![];
+    for (tile, (rows, bytes)) in chunks {
+        match tiles.last_mut().filter(|last| last.tile == tile) {
+            Some(last) => {
+                last.chunks += 1;
+                last.rows += u64::from(rows);
+                last.bytes += bytes as u64;
+            }
+            None => tiles.push(TileStatistics { tile, chunks: 1, rows: rows.into(), bytes: bytes as u64 }),
+        }
+    }
+    tiles
+}
+
+/// Makes an archive as empty as a new one.
+async fn emptied(store: &Wrapping) {
+    for dataset in DATASETS {
+        let dataset = DatasetName::new(dataset).unwrap();
+        for slice in store.slices(&dataset).await.unwrap() {
+            store.drop_slice(&dataset, slice).await.unwrap();
+        }
+    }
+    store.inner.forget_all_records().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_claim_about_chunks_holds_of_rows() {
+    let Some(hosts) = contact_points() else { return };
+    let keyspace = keyspace();
+    let store = Arc::new(Wrapping::new(open(&hosts, &keyspace, "").await));
+    let only = std::env::var("CHRONOTILE_TEST_CLAIM").unwrap_or_default();
+    for (name, claim) in conformance::CLAIMS.iter().filter(|(name, _)| name.contains(&only)) {
+        if only.is_empty() && ELSEWHERE.iter().any(|words| name.contains(words)) {
+            continue;
+        }
+        let begun = Instant::now();
+        emptied(&store).await;
+        claim(store.clone()).await;
+        println!("claim {name} of rows: {:.1} s", begun.elapsed().as_secs_f64());
+    }
+    drop_keyspace(&hosts, &keyspace).await;
+}
+
+#[test]
+fn random_operations_on_rows_agree_with_a_plain_map() {
+    let Some(hosts) = contact_points() else { return };
+    let keyspace = keyspace();
+    // A session lives in the runtime it was made in, and the suite makes its own.
+    let opened: tokio::sync::OnceCell<Arc<Wrapping>> = tokio::sync::OnceCell::new();
+    conformance::model(2, 20_260_107, || async {
+        let make = || async { Arc::new(Wrapping::new(open(&hosts, &keyspace, "").await)) };
+        let store = opened.get_or_init(make).await;
+        emptied(store).await;
+        store.clone() as Arc<dyn Store>
+    });
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(drop_keyspace(&hosts, &keyspace));
+}

@@ -1,0 +1,389 @@
+//! Aggregates of stored tags.
+//!
+//! Where maintenance has left statistics of a tile's hours that still hold, whole hours inside an interval are taken from
+//! them, and points are read at the edges alone. Whether they hold is told by the ids of the tile's chunks: any write to the
+//! tile since, late or not, makes it read in full again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::TimestampNanosecondType;
+use arrow_schema::{DataType as ArrowType, SchemaRef};
+use chronotile_archive::{Dataset, ReadRequest};
+use futures::{StreamExt, TryStreamExt};
+
+use crate::columns::{Points, common_type, computed, points_schema};
+use crate::error::{HistorianError, Result};
+use crate::historian::{Historian, SharedTag};
+use crate::hours::{Hour, Known, load};
+use crate::read::{Batches, Feed, range, range_request};
+use crate::rules::{Aggregate, Calculator, Grid, Output, Settings};
+use crate::tag::{DataType, Storage, TagKey};
+
+/// What to compute. Settings that are `None` are the tag's own.
+#[derive(Clone, Debug)]
+pub struct AggregateRequest {
+    /// The tags.
+    pub tags: Vec<TagKey>,
+    /// Where the request begins, ns; later than `end` for one that runs backwards.
+    pub start: i64,
+    /// Where it ends, ns.
+    pub end: i64,
+    /// Length of an interval, ns; 0 for one over the whole range.
+    pub interval: i64,
+    /// The aggregate.
+    pub aggregate: Aggregate,
+    /// Values hold until the next one.
+    pub stepped: Option<bool>,
+    /// Uncertain values count as Bad.
+    pub treat_uncertain_as_bad: Option<bool>,
+    /// Percent of Good from which a result is Good.
+    pub percent_good: Option<f64>,
+    /// Percent of Bad from which a result is Bad.
+    pub percent_bad: Option<f64>,
+    /// Extrapolate along the last line.
+    pub sloped_extrapolation: Option<bool>,
+    /// Which percentile.
+    pub percent: f64,
+    /// See [`Settings::sample_results`].
+    pub sample_results: bool,
+    /// Leave statistics of hours aside and compute from points alone.
+    pub points_only: bool,
+}
+
+impl AggregateRequest {
+    fn settings(&self, tag: &SharedTag) -> Settings {
+        let own = tag.settings;
+        Settings {
+            // A line between false and true means nothing.
+            stepped: self.stepped.unwrap_or(own.stepped || tag.data_type == DataType::Bool),
+            treat_uncertain_as_bad: self.treat_uncertain_as_bad.unwrap_or(own.treat_uncertain_as_bad),
+            percent_good: self.percent_good.unwrap_or(own.percent_good),
+            percent_bad: self.percent_bad.unwrap_or(own.percent_bad),
+            sloped_extrapolation: self.sloped_extrapolation.unwrap_or(own.sloped_extrapolation),
+            percent: self.percent,
+            sample_results: self.sample_results,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let percent = |value: f64| (0.0..=100.0).contains(&value);
+        let given = [self.percent_good, self.percent_bad, Some(self.percent)];
+        match given.into_iter().flatten().find(|value| !percent(*value)) {
+            Some(value) => Err(HistorianError::Request(format!("{value} is no percentage: give 0 to 100"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The type of an aggregate's values: that of the tags where a stored value is given back.
+fn value_type(aggregate: Aggregate, tags: &[SharedTag]) -> ArrowType {
+    use Aggregate::*;
+    let given_back = matches!(aggregate, Start | End | Minimum | Maximum | MinimumActualTime | MaximumActualTime);
+    match common_type(tags.iter().map(|tag| &tag.data_type)) {
+        ArrowType::Boolean if given_back => ArrowType::Boolean,
+        _ => ArrowType::Float64,
+    }
+}
+
+impl Historian {
+    /// Aggregates of tags: a row for each tag and interval, by tag as asked for, then in the order of the request. Tags are
+    /// computed beside each other; what is held in memory does not grow with the range.
+    ///
+    /// # Errors
+    /// An unknown tag, intervals or percentages that make no sense, an aggregate of numbers of a tag of text: at once. The
+    /// engine, or an interval with too many values, while streaming.
+    pub async fn aggregate(&self, request: AggregateRequest) -> Result<Batches> {
+        request.check()?;
+        let grid = Grid::new(request.start, request.end, request.interval)?;
+        let tags = self.resolve(&request.tags).await?;
+        let aggregate = request.aggregate;
+        if let Some(tag) = tags.iter().find(|tag| tag.data_type == DataType::String && !aggregate.needs_no_number()) {
+            return Err(HistorianError::NotNumeric { tag: tag.name.clone(), aggregate: aggregate.name() });
+        }
+        let schema = points_schema(value_type(aggregate, &tags));
+        let mut works = Vec::with_capacity(tags.len());
+        for tag in tags {
+            let mut settings = request.settings(&tag);
+            if aggregate == Aggregate::AnnotationCount
+                && settings.sample_results
+                && self.annotations.span_before(tag.number, i64::MAX).await?.is_some()
+            {
+                // The samples annotate every value. Whoever annotates here wants those annotations counted.
+                settings.sample_results = false;
+            }
+            let annotations = aggregate == Aggregate::AnnotationCount && !settings.sample_results;
+            let points = if annotations { self.annotations.clone() } else { self.points(&tag).await? };
+            let segments = !request.points_only
+                && !annotations
+                && tag.data_type.storage() != Storage::Text
+                && aggregate.takes_segments(&settings);
+            let summaries = if segments { Some(self.summaries(&tag.group).await?) } else { None };
+            works.push(Work { tag, points, summaries, settings, aggregate, grid, annotations, known: None });
+        }
+        let shape = schema.clone();
+        let mut groups: Vec<Vec<Work>> = Vec::new();
+        for work in works {
+            match groups.last_mut().filter(|group| group.len() < TAGS_AT_ONCE && group[0].goes_with(&work)) {
+                Some(group) => group.push(work),
+                None => groups.push(vec![work]),
+            }
+        }
+        let stream = futures::stream::iter(groups)
+            .then(move |group| {
+                let schema = shape.clone();
+                async move {
+                    let batches = together(group, &schema).await?;
+                    Ok::<_, HistorianError>(futures::stream::iter(batches.into_iter().map(Ok)))
+                }
+            })
+            .try_flatten();
+        Ok(Batches { schema, stream: stream.boxed() })
+    }
+}
+
+/// Tags whose heads and statistics are asked for together.
+const TAGS_AT_ONCE: usize = 32;
+
+/// The results of tags of one dataset, on all cores.
+async fn together(mut group: Vec<Work>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
+    if let Some((work, summaries)) = group.first().and_then(|work| Some((work, work.summaries.as_ref()?))) {
+        let (low, high) = work.range();
+        let piece = Piece::new(low, low, high, work.points.spec().window_ticks());
+        if piece.end == high {
+            let tags: Vec<(i64, bool)> = group.iter().map(|work| (work.tag.number, work.settings.stepped)).collect();
+            let known = load(&work.points, summaries, &tags, work.aggregate, (piece.first, piece.last)).await?;
+            let known = Arc::new(known);
+            group.iter_mut().for_each(|work| work.known = Some(known.clone()));
+        }
+    }
+    let mut batches = Vec::with_capacity(group.len());
+    if group.len() == 1 {
+        for work in group {
+            let tag = work.tag.clone();
+            batches.push(computed(&tag, work.run().await?, schema)?);
+        }
+        return Ok(batches);
+    }
+    let tasks: Vec<_> = group.into_iter().map(|work| (work.tag.clone(), Task(tokio::spawn(work.run())))).collect();
+    for (tag, mut task) in tasks {
+        let output = (&mut task.0).await.map_err(|_| chronotile_archive::ArchiveError::Cancelled)??;
+        batches.push(computed(&tag, output, schema)?);
+    }
+    Ok(batches)
+}
+
+/// A task that ends with whoever waits for it: of a request that was dropped nothing goes on.
+struct Task<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A part of a range whose heads and statistics are held at once.
+struct Piece {
+    end: i64,
+    /// The times whose windows are asked for.
+    first: i64,
+    last: i64,
+}
+
+impl Piece {
+    fn new(start: i64, low: i64, high: i64, width: i64) -> Self {
+        let cut = start.div_euclid(width).saturating_add(WINDOWS_AT_ONCE).saturating_mul(width);
+        let end = cut.min(high);
+        // The neighbouring tiles too: they hold the points before and behind the range, as a rule.
+        let first = if start == low { start.saturating_sub(width) } else { start };
+        let last = if end == high { end.saturating_add(width) } else { end - 1 };
+        Self { end, first, last }
+    }
+}
+
+/// One aggregate of one tag.
+struct Work {
+    tag: SharedTag,
+    points: Dataset,
+    summaries: Option<Dataset>,
+    settings: Settings,
+    aggregate: Aggregate,
+    grid: Grid,
+    annotations: bool,
+    /// What is known of the tags that are computed together, where one look suffices for the range.
+    known: Option<Arc<HashMap<i64, Known>>>,
+}
+
+impl Work {
+    /// The points that lie in the intervals: a request that runs backwards holds its later end.
+    fn range(&self) -> (i64, i64) {
+        (self.grid.low(), self.grid.high().saturating_add(i64::from(self.grid.backward())))
+    }
+
+    /// Whether both read the same datasets.
+    fn goes_with(&self, other: &Self) -> bool {
+        let name = |work: &Self| work.points.spec().name.clone();
+        name(self) == name(other) && self.summaries.is_some() == other.summaries.is_some()
+    }
+
+    async fn run(self) -> Result<Output> {
+        let mut calculator = Calculator::new(self.aggregate, self.settings, self.grid);
+        let (low, high) = self.range();
+        if self.annotations {
+            return self.count_annotations(calculator, low + i64::from(self.grid.backward()), high).await;
+        }
+        match &self.summaries {
+            Some(summaries) => self.with_summaries(&mut calculator, summaries, low, high).await?,
+            None => {
+                let back_always = self.aggregate.looks_back_always();
+                let mut sink = |points: &Points| self.push(&mut calculator, points);
+                self.feed(back_always).run(low, high, &mut sink).await?;
+            }
+        }
+        let mut output = calculator.finish();
+        if self.grid.backward() {
+            output.reverse();
+        }
+        Ok(output)
+    }
+
+    fn feed(&self, back_always: bool) -> Feed<'_> {
+        Feed { dataset: &self.points, tag: self.tag.number, settings: self.settings, back_always }
+    }
+
+    fn push(&self, calculator: &mut Calculator, points: &Points) -> Result<bool> {
+        let pushed = calculator.push(points.times(), points.values(), points.statuses());
+        let too_many = |source| HistorianError::TooManyValues { tag: self.tag.name.clone(), source };
+        pushed.map_err(too_many)?;
+        Ok(calculator.done())
+    }
+
+    async fn count_annotations(&self, mut calculator: Calculator, low: i64, high: i64) -> Result<Output> {
+        let columns = Some(vec!["time".to_owned()]);
+        let request = ReadRequest { columns, ..range_request(self.tag.number, low, high) };
+        let mut rows = self.points.read(request).await?;
+        while let Some(batch) = rows.try_next().await? {
+            let mut times = batch.column(0).as_primitive::<TimestampNanosecondType>().values().to_vec();
+            times.sort_unstable();
+            let ones = vec![1.0; times.len()];
+            // Counting keeps nothing, so there is no limit to break.
+            let _ = calculator.push(&times, &ones, None);
+        }
+        let mut output = calculator.finish();
+        if self.grid.backward() {
+            output.reverse();
+        }
+        Ok(output)
+    }
+
+    /// A year or so at a time, so that what is held of heads and statistics does not grow with the range.
+    async fn with_summaries(
+        &self,
+        calculator: &mut Calculator,
+        summaries: &Dataset,
+        low: i64,
+        high: i64,
+    ) -> Result<()> {
+        let width = self.points.spec().window_ticks();
+        let mut start = low;
+        while start < high {
+            let piece = Piece::new(start, low, high, width);
+            let end = piece.end;
+            let loaded = match &self.known {
+                Some(known) => known.clone(),
+                None => {
+                    let tags = [(self.tag.number, self.settings.stepped)];
+                    let range = (piece.first, piece.last);
+                    Arc::new(load(&self.points, summaries, &tags, self.aggregate, range).await?)
+                }
+            };
+            let nothing = Known::default();
+            let known = loaded.get(&self.tag.number).unwrap_or(&nothing);
+            if start == low && (self.aggregate.looks_back_always() || !known.begins_at(low)) {
+                self.push_before(calculator, known.before(low), low).await?;
+            }
+            self.push_inside(calculator, known, start, end).await?;
+            if end == high {
+                self.push_behind(calculator, known.behind(high), high).await?;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Gives what lies in `[low, high)`, from statistics where they hold.
+    async fn push_inside(&self, calculator: &mut Calculator, known: &Known, low: i64, high: i64) -> Result<()> {
+        let mut unread: Option<(i64, i64)> = None;
+        for span in known.spans.iter().filter(|span| span.tick_max >= low && span.tick_min < high) {
+            let (start, end) = (span.tick_min.max(low), span.tick_max.saturating_add(1).min(high));
+            let Some(hours) = known.hours(span) else {
+                unread = Some((unread.map_or(start, |(start, _)| start), end));
+                continue;
+            };
+            self.read(calculator, unread.take()).await?;
+            self.push_hours(calculator, hours, low, high).await?;
+        }
+        self.read(calculator, unread).await
+    }
+
+    /// The last usable point before `low`: from statistics where they tell it.
+    async fn push_before(&self, calculator: &mut Calculator, hours: Option<&[Hour]>, low: i64) -> Result<()> {
+        let last = hours.and_then(|hours| hours.iter().rev().find(|hour| hour.first_time < low));
+        if let Some(segment) = last.filter(|hour| hour.last_time < low).and_then(|hour| hour.segment) {
+            let _ = self.push_one(calculator, segment.last_time, segment.last);
+            return Ok(());
+        }
+        for points in self.feed(true).before(low).await?.iter().rev() {
+            self.push(calculator, points)?;
+        }
+        Ok(())
+    }
+
+    async fn push_behind(&self, calculator: &mut Calculator, hours: Option<&[Hour]>, high: i64) -> Result<()> {
+        if calculator.done() {
+            return Ok(());
+        }
+        let first = hours.and_then(|hours| hours.iter().find(|hour| hour.last_time >= high));
+        if let Some(segment) = first.filter(|hour| hour.first_time >= high).and_then(|hour| hour.segment) {
+            let _ = self.push_one(calculator, segment.first_time, segment.first);
+            return Ok(());
+        }
+        let mut sink = |points: &Points| self.push(calculator, points);
+        self.feed(true).behind(high, &mut sink).await
+    }
+
+    fn push_one(&self, calculator: &mut Calculator, time: i64, value: f64) -> Result<()> {
+        let too_many = |source| HistorianError::TooManyValues { tag: self.tag.name.clone(), source };
+        calculator.push(&[time], &[value], None).map_err(too_many)
+    }
+
+    async fn push_hours(&self, calculator: &mut Calculator, hours: &[Hour], low: i64, high: i64) -> Result<()> {
+        let mut unread: Option<(i64, i64)> = None;
+        for hour in hours.iter().filter(|hour| hour.last_time >= low && hour.first_time < high) {
+            let whole = hour.first_time >= low && hour.last_time < high;
+            if let (Some(segment), true) = (hour.segment, whole) {
+                self.read(calculator, unread.take()).await?;
+                if calculator.push_segment(&segment) {
+                    continue;
+                }
+            }
+            let (start, end) = (hour.first_time.max(low), hour.last_time.saturating_add(1).min(high));
+            unread = Some((unread.map_or(start, |(start, _)| start), end));
+        }
+        self.read(calculator, unread).await
+    }
+
+    async fn read(&self, calculator: &mut Calculator, unread: Option<(i64, i64)>) -> Result<()> {
+        let Some((start, end)) = unread else { return Ok(()) };
+        let mut rows = range(&self.points, self.tag.number, start, end).await?;
+        while let Some(batch) = rows.try_next().await? {
+            self.push(calculator, &Points::new(batch)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Windows whose heads and statistics are held at once.
+const WINDOWS_AT_ONCE: i64 = 400;

@@ -1,0 +1,323 @@
+//! The tags: defined in the archive, found by name in one read, by number or pattern in a list kept in memory.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::{
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray,
+};
+use chronotile_archive::{Place, ReadRequest, WriteOptions};
+use futures::TryStreamExt;
+
+use crate::error::{HistorianError, Result};
+use crate::historian::{Historian, SharedTag};
+use crate::rules::Settings;
+use crate::schema;
+use crate::tag::{DataType, Storage, Tag, TagKey};
+
+/// The tags this process knows.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    names: HashMap<String, SharedTag>,
+    numbers: HashMap<i64, SharedTag>,
+    /// Whether all tags there were at some moment are known.
+    complete: bool,
+    /// All tags by name, once somebody asked for a pattern.
+    sorted: Option<Arc<Vec<SharedTag>>>,
+}
+
+impl Catalog {
+    fn add(&mut self, tag: SharedTag) {
+        self.numbers.insert(tag.number, tag.clone());
+        self.names.insert(tag.name.clone(), tag);
+    }
+}
+
+/// The number of a tag that is given none: from its name, the same in every process.
+fn number_of(name: &str) -> i64 {
+    // FNV-1a, its top bit cleared. Two names out of a million meet with a chance of one in ten million; defining the second is
+    // then refused.
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    // A last mix, so that names that differ at their end differ in every bit.
+    let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed ^ (mixed >> 29)) & (i64::MAX as u64)) as i64
+}
+
+impl Historian {
+    /// Defines tags, or changes definitions: all but number, data type and group, which are fixed. A number of -1 stands for
+    /// one that follows from the name.
+    ///
+    /// # Errors
+    /// A definition that cannot be used, a number that another tag has, a fixed part that differs. Nothing is defined then.
+    pub async fn define(&self, mut tags: Vec<Tag>) -> Result<Vec<SharedTag>> {
+        self.complete().await?;
+        let catalog = self.catalog.read().await;
+        let refuse = |tag: &Tag, reason: String| HistorianError::Definition { tag: tag.name.clone(), reason };
+        let mut given: HashMap<i64, String> = HashMap::new();
+        for tag in &mut tags {
+            let known = catalog.names.get(&tag.name);
+            if tag.number == -1 {
+                tag.number = known.map_or_else(|| number_of(&tag.name), |known| known.number);
+            }
+            tag.check()?;
+            if let Some(known) = known
+                && (known.number, known.data_type, &known.group) != (tag.number, tag.data_type, &tag.group)
+            {
+                let (number, kind, group) = (known.number, known.data_type.name(), &known.group);
+                let reason =
+                    format!("it exists with number {number}, type {kind} and group {group}, which cannot change");
+                return Err(refuse(tag, reason));
+            }
+            let holder = catalog.numbers.get(&tag.number).map(|other| other.name.clone());
+            let holder = holder.or_else(|| given.insert(tag.number, tag.name.clone()));
+            if let Some(holder) = holder.filter(|holder| *holder != tag.name) {
+                return Err(refuse(tag, format!("tag {holder:?} has its number {}: give another", tag.number)));
+            }
+        }
+        drop(catalog);
+        // So that readers, who make nothing, find them.
+        let places: HashSet<(&str, Storage)> =
+            tags.iter().map(|tag| (tag.group.as_str(), tag.data_type.storage())).collect();
+        for (group, storage) in places {
+            self.points_of(group, storage).await?;
+            self.summaries(group).await?;
+        }
+        let rows = rows_of(&tags)?;
+        self.tags.write([Ok(rows)], WriteOptions::default()).await?;
+        let tags: Vec<SharedTag> = tags.into_iter().map(Arc::new).collect();
+        let mut catalog = self.catalog.write().await;
+        tags.iter().for_each(|tag| catalog.add(tag.clone()));
+        catalog.sorted = None;
+        Ok(tags)
+    }
+
+    /// Forgets what this process knows of the tags, so that changes by others are seen.
+    pub async fn refresh(&self) {
+        *self.catalog.write().await = Catalog::default();
+    }
+
+    /// The tags of these names or numbers, in their order.
+    ///
+    /// # Errors
+    /// One that is not defined.
+    pub async fn resolve(&self, keys: &[TagKey]) -> Result<Vec<SharedTag>> {
+        let unknown = |key: &TagKey| HistorianError::UnknownTag { tag: key.to_string() };
+        let found = self.lookup(keys).await?;
+        keys.iter().zip(found).map(|(key, tag)| tag.ok_or_else(|| unknown(key))).collect()
+    }
+
+    /// The tags of these names or numbers, in their order; `None` for those that are not defined.
+    ///
+    /// # Errors
+    /// The engine.
+    pub async fn lookup(&self, keys: &[TagKey]) -> Result<Vec<Option<SharedTag>>> {
+        self.learn(keys).await?;
+        let catalog = self.catalog.read().await;
+        let find = |key: &TagKey| match key {
+            TagKey::Name(name) => catalog.names.get(name).cloned(),
+            TagKey::Number(number) => catalog.numbers.get(number).cloned(),
+        };
+        Ok(keys.iter().map(find).collect())
+    }
+
+    /// Reads what is not known yet: names from their own cells, numbers from all.
+    async fn learn(&self, keys: &[TagKey]) -> Result<()> {
+        let catalog = self.catalog.read().await;
+        let mut names: Vec<&str> = Vec::new();
+        let mut number_missing = false;
+        for key in keys {
+            match key {
+                TagKey::Name(name) if !catalog.names.contains_key(name) => names.push(name),
+                TagKey::Number(number) => number_missing |= !catalog.numbers.contains_key(number),
+                TagKey::Name(_) => {}
+            }
+        }
+        drop(catalog);
+        if number_missing {
+            self.catalog.write().await.complete = false;
+            self.complete().await?;
+        }
+        if !names.is_empty() {
+            let names: ArrayRef = Arc::new(StringArray::from(names));
+            let found = self.read_tags(Place::Keys(vec![names])).await?;
+            let mut catalog = self.catalog.write().await;
+            found.into_iter().for_each(|tag| catalog.add(Arc::new(tag)));
+        }
+        Ok(())
+    }
+
+    async fn read_tags(&self, place: Place) -> Result<Vec<Tag>> {
+        let rows = self.tags.read(ReadRequest { place, ..ReadRequest::default() }).await?;
+        let mut tags = Vec::new();
+        let batches: Vec<RecordBatch> = rows.try_collect().await?;
+        for batch in &batches {
+            tags_of(batch, &mut tags);
+        }
+        Ok(tags)
+    }
+
+    /// Learns of all tags.
+    async fn complete(&self) -> Result<()> {
+        if self.catalog.read().await.complete {
+            return Ok(());
+        }
+        let tags = self.read_tags(Place::All).await?;
+        let mut catalog = self.catalog.write().await;
+        tags.into_iter().for_each(|tag| catalog.add(Arc::new(tag)));
+        (catalog.complete, catalog.sorted) = (true, None);
+        Ok(())
+    }
+
+    /// All tags by name.
+    pub(crate) async fn all_tags(&self) -> Result<Arc<Vec<SharedTag>>> {
+        self.complete().await?;
+        if let Some(sorted) = &self.catalog.read().await.sorted {
+            return Ok(sorted.clone());
+        }
+        let mut catalog = self.catalog.write().await;
+        let mut tags: Vec<SharedTag> = catalog.names.values().cloned().collect();
+        tags.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let sorted = Arc::new(tags);
+        catalog.sorted = Some(sorted.clone());
+        Ok(sorted)
+    }
+
+    /// The tags whose name fits `pattern`, by name, at most `limit`. `*` stands for any characters and `?` for one; all else
+    /// for itself. The first call reads all definitions; later ones look in a sorted list, from the text before the first
+    /// `*` or `?`.
+    ///
+    /// # Errors
+    /// The engine.
+    pub async fn find(&self, pattern: &str, limit: usize) -> Result<Vec<SharedTag>> {
+        let sorted = self.all_tags().await?;
+        let prefix_len = pattern.find(['*', '?']).unwrap_or(pattern.len());
+        let prefix = &pattern[..prefix_len];
+        let start = sorted.partition_point(|tag| tag.name.as_str() < prefix);
+        let end = start + sorted[start..].partition_point(|tag| tag.name.starts_with(prefix));
+        let rest: Vec<char> = pattern[prefix_len..].chars().collect();
+        let fits = |tag: &&SharedTag| matches(&rest, &tag.name[prefix_len..]);
+        Ok(sorted[start..end].iter().filter(fits).take(limit).cloned().collect())
+    }
+
+    /// Tags as a table: one row each, with the columns that [`Historian::define`] takes.
+    ///
+    /// # Errors
+    /// The engine.
+    pub fn table(tags: &[SharedTag]) -> Result<RecordBatch> {
+        let owned: Vec<Tag> = tags.iter().map(|tag| tag.as_ref().clone()).collect();
+        let batch = rows_of(&owned)?;
+        let wanted: Vec<usize> = (0..batch.num_columns()).filter(|column| *column != 1).collect();
+        batch.project(&wanted).map_err(HistorianError::compute("listing tags"))
+    }
+}
+
+/// Whether `name` fits a pattern of `*`, `?` and plain characters. Takes time in proportion to both lengths' product at most.
+fn matches(pattern: &[char], name: &str) -> bool {
+    let name: Vec<char> = name.chars().collect();
+    let (mut p, mut n) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                retry = Some((p, n));
+                p += 1;
+            }
+            Some(c) if *c == '?' || *c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => {
+                let Some((star, from)) = retry else { return false };
+                (p, n) = (star + 1, from + 1);
+                retry = Some((star, from + 1));
+            }
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+fn rows_of(tags: &[Tag]) -> Result<RecordBatch> {
+    let text = |get: fn(&Tag) -> &str| -> ArrayRef { Arc::new(StringArray::from_iter_values(tags.iter().map(get))) };
+    let real = |get: fn(&Tag) -> f64| -> ArrayRef { Arc::new(Float64Array::from_iter_values(tags.iter().map(get))) };
+    let flag = |get: fn(&Tag) -> bool| -> ArrayRef {
+        Arc::new(tags.iter().map(|tag| Some(get(tag))).collect::<BooleanArray>())
+    };
+    let columns: Vec<ArrayRef> = vec![
+        text(|tag| &tag.name),
+        Arc::new(TimestampNanosecondArray::from(vec![0; tags.len()]).with_timezone("UTC")),
+        Arc::new(Int64Array::from_iter_values(tags.iter().map(|tag| tag.number))),
+        text(|tag| &tag.unit),
+        text(|tag| &tag.description),
+        text(|tag| &tag.group),
+        text(|tag| tag.data_type.name()),
+        flag(|tag| tag.settings.stepped),
+        flag(|tag| tag.settings.treat_uncertain_as_bad),
+        real(|tag| tag.settings.percent_good),
+        real(|tag| tag.settings.percent_bad),
+        flag(|tag| tag.settings.sloped_extrapolation),
+        real(|tag| tag.exception_deviation),
+        real(|tag| tag.compression_deviation),
+    ];
+    RecordBatch::try_new(schema::tags()?.schema, columns).map_err(HistorianError::compute("defining tags"))
+}
+
+/// The tags of stored rows. What is null, or of a type a later release may store, reads as the default.
+fn tags_of(batch: &RecordBatch, tags: &mut Vec<Tag>) {
+    let text = |column: usize| batch.column(column).as_string_opt::<i32>();
+    let real = |column: usize| batch.column(column).as_primitive_opt::<Float64Type>();
+    let flag = |column: usize| batch.column(column).as_boolean_opt();
+    let numbers = batch.column(2).as_primitive::<Int64Type>();
+    for row in 0..batch.num_rows() {
+        let text_at = |column: usize| text(column).map_or_else(String::new, |array| array.value(row).to_owned());
+        let real_at = |column: usize, default: f64| real(column).map_or(default, |array| array.value(row));
+        let flag_at = |column: usize, default: bool| flag(column).map_or(default, |array| array.value(row));
+        tags.push(Tag {
+            number: numbers.value(row),
+            name: text_at(0),
+            unit: text_at(3),
+            description: text_at(4),
+            group: text_at(5),
+            data_type: DataType::from_name(&text_at(6)).unwrap_or(DataType::Float),
+            settings: Settings {
+                stepped: flag_at(7, false),
+                treat_uncertain_as_bad: flag_at(8, true),
+                percent_good: real_at(9, 100.0),
+                percent_bad: real_at(10, 100.0),
+                sloped_extrapolation: flag_at(11, false),
+                ..Settings::default()
+            },
+            exception_deviation: real_at(12, -1.0),
+            compression_deviation: real_at(13, -1.0),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fits(pattern: &str, name: &str) -> bool {
+        matches(&pattern.chars().collect::<Vec<_>>(), name)
+    }
+
+    #[test]
+    fn patterns_match_as_file_names_do() {
+        for (pattern, name) in
+            [("*", ""), ("a*c", "abbc"), ("*.t?mp", "x.temp"), ("**", "x"), ("", ""), ("a*b*c", "aXbYbZc")]
+        {
+            assert!(fits(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("", "x"), ("a*c", "ab"), ("?", ""), ("*b", "ba")] {
+            assert!(!fits(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_names_are_spread_and_stay_the_same() {
+        let numbers: std::collections::HashSet<i64> = (0..100_000).map(|i| number_of(&format!("plant.t{i}"))).collect();
+        assert_eq!(numbers.len(), 100_000);
+        assert!(numbers.iter().all(|number| *number >= 0));
+        assert_eq!(number_of("plant.t1"), number_of("plant.t1"));
+    }
+}

@@ -1,0 +1,157 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use chronotile_archive::{Archive, ArchiveError, Dataset};
+use chronotile_types::Duration;
+use tokio::sync::RwLock;
+
+use crate::catalog::Catalog;
+use crate::error::{HistorianError, Result};
+use crate::schema;
+use crate::tag::{Storage, Tag};
+
+/// How a historian behaves. Nothing of it is stored.
+#[derive(Clone, Debug)]
+pub struct HistorianOptions {
+    /// Points that lie further ahead of this machine's clock are refused, ns; `None` for no limit.
+    pub future_max_ns: Option<i64>,
+    /// Make the datasets a historian needs where they are missing.
+    pub create: bool,
+}
+
+impl Default for HistorianOptions {
+    fn default() -> Self {
+        Self { future_max_ns: Some(86_400_000_000_000), create: true }
+    }
+}
+
+/// Tags and their values in an archive. Safe to use from many threads, and the same archive from many processes.
+#[derive(Debug)]
+pub struct Historian {
+    archive: Archive,
+    pub(crate) options: HistorianOptions,
+    pub(crate) tags: Dataset,
+    pub(crate) annotations: Dataset,
+    pub(crate) catalog: RwLock<Catalog>,
+    datasets: RwLock<HashMap<String, Dataset>>,
+}
+
+impl Historian {
+    /// Opens the historian of an archive.
+    ///
+    /// # Errors
+    /// An archive without one, where none is to be made; datasets of other meaning under its names.
+    pub async fn open(archive: Archive, options: HistorianOptions) -> Result<Self> {
+        let tags = obtain(&archive, schema::tags()?, options.create).await?;
+        let annotations = obtain(&archive, schema::annotations()?, options.create).await?;
+        let catalog = RwLock::new(Catalog::default());
+        Ok(Self { archive, options, tags, annotations, catalog, datasets: RwLock::default() })
+    }
+
+    /// The archive.
+    pub fn archive(&self) -> &Archive {
+        &self.archive
+    }
+
+    /// The dataset of a tag's points; made at the first use.
+    pub(crate) async fn points(&self, tag: &Tag) -> Result<Dataset> {
+        self.points_of(&tag.group, tag.data_type.storage()).await
+    }
+
+    pub(crate) async fn points_of(&self, group: &str, storage: Storage) -> Result<Dataset> {
+        self.dataset(schema::points(group, storage)?).await
+    }
+
+    /// The dataset of a group's summaries; made at the first use.
+    pub(crate) async fn summaries(&self, group: &str) -> Result<Dataset> {
+        self.dataset(schema::summaries(group)?).await
+    }
+
+    async fn dataset(&self, spec: chronotile_types::DatasetSpec) -> Result<Dataset> {
+        let name = spec.name.to_string();
+        if let Some(dataset) = self.datasets.read().await.get(&name) {
+            return Ok(dataset.clone());
+        }
+        let dataset = obtain(&self.archive, spec, self.options.create).await?;
+        self.datasets.write().await.insert(name, dataset.clone());
+        Ok(dataset)
+    }
+
+    /// The datasets of points that a group has by now, with their storage type.
+    pub(crate) async fn existing_points(&self, group: &str) -> Result<Vec<(Storage, Dataset)>> {
+        let names: Vec<String> = self.archive.datasets().await?.iter().map(|spec| spec.name.to_string()).collect();
+        let mut found = Vec::new();
+        for storage in [Storage::Float, Storage::Integer, Storage::Text] {
+            let spec = schema::points(group, storage)?;
+            if names.contains(&spec.name.to_string()) {
+                found.push((storage, self.dataset(spec).await?));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Names of the groups that have points.
+    pub async fn groups(&self) -> Result<Vec<String>> {
+        let specs = self.archive.datasets().await?;
+        let group = |name: &str| {
+            let rest = name.strip_prefix("historian_")?;
+            let group = ["_float", "_integer", "_string"].iter().find_map(|suffix| rest.strip_suffix(suffix))?;
+            Some(group.to_owned())
+        };
+        let mut groups: Vec<String> = specs.iter().filter_map(|spec| group(spec.name.as_str())).collect();
+        groups.sort();
+        groups.dedup();
+        Ok(groups)
+    }
+
+    /// Sets the age past which [`Historian::retire`] drops the points of a group.
+    ///
+    /// # Errors
+    /// The engine.
+    pub async fn set_retention(&self, group: &str, retention: Option<Duration>) -> Result<()> {
+        for storage in [Storage::Float, Storage::Integer, Storage::Text] {
+            self.points_of(group, storage).await?.set_retention(retention).await?;
+        }
+        Ok(self.summaries(group).await?.set_retention(retention).await?)
+    }
+
+    /// Drops the points of a group that are older than its retention, by this machine's clock and never by the points' own
+    /// times. Whole slices of 30 days go at once. Gives the number of points dropped.
+    ///
+    /// # Errors
+    /// The engine.
+    pub async fn retire(&self, group: &str, dry_run: bool) -> Result<u64> {
+        let mut rows = 0;
+        for (_, dataset) in self.existing_points(group).await? {
+            if dataset.spec().retention.is_some() {
+                let slices = dataset.retire(chronotile_archive::RetireLimit::Retention, dry_run).await?;
+                rows += slices.iter().map(|slice| slice.rows).sum::<u64>();
+            }
+        }
+        let summaries = self.summaries(group).await?;
+        if summaries.spec().retention.is_some() {
+            summaries.retire(chronotile_archive::RetireLimit::Retention, dry_run).await?;
+        }
+        Ok(rows)
+    }
+}
+
+async fn obtain(archive: &Archive, spec: chronotile_types::DatasetSpec, create: bool) -> Result<Dataset> {
+    match archive.dataset(spec.name.as_str()).await {
+        Err(ArchiveError::DatasetNotFound { .. }) if create => Ok(archive.create(spec, true).await?),
+        Err(ArchiveError::DatasetNotFound { name, .. }) => Err(HistorianError::Request(format!(
+            "the archive has no dataset {name}: open the historian for writing first, which makes it"
+        ))),
+        found => Ok(found?),
+    }
+}
+
+/// This machine's clock, ns since the Unix epoch.
+pub(crate) fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// A tag that is shared among requests.
+pub(crate) type SharedTag = Arc<Tag>;

@@ -1,0 +1,240 @@
+//! Keeping the datasets in order: few large chunks, and statistics of their hours.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, TimestampNanosecondArray};
+use chronotile_archive::{ConsolidateOptions, ConsolidateReport, Dataset, Place, ReadRequest, TileSpan, WriteOptions};
+use futures::TryStreamExt;
+
+use crate::columns::Points;
+use crate::error::{HistorianError, Result};
+use crate::historian::Historian;
+use crate::read::range;
+use crate::rules::Segment;
+use crate::schema;
+use crate::tag::Storage;
+
+/// What [`Historian::maintain`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SummaryReport {
+    /// Tiles whose chunks were joined.
+    pub tiles_consolidated: u64,
+    /// Tiles of which statistics were computed.
+    pub tiles_summarized: u64,
+    /// Hours of which statistics were stored.
+    pub hours: u64,
+}
+
+/// Tiles with fewer points are read as fast as their statistics.
+const POINTS_MIN: u64 = 2_048;
+/// Tags looked at together.
+const TAGS_AT_ONCE: usize = 64;
+/// What statistics are of.
+const HOUR_NS: i64 = 3_600_000_000_000;
+
+impl Historian {
+    /// Joins the chunks of tiles, and stores statistics of the hours of those that have many points and none that hold. Safe
+    /// beside writers and readers, and to repeat; statistics of a tile that somebody writes to meanwhile hold no longer, and
+    /// are computed at the next call.
+    ///
+    /// # Errors
+    /// The engine, or a damaged chunk.
+    pub async fn maintain(&self) -> Result<SummaryReport> {
+        let mut report = SummaryReport::default();
+        for group in self.groups().await? {
+            for (storage, dataset) in self.existing_points(&group).await? {
+                let done: ConsolidateReport = dataset.consolidate(ConsolidateOptions::default(), None).await?;
+                report.tiles_consolidated += done.tiles;
+                if storage != Storage::Text {
+                    self.summarize(&group, storage, &dataset, &mut report).await?;
+                }
+            }
+            let summaries = self.summaries(&group).await?;
+            summaries.consolidate(ConsolidateOptions::default(), None).await?;
+        }
+        Ok(report)
+    }
+
+    async fn summarize(
+        &self,
+        group: &str,
+        storage: Storage,
+        points: &Dataset,
+        report: &mut SummaryReport,
+    ) -> Result<()> {
+        let summaries = self.summaries(group).await?;
+        let tags = self.all_tags().await?;
+        let numbers: Vec<i64> = tags
+            .iter()
+            .filter(|tag| tag.group == group && tag.data_type.storage() == storage)
+            .map(|tag| tag.number)
+            .collect();
+        for numbers in numbers.chunks(TAGS_AT_ONCE) {
+            let known = fingerprints(&summaries, numbers).await?;
+            let spans = points.spans(numbers, (i64::MIN, i64::MAX)).await?;
+            let mut rows = Rows::default();
+            for span in spans.iter().filter(|span| span.rows >= POINTS_MIN) {
+                if !known.contains(&(span.tile.cell.0, span.fingerprint as i64)) {
+                    self.summarize_tile(points, span, &mut rows).await?;
+                    report.tiles_summarized += 1;
+                }
+            }
+            report.hours += rows.tag.len() as u64;
+            if !rows.tag.is_empty() {
+                summaries.write([rows.batch()], WriteOptions::default()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn summarize_tile(&self, points: &Dataset, span: &TileSpan, rows: &mut Rows) -> Result<()> {
+        let (tag, end) = (span.tile.cell.0, span.tick_max.saturating_add(1));
+        let mut stream = range(points, tag, span.tick_min, end).await?;
+        // What is read may be newer than the span; then its rows are never looked at.
+        let mut held = HeldHour::default();
+        while let Some(batch) = stream.try_next().await? {
+            let batch = Points::new(batch)?;
+            let times = batch.times();
+            let mut start = 0;
+            while start < times.len() {
+                let hour = times[start].div_euclid(HOUR_NS).saturating_mul(HOUR_NS);
+                let end = start + times[start..].partition_point(|time| *time < hour.saturating_add(HOUR_NS));
+                if held.hour != hour {
+                    held.flush(span, rows);
+                }
+                held.take(hour, &batch, start..end);
+                start = end;
+            }
+        }
+        held.flush(span, rows);
+        let after = points.spans(&[tag], (span.tick_min, span.tick_max)).await?;
+        if !after.iter().any(|other| other.tile == span.tile && other.fingerprint == span.fingerprint) {
+            rows.forget(span);
+        }
+        Ok(())
+    }
+}
+
+/// The points of one hour.
+#[derive(Default)]
+struct HeldHour {
+    hour: i64,
+    times: Vec<i64>,
+    values: Vec<f64>,
+    statuses: Vec<u32>,
+}
+
+impl HeldHour {
+    fn take(&mut self, hour: i64, points: &Points, range: Range<usize>) {
+        self.hour = hour;
+        self.times.extend_from_slice(&points.times()[range.clone()]);
+        self.values.extend_from_slice(&points.values()[range.clone()]);
+        match points.statuses() {
+            Some(codes) => self.statuses.extend_from_slice(&codes[range]),
+            None => self.statuses.resize(self.times.len(), 0),
+        }
+    }
+
+    fn flush(&mut self, span: &TileSpan, rows: &mut Rows) {
+        if !self.times.is_empty() {
+            let segment = Segment::of(&self.times, &self.values, Some(&self.statuses));
+            rows.push(span, self.hour, &self.times, segment);
+        }
+        self.times.clear();
+        self.values.clear();
+        self.statuses.clear();
+    }
+}
+
+/// Tag and fingerprint of the tiles that have statistics.
+async fn fingerprints(summaries: &Dataset, tags: &[i64]) -> Result<HashSet<(i64, i64)>> {
+    let columns = Some(vec!["tag".to_owned(), "fingerprint".to_owned()]);
+    let request = ReadRequest { place: Place::Cells(tags.to_vec()), columns, ..ReadRequest::default() };
+    let mut rows = summaries.read(request).await?;
+    let mut known = HashSet::new();
+    while let Some(batch) = rows.try_next().await? {
+        let (tags, prints) = (batch.column(0).as_primitive::<Int64Type>(), batch.column(1).as_primitive::<Int64Type>());
+        known.extend(tags.values().iter().copied().zip(prints.values().iter().copied()));
+    }
+    Ok(known)
+}
+
+/// Statistics on their way into the archive.
+#[derive(Default)]
+struct Rows {
+    tag: Vec<i64>,
+    time: Vec<i64>,
+    fingerprint: Vec<i64>,
+    ends: Vec<(i64, i64, i64)>,
+    segments: Vec<Option<Segment>>,
+}
+
+impl Rows {
+    fn push(&mut self, span: &TileSpan, hour: i64, times: &[i64], segment: Option<Segment>) {
+        self.tag.push(span.tile.cell.0);
+        self.time.push(hour);
+        self.fingerprint.push(span.fingerprint as i64);
+        // Never empty: an hour begins with a point.
+        let (first, last) = (times.first().copied().unwrap_or(hour), times.last().copied().unwrap_or(hour));
+        self.ends.push((first, last, times.len() as i64));
+        self.segments.push(segment);
+    }
+
+    /// Takes back what was pushed last, of a tile that has changed meanwhile.
+    fn forget(&mut self, span: &TileSpan) {
+        while self.tag.last() == Some(&span.tile.cell.0) && self.fingerprint.last() == Some(&(span.fingerprint as i64))
+        {
+            self.tag.pop();
+            self.time.pop();
+            self.fingerprint.pop();
+            self.ends.pop();
+            self.segments.pop();
+        }
+    }
+
+    fn batch(self) -> std::result::Result<RecordBatch, arrow_schema::ArrowError> {
+        let schema = schema::summaries("main").map(|spec| spec.schema);
+        let schema =
+            schema.map_err(|error: HistorianError| arrow_schema::ArrowError::ExternalError(Box::new(error)))?;
+        let segments = &self.segments;
+        let real = |get: fn(&Segment) -> f64| -> ArrayRef {
+            Arc::new(segments.iter().map(|s| Some(s.as_ref().map_or(0.0, get))).collect::<Float64Array>())
+        };
+        let whole = |get: fn(&Segment) -> i64| -> ArrayRef {
+            Arc::new(segments.iter().map(|s| Some(s.as_ref().map_or(0, get))).collect::<Int64Array>())
+        };
+        let flag = |get: fn(&Segment) -> bool| -> ArrayRef {
+            Arc::new(segments.iter().map(|s| Some(s.as_ref().is_some_and(get))).collect::<BooleanArray>())
+        };
+        let ends = |get: fn(&(i64, i64, i64)) -> i64| -> ArrayRef {
+            Arc::new(Int64Array::from_iter_values(self.ends.iter().map(get)))
+        };
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(self.tag.clone())),
+            Arc::new(TimestampNanosecondArray::from(self.time.clone()).with_timezone("UTC")),
+            Arc::new(Int64Array::from(self.fingerprint.clone())),
+            flag(|_| true),
+            ends(|(_, _, count)| *count),
+            ends(|(first, _, _)| *first),
+            ends(|(_, last, _)| *last),
+            real(|s| s.first),
+            real(|s| s.last),
+            real(|s| s.sum),
+            real(|s| s.squares),
+            real(|s| s.min),
+            whole(|s| s.min_time),
+            flag(|s| s.min_again),
+            real(|s| s.max),
+            whole(|s| s.max_time),
+            flag(|s| s.max_again),
+            real(|s| s.area_sloped),
+            real(|s| s.area_stepped),
+            whole(|s| s.transitions as i64),
+        ];
+        RecordBatch::try_new(schema, columns)
+    }
+}

@@ -1,0 +1,220 @@
+//! Aggregates over interpolated bounding values: only usable points count, and what is Bad between them makes Uncertain.
+
+use super::aggregate::Aggregate;
+use super::bounds::Around;
+use super::calculator::Frame;
+use super::segment::Segment;
+use super::status::{Class, Point, Status};
+
+/// `Interpolative`, `TimeAverage`, `Total` and `Rate`.
+#[derive(Debug, Default)]
+pub(crate) struct InterpolatedFold {
+    around: Around,
+    /// The next boundary to pass; interval `next - 1` is being filled.
+    next: usize,
+    area: f64,
+    covered: i64,
+    all_good: bool,
+}
+
+/// A part of an interval without a usable point inside.
+struct Region {
+    start: i64,
+    end: i64,
+    from: f64,
+    to: f64,
+    good: bool,
+}
+
+impl InterpolatedFold {
+    pub(crate) fn push(&mut self, frame: &mut Frame, point: Point) {
+        frame.saw(point.time);
+        if point.class(frame.settings.treat_uncertain_as_bad).usable() {
+            self.advance(frame, point);
+        } else {
+            self.around.bad(point.time);
+        }
+    }
+
+    /// As [`Self::push`], of points that are all Good.
+    pub(crate) fn push_good(&mut self, frame: &mut Frame, times: &[i64], values: &[f64]) {
+        let good = |row: usize| Point { time: times[row], value: values[row], status: Status::GOOD };
+        let mut row = 0;
+        while row < times.len() {
+            self.push(frame, good(row));
+            row += 1;
+            let inside = self.next >= 1 && self.next <= frame.grid.count();
+            if !inside || frame.aggregate == Aggregate::Rate {
+                continue;
+            }
+            let end = row + times[row..].partition_point(|time| *time < frame.grid.boundary(self.next));
+            if end - row < 2 {
+                continue;
+            }
+            if frame.aggregate != Aggregate::Interpolative {
+                self.area += area(&times[row - 1..end], &values[row - 1..end], frame.settings.stepped);
+                self.covered += times[end - 1] - times[row - 1];
+            }
+            self.around.step(good(end - 2));
+            self.around.step(good(end - 1));
+            frame.last = Some(times[end - 1]);
+            row = end;
+        }
+    }
+
+    pub(crate) fn segment(&mut self, frame: &mut Frame, segment: &Segment) -> bool {
+        if frame.aggregate == Aggregate::Rate || crosses(frame, self.next, segment) {
+            return false;
+        }
+        self.push(frame, segment.first_point());
+        if segment.count > 1 {
+            if frame.aggregate != Aggregate::Interpolative && self.next >= 1 && self.next <= frame.grid.count() {
+                self.area += if frame.settings.stepped { segment.area_stepped } else { segment.area_sloped };
+                self.covered += segment.last_time - segment.first_time;
+            }
+            self.around.step(segment.last_point());
+            frame.last = Some(segment.last_time);
+        }
+        true
+    }
+
+    /// Fills up to a usable point, closing the intervals that end at or before it.
+    fn advance(&mut self, frame: &mut Frame, point: Point) {
+        while self.next <= frame.grid.count() && frame.grid.boundary(self.next) <= point.time {
+            let time = frame.grid.boundary(self.next);
+            let bound =
+                if time == point.time { point } else { self.around.interpolate(time, Some(point), &frame.settings) };
+            self.fill(frame, time, Some(point));
+            self.pass(frame, bound, false);
+        }
+        self.fill(frame, point.time, Some(point));
+        self.around.step(point);
+    }
+
+    /// Adds the region that ends at `end`, between the last usable point and `after`.
+    fn fill(&mut self, frame: &Frame, end: i64, after: Option<Point>) {
+        if self.next == 0 || self.next > frame.grid.count() {
+            return;
+        }
+        let interval_start = frame.grid.boundary(self.next - 1);
+        let Some(before) = self.around.before else {
+            // Before the first usable point nothing is known.
+            self.all_good &= end <= interval_start;
+            return;
+        };
+        let start = before.time.max(interval_start);
+        if start >= end {
+            return;
+        }
+        if frame.aggregate == Aggregate::Rate {
+            return self.fill_rate(before, after, start, end);
+        }
+        let settings = &frame.settings;
+        let value = |time: i64| match after {
+            Some(after) if time == after.time && !settings.stepped => after.value,
+            _ if time == before.time => before.value,
+            _ => self.around.interpolate(time, after, settings).value,
+        };
+        let class = |point: Point| point.class(true);
+        let good = class(before) == Class::Good
+            && match after {
+                None => false,
+                Some(_) if settings.stepped => self.around.first_bad.is_none_or(|bad| bad >= end),
+                Some(after) => class(after) == Class::Good && self.around.first_bad.is_none(),
+            };
+        let from = value(start);
+        let to = if settings.stepped { from } else { value(end) };
+        self.add(&Region { start, end, from, to, good });
+    }
+
+    fn add(&mut self, region: &Region) {
+        let duration = region.end - region.start;
+        self.area += (region.from + region.to) * 0.5 * seconds(duration);
+        self.covered += duration;
+        self.all_good &= region.good;
+    }
+
+    /// A counter's increase between two points is spread evenly over the time between them. One that is lower than before
+    /// has begun again at zero.
+    fn fill_rate(&mut self, before: Point, after: Option<Point>, start: i64, end: i64) {
+        let Some(after) = after else {
+            self.all_good = false;
+            return;
+        };
+        let increase = if after.value < before.value { after.value } else { after.value - before.value };
+        self.area += increase * ((end - start) as f64 / (after.time - before.time) as f64);
+        self.covered += end - start;
+        let certain = before.class(true) == Class::Good && after.class(true) == Class::Good;
+        self.all_good &= certain && self.around.first_bad.is_none();
+    }
+
+    /// Passes boundary `next`: closes the interval before it and opens the one behind it.
+    fn pass(&mut self, frame: &mut Frame, bound: Point, ended: bool) {
+        let boundary = self.next;
+        if frame.aggregate == Aggregate::Interpolative {
+            // Backwards, an interval's value is that at its later end.
+            let index = if frame.grid.backward() { boundary.checked_sub(1) } else { Some(boundary) };
+            if let Some(index) = index.filter(|index| *index < frame.grid.count()) {
+                frame.emit(index, None, bound.value, bound.status, false);
+            }
+        } else if let Some(index) = boundary.checked_sub(1) {
+            self.close(frame, index, ended);
+        }
+        (self.area, self.covered, self.all_good) = (0.0, 0, true);
+        self.next += 1;
+    }
+
+    fn close(&self, frame: &mut Frame, index: usize, ended: bool) {
+        if self.covered == 0 {
+            return frame.emit_no_data(index, ended);
+        }
+        let value = match frame.aggregate {
+            Aggregate::Total => self.area,
+            _ => self.area / seconds(self.covered),
+        };
+        let status = if self.all_good { Status::GOOD } else { Status::UNCERTAIN_SUB_NORMAL };
+        // What is extrapolated covers the interval to its end: it is not partial there.
+        let ended = ended && frame.aggregate == Aggregate::Rate;
+        frame.emit(index, None, value, status.with(Status::CALCULATED), ended);
+    }
+
+    /// Whether all of `count` intervals are closed.
+    pub(crate) fn passed(&self, count: usize) -> bool {
+        self.next > count
+    }
+
+    pub(crate) fn finish(&mut self, frame: &mut Frame) {
+        while self.next <= frame.grid.count() {
+            let time = frame.grid.boundary(self.next);
+            let bound = self.around.interpolate(time, None, &frame.settings);
+            self.fill(frame, time, None);
+            self.pass(frame, bound, true);
+        }
+    }
+}
+
+/// Whether a segment reaches past the next boundary behind its first point.
+pub(crate) fn crosses(frame: &Frame, next: usize, segment: &Segment) -> bool {
+    let mut next = next;
+    let count = frame.grid.count();
+    let key = segment.first_time - frame.shift;
+    // Intervals that are passed before the segment begins are few or empty.
+    while next <= count && frame.grid.boundary(next) <= key {
+        next += 1;
+    }
+    next <= count && frame.grid.boundary(next) <= segment.last_time - frame.shift
+}
+
+pub(crate) fn seconds(nanoseconds: i64) -> f64 {
+    nanoseconds as f64 * 1e-9
+}
+
+/// Area under consecutive Good points, value x s.
+pub(crate) fn area(times: &[i64], values: &[f64], stepped: bool) -> f64 {
+    let mut area = 0.0;
+    for row in 1..times.len() {
+        let height = if stepped { values[row - 1] } else { (values[row - 1] + values[row]) * 0.5 };
+        area += height * seconds(times[row] - times[row - 1]);
+    }
+    area
+}

@@ -1,0 +1,126 @@
+//! What is known of a tag.
+
+use crate::error::{HistorianError, Result};
+use crate::rules::Settings;
+
+/// What kind of values a tag has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DataType {
+    /// float64.
+    Float,
+    /// int64.
+    Integer,
+    /// True or false.
+    Bool,
+    /// Text.
+    String,
+}
+
+impl DataType {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::Integer => "integer",
+            Self::Bool => "bool",
+            Self::String => "string",
+        }
+    }
+
+    /// The type of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Float, Self::Integer, Self::Bool, Self::String].into_iter().find(|kind| kind.name() == name)
+    }
+
+    pub(crate) fn storage(self) -> Storage {
+        match self {
+            Self::Float | Self::Bool => Storage::Float,
+            Self::Integer => Storage::Integer,
+            Self::String => Storage::Text,
+        }
+    }
+}
+
+/// In what type values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Storage {
+    Float,
+    Integer,
+    Text,
+}
+
+/// A tag: one measured or computed quantity of a plant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tag {
+    /// Its number, the cell its values lie in.
+    pub number: i64,
+    /// Its name, unique in the archive.
+    pub name: String,
+    /// Engineering unit.
+    pub unit: String,
+    /// What it is.
+    pub description: String,
+    /// Tags of a group share their retention.
+    pub group: String,
+    /// What its values are.
+    pub data_type: DataType,
+    /// How its aggregates are computed unless a request says otherwise. The percentile is no part of it.
+    pub settings: Settings,
+    /// A value that differs from the last reported one by no more than this is not reported; negative for no such filter.
+    pub exception_deviation: f64,
+    /// The greatest error of a line through the values kept, of the swinging door; negative for no compression.
+    pub compression_deviation: f64,
+}
+
+/// How a caller names a tag.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TagKey {
+    /// By name.
+    Name(String),
+    /// By number.
+    Number(i64),
+}
+
+impl std::fmt::Display for TagKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "{name:?}"),
+            Self::Number(number) => write!(f, "number {number}"),
+        }
+    }
+}
+
+/// The longest name of a tag, in bytes.
+const NAME_BYTES_MAX: usize = 512;
+/// The longest name of a group: it becomes a part of the names of datasets.
+const GROUP_BYTES_MAX: usize = 24;
+
+impl Tag {
+    /// Checks what can be checked without the archive.
+    pub(crate) fn check(&self) -> Result<()> {
+        let refuse =
+            |reason: &str| Err(HistorianError::Definition { tag: self.name.clone(), reason: reason.to_owned() });
+        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let percent = |value: f64| (0.0..=100.0).contains(&value);
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || self.name.chars().any(char::is_control) {
+            return refuse("its name must have 1 to 512 bytes and no control characters");
+        }
+        if self.group.is_empty() || self.group.len() > GROUP_BYTES_MAX || !self.group.chars().all(legal) {
+            return refuse("its group must have 1 to 24 characters of a-z, 0-9 and _");
+        }
+        if !percent(self.settings.percent_good) || !percent(self.settings.percent_bad) {
+            return refuse("percent_good and percent_bad lie between 0 and 100");
+        }
+        if self.number < 0 {
+            return refuse("its number must not be negative");
+        }
+        if self.data_type == DataType::String && (self.exception_deviation >= 0.0 || self.compression_deviation >= 0.0)
+        {
+            return refuse("text has no deviations");
+        }
+        if self.exception_deviation.is_nan() || self.compression_deviation.is_nan() {
+            return refuse("a deviation is a number, or negative for none");
+        }
+        Ok(())
+    }
+}

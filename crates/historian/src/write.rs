@@ -1,0 +1,478 @@
+//! Points in: checked, sorted by where they belong, durable when acknowledged.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type, TimestampNanosecondType, UInt32Type};
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray,
+    UInt32Array, new_null_array,
+};
+use arrow_schema::DataType as ArrowType;
+use arrow_select::filter::filter_record_batch;
+use arrow_select::take::take;
+use chronotile_archive::{Dataset, Place, ReadRequest, WriteOptions};
+use chronotile_types::{Instant, TimeRange};
+use futures::TryStreamExt;
+use hashbrown::HashMap;
+
+use crate::columns::{DELETED, cast};
+use crate::error::{HistorianError, Result};
+use crate::filter::{PointFilter, filters};
+use crate::historian::{Historian, SharedTag, now_ns};
+use crate::rules::Status;
+use crate::schema;
+use crate::tag::{DataType, Storage, TagKey};
+
+/// What to do with a value that is NaN, infinite or null and not Bad.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NotFinite {
+    /// Refuse the whole write.
+    #[default]
+    Refuse,
+    /// Store it as Bad_SensorFailure, without a value.
+    Bad,
+}
+
+/// How points are written.
+#[derive(Clone, Debug, Default)]
+pub struct PointsOptions {
+    /// Name of the batch: the same name with the same points is stored once.
+    pub batch: Option<String>,
+    /// Whether other points take the place of a stored batch of this name.
+    pub replace: bool,
+    /// What to do with values that are no numbers.
+    pub not_finite: NotFinite,
+}
+
+/// What a write did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PointsReport {
+    /// Points stored.
+    pub points: u64,
+    /// Points left out because a later one of the same write has the same tag and time.
+    pub duplicates: u64,
+    /// Whether anything was stored; false where the batch was there already.
+    pub stored: bool,
+}
+
+/// Bad_SensorFailure.
+const SENSOR_FAILURE: u32 = 0x808C_0000;
+
+/// What rows of a batch have in common.
+type Class = (String, DataType);
+
+impl Historian {
+    /// Stores points: columns `tag` (name or number), `time`, `value` and, if not all are Good, `status`. Of points of one
+    /// tag and time the one written last counts, in this batch and over all. They are durable when this returns.
+    ///
+    /// # Errors
+    /// An unknown tag, a value of another type than its tag's, a time beyond the limit ahead of the clock, a value that is no
+    /// number: nothing is stored then. The engine.
+    pub async fn write(&self, batches: Vec<RecordBatch>, options: &PointsOptions) -> Result<PointsReport> {
+        let mut parts: Vec<((String, Storage), Vec<RecordBatch>)> = Vec::new();
+        let mut first_row = 0;
+        for batch in &batches {
+            for (group, storage, rows) in self.conform(batch, first_row, options).await? {
+                let place = (group, storage);
+                match parts.iter_mut().find(|(key, _)| *key == place) {
+                    Some((_, held)) => held.push(rows),
+                    None => parts.push((place, vec![rows])),
+                }
+            }
+            first_row += batch.num_rows() as u64;
+        }
+        let mut report = PointsReport::default();
+        for ((group, storage), rows) in parts {
+            let dataset = self.points_of(&group, storage).await?;
+            let write = WriteOptions { batch: options.batch.clone(), replace: options.replace, ..Default::default() };
+            let done = dataset.write(rows.into_iter().map(Ok), write).await?;
+            report.points += done.rows;
+            report.duplicates += done.duplicates;
+            report.stored |= done.stored;
+        }
+        Ok(report)
+    }
+
+    /// Rows of the datasets' own columns, apart by where they belong.
+    async fn conform(
+        &self,
+        batch: &RecordBatch,
+        first_row: u64,
+        options: &PointsOptions,
+    ) -> Result<Vec<(String, Storage, RecordBatch)>> {
+        let column = |name: &str| batch.column_by_name(name).cloned();
+        let missing = |name: &str| HistorianError::Columns(format!("column {name:?} is missing"));
+        let tags = self.tag_column(&column("tag").ok_or_else(|| missing("tag"))?).await?;
+        let time = time_column(&column("time").ok_or_else(|| missing("time"))?)?;
+        let value = column("value").ok_or_else(|| missing("value"))?;
+        let status = status_column(column("status"), batch.num_rows())?;
+        let work = Conforming { tags, time, value, status, first_row, options };
+        work.check_times(self.options.future_max_ns)?;
+        work.classes()
+    }
+
+    /// The points that a filter lets pass by now, those it held back before included; points of text pass as they are.
+    ///
+    /// # Errors
+    /// As [`Historian::write`] of the columns and tags; values are not checked yet.
+    pub async fn filter(&self, filter: &mut PointFilter, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
+        let mut passed = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let missing = |name: &str| HistorianError::Columns(format!("column {name:?} is missing"));
+            let column = |name: &str| batch.column_by_name(name).cloned().ok_or_else(|| missing(name));
+            let (tags, value) = (self.tag_column(&column("tag")?).await?, column("value")?);
+            let numeric = value.data_type().is_numeric() || *value.data_type() == ArrowType::Boolean;
+            if !numeric || !tags.tags.iter().any(|tag| filters(tag)) {
+                passed.push(batch);
+                continue;
+            }
+            let value = cast(&value, &ArrowType::Float64).map_err(HistorianError::compute("converting values"))?;
+            let value = value.as_primitive::<Float64Type>();
+            let times = time_column(&column("time")?)?;
+            let status = status_column(batch.column_by_name("status").cloned(), batch.num_rows())?;
+            let mut rows = Vec::new();
+            for row in 0..batch.num_rows() {
+                let tag = &tags.tags[tags.rows[row] as usize];
+                let number = if value.is_valid(row) { value.value(row) } else { f64::NAN };
+                filter.push(tag, (tag.number, times.value(row), number, status.value(row)), &mut rows);
+            }
+            passed.push(crate::filter::rows(rows)?);
+        }
+        Ok(passed)
+    }
+
+    /// The tags of a column of names or numbers.
+    async fn tag_column(&self, column: &ArrayRef) -> Result<TagColumn> {
+        if let ArrowType::Dictionary(_, _) = column.data_type() {
+            let dictionary = column.as_any_dictionary_opt();
+            if let Some(dictionary) = dictionary {
+                let values = Box::pin(self.tag_column(dictionary.values())).await?;
+                let failed = HistorianError::compute("looking up tags");
+                let keys = cast(&Arc::new(dictionary.keys().slice(0, column.len())), &ArrowType::UInt32);
+                let keys = keys.map_err(&failed)?;
+                let rows: ArrayRef = Arc::new(UInt32Array::from(values.rows));
+                let rows = take(&rows, &keys, None).map_err(failed)?;
+                check_no_nulls(&rows)?;
+                let rows = rows.as_primitive::<UInt32Type>().values().to_vec();
+                return Ok(TagColumn { tags: values.tags, rows });
+            }
+        }
+        check_no_nulls(column)?;
+        let failed = |_| HistorianError::Columns("column \"tag\" must hold names (utf8) or numbers (int64)".to_owned());
+        if column.data_type().is_integer() {
+            let numbers = cast(column, &ArrowType::Int64).map_err(failed)?;
+            let numbers = numbers.as_primitive::<Int64Type>();
+            return self.distinct(numbers.values().iter().copied(), |number| TagKey::Number(*number)).await;
+        }
+        if !matches!(column.data_type(), ArrowType::Utf8 | ArrowType::LargeUtf8 | ArrowType::Utf8View) {
+            return Err(failed(arrow_schema::ArrowError::InvalidArgumentError(String::new())));
+        }
+        let names = cast(column, &ArrowType::Utf8).map_err(failed)?;
+        let names = names.as_string::<i32>();
+        self.distinct((0..names.len()).map(|row| names.value(row)), |name| TagKey::Name((*name).to_owned())).await
+    }
+
+    async fn distinct<K: std::hash::Hash + Eq + Copy>(
+        &self,
+        rows: impl Iterator<Item = K>,
+        key: impl Fn(&K) -> TagKey,
+    ) -> Result<TagColumn> {
+        let mut places: HashMap<K, u32> = HashMap::new();
+        let mut keys = Vec::new();
+        let mut last: Option<(K, u32)> = None;
+        let rows: Vec<u32> = rows
+            .map(|item| match last {
+                Some((before, place)) if before == item => place,
+                _ => {
+                    let place = *places.entry(item).or_insert_with(|| {
+                        keys.push(key(&item));
+                        keys.len() as u32 - 1
+                    });
+                    last = Some((item, place));
+                    place
+                }
+            })
+            .collect();
+        Ok(TagColumn { tags: self.resolve(&keys).await?, rows })
+    }
+
+    /// Deletes the points of a tag in `[start, end)`, and gives their number. Each is hidden by a newer entry, so their room
+    /// is not given back; a point that is written there later counts again.
+    ///
+    /// # Errors
+    /// An unknown tag, or the engine.
+    pub async fn delete(&self, key: &TagKey, start: i64, end: i64) -> Result<u64> {
+        let tag = self.resolve(std::slice::from_ref(key)).await?.remove(0);
+        let dataset = self.points(&tag).await?;
+        let time = TimeRange { start: Some(Instant::NativeTicks(start)), end: Some(Instant::NativeTicks(end)) };
+        let request = ReadRequest {
+            place: Place::Cells(vec![tag.number]),
+            time,
+            columns: Some(vec!["tag".into(), "time".into(), "status".into()]),
+            ..ReadRequest::default()
+        };
+        let mut rows = dataset.read(request).await?;
+        let mut deleted = 0;
+        while let Some(batch) = rows.try_next().await? {
+            let batch = crate::columns::undeleted(batch)?;
+            if batch.num_rows() > 0 {
+                deleted += batch.num_rows() as u64;
+                hide(&dataset, &batch).await?;
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// Adds annotations: columns `tag`, `time`, `author` and `text`, a row each.
+    ///
+    /// # Errors
+    /// As [`Historian::write`].
+    pub async fn annotate(&self, key: &TagKey, time: i64, author: &str, text: &str) -> Result<()> {
+        let tag = self.resolve(std::slice::from_ref(key)).await?.remove(0);
+        let nanoseconds =
+            |time: i64| -> ArrayRef { Arc::new(TimestampNanosecondArray::from(vec![time]).with_timezone("UTC")) };
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![tag.number])),
+            nanoseconds(time),
+            nanoseconds(now_ns()),
+            Arc::new(StringArray::from(vec![author])),
+            Arc::new(StringArray::from(vec![text])),
+        ];
+        let rows = RecordBatch::try_new(schema::annotations()?.schema, columns);
+        let rows = rows.map_err(HistorianError::compute("adding an annotation"))?;
+        self.annotations.write([Ok(rows)], WriteOptions::default()).await?;
+        Ok(())
+    }
+}
+
+/// Writes newer entries over points that are to be gone.
+async fn hide(dataset: &Dataset, batch: &RecordBatch) -> Result<()> {
+    let spec = dataset.spec();
+    let columns: Vec<ArrayRef> = vec![
+        batch.column(0).clone(),
+        batch.column(1).clone(),
+        new_null_array(spec.schema.field(2).data_type(), batch.num_rows()),
+        Arc::new(UInt32Array::from(vec![DELETED; batch.num_rows()])),
+    ];
+    let rows =
+        RecordBatch::try_new(spec.schema.clone(), columns).map_err(HistorianError::compute("deleting points"))?;
+    dataset.write([Ok(rows)], WriteOptions::default()).await?;
+    Ok(())
+}
+
+fn check_no_nulls(column: &ArrayRef) -> Result<()> {
+    match (0..column.len()).find(|row| column.null_count() > 0 && column.is_null(*row)) {
+        Some(row) => Err(HistorianError::Columns(format!("row {row} names no tag"))),
+        None => Ok(()),
+    }
+}
+
+fn time_column(column: &ArrayRef) -> Result<TimestampNanosecondArray> {
+    let refuse = |reason: String| HistorianError::Columns(format!("column \"time\" {reason}"));
+    if column.null_count() > 0 {
+        return Err(refuse("has nulls: every point needs a time".to_owned()));
+    }
+    if !matches!(column.data_type(), ArrowType::Timestamp(_, _) | ArrowType::Int64) {
+        let kind = column.data_type();
+        return Err(refuse(format!("is {kind}: give timestamps, or nanoseconds since 1970 as int64")));
+    }
+    let nanoseconds = ArrowType::Timestamp(arrow_schema::TimeUnit::Nanosecond, None);
+    let times = cast(column, &nanoseconds).map_err(|_| {
+        refuse("holds a time before 1677 or after 2262, which 64-bit nanoseconds cannot count".to_owned())
+    })?;
+    Ok(times.as_primitive::<TimestampNanosecondType>().clone().with_timezone("UTC"))
+}
+
+fn status_column(column: Option<ArrayRef>, rows: usize) -> Result<UInt32Array> {
+    let Some(column) = column else { return Ok(UInt32Array::from(vec![0; rows])) };
+    let refuse = || {
+        HistorianError::Columns("column \"status\" must hold OPC UA status codes, whole numbers below 2^32 - 1".into())
+    };
+    if !column.data_type().is_integer() {
+        return Err(refuse());
+    }
+    let codes = cast(&column, &ArrowType::UInt32).map_err(|_| refuse())?;
+    let codes = codes.as_primitive::<UInt32Type>();
+    let codes: UInt32Array = if codes.null_count() == 0 {
+        codes.clone()
+    } else {
+        codes.iter().map(|code| Some(code.unwrap_or(0))).collect()
+    };
+    if codes.values().contains(&DELETED) { Err(refuse()) } else { Ok(codes) }
+}
+
+/// The tags of rows: the distinct ones, and each row's place among them.
+struct TagColumn {
+    tags: Vec<SharedTag>,
+    rows: Vec<u32>,
+}
+
+struct Conforming<'a> {
+    tags: TagColumn,
+    time: TimestampNanosecondArray,
+    value: ArrayRef,
+    status: UInt32Array,
+    first_row: u64,
+    options: &'a PointsOptions,
+}
+
+impl Conforming<'_> {
+    fn refuse(&self, row: usize, reason: impl Into<String>) -> HistorianError {
+        let tag = &self.tags.tags[self.tags.rows[row] as usize];
+        HistorianError::Point {
+            row: self.first_row + row as u64,
+            tag: format!("{:?}", tag.name),
+            reason: reason.into(),
+        }
+    }
+
+    fn check_times(&self, future_max_ns: Option<i64>) -> Result<()> {
+        let Some(limit) = future_max_ns.map(|ahead| now_ns().saturating_add(ahead)) else { return Ok(()) };
+        match self.time.values().iter().position(|time| *time > limit) {
+            Some(row) => Err(self.refuse(
+                row,
+                "its time lies further ahead of this machine's clock than max_future allows: correct it, or open the \
+                 historian with a larger max_future",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn classes(self) -> Result<Vec<(String, Storage, RecordBatch)>> {
+        let class = |tag: &SharedTag| -> Class { (tag.group.clone(), tag.data_type) };
+        let mut classes: Vec<Class> = Vec::new();
+        let of_tag: Vec<usize> = self
+            .tags
+            .tags
+            .iter()
+            .map(|tag| {
+                let class = class(tag);
+                classes.iter().position(|known| *known == class).unwrap_or_else(|| {
+                    classes.push(class);
+                    classes.len() - 1
+                })
+            })
+            .collect();
+        let numbers: Vec<i64> = self.tags.tags.iter().map(|tag| tag.number).collect();
+        let numbers = Int64Array::from_iter_values(self.tags.rows.iter().map(|row| numbers[*row as usize]));
+        let mut parts = Vec::with_capacity(classes.len());
+        for (index, (group, kind)) in classes.iter().enumerate() {
+            let all = classes.len() == 1;
+            let mask = (!all).then(|| {
+                self.tags.rows.iter().map(|row| Some(of_tag[*row as usize] == index)).collect::<BooleanArray>()
+            });
+            let storage = kind.storage();
+            let (value, status) = self.values(*kind, mask.as_ref())?;
+            let columns: Vec<ArrayRef> =
+                vec![Arc::new(numbers.clone()), Arc::new(self.time.clone()), value, Arc::new(status)];
+            let failed = HistorianError::compute("sorting points by tag");
+            let schema = schema::points(group, storage)?.schema;
+            let mut rows = RecordBatch::try_new(schema, columns).map_err(&failed)?;
+            if let Some(mask) = &mask {
+                rows = filter_record_batch(&rows, mask).map_err(failed)?;
+            }
+            parts.push((group.clone(), storage, rows));
+        }
+        Ok(parts)
+    }
+
+    /// The values as a tag of this kind stores them; rows outside of `mask` become null.
+    fn values(&self, kind: DataType, mask: Option<&BooleanArray>) -> Result<(ArrayRef, UInt32Array)> {
+        let inside = |row: usize| mask.is_none_or(|mask| mask.value(row));
+        let first = (0..self.value.len()).find(|row| inside(*row) && self.value.is_valid(*row));
+        let given = self.value.data_type();
+        let wrong = |row: usize| {
+            self.refuse(row, format!("its tag is of type {}, the value of type {given}: convert it first", kind.name()))
+        };
+        let numeric = given.is_numeric() || *given == ArrowType::Null;
+        let fits = match kind {
+            DataType::Float | DataType::Integer => numeric,
+            DataType::Bool => numeric || *given == ArrowType::Boolean,
+            DataType::String => {
+                matches!(given, ArrowType::Utf8 | ArrowType::LargeUtf8 | ArrowType::Utf8View | ArrowType::Null)
+            }
+        };
+        match first {
+            Some(row) if !fits => return Err(wrong(row)),
+            None if !fits => {
+                return Ok((
+                    new_null_array(&stored_type(kind), self.value.len()),
+                    self.statuses(kind, mask, &|_| false)?,
+                ));
+            }
+            _ => {}
+        }
+        let failed = HistorianError::compute("converting values");
+        if kind == DataType::String {
+            let value = cast(&self.value, &ArrowType::Utf8).map_err(failed)?;
+            let status = self.statuses(kind, mask, &|row| value.is_valid(row))?;
+            return Ok((value, status));
+        }
+        if kind == DataType::Integer && given.is_integer() {
+            let value = cast(&self.value, &ArrowType::Int64)
+                .map_err(|_| self.refuse(first.unwrap_or(0), "a value is larger than a 64-bit integer can be"))?;
+            let status = self.statuses(kind, mask, &|row| value.is_valid(row))?;
+            return Ok((value, status));
+        }
+        let value = cast(&self.value, &ArrowType::Float64).map_err(&failed)?;
+        let value = value.as_primitive::<Float64Type>();
+        self.check_whole(kind, value, &inside)?;
+        let status = self.statuses(kind, mask, &|row| value.is_valid(row) && value.value(row).is_finite())?;
+        let all_finite = value.null_count() == 0 && value.values().iter().all(|value| value.is_finite());
+        let value: Float64Array = match all_finite {
+            true => value.clone(),
+            false => value.iter().map(|value| value.filter(|value| value.is_finite())).collect(),
+        };
+        let value: ArrayRef = Arc::new(value);
+        Ok((cast(&value, &stored_type(kind)).map_err(failed)?, status))
+    }
+
+    /// Integer and bool tags take numbers that are whole, or 0 and 1.
+    fn check_whole(&self, kind: DataType, value: &Float64Array, inside: &dyn Fn(usize) -> bool) -> Result<()> {
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        let (fits, what): (fn(f64) -> bool, _) = match kind {
+            DataType::Integer => {
+                (|value| value.fract() == 0.0 && value.abs() <= EXACT, "an integer; give whole numbers")
+            }
+            DataType::Bool => (|value| value == 0.0 || value == 1.0, "a bool; give true and false, or 1 and 0"),
+            _ => return Ok(()),
+        };
+        let bad = |row: &usize| {
+            inside(*row) && value.is_valid(*row) && value.value(*row).is_finite() && !fits(value.value(*row))
+        };
+        match (0..value.len()).find(bad) {
+            Some(row) => Err(self.refuse(row, format!("its value {} is not {what}", value.value(row)))),
+            None => Ok(()),
+        }
+    }
+
+    /// The statuses, where values that are not usable are Bad or made so.
+    fn statuses(
+        &self,
+        kind: DataType,
+        mask: Option<&BooleanArray>,
+        usable: &dyn Fn(usize) -> bool,
+    ) -> Result<UInt32Array> {
+        let needs_value = |row: usize| {
+            mask.is_none_or(|mask| mask.value(row)) && !Status(self.status.value(row)).is_bad() && !usable(row)
+        };
+        let Some(row) = (0..self.status.len()).find(|row| needs_value(*row)) else { return Ok(self.status.clone()) };
+        if self.options.not_finite == NotFinite::Refuse {
+            let what = if kind == DataType::String { "has no value" } else { "has no value that is a finite number" };
+            let reason =
+                format!("{what}, and its status is not Bad: give one, a Bad status, or write with not_finite=\"bad\"");
+            return Err(self.refuse(row, reason));
+        }
+        let code = |row: usize| if needs_value(row) { SENSOR_FAILURE } else { self.status.value(row) };
+        Ok(UInt32Array::from_iter_values((0..self.status.len()).map(code)))
+    }
+}
+
+fn stored_type(kind: DataType) -> ArrowType {
+    match kind.storage() {
+        Storage::Float => ArrowType::Float64,
+        Storage::Integer => ArrowType::Int64,
+        Storage::Text => ArrowType::Utf8,
+    }
+}

@@ -1,0 +1,120 @@
+//! The service, as a call that returns when the service has stopped.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use chronotile_service::{Limits, LogFormat, ServiceError, Settings, serve as run};
+use pyo3::prelude::*;
+
+use crate::archive::Archive;
+use crate::errors::{Fault, historian_error, invalid};
+use crate::runtime::runtime;
+
+/// What Python says of a service.
+#[derive(FromPyObject)]
+pub struct Options {
+    #[pyo3(item)]
+    listen: String,
+    #[pyo3(item)]
+    tokens: Option<PathBuf>,
+    #[pyo3(item)]
+    tls_cert: Option<PathBuf>,
+    #[pyo3(item)]
+    tls_key: Option<PathBuf>,
+    #[pyo3(item)]
+    log_format: String,
+    #[pyo3(item)]
+    body_bytes_max: usize,
+    #[pyo3(item)]
+    points_max: u64,
+    #[pyo3(item)]
+    tags_max: usize,
+    #[pyo3(item)]
+    range_s_max: u64,
+    #[pyo3(item)]
+    queries_max: usize,
+    #[pyo3(item)]
+    writes_max: usize,
+    #[pyo3(item)]
+    connections_max: usize,
+    #[pyo3(item)]
+    query_s_max: f64,
+    #[pyo3(item)]
+    client_s_max: f64,
+    #[pyo3(item)]
+    stop_s_max: f64,
+    #[pyo3(item)]
+    definitions_s: f64,
+    #[pyo3(item)]
+    future_ns_max: Option<i64>,
+    #[pyo3(item)]
+    diagnostics_s: Option<f64>,
+}
+
+impl Options {
+    fn settings(self) -> PyResult<Settings> {
+        let refuse = |message: String| invalid("invalid-setting", message);
+        let listen = self.listen.parse();
+        let listen = listen.map_err(|_| {
+            refuse(format!("{:?} is no address to listen on: write one such as 127.0.0.1:8086", self.listen))
+        })?;
+        let log = LogFormat::from_name(&self.log_format);
+        let log = log.ok_or_else(|| refuse(format!("log format {:?} is not json, text or off", self.log_format)))?;
+        let tls = match (self.tls_cert, self.tls_key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(refuse("encryption needs both a certificate and its key".into())),
+        };
+        let seconds = |seconds: f64| {
+            let length = Duration::try_from_secs_f64(seconds).ok().filter(|length| !length.is_zero());
+            length.ok_or_else(|| refuse(format!("{seconds} is no time to wait: give seconds above 0")))
+        };
+        Ok(Settings {
+            listen,
+            tokens: self.tokens,
+            tls,
+            log,
+            limits: Limits {
+                body_bytes: self.body_bytes_max,
+                points: self.points_max,
+                tags: self.tags_max,
+                range: Duration::from_secs(self.range_s_max),
+                queries: self.queries_max,
+                writes: self.writes_max,
+                connections: self.connections_max,
+                query_time: seconds(self.query_s_max)?,
+                client_time: seconds(self.client_s_max)?,
+                stop_time: seconds(self.stop_s_max)?,
+                definitions_time: seconds(self.definitions_s)?,
+                future_max_ns: self.future_ns_max,
+            },
+            diagnostics: self.diagnostics_s.map(seconds).transpose()?,
+        })
+    }
+}
+
+/// Serves an archive until SIGTERM or SIGINT. `listening` is called with the address once requests are answered.
+#[pyfunction]
+pub fn serve(py: Python<'_>, archive: Py<Archive>, options: Options, listening: Py<PyAny>) -> PyResult<()> {
+    let (archive, settings) = (archive.get().open_inner()?, options.settings()?);
+    let told = |address: std::net::SocketAddr| {
+        Python::attach(|py| {
+            // A caller that cannot be told is no reason to stop serving.
+            if let Err(error) = listening.call1(py, (address.to_string(),)) {
+                error.write_unraisable(py, None);
+            }
+        });
+    };
+    let runtime = runtime()?;
+    py.detach(|| runtime.block_on(run(archive, settings, told))).map_err(service_error)
+}
+
+fn service_error(error: ServiceError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        ServiceError::Historian(error) => historian_error(error),
+        ServiceError::Listen { .. } => Fault::new("UnavailableError", "address-in-use", message).raise(),
+        ServiceError::Exposed { .. } => invalid("no-tokens", message),
+        _ => invalid("invalid-setting", message),
+    }
+}

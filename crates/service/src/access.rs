@@ -1,0 +1,210 @@
+//! Who may do what: bearer tokens with roles, read from a file.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::http::{HeaderMap, StatusCode, header};
+
+use crate::failure::{Failure, Result};
+use crate::parameters::time_ns;
+use crate::settings::ServiceError;
+
+/// What a request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Nothing: answered without a token.
+    Open,
+    /// Reading.
+    Read,
+    /// Storing points and notes, defining tags that were unknown.
+    Write,
+    /// Definitions, deletions, retention, upkeep. Who may do this may do the rest.
+    Admin,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "none",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Admin => "admin",
+        }
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        [Self::Read, Self::Write, Self::Admin].into_iter().find(|role| role.name() == name)
+    }
+}
+
+#[derive(Debug)]
+struct Token {
+    name: String,
+    roles: Vec<Role>,
+    expires_ns: Option<i64>,
+    /// Tokens are compared by their hashes, in a time that tells nothing of them.
+    hash: blake3::Hash,
+}
+
+/// The tokens of a file; none at all where a service has no such file.
+#[derive(Debug)]
+pub(crate) struct Access {
+    path: Option<PathBuf>,
+    tokens: RwLock<Arc<Vec<Token>>>,
+}
+
+/// A token that is shorter could be guessed.
+const TOKEN_BYTES_MIN: usize = 16;
+
+impl Access {
+    /// Reads the file, a token on each line: `NAME ROLES EXPIRES TOKEN`, such as `grafana read 2027-01-31 Zk3...`, with
+    /// roles separated by commas and `-` for one that never expires. Lines that start with `#` are notes.
+    pub fn open(path: Option<&Path>) -> std::result::Result<Self, ServiceError> {
+        let tokens = path.map(read_tokens).transpose()?.unwrap_or_default();
+        Ok(Self { path: path.map(Path::to_path_buf), tokens: RwLock::new(Arc::new(tokens)) })
+    }
+
+    pub fn is_required(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Reads the file again. On an error the tokens stay as they were.
+    pub fn reload(&self) -> std::result::Result<usize, ServiceError> {
+        let Some(path) = &self.path else { return Ok(0) };
+        let tokens = read_tokens(path)?;
+        let count = tokens.len();
+        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tokens);
+        Ok(count)
+    }
+
+    /// The name of the token that a request carries, if its roles suffice.
+    pub fn check(&self, headers: &HeaderMap, needed: Role, now_ns: i64) -> Result<Option<String>> {
+        if !self.is_required() || needed == Role::Open {
+            return Ok(None);
+        }
+        let refuse = |kind, message: String| Failure::new(StatusCode::UNAUTHORIZED, kind, message);
+        let Some(given) = bearer(headers) else {
+            let message = "this service wants a token: send the header  Authorization: Bearer TOKEN";
+            return Err(refuse("token-missing", message.into()));
+        };
+        let hash = blake3::hash(given.as_bytes());
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut found = None;
+        for token in tokens.iter() {
+            // No early end: how long this takes tells nothing of where a token stands.
+            if token.hash == hash {
+                found = Some(token);
+            }
+        }
+        let Some(token) = found else {
+            return Err(refuse("token-unknown", "this token is not known here: ask for another".into()));
+        };
+        if token.expires_ns.is_some_and(|expires| expires <= now_ns) {
+            return Err(refuse("token-expired", format!("token {:?} has expired: ask for another", token.name)));
+        }
+        if !token.roles.contains(&needed) && !token.roles.contains(&Role::Admin) {
+            let message = format!("token {:?} lacks the role {}: use one that has it", token.name, needed.name());
+            return Err(Failure::new(StatusCode::FORBIDDEN, "role-missing", message));
+        }
+        Ok(Some(token.name.clone()))
+    }
+}
+
+/// The token of `Authorization: Bearer TOKEN`; clients of InfluxDB say `Token` instead.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let known = scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("token");
+    known.then(|| token.trim())
+}
+
+fn read_tokens(path: &Path) -> std::result::Result<Vec<Token>, ServiceError> {
+    let refuse = |reason: String| ServiceError::Tokens { path: path.to_path_buf(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let tokens: Vec<Token> = lines
+        .map(|(number, line)| token(line).map_err(|reason| refuse(format!("line {number} {reason}"))))
+        .collect::<std::result::Result<_, _>>()?;
+    if tokens.is_empty() { Err(refuse("it holds no token".into())) } else { Ok(tokens) }
+}
+
+fn token(line: &str) -> std::result::Result<Token, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [name, roles, expires, token] = words[..] else {
+        return Err("does not have four words: NAME ROLES EXPIRES TOKEN".into());
+    };
+    let role = |name: &str| Role::of(name).ok_or_else(|| format!("has role {name:?}: use read, write or admin"));
+    let roles = roles.split(',').map(role).collect::<std::result::Result<_, _>>()?;
+    let expires_ns = match expires {
+        "-" => None,
+        date => Some(time_ns(date, 0).map_err(|_| format!("has date {date:?}: write 2027-01-31, or - for never"))?),
+    };
+    if token.len() < TOKEN_BYTES_MIN {
+        return Err(format!("has a token of fewer than {TOKEN_BYTES_MIN} characters"));
+    }
+    Ok(Token { name: name.into(), roles, expires_ns, hash: blake3::hash(token.as_bytes()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(text: &str) -> Access {
+        let file = tempfile();
+        std::fs::write(&file, text).unwrap();
+        let access = Access::open(Some(&file)).unwrap();
+        std::fs::remove_file(file).unwrap();
+        access
+    }
+
+    fn tempfile() -> PathBuf {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        std::env::temp_dir().join(format!("chronotile-tokens-{}-{number}", std::process::id()))
+    }
+
+    fn asking(token: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_token_opens_what_its_roles_say_until_it_expires() {
+        let access = access(
+            "# people\nann read 1970-01-02 aaaaaaaaaaaaaaaaaaaa\nbob write,read - bbbbbbbbbbbbbbbbbbbb\nroot admin - cccccccccccccccccccc\n",
+        );
+        let kind = |token: &str, role, now| match access.check(&asking(token), role, now) {
+            Ok(name) => name.unwrap_or_default(),
+            Err(failure) => failure.kind.to_owned(),
+        };
+        let (ann, bob, root) = ("a".repeat(20), "b".repeat(20), "c".repeat(20));
+        assert_eq!(kind(&ann, Role::Read, 1), "ann");
+        assert_eq!(kind(&ann, Role::Write, 1), "role-missing");
+        assert_eq!(kind(&ann, Role::Read, 86_400_000_000_000), "token-expired");
+        assert_eq!(kind(&bob, Role::Write, 1), "bob");
+        assert_eq!(kind(&bob, Role::Admin, 1), "role-missing");
+        assert_eq!(kind(&root, Role::Write, 1), "root");
+        assert_eq!(kind("b", Role::Read, 1), "token-unknown");
+        assert_eq!(access.check(&HeaderMap::new(), Role::Read, 1).unwrap_err().kind, "token-missing");
+        assert!(access.check(&HeaderMap::new(), Role::Open, 1).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_is_not_understood_is_refused_with_its_line() {
+        for (text, reason) in [
+            ("", "no token"),
+            ("# a\nann read\n", "line 2 does not have four words"),
+            ("ann owner - aaaaaaaaaaaaaaaaaaaa", "role \"owner\""),
+            ("ann read soon aaaaaaaaaaaaaaaaaaaa", "date \"soon\""),
+            ("ann read - short", "fewer than 16"),
+        ] {
+            let file = tempfile();
+            std::fs::write(&file, text).unwrap();
+            let message = Access::open(Some(&file)).unwrap_err().to_string();
+            assert!(message.contains(reason), "{message}");
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+}

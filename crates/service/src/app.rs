@@ -1,0 +1,344 @@
+//! What every request goes through: who asks, for what, how much, how long; and what is said of it afterwards.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, RawPathParams, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use axum::routing::{MethodFilter, on};
+use bytes::Bytes;
+use chronotile_historian::Historian;
+use futures::StreamExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::{Map, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::access::Access;
+use crate::answers::Reply;
+use crate::collector::Collector;
+use crate::endpoints::{ENDPOINTS, Endpoint, Work};
+use crate::failure::{Failure, Result};
+use crate::log::Log;
+use crate::metrics::Metrics;
+use crate::parameters::Parameters;
+use crate::settings::Settings;
+
+/// A service: what its requests share.
+pub(crate) struct App {
+    pub historian: Arc<Historian>,
+    pub settings: Settings,
+    pub access: Access,
+    pub metrics: Arc<Metrics>,
+    pub log: Log,
+    pub collector: Collector,
+    pub stopping: AtomicBool,
+    queries: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
+}
+
+/// A request that may be served.
+pub(crate) struct Call {
+    pub parameters: Parameters,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub now_ns: i64,
+    /// When the time of a query is over.
+    pub deadline: Instant,
+    /// Rows of the answer so far.
+    pub rows: Arc<AtomicU64>,
+    path: Vec<(String, String)>,
+}
+
+impl Call {
+    /// A part of the path.
+    pub fn part(&self, name: &str) -> &str {
+        self.path.iter().find_map(|(known, value)| (known == name).then_some(value.as_str())).unwrap_or_default()
+    }
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub SocketAddr);
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+impl App {
+    pub fn new(historian: Historian, settings: Settings, access: Access) -> Arc<Self> {
+        let (historian, metrics) = (Arc::new(historian), Arc::new(Metrics::default()));
+        let collector = Collector::start(historian.clone(), metrics.clone());
+        let limits = settings.limits;
+        Arc::new(Self {
+            historian,
+            access,
+            metrics,
+            log: Log(settings.log),
+            collector,
+            stopping: AtomicBool::new(false),
+            queries: Arc::new(Semaphore::new(limits.queries)),
+            writes: Arc::new(Semaphore::new(limits.writes)),
+            settings,
+        })
+    }
+
+    fn permit(&self, work: Work) -> Result<Option<OwnedSemaphorePermit>> {
+        let (slots, count, what) = match work {
+            Work::Light => return Ok(None),
+            Work::Query | Work::Upkeep => (&self.queries, self.settings.limits.queries, "queries"),
+            Work::Write => (&self.writes, self.settings.limits.writes, "writes"),
+        };
+        slots.clone().try_acquire_owned().map(Some).map_err(|_| {
+            self.metrics.turned_away.fetch_add(1, Ordering::Relaxed);
+            Failure::busy(format!("{count} {what} are running, as many as may: repeat the request in a second"))
+        })
+    }
+}
+
+/// The routes of a service.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    let mut router = Router::new();
+    for endpoint in ENDPOINTS {
+        let app = app.clone();
+        let filter = match endpoint.method {
+            "GET" => MethodFilter::GET,
+            "PUT" => MethodFilter::PUT,
+            "DELETE" => MethodFilter::DELETE,
+            _ => MethodFilter::POST,
+        };
+        router = router.route(endpoint.path, on(filter, move |request: Request| run(app, endpoint, request)));
+    }
+    let (absent, other) = (app.clone(), app.clone());
+    router
+        .fallback(move |request: Request| async move {
+            let message = format!("there is nothing at {}: /openapi.json says what there is", request.uri().path());
+            stray(&absent, &request, Failure::new(StatusCode::NOT_FOUND, "no-such-path", message))
+        })
+        .method_not_allowed_fallback(move |request: Request| async move {
+            let message = format!("{} does not take {}", request.uri().path(), request.method());
+            stray(&other, &request, Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", message))
+        })
+}
+
+fn stray(app: &Arc<App>, request: &Request, failure: Failure) -> Response {
+    let id = request_id(request.headers());
+    app.metrics.observe("", "none", failure.status.as_u16(), Duration::ZERO);
+    dressed(failure.response(&id), &id)
+}
+
+/// The id that a client gave, if it is a decent one, or a new one.
+fn request_id(headers: &HeaderMap) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    let decent = |id: &&str| !id.is_empty() && id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_graphic());
+    given.filter(decent).map_or_else(
+        || {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let seed = format!("{}-{}-{number}", std::process::id(), now_ns());
+            blake3::hash(seed.as_bytes()).to_hex()[..16].to_owned()
+        },
+        str::to_owned,
+    )
+}
+
+pub(crate) fn now_ns() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+fn dressed(mut response: Response, id: &str) -> Response {
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// What is counted and logged when a request has ended, its answer included.
+struct Ending {
+    app: Arc<App>,
+    endpoint: &'static Endpoint,
+    id: String,
+    path: String,
+    peer: Option<SocketAddr>,
+    token: Option<String>,
+    began: Instant,
+    status: StatusCode,
+    error: Option<String>,
+    rows: Arc<AtomicU64>,
+    body_bytes: usize,
+    /// Whether the answer went out as a whole.
+    complete: bool,
+    /// Held for as long as the answer is being made.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let (metrics, took) = (&self.app.metrics, self.began.elapsed());
+        metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
+        metrics.observe(self.endpoint.method, self.endpoint.path, self.status.as_u16(), took);
+        let rows = self.rows.load(Ordering::Relaxed);
+        metrics.rows_out.fetch_add(rows, Ordering::Relaxed);
+        if !self.complete {
+            metrics.broken_off.fetch_add(1, Ordering::Relaxed);
+            self.error.get_or_insert_with(|| "the client went away".to_owned());
+        }
+        let level = match self.status.as_u16() {
+            500.. => "error",
+            400.. => "warn",
+            _ if !self.complete => "warn",
+            _ => "info",
+        };
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+        put("request_id", self.id.as_str().into());
+        put("method", self.endpoint.method.into());
+        put("path", self.path.as_str().into());
+        put("status", self.status.as_u16().into());
+        put("took_ms", ((took.as_secs_f64() * 1e5).round() / 100.0).into());
+        put("rows", if rows > 0 { rows.into() } else { Value::Null });
+        put("body_bytes", if self.body_bytes > 0 { self.body_bytes.into() } else { Value::Null });
+        put("token", self.token.clone().into());
+        put("client", self.peer.map(|peer| peer.to_string()).into());
+        put("error", self.error.clone().into());
+        self.app.log.request(level, fields);
+    }
+}
+
+async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let id = request_id(&parts.headers);
+    app.metrics.in_flight.fetch_add(1, Ordering::Relaxed);
+    let mut ending = Ending {
+        endpoint,
+        id: id.clone(),
+        path: parts.uri.path().to_owned(),
+        peer: parts.extensions.get::<Peer>().map(|peer| peer.0),
+        token: None,
+        began: Instant::now(),
+        // What is seen where the client goes away before an answer.
+        status: StatusCode::from_u16(499).unwrap_or(StatusCode::REQUEST_TIMEOUT),
+        error: None,
+        rows: Arc::default(),
+        body_bytes: 0,
+        complete: false,
+        permit: None,
+        app,
+    };
+    let outcome = answer(&mut ending, &mut parts, body).await;
+    let response = match outcome {
+        Err(failure) => {
+            (ending.status, ending.complete) = (failure.status, true);
+            ending.error = Some(failure.message.clone());
+            failure.response(&id)
+        }
+        Ok(Reply::Whole(response)) => {
+            (ending.status, ending.complete) = (response.status(), true);
+            response
+        }
+        Ok(Reply::Stream(content_type, pieces)) => {
+            ending.status = StatusCode::OK;
+            let mut response = Response::new(Body::from_stream(watched(pieces, ending)));
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            response
+        }
+    };
+    dressed(response, &id)
+}
+
+/// Passes pieces on and knows how they ended.
+fn watched(
+    pieces: futures::stream::BoxStream<'static, Result<Bytes>>,
+    ending: Ending,
+) -> impl futures::Stream<Item = Result<Bytes>> + Send + 'static {
+    futures::stream::unfold((pieces, Some(ending)), |(mut pieces, ending)| async move {
+        let mut ending = ending?;
+        match pieces.next().await {
+            Some(Ok(piece)) => Some((Ok(piece), (pieces, Some(ending)))),
+            Some(Err(failure)) => {
+                ending.error = Some(failure.message.clone());
+                Some((Err(failure), (pieces, None)))
+            }
+            None => {
+                ending.complete = true;
+                None
+            }
+        }
+    })
+}
+
+async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Reply> {
+    let (app, endpoint) = (ending.app.clone(), ending.endpoint);
+    let limits = app.settings.limits;
+    ending.token = app.access.check(&parts.headers, endpoint.role, now_ns())?;
+    let parameters = Parameters::parse(parts.uri.query().unwrap_or_default())?;
+    endpoint.check(&parameters)?;
+    let body = taken_in(&app, parts, body).await?;
+    ending.body_bytes = body.len();
+    ending.permit = app.permit(endpoint.work)?;
+    let path = RawPathParams::from_request_parts(parts, &()).await;
+    let path = path.map_err(|_| Failure::invalid("the path is no UTF-8 text once decoded"))?;
+    let call = Call {
+        parameters,
+        headers: std::mem::take(&mut parts.headers),
+        body,
+        now_ns: now_ns(),
+        deadline: Instant::now() + limits.query_time,
+        rows: ending.rows.clone(),
+        path: path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+    };
+    let deadline = call.deadline;
+    let work = (endpoint.handler)(app, call);
+    match endpoint.work {
+        Work::Query => tokio::time::timeout_at(deadline, work)
+            .await
+            .unwrap_or_else(|_| Err(Failure::out_of_time(limits.query_time.as_secs()))),
+        // What is being written is worth waiting for.
+        _ => work.await,
+    }
+}
+
+/// The body, unpacked where it is compressed.
+async fn taken_in(app: &App, parts: &Parts, body: Body) -> Result<Bytes> {
+    let limits = app.settings.limits;
+    let too_large = || {
+        let bytes = limits.body_bytes;
+        Failure::too_large(format!("the body has more than {bytes} bytes: send it in pieces"))
+    };
+    let slow = || {
+        let seconds = limits.client_time.as_secs();
+        let message = format!("the body did not come within {seconds} s: send it faster, or in pieces");
+        Failure::new(StatusCode::REQUEST_TIMEOUT, "slow-client", message)
+    };
+    let collected = tokio::time::timeout(limits.client_time, Limited::new(body, limits.body_bytes).collect()).await;
+    let body = match collected.map_err(|_| slow())? {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => return Err(too_large()),
+        Err(error) => return Err(Failure::invalid(format!("the body did not come whole: {error}"))),
+    };
+    app.metrics.bytes_in.fetch_add(body.len() as u64, Ordering::Relaxed);
+    match parts.headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
+        None | Some("identity" | "snappy") => Ok(body),
+        Some("gzip") => {
+            let mut out = Vec::new();
+            let mut unpacked = flate2::read::MultiGzDecoder::new(&*body).take(limits.body_bytes as u64 + 1);
+            unpacked
+                .read_to_end(&mut out)
+                .map_err(|error| Failure::invalid(format!("the body is no gzip: {error}")))?;
+            if out.len() > limits.body_bytes { Err(too_large()) } else { Ok(out.into()) }
+        }
+        Some(other) => {
+            let message = format!("the body is packed as {other:?}: use gzip, or send it plain");
+            Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message))
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Writes of many requests, stored together: what came while the archive was busy becomes one commit.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow_array::RecordBatch;
+use chronotile_historian::{Historian, NotFinite, PointsOptions, PointsReport};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::failure::{Failure, Result};
+use crate::metrics::Metrics;
+
+/// Rows of one commit.
+const ROWS_MAX: usize = 250_000;
+/// Commits at the same time: one is encoded while another waits for the disk or the cluster.
+const COMMITS_MAX: usize = 4;
+/// Requests that wait.
+const QUEUE_MAX: usize = 4_096;
+
+struct Job {
+    tables: Vec<RecordBatch>,
+    done: oneshot::Sender<Result<()>>,
+}
+
+/// Takes checked points and answers once they are durable.
+#[derive(Clone)]
+pub(crate) struct Collector(mpsc::Sender<Job>);
+
+impl Collector {
+    /// Starts on the current runtime; it ends when the last clone is gone.
+    pub fn start(historian: Arc<Historian>, metrics: Arc<Metrics>) -> Self {
+        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+        tokio::spawn(run(historian, metrics, queue));
+        Self(jobs)
+    }
+
+    /// Stores points that fit their tags. They are durable when this returns; if it is dropped they are stored all the same.
+    pub async fn store(&self, tables: Vec<RecordBatch>) -> Result<()> {
+        let (done, answer) = oneshot::channel();
+        let ended = || Failure::from(chronotile_archive::ArchiveError::Cancelled);
+        self.0.send(Job { tables, done }).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+}
+
+async fn run(historian: Arc<Historian>, metrics: Arc<Metrics>, mut queue: mpsc::Receiver<Job>) {
+    let commits = Arc::new(Semaphore::new(COMMITS_MAX));
+    while let Some(first) = queue.recv().await {
+        // While all are busy, further requests gather behind this one.
+        let Ok(permit) = commits.clone().acquire_owned().await else { return };
+        let rows = |job: &Job| job.tables.iter().map(RecordBatch::num_rows).sum::<usize>();
+        let mut total = rows(&first);
+        let mut jobs = vec![first];
+        while total < ROWS_MAX
+            && let Ok(job) = queue.try_recv()
+        {
+            total += rows(&job);
+            jobs.push(job);
+        }
+        let (historian, metrics) = (historian.clone(), metrics.clone());
+        tokio::spawn(async move {
+            let (tables, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.tables, job.done)).unzip();
+            // Rows were checked when they came: what is no number here was to be stored as Bad.
+            let options = PointsOptions { not_finite: NotFinite::Bad, ..PointsOptions::default() };
+            let stored = historian.write(tables.into_iter().flatten().collect(), &options).await;
+            drop(permit);
+            metrics.commits.fetch_add(1, Ordering::Relaxed);
+            tell(waiting, stored);
+        });
+    }
+}
+
+fn tell(waiting: Vec<oneshot::Sender<Result<()>>>, stored: chronotile_historian::Result<PointsReport>) {
+    let failure = stored.err().map(Failure::from);
+    for done in waiting {
+        let answer = failure.as_ref().map_or(Ok(()), |failure| Err(failure.clone()));
+        // Nobody listens where the client has gone.
+        let _ = done.send(answer);
+    }
+}

@@ -1,0 +1,160 @@
+//! Points as CSV: a header with `tag`, `time`, `value` and perhaps `status`, in any order.
+
+use bytes::Bytes;
+use chronotile_io::{CsvRecords, IoError};
+
+use crate::parameters::time_ns;
+use crate::points::{Points, Value};
+
+/// The places of the columns in each line.
+struct Columns {
+    tag: usize,
+    time: usize,
+    value: usize,
+    status: Option<usize>,
+    count: usize,
+}
+
+/// Reads a body. Lines that are not understood are noted with their number, and reading goes on behind them.
+///
+/// # Errors
+/// A header that lacks a column.
+pub fn read(body: Bytes, now_ns: i64, points: &mut Points) -> Result<(), String> {
+    let mut records = CsvRecords::new("the body", body).map_err(|error| error.to_string())?;
+    let columns = {
+        let mut header = Vec::new();
+        let found = records.next_record(&mut header).map_err(|error| error.to_string())?;
+        found.ok_or("the body is empty: its first line is tag,time,value")?;
+        columns(&header)?
+    };
+    let mut last = 1;
+    loop {
+        let mut fields = Vec::new();
+        match records.next_record(&mut fields) {
+            Ok(None) => return Ok(()),
+            Ok(Some(line)) => {
+                last = line;
+                if let Err(message) = push(points, line, &columns, &fields, now_ns) {
+                    points.refuse(line, message);
+                }
+            }
+            Err(IoError::NotUtf8 { line, .. }) => points.refuse(line, "it is no UTF-8 text"),
+            // What follows an open quote cannot be told apart.
+            Err(error) => {
+                points.refuse(last + 1, error.to_string());
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn columns(header: &[&str]) -> Result<Columns, String> {
+    let place = |name: &str| header.iter().position(|field| field.trim() == name);
+    let needed = |name| {
+        place(name)
+            .ok_or_else(|| format!("line 1 names no column {name}: write tag,time,value or tag,time,value,status"))
+    };
+    let known = |field: &&str| matches!(field.trim(), "tag" | "time" | "value" | "status");
+    if let Some(other) = header.iter().find(|field| !known(field)) {
+        return Err(format!("line 1 names a column {:?}: points have tag, time, value and status", other.trim()));
+    }
+    let (tag, time, value) = (needed("tag")?, needed("time")?, needed("value")?);
+    Ok(Columns { tag, time, value, status: place("status"), count: header.len() })
+}
+
+fn push(points: &mut Points, line: u64, columns: &Columns, fields: &[&str], now_ns: i64) -> Result<(), String> {
+    if fields.len() != columns.count {
+        return Err(format!("it has {} fields, the header {}", fields.len(), columns.count));
+    }
+    let time = time_ns(fields[columns.time].trim(), now_ns).map_err(|reason| format!("time {reason}"))?;
+    let status = match columns.status.map(|place| fields[place].trim()) {
+        None | Some("") => 0,
+        Some(code) => code.parse().map_err(|_| format!("status is {code:?}: give an OPC UA status code, a number"))?,
+    };
+    let tag = fields[columns.tag].trim();
+    if tag.is_empty() {
+        return Err("it names no tag".into());
+    }
+    points.push(line, tag, time, value(fields[columns.value]), status);
+    Ok(())
+}
+
+/// What a field holds: nothing, true or false, a number, or else text.
+fn value(field: &str) -> Value {
+    match field.trim() {
+        "" => Value::Null,
+        "true" => Value::Bool(true),
+        "false" => Value::Bool(false),
+        word => {
+            let number = word.parse().map(Value::Integer).or_else(|_| word.parse().map(Value::Float));
+            number.unwrap_or_else(|_| Value::Text(field.into()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Rows as text, and refused lines.
+    type Read = (Vec<String>, Vec<(u64, String)>);
+
+    fn parse(body: &str) -> Result<Read, String> {
+        let mut points = Points::default();
+        read(Bytes::from(body.to_owned()), 0, &mut points)?;
+        let rows =
+            points.rows().map(|(line, name, time, value, status)| format!("{line} {name} {time} {value:?} {status}"));
+        let rows = rows.collect();
+        Ok((rows, points.refused.into_iter().map(|refused| (refused.line, refused.message)).collect()))
+    }
+
+    #[test]
+    fn columns_are_found_by_name() {
+        let (rows, refused) =
+            parse("status,value,tag,time\n,1.5,a,1970-01-01T00:00:01Z\n2147483648,,\"b,c\",2000000000\n0,true,a,3000000000\n0,\"x\ny\",a,4000000000\n0,7,a,5000000000").unwrap();
+        assert_eq!(refused, []);
+        assert_eq!(
+            rows,
+            [
+                "2 a 1000000000 Float(1.5) 0",
+                "3 b,c 2000000000 Null 2147483648",
+                "4 a 3000000000 Bool(true) 0",
+                "5 a 4000000000 Text(\"x\\ny\") 0",
+                "7 a 5000000000 Integer(7) 0",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_bad_line_is_named_and_the_next_one_read() {
+        for (line, reason) in
+            [("a,1000000000", "2 fields"), ("a,soon,1", "time is \"soon\""), (",1000000000,1", "no tag")]
+        {
+            let (rows, refused) = parse(&format!("tag,time,value\n{line}\na,1000000000,1")).unwrap();
+            assert_eq!((rows.len(), refused.len(), refused[0].0), (1, 1, 2), "{line}");
+            assert!(refused[0].1.contains(reason), "{}", refused[0].1);
+        }
+        let (rows, refused) = parse("tag,time,value\na,1000000000,1\na,1000000000,\"open\n").unwrap();
+        assert_eq!((rows.len(), refused.len(), refused[0].0), (1, 1, 3));
+    }
+
+    #[test]
+    fn a_header_must_name_the_columns() {
+        for (body, reason) in
+            [("", "is empty"), ("tag,time\n", "no column value"), ("tag,time,value,unit\n", "\"unit\"")]
+        {
+            let message = parse(body).unwrap_err();
+            assert!(message.contains(reason), "{message}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_without_a_panic(body in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut bytes = b"tag,time,value,status\n".to_vec();
+            bytes.extend(body);
+            let _ = read(bytes.into(), 0, &mut Points::default());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Datasets of any kind: what there is, how much of it, and reads.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::DataType as ArrowType;
+use chronotile_archive::{Comparison, Dataset, Place, Predicate, ReadRequest};
+use chronotile_sky::Region;
+use chronotile_types::{DatasetSpec, Instant, TimeRange};
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use crate::answers::{self, Reply, Rows};
+use crate::app::{App, Call};
+use crate::failure::{Failure, Result};
+
+fn described(spec: &DatasetSpec) -> Value {
+    let columns = spec.schema.fields().iter();
+    let columns: Vec<Value> =
+        columns.map(|field| json!({ "name": field.name(), "type": field.data_type().to_string() })).collect();
+    json!({
+        "name": spec.name.as_str(),
+        "columns": columns,
+        "cell": spec.cell,
+        "time": spec.time,
+        "window": spec.window,
+        "id": spec.id,
+        "merge": spec.merge,
+        "retention": spec.retention,
+    })
+}
+
+pub(crate) async fn list(app: Arc<App>, _: Call) -> Result<Reply> {
+    let datasets: Vec<Value> = app.historian.archive().datasets().await?.iter().map(|spec| described(spec)).collect();
+    Ok(Reply::json(&json!({ "datasets": datasets })))
+}
+
+pub(crate) async fn state(app: Arc<App>, call: Call) -> Result<Reply> {
+    let dataset = app.historian.archive().dataset(call.part("name")).await?;
+    let info = dataset.info().await?;
+    let slices: Vec<Value> = info
+        .slices
+        .iter()
+        .map(|slice| {
+            json!({
+                "slice": slice.slice.0,
+                "ticks": [slice.ticks.0, slice.ticks.1],
+                "tiles": slice.tiles,
+                "chunks": slice.chunks,
+                "rows": slice.rows,
+                "bytes": slice.bytes,
+            })
+        })
+        .collect();
+    let total = |get: fn(&chronotile_archive::SliceInfo) -> u64| info.slices.iter().map(get).sum::<u64>();
+    let mut state = described(&dataset.spec());
+    state["slices"] = slices.into();
+    state["rows"] = total(|slice| slice.rows).into();
+    state["chunks"] = total(|slice| slice.chunks).into();
+    state["bytes"] = total(|slice| slice.bytes).into();
+    Ok(Reply::json(&state))
+}
+
+pub(crate) async fn read(app: Arc<App>, call: Call) -> Result<Reply> {
+    let dataset = app.historian.archive().dataset(call.part("name")).await?;
+    let request = request(&dataset, &call)?;
+    let mut rows = Rows::from(dataset.read(request).await?);
+    if let Some(limit) = call.parameters.number::<usize>("limit")? {
+        rows.stream = at_most(rows.stream, limit).boxed();
+    }
+    answers::rows(&app, &call, rows).await
+}
+
+/// Ends behind `limit` rows.
+fn at_most(
+    rows: futures::stream::BoxStream<'static, Result<RecordBatch>>,
+    limit: usize,
+) -> impl futures::Stream<Item = Result<RecordBatch>> + Send + 'static {
+    futures::stream::unfold((rows, limit), |(mut rows, left)| async move {
+        if left == 0 {
+            return None;
+        }
+        let batch = match rows.next().await? {
+            Ok(batch) => batch,
+            Err(failure) => return Some((Err(failure), (rows, left))),
+        };
+        let taken = batch.num_rows().min(left);
+        Some((Ok(batch.slice(0, taken)), (rows, left - taken)))
+    })
+}
+
+fn request(dataset: &Dataset, call: &Call) -> Result<ReadRequest> {
+    let (given, spec) = (&call.parameters, dataset.spec());
+    let instant = |time: Option<i64>| time.map(|ns| Instant::UtcNanoseconds(i128::from(ns)));
+    let columns = given.one("columns")?.map(|names| names.split(',').map(|name| name.trim().to_owned()).collect());
+    let predicates = given.all("where").map(|text| predicate(&spec, text)).collect::<Result<Vec<_>>>()?;
+    let ids: Vec<&str> = given.all("id").collect();
+    let ids = match (ids.is_empty(), spec.id.first()) {
+        (true, _) => None,
+        (false, None) => return Err(Failure::invalid(format!("dataset {} has no id columns", spec.name))),
+        (false, Some(column)) => Some(vec![constants(&spec, column, &ids)?]),
+    };
+    Ok(ReadRequest {
+        place: place(&spec, call)?,
+        time: TimeRange {
+            start: instant(given.time("start", call.now_ns)?),
+            end: instant(given.time("end", call.now_ns)?),
+        },
+        ids,
+        columns,
+        predicates,
+        history: given.flag("history")?.unwrap_or(false),
+        finished_only: false,
+    })
+}
+
+fn place(spec: &DatasetSpec, call: &Call) -> Result<Place> {
+    let given = &call.parameters;
+    let (cells, keys): (Vec<&str>, Vec<&str>) = (given.all("cell").collect(), given.all("key").collect());
+    match (cells.is_empty(), keys.is_empty(), given.one("region")?) {
+        (true, true, None) => Ok(Place::All),
+        (false, true, None) => {
+            let number =
+                |text: &&str| text.parse().map_err(|_| Failure::invalid(format!("cell is {text:?}: give a number")));
+            Ok(Place::Cells(cells.iter().map(number).collect::<Result<_>>()?))
+        }
+        (true, false, None) => match spec.cell.columns()[..] {
+            [column] => Ok(Place::Keys(vec![constants(spec, column, &keys)?])),
+            _ => Err(Failure::invalid(format!("dataset {} is not filed by one column: use where", spec.name))),
+        },
+        (true, true, Some(text)) => region(text),
+        _ => Err(Failure::invalid("cell, key and region exclude each other")),
+    }
+}
+
+fn region(text: &str) -> Result<Place> {
+    let refuse = || Failure::invalid(format!("region is {text:?}: write circle,RA,DEC,RADIUS in degrees"));
+    let mut words = text.split(',');
+    let shape = words.next();
+    let numbers: Vec<f64> =
+        words.map(|word| word.trim().parse()).collect::<std::result::Result<_, _>>().map_err(|_| refuse())?;
+    let ([ra, dec, radius], Some("circle")) = (&numbers[..], shape) else { return Err(refuse()) };
+    let circle = Region::circle(*ra, *dec, *radius).map_err(chronotile_archive::ArchiveError::Sky)?;
+    Ok(Place::Region(circle))
+}
+
+/// Words as values of a column.
+fn constants(spec: &DatasetSpec, column: &str, words: &[&str]) -> Result<ArrayRef> {
+    let field = spec.schema.field_with_name(column);
+    let field = field.map_err(|_| Failure::invalid(format!("dataset {} has no column {column:?}", spec.name)))?;
+    let words: ArrayRef = Arc::new(StringArray::from(words.to_vec()));
+    let strict = CastOptions { safe: false, ..CastOptions::default() };
+    if *field.data_type() == ArrowType::Utf8 {
+        return Ok(words);
+    }
+    cast_with_options(&words, field.data_type(), &strict)
+        .map_err(|error| Failure::invalid(format!("column {column:?} is {}: {error}", field.data_type())))
+}
+
+/// A condition as written: `mag<18`, `band in g,r`, `x between 1,2`.
+fn predicate(spec: &DatasetSpec, text: &str) -> Result<Predicate> {
+    // Longer signs first: each of them begins with a shorter one.
+    const SIGNS: [(&str, Comparison); 10] = [
+        (" between ", Comparison::Between),
+        (" in ", Comparison::In),
+        ("<=", Comparison::LessOrEqual),
+        (">=", Comparison::GreaterOrEqual),
+        ("==", Comparison::Equal),
+        ("!=", Comparison::NotEqual),
+        ("<>", Comparison::NotEqual),
+        ("=", Comparison::Equal),
+        ("<", Comparison::Less),
+        (">", Comparison::Greater),
+    ];
+    let found = SIGNS.iter().filter_map(|(sign, comparison)| text.find(sign).map(|at| (at, sign, *comparison)));
+    let Some((at, sign, comparison)) = found.min_by_key(|(at, sign, _)| (*at, usize::MAX - sign.len())) else {
+        return Err(Failure::invalid(format!(
+            "where is {text:?}: write a column, a sign and a value, such as cores>=8"
+        )));
+    };
+    let (column, value) = (text[..at].trim(), text[at + sign.len()..].trim());
+    let words: Vec<&str> = match comparison {
+        Comparison::In | Comparison::Between => value.split(',').map(str::trim).collect(),
+        _ => vec![value],
+    };
+    Ok(Predicate { column: column.to_owned(), comparison, values: constants(spec, column, &words)? })
+}

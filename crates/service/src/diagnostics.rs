@@ -1,0 +1,62 @@
+//! Figures of the service itself, stored as points of tags of the archive it serves.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, TimestampNanosecondArray};
+use chronotile_historian::rules::Settings;
+use chronotile_historian::{DataType, Tag};
+
+use crate::app::{App, now_ns};
+use crate::failure::{Failure, Result};
+
+/// The group of these tags, which has a retention of its own.
+const GROUP: &str = "diagnostics";
+
+/// Stores the figures again and again. A failure is logged, and the next round tries again.
+pub(crate) async fn run(app: Arc<App>, address: SocketAddr, every: Duration) {
+    let mut rounds = tokio::time::interval(every);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut tags = None;
+    loop {
+        rounds.tick().await;
+        if let Err(failure) = store(&app, address, &mut tags).await {
+            app.log.event("warn", &format!("figures of the service were not stored: {failure}"));
+        }
+    }
+}
+
+async fn store(app: &App, address: SocketAddr, tags: &mut Option<Vec<Arc<Tag>>>) -> Result<()> {
+    let figures = app.metrics.figures();
+    let tags = match tags {
+        Some(tags) => tags,
+        None => {
+            let new = figures.iter().map(|(name, kind, about, _)| tag(address, name, kind, about));
+            tags.insert(app.historian.define(new.collect()).await?)
+        }
+    };
+    let columns: [(&str, ArrayRef); 3] = [
+        ("tag", Arc::new(Int64Array::from_iter_values(tags.iter().map(|tag| tag.number)))),
+        ("time", Arc::new(TimestampNanosecondArray::from(vec![now_ns(); tags.len()]).with_timezone("UTC"))),
+        ("value", Arc::new(Float64Array::from_iter_values(figures.iter().map(|(_, _, _, value)| *value)))),
+    ];
+    let rows = RecordBatch::try_from_iter(columns).map_err(|error| Failure::invalid(error.to_string()))?;
+    app.collector.store(vec![rows]).await
+}
+
+fn tag(address: SocketAddr, name: &str, kind: &str, about: &str) -> Tag {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "localhost" } else { host.trim() };
+    Tag {
+        number: -1,
+        name: format!("service.{host}:{}.{name}", address.port()),
+        unit: if name.ends_with("_bytes") { "B".into() } else { String::new() },
+        description: format!("{about} ({kind})"),
+        group: GROUP.into(),
+        data_type: DataType::Float,
+        settings: Settings { stepped: true, ..Settings::default() },
+        exception_deviation: -1.0,
+        compression_deviation: -1.0,
+    }
+}

@@ -1,0 +1,568 @@
+//! Every endpoint, once: the router serves this table, requests are checked against it, and `/openapi.json` is made of it.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+
+use crate::access::Role;
+use crate::answers::Reply;
+use crate::app::{App, Call};
+use crate::failure::{Failure, Result};
+use crate::parameters::Parameters;
+use crate::{datasets, grafana, operation, reads, tags, writes};
+
+/// What a request costs, and so which limits hold for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Next to nothing.
+    Light,
+    /// One of the queries that may run, in its time.
+    Query,
+    /// One of the writes that may run.
+    Write,
+    /// One of the queries, for as long as it takes.
+    Upkeep,
+}
+
+pub(crate) type Handler = fn(Arc<App>, Call) -> BoxFuture<'static, Result<Reply>>;
+
+/// A method of a path.
+pub(crate) struct Endpoint {
+    pub method: &'static str,
+    pub path: &'static str,
+    pub role: Role,
+    pub work: Work,
+    pub summary: &'static str,
+    pub parameters: &'static [Parameter],
+    /// Name of a schema for JSON, and other types of content that are taken.
+    pub takes: Option<(&'static str, &'static [&'static str])>,
+    pub gives: Gives,
+    pub handler: Handler,
+}
+
+/// What an answer holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Gives {
+    /// Rows with columns of this schema, in any format.
+    Rows(&'static str),
+    /// JSON of this schema.
+    Json(&'static str),
+    /// Other content of this type.
+    Other(&'static str),
+    /// Nothing, 204.
+    Nothing,
+}
+
+/// A word behind the question mark.
+pub(crate) struct Parameter {
+    pub name: &'static str,
+    pub kind: &'static str,
+    pub required: bool,
+    pub repeated: bool,
+    pub about: &'static str,
+}
+
+const fn may(name: &'static str, kind: &'static str, about: &'static str) -> Parameter {
+    Parameter { name, kind, required: false, repeated: false, about }
+}
+
+const fn must(name: &'static str, about: &'static str) -> Parameter {
+    Parameter { name, kind: "string", required: true, repeated: false, about }
+}
+
+const fn many(name: &'static str, kind: &'static str, about: &'static str) -> Parameter {
+    Parameter { name, kind, required: false, repeated: true, about }
+}
+
+const TAG: Parameter = many("tag", "string", "Name of a tag; may be repeated.");
+const NUMBER: Parameter = many("number", "integer", "Number of a tag; may be repeated.");
+const MATCH: Parameter = may("match", "string", "Pattern of names: * stands for any characters, ? for one.");
+const START: Parameter = must("start", "First time: ISO 8601 (UTC), nanoseconds since 1970, now, or now-6h.");
+const END: Parameter = may("end", "string", "First time behind the range; now unless given.");
+const FORMAT: Parameter =
+    may("format", "string", "json, ndjson, csv, arrow or parquet; else what the header Accept asks for, else json.");
+const STEPPED: Parameter =
+    may("stepped", "boolean", "Values hold until the next one; the tag's own setting unless given.");
+const PARTIAL: Parameter =
+    may("partial", "boolean", "Store the good lines and name the others, instead of refusing all of them.");
+const DEFINE: Parameter = may("define", "boolean", "Define tags that are unknown, by the kind of their first value.");
+const NOT_FINITE: Parameter =
+    may("not_finite", "string", "What to do with a value that is no number: refuse, or bad to store it so.");
+const PRECISION: Parameter =
+    may("precision", "string", "Unit of times: ns, us, ms or s; also n, u, m and h as in version 1.");
+
+const AGGREGATE: &[Parameter] = &[
+    TAG,
+    NUMBER,
+    MATCH,
+    START,
+    END,
+    must("aggregate", "One of the aggregates of OPC UA Part 13, or Percentile, Rate, Distinct."),
+    may("interval", "string", "Length of an interval, such as 1h; the whole range unless given."),
+    STEPPED,
+    may("treat_uncertain_as_bad", "boolean", "The tag's own setting unless given."),
+    may("percent_good", "number", "Percent of Good from which a result is Good."),
+    may("percent_bad", "number", "Percent of Bad from which a result is Bad."),
+    may("sloped_extrapolation", "boolean", "Past the last point along the last line."),
+    may("percent", "number", "Which percentile; 50 unless given."),
+    may(
+        "rules",
+        "string",
+        "samples, or standard to follow the text of the standard where published samples depart from it.",
+    ),
+    may("points_only", "boolean", "Leave kept statistics aside."),
+    FORMAT,
+];
+
+macro_rules! handler {
+    ($function:path) => {
+        |app, call| Box::pin($function(app, call))
+    };
+}
+
+const TEXT: &[&str] = &["text/csv", "application/vnd.apache.arrow.stream"];
+const LINES: Option<(&str, &[&str])> = Some(("", &["text/plain"]));
+
+pub(crate) static ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        method: "POST",
+        path: "/v1/points",
+        role: Role::Write,
+        work: Work::Write,
+        summary: "Store points. They are durable when the answer comes.",
+        parameters: &[
+            PARTIAL,
+            DEFINE,
+            NOT_FINITE,
+            may("batch", "string", "Name of the write: repeated under it, the same points are stored once."),
+            may("replace", "boolean", "Put other points in the place of those stored under this name."),
+        ],
+        takes: Some(("PointsIn", TEXT)),
+        gives: Gives::Json("WriteReport"),
+        handler: handler!(writes::points),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/points",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Stored points of tags, by tag, then time.",
+        parameters: &[
+            TAG,
+            NUMBER,
+            MATCH,
+            START,
+            END,
+            may("bounds", "boolean", "Also the last point before the range and the first behind it."),
+            FORMAT,
+        ],
+        takes: None,
+        gives: Gives::Rows("Points"),
+        handler: handler!(reads::raw),
+    },
+    Endpoint {
+        method: "DELETE",
+        path: "/v1/points",
+        role: Role::Admin,
+        work: Work::Write,
+        summary: "Delete the points of a tag in a range.",
+        parameters: &[TAG, NUMBER, START, must("end", "First time behind the range.")],
+        takes: None,
+        gives: Gives::Json("Deleted"),
+        handler: handler!(writes::delete),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/latest",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "The newest point of each tag.",
+        parameters: &[TAG, NUMBER, MATCH, FORMAT],
+        takes: None,
+        gives: Gives::Rows("Points"),
+        handler: handler!(reads::latest),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/at",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Values at given times, between points interpolated.",
+        parameters: &[
+            TAG,
+            NUMBER,
+            MATCH,
+            Parameter { required: true, ..many("time", "string", "A time; may be repeated.") },
+            STEPPED,
+            FORMAT,
+        ],
+        takes: None,
+        gives: Gives::Rows("Points"),
+        handler: handler!(reads::at),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/aggregate",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "An aggregate for each tag and interval.",
+        parameters: AGGREGATE,
+        takes: None,
+        gives: Gives::Rows("Points"),
+        handler: handler!(reads::aggregate),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/plot",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Few points of a tag that show its course.",
+        parameters: &[
+            TAG,
+            NUMBER,
+            START,
+            END,
+            may("points", "integer", "About how many; 1000 unless given."),
+            may("method", "string", "minmax, which loses no spike, or lttb."),
+            FORMAT,
+        ],
+        takes: None,
+        gives: Gives::Rows("Points"),
+        handler: handler!(reads::plot),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/annotations",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Notes about tags in a range.",
+        parameters: &[TAG, NUMBER, MATCH, START, END, FORMAT],
+        takes: None,
+        gives: Gives::Rows("Annotations"),
+        handler: handler!(reads::annotations),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/v1/annotations",
+        role: Role::Write,
+        work: Work::Write,
+        summary: "Add a note to a time of a tag.",
+        parameters: &[],
+        takes: Some(("AnnotationIn", &[])),
+        gives: Gives::Nothing,
+        handler: handler!(writes::annotate),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/tags",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Tags by name.",
+        parameters: &[MATCH, TAG, NUMBER, may("limit", "integer", "At most so many; 1000 unless given.")],
+        takes: None,
+        gives: Gives::Json("Tags"),
+        handler: handler!(tags::list),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/v1/tags",
+        role: Role::Admin,
+        work: Work::Write,
+        summary: "Define tags or change definitions, all or none.",
+        parameters: &[],
+        takes: Some(("TagsIn", &[])),
+        gives: Gives::Json("Tags"),
+        handler: handler!(tags::define),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/tags/{name}",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "A tag.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Json("Tag"),
+        handler: handler!(tags::one),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/groups",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Groups of tags that have points.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Json("Groups"),
+        handler: handler!(tags::groups),
+    },
+    Endpoint {
+        method: "PUT",
+        path: "/v1/groups/{group}",
+        role: Role::Admin,
+        work: Work::Write,
+        summary: "Set the age past which points of a group may be dropped.",
+        parameters: &[],
+        takes: Some(("Retention", &[])),
+        gives: Gives::Nothing,
+        handler: handler!(tags::set_retention),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/v1/groups/{group}/retire",
+        role: Role::Admin,
+        work: Work::Upkeep,
+        summary: "Drop the points of a group that are older than its retention.",
+        parameters: &[may("dry_run", "boolean", "Count them, and drop nothing.")],
+        takes: None,
+        gives: Gives::Json("Retired"),
+        handler: handler!(tags::retire),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/v1/maintain",
+        role: Role::Admin,
+        work: Work::Upkeep,
+        summary: "Join small chunks and keep statistics of hours.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Json("Maintained"),
+        handler: handler!(tags::maintain),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/datasets",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "The datasets of the archive.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Json("Datasets"),
+        handler: handler!(datasets::list),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/datasets/{name}",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "A dataset and how much it holds, by slices.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Json("DatasetState"),
+        handler: handler!(datasets::state),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/datasets/{name}/read",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Records of any dataset: jobs, events, detections and all others.",
+        parameters: &[
+            may("start", "string", "First time."),
+            may("end", "string", "First time behind the range."),
+            may("columns", "string", "Names separated by commas; all unless given."),
+            many("where", "string", "A condition such as site==CERN, cores>=8 or user in ann,bob; may be repeated."),
+            many("cell", "integer", "Number of a cell; may be repeated."),
+            many("key", "string", "Value of the dataset's cell column; may be repeated."),
+            many("id", "string", "Value of the first id column; may be repeated."),
+            may("region", "string", "circle,RA,DEC,RADIUS in degrees, for datasets of the sky."),
+            may("history", "boolean", "All versions instead of the newest."),
+            may("limit", "integer", "At most so many rows."),
+            FORMAT,
+        ],
+        takes: None,
+        gives: Gives::Rows("Records"),
+        handler: handler!(datasets::read),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/api/v2/write",
+        role: Role::Write,
+        work: Work::Write,
+        summary: "InfluxDB line protocol as clients of version 2 send it.",
+        parameters: &[
+            PRECISION,
+            PARTIAL,
+            DEFINE,
+            may("org", "string", "Taken and left aside."),
+            may("orgID", "string", "Taken and left aside."),
+            may("bucket", "string", "Taken and left aside."),
+        ],
+        takes: LINES,
+        gives: Gives::Nothing,
+        handler: handler!(writes::line_protocol),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/write",
+        role: Role::Write,
+        work: Work::Write,
+        summary: "InfluxDB line protocol as clients of version 1 send it.",
+        parameters: &[
+            PRECISION,
+            PARTIAL,
+            DEFINE,
+            may("db", "string", "Taken and left aside."),
+            may("rp", "string", "Taken and left aside."),
+            may("consistency", "string", "Taken and left aside."),
+        ],
+        takes: LINES,
+        gives: Gives::Nothing,
+        handler: handler!(writes::line_protocol),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/api/v1/write",
+        role: Role::Write,
+        work: Work::Write,
+        summary: "Prometheus remote write, version 1.",
+        parameters: &[PARTIAL, DEFINE],
+        takes: Some(("", &["application/x-protobuf"])),
+        gives: Gives::Nothing,
+        handler: handler!(writes::remote_write),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/grafana/",
+        role: Role::Read,
+        work: Work::Light,
+        summary: "Whether this is a data source of Grafana.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Other("text/plain"),
+        handler: handler!(grafana::test),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/grafana/search",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Names of tags for Grafana.",
+        parameters: &[],
+        takes: Some(("GrafanaSearch", &[])),
+        gives: Gives::Json("GrafanaNames"),
+        handler: handler!(grafana::search),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/grafana/query",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Series and tables for Grafana.",
+        parameters: &[],
+        takes: Some(("GrafanaQuery", &[])),
+        gives: Gives::Json("GrafanaSeries"),
+        handler: handler!(grafana::query),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/grafana/annotations",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Notes for Grafana.",
+        parameters: &[],
+        takes: Some(("GrafanaAnnotations", &[])),
+        gives: Gives::Json("GrafanaNotes"),
+        handler: handler!(grafana::annotations),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/metrics",
+        role: Role::Read,
+        work: Work::Light,
+        summary: "Figures of the service for Prometheus.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Other("text/plain; version=0.0.4"),
+        handler: handler!(operation::metrics),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/health",
+        role: Role::Open,
+        work: Work::Light,
+        summary: "Whether the process serves.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Json("State"),
+        handler: handler!(operation::health),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/ready",
+        role: Role::Open,
+        work: Work::Light,
+        summary: "Whether the archive answers and the service is not about to stop.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Json("State"),
+        handler: handler!(operation::ready),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/openapi.json",
+        role: Role::Open,
+        work: Work::Light,
+        summary: "This description.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Json("OpenApi"),
+        handler: handler!(operation::openapi),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/",
+        role: Role::Open,
+        work: Work::Light,
+        summary: "A page to find and plot tags.",
+        parameters: &[
+            many("tag", "string", "Name of a tag to show; may be repeated."),
+            may("start", "string", "First time to show."),
+            may("end", "string", "First time behind."),
+        ],
+        takes: None,
+        gives: Gives::Other("text/html; charset=utf-8"),
+        handler: handler!(operation::page),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/page.js",
+        role: Role::Open,
+        work: Work::Light,
+        summary: "The page's script.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Other("text/javascript; charset=utf-8"),
+        handler: handler!(operation::page_script),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/page.css",
+        role: Role::Open,
+        work: Work::Light,
+        summary: "The page's style.",
+        parameters: &[],
+        takes: None,
+        gives: Gives::Other("text/css; charset=utf-8"),
+        handler: handler!(operation::page_style),
+    },
+];
+
+impl Endpoint {
+    /// Refuses words that it does not know: one that is misspelt would otherwise be left aside in silence.
+    pub fn check(&self, given: &Parameters) -> Result<()> {
+        for name in given.names() {
+            if !self.parameters.iter().any(|known| known.name == name) {
+                let known: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name).collect();
+                let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+                return Err(Failure::invalid(format!("{} does not know {name:?}: it takes {known}", self.path)));
+            }
+        }
+        for needed in self.parameters.iter().filter(|parameter| parameter.required) {
+            if given.all(needed.name).next().is_none() {
+                return Err(Failure::invalid(format!("{} is missing: {}", needed.name, needed.about)));
+            }
+        }
+        Ok(())
+    }
+}

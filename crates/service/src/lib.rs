@@ -1,0 +1,34 @@
+//! The historian over HTTP: the middleware in front of an archive, of which any number may run side by side.
+//!
+//! [`serve`] is the whole of it. `server` takes connections, `app` leads a request through everything that holds for all of
+//! them, `endpoints` is the table of what there is. The readers of foreign formats are public, so that they can be tried with
+//! any bytes.
+
+mod access;
+mod answers;
+mod app;
+pub mod arrow_stream;
+mod collector;
+pub mod csv;
+mod datasets;
+mod diagnostics;
+mod endpoints;
+mod failure;
+mod grafana;
+pub mod json;
+pub mod line_protocol;
+mod log;
+mod metrics;
+mod openapi;
+mod operation;
+mod parameters;
+pub mod points;
+mod reads;
+pub mod remote_write;
+mod server;
+mod settings;
+mod tags;
+mod writes;
+
+pub use server::serve;
+pub use settings::{Limits, LogFormat, ServiceError, Settings};

@@ -1,0 +1,338 @@
+//! InfluxDB line protocol: `measurement,label=value field=1.5,other=2i 1700000000000000000`.
+//!
+//! Field `value` of a measurement is the tag of the measurement's own name, field `f` the tag `measurement.f`; labels follow as
+//! in `measurement.f{host="a"}`. An unsigned or signed whole field `status` beside `value` is the status of that point.
+
+use std::borrow::Cow;
+
+use crate::points::{Points, Value, series_name};
+
+/// Reads a body. Times are whole numbers of `unit_ns` nanoseconds; a line without one has `now_ns`. Lines that are not
+/// understood are noted with their number, and reading goes on behind them.
+pub fn read(body: &[u8], unit_ns: i64, now_ns: i64, points: &mut Points) {
+    points.tells_integers = true;
+    let mut cursor = Cursor { body, at: 0, line: 1 };
+    while cursor.skip_to_line() {
+        let (line, mark) = (cursor.line, cursor.at);
+        if let Err(message) = read_line(&mut cursor, line, unit_ns, now_ns, points) {
+            points.refuse(line, message);
+            // A quote that is never closed would take the rest of the body with it.
+            (cursor.at, cursor.line) = (mark, line);
+            cursor.skip_rest();
+        }
+    }
+}
+
+type Parsed<T> = Result<T, String>;
+
+/// Fields of one line: few, so that a list is searched fastest.
+type Fields<'a> = Vec<(Cow<'a, str>, Value)>;
+
+fn read_line<'a>(cursor: &mut Cursor<'a>, line: u64, unit_ns: i64, now_ns: i64, points: &mut Points) -> Parsed<()> {
+    let measurement = cursor.word(false, "measurement")?;
+    let mut labels: Vec<(Cow<'a, str>, Cow<'a, str>)> = Vec::new();
+    while cursor.take(b',') {
+        let label = cursor.word(true, "label")?;
+        cursor.expect(b'=', "a label has no value: write label=value")?;
+        let value = cursor.word(false, "value of a label")?;
+        if labels.iter().any(|(known, _)| *known == label) {
+            return Err(format!("label {label:?} stands twice"));
+        }
+        labels.push((label, value));
+    }
+    cursor.expect(b' ', "there are no fields: write measurement field=value")?;
+    cursor.skip_spaces();
+    let mut fields: Fields<'a> = Vec::new();
+    loop {
+        let name = cursor.word(true, "field")?;
+        cursor.expect(b'=', "a field has no value: write field=value")?;
+        fields.push((name, cursor.value()?));
+        if !cursor.take(b',') {
+            break;
+        }
+    }
+    let time = match cursor.timestamp()? {
+        Some(time) => time.checked_mul(unit_ns).ok_or("its time lies outside of 1677 to 2262")?,
+        None => now_ns,
+    };
+    let mut labels: Vec<(&str, &str)> = labels.iter().map(|(label, value)| (&**label, &**value)).collect();
+    push(points, line, &measurement, &mut labels, fields, time)
+}
+
+fn push(
+    points: &mut Points,
+    line: u64,
+    measurement: &str,
+    labels: &mut [(&str, &str)],
+    fields: Fields<'_>,
+    time: i64,
+) -> Parsed<()> {
+    let mut status = 0;
+    let has_value = fields.iter().any(|(name, _)| name == "value");
+    for (name, value) in &fields {
+        if let (true, "status", Value::Integer(code)) = (has_value, &**name, value) {
+            status = u32::try_from(*code).map_err(|_| format!("status {code} is no OPC UA status code"))?;
+        }
+    }
+    for (name, value) in fields {
+        if has_value && name == "status" && matches!(value, Value::Integer(_)) {
+            continue;
+        }
+        if name == "value" && labels.is_empty() {
+            points.push(line, measurement, time, value, status);
+            continue;
+        }
+        let own = if name == "value" { Cow::Borrowed(measurement) } else { format!("{measurement}.{name}").into() };
+        let status = if name == "value" { status } else { 0 };
+        points.push(line, &series_name(&own, labels), time, value, status);
+    }
+    Ok(())
+}
+
+struct Cursor<'a> {
+    body: &'a [u8],
+    at: usize,
+    line: u64,
+}
+
+impl<'a> Cursor<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.body.get(self.at).copied()
+    }
+
+    fn take(&mut self, byte: u8) -> bool {
+        let there = self.peek() == Some(byte);
+        self.at += usize::from(there);
+        there
+    }
+
+    fn expect(&mut self, byte: u8, message: &str) -> Parsed<()> {
+        if self.take(byte) { Ok(()) } else { Err(message.to_owned()) }
+    }
+
+    fn skip_spaces(&mut self) {
+        while self.take(b' ') {}
+    }
+
+    /// Goes to the next line with something in it; false at the end.
+    fn skip_to_line(&mut self) -> bool {
+        loop {
+            match self.peek() {
+                None => return false,
+                Some(b'\n') => (self.at, self.line) = (self.at + 1, self.line + 1),
+                Some(b' ' | b'\t' | b'\r') => self.at += 1,
+                Some(b'#') => self.skip_rest(),
+                Some(_) => return true,
+            }
+        }
+    }
+
+    /// Goes to the end of the line.
+    fn skip_rest(&mut self) {
+        self.at += self.body[self.at..].iter().position(|byte| *byte == b'\n').unwrap_or(self.body.len() - self.at);
+    }
+
+    /// A name up to a comma or space, or to an equals sign if `key`; a backslash takes the meaning from any of them.
+    fn word(&mut self, key: bool, what: &str) -> Parsed<Cow<'a, str>> {
+        let start = self.at;
+        let mut escaped = false;
+        while let Some(byte) = self.peek() {
+            if byte == b'\\'
+                && self.body.get(self.at + 1).is_some_and(|next| matches!(next, b',' | b' ' | b'=' | b'\\'))
+            {
+                escaped = true;
+                self.at += 2;
+                continue;
+            }
+            if matches!(byte, b'\n' | b',' | b' ') || (key && byte == b'=') {
+                break;
+            }
+            self.at += 1;
+        }
+        let word = text(&self.body[start..self.at])?.trim_end_matches('\r');
+        if word.is_empty() {
+            return Err(format!("there is no {what}"));
+        }
+        Ok(if escaped { Cow::Owned(unescaped(word, &[',', ' ', '=', '\\'])) } else { Cow::Borrowed(word) })
+    }
+
+    fn value(&mut self) -> Parsed<Value> {
+        if self.take(b'"') {
+            return self.quoted();
+        }
+        let start = self.at;
+        while self.peek().is_some_and(|byte| !matches!(byte, b',' | b' ' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+        let word = text(&self.body[start..self.at])?;
+        match word {
+            "" => Err("a field has no value: write field=value".to_owned()),
+            "t" | "T" | "true" | "True" | "TRUE" => Ok(Value::Bool(true)),
+            "f" | "F" | "false" | "False" | "FALSE" => Ok(Value::Bool(false)),
+            _ => number(word),
+        }
+    }
+
+    fn quoted(&mut self) -> Parsed<Value> {
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            match self.peek() {
+                None => return Err("a text in quotes is never closed".to_owned()),
+                Some(b'"') => break,
+                Some(b'\\') if matches!(self.body.get(self.at + 1), Some(b'"' | b'\\')) => {
+                    escaped = true;
+                    self.at += 2;
+                }
+                Some(byte) => {
+                    self.line += u64::from(byte == b'\n');
+                    self.at += 1;
+                }
+            }
+        }
+        let word = text(&self.body[start..self.at])?;
+        self.at += 1;
+        Ok(Value::Text(if escaped { unescaped(word, &['"', '\\']).into() } else { word.into() }))
+    }
+
+    /// The time at the end of a line.
+    fn timestamp(&mut self) -> Parsed<Option<i64>> {
+        self.skip_spaces();
+        let start = self.at;
+        while self.peek().is_some_and(|byte| byte != b'\n') {
+            self.at += 1;
+        }
+        let word = text(&self.body[start..self.at])?.trim_end();
+        if word.is_empty() {
+            return Ok(None);
+        }
+        let wrong = || format!("{word:?} behind the fields is no time: give a whole number, or nothing for now");
+        word.parse().map(Some).map_err(|_| wrong())
+    }
+}
+
+fn number(word: &str) -> Parsed<Value> {
+    let wrong = || format!("{word:?} is no value: write 1.5, 2i, true or \"text\"");
+    if let Some(whole) = word.strip_suffix(['i', 'u']) {
+        return whole.parse().map(Value::Integer).map_err(|_| wrong());
+    }
+    // What Rust reads besides digits: inf, infinity and nan, which the protocol does not have.
+    if word.bytes().any(|byte| byte.is_ascii_alphabetic() && !matches!(byte, b'e' | b'E')) {
+        return Err(wrong());
+    }
+    word.parse().map(Value::Float).map_err(|_| wrong())
+}
+
+fn text(bytes: &[u8]) -> Parsed<&str> {
+    std::str::from_utf8(bytes).map_err(|_| "it is no UTF-8 text".to_owned())
+}
+
+fn unescaped(word: &str, known: &[char]) -> String {
+    let mut out = String::with_capacity(word.len());
+    let mut chars = word.chars().peekable();
+    while let Some(c) = chars.next() {
+        match chars.peek() {
+            Some(next) if c == '\\' && known.contains(next) => out.extend(chars.next()),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(body: &str) -> (Vec<String>, Vec<(u64, String)>) {
+        let mut points = Points::default();
+        read(body.as_bytes(), 1, 42, &mut points);
+        let rows = points.rows().map(|(line, name, time, value, status)| {
+            format!("{line} {name} {time} {value:?}{}", if status == 0 { String::new() } else { format!(" {status}") })
+        });
+        let rows = rows.collect();
+        (rows, points.refused.into_iter().map(|refused| (refused.line, refused.message)).collect())
+    }
+
+    #[test]
+    fn lines_become_points_of_named_series() {
+        let (rows, refused) = parse(concat!(
+            "boiler value=80.5 1000000000\n",
+            "\n# a note\r\n",
+            "cpu,host=b,dc=x usage=1i,idle=2.5e1,on=t,text=\"a b\" 7\r\n",
+            "now value=1\n",
+            "q value=1,status=2147483648i 9"
+        ));
+        assert_eq!(refused, []);
+        assert_eq!(
+            rows,
+            [
+                "1 boiler 1000000000 Float(80.5)",
+                r#"4 cpu.usage{dc="x",host="b"} 7 Integer(1)"#,
+                r#"4 cpu.idle{dc="x",host="b"} 7 Float(25.0)"#,
+                r#"4 cpu.on{dc="x",host="b"} 7 Bool(true)"#,
+                r#"4 cpu.text{dc="x",host="b"} 7 Text("a b")"#,
+                "5 now 42 Float(1.0)",
+                "6 q 9 Float(1.0) 2147483648",
+            ]
+        );
+    }
+
+    #[test]
+    fn escapes_keep_commas_spaces_and_quotes() {
+        let (rows, refused) = parse("a\\ b,l\\,x=v\\=y f\\ 1=\"say \\\"hi\\\"\nthere\" 5\nnext value=1 6");
+        assert_eq!(refused, []);
+        assert_eq!(
+            rows,
+            ["1 a b.f 1{l,x=\"v=y\"} 5 Text(\"say \\\"hi\\\"\\nthere\")".to_owned(), "3 next 6 Float(1.0)".to_owned(),]
+        );
+    }
+
+    #[test]
+    fn a_bad_line_is_named_and_the_next_one_read() {
+        for (line, reason) in [
+            ("m", "no fields"),
+            ("m,l value=1", "label has no value"),
+            ("m,l=1,l=2 value=1", "stands twice"),
+            ("m value", "field has no value"),
+            ("m value=", "field has no value"),
+            ("m value=abc", "is no value"),
+            ("m value=nan", "is no value"),
+            ("m value=9223372036854775808i", "is no value"),
+            ("m value=1 soon", "is no time"),
+            ("m value=1 5 6", "is no time"),
+            ("m value=\"open", "never closed"),
+            ("m value=1,status=-1i", "no OPC UA status"),
+            (",l=1 value=1", "no measurement"),
+        ] {
+            let (rows, refused) = parse(&format!("good value=1 1\n{line}\ngood value=2 2"));
+            assert_eq!(rows.len(), 2, "{line}: {rows:?}");
+            assert_eq!(refused.len(), 1, "{line}");
+            assert_eq!(refused[0].0, 2, "{line}");
+            assert!(refused[0].1.contains(reason), "{line}: {}", refused[0].1);
+        }
+    }
+
+    #[test]
+    fn a_time_beyond_the_axis_is_refused() {
+        let mut points = Points::default();
+        read(b"m value=1 9223372036854775807", 1_000, 0, &mut points);
+        assert_eq!((points.len(), points.refused.len()), (0, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_without_a_panic(body in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut points = Points::default();
+            read(&body, 1_000_000, 0, &mut points);
+        }
+
+        #[test]
+        fn any_text_of_the_protocol_ends_without_a_panic(body in "[a\\\\,= \"0-9i\n#.-]{0,80}") {
+            let mut points = Points::default();
+            read(body.as_bytes(), 1, 0, &mut points);
+            let lines = body.lines().count() as u64;
+            prop_assert!(points.refused.iter().all(|refused| refused.line >= 1 && refused.line <= lines));
+        }
+    }
+}

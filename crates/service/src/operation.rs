@@ -1,0 +1,60 @@
+//! What operators ask: figures, health, the description, the page.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use serde_json::json;
+
+use crate::answers::Reply;
+use crate::app::{App, Call};
+use crate::failure::{Failure, Result};
+use crate::openapi;
+
+pub(crate) async fn metrics(app: Arc<App>, _: Call) -> Result<Reply> {
+    Ok(Reply::text("text/plain; version=0.0.4", app.metrics.text()))
+}
+
+pub(crate) async fn health(_: Arc<App>, _: Call) -> Result<Reply> {
+    Ok(Reply::json(&json!({ "state": "serving", "version": env!("CARGO_PKG_VERSION") })))
+}
+
+pub(crate) async fn ready(app: Arc<App>, _: Call) -> Result<Reply> {
+    let unready = |message: &str| Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", message);
+    if app.stopping.load(Ordering::Relaxed) {
+        return Err(unready("the service is about to stop: ask another one"));
+    }
+    let asked = tokio::time::timeout(Duration::from_secs(2), app.historian.archive().datasets()).await;
+    asked.map_err(|_| unready("the archive did not answer within 2 s"))??;
+    Ok(Reply::json(&json!({ "state": "ready", "engine": app.historian.archive().engine() })))
+}
+
+pub(crate) async fn openapi(_: Arc<App>, _: Call) -> Result<Reply> {
+    Ok(Reply::json(&openapi::document()))
+}
+
+/// Nothing from elsewhere may run in the page, and it may speak with this service alone.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+fn asset(content_type: &'static str, text: &'static str) -> Reply {
+    let reply = Reply::text(content_type, text);
+    if let Reply::Whole(mut response) = reply {
+        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        return Reply::Whole(response);
+    }
+    reply
+}
+
+pub(crate) async fn page(_: Arc<App>, _: Call) -> Result<Reply> {
+    Ok(asset("text/html; charset=utf-8", include_str!("page/page.html")))
+}
+
+pub(crate) async fn page_script(_: Arc<App>, _: Call) -> Result<Reply> {
+    Ok(asset("text/javascript; charset=utf-8", include_str!("page/page.js")))
+}
+
+pub(crate) async fn page_style(_: Arc<App>, _: Call) -> Result<Reply> {
+    Ok(asset("text/css; charset=utf-8", include_str!("page/page.css")))
+}

@@ -1,0 +1,444 @@
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+const SERIES_MAX = 8;
+const AGGREGATES = ["TimeAverage", "TimeAverage2", "Average", "Minimum", "Maximum", "Range", "Total", "Total2", "Count", "Start",
+  "End", "Delta", "Interpolative", "NumberOfTransitions", "DurationGood", "DurationBad", "PercentGood", "PercentBad",
+  "StandardDeviationPopulation", "Percentile", "Rate", "Distinct"];
+const CODES = {0x00000000: "Good", 0x40000000: "Uncertain", 0x40A40000: "Uncertain, sub-normal", 0x80000000: "Bad",
+  0x809B0000: "Bad, no data", 0x808C0000: "Bad, sensor failure"};
+const BITS = {1: "calculated", 2: "interpolated", 4: "partial", 16: "multiple values"};
+
+const state = {found: [], at: -1, chosen: [], start: 0, end: 0, shown: [], history: [], request: 0, drag: null};
+
+// ---------------------------------------------------------------- talking to the service
+
+async function ask(path, parameters = []) {
+  const query = new URLSearchParams(parameters).toString();
+  const token = sessionStorage.getItem("token");
+  const headers = token ? {Authorization: `Bearer ${token}`} : {};
+  const answer = await fetch(query ? `${path}?${query}` : path, {headers});
+  const body = await answer.json();
+  if (!answer.ok) {
+    if (answer.status === 401) $("token").focus();
+    throw new Error(body.error.message);
+  }
+  return body;
+}
+
+/** Runs work and shows what goes wrong. */
+async function attempt(work) {
+  try {
+    await work();
+    $("error").hidden = true;
+  } catch (error) {
+    $("error").textContent = error.message;
+    $("error").hidden = false;
+  }
+}
+
+const iso = (ms) => new Date(ms).toISOString();
+
+function element(name, properties = {}, ...children) {
+  const made = document.createElement(name);
+  Object.assign(made, properties);
+  made.append(...children);
+  return made;
+}
+
+function drawn(name, attributes, text) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// ---------------------------------------------------------------- tags
+
+async function find() {
+  const typed = $("find").value.trim();
+  const pattern = /[*?]/.test(typed) ? typed : `*${typed}*`;
+  const answer = await ask("v1/tags", [["match", pattern], ["limit", "200"]]);
+  state.found = answer.tags;
+  state.at = state.found.length ? 0 : -1;
+  $("found-count").textContent = answer.tags.length === 200 ? "the first 200" : `${answer.tags.length} found`;
+  listFound();
+}
+
+function listFound() {
+  const rows = state.found.map((tag, index) => {
+    const row = element("li", {id: `tag-${index}`, role: "option"}, tag.name);
+    row.append(" ", element("small", {textContent: tag.unit || tag.data_type}));
+    row.setAttribute("aria-selected", String(state.chosen.some((chosen) => chosen.name === tag.name)));
+    row.classList.toggle("at", index === state.at);
+    row.title = tag.description;
+    row.addEventListener("click", () => { state.at = index; choose(tag); });
+    return row;
+  });
+  $("found").replaceChildren(...rows);
+  if (state.at >= 0) {
+    $("found").setAttribute("aria-activedescendant", `tag-${state.at}`);
+    rows[state.at].scrollIntoView({block: "nearest"});
+  }
+}
+
+function choose(tag) {
+  const place = state.chosen.findIndex((chosen) => chosen.name === tag.name);
+  if (place >= 0) state.chosen.splice(place, 1);
+  else if (state.chosen.length < SERIES_MAX) state.chosen.push(tag);
+  listFound();
+  attempt(async () => { await Promise.all([load(), latest()]); });
+}
+
+function foundKeys(event) {
+  const last = state.found.length - 1;
+  const moves = {ArrowDown: state.at + 1, ArrowUp: state.at - 1};
+  if (event.target === $("found")) Object.assign(moves, {Home: 0, End: last});
+  if (event.key in moves && last >= 0) {
+    state.at = Math.max(0, Math.min(last, moves[event.key]));
+    listFound();
+  } else if ((event.key === "Enter" || (event.key === " " && event.target === $("found"))) && state.at >= 0) {
+    choose(state.found[state.at]);
+  } else {
+    return;
+  }
+  event.preventDefault();
+}
+
+// ---------------------------------------------------------------- trends
+
+const numeric = (tag) => tag.data_type !== "string";
+const severity = (status) => ["good", "uncertain", "bad", "bad"][status >>> 30];
+
+/** A value for people; the digits of others are those that count. */
+function valueText(value) {
+  if (value === null) return "—";
+  return typeof value === "number" ? Number(value.toPrecision(7)).toString() : String(value);
+}
+
+function statusText(status) {
+  const code = status & 0xFFFF0000;
+  const words = [CODES[code >>> 0] || `0x${(code >>> 0).toString(16).toUpperCase().padStart(8, "0")}`];
+  if ((status & 0xC00) === 0x400) for (const [bit, name] of Object.entries(BITS)) if (status & bit) words.push(name);
+  return words.join(", ");
+}
+
+async function load() {
+  const request = ++state.request;
+  const tags = state.chosen.filter(numeric);
+  const width = Math.max(300, $("plot").clientWidth);
+  const range = [["start", iso(state.start)], ["end", iso(state.end)]];
+  const aggregate = $("aggregate").value;
+  const span = state.end - state.start;
+  const step = `${Math.max(1, Math.ceil(span / 200))}ms`;
+  const shown = await Promise.all(tags.map(async (tag) => {
+    const named = [["tag", tag.name], ...range];
+    const shape = aggregate
+      ? ask("v1/aggregate", [...named, ["aggregate", aggregate], ["interval", $("interval").value || step]])
+      : ask("v1/plot", [...named, ["points", String(Math.round(width * 2))]]);
+    const quality = ask("v1/aggregate", [...named, ["aggregate", "WorstQuality"], ["interval", step]]);
+    const [points, strip] = await Promise.all([shape, quality]);
+    return {
+      tag,
+      points: points.rows.map((row) => ({time: Date.parse(row.time), value: row.value === null ? null : Number(row.value),
+        status: row.status})),
+      strip: strip.rows.map((row) => ({time: Date.parse(row.time), kind: quality_of(row)})),
+    };
+  }));
+  // Answers to an older question are of no use.
+  if (request !== state.request) return;
+  state.shown = shown;
+  draw();
+}
+
+function quality_of(row) {
+  if (row.value === null || (row.status >>> 30) === 2) return "none";
+  return severity(row.value);
+}
+
+const EDGE = {left: 64, right: 12, top: 22, strip: 8, bottom: 22};
+
+function frame() {
+  const width = $("plot").clientWidth, height = $("plot").clientHeight;
+  const strips = state.shown.length * (EDGE.strip + 2);
+  return {left: EDGE.left, right: width - EDGE.right, top: EDGE.top, bottom: height - EDGE.bottom - strips, height};
+}
+
+function ticks(low, high, count) {
+  const rough = (high - low) / count || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  const found = [];
+  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) found.push(value);
+  return found.map((value) => Math.abs(value) < step * 1e-9 ? 0 : value);
+}
+
+function timeTicks(start, end) {
+  const steps = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000, 7776000,
+    31536000].map((seconds) => seconds * 1000);
+  const step = steps.find((size) => (end - start) / size <= 8) || steps[steps.length - 1];
+  const found = [];
+  for (let time = Math.ceil(start / step) * step; time < end; time += step) found.push(time);
+  const text = (time) => step >= 86400000 ? iso(time).slice(0, 10)
+    : step >= 60000 ? (time % 86400000 === 0 ? iso(time).slice(5, 10) : iso(time).slice(11, 16)) : iso(time).slice(11, 19);
+  return found.map((time) => [time, text(time)]);
+}
+
+/** Maps times and values to places in the plot. */
+function scales() {
+  const box = frame();
+  let low = Infinity, high = -Infinity;
+  for (const {points} of state.shown) for (const {value} of points) {
+    if (value !== null && value < low) low = value;
+    if (value !== null && value > high) high = value;
+  }
+  if (low > high) [low, high] = [0, 1];
+  const room = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
+  [low, high] = [low - room, high + room];
+  const x = (time) => box.left + (time - state.start) / (state.end - state.start) * (box.right - box.left);
+  const y = (value) => box.bottom - (value - low) / (high - low) * (box.bottom - box.top);
+  const time = (place) => state.start + (place - box.left) / (box.right - box.left) * (state.end - state.start);
+  return {box, low, high, x, y, time};
+}
+
+function draw() {
+  const {box, low, high, x, y} = scales();
+  const parts = [];
+  for (const value of ticks(low, high, 6)) {
+    parts.push(drawn("line", {class: "grid", x1: box.left, x2: box.right, y1: y(value), y2: y(value)}));
+    parts.push(drawn("text", {x: box.left - 6, y: y(value) + 4, "text-anchor": "end"}, Number(value.toPrecision(6)).toString()));
+  }
+  for (const [time, text] of timeTicks(state.start, state.end)) {
+    parts.push(drawn("line", {class: "grid", x1: x(time), x2: x(time), y1: box.top, y2: box.bottom}));
+    parts.push(drawn("text", {x: x(time), y: box.height - 6, "text-anchor": "middle"}, text));
+  }
+  state.shown.forEach(({tag, points, strip}, place) => {
+    parts.push(drawn("path", {class: `line s${place}`, d: path(points, strip, tag, x, y)}));
+    for (const point of points) if (point.value !== null && (point.status >>> 30) === 1 && points.length < 2000) {
+      parts.push(drawn("circle", {class: "uncertain", cx: x(point.time), cy: y(point.value), r: 2.5}));
+    }
+    const top = box.bottom + 4 + place * (EDGE.strip + 2);
+    strip.forEach((piece, index) => {
+      const next = index + 1 < strip.length ? strip[index + 1].time : state.end;
+      const from = x(piece.time), to = x(next);
+      parts.push(drawn("rect", {class: piece.kind, x: from, y: top, width: Math.max(0.5, to - from), height: EDGE.strip}));
+    });
+  });
+  if (state.drag) {
+    const [from, to] = [state.drag.from, state.drag.to].sort((a, b) => a - b);
+    parts.push(drawn("rect", {class: "selection", x: from, y: box.top, width: to - from, height: box.bottom - box.top}));
+  }
+  $("plot").replaceChildren(...parts);
+  const names = state.shown.map(({tag}) => tag.name).join(", ");
+  $("plot").setAttribute("aria-label", names ? `${names} from ${iso(state.start)} to ${iso(state.end)}` : "No tag is chosen");
+  legend();
+}
+
+/** A line through the points; it breaks where there is no value or a Bad one, and has steps where values hold. */
+function path(points, strip, tag, x, y) {
+  const gaps = strip.filter((piece) => piece.kind === "bad").map((piece) => piece.time);
+  let gap = 0;
+  const steps = tag.stepped || tag.data_type === "bool" || $("aggregate").value !== "";
+  let d = "", last = null;
+  for (const point of points) {
+    while (last !== null && gap < gaps.length && gaps[gap] <= last.time) gap += 1;
+    if (last !== null && gap < gaps.length && gaps[gap] < point.time) last = null;
+    if (point.value === null) { last = null; continue; }
+    const px = x(point.time).toFixed(1), py = y(point.value).toFixed(1);
+    d += last === null ? `M${px},${py}` : steps ? `H${px}V${py}` : `L${px},${py}`;
+    last = point;
+  }
+  return d;
+}
+
+function legend() {
+  const rows = state.shown.map(({tag, points}, place) => {
+    const swatch = element("span", {className: `swatch s${place}`});
+    const drop = element("button", {textContent: "×", title: `Take ${tag.name} out`});
+    drop.setAttribute("aria-label", drop.title);
+    drop.addEventListener("click", () => choose(tag));
+    return element("li", {}, swatch, `${tag.name}${tag.unit ? ` [${tag.unit}]` : ""} (${points.length}) `, drop);
+  });
+  $("legend").replaceChildren(...rows);
+}
+
+function show(start, end, keep = true) {
+  if (!(end > start)) return;
+  if (keep && state.end) state.history.push([state.start, state.end]);
+  [state.start, state.end] = [Math.round(start), Math.round(end)];
+  $("start").value = iso(state.start).slice(0, 19);
+  $("end").value = iso(state.end).slice(0, 19);
+  $("back").disabled = state.history.length === 0;
+  attempt(load);
+}
+
+function zoom(factor, centre = (state.start + state.end) / 2) {
+  const span = Math.max(1000, Math.min(30 * 31536000000, (state.end - state.start) * factor));
+  const share = (centre - state.start) / (state.end - state.start);
+  show(centre - span * share, centre + span * (1 - share));
+}
+
+function back() {
+  const before = state.history.pop();
+  if (before) show(before[0], before[1], false);
+}
+
+function plotKeys(event) {
+  const span = state.end - state.start;
+  const keys = {
+    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": back,
+    ArrowLeft: () => show(state.start - span / 4, state.end - span / 4),
+    ArrowRight: () => show(state.start + span / 4, state.end + span / 4),
+  };
+  if (!(event.key in keys) || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  keys[event.key]();
+}
+
+const place = (event) => event.clientX - $("plot").getBoundingClientRect().left;
+
+function plotPointer(event) {
+  const {box, time} = scales();
+  const at = Math.max(box.left, Math.min(box.right, place(event)));
+  if (event.type === "pointerdown") {
+    state.drag = {from: at, to: at};
+    $("plot").setPointerCapture(event.pointerId);
+  } else if (event.type === "pointermove") {
+    if (state.drag) { state.drag.to = at; draw(); }
+    readout(time(at));
+  } else if (state.drag) {
+    const [from, to] = [state.drag.from, state.drag.to].sort((a, b) => a - b);
+    state.drag = null;
+    if (to - from > 5) show(time(from), time(to)); else draw();
+  }
+}
+
+function readout(time) {
+  const lines = state.shown.map(({tag, points}) => {
+    const before = points.filter((point) => point.time <= time).pop();
+    return before ? `${tag.name}: ${valueText(before.value)} ${tag.unit} (${statusText(before.status)})` : `${tag.name}: —`;
+  });
+  $("readout").textContent = lines.length ? [iso(time).slice(0, 19).replace("T", " "), ...lines].join("\n") : "";
+}
+
+// ---------------------------------------------------------------- latest values, datasets
+
+async function latest() {
+  if (!state.chosen.length) { $("latest-rows").replaceChildren(); return; }
+  const answer = await ask("v1/latest", state.chosen.map((tag) => ["tag", tag.name]));
+  const rows = state.chosen.map((tag) => {
+    const row = answer.rows.find((point) => point.tag === tag.name);
+    const cells = [tag.name, row ? valueText(row.value) : "—", tag.unit, row ? row.time.replace("T", " ").replace("Z", "") : ""];
+    const made = cells.map((text, place) => element("td", {textContent: text, className: place === 1 ? "number" : ""}));
+    const quality = row ? statusText(row.status) : "no points";
+    made.push(element("td", {textContent: quality, className: `quality ${row ? severity(row.status) : "none"}`}));
+    return element("tr", {}, ...made);
+  });
+  $("latest-rows").replaceChildren(...rows);
+}
+
+function sizeText(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = bytes ? Math.min(4, Math.floor(Math.log2(bytes) / 10)) : 0;
+  return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;
+}
+
+async function datasets() {
+  const answer = await ask("v1/datasets");
+  const rows = answer.datasets.map((dataset) => {
+    const cells = Array.from({length: 9}, () => element("td"));
+    cells[0].textContent = dataset.name;
+    cells[1].textContent = dataset.window;
+    cells[2].textContent = dataset.retention || "for ever";
+    const count = element("button", {textContent: "count"});
+    count.setAttribute("aria-label", `Count ${dataset.name}`);
+    count.addEventListener("click", () => attempt(() => fill(dataset, cells)));
+    cells[3].append(count);
+    return element("tr", {}, ...cells);
+  });
+  $("dataset-rows").replaceChildren(...rows);
+}
+
+async function fill(dataset, cells) {
+  const found = await ask(`v1/datasets/${encodeURIComponent(dataset.name)}`);
+  const time = found.columns.find((column) => column.name === found.time.column).type;
+  const unit = {Second: 1e3, Millisecond: 1, Microsecond: 1e-3, Nanosecond: 1e-6};
+  const ms = Object.entries(unit).find(([name]) => time.includes(name) || time.includes({Second: "(s", Millisecond: "(ms",
+    Microsecond: "(µs", Nanosecond: "(ns"}[name]));
+  const day = (tick) => ms && Math.abs(tick * ms[1]) < 8.6e15 ? iso(tick * ms[1]).slice(0, 10) : String(tick);
+  const slices = found.slices;
+  const texts = [found.rows.toLocaleString("en"), found.chunks.toLocaleString("en"), sizeText(found.bytes), String(slices.length),
+    slices.length ? day(slices[0].ticks[0]) : "", slices.length ? day(slices[slices.length - 1].ticks[1]) : ""];
+  texts.forEach((text, place) => {
+    cells[3 + place].replaceChildren(text);
+    cells[3 + place].className = place < 4 ? "number" : "";
+  });
+}
+
+// ---------------------------------------------------------------- the page
+
+async function greet() {
+  const answer = await ask("ready");
+  $("state").textContent = `${answer.state}, engine ${answer.engine}`;
+}
+
+function begin() {
+  return attempt(async () => { await greet(); await Promise.all([find(), datasets(), load(), latest()]); });
+}
+
+function tick() {
+  if (!$("live").checked || document.hidden) return;
+  const span = state.end - state.start;
+  show(Date.now() - span, Date.now(), false);
+  attempt(latest);
+}
+
+function start() {
+  for (const name of AGGREGATES) $("aggregate").append(element("option", {value: name, textContent: name}));
+  let typing = 0;
+  $("find").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(() => attempt(find), 150); });
+  $("find").addEventListener("keydown", foundKeys);
+  $("found").addEventListener("keydown", foundKeys);
+  $("plot").addEventListener("keydown", plotKeys);
+  for (const name of ["pointerdown", "pointermove", "pointerup"]) $("plot").addEventListener(name, plotPointer);
+  $("plot").addEventListener("pointerleave", () => { $("readout").textContent = ""; });
+  $("plot").addEventListener("wheel", (event) => {
+    event.preventDefault();
+    zoom(event.deltaY < 0 ? 0.8 : 1.25, scales().time(place(event)));
+  }, {passive: false});
+  $("range").addEventListener("submit", (event) => {
+    event.preventDefault();
+    show(Date.parse(`${$("start").value}Z`), Date.parse(`${$("end").value}Z`));
+  });
+  $("last").addEventListener("change", () => {
+    if ($("last").value) show(Date.now() - Number($("last").value) * 1000, Date.now());
+  });
+  $("aggregate").addEventListener("change", () => attempt(load));
+  $("back").addEventListener("click", back);
+  $("token-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    sessionStorage.setItem("token", $("token").value);
+    begin();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "/" && !/INPUT|SELECT/.test(document.activeElement.tagName)) {
+      event.preventDefault();
+      $("find").focus();
+    }
+  });
+  window.addEventListener("resize", () => draw());
+  setInterval(tick, 5000);
+  // A trend can be linked to: ?tag=a&tag=b&start=...&end=...
+  const link = new URLSearchParams(location.search);
+  const end = Date.parse(link.get("end")) || Date.now();
+  [state.start, state.end] = [Date.parse(link.get("start")) || end - 86400000, end];
+  $("start").value = iso(state.start).slice(0, 19);
+  $("end").value = iso(state.end).slice(0, 19);
+  attempt(async () => {
+    for (const name of link.getAll("tag").slice(0, SERIES_MAX)) state.chosen.push(await ask(`v1/tags/${encodeURIComponent(name)}`));
+    await begin();
+  });
+}
+
+start();

@@ -1,0 +1,190 @@
+//! The words of a request: names and values behind the question mark, and what they stand for.
+
+use percent_encoding::percent_decode_str;
+
+use crate::failure::{Failure, Result};
+
+/// Names and values in the order given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    /// Of the text behind the question mark.
+    pub fn parse(query: &str) -> Result<Self> {
+        let decode = |word: &str| {
+            let word = word.replace('+', " ");
+            let decoded = percent_decode_str(&word).decode_utf8().map(|text| text.into_owned());
+            decoded.map_err(|_| Failure::invalid(format!("{word:?} in the address is no UTF-8 text once decoded")))
+        };
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Ok((decode(name)?, decode(value)?))
+        });
+        Ok(Self(pairs.collect::<Result<_>>()?))
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The one value of a name.
+    pub fn one(&self, name: &str) -> Result<Option<&str>> {
+        let mut values = self.all(name);
+        let first = values.next();
+        match values.next() {
+            Some(_) => Err(Failure::invalid(format!("{name} is given more than once"))),
+            None => Ok(first),
+        }
+    }
+
+    pub fn needed(&self, name: &str) -> Result<&str> {
+        self.one(name)?.ok_or_else(|| Failure::invalid(format!("{name} is missing: the request needs it")))
+    }
+
+    pub fn flag(&self, name: &str) -> Result<Option<bool>> {
+        match self.one(name)? {
+            None => Ok(None),
+            Some("true" | "1" | "") => Ok(Some(true)),
+            Some("false" | "0") => Ok(Some(false)),
+            Some(other) => Err(Failure::invalid(format!("{name} is {other:?}: give true or false"))),
+        }
+    }
+
+    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let parse = |text: &str| {
+            text.parse().map_err(|_| Failure::invalid(format!("{name} is {text:?}: give a number that fits")))
+        };
+        self.one(name)?.map(parse).transpose()
+    }
+
+    pub fn time(&self, name: &str, now_ns: i64) -> Result<Option<i64>> {
+        self.one(name)?.map(|text| named(name, time_ns(text, now_ns))).transpose()
+    }
+
+    pub fn duration(&self, name: &str) -> Result<Option<i64>> {
+        self.one(name)?.map(|text| named(name, duration_ns(text))).transpose()
+    }
+}
+
+fn named<T>(name: &str, parsed: std::result::Result<T, String>) -> Result<T> {
+    parsed.map_err(|reason| Failure { kind: "invalid-time", ..Failure::invalid(format!("{name} {reason}")) })
+}
+
+/// A time: ISO 8601 (UTC unless it says otherwise), nanoseconds since 1970, `now`, or `now-6h`.
+pub(crate) fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, String> {
+    let refuse = || {
+        format!(
+            "is {text:?}: give ISO 8601 such as 2026-01-31T12:00:00Z, nanoseconds since 1970, or now-6h, from 1677 to 2262"
+        )
+    };
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.len() >= 9 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().map_err(|_| refuse());
+    }
+    if let Some(rest) = text.strip_prefix("now") {
+        let offset = match rest.split_at_checked(1) {
+            None => Some(0),
+            Some(("-", back)) => duration_ns(back).ok().map(|ns| -ns),
+            Some(("+" | " ", ahead)) => duration_ns(ahead).ok(),
+            Some(_) => None,
+        };
+        return offset.and_then(|ns| now_ns.checked_add(ns)).ok_or_else(refuse);
+    }
+    // Minutes may end a time, which the reader below does not know.
+    let ends_with_minutes = matches!(text.as_bytes(), [.., b':', _, _]) && text.len() == 16
+        || text.len() > 16 && text.is_char_boundary(16) && matches!(text.as_bytes()[16], b'Z' | b'+' | b'-');
+    let whole = match ends_with_minutes {
+        true => format!("{}:00{}", &text[..16], &text[16..]),
+        false => text.to_owned(),
+    };
+    arrow_cast::parse::string_to_timestamp_nanos(&whole).map_err(|_| refuse())
+}
+
+/// A length of time: a whole number and a unit, `w d h m s ms us ns`; nanoseconds without one.
+pub(crate) fn duration_ns(text: &str) -> std::result::Result<i64, String> {
+    const UNITS: [(&str, i64); 8] = [
+        ("ns", 1),
+        ("us", 1_000),
+        ("ms", 1_000_000),
+        ("w", 604_800_000_000_000),
+        ("d", 86_400_000_000_000),
+        ("h", 3_600_000_000_000),
+        ("m", 60_000_000_000),
+        ("s", 1_000_000_000),
+    ];
+    let refuse = || format!("is {text:?}: give a length of time such as 15m, 1h or 500ms");
+    let found = UNITS.iter().find_map(|(name, ns)| text.strip_suffix(name).map(|count| (count, *ns)));
+    let (count, unit) = found.unwrap_or((text, 1));
+    if count.is_empty() || !count.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(refuse());
+    }
+    count.parse::<i64>().ok().and_then(|count| count.checked_mul(unit)).ok_or_else(refuse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_decoded_and_counted() {
+        let given = Parameters::parse("tag=a%20b&tag=c+d&x=%E2%82%AC&bare").unwrap();
+        assert_eq!(given.all("tag").collect::<Vec<_>>(), ["a b", "c d"]);
+        assert_eq!(given.one("x").unwrap(), Some("€"));
+        assert_eq!(given.flag("bare").unwrap(), Some(true));
+        assert!(given.one("tag").unwrap_err().message.contains("more than once"));
+        assert!(given.needed("start").unwrap_err().message.contains("start is missing"));
+        assert!(Parameters::parse("a=%FF").is_err());
+    }
+
+    #[test]
+    fn times_are_read_in_their_forms_and_nothing_else() {
+        let day = 86_400_000_000_000;
+        for (text, expected) in [
+            ("1970-01-02", day),
+            ("1970-01-02T00:00", day),
+            ("1970-01-02T00:00Z", day),
+            ("1970-01-02T02:00+02:00", day),
+            ("1970-01-02T00:00:00Z", day),
+            ("1970-01-02T01:00:00+01:00", day),
+            ("1000000000", 1_000_000_000),
+            ("now", 5),
+            ("now-1d", 5 - day),
+            ("now+1s", 1_000_000_005),
+        ] {
+            assert_eq!(time_ns(text, 5), Ok(expected), "{text}");
+        }
+        for text in [
+            "",
+            "12",
+            "aaaaaaaaaaaa:éé",
+            "1970-01-01é00:00:00",
+            "1970-13-01",
+            "now-",
+            "now*1h",
+            "now-1x",
+            "9999-01-01",
+            "99999999999999999999",
+        ] {
+            assert!(time_ns(text, 5).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lengths_of_time_need_a_whole_number() {
+        assert_eq!(duration_ns("15m"), Ok(900_000_000_000));
+        assert_eq!(duration_ns("500ms"), Ok(500_000_000));
+        assert_eq!(duration_ns("7"), Ok(7));
+        for text in ["", "m", "-1h", "1.5h", "99999999w", "1y"] {
+            assert!(duration_ns(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Points out.
+
+use std::sync::Arc;
+
+use chronotile_historian::rules::Aggregate;
+use chronotile_historian::{AggregateRequest, Downsampling, RawRequest, TagKey};
+
+use crate::answers::{self, Reply, Rows, too_many};
+use crate::app::{App, Call};
+use crate::failure::{Failure, Result};
+
+/// The tags that a request names, by name, number or pattern.
+pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
+    let tags_max = app.settings.limits.tags;
+    let key = |(name, value): (&str, &str)| match name {
+        "tag" => Some(Ok(TagKey::Name(value.to_owned()))),
+        "number" => Some(
+            value
+                .parse()
+                .map(TagKey::Number)
+                .map_err(|_| Failure::invalid(format!("number is {value:?}: give a whole number"))),
+        ),
+        _ => None,
+    };
+    let mut keys = call.parameters.pairs().filter_map(key).collect::<Result<Vec<TagKey>>>()?;
+    if let Some(pattern) = call.parameters.one("match")? {
+        let found = app.historian.find(pattern, tags_max + 1).await?;
+        if found.is_empty() && keys.is_empty() {
+            return Err(Failure::from(chronotile_historian::HistorianError::UnknownTag {
+                tag: format!("{pattern:?}"),
+            }));
+        }
+        keys.extend(found.iter().map(|tag| TagKey::Number(tag.number)));
+    }
+    if keys.is_empty() {
+        return Err(Failure::invalid("the request names no tag: give tag, number or match"));
+    }
+    if keys.len() > tags_max {
+        return Err(Failure::too_large(format!("the request names more than {tags_max} tags: ask for some at a time")));
+    }
+    Ok(keys)
+}
+
+pub(crate) async fn one_tag(app: &App, call: &Call) -> Result<TagKey> {
+    let mut keys = tags(app, call).await?;
+    if keys.len() > 1 { Err(Failure::invalid("this takes one tag")) } else { Ok(keys.remove(0)) }
+}
+
+/// The range of a request, ns. It may run backwards.
+fn range(app: &App, call: &Call) -> Result<(i64, i64)> {
+    let start = call.parameters.time("start", call.now_ns)?.unwrap_or_default();
+    let end = call.parameters.time("end", call.now_ns)?.unwrap_or(call.now_ns);
+    check_range(app, start, end)?;
+    Ok((start, end))
+}
+
+pub(crate) fn check_range(app: &App, start: i64, end: i64) -> Result<()> {
+    let range_max = app.settings.limits.range;
+    if u128::from(start.abs_diff(end)) > range_max.as_nanos() {
+        let days = range_max.as_secs() / 86_400;
+        return Err(Failure::too_large(format!(
+            "the range is longer than {days} days: ask for a part of it at a time"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) async fn raw(app: Arc<App>, call: Call) -> Result<Reply> {
+    let (tags, (start, end)) = (tags(&app, &call).await?, range(&app, &call)?);
+    let points_max = app.settings.limits.points;
+    if start < end && app.historian.points_within(&tags, start, end).await? > points_max {
+        return Err(too_many(points_max));
+    }
+    let bounds = call.parameters.flag("bounds")?.unwrap_or(false);
+    let points = app.historian.raw(RawRequest { tags, start, end, bounds }).await?;
+    answers::rows(&app, &call, points.into()).await
+}
+
+pub(crate) async fn latest(app: Arc<App>, call: Call) -> Result<Reply> {
+    let points = app.historian.latest(&tags(&app, &call).await?).await?;
+    answers::rows(&app, &call, Rows::of(points)).await
+}
+
+pub(crate) async fn at(app: Arc<App>, call: Call) -> Result<Reply> {
+    let tags = tags(&app, &call).await?;
+    let time = |text| {
+        let refuse = |reason| Failure { kind: "invalid-time", ..Failure::invalid(format!("time {reason}")) };
+        crate::parameters::time_ns(text, call.now_ns).map_err(refuse)
+    };
+    let times: Vec<i64> = call.parameters.all("time").map(time).collect::<Result<_>>()?;
+    let points = app.historian.at(&tags, &times, call.parameters.flag("stepped")?).await?;
+    answers::rows(&app, &call, Rows::of(points)).await
+}
+
+pub(crate) fn aggregate_named(name: &str) -> Result<Aggregate> {
+    Aggregate::from_name(name).ok_or_else(|| {
+        let known: Vec<String> = Aggregate::ALL.iter().map(|aggregate| aggregate.name()).collect();
+        Failure::invalid(format!("{name:?} is no aggregate: use one of {}", known.join(", ")))
+    })
+}
+
+/// Refuses a request whose answer would have too many rows.
+pub(crate) fn check_intervals(app: &App, request: &AggregateRequest) -> Result<()> {
+    let width = u64::try_from(request.interval).unwrap_or(0);
+    let intervals = if width == 0 { 1 } else { request.start.abs_diff(request.end).div_ceil(width) };
+    let points_max = app.settings.limits.points;
+    if intervals.saturating_mul(request.tags.len() as u64) > points_max { Err(too_many(points_max)) } else { Ok(()) }
+}
+
+pub(crate) async fn aggregate(app: Arc<App>, call: Call) -> Result<Reply> {
+    let (tags, (start, end)) = (tags(&app, &call).await?, range(&app, &call)?);
+    let given = &call.parameters;
+    let sample_results = match given.one("rules")? {
+        None | Some("samples") => true,
+        Some("standard") => false,
+        Some(other) => return Err(Failure::invalid(format!("rules is {other:?}: use samples or standard"))),
+    };
+    let request = AggregateRequest {
+        tags,
+        start,
+        end,
+        interval: given.duration("interval")?.unwrap_or(0),
+        aggregate: aggregate_named(given.needed("aggregate")?)?,
+        stepped: given.flag("stepped")?,
+        treat_uncertain_as_bad: given.flag("treat_uncertain_as_bad")?,
+        percent_good: given.number("percent_good")?,
+        percent_bad: given.number("percent_bad")?,
+        sloped_extrapolation: given.flag("sloped_extrapolation")?,
+        percent: given.number("percent")?.unwrap_or(50.0),
+        sample_results,
+        points_only: given.flag("points_only")?.unwrap_or(false),
+    };
+    check_intervals(&app, &request)?;
+    let results = app.historian.aggregate(request).await?;
+    answers::rows(&app, &call, results.into()).await
+}
+
+pub(crate) async fn plot(app: Arc<App>, call: Call) -> Result<Reply> {
+    let (tag, (start, end)) = (one_tag(&app, &call).await?, range(&app, &call)?);
+    let points = call.parameters.number("points")?.unwrap_or(1_000);
+    if points as u64 > app.settings.limits.points {
+        return Err(too_many(app.settings.limits.points));
+    }
+    let method = match call.parameters.one("method")? {
+        None | Some("minmax") => Downsampling::MinMax,
+        Some("lttb") => Downsampling::Lttb,
+        Some(other) => return Err(Failure::invalid(format!("method is {other:?}: use minmax or lttb"))),
+    };
+    let shown = app.historian.plot(&tag, start, end, points, method).await?;
+    answers::rows(&app, &call, Rows::of(vec![shown])).await
+}
+
+pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
+    let (tags, (start, end)) = (tags(&app, &call).await?, range(&app, &call)?);
+    let notes = app.historian.annotations(&tags, start, end).await?;
+    answers::rows(&app, &call, notes.into()).await
+}

@@ -1,0 +1,191 @@
+//! Tags and groups: what is defined, and how it is kept.
+
+use std::sync::Arc;
+
+use chronotile_historian::rules::Settings;
+use chronotile_historian::{DataType, HistorianError, Tag, TagKey};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::answers::Reply;
+use crate::app::{App, Call};
+use crate::failure::{Failure, Result};
+use crate::reads;
+use crate::writes::body;
+
+/// A tag as clients see it.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TagJson {
+    name: String,
+    #[serde(default = "unnumbered")]
+    number: i64,
+    #[serde(default)]
+    unit: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default = "main_group")]
+    group: String,
+    #[serde(default = "float")]
+    data_type: String,
+    #[serde(default)]
+    stepped: bool,
+    #[serde(default = "yes")]
+    treat_uncertain_as_bad: bool,
+    #[serde(default = "hundred")]
+    percent_good: f64,
+    #[serde(default = "hundred")]
+    percent_bad: f64,
+    #[serde(default)]
+    sloped_extrapolation: bool,
+    #[serde(default)]
+    exception_deviation: Option<f64>,
+    #[serde(default)]
+    compression_deviation: Option<f64>,
+}
+
+fn unnumbered() -> i64 {
+    -1
+}
+
+fn main_group() -> String {
+    "main".into()
+}
+
+fn float() -> String {
+    "float".into()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn hundred() -> f64 {
+    100.0
+}
+
+impl From<&Tag> for TagJson {
+    fn from(tag: &Tag) -> Self {
+        let given = |deviation: f64| (deviation >= 0.0).then_some(deviation);
+        Self {
+            name: tag.name.clone(),
+            number: tag.number,
+            unit: tag.unit.clone(),
+            description: tag.description.clone(),
+            group: tag.group.clone(),
+            data_type: tag.data_type.name().into(),
+            stepped: tag.settings.stepped,
+            treat_uncertain_as_bad: tag.settings.treat_uncertain_as_bad,
+            percent_good: tag.settings.percent_good,
+            percent_bad: tag.settings.percent_bad,
+            sloped_extrapolation: tag.settings.sloped_extrapolation,
+            exception_deviation: given(tag.exception_deviation),
+            compression_deviation: given(tag.compression_deviation),
+        }
+    }
+}
+
+impl TagJson {
+    fn tag(self) -> Result<Tag> {
+        let data_type = DataType::from_name(&self.data_type).ok_or_else(|| {
+            let reason = format!("{:?} is no data type: use float, integer, bool or string", self.data_type);
+            Failure::from(HistorianError::Definition { tag: self.name.clone(), reason })
+        })?;
+        Ok(Tag {
+            number: self.number,
+            name: self.name,
+            unit: self.unit,
+            description: self.description,
+            group: self.group,
+            data_type,
+            settings: Settings {
+                stepped: self.stepped,
+                treat_uncertain_as_bad: self.treat_uncertain_as_bad,
+                percent_good: self.percent_good,
+                percent_bad: self.percent_bad,
+                sloped_extrapolation: self.sloped_extrapolation,
+                ..Settings::default()
+            },
+            exception_deviation: self.exception_deviation.unwrap_or(-1.0),
+            compression_deviation: self.compression_deviation.unwrap_or(-1.0),
+        })
+    }
+}
+
+fn listed(tags: &[Arc<Tag>]) -> Reply {
+    let tags: Vec<TagJson> = tags.iter().map(|tag| TagJson::from(tag.as_ref())).collect();
+    Reply::json(&json!({ "tags": tags }))
+}
+
+pub(crate) async fn list(app: Arc<App>, call: Call) -> Result<Reply> {
+    let limit = call.parameters.number("limit")?.unwrap_or(1_000);
+    let mut tags = Vec::new();
+    if call.parameters.names().any(|name| matches!(name, "tag" | "number")) {
+        tags = app.historian.resolve(&reads::tags(&app, &call).await?).await?;
+        tags.truncate(limit);
+    } else {
+        tags.extend(app.historian.find(call.parameters.one("match")?.unwrap_or("*"), limit).await?);
+    }
+    Ok(listed(&tags))
+}
+
+pub(crate) async fn one(app: Arc<App>, call: Call) -> Result<Reply> {
+    let tag = app.historian.resolve(&[TagKey::Name(call.part("name").to_owned())]).await?.remove(0);
+    Ok(Reply::json(&json!(TagJson::from(tag.as_ref()))))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TagsIn {
+    tags: Vec<TagJson>,
+}
+
+pub(crate) async fn define(app: Arc<App>, call: Call) -> Result<Reply> {
+    let given: TagsIn = body(&call)?;
+    let tags = given.tags.into_iter().map(TagJson::tag).collect::<Result<Vec<Tag>>>()?;
+    Ok(listed(&app.historian.define(tags).await?))
+}
+
+pub(crate) async fn groups(app: Arc<App>, _: Call) -> Result<Reply> {
+    Ok(Reply::json(&json!({ "groups": app.historian.groups().await? })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Retention {
+    retention: Option<String>,
+}
+
+pub(crate) async fn set_retention(app: Arc<App>, call: Call) -> Result<Reply> {
+    let given: Retention = body(&call)?;
+    let parsed = given.retention.map(|text| text.parse()).transpose();
+    let retention = parsed.map_err(|error| Failure::from(chronotile_archive::ArchiveError::Time(error)))?;
+    let group = known_group(&app, &call).await?;
+    app.historian.set_retention(&group, retention).await?;
+    Ok(Reply::nothing())
+}
+
+async fn known_group(app: &App, call: &Call) -> Result<String> {
+    let (group, known) = (call.part("group"), app.historian.groups().await?);
+    if known.iter().any(|name| name == group) {
+        return Ok(group.to_owned());
+    }
+    let message = format!("no group {group:?}: there are {}", known.join(", "));
+    Err(Failure::new(axum::http::StatusCode::NOT_FOUND, "group-not-found", message))
+}
+
+pub(crate) async fn retire(app: Arc<App>, call: Call) -> Result<Reply> {
+    let dry_run = call.parameters.flag("dry_run")?.unwrap_or(false);
+    let group = known_group(&app, &call).await?;
+    let points = app.historian.retire(&group, dry_run).await?;
+    Ok(Reply::json(&json!({ "points": points })))
+}
+
+pub(crate) async fn maintain(app: Arc<App>, _: Call) -> Result<Reply> {
+    let report = app.historian.maintain().await?;
+    Ok(Reply::json(&json!({
+        "tiles_consolidated": report.tiles_consolidated,
+        "tiles_summarized": report.tiles_summarized,
+        "hours": report.hours,
+    })))
+}

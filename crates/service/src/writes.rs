@@ -1,0 +1,267 @@
+//! Points in: read, checked against their tags, durable before the answer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow_array::RecordBatch;
+use axum::http::{StatusCode, header};
+use chronotile_historian::rules::Settings as AggregateSettings;
+use chronotile_historian::{NotFinite, PointsOptions, Tag, TagKey};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use crate::answers::{ARROW, Reply};
+use crate::app::{App, Call};
+use crate::failure::{Failure, Result};
+use crate::parameters::{duration_ns, time_ns};
+use crate::points::{Checks, Points, Refused};
+use crate::{arrow_stream, csv, json, line_protocol, reads, remote_write};
+
+/// Refused lines that an answer names; the others are counted.
+const LINES_NAMED_MAX: usize = 100;
+
+/// How a request wants its points stored.
+struct Wanted {
+    partial: bool,
+    define: bool,
+    not_finite: NotFinite,
+    batch: Option<String>,
+    replace: bool,
+}
+
+impl Wanted {
+    fn of(call: &Call) -> Result<Self> {
+        let given = &call.parameters;
+        let not_finite = match given.one("not_finite")? {
+            None | Some("refuse") => NotFinite::Refuse,
+            Some("bad") => NotFinite::Bad,
+            Some(other) => return Err(Failure::invalid(format!("not_finite is {other:?}: use refuse or bad"))),
+        };
+        Ok(Self {
+            partial: given.flag("partial")?.unwrap_or(false),
+            define: given.flag("define")?.unwrap_or(false),
+            not_finite,
+            batch: given.one("batch")?.map(str::to_owned),
+            replace: given.flag("replace")?.unwrap_or(false),
+        })
+    }
+}
+
+pub(crate) async fn points(app: Arc<App>, call: Call) -> Result<Reply> {
+    let wanted = Wanted::of(&call)?;
+    let content_type = content_type(&call).to_owned();
+    if content_type == ARROW {
+        return arrow(app, call, wanted).await;
+    }
+    let (body, now_ns) = (call.body, call.now_ns);
+    let read: fn(bytes::Bytes, i64, &mut Points) -> std::result::Result<(), String> = match content_type.as_str() {
+        "application/json" | "" => |body, now_ns, points| json::read(&body, now_ns, points),
+        "text/csv" => csv::read,
+        other => {
+            let message = format!("the body is {other:?}: send application/json, text/csv or {ARROW}");
+            return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-type", message));
+        }
+    };
+    let points = parsed(move |points| read(body, now_ns, points)).await?;
+    store(&app, points, wanted, now_ns).await.map(|report| Reply::json(&report))
+}
+
+pub(crate) async fn line_protocol(app: Arc<App>, call: Call) -> Result<Reply> {
+    let wanted = Wanted::of(&call)?;
+    let unit = call.parameters.one("precision")?.unwrap_or("ns");
+    let word = match unit {
+        "n" => "ns",
+        "u" | "µ" => "us",
+        other => other,
+    };
+    let unit_ns = duration_ns(&format!("1{word}")).map_err(|_| {
+        Failure::invalid(format!("precision is {unit:?}: use ns, us, ms or s, or n, u, m and h as in version 1"))
+    })?;
+    let (body, now_ns) = (call.body, call.now_ns);
+    let points = parsed(move |points| {
+        line_protocol::read(&body, unit_ns, now_ns, points);
+        Ok(())
+    });
+    foreign(store(&app, points.await?, wanted, now_ns).await?)
+}
+
+pub(crate) async fn remote_write(app: Arc<App>, call: Call) -> Result<Reply> {
+    let wanted = Wanted { not_finite: NotFinite::Bad, ..Wanted::of(&call)? };
+    let (body, now_ns, bytes_max) = (call.body, call.now_ns, app.settings.limits.body_bytes);
+    let points = parsed(move |points| remote_write::read(&body, bytes_max, points)).await?;
+    foreign(store(&app, points, wanted, now_ns).await?)
+}
+
+/// Clients of other systems expect an empty answer, and are told of refused lines where there are some.
+fn foreign(report: Json) -> Result<Reply> {
+    if report["refused_count"] == 0 { Ok(Reply::nothing()) } else { Ok(Reply::json(&report)) }
+}
+
+fn content_type(call: &Call) -> &str {
+    let given = call.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    given.split(';').next().unwrap_or_default().trim()
+}
+
+/// Reads a body on a thread of its own: large ones take a while.
+async fn parsed(read: impl FnOnce(&mut Points) -> std::result::Result<(), String> + Send + 'static) -> Result<Points> {
+    let work = tokio::task::spawn_blocking(move || {
+        let mut points = Points::default();
+        read(&mut points).map(|()| points)
+    });
+    let points = work.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))?;
+    points.map_err(|message| Failure { kind: "invalid-rows", ..Failure::invalid(message) })
+}
+
+async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> Result<Json> {
+    if !points.refused.is_empty() && !wanted.partial {
+        return Err(refusal(app, points.refused));
+    }
+    let tags = tags_of(app, &points, wanted.define).await?;
+    let time_max = app.settings.limits.future_max_ns.map_or(i64::MAX, |ahead| now_ns.saturating_add(ahead));
+    let checks = Checks { time_max, not_finite: wanted.not_finite };
+    let (tables, refused) = points.tables(&tags, &checks).map_err(|error| {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "compute", format!("points could not be gathered: {error}"))
+    })?;
+    if !refused.is_empty() && !wanted.partial {
+        return Err(refusal(app, refused));
+    }
+    let count: usize = tables.iter().map(RecordBatch::num_rows).sum();
+    let mut report = json!({ "points": count });
+    if wanted.batch.is_some() {
+        report = stored_alone(app, tables, &wanted, NotFinite::Bad).await?;
+    } else if count > 0 {
+        app.collector.store(tables).await?;
+        app.metrics.points_in.fetch_add(count as u64, Ordering::Relaxed);
+    }
+    app.metrics.points_refused.fetch_add(refused.len() as u64, Ordering::Relaxed);
+    report["refused_count"] = refused.len().into();
+    report["refused"] = named(&refused);
+    Ok(report)
+}
+
+/// Tables of columns go to the historian as they are.
+async fn arrow(app: Arc<App>, call: Call, wanted: Wanted) -> Result<Reply> {
+    if wanted.partial || wanted.define {
+        return Err(Failure::invalid(
+            "partial and define go with points as text: an Arrow stream is stored as a whole",
+        ));
+    }
+    let body = call.body;
+    let refuse = |message: String| Failure { kind: "invalid-rows", ..Failure::invalid(message) };
+    let read = tokio::task::spawn_blocking(move || arrow_stream::read(body)).await;
+    // A schema that Arrow has no words for ends its reader in a panic.
+    let tables = read.unwrap_or_else(|_| Err("the body is no Arrow IPC stream that can be read".into()));
+    let mut report = stored_alone(&app, tables.map_err(refuse)?, &wanted, wanted.not_finite).await?;
+    report["refused_count"] = 0.into();
+    report["refused"] = json!([]);
+    Ok(Reply::json(&report))
+}
+
+/// A write of its own. It goes on if the client goes away: half a write would have to be found and cleared later.
+async fn stored_alone(
+    app: &Arc<App>,
+    tables: Vec<RecordBatch>,
+    wanted: &Wanted,
+    not_finite: NotFinite,
+) -> Result<Json> {
+    let options = PointsOptions { batch: wanted.batch.clone(), replace: wanted.replace, not_finite };
+    let historian = app.historian.clone();
+    let write = tokio::spawn(async move { historian.write(tables, &options).await });
+    let report = write.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))??;
+    app.metrics.commits.fetch_add(1, Ordering::Relaxed);
+    app.metrics.points_in.fetch_add(report.points, Ordering::Relaxed);
+    Ok(json!({ "points": report.points, "duplicates": report.duplicates, "stored": report.stored }))
+}
+
+fn named(refused: &[Refused]) -> Json {
+    let lines = refused.iter().take(LINES_NAMED_MAX);
+    lines.map(|refused| json!({ "line": refused.line, "message": refused.message })).collect()
+}
+
+/// The refusal of a whole write because of some lines.
+fn refusal(app: &App, refused: Vec<Refused>) -> Failure {
+    app.metrics.points_refused.fetch_add(refused.len() as u64, Ordering::Relaxed);
+    let first = &refused[0];
+    let others = match refused.len() - 1 {
+        0 => String::new(),
+        count => format!(" ({count} more lines are wrong)"),
+    };
+    let message = format!(
+        "line {}: {}{others}; nothing was stored: mend it, or store the good lines with partial=true",
+        first.line, first.message
+    );
+    let unknown = refused.iter().all(|refused| refused.message.starts_with("no tag "));
+    let failure = match unknown {
+        true => Failure::new(StatusCode::NOT_FOUND, "tag-not-found", message),
+        false => Failure { kind: "invalid-rows", ..Failure::invalid(message) },
+    };
+    failure.with("refused_count", refused.len()).with("refused", named(&refused))
+}
+
+/// The tags of points, in the order of their names.
+async fn tags_of(app: &App, points: &Points, define: bool) -> Result<Vec<Option<Arc<Tag>>>> {
+    let keys: Vec<TagKey> = points.names().iter().map(|name| TagKey::Name(name.clone())).collect();
+    let mut tags = app.historian.lookup(&keys).await?;
+    let missing: Vec<usize> = (0..tags.len()).filter(|place| tags[*place].is_none()).collect();
+    if define && !missing.is_empty() {
+        let kinds = points.kinds(&missing);
+        let new = missing.iter().zip(kinds).map(|(place, data_type)| Tag {
+            number: -1,
+            name: points.names()[*place].clone(),
+            unit: String::new(),
+            description: String::new(),
+            group: "main".into(),
+            data_type,
+            settings: AggregateSettings::default(),
+            exception_deviation: -1.0,
+            compression_deviation: -1.0,
+        });
+        let defined = app.historian.define(new.collect()).await?;
+        for (place, tag) in missing.into_iter().zip(defined) {
+            tags[place] = Some(tag);
+        }
+    }
+    Ok(tags)
+}
+
+pub(crate) async fn delete(app: Arc<App>, call: Call) -> Result<Reply> {
+    let tag = reads::one_tag(&app, &call).await?;
+    let time = |name| call.parameters.time(name, call.now_ns).map(Option::unwrap_or_default);
+    let (start, end) = (time("start")?, time("end")?);
+    reads::check_range(&app, start, end)?;
+    if start > end {
+        return Err(Failure::invalid("the range ends before it starts: swap start and end"));
+    }
+    let historian = app.historian.clone();
+    let deleting = tokio::spawn(async move { historian.delete(&tag, start, end).await });
+    let deleted = deleting.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))??;
+    Ok(Reply::json(&json!({ "deleted": deleted })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnnotationIn {
+    tag: String,
+    time: Json,
+    text: String,
+    #[serde(default)]
+    author: String,
+}
+
+pub(crate) async fn annotate(app: Arc<App>, call: Call) -> Result<Reply> {
+    let note: AnnotationIn = body(&call)?;
+    let time = match &note.time {
+        Json::Number(count) => count.as_i64().ok_or_else(|| format!("is {count}")),
+        Json::String(text) => time_ns(text, call.now_ns),
+        other => Err(format!("is {other}: give ISO 8601 text, or nanoseconds since 1970")),
+    };
+    let time = time.map_err(|reason| Failure { kind: "invalid-time", ..Failure::invalid(format!("time {reason}")) })?;
+    app.historian.annotate(&TagKey::Name(note.tag), time, &note.author, &note.text).await?;
+    Ok(Reply::nothing())
+}
+
+/// The body as JSON of a known form.
+pub(crate) fn body<'a, T: Deserialize<'a>>(call: &'a Call) -> Result<T> {
+    serde_json::from_slice(&call.body)
+        .map_err(|error| Failure::invalid(format!("the body is not what is expected: {error}")))
+}
