@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -15,31 +16,49 @@ import chronotile as ct
 from chronotile import demo
 
 np = pytest.importorskip("numpy", reason="the demo needs numpy")
+pytest.importorskip("pyarrow", reason="the demo needs pyarrow")
 
-from chronotile.demo import columns, measure, simulate  # noqa: E402
+from chronotile import apdb  # noqa: E402
+from chronotile.demo import measure, simulate  # noqa: E402
+
+NOTHING = dict.fromkeys(["diaObjectId"], np.empty(0, np.int64)) | dict.fromkeys(
+    ["ra", "dec", "validityStartMjdTai"], np.empty(0)
+)
+"""What a detector knows of a part of the sky that nobody looked at."""
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> measure.Outcome:
-    """One night, run once for all tests that look at it."""
+    """A short night, run once for all tests that look at it."""
     lines: list[str] = []
-    done = demo.run(nights=1, out=tmp_path_factory.mktemp("demo") / "out", seed=7, echo=lines.append)
+    done = demo.run(out=tmp_path_factory.mktemp("demo") / "out", seed=7, visits=12, echo=lines.append)
     (done.page.parent.parent / "printed").write_text("\n".join(lines))
     return done
 
 
-def test_archive_holds_every_detector_visit_as_a_batch(outcome: measure.Outcome) -> None:
-    with ct.open(f"sqlite:{outcome.archive}", read_only=True) as archive:
-        stored = {batch.key: batch for batch in archive["sources"].batches()}
-        rows = archive["sources"].count() + archive["objects"].info().rows
-    assert set(stored) == {exposure.name for exposure in outcome.survey.exposures}
-    assert all(batch.finished for batch in stored.values())
-    assert rows == outcome.rows > 5_000
+def test_the_database_holds_every_detector_visit_with_all_its_rows(outcome: measure.Outcome) -> None:
+    with apdb.open(outcome.archive, read_only=True) as database:
+        visits = database.visits().to_arrow()
+        infos = database.info()
+        forced = database.forced_sources(object_ids=[outcome.curve.object_id])
+    stored = set(zip(visits["visit"].to_pylist(), visits["detector"].to_pylist(), strict=True))
+    assert stored == {(e.visit, e.detector) for e in outcome.survey.exposures}
+    assert sum(sum(visits[name].to_pylist()) for name in ("objects", "sources", "forced_sources")) == outcome.rows
+    assert infos["dia_source"].rows == outcome.stored["DiaSource"] > 2_000
+    # Known objects are measured again where they are not detected.
+    assert outcome.stored["DiaForcedSource"] > outcome.stored["DiaSource"]
+    curve = outcome.curve.points.values()
+    assert len(forced) >= sum(len(points["mjd"]) for points in curve) > 2
 
 
-def test_printed_table_has_a_line_for_each_night_and_ends_with_the_page(outcome: measure.Outcome) -> None:
+def test_printed_tables_tell_rows_bytes_and_times_and_end_with_the_page(outcome: measure.Outcome) -> None:
     lines = (outcome.page.parent.parent / "printed").read_text().splitlines()
-    assert any(line.split()[:2] == ["1", "2025-10-02"] for line in lines)
+    (total,) = [line.split() for line in lines if line.startswith("all ")]
+    assert total[1] == f"{outcome.rows:,}"
+    assert 10 < int(total[3]) <= int(total[2]) < 300, "bytes a row, after upkeep and before"
+    assert [sum(line.startswith(kind) for line in lines) for kind in measure.KINDS] == [1, 1, 1, 1]
+    assert outcome.reads == 3 * 48
+    assert f"All {outcome.reads} footprint reads returned exactly what was stored." in lines[-2]
     assert lines[-1] == f"The page: {outcome.page.resolve()}"
 
 
@@ -67,14 +86,26 @@ def test_page_is_well_formed_and_fetches_nothing(outcome: measure.Outcome) -> No
     assert not re.search(r"\b(nan|inf)\b", text)
 
 
-def test_a_read_that_misses_a_source_ends_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def short(rows: object, *names: str) -> tuple[int, dict[str, Any]]:
-        count, found = columns.draw(rows, *names)
-        return count, {name: values[1:] for name, values in found.items()}
+@pytest.mark.parametrize("table", ["objects", "sources", "forced_sources"])
+def test_a_read_that_misses_a_row_ends_the_demo(table: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = apdb.Apdb.footprint
 
-    monkeypatch.setattr(measure, "draw", short)
-    with pytest.raises(demo.CheckError, match="footprint of visit-"):
-        demo.run(nights=1, out=tmp_path / "out", echo=lambda line: None)
+    def short(self: apdb.Apdb, region: Any, **arguments: Any) -> apdb.Footprint:
+        found = whole(self, region, **arguments)
+        rows = getattr(found, table).to_arrow()
+        return dataclasses.replace(found, **{table: apdb.Rows(rows.slice(0, max(rows.num_rows - 1, 0)))})
+
+    monkeypatch.setattr(apdb.Apdb, "footprint", short)
+    with pytest.raises(demo.CheckError, match="the footprint of visit"):
+        demo.run(out=tmp_path / "out", visits=6, echo=lambda line: None)
+
+
+def test_a_read_with_another_flux_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    exposure = simulate.Survey(1, 1, 4).exposures[0]
+    keys, flux = np.array([3, 1, 2]), np.array([0.3, 0.1, 0.2])
+    measure._compare(exposure, "DiaSource", np.sort(keys), np.sort(flux), keys, flux)
+    with pytest.raises(demo.CheckError, match="not the same ones"):
+        measure._compare(exposure, "DiaSource", np.sort(keys), np.sort(flux), keys, flux + [0, 0, 1e-9])
 
 
 def test_foreign_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -92,47 +123,28 @@ def test_files_of_an_earlier_run_are_cleared(tmp_path: Path) -> None:
     assert not (tmp_path / "survey.db").exists()
 
 
-def test_without_numpy_one_sentence_says_what_to_install() -> None:
-    code = "import sys; sys.modules['numpy'] = None\nfrom chronotile import demo\ndemo.run()"
+@pytest.mark.parametrize(("module", "package"), [("numpy", "numpy"), ("pyarrow", "pyarrow"), ("yaml", "PyYAML")])
+def test_without_a_package_one_sentence_says_what_to_install(module: str, package: str) -> None:
+    code = f"import sys; sys.modules['{module}'] = None\nfrom chronotile import demo\ndemo.run()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
-    assert last.endswith("MissingPackageError: the demo needs numpy: pip install 'chronotile[demo]'")
+    assert last.endswith(f"MissingPackageError: the demo needs {package}: pip install 'chronotile[demo]'")
 
 
 def test_same_seed_makes_the_same_survey() -> None:
-    first, second, other = (simulate.Survey(1, seed) for seed in (3, 3, 4))
-    one, two, three = (survey.expose(survey.exposures[0]).sources for survey in (first, second, other))
-    assert set(one) == set(simulate.SOURCE_COLUMNS)
+    first, second, other = (simulate.Survey(1, seed, 4) for seed in (3, 3, 4))
+    one, two, three = (survey.expose(survey.exposures[0], NOTHING).sources for survey in (first, second, other))
+    assert set(one) <= set(simulate.SCHEMA["DiaSource"].column_names)
     assert all(one[name].tolist() == two[name].tolist() for name in one)
     assert not np.array_equal(one["ra"], three["ra"])
 
 
 def test_density_is_uneven_and_detections_lie_in_the_footprint() -> None:
-    survey = simulate.Survey(1, 1)
+    survey = simulate.Survey(1, 1, 36)
     counts = []
-    for exposure in survey.exposures[:32]:
-        sources = survey.expose(exposure).sources
+    for exposure in survey.exposures:
+        sources = survey.expose(exposure, NOTHING).sources
         inside = ct.polygon(exposure.corners).contains(sources["ra"], sources["dec"])
         assert [bool(held) for held in inside.to_pylist()] == [True] * len(sources["ra"])
         counts.append(len(sources["ra"]))
     assert max(counts) > 5 * min(counts)
-
-
-def test_drawn_columns_equal_what_was_written() -> None:
-    with ct.open("memory:") as archive:
-        dataset = archive.create(
-            "numbers",
-            schema={"id": "int64", "mjd": "float64", "size": "float32"},
-            cell=ct.single(),
-            time="mjd",
-            id="id",
-        )
-        ids = np.arange(50_000)
-        dataset.write({"id": ids, "mjd": 60_000 + ids / 1e5, "size": (ids / 7).astype("float32")})
-        count, found = columns.draw(dataset.read(), "size", "id")
-        empty, nothing = columns.draw(dataset.read(end=59_000.0), "id")
-    order = np.argsort(found["id"])
-    assert count == len(ids)
-    assert np.array_equal(found["id"][order], ids)
-    assert np.array_equal(found["size"][order], (ids / 7).astype("float32"))
-    assert (empty, len(nothing["id"])) == (0, 0)

@@ -1,13 +1,14 @@
-"""The demonstration: some nights of a small sky survey, stored visit by visit and read back.
+"""The demonstration: a night of a small sky survey, stored in an alert production database and read back.
 
 >>> from chronotile import demo
->>> outcome = demo.run(nights=2, out="demo-doctest", echo=lambda line: None)  # doctest: +SKIP
+>>> outcome = demo.run(nights=1, out="demo-doctest", echo=lambda line: None)  # doctest: +SKIP
 >>> outcome.page  # doctest: +SKIP
 PosixPath('demo-doctest/index.html')
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,24 +34,28 @@ class CheckError(ChronotileError, AssertionError):
 
 
 def run(
-    nights: int = 12,
+    nights: int = 1,
     out: str | os.PathLike[str] = "chronotile-demo",
     seed: int = 1,
+    visits: int = 60,
     echo: Callable[[str], object] = print,
 ) -> Outcome:
-    """Simulate a survey, store every visit, read every footprint back, print a table and write a page.
+    """Simulate a survey, store every detector-visit, read every footprint back, print a table and write a page.
 
-    Each read is compared with what was stored: it must hold the very same sources and objects.
+    Each read is compared with what was stored: it must hold the very same objects, sources and forced sources.
 
     Parameters
     ----------
     nights : int
-        Nights to simulate, 1 to 300, spread over at most eleven months. Twelve take about half a minute.
+        Nights to simulate, 1 to 100; more than three are spread over up to eleven months. One takes less than half a
+        minute.
     out : path
         Folder for the archive (``survey.db``) and the page (``index.html``). It is made; the files of an earlier run in
         it are replaced, and a folder with anything else in it is refused.
     seed : int
         The same seed makes the same survey.
+    visits : int
+        Visits of a night, 4 to 800, each of four detectors.
     echo : callable
         Called with each line to print.
 
@@ -66,20 +71,23 @@ def run(
     DataFileError
         When `out` holds foreign files (``file-exists``) or cannot be made (``file-access``).
     MissingPackageError
-        When numpy is missing.
+        When numpy, pyarrow or PyYAML is missing.
     """
-    if not 1 <= nights <= 300:
-        raise InvalidInputError(f"nights is {nights}: use 1 to 300", kind="invalid-request")
-    try:
-        import numpy  # noqa: F401
-    except ImportError:
-        raise MissingPackageError(
-            "the demo needs numpy: pip install 'chronotile[demo]'", kind="missing-package"
-        ) from None
+    for name, value, least, most in (("nights", nights, 1, 100), ("visits", visits, 4, 800)):
+        if not least <= value <= most:
+            raise InvalidInputError(f"{name} is {value}: use {least} to {most}", kind="invalid-request")
+    for package, module in (("numpy", "numpy"), ("pyarrow", "pyarrow"), ("PyYAML", "yaml")):
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            raise MissingPackageError(
+                f"the demo needs {package}: pip install 'chronotile[demo]'", kind="missing-package"
+            ) from None
     from chronotile.demo import measure, page
+    from chronotile.demo.simulate import Survey
 
     folder = _fresh_folder(Path(out))
-    outcome = measure.measure(folder / ARCHIVE, folder / PAGE, nights, seed, echo)
+    outcome = measure.measure(folder / ARCHIVE, folder / PAGE, Survey(nights, seed, visits), echo)
     (folder / PAGE).write_text(page.html(outcome), encoding="utf-8")
     echo(f"The page: {(folder / PAGE).resolve()}")
     return outcome

@@ -9,11 +9,12 @@ from html import escape
 import numpy as np
 
 import chronotile as ct
+from chronotile.apdb.names import MAIN_TABLES
 from chronotile.cli.common import bytes_text
-from chronotile.demo import plot
-from chronotile.demo.measure import LEVEL, SCHEME, NightRow, Outcome, date_text, median_ms
-from chronotile.demo.simulate import BANDS, FIELD, OBJECT_COLUMNS, SOURCE_COLUMNS, galactic_latitude
-from chronotile.demo.style import STYLE
+from chronotile.demo.measure import MAINTAINED, READ, STORE, WHOLE, Outcome, date_text, table_lines, time_lines
+from chronotile.demo.simulate import BANDS, FIELD, SCHEMA, galactic_latitude
+from chronotile.pages import plot
+from chronotile.pages.style import STYLE
 from chronotile.sky import pixel_area, pixel_index, pixel_vertices
 
 __all__ = ["html"]
@@ -29,41 +30,47 @@ def html(outcome: Outcome) -> str:
         '<div class="row">',
         _section(
             "What is stored where",
-            f"Stored sources in each pixel ({SCHEME.upper()} level {LEVEL}, {_pixel_arcminutes():.0f} arcminutes a "
-            "side). Outlined: the last night's detector footprints.",
+            f"Stored sources in each pixel ({o.layout.scheme.upper()} level {o.layout.level}, "
+            f"{_pixel_arcminutes(o):.0f} arcminutes a side). Outlined: the footprints of the last visits.",
             _sky_map(o),
         ),
         _section(
             "One star's light curve",
-            f"Object {o.curve.object_id} at RA {o.curve.ra:.3f}°, Dec {o.curve.dec:+.3f}°, read back by place and id; "
-            f"below, folded with its period of {o.curve.period:.4f} days. Bars are one standard error.",
+            f"Object {o.curve.object_id} at RA {o.curve.ra:.3f}°, Dec {o.curve.dec:+.3f}°, read back by place and id: "
+            f"flux on the difference images; below, folded with its period of {o.curve.period:.3f} days. Open marks "
+            "are forced sources, where it was not detected. Bars are one standard error.",
             _light_curve(o),
         ),
         "</div>",
         _section(
             "Store and read times, visit by visit",
             "Each dot is one detector of one visit, each line a running median. A store is durable when it ends. "
-            "A read takes all columns of the footprint's last twelve months (both datasets) before each store; in "
-            "the end, one footprint of each visit is read in whole, before and after consolidation.",
+            "A read takes all columns of all three tables in the detector's footprint: before each store, and all of "
+            "the footprints again in the end, before and after upkeep.",
             _times(o),
         ),
         '<div style="height:16px"></div><div class="row">',
         _section(
             "How full tiles are",
-            f"Sources in a tile: one pixel in a window of 30 days. {len(o.tile_rows):,} tiles.",
+            f"Sources in a tile: one pixel in a window of {o.layout.window}. {len(o.tile_rows):,} tiles.",
             _tile_sizes(o),
         ),
         _section(
-            "What consolidation does",
-            "Each visit leaves a chunk in every tile it touches; consolidation makes one of them.",
+            "What upkeep does",
+            "Each visit leaves a chunk in every tile it touches; upkeep makes one of them.",
             _chunks(o),
         ),
         "</div>",
         _section(
-            "Night by night",
-            "Medians for one detector-visit; rows and bytes count sources and objects. Read: the history before each "
-            "store. All: what the footprint holds in the end, before and after consolidation.",
-            _table(o),
+            "Tables",
+            "Rows stored; bytes of their chunks, and how many, before and after upkeep.",
+            _table(*table_lines(o)),
+        ),
+        '<div style="height:16px"></div>',
+        _section(
+            "Times",
+            "Milliseconds for one detector of one visit, and the median of its rows in all three tables.",
+            _table(*time_lines(o), total=False),
         ),
     ]
     return (
@@ -79,25 +86,26 @@ def _section(title: str, words: str, body: str) -> str:
 
 
 def _introduction(o: Outcome) -> str:
+    first = date_text(o.survey.exposures[0].mjd)
+    columns = [f"{len(SCHEMA[name].columns)} a {name}" for name in MAIN_TABLES]
     return (
-        f"A simulated camera of four detectors looked at {len(o.survey.sky.ra):,} stars near the galactic plane. What "
-        f"it detected was stored detector by detector with Chronotile ({len(SOURCE_COLUMNS)} columns a source, "
-        f"{len(OBJECT_COLUMNS)} an object), after the history of the footprint was read back, as a survey's alert "
-        "pipeline does. "
+        f"From {first} on, a simulated camera of four detectors looked at {len(o.survey.sky.ra):,} stars near the "
+        "galactic plane. Each detector read what is known of its footprint, and stored what it detected and measured, "
+        f"as a survey's alert pipeline does, with <code>chronotile.apdb</code> (columns: {', '.join(columns)}). "
         f"All {o.reads:,} reads returned exactly what was stored."
     )
 
 
 def _figures(o: Outcome) -> str:
-    t = o.timings
     stored = sum(info.bytes for info in o.after.values())
+    median = {kind: f"{np.median(times.ms):.1f} ms" for kind, times in o.times.items()}
     figures = [
         (f"{o.rows:,}", "rows stored"),
-        (f"{len(t.store_ms):,}", "detector-visits"),
-        (f"{stored / o.rows:.0f} bytes", "a row, consolidated"),
-        (f"{np.median(t.store_ms):.1f} ms", "to store one of them"),
-        (f"{median_ms(t.whole_ms):.1f} ms", "to read its year"),
-        (f"{median_ms(t.consolidated_ms):.1f} ms", "once consolidated"),
+        (f"{len(o.survey.exposures):,}", "detector-visits"),
+        (f"{stored / o.rows:.0f} bytes", "a row, after upkeep"),
+        (median[STORE], "to store one of them"),
+        (median[READ], "to read what is known"),
+        (median[MAINTAINED], "to read it all back"),
     ]
     return (
         '<div class="figures">'
@@ -117,9 +125,10 @@ def _colophon(o: Outcome) -> str:
     )
 
 
-def _pixel_arcminutes() -> float:
-    middle = pixel_index(SCHEME, LEVEL, (FIELD[0] + FIELD[1]) / 2, (FIELD[2] + FIELD[3]) / 2)
-    return float(np.degrees(np.sqrt(pixel_area(SCHEME, LEVEL, middle))) * 60)
+def _pixel_arcminutes(o: Outcome) -> float:
+    grid = (o.layout.scheme, o.layout.level)
+    middle = pixel_index(*grid, (FIELD[0] + FIELD[1]) / 2, (FIELD[2] + FIELD[3]) / 2)
+    return float(np.degrees(np.sqrt(pixel_area(*grid, middle))) * 60)
 
 
 # ---------------------------------------------------------------- the drawings
@@ -156,12 +165,12 @@ def _sky_map(o: Outcome) -> str:
     shades = plot.colour((np.log(rows / low) / np.log(high / low)).clip(0, 1))
     # A thin stroke of the same colour closes the seams between neighbours.
     pixels = "".join(
-        outline(pixel_vertices(SCHEME, LEVEL, pixel), "").replace(
+        outline(pixel_vertices(o.layout.scheme, o.layout.level, pixel), "").replace(
             'class=""', f'fill="{shade}" stroke="{shade}" stroke-width="0.6"'
         )
         for pixel, shade in zip(o.pixels["pixel"].tolist(), shades, strict=True)
     )
-    last = [e for e in o.survey.exposures if e.night == o.survey.nights - 1]
+    last = o.survey.exposures[-48:]
     feet = "".join(outline(e.corners, "foot") for e in last)
     ra = np.linspace(ra0, ra1, 40)
     dec = np.linspace(dec0 - 4, dec1 + 4, 3000)
@@ -211,45 +220,46 @@ def _light_curve(o: Outcome) -> str:
     bands = []
     for number, band in enumerate(BANDS):
         points = o.curve.points[band]
-        mag = 31.4 - 2.5 * np.log10(points["flux"])
-        bands.append((number, band, points["mjd"], mag, 1.0857 * points["error"] / points["flux"]))
-    every = np.concatenate([mag for _, _, _, mag, _ in bands])
-    bright, faint = float(every.min()) - 0.12, float(every.max()) + 0.12
-    ticks = [(v, f"{v:.1f}") for v in _nice_ticks(bright, faint, 4)]
-    first = float(np.floor(o.survey.exposures[0].mjd))
-    days = max(o.survey.exposures[-1].mjd - first, 0.5)
-    day_ticks = [(v, _plain(v)) for v in _nice_ticks(0, days, 6)]
+        bands.append((number, band, points["mjd"], points["flux"] / 1e3, points["error"] / 1e3, points["forced"]))
+    every = np.concatenate([flux for _, _, _, flux, _, _ in bands])
+    margin = 0.08 * max(float(np.ptp(every)), 1.0)
+    low, high = float(every.min()) - margin, float(every.max()) + margin
+    ticks = [(v, _plain(v)) for v in _nice_ticks(low, high, 4)]
+    unit, scale = ("hours", 24.0) if o.survey.nights == 1 else ("days", 1.0)
+    first = o.survey.exposures[0].mjd if o.survey.nights == 1 else float(np.floor(o.survey.exposures[0].mjd))
+    span = (o.survey.exposures[-1].mjd - first) * scale
+    span_ticks = [(v, _plain(v)) for v in _nice_ticks(0, span, 6)]
+    since = f"{unit} since {'the first visit' if o.survey.nights == 1 else date_text(first)}"
     whole = plot.Panel(
-        46, 30, 474, 186,
-        plot.linear(f"days since {date_text(first)}", -0.03 * days, 1.03 * days, 46, 474, day_ticks),
-        plot.linear("AB magnitude", faint, bright, 186, 30, ticks),
+        56, 30, 474, 186,
+        plot.linear(since, -0.03 * span, 1.03 * span, 56, 474, span_ticks),
+        plot.linear("difference flux, µJy", low, high, 186, 30, ticks),
     )  # fmt: skip
     folded = plot.Panel(
-        46, 274, 474, 430,
-        plot.linear("phase (two turns)", 0, 2, 46, 474, [(v, _plain(v)) for v in (0, 0.5, 1, 1.5, 2)]),
-        plot.linear("AB magnitude", faint, bright, 430, 274, ticks),
+        56, 274, 474, 430,
+        plot.linear("phase (two turns)", 0, 2, 56, 474, [(v, _plain(v)) for v in (0, 0.5, 1, 1.5, 2)]),
+        plot.linear("difference flux, µJy", low, high, 430, 274, ticks),
     )  # fmt: skip
     parts = [whole.frame(), folded.frame(grid_x=True)]
-    for number, band, mjd, mag, error in bands:
+    for number, band, mjd, flux, error, forced in bands:
         phase = mjd / o.curve.period % 1
-        parts.append(_points(whole, band, number, mjd - first, mag, error))
-        parts.append(
-            _points(folded, band, number, np.concatenate([phase, phase + 1]), np.tile(mag, 2), np.tile(error, 2))
-        )
+        parts.append(_points(whole, band, number, (mjd - first) * scale, flux, error, forced))
+        twice = [np.tile(each, 2) for each in (flux, error, forced)]
+        parts.append(_points(folded, band, number, np.concatenate([phase, phase + 1]), *twice))
         parts.append(plot.marker(_MARKS[band], 348 + 46 * number, 12, f"f{number}", 4.4))
         parts.append(plot.text(358 + 46 * number, 16, band, "label"))
     return plot.svg(479, 478, "Light curve by band, over time and folded with the period", *parts)
 
 
-def _points(panel: plot.Panel, band: str, number: int, x: np.ndarray, y: np.ndarray, error: np.ndarray) -> str:
-    at_x, at_y = panel.x.place(x), panel.y.place(y)
-    low, high = panel.y.place(y - error), panel.y.place(y + error)
-    bars = "".join(
-        plot.line(a, b, a, c, f"s{number}") for a, b, c in zip(at_x.tolist(), low.tolist(), high.tolist(), strict=True)
-    )
-    return bars + "".join(
-        plot.marker(_MARKS[band], a, b, f"f{number}", 2.5) for a, b in zip(at_x.tolist(), at_y.tolist(), strict=True)
-    )
+def _points(
+    panel: plot.Panel, band: str, number: int, x: np.ndarray, y: np.ndarray, error: np.ndarray, forced: np.ndarray
+) -> str:
+    at_x, at_y = panel.x.place(x).tolist(), panel.y.place(y).tolist()
+    ends = zip(at_x, panel.y.place(y - error).tolist(), panel.y.place(y + error).tolist(), strict=True)
+    bars = "".join(plot.line(a, b, a, c, f"s{number}") for a, b, c in ends)
+    kinds = [f"s{number} open" if each else f"f{number}" for each in forced.tolist()]
+    marks = zip(at_x, at_y, kinds, strict=True)
+    return bars + "".join(plot.marker(_MARKS[band], a, b, css, 3.0) for a, b, css in marks)
 
 
 def _running_median(values: np.ndarray, width: int) -> np.ndarray:
@@ -260,41 +270,39 @@ def _running_median(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def _times(o: Outcome) -> str:
-    t = o.timings
-    places = np.arange(len(t.store_ms))
-    whole = np.array(list(t.whole_ms))
-    series = [
-        ("store", places, np.array(t.store_ms)),
-        ("read, history", places, np.array(t.read_ms)),
-        ("consolidated", whole, np.array(list(t.consolidated_ms.values()))),
-        ("read, all", whole, np.array(list(t.whole_ms.values()))),
-    ]
-    every = np.concatenate([values for _, _, values in series])
+    names = {STORE: "store", READ: "read, before", MAINTAINED: "read back, after upkeep", WHOLE: "read back"}
+    series = [(label, np.array(o.times[kind].ms)) for kind, label in names.items()]
+    every = np.concatenate([values for _, values in series])
     low, high = np.percentile(every, [0.3, 99.7]) * [0.8, 1.25]
-    count, nights = len(t.store_ms), o.survey.nights
-    left, top, right, bottom = 46, 34, 930, 292
+    count, nights = len(o.survey.exposures), o.survey.nights
+    places = np.arange(count)
+    left, top, right, bottom = 46, 34, 890, 292
     starts = [next(i for i, e in enumerate(o.survey.exposures) if e.night == night) for night in range(nights)]
-    middles = [(a + b) / 2 for a, b in zip(starts, starts[1:] + [count], strict=True)]
-    step = max(1, -(-nights // 16))
-    ticks = [(m, str(number + 1)) for number, m in enumerate(middles) if number % step == 0]
+    if nights == 1:
+        label, ticks = "visit", [(4 * v, _plain(v)) for v in _nice_ticks(0, count / 4, 8)]
+    else:
+        middles = [(a + b) / 2 for a, b in zip(starts, starts[1:] + [count], strict=True)]
+        step = max(1, -(-nights // 16))
+        label, ticks = "night", [(m, str(number + 1)) for number, m in enumerate(middles) if number % step == 0]
     panel = plot.Panel(
         left, top, right, bottom,
-        plot.linear("night", 0, count, left, right, ticks),
+        plot.linear(label, 0, count, left, right, ticks),
         plot.log("milliseconds for one detector of one visit", float(low), float(high), bottom, top),
     )  # fmt: skip
     parts = [panel.frame()]
     parts += [plot.line(x, top, x, bottom, "night") for x in (float(panel.x.place(np.array(s))) for s in starts[1:])]
     ends = []
-    for number, (_, at, values) in enumerate(series):
-        x, y = panel.x.place(at + 0.5), panel.y.place(values.clip(low, high))
+    for number, (_, values) in enumerate(series):
+        x, y = panel.x.place(places + 0.5), panel.y.place(values.clip(low, high))
         dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x.tolist(), y.tolist(), strict=True))
         parts.append(f'<path d="{dots}" class="s{number} dot" style="stroke-width:4;stroke-linecap:round"/>')
-    for number, (_, at, values) in enumerate(series):
-        # About one night's visits, whatever the series' density.
-        y = panel.y.place(_running_median(values, len(values) // nights).clip(low, high))
-        parts.append(plot.path(panel.x.place(at + 0.5), y, f"s{number} trend"))
+    for number, (_, values) in enumerate(series):
+        # Of one night's visits, or a tenth of a single night's.
+        width = count // nights if nights > 1 else count // 10
+        y = panel.y.place(_running_median(values, width).clip(low, high))
+        parts.append(plot.path(panel.x.place(places + 0.5), y, f"s{number} trend"))
         ends.append(float(y[-1]))
-    for number, ((name, _, values), at_y) in enumerate(zip(series, _apart(ends, 36), strict=True)):
+    for number, ((name, values), at_y) in enumerate(zip(series, _apart(ends, 36), strict=True)):
         parts.append(plot.marker("circle", right + 14, at_y, f"f{number}", 4.5))
         parts.append(plot.text(right + 24, at_y + 1, name, "note"))
         parts.append(plot.text(right + 24, at_y + 16, f"median {np.median(values):.1f} ms", "tick"))
@@ -340,59 +348,24 @@ def _chunks(o: Outcome) -> str:
     for name, before in o.before.items():
         after = o.after[name]
         lines.append((f"{name}: chunks", before.chunks, after.chunks, f"{before.chunks:,}", f"{after.chunks:,}"))
-        lines.append((f"{name}: bytes", before.bytes, after.bytes, bytes_text(before.bytes), bytes_text(after.bytes)))
+    sizes = [sum(info.bytes for info in found.values()) for found in (o.before, o.after)]
+    lines.append(("all: bytes", sizes[0], sizes[1], bytes_text(sizes[0]), bytes_text(sizes[1])))
     parts = [
-        plot.marker("square", 116, 12, "f1", 5), plot.text(127, 16, "as visits left it", "label"),
-        plot.marker("square", 256, 12, "f2", 5), plot.text(267, 16, "consolidated", "label"),
+        plot.marker("square", 166, 12, "f1", 5), plot.text(177, 16, "as visits left it", "label"),
+        plot.marker("square", 306, 12, "f2", 5), plot.text(317, 16, "after upkeep", "label"),
     ]  # fmt: skip
     for place, (name, before_size, after_size, before_text, after_text) in enumerate(lines):
         y = 40 + place * 60
-        parts.append(plot.text(102, y + 21, name, "label", "end"))
+        parts.append(plot.text(152, y + 21, name, "label", "end"))
         for offset, css, size, words in ((0, "f1", before_size, before_text), (18, "f2", after_size, after_text)):
-            width = max(270 * size / max(before_size, after_size, 1), 2)
-            parts.append(f'<rect x="112" y="{y + offset}" width="{width:.1f}" height="15" rx="2" class="{css}"/>')
-            parts.append(plot.text(112 + width + 8, y + offset + 12, words, "tick"))
-    return plot.svg(479, 280, "Chunks and bytes before and after consolidation", *parts)
+            width = max(220 * size / max(before_size, after_size, 1), 2)
+            parts.append(f'<rect x="162" y="{y + offset}" width="{width:.1f}" height="15" rx="2" class="{css}"/>')
+            parts.append(plot.text(162 + width + 8, y + offset + 12, words, "tick"))
+    return plot.svg(479, 280, "Chunks and bytes before and after upkeep", *parts)
 
 
-def _table(o: Outcome) -> str:
-    heads = [
-        "Night",
-        "Date",
-        "Detector-visits",
-        "Rows stored",
-        "Bytes a row",
-        "Store, ms",
-        "Rows read",
-        "Read, ms",
-        "All, ms",
-        "Consolidated, ms",
-    ]
-    t = o.timings
-    body = []
-    for number in range(o.survey.nights):
-        n: NightRow = o.night(number)
-        body.append(
-            [
-                str(number + 1),
-                date_text(n.mjd),
-                f"{n.exposures}",
-                f"{n.rows:,}",
-                f"{n.row_bytes:.0f}",
-                f"{n.store_ms:.1f}",
-            ]
-            + [f"{n.rows_read:,}", f"{n.read_ms:.1f}", f"{n.whole_ms:.1f}", f"{n.consolidated_ms:.1f}"]
-        )
-    stored = sum(info.bytes for info in o.after.values())
-    body.append(
-        ["All", "", f"{len(t.store_ms):,}", f"{o.rows:,}", f"{stored / o.rows:.0f}", f"{np.median(t.store_ms):.1f}"]
-        + [
-            f"{np.median(t.rows_read):,.0f}",
-            f"{np.median(t.read_ms):.1f}",
-            f"{median_ms(t.whole_ms):.1f}",
-            f"{median_ms(t.consolidated_ms):.1f}",
-        ]
-    )
+def _table(heads: list[str], lines: list[list[str]], *, total: bool = True) -> str:
     head = "".join(f"<th>{escape(h)}</th>" for h in heads)
-    rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in body)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    css = "names total" if total else "names"
+    return f'<div class="scroll"><table class="{css}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'

@@ -12,7 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-__all__ = ["BANDS", "FIELD", "SOURCE_COLUMNS", "Clusters", "Detection", "Exposure", "Sky", "Survey"]
+from chronotile import apdb
+
+__all__ = ["BANDS", "FIELD", "SCHEMA", "Clusters", "Detection", "Exposure", "Sky", "Survey"]
 
 Columns = dict[str, np.ndarray]
 
@@ -31,6 +33,10 @@ _PIXEL_SCALE = 0.44 / 4000
 FIRST_NIGHT = 60_950.0
 """2025-10-02."""
 _NIGHTS_SPAN = 330.0
+_DEEP = (286.9, 5.35)
+"""A pointing that is seen again and again, on the plane and with a cluster."""
+_FORCED_DAYS = 30.0
+_TRANSIENT = 900_000_000_000
 _STARS = 44_000
 _STARS_VARIABLE_SHARE = 0.75
 
@@ -88,11 +94,6 @@ class Exposure:
     angle: float
     """Of the camera on the sky, degrees."""
 
-    @property
-    def name(self) -> str:
-        """Name of its batch."""
-        return f"visit-{self.visit}-detector-{self.detector}"
-
     @cached_property
     def _offset(self) -> tuple[float, float]:
         half = _DETECTOR_PITCH / 2
@@ -135,6 +136,7 @@ class Sky:
         count = len(ra)
         self.ra, self.dec = ra, dec
         self.id = 313_000_000_000 + rng.permutation(count).astype(np.int64) * 64
+        self._by_id = np.argsort(self.id)
         self.mag = 22.0 - rng.exponential(1.4, count).clip(0, 6)
         self.rr_lyrae = rng.random(count) < 0.25
         self.period = np.where(
@@ -167,13 +169,19 @@ class Sky:
         shape = np.where(self.rr_lyrae[stars], saw, np.sin(turn))
         return np.asarray(self.mag[stars] + _COLOUR[band] + 0.5 * _AMPLITUDE[band] * self.amplitude[stars] * shape)
 
+    def places(self, ids: np.ndarray) -> np.ndarray:
+        """The places of stars by their ids; -1 for what is none of them."""
+        found = self._by_id[np.searchsorted(self.id, ids, sorter=self._by_id).clip(0, len(self.id) - 1)]
+        return np.where(self.id[found] == ids, found, -1)
+
 
 @dataclass(frozen=True)
 class Detection:
     """What one exposure leaves behind."""
 
-    sources: Columns
     objects: Columns
+    sources: Columns
+    forced_sources: Columns
 
 
 class Survey:
@@ -182,22 +190,24 @@ class Survey:
     Parameters
     ----------
     nights : int
-        Nights, spread over about eleven months.
+        Nights; more than three are spread over up to eleven months.
     seed : int
         Same seed, same survey.
+    visits : int
+        Visits of a night.
     """
 
-    def __init__(self, nights: int, seed: int, visits_per_night: int = 12) -> None:
+    def __init__(self, nights: int, seed: int, visits: int) -> None:
         self._rng = np.random.default_rng(seed)
         self.sky = Sky(self._rng)
         self.nights = nights
-        self.exposures = self._plan(visits_per_night)
+        self.exposures = self._plan(visits)
         self._seen = np.zeros(len(self.sky.ra), np.int32)
         self._first = np.full(len(self.sky.ra), np.nan)
         self._transients = 0
 
     def _plan(self, visits: int) -> list[Exposure]:
-        """Runs of three nights, some weeks apart. Each night sweeps the field, with turns at one deep pointing."""
+        """Runs of three nights, some weeks apart. Each night sweeps the field, with turns at the deep pointing."""
         ra0, ra1, dec0, dec1 = FIELD
         grid_ra, grid_dec = np.meshgrid(np.linspace(ra0 + 0.7, ra1 - 0.7, 6), np.linspace(dec0 + 0.7, dec1 - 0.7, 4))
         grid = np.column_stack([grid_ra.ravel(), grid_dec.ravel()])
@@ -208,33 +218,33 @@ class Survey:
             start = FIRST_NIGHT + round(night // 3 * gap) + night % 3 + 0.05
             angle = float(self._rng.uniform(-20, 20))
             for turn in range(visits):
-                deep = turn % 4 == 3
-                centre = (286.9, 5.35) if deep else grid[swept % len(grid)]
+                deep = turn % 3 == 2
+                centre = _DEEP if deep else grid[swept % len(grid)]
                 swept += not deep
                 dither = self._rng.normal(0, 0.05, 2)
-                mjd = start + turn * 0.35 / visits + float(self._rng.uniform(0, 0.1 / visits))
-                band = turn // 4 % 3 if deep else night % 3
+                mjd = start + turn * 0.4 / visits + float(self._rng.uniform(0, 0.1 / visits))
+                band = turn // 3 % 3 if deep else night % 3
                 visit = int(start) * 1_000 + turn
                 place = (float(centre[0] + dither[0]), float(centre[1] + dither[1]))
                 exposures += [Exposure(night, visit, d, mjd, band, *place, angle) for d in range(4)]
         return exposures
 
-    def expose(self, exposure: Exposure) -> Detection:
-        """Take an exposure: variable stars brighter than the noise, and a few transients that nobody saw before."""
+    def expose(self, exposure: Exposure, known: Columns) -> Detection:
+        """Take an exposure: variable stars brighter than the noise, and a few transients that nobody saw before.
+
+        Forced sources are measured at the places of all of these and of the `known` objects of the footprint
+        (``diaObjectId``, ``ra``, ``dec``, ``validityStartMjdTai``) that were seen within thirty days.
+        """
         rng, sky, e = self._rng, self.sky, exposure
         stars = np.flatnonzero(e.holds(sky.ra, sky.dec))
-        flux = nanojansky(sky.magnitude(stars, e.mjd, e.band))
-        # The template was taken near maximum light, so that little of a period goes undetected.
-        template = nanojansky(sky.mag[stars] + _COLOUR[e.band] - 0.5 * _AMPLITUDE[e.band] * sky.amplitude[stars])
-        noise = nanojansky(_DEPTH[e.band]) / 5 * np.hypot(1, 0.004 * np.sqrt(flux))
-        measured = flux + rng.normal(0, 1, len(stars)) * noise
-        found = np.abs(measured - template) > 5 * noise
-        stars, measured, template, noise = stars[found], measured[found], template[found], noise[found]
+        light = self._measure(e, stars)
+        found = np.abs(light["flux"] - light["template"]) > 5 * light["noise"]
+        stars, light = stars[found], {name: values[found] for name, values in light.items()}
 
         new = int(rng.poisson(6))
         half = DETECTOR_SIDE / 2
         new_ra, new_dec = e.on_sky(rng.uniform(-half, half, new), rng.uniform(-half, half, new))
-        new_id = 900_000_000_000 + np.arange(self._transients, self._transients + new)
+        new_id = _TRANSIENT + np.arange(self._transients, self._transients + new)
         self._transients += new
         self._seen[stars] += 1
         self._first[stars] = np.where(np.isnan(self._first[stars]), e.mjd, self._first[stars])
@@ -247,15 +257,43 @@ class Survey:
             "firstDiaSourceMjdTai": np.concatenate([self._first[stars], np.full(new, e.mjd)]),
         }
         bright = nanojansky(_DEPTH[e.band]) * rng.pareto(1.5, new).clip(1.2, 80)
-        light: Columns = {
-            "flux": np.concatenate([measured, bright]),
-            "template": np.concatenate([template, np.zeros(new)]),
-            "noise": np.concatenate([noise, bright / rng.uniform(6, 40, new)]),
+        light = {
+            "flux": np.concatenate([light["flux"], bright]),
+            "template": np.concatenate([light["template"], np.zeros(new)]),
+            "noise": np.concatenate([light["noise"], bright / rng.uniform(6, 40, new)]),
         }
         return Detection(
-            sources=_source_columns(rng, e, objects, light, new),
             objects=_object_columns(rng, e, objects, light),
+            sources=_source_columns(rng, e, objects, light),
+            forced_sources=self._forced(e, objects, light, known),
         )
+
+    def _measure(self, e: Exposure, stars: np.ndarray) -> Columns:
+        """Fluxes of stars (by place; -1 is an empty place) as measured, in the template, and their noise."""
+        sky, real = self.sky, stars >= 0
+        flux = np.where(real, nanojansky(sky.magnitude(stars, e.mjd, e.band)), 0.0)
+        # The template was taken near maximum light, so that little of a period goes undetected.
+        faintest = sky.mag[stars] + _COLOUR[e.band] - 0.5 * _AMPLITUDE[e.band] * sky.amplitude[stars]
+        noise = nanojansky(_DEPTH[e.band]) / 5 * np.hypot(1, 0.004 * np.sqrt(flux))
+        return {
+            "flux": flux + self._rng.normal(0, 1, len(stars)) * noise,
+            "template": np.where(real, nanojansky(faintest), 0.0),
+            "noise": noise,
+        }
+
+    def _forced(self, e: Exposure, found: Columns, light: Columns, known: Columns) -> Columns:
+        late = known["validityStartMjdTai"] >= e.mjd - _FORCED_DAYS
+        old = late & ~np.isin(known["diaObjectId"], found["diaObjectId"])
+        again = self._measure(e, self.sky.places(known["diaObjectId"][old]))
+        count = len(found["ra"]) + int(old.sum())
+        difference = np.concatenate([each["flux"] - each["template"] for each in (light, again)])
+        return {
+            **{name: np.concatenate([found[name], known[name][old]]) for name in ("diaObjectId", "ra", "dec")},
+            "midpointMjdTai": np.full(count, e.mjd),
+            "band": np.full(count, BANDS[e.band]),
+            "psfFlux": difference.astype(np.float32),
+            "psfFluxErr": np.concatenate([light["noise"], again["noise"]]).astype(np.float32),
+        }
 
 
 def nanojansky(magnitude: np.ndarray | float) -> np.ndarray:
@@ -274,12 +312,10 @@ _APERTURES = (3, 6, 9, 12, 17, 25)
 
 
 def _source_types() -> dict[str, str]:
-    types = dict.fromkeys(["diaSourceId", "visit", "diaObjectId", "parentDiaSourceId"], "int64")
-    types |= {"detector": "int32", "midpointMjdTai": "float64", "ra": "float64", "dec": "float64", "band": "utf8"}
+    types = {"parentDiaSourceId": "int64"}
     types |= dict.fromkeys(
-        ["raErr", "decErr", "ra_dec_Cov", "x", "y", "xErr", "yErr", "x_y_Cov", "snr", "reliability", "extendedness"]
-        + ["psfFlux", "psfFluxErr", "psfLnL", "psfChi2", "scienceFlux", "scienceFluxErr", "templateFlux"]
-        + ["templateFluxErr", "fpBkgd", "fpBkgdErr", "airmass", "seeing"],
+        ["ra_dec_Cov", "x", "y", "xErr", "yErr", "x_y_Cov", "extendedness", "psfLnL", "psfChi2", "scienceFlux"]
+        + ["scienceFluxErr", "templateFlux", "templateFluxErr", "fpBkgd", "fpBkgdErr", "airmass", "seeing"],
         "float32",
     )
     types |= {"psfNdata": "int32", "isDipole": "bool", "centroid_flag": "bool", "shape_flag": "bool"}
@@ -292,30 +328,27 @@ def _source_types() -> dict[str, str]:
     return types | {f"pixelFlags_{flag}": "bool" for flag in _PIXEL_FLAGS}
 
 
-SOURCE_COLUMNS = _source_types()
-"""Columns of a source: the kind and number that a difference-imaging pipeline writes."""
-OBJECT_COLUMNS = {
-    "diaObjectId": "int64",
-    "validityStartMjdTai": "float64",
-    "ra": "float64",
-    "dec": "float64",
-    "raErr": "float32",
-    "decErr": "float32",
-    "nDiaSources": "int32",
-    "firstDiaSourceMjdTai": "float64",
-    "lastDiaSourceMjdTai": "float64",
-    "lastBand": "utf8",
-} | {
-    f"{band}_{part}": "float32"
-    for band in BANDS
-    for part in ("psfFluxMean", "psfFluxMeanErr", "psfFluxSigma", "psfFluxMin", "psfFluxMax", "scienceFluxMean")
-}
+def _schema() -> apdb.Schema:
+    """The small schema, with what else a difference-imaging pipeline writes: the number of columns is what costs."""
+    objects = dict.fromkeys(["lastDiaSourceMjdTai"], "float64") | {"lastBand": "utf8"}
+    parts = ("psfFluxMean", "psfFluxMeanErr", "psfFluxSigma", "psfFluxMin", "psfFluxMax", "scienceFluxMean")
+    objects |= {f"{band}_{part}": "float32" for band in BANDS for part in parts}
+    small = apdb.Schema.read("small")
+    added = {"DiaObject": objects, "DiaSource": _source_types()}
+    return small.extended({
+        table: [apdb.Column(name, kind) for name, kind in columns.items() if name not in small[table]]
+        for table, columns in added.items()
+    })  # fmt: skip
+
+
+SCHEMA = _schema()
+"""The tables of the survey: the kind and number of columns that a difference-imaging pipeline writes."""
 
 
 def _object_columns(rng: np.random.Generator, e: Exposure, known: Columns, light: Columns) -> Columns:
     count = len(known["ra"])
     columns: Columns = dict(known)
-    columns["validityStartMjdTai"] = columns["lastDiaSourceMjdTai"] = np.full(count, e.mjd)
+    columns["lastDiaSourceMjdTai"] = np.full(count, e.mjd)
     columns["lastBand"] = np.full(count, BANDS[e.band])
     error = (0.05 / 3600 / np.sqrt(known["nDiaSources"])).astype(np.float32)
     columns["raErr"] = columns["decErr"] = error
@@ -333,7 +366,7 @@ def _object_columns(rng: np.random.Generator, e: Exposure, known: Columns, light
     return columns
 
 
-def _source_columns(rng: np.random.Generator, e: Exposure, known: Columns, light: Columns, new: int) -> Columns:
+def _source_columns(rng: np.random.Generator, e: Exposure, known: Columns, light: Columns) -> Columns:
     count = len(known["ra"])
     u, v = e.on_detector(known["ra"], known["dec"])
     difference = light["flux"] - light["template"]
@@ -390,7 +423,8 @@ def _source_columns(rng: np.random.Generator, e: Exposure, known: Columns, light
         fitted = rng.random(count) >= 0.05
         for part in _MODEL_PARTS:
             columns[f"{model}{part}"] = np.ma.masked_array(rng.normal(1, 0.2, count).astype(np.float32), fitted)
-    flags = [name for name, kind in SOURCE_COLUMNS.items() if kind == "bool" and name not in columns]
+    flags = [column.name for column in SCHEMA["DiaSource"].columns if column.type == "bool"]
+    flags = [name for name in flags if name not in columns]
     raised = rng.random((len(flags), count)) < 0.015
     return columns | dict(zip(flags, raised, strict=True))
 

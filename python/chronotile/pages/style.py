@@ -1,4 +1,4 @@
-"""The page's style sheet: light by default, dark where the reader's system is.
+"""The style sheet of pages: light by default, dark where the reader's system is.
 
 Categories are blue, vermilion, green and purple of Okabe & Ito (2008), which colour-deficient vision keeps
 apart; marks differ in shape too.
@@ -48,12 +48,14 @@ svg { display: block; width: 100%; height: auto; overflow: visible; font-family:
 .s0 { stroke: var(--c0); } .s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); } .s3 { stroke: var(--c3); }
 .s0, .s1, .s2, .s3 { fill: none; stroke-width: 1.4; } .trend { stroke-width: 2.6; stroke-linejoin: round;
   stroke-linecap: round; }
-.dot { opacity: 0.22; } .bar { fill: var(--c0); }
+.open { fill: var(--card); stroke-width: 1.6; } .dot { opacity: 0.22; } .bar { fill: var(--c0); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; font-size: 13px; vertical-align: bottom; }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
-tr:last-child td { font-weight: 650; border-bottom: 0; }
+th:nth-child(-n+2), td:nth-child(-n+2), .names th:first-child, .names td:first-child { text-align: left; }
+.names th:nth-child(2), .names td:nth-child(2) { text-align: right; }
+tr:last-child td { border-bottom: 0; }
+table.total tr:last-child td { font-weight: 650; }
 footer { color: var(--soft); font-size: 13px; margin-top: 20px; }
 """

@@ -1,0 +1,215 @@
+"""How dense a survey is at its densest place, and the layout that keeps what lies there within an engine's limits.
+
+On a cluster the rows of one pixel in one slice are a partition, which works well up to about 10 MiB. Sources crowd:
+near the galactic plane there are a hundred times more than elsewhere. So the layout follows from the densest pixel, not
+from the mean; and what is stored is measured against the same limit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from chronotile import sky
+from chronotile.apdb import names, values
+from chronotile.apdb.layout import Layout
+from chronotile.apdb.schema import Schema
+from chronotile.errors import DataFileError, InvalidInputError
+from chronotile.reports import DatasetInfo
+
+__all__ = ["Crowded", "Density", "crowded", "positions"]
+
+_SKY_DEG2 = 41_252.96
+_MONTH_DAYS = 30.0
+_LEVELS_FINER = 4
+_POSITIONS_TELLING = 16
+_WIDTHS = {"bool": 0.125, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "utf8": 8,
+           "binary": 8, "timestamp[us]": 8}  # fmt: skip
+_OWN_BYTES = 24
+"""Bytes a row of columns that the archive keeps beside those of the schema, and of its share of the chunk's head."""
+
+
+@dataclass(frozen=True)
+class Density:
+    """What is expected of a survey, as far as its densest place goes.
+
+    Attributes
+    ----------
+    ra, dec : arrays
+        Positions that lie as dense as the survey's objects, such as a star catalogue; degrees.
+    objects : float
+        Objects that are seen again and again, as many as the positions stand for.
+    visits_a_month : float
+        Visits of one place in thirty days, in the busiest months.
+    detected : float
+        Share of its visits at which such an object is detected, 0 to 1; forced sources are measured at all.
+    transients_deg2 : float
+        Sources of a visit that are new objects, in a square degree.
+    """
+
+    ra: Any
+    dec: Any
+    objects: float
+    visits_a_month: float
+    detected: float = 0.5
+    transients_deg2: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.ra) != len(self.dec) or not len(self.ra):
+            raise InvalidInputError("a density needs positions, with as many ra as dec", kind="invalid-setting")
+        if min(self.objects, self.visits_a_month, self.transients_deg2) < 0 or not 0 <= self.detected <= 1:
+            raise InvalidInputError(
+                "objects, visits_a_month and transients_deg2 must not be negative, detected is 0 to 1",
+                kind="invalid-setting",
+            )
+
+    def densest(self, scheme: str, level: int) -> float:
+        """Objects in the densest pixel, three standard deviations above what the positions say.
+
+        Where the densest pixel has fewer than sixteen positions they are too few to tell; from the level on at which it
+        has more, objects are taken to be spread evenly in it.
+        """
+        ra, dec = np.asarray(self.ra, float), np.asarray(self.dec, float)
+        for coarser in range(level, -1, -1):
+            _, counts = np.unique(np.asarray(sky.pixel_index(scheme, coarser, ra, dec)), return_counts=True)
+            most = float(counts.max())
+            if most >= _POSITIONS_TELLING:
+                break
+        return float((most + 3 * np.sqrt(most)) * self.objects / len(ra) / 4 ** (level - coarser))
+
+    def cell_bytes(self, schema: Schema, layout: Layout) -> dict[str, int]:
+        """Bytes of the densest pixel in one slice, by table: an upper bound, since chunks are compressed.
+
+        Forced sources are measured for what was seen within thirty days, so that a transient has as many as there are
+        visits in a month.
+        """
+        known = self.densest(layout.scheme, layout.level)
+        area = _SKY_DEG2 / sky_pixels(layout.scheme, layout.level)
+        new, visits = self.transients_deg2 * area, self.visits_a_month
+        sources = visits * (known * self.detected + new)
+        rows = {names.OBJECT: sources, names.SOURCE: sources, names.FORCED: visits * (known + new * visits)}
+        return {
+            name: round(count * slice_days(layout, name) / _MONTH_DAYS * row_bytes(schema, name))
+            for name, count in rows.items()
+        }
+
+    def layout(self, schema: Schema, base: Layout | None = None) -> Layout:
+        """The layout nearest to `base` whose densest pixel stays within ``base.cell_bytes_max`` in every slice.
+
+        Slices of objects become shorter first, which costs a read one more request; then pixels become finer, which
+        costs about twice the requests; then windows and slices become shorter.
+
+        Raises
+        ------
+        InvalidInputError
+            Kind ``invalid-setting``: none does; the message says by how much.
+        """
+        wanted = base or Layout()
+        if not 0 < wanted.level <= 20 - _LEVELS_FINER:
+            return self._checked(schema, wanted)
+        for layout in _candidates(wanted):
+            if max(self.cell_bytes(schema, layout).values()) <= wanted.cell_bytes_max:
+                return layout
+        return self._checked(schema, layout)
+
+    def _checked(self, schema: Schema, layout: Layout) -> Layout:
+        found = self.cell_bytes(schema, layout)
+        table = max(found, key=lambda name: found[name])
+        if found[table] > layout.cell_bytes_max:
+            raise InvalidInputError(
+                f"at the densest place {table} would have {found[table] / 2**20:.1f} MiB in one pixel and slice, and "
+                f"the limit is {layout.cell_bytes_max / 2**20:.1f}, even with {layout.scheme} level {layout.level} and "
+                f"windows of {layout.window}: choose finer pixels, fewer columns or a greater cell_bytes_max",
+                kind="invalid-setting",
+            )
+        return layout
+
+
+def _candidates(base: Layout) -> Iterator[Layout]:
+    """Layouts from `base` on to ones of smaller cells."""
+    # Slices of whole windows, each a table: as they are, and as short as windows.
+    lengths = [base, *(dataclasses.replace(base, window=text, slice=text) for text in ("15d", "5d"))]
+    for shorter in lengths:
+        if values.days(shorter.window, "window") > values.days(base.window, "window"):
+            continue
+        for level in range(base.level, base.level + _LEVELS_FINER + 1):
+            yield dataclasses.replace(shorter, level=level)
+            for object_slice in ("180d", "90d"):
+                if base.object_window == "90d" and base.object_slice == "360d":
+                    yield dataclasses.replace(shorter, level=level, object_slice=object_slice)
+
+
+def sky_pixels(scheme: str, level: int) -> int:
+    """How many pixels the sky has."""
+    return {"mq3c": 6, "q3c": 6, "htm": 8, "healpix": 12}[scheme] << (2 * level)
+
+
+def slice_days(layout: Layout, table: str) -> float:
+    """Days of one slice of a table."""
+    window, length = (
+        (layout.object_window, layout.object_slice) if table == names.OBJECT else (layout.window, layout.slice)
+    )
+    days = values.days(window, "window")
+    # Without a length a slice has the windows that fit in thirty days.
+    return max(days, values.days(length, "slice") if length is not None else _MONTH_DAYS // days * days)
+
+
+def row_bytes(schema: Schema, table: str) -> float:
+    """Bytes of a row before compression."""
+    return _OWN_BYTES + sum(_WIDTHS[column.type] for column in schema[table].columns)
+
+
+@dataclass(frozen=True)
+class Crowded:
+    """A slice whose largest pixel is past the limit, or will be when the slice is full.
+
+    Attributes
+    ----------
+    table : str
+        The table.
+    start, end : float
+        What the slice covers, MJD in TAI.
+    bytes : int
+        Bytes of the largest pixel so far.
+    expected : int
+        Bytes at the slice's end, if it goes on like this.
+    """
+
+    table: str
+    start: float
+    end: float
+    bytes: int
+    expected: int
+
+
+def crowded(info: dict[str, DatasetInfo], layout: Layout, now: float) -> list[Crowded]:
+    """The slices past ``layout.cell_bytes_max``, given the statistics of the tables by name.
+
+    Of a slice that is being filled, a tenth must have passed before it is judged by what it will hold.
+    """
+    found = []
+    for table, each in info.items():
+        for part in each.slices:
+            start, end = cast(float, part.start), cast(float, part.end)
+            passed = min(max((now - start) / (end - start), 0.1), 1.0)
+            expected = round(part.cell_bytes_max / passed)
+            if expected > layout.cell_bytes_max:
+                found.append(Crowded(table, start, end, part.cell_bytes_max, expected))
+    return found
+
+
+def positions(path: str | os.PathLike[str]) -> tuple[Any, Any]:
+    """Columns ra and dec of a Parquet file, rows with nulls left out."""
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, columns=["ra", "dec"]).drop_null()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataFileError(f"cannot read positions from {path}: {error}", kind="file-format") from error
+    return table["ra"].to_numpy(), table["dec"].to_numpy()

@@ -1,0 +1,290 @@
+"""Keeping a database in order: day-time upkeep, and taking out what should not be there."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import numpy as np
+
+from chronotile.apdb import layout as layouts
+from chronotile.apdb import names, values
+from chronotile.apdb.cold import restored_batch
+from chronotile.apdb.density import Crowded, crowded
+from chronotile.apdb.rows import newest, set_column
+from chronotile.apdb.turns import in_turn
+from chronotile.apdb.updates import Updates, associated
+from chronotile.apdb.values import version_of
+from chronotile.dataset import Dataset
+from chronotile.errors import BatchNotFoundError, InvalidInputError
+from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
+from chronotile.times import Moment
+
+__all__ = ["Maintained", "Removed"]
+
+_TICK_DAYS = 2e-6 / 86_400
+_PART = 5_000
+"""Associations of one change: few enough that other processes' changes soon have their turn."""
+_STATISTICS = "apdb:statistics"
+
+Progress = Callable[[str, int, int], object]
+"""Called with (what, parts done, parts in all)."""
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """What upkeep did and found.
+
+    Attributes
+    ----------
+    consolidated : dict of str to ConsolidateReport
+        By dataset.
+    reassociated, unknown : int
+        Sources that were given to other solar-system objects than before; and associations whose source is not stored.
+    statistics : dict of str to DatasetInfo
+        What the datasets hold, those of the tables first.
+    crowded : list of Crowded
+        Slices in which a pixel is past the limit of the layout, or will be.
+    """
+
+    consolidated: dict[str, ConsolidateReport]
+    reassociated: int
+    unknown: int
+    statistics: dict[str, DatasetInfo]
+    crowded: list[Crowded]
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What was taken out.
+
+    Attributes
+    ----------
+    detector_visits : int
+        Detector-visits.
+    rows : int
+        Rows of all tables.
+    """
+
+    detector_visits: int
+    rows: int
+
+
+class Keeping(Updates):
+    """The part of :class:`chronotile.apdb.Apdb` that keeps it in order."""
+
+    def _all(self) -> list[str]:
+        """Names of the datasets, those of the tables first."""
+        own = [names.VISITS, names.METADATA, *([names.TURNS] if names.TURNS in self._archive else [])]
+        own += [names.FEED, layouts.UPDATES] if self._layout.feed else []
+        return [*(names.dataset_name(table.name) for table in self._schema.stored_tables), *own]
+
+    def maintain(
+        self, *, before: Moment = None, chunks_min: int | None = None, associations: Any = None,
+        progress: Progress | None = None,
+    ) -> Maintained:  # fmt: skip
+        """The work of a day: give sources to solar-system objects, rewrite many small chunks as few large ones, table
+        by table, and note what the tables hold.
+
+        It may be ended at any time, killed too, and begun again: what it has done stays, and nothing is lost. Reads,
+        stores, and the changes of other processes may go on beside it.
+
+        Parameters
+        ----------
+        before : time, optional
+            Only windows that end by then are rewritten, so that those being written are left alone.
+        chunks_min : int, optional
+            Leave tiles with fewer chunks alone; 2 by default.
+        associations : table, or dict of source id to object id, optional
+            As for :meth:`reassociate`; sources that are not stored are counted and passed over.
+        progress : callable, optional
+            Called with (what, parts done, in all): sources given to objects, then tiles of each dataset, then tables.
+        """
+        moment = None if before is None else values.mjd_tai(before, "before")
+        told: Progress = progress or (lambda what, done, total: None)
+        changed, unknown = (0, 0) if associations is None else self._associate(associations, told)
+        consolidated = {}
+        for name in self._all():
+            dataset = self._archive[name]
+            if moment is not None and dataset.time.format != "mjd":
+                continue
+            report = functools.partial(told, name)
+            consolidated[name] = dataset.consolidate(before=moment, chunks_min=chunks_min, progress=report)
+        statistics = {}
+        for number, name in enumerate(self._all()):
+            told("statistics", number, len(self._all()))
+            statistics[name] = self._archive[name].info()
+        self._note(statistics)
+        return Maintained(consolidated, changed, unknown, statistics, self._crowded(statistics))
+
+    def _associate(self, associations: Any, told: Progress) -> tuple[int, int]:
+        """Give sources to objects in parts, each a change of its own; how many were changed, and were not stored."""
+        given = associated(associations)
+        order = [(name, "ascending") for name in (names.TIME, names.DEC, names.SOURCE_ID) if name in given.schema.names]
+        given, changed, found = given.sort_by(order), 0, 0
+        for start in range(0, given.num_rows, _PART):
+            told("reassociation", start, given.num_rows)
+            done, stored = self._give(given.slice(start, _PART), missing="ignore")
+            changed, found = changed + done, found + stored
+        return changed, given.num_rows - found
+
+    def _note(self, statistics: Mapping[str, DatasetInfo]) -> None:
+        tables = {
+            name: {
+                "rows": each.rows, "chunks": each.chunks, "bytes": each.bytes,
+                "cell_bytes_max": max((part.cell_bytes_max for part in each.slices), default=0),
+            }
+            for name, each in statistics.items()
+        }  # fmt: skip
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._metadata.set(_STATISTICS, json.dumps({"noted": now, "tables": tables}), force=True)
+
+    def statistics(self) -> dict[str, Any]:
+        """What the last :meth:`maintain` noted, without looking through the tables: ``noted``, its time (UTC), and
+        ``tables`` with rows, chunks, bytes and the largest pixel's bytes by dataset. Empty before the first."""
+        return dict(json.loads(self._metadata.get(_STATISTICS) or "{}"))
+
+    def crowded(self) -> list[Crowded]:
+        """Slices in which a pixel is past the layout's limit, or will be when they are full."""
+        return self._crowded(self.info())
+
+    def _crowded(self, statistics: Mapping[str, DatasetInfo]) -> list[Crowded]:
+        main = {name: statistics[names.dataset_name(name)] for name in names.MAIN_TABLES}
+        last = self._visits.info().slices
+        # Simulated and old surveys have times of their own: the latest visit is now.
+        latest = self._visits.read(start=cast(float, last[-1].start), columns=["visit_mjd_tai"]) if last else None
+        times = [] if latest is None else latest.to_arrow()["visit_mjd_tai"].to_pylist()
+        return crowded(main, self._layout, max(times, default=0.0))
+
+    def prepare(self, start: Moment, end: Moment) -> None:
+        """Make the slices of a half-open period ahead of its writers, which on a cluster saves them seconds."""
+        first, last = values.mjd_tai(start, "start"), values.mjd_tai(end, "end")
+        for name in self._all():
+            if self._archive[name].time.format == "mjd":
+                self._archive[name].prepare(first, last)
+
+    def info(self) -> dict[str, DatasetInfo]:
+        """Statistics of every dataset, by name."""
+        return {name: self._archive[name].info() for name in self._all()}
+
+    def verify(self) -> dict[str, VerifyReport]:
+        """Read and check every chunk of every dataset. Damage is reported, not raised."""
+        return {name: self._archive[name].verify() for name in self._all()}
+
+    def retire(self, before: Moment, *, objects: bool = False, dry_run: bool = False) -> dict[str, list[SliceInfo]]:
+        """Drop the slices of sources, forced sources and detector-visits that end by then, for good.
+
+        Versions of objects stay unless `objects` is given: those of an object that was long not seen are all there is
+        of it.
+
+        Returns
+        -------
+        dict of str to list of SliceInfo
+            What was dropped, or with `dry_run` would be, by dataset.
+        """
+        limit = values.mjd_tai(before, "before")
+        tables = [names.SOURCE, names.FORCED] + ([names.OBJECT] if objects else [])
+        chosen = [names.dataset_name(table) for table in tables] + [names.VISITS]
+        return {name: self._archive[name].retire(before=limit, dry_run=dry_run) for name in chosen}
+
+    # ------------------------------------------------------------------ taking out
+
+    def remove_visit(self, visit: int, detector: int | None = None, *, changed: bool = False) -> Removed:
+        """Take out what was stored of a visit, of one detector or of all. It can be stored again.
+
+        Parameters
+        ----------
+        visit, detector : int
+            What to take out; without a detector all of them.
+        changed : bool
+            Whether to take out records too that were changed since they were stored (reassigned, withdrawn, closed,
+            restored from a file).
+            Those are deleted: the same ids cannot be stored again.
+
+        Raises
+        ------
+        InvalidInputError
+            Kind ``changed-records``: some were changed, and `changed` is not given. Nothing was taken out.
+        """
+        where = [("visit", "==", int(visit))]
+        if detector is not None:
+            where.append(("detector", "==", int(detector)))
+        rows = self._visits.read(keys=[int(visit)], where=where).to_arrow()
+        # A store that was cut off has no row yet; its name tells it.
+        unfinished = [] if rows.num_rows or detector is None else [f"{visit}-{detector}"]
+        return self._remove(rows, unfinished, changed)
+
+    def remove_night(self, night: Moment, *, changed: bool = False) -> Removed:
+        """Take out what was stored of a night: from noon (UTC) of the given day to the next noon. Otherwise as
+        :meth:`remove_visit`."""
+        start = values.night_start(night)
+        return self._remove(self._visits.read(start=start, end=start + 1).to_arrow(), [], changed)
+
+    @in_turn
+    def _remove(self, rows: Any, unfinished: list[str], changed: bool) -> Removed:
+        found = [(row, name, self._changed(name, row)) for row in rows.to_pylist() for name in names.MAIN_TABLES]
+        count = sum(part.num_rows for _, _, part in found)
+        if count and not changed:
+            raise InvalidInputError(
+                f"{count} records were reassigned, withdrawn, closed or restored since they were stored, and could not "
+                "be stored again: give changed=True to delete them with the rest",
+                kind="changed-records",
+            )
+        for _, name, part in found:
+            if part.num_rows:
+                hidden = names.version_column(name)
+                gone = set_column(part, hidden, np.full(part.num_rows, names.GONE))
+                self._turns.check()
+                self._datasets[name].write(gone)
+        self._forget_complete()
+        # The rows that say a detector-visit is complete go first.
+        own = [names.VISITS] + ([names.FEED] if self._layout.feed else [])
+        total = visits = 0
+        for key in [*rows["key"].to_pylist(), *unfinished]:
+            counts = [self._drop(name, key) for name in own]
+            taken = [self._drop(names.dataset_name(table), key) for table in names.MAIN_TABLES]
+            visits += any(each is not None for each in [*counts, *taken])
+            total += sum(each or 0 for each in taken)
+        return Removed(visits, total)
+
+    def _drop(self, name: str, key: str) -> int | None:
+        """Remove a batch; its rows, or None where there is none."""
+        try:
+            return self._archive[name].remove_batch(key)
+        except BatchNotFoundError:
+            return None
+
+    def _changed(self, table: str, row: dict[str, Any]) -> Any:
+        """Records of a detector-visit that are newer than their storing."""
+        dataset, hidden = self._datasets[table], names.version_column(table)
+        if table == names.OBJECT:
+            time = row["visit_mjd_tai"]
+            rows = dataset.read(
+                cells=row["object_cells"], start=time - _TICK_DAYS, end=time + _TICK_DAYS, history=True,
+                where=[(hidden, ">", version_of(time)), (hidden, "<", names.GONE), (names.VALID_FROM, "==", time)],
+            )  # fmt: skip
+            return newest(rows.to_arrow(), [names.OBJECT_ID], hidden)
+        cells = row["source_cells" if table == names.SOURCE else "forced_cells"]
+        if not cells:
+            return dataset.schema.empty_table()
+        where: list[Any] = [
+            (hidden, "<", names.GONE), ("visit", "==", row["visit"]), ("detector", "==", row["detector"])
+        ]  # fmt: skip
+        if not any(self._restored(dataset, row[each]) for each in ("time_first", "time_last")):
+            where.append((hidden, ">", 0))
+        first, last = row["time_first"] - _TICK_DAYS, row["time_last"] + _TICK_DAYS
+        return dataset.read(cells=cells, start=first, end=last, where=where).to_arrow()
+
+    @staticmethod
+    def _restored(dataset: Dataset, mjd_tai: float) -> bool:
+        """Whether the slice of a time was brought back from a file: its rows are no longer in the batches of their
+        detector-visits."""
+        length = values.days(dataset.window, "window") * dataset.windows_per_slice
+        return dataset.batch(restored_batch(int((mjd_tai - 40_587) // length))) is not None
+
+    def _forget_complete(self) -> None:
+        self._complete = np.empty(0, np.int64)

@@ -1,0 +1,81 @@
+"""The newest version of each forced source, where nearly all have only one.
+
+The archive's merge decides about any number of versions of any row. Forced sources are rarely changed: here
+all versions of whole cells are read, and whether there are two of one is told from their ids alone. The result is the
+same row by row: cells and times first, then the newest of each id, then the region.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from chronotile.apdb import names
+from chronotile.apdb.layout import Layout
+from chronotile.dataset import Dataset
+from chronotile.sky import Region
+
+__all__ = ["newest_of_region"]
+
+# Odd numbers whose products spread over 64 bits: the fractional parts of golden ratio, sqrt(2) and sqrt(3).
+_SPREAD = (0x9E3779B97F4A7C15, 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B)
+
+
+def newest_of_region(
+    dataset: Dataset, layout: Layout, region: Region, columns: list[str], hidden: str, start: Any, end: Any,
+    finished_only: bool,
+) -> Any:  # fmt: skip
+    """The newest versions in a region, as a `pyarrow.Table`, without deleted records; None where the archive must
+    decide, for two versions of a row are equally new.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Of sources or forced sources.
+    layout : Layout
+        How it lies in the archive.
+    region : Region
+        Where.
+    columns : list of str
+        Columns to return.
+    hidden : str
+        The column that orders versions.
+    start, end, finished_only
+        As for :meth:`chronotile.Dataset.read`.
+    """
+    cells = [cell for low, high in region.cover(layout.scheme, layout.level) for cell in range(low, high)]
+    keys = list(dataset.id)
+    decoded = list(dict.fromkeys([*columns, *keys, hidden, names.RA, names.DEC]))
+    rows = dataset.read(
+        cells=cells, start=start, end=end, columns=decoded, history=True, finished_only=finished_only
+    ).to_arrow()  # fmt: skip
+    if not rows.num_rows:
+        return rows.select(columns)
+    chosen = _newest([rows[name].to_numpy() for name in keys], rows[hidden].to_numpy())
+    if chosen is None:
+        return None
+    chosen &= np.asarray(region.contains(rows[names.RA], rows[names.DEC])).astype(bool)
+    rows = rows.select(columns)
+    return rows if chosen.all() else rows.filter(pa.array(chosen))
+
+
+def _newest(keys: list[Any], versions: Any) -> Any:
+    """Which rows are the newest of their key and not deleted; None where two are equally new."""
+    chosen = np.asarray(versions < names.GONE)
+    codes = keys[0].astype(np.uint64)
+    if len(keys) > 1:
+        parts = zip(keys, _SPREAD, strict=True)
+        codes = np.bitwise_xor.reduce([key.astype(np.uint64) * np.uint64(factor) for key, factor in parts])
+    ordered = np.sort(codes)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return chosen
+    order = np.lexsort((versions, codes))
+    same = codes[order][1:] == codes[order][:-1]
+    here, following = order[:-1][same], order[1:][same]
+    # Other rows of one code, or two of one version: both are rare, and nothing to guess about.
+    if any((key[here] != key[following]).any() for key in keys) or (versions[here] == versions[following]).any():
+        return None
+    chosen[here] = False
+    return chosen

@@ -1,0 +1,416 @@
+"""Reading what was stored."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile import sky
+from chronotile.apdb import names, values
+from chronotile.apdb.cold import Cold, merged
+from chronotile.apdb.newest import newest_of_region
+from chronotile.apdb.rows import Rows, drop_deleted, newest
+from chronotile.errors import InvalidInputError
+from chronotile.result import ReadResult
+from chronotile.sky import Region
+from chronotile.times import Moment
+
+_NEAR_DEG = 5 * values.ARCSECOND
+_NO_VISIT = -1
+_NO_CODE = (_NO_VISIT << 16) + _NO_VISIT
+_NONE = np.empty(0, np.int64)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a detector needs of its part of the sky.
+
+    Attributes
+    ----------
+    objects : Rows
+        The newest version of each object.
+    sources, forced_sources : Rows
+        Their history.
+    """
+
+    objects: Rows
+    sources: Rows
+    forced_sources: Rows
+
+
+class Reads(Cold):
+    """The part of :class:`chronotile.apdb.Apdb` that reads."""
+
+    def objects(
+        self,
+        region: Any = None,
+        *,
+        at: Moment = None,
+        columns: Iterable[str] | None = None,
+        closed: bool = False,
+        complete_only: bool = False,
+    ) -> Rows:
+        """The newest version of each object.
+
+        Parameters
+        ----------
+        region : Region, optional
+            Where; without it, all of the sky is brought into memory (:meth:`scan` streams).
+        at : time, optional
+            The version that held then, instead of the newest.
+        columns : iterable of str, optional
+            Columns to return; all by default.
+        closed : bool
+            Whether objects whose validity was closed are returned too.
+        complete_only : bool
+            Leave out what belongs to detector-visits that are not complete.
+        """
+        return self._reading(complete_only, lambda known: self._objects(_region(region), at, columns, closed, known))
+
+    def _objects(
+        self, place: Region | None, at: Moment, columns: Iterable[str] | None, closed: bool, known: Any
+    ) -> tuple[Rows, Any]:
+        wanted = self._columns(names.OBJECT, columns)
+        hidden = [] if known is None else [names.STORED_VISIT, names.STORED_DETECTOR, names.VERSION]
+        decoded = [*dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_TO, *hidden])]
+        request: dict[str, Any] = {"region": place, "end": _until(at), "finished_only": known is not None}
+        rows = self._datasets[names.OBJECT].read(columns=decoded, where=[_kept(names.OBJECT)], **request).to_arrow()
+        unknown = _NONE
+        if known is not None:
+            rows, unknown = self._complete_versions(rows, decoded, request, known)
+        if not closed:
+            open_end = pc.is_null(rows[names.VALID_TO])
+            if at is not None:
+                open_end = pc.or_kleene(open_end, pc.greater(rows[names.VALID_TO], values.mjd_tai(at, "at")))
+            # Hardly any is closed, and a filter copies a hundred columns.
+            rows = rows if pc.all(open_end).as_py() else rows.filter(open_end)
+        return Rows(rows.select(wanted)), unknown
+
+    def sources(
+        self,
+        region: Any = None,
+        *,
+        object_ids: Iterable[int] | None = None,
+        at: Moment = None,
+        history: Any = None,
+        start: Moment = None,
+        columns: Iterable[str] | None = None,
+        withdrawn: bool = True,
+        complete_only: bool = False,
+        archived: str | os.PathLike[str] | None = None,
+    ) -> Rows:
+        """Sources of a region or of objects.
+
+        Parameters
+        ----------
+        region : Region, optional
+            Where. Without it all cells are looked through, also for `object_ids`.
+        object_ids : iterable of int, optional
+            Only those of these objects.
+        at : time, optional
+            Up to then, itself included; and not further back than `history`.
+        history : length of time, optional
+            Days, ``"360d"``, a timedelta or a quantity; by default that of the layout, 360 days.
+        start : time, optional
+            From then on, instead of `history`.
+        columns : iterable of str, optional
+            Columns to return; all by default.
+        withdrawn : bool
+            Whether withdrawn sources are returned too.
+        complete_only : bool
+            Leave out what belongs to detector-visits that are not complete.
+        archived : path, optional
+            A folder of :meth:`archive_before`, whose rows are read too.
+        """
+        since = self._since(at, history, start)
+        return self._reading(complete_only, lambda known: self._history(
+            names.SOURCE, _region(region), object_ids, at, since, columns, withdrawn, archived, known
+        ))  # fmt: skip
+
+    def forced_sources(
+        self,
+        region: Any = None,
+        *,
+        object_ids: Iterable[int] | None = None,
+        at: Moment = None,
+        history: Any = None,
+        start: Moment = None,
+        columns: Iterable[str] | None = None,
+        withdrawn: bool = True,
+        complete_only: bool = False,
+        archived: str | os.PathLike[str] | None = None,
+    ) -> Rows:
+        """Forced sources of a region or of objects; arguments as for :meth:`sources`."""
+        since = self._since(at, history, start)
+        return self._reading(complete_only, lambda known: self._history(
+            names.FORCED, _region(region), object_ids, at, since, columns, withdrawn, archived, known
+        ))  # fmt: skip
+
+    def _history(
+        self, table: str, place: Region | None, object_ids: Iterable[int] | None, at: Moment, since: float | None,
+        columns: Iterable[str] | None, withdrawn: bool, archived: str | os.PathLike[str] | None, known: Any,
+    ) -> tuple[Rows, Any]:  # fmt: skip
+        wanted = self._columns(table, columns)
+        hide_withdrawn = not withdrawn and names.WITHDRAWN in self._schema[table]
+        dataset, hidden = self._datasets[table], names.version_column(table)
+        decoded = [*wanted]
+        decoded += [names.WITHDRAWN] if hide_withdrawn else []
+        decoded += [] if known is None else [names.VISIT, names.DETECTOR]
+        decoded += [] if archived is None else [*dataset.id, hidden]
+        decoded = list(dict.fromkeys(decoded))
+        chosen = None if object_ids is None else _ids(object_ids)
+        if chosen is not None and not chosen:
+            return Rows(dataset.schema.empty_table().select(wanted)), _NONE
+        where = [_kept(table)] + ([] if chosen is None else [(names.OBJECT_ID, "in", chosen)])
+        until, finished, rows = _until(at), known is not None, None
+        # Forced sources are many and narrow. Of the wide rows of sources, those around the region would cost more.
+        if table == names.FORCED and place is not None and chosen is None:
+            rows = newest_of_region(dataset, self._layout, place, decoded, hidden, since, until, finished)
+        if rows is None:
+            rows = dataset.read(
+                region=place, where=where, columns=decoded, start=since, end=until, finished_only=finished
+            ).to_arrow()  # fmt: skip
+        if archived is not None:
+            cold = self._cold_rows(table, archived, place, since, until, chosen).select(decoded)
+            rows = merged(rows, cold, list(dataset.id), hidden)
+        unknown = _NONE
+        if known is not None:
+            codes = _codes(rows[names.VISIT], rows[names.DETECTOR])
+            complete = np.isin(codes, known)
+            rows, unknown = rows.filter(pa.array(complete)), np.unique(codes[~complete])
+        if hide_withdrawn:
+            rows = rows.filter(pc.is_null(rows[names.WITHDRAWN]))
+        return Rows(rows.select(wanted)), unknown
+
+    def _since(self, at: Moment, history: Any, start: Moment) -> float | None:
+        if start is not None:
+            return values.mjd_tai(start, "start")
+        if at is None:
+            if history is not None:
+                raise InvalidInputError("history counts back from a time: give at", kind="invalid-request")
+            return None
+        back = self._layout.history_days if history is None else values.days(history, "history")
+        return values.mjd_tai(at, "at") - back
+
+    def footprint(
+        self,
+        region: Any,
+        *,
+        at: Moment = None,
+        history: Any = None,
+        columns: Mapping[str, Iterable[str]] | None = None,
+        complete_only: bool = False,
+    ) -> Footprint:
+        """Objects, sources and forced sources of a region, read at once.
+
+        Parameters
+        ----------
+        region : Region
+            A detector's footprint, with its padding.
+        at, history, complete_only
+            As for :meth:`sources`; objects are the newest whatever `at` is, as the pipeline wants them.
+        columns : dict of str to iterable of str, optional
+            Columns to return, by table: ``{"DiaSource": ["diaSourceId", "psfFlux"]}``.
+        """
+        wanted = dict(columns or {})
+        for name in wanted:
+            self._schema[name]
+        place = values.region(region)
+        since = self._since(at, history if at is not None else None, None)
+
+        def read(known: Any) -> tuple[Footprint, Any]:
+            calls: list[Callable[[], tuple[Rows, Any]]] = [
+                functools.partial(self._objects, place, None, wanted.get(names.OBJECT), False, known)
+            ]
+            calls += [
+                functools.partial(self._history, name, place, None, at, since, wanted.get(name), True, None, known)
+                for name in (names.SOURCE, names.FORCED)
+            ]
+            parts = list(self._pool.map(lambda call: call(), calls))
+            return Footprint(*(rows for rows, _ in parts)), np.unique(np.concatenate([codes for _, codes in parts]))
+
+        return self._reading(complete_only, read)
+
+    def cone(self, ra: Any, dec: Any, radius: Any, **arguments: Any) -> Footprint:
+        """The :meth:`footprint` of a circle: degrees, or astropy angles."""
+        return self.footprint(sky.circle(values.degrees(ra), values.degrees(dec), values.degrees(radius)), **arguments)
+
+    def object_history(self, object_id: int, *, near: tuple[Any, Any] | None = None) -> Rows:
+        """All versions of an object, oldest first, each with the time until which it held.
+
+        Parameters
+        ----------
+        object_id : int
+            The object.
+        near : (ra, dec), optional
+            About where it is (within 5 arc seconds): without it, all of the sky is looked through.
+        """
+        dataset = self._datasets[names.OBJECT]
+        region = None if near is None else _near(near)
+        rows = dataset.read(region=region, ids=[int(object_id)], history=True).to_arrow()
+        rows = newest(drop_deleted(rows), [names.VALID_FROM], names.VERSION)
+        ends = pa.concat_arrays(
+            [rows[names.VALID_FROM].combine_chunks()[1:], pa.nulls(min(len(rows), 1), pa.float64())]
+        )
+        place = rows.schema.get_field_index(names.VALID_TO)
+        closed = pc.coalesce(rows[names.VALID_TO].combine_chunks(), ends)
+        rows = rows.set_column(place, rows.schema.field(place), closed)
+        return Rows(rows.select(self._schema[names.OBJECT].column_names))
+
+    def light_curve(
+        self, object_id: int, *, near: tuple[Any, Any] | None = None, forced: bool = True, start: Moment = None,
+        end: Moment = None,
+    ) -> Rows:  # fmt: skip
+        """What was measured of one object, by time: from its sources, and with `forced` from its forced sources.
+
+        The columns are those that both tables have, and ``forced``, which tells them apart. Withdrawn ones are left
+        out. `near` is as for :meth:`object_history`.
+        """
+        tables = [names.SOURCE, names.FORCED] if forced else [names.SOURCE]
+        if near is None:
+            near = self._position(object_id)
+            if near is None:
+                raise InvalidInputError(f"there is no object {object_id}", kind="unknown-id")
+        region = _near(near)
+        shared = [name for name in self._schema[names.SOURCE].column_names if name in self._schema[names.FORCED]]
+        parts = []
+        for table in tables:
+            where: list[Any] = [_kept(table), (names.OBJECT_ID, "==", int(object_id))]
+            found = self._datasets[table].read(region=region, where=where, start=start, end=end, columns=shared)
+            rows = found.to_arrow()
+            if names.WITHDRAWN in shared:
+                rows = rows.filter(pc.is_null(rows[names.WITHDRAWN])).drop_columns([names.WITHDRAWN])
+            parts.append(rows.append_column("forced", pa.repeat(table == names.FORCED, rows.num_rows)))
+        whole = pa.concat_tables(parts, promote_options="permissive")
+        return Rows(whole.sort_by([(names.TIME, "ascending"), ("forced", "ascending")]))
+
+    def _position(self, object_id: int) -> tuple[float, float] | None:
+        rows = self._datasets[names.OBJECT].read(
+            ids=[int(object_id)], columns=[names.RA, names.DEC], where=[_kept(names.OBJECT)]
+        ).to_arrow()  # fmt: skip
+        return (rows[names.RA][0].as_py(), rows[names.DEC][0].as_py()) if rows.num_rows else None
+
+    def night(self, night: Moment, *, table: str = names.SOURCE, columns: Iterable[str] | None = None) -> ReadResult:
+        """What was stored of one night, as a stream: from noon (UTC) of the given day to the next noon.
+
+        Parameters
+        ----------
+        night : date or time
+            The day on which the night began.
+        table : str
+            DiaSource, DiaForcedSource or DiaObject (versions made that night).
+        columns : iterable of str, optional
+            Columns to return; all by default.
+        """
+        noon = values.night_start(night)
+        return self.scan(table, start=noon, end=noon + 1, columns=columns)
+
+    def scan(
+        self, table: str, *, region: Any = None, start: Moment = None, end: Moment = None,
+        columns: Iterable[str] | None = None, where: Any = None, history: bool = False, complete_only: bool = False,
+    ) -> ReadResult:  # fmt: skip
+        """Rows of a table as a stream, of all of the sky if need be, in bounded memory.
+
+        Parameters
+        ----------
+        table : str
+            Any table of the schema.
+        region, start, end, where, history
+            As for :meth:`chronotile.Dataset.read`.
+        columns : iterable of str, optional
+            Columns to return; all by default.
+        complete_only : bool
+            Leave out tables of detector-visits whose own writing has not ended.
+        """
+        conditions = [] if where is None else [where] if isinstance(where, tuple) else list(where)
+        if table in names.MAIN_TABLES:
+            conditions.append(_kept(table))
+        return self.dataset(table).read(
+            region=_region(region), start=start, end=end, columns=self._columns(table, columns), where=conditions,
+            history=history, finished_only=complete_only,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ what is complete
+
+    def _reading(self, complete_only: bool, read: Callable[[Any], tuple[_T, Any]]) -> _T:
+        """The result of a read, of complete detector-visits only if so wanted.
+
+        `read` is given the detector-visits it may return, None for all, and tells which others it met. What was
+        complete before a read began is in it whole, in every table; of what became complete meanwhile it may hold a
+        part. So those met are looked up, and if some are complete by now, the read is done again with them.
+        """
+        if not complete_only:
+            return read(None)[0]
+        result, unknown = read(self._complete)
+        if len(unknown) and self._learn(unknown):
+            result, _ = read(self._complete)
+        return result
+
+    def _learn(self, unknown: Any) -> bool:
+        """Look up whether detector-visits are complete, and remember those that are; whether there are any."""
+        visits = np.unique(unknown >> 16).tolist()
+        found = self._visits.read(keys=visits, columns=["visit", "detector"], finished_only=True).to_arrow()
+        codes = _codes(found["visit"], found["detector"])
+        self._complete = np.union1d(self._complete, codes)
+        return bool(np.isin(unknown, codes).any())
+
+    def _complete_versions(
+        self, rows: Any, columns: list[str], request: Mapping[str, Any], known: Any
+    ) -> tuple[Any, Any]:
+        """Versions of complete detector-visits: where the newest is of another, the newest before it. And the
+        detector-visits that were met and are not known as complete."""
+        codes = _stored_codes(rows)
+        good = np.isin(codes, known) | (codes == _NO_CODE)
+        if good.all():
+            return rows, _NONE
+        late = rows.filter(pa.array(~good))[names.OBJECT_ID].to_pylist()
+        again = self._datasets[names.OBJECT].read(ids=late, columns=columns, history=True, **request).to_arrow()
+        again_codes = _stored_codes(again)
+        fits = np.isin(again_codes, known) | (again_codes == _NO_CODE)
+        before = newest(again.filter(pa.array(fits)), [names.OBJECT_ID], names.VERSION)
+        unknown = np.unique(np.concatenate([codes[~good], again_codes[~fits]]))
+        return pa.concat_tables([rows.filter(pa.array(good)), before]), unknown
+
+
+def _kept(table: str) -> tuple[str, str, Any]:
+    """The condition that leaves out deleted records."""
+    return (names.version_column(table), "<", names.GONE)
+
+
+def _region(value: Any) -> Region | None:
+    return None if value is None else values.region(value)
+
+
+def _near(position: tuple[Any, Any]) -> Region:
+    return sky.circle(values.degrees(position[0]), values.degrees(position[1]), _NEAR_DEG)
+
+
+def _until(at: Moment) -> float | None:
+    """The end of a half-open period that `at` is still in: archives count microseconds."""
+    return None if at is None else values.mjd_tai(at, "at") + 1e-6 / 86_400 * 2
+
+
+def _ids(given: Iterable[int]) -> list[int]:
+    if hasattr(given, "to_numpy"):
+        given = given.to_numpy()
+    return [int(each) for each in np.asarray(list(given) if not hasattr(given, "dtype") else given).tolist()]
+
+
+def _stored_codes(rows: Any) -> Any:
+    """The detector-visit of each version of an object; those that came without one have a code of their own."""
+    return _codes(
+        pc.fill_null(rows[names.STORED_VISIT], _NO_VISIT), pc.fill_null(rows[names.STORED_DETECTOR], _NO_VISIT)
+    )
+
+
+def _codes(visits: Any, detectors: Any) -> Any:
+    """One number for each detector-visit; visits below 2**47 and detectors below 2**16."""
+    return (np.asarray(visits, np.int64) << 16) + np.asarray(detectors, np.int64)

@@ -1,0 +1,434 @@
+"""What the tables of a survey hold: read from Felis YAML, kept in the archive, compared for migration.
+
+Felis is the data model language of the Rubin Observatory: tables of columns with a type, a unit and a description
+(https://felis.lsst.io). Any file of it will do that has the columns an alert production database needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.resources
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from chronotile.apdb import names
+from chronotile.errors import DataFileError, InvalidInputError
+
+__all__ = ["Column", "Migration", "Schema", "Table"]
+
+_TYPES = {
+    "boolean": "bool", "byte": "int8", "short": "int16", "int": "int32", "long": "int64", "float": "float32",
+    "double": "float64", "char": "utf8", "string": "utf8", "unicode": "utf8", "text": "utf8", "binary": "binary",
+    "timestamp": "timestamp[us]",
+}  # fmt: skip
+_ARROW = {
+    "bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
+    "float32": pa.float32(), "float64": pa.float64(), "utf8": pa.string(), "binary": pa.binary(),
+    "timestamp[us]": pa.timestamp("us"),
+}  # fmt: skip
+
+LSST, SMALL = "lsst", "small"
+"""Names that :meth:`Schema.read` knows: the APDB schema of lsst-sdm-schemas, and a small one of our own."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    type : str
+        Arrow type as text: bool, int8 to int64, float32, float64, utf8, binary or timestamp[us].
+    nullable : bool
+        Whether it may be null.
+    unit : str, optional
+        Unit of its values, as astropy writes units.
+    description, ucd : str, optional
+        What it means, for people; and as a Unified Content Descriptor of the IVOA.
+    default : optional
+        Value of a row that leaves it out.
+    """
+
+    name: str
+    type: str
+    nullable: bool = True
+    unit: str | None = None
+    description: str | None = None
+    ucd: str | None = None
+    default: Any = None
+
+    def __post_init__(self) -> None:
+        if self.type not in _ARROW:
+            raise InvalidInputError(
+                f"column {self.name} is of type {self.type!r}: use one of {', '.join(_ARROW)}",
+                kind="invalid-definition",
+            )
+
+    @functools.cached_property
+    def arrow(self) -> Any:
+        """As a `pyarrow.Field` whose metadata hold unit, description and ucd."""
+        notes = {"unit": self.unit, "description": self.description, "ucd": self.ucd}
+        metadata = {key: text for key, text in notes.items() if text}
+        return pa.field(self.name, _ARROW[self.type], self.nullable, metadata or None)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: its columns in order, and the columns that identify a row.
+
+    Attributes
+    ----------
+    name : str
+        Its name, such as ``DiaSource``.
+    columns : tuple of Column
+        Its columns.
+    key : tuple of str
+        Columns of its primary key; may be empty.
+    description : str, optional
+        What it holds.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    description: str | None = None
+
+    def __getitem__(self, name: str) -> Column:
+        found = self._by_name.get(name)
+        if found is None:
+            raise InvalidInputError(f"table {self.name} has no column {name!r}", kind="invalid-request")
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    @functools.cached_property
+    def plans(self) -> dict[Any, Any]:
+        """What was worked out to make rows fit this table; see :func:`chronotile.apdb.rows.conform`."""
+        return {}
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of its columns, in order."""
+        return [column.name for column in self.columns]
+
+    @functools.cached_property
+    def arrow(self) -> Any:
+        """As a `pyarrow.Schema`."""
+        return pa.schema(
+            [column.arrow for column in self.columns], {"description": self.description} if self.description else None
+        )
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What leads from the stored schema to a wanted one.
+
+    Attributes
+    ----------
+    tables : tuple of str
+        Tables to be made.
+    columns : dict of str to tuple of str
+        Columns to be added, by table.
+    refused : tuple of str
+        Why it cannot be done; empty where it can.
+    """
+
+    tables: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is to be done."""
+        return not self.tables and not self.columns and not self.refused
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The tables of a survey.
+
+    Attributes
+    ----------
+    name, version : str
+        As its file says; the version is three numbers, ``10.0.0``.
+    tables : tuple of Table
+        Its tables.
+    description : str, optional
+        What it is.
+    """
+
+    name: str
+    version: str
+    tables: tuple[Table, ...]
+    description: str | None = None
+
+    @staticmethod
+    def read(source: str | os.PathLike[str] | Schema | None = None) -> Schema:
+        """A schema from a Felis file.
+
+        Parameters
+        ----------
+        source : path, "lsst", "small" or Schema, optional
+            A YAML file. ``"lsst"``, the default, is the APDB schema of the installed package lsst-sdm-schemas;
+            ``"small"`` is one of our own with some twenty columns a table.
+
+        Raises
+        ------
+        DataFileError
+            The file cannot be read, or the package is not installed.
+        InvalidInputError
+            It is no Felis schema, or lacks a column that is needed; the message names it.
+        """
+        if isinstance(source, Schema):
+            return source
+        path = _path_of(source)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            kind = "file-not-found" if isinstance(error, FileNotFoundError) else "file-access"
+            raise DataFileError(f"cannot read the schema {path}: {error.strerror}", kind=kind) from error
+        return Schema.parse(text, str(path))
+
+    @staticmethod
+    def parse(text: str, where: str = "the schema", *, check: bool = True) -> Schema:
+        """A schema from the text of a Felis file; `where` names it in errors. Without `check` it may be any part."""
+        try:
+            import yaml
+        except ImportError:
+            raise ImportError("reading a Felis schema needs PyYAML: pip install 'chronotile[apdb]'") from None
+        try:
+            documents = [document for document in yaml.safe_load_all(text) if document]
+        except yaml.YAMLError as error:
+            raise InvalidInputError(f"{where} is not YAML: {error}", kind="invalid-definition") from None
+        if not documents or not all(isinstance(document, dict) and document.get("tables") for document in documents):
+            raise InvalidInputError(f"{where} is no Felis schema: it has no tables", kind="invalid-definition")
+        tables = tuple(_table(each, where) for document in documents for each in document["tables"])
+        first = documents[0]
+        version = first.get("version", "0.1.0")
+        if isinstance(version, dict):
+            version = version.get("current", "0.1.0")
+        schema = Schema(str(first.get("name", "")), str(version), tables, _line(first.get("description")))
+        if check:
+            schema.check()
+        return schema
+
+    def __getitem__(self, name: str) -> Table:
+        for table in self.tables:
+            if table.name == name:
+                return table
+        raise InvalidInputError(
+            f"the schema has no table {name!r}; it has {', '.join(table.name for table in self.tables)}",
+            kind="invalid-request",
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return any(table.name == name for table in self.tables)
+
+    @property
+    def stored_tables(self) -> tuple[Table, ...]:
+        """The tables that are stored. The newest version of objects and the metadata are not tables of their own."""
+        return tuple(t for t in self.tables if t.name not in ("DiaObjectLast", "metadata"))
+
+    def check(self) -> None:
+        """Refuse a schema that lacks what an alert production database needs."""
+        for name, columns in names.REQUIRED.items():
+            if name not in self:
+                raise InvalidInputError(f"schema {self.name} has no table {name}", kind="invalid-definition")
+            table = self[name]
+            for column, kind in columns.items():
+                if column not in table:
+                    raise InvalidInputError(
+                        f"table {name} of schema {self.name} has no column {column}, which is needed",
+                        kind="invalid-definition",
+                    )
+                fits = table[column].type == kind if kind else table[column].type.startswith("int")
+                if not fits:
+                    raise InvalidInputError(
+                        f"column {column} of {name} is {table[column].type}, it must be {kind or 'an integer'}",
+                        kind="invalid-definition",
+                    )
+        for table in self.tables:
+            hidden = [column.name for column in table.columns if column.name.startswith("_")]
+            if hidden:
+                raise InvalidInputError(
+                    f"column {hidden[0]} of {table.name}: names that begin with _ are the archive's own",
+                    kind="invalid-definition",
+                )
+
+    def subset(
+        self, columns: Mapping[str, Iterable[str]] | None = None, *, tables: Iterable[str] | None = None
+    ) -> Schema:
+        """This schema with fewer columns or tables; what the archive needs stays.
+
+        Parameters
+        ----------
+        columns : dict of str to iterable of str, optional
+            Columns to keep of the tables named; other tables stay whole.
+        tables : iterable of str, optional
+            Tables to keep beside DiaObject, DiaSource and DiaForcedSource.
+        """
+        kept = None if tables is None else {*tables, *names.MAIN_TABLES}
+        chosen = {name: set(wanted) for name, wanted in (columns or {}).items()}
+        for name, wanted in chosen.items():
+            unknown = wanted - set(self[name].column_names)
+            if unknown:
+                raise InvalidInputError(
+                    f"table {name} has no column {', '.join(sorted(unknown))}", kind="invalid-definition"
+                )
+        out = []
+        for table in self.tables:
+            if kept is not None and table.name not in kept:
+                continue
+            if table.name in chosen:
+                needed = chosen[table.name] | set(names.REQUIRED.get(table.name, ())) | set(table.key)
+                table = dataclasses.replace(table, columns=tuple(c for c in table.columns if c.name in needed))
+            out.append(table)
+        return dataclasses.replace(self, tables=tuple(out))
+
+    def with_tables(self, tables: Iterable[Table]) -> Schema:
+        """This schema with more tables."""
+        return dataclasses.replace(self, tables=self.tables + tuple(tables))
+
+    def extended(self, columns: Mapping[str, Iterable[Column]]) -> Schema:
+        """This schema with more columns, behind the present ones: ``{"DiaSource": [Column("score", "float32")]}``."""
+        more = {name: tuple(added) for name, added in columns.items()}
+        for name in more:
+            self[name]
+        tables = tuple(dataclasses.replace(t, columns=t.columns + more.get(t.name, ())) for t in self.tables)
+        schema = dataclasses.replace(self, tables=tables)
+        schema.check()
+        return schema
+
+    def relaxed(self) -> Schema:
+        """This schema with columns that may be null, but for those the archive needs: for data that lack some."""
+        tables = []
+        for table in self.tables:
+            needed = {*names.REQUIRED.get(table.name, ()), *table.key} - {names.VALID_TO}
+            if table.name == names.SOURCE:
+                needed.discard(names.OBJECT_ID)
+            columns = tuple(
+                column if column.name in needed else dataclasses.replace(column, nullable=True)
+                for column in table.columns
+            )
+            tables.append(dataclasses.replace(table, columns=columns))
+        return dataclasses.replace(self, tables=tuple(tables))
+
+    def migration_to(self, wanted: Schema) -> Migration:
+        """What leads from this schema to `wanted`, and why it cannot be done where it cannot."""
+        new = tuple(table.name for table in wanted.stored_tables if table.name not in self)
+        added: dict[str, tuple[str, ...]] = {}
+        refused = [
+            f"table {t.name} is stored and cannot be removed" for t in self.stored_tables if t.name not in wanted
+        ]
+        for table in wanted.stored_tables:
+            if table.name not in self:
+                continue
+            here = self[table.name]
+            refused += _changes(here, table)
+            columns = tuple(column.name for column in table.columns if column.name not in here)
+            if columns:
+                added[table.name] = columns
+            for name in columns:
+                if not table[name].nullable and table[name].default is None:
+                    refused.append(f"column {name} of {table.name} is new and may not be null, but has no default")
+        return Migration(new, added, tuple(refused))
+
+    def to_json(self) -> str:
+        """As JSON text, which :meth:`from_json` reads back."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Schema:
+        """A schema from the text that :meth:`to_json` made."""
+        value = json.loads(text)
+        tables = tuple(
+            Table(t["name"], tuple(Column(**c) for c in t["columns"]), tuple(t["key"]), t["description"])
+            for t in value["tables"]
+        )
+        return Schema(value["name"], value["version"], tables, value["description"])
+
+
+def _path_of(source: str | os.PathLike[str] | None) -> Path:
+    if source == SMALL:
+        return Path(str(importlib.resources.files("chronotile.apdb") / "small.yaml"))
+    if source not in (None, LSST):
+        return Path(os.fspath(source))
+    try:
+        found = importlib.resources.files("lsst.sdm.schemas") / "apdb.yaml"
+    except ModuleNotFoundError:
+        raise DataFileError(
+            "the APDB schema of the LSST is not installed: pip install lsst-sdm-schemas, or give the path of a Felis "
+            'file, or schema="small"',
+            kind="file-not-found",
+        ) from None
+    return Path(str(found))
+
+
+def _table(value: Mapping[str, Any], where: str) -> Table:
+    name = str(value.get("name", "without name"))
+    given = value.get("columns")
+    if not isinstance(given, list):
+        raise InvalidInputError(f"table {name} of {where} has no columns of its own", kind="invalid-definition")
+    references = {}
+    columns = []
+    for each in given:
+        column = _column(each, f"table {name} of {where}")
+        references[str(each.get("@id", f"#{name}.{column.name}"))] = column.name
+        columns.append(column)
+    key = value.get("primaryKey") or ()
+    key = [key] if isinstance(key, str) else list(key)
+    return Table(name, tuple(columns), tuple(references.get(k, str(k)) for k in key), _line(value.get("description")))
+
+
+def _column(value: Mapping[str, Any], where: str) -> Column:
+    name, kind = str(value.get("name", "without name")), str(value.get("datatype"))
+    if kind not in _TYPES:
+        raise InvalidInputError(
+            f"column {name} of {where} has datatype {kind}: Felis knows {', '.join(_TYPES)}", kind="invalid-definition"
+        )
+    unit = value.get("fits:tunit") or value.get("ivoa:unit")
+    return Column(
+        name, _TYPES[kind], bool(value.get("nullable", True)), None if unit is None else str(unit),
+        _line(value.get("description")), value.get("ivoa:ucd"), value.get("value"),
+    )  # fmt: skip
+
+
+def _line(text: Any) -> str | None:
+    """Text without the line breaks of its file."""
+    return " ".join(str(text).split()) if text else None
+
+
+def _changes(here: Table, wanted: Table) -> list[str]:
+    """What `wanted` has otherwise than `here` and cannot."""
+    found = []
+    for column in here.columns:
+        if column.name not in wanted:
+            found.append(f"column {column.name} of {here.name} is stored and cannot be removed")
+            continue
+        other = wanted[column.name]
+        if other.type != column.type:
+            found.append(f"column {column.name} of {here.name} is {column.type} and cannot become {other.type}")
+        if other.unit and column.unit and other.unit != column.unit:
+            found.append(
+                f"column {column.name} of {here.name} is in {column.unit} and cannot become {other.unit}: stored "
+                "values would change their meaning"
+            )
+        if column.nullable and not other.nullable:
+            found.append(f"column {column.name} of {here.name} may be null and cannot be made to forbid it")
+    if here.key != wanted.key:
+        found.append(f"the key of {here.name} is {', '.join(here.key)} and cannot become {', '.join(wanted.key)}")
+    return found

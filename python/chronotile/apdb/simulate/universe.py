@@ -1,0 +1,269 @@
+"""What a simulated camera sees: where it points, which objects are there, and the rows it makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from chronotile import sky
+from chronotile.apdb import names
+from chronotile.apdb.density import positions
+from chronotile.apdb.schema import Schema
+from chronotile.errors import InvalidInputError
+from chronotile.sky import Region
+
+FIELD_AREA_DEG2 = np.pi / 4 * 3.5**2
+DETECTOR_DEG = 0.225
+PADDING_DEG = 52 / 3600
+CAMERA_DETECTORS = 189
+VISITS_A_NIGHT = 800
+VISIT_S = 45.0
+NIGHT_BEGINS_DAYS = 20 / 24
+FORCED_DAYS = 30.0
+NIGHTS_A_MONTH = 30
+
+_TRANSIENT, _VARIABLE = 1 << 48, 1 << 20
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A simulated survey.
+
+    Attributes
+    ----------
+    visits : int
+        Visits in all.
+    detectors : int
+        Detectors of the camera, 1 to 189, from its middle outwards.
+    nights : int, optional
+        Nights over which the visits are spread; by default 800 visits a night.
+    days_between : float
+        Days from one night to the next: more than 1 spreads few nights over months.
+    ra, dec, radius : float
+        The patch of sky that is pointed at, degrees; 0 for always the same field.
+    variables, transients : float
+        Variable objects in a field of view of 9.6 square degrees, and new sources of each visit in it.
+    density : path, optional
+        Parquet file with columns ra and dec, such as a star catalogue: objects are as dense as its stars are. By
+        default they are uniform.
+    start_mjd_tai : float
+        The day of the first night.
+    seed : int
+        The same seed makes the same survey.
+    """
+
+    visits: int = 100
+    detectors: int = 4
+    nights: int | None = None
+    days_between: float = 1.0
+    ra: float = 150.0
+    dec: float = 2.0
+    radius: float = 0.0
+    variables: float = 10_000.0
+    transients: float = 5_150.0
+    density: str | None = None
+    start_mjd_tai: float = 61_000.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.detectors <= CAMERA_DETECTORS:
+            raise InvalidInputError(f"detectors is {self.detectors}: use 1 to 189", kind="invalid-setting")
+        if self.visits < 1 or (self.nights is not None and not 1 <= self.nights <= self.visits):
+            raise InvalidInputError(
+                "visits and nights must be at least 1, and a night has a visit", kind="invalid-setting"
+            )
+        if min(self.variables, self.transients, self.radius) < 0 or self.radius > 60 or self.days_between < 1:
+            raise InvalidInputError(
+                "densities must not be negative, radius must be 0 to 60 degrees and days_between at least 1",
+                kind="invalid-setting",
+            )
+
+    @property
+    def visits_a_night(self) -> int:
+        """Visits of one night."""
+        return VISITS_A_NIGHT if self.nights is None else -(-self.visits // self.nights)
+
+    def time(self, visit: int) -> float:
+        """MJD in TAI of a visit, from 0 on."""
+        night, place = divmod(visit, self.visits_a_night)
+        return self.start_mjd_tai + night * self.days_between + NIGHT_BEGINS_DAYS + place * VISIT_S / 86_400
+
+    def pointing(self, visit: int) -> tuple[float, float]:
+        """Where the camera points, ra and dec in degrees: anywhere in the patch."""
+        if self.radius == 0:
+            return self.ra, self.dec
+        rng = np.random.default_rng([self.seed, 1, visit])
+        ra, dec = _in_cap(rng, 1, self.ra, self.dec, self.radius)
+        return float(ra[0]), float(dec[0])
+
+    def footprint(self, visit: int, detector: int, padding: float = 0.0) -> Region:
+        """The part of the sky that a detector sees, and `padding` degrees around it."""
+        return sky.polygon(corners_of(*self.pointing(visit), DETECTOR_DEG / 2 + padding, offset=_PLACES[detector]))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The rows of one detector-visit, as Arrow tables with all columns of the schema but the validity."""
+
+    objects: Any
+    sources: Any
+    forced_sources: Any
+
+
+class Universe:
+    """The objects of a survey, and what a detector makes of them."""
+
+    def __init__(self, survey: Survey, schema: Schema) -> None:
+        self.survey = survey
+        self.schema = schema
+
+    @cached_property
+    def _variables(self) -> tuple[Any, Any]:
+        """Positions of all variable objects that can come into view."""
+        survey = self.survey
+        reach = survey.radius + 2.6
+        rng = np.random.default_rng([survey.seed, 2])
+        area = 2 * np.pi * (1 - np.cos(np.radians(reach))) * np.degrees(1) ** 2
+        count = rng.poisson(survey.variables / FIELD_AREA_DEG2 * area)
+        if survey.density is None:
+            return _in_cap(rng, count, survey.ra, survey.dec, reach)
+        ra, dec = positions(survey.density)
+        near = np.flatnonzero(np.asarray(sky.circle(survey.ra, survey.dec, reach).contains(ra, dec)))
+        if not len(near):
+            raise InvalidInputError(
+                f"{survey.density} has no star within {reach:g} degrees of the patch", kind="invalid-setting"
+            )
+        chosen = rng.choice(near, count)
+        # Half a pixel of blur: no two at one place.
+        blur = rng.normal(0, 0.05, (2, count))
+        dec_new = np.clip(dec[chosen] + blur[0], -90, 90)
+        return (ra[chosen] + blur[1] / np.maximum(np.cos(np.radians(dec_new)), 1e-3)) % 360, dec_new
+
+    def look(self, visit: int, detector: int, known: Any) -> Seen:
+        """What a detector finds, given the objects that were read before (columns diaObjectId, ra, dec,
+        validityStartMjdTai)."""
+        survey, time = self.survey, self.survey.time(visit)
+        rng = np.random.default_rng([survey.seed, 3, visit, detector])
+        ids, ra, dec = self._detected(visit, detector, rng)
+        sources = self._rows(names.SOURCE, rng, visit, detector, time, ids, ra, dec)
+        objects = self._rows(names.OBJECT, rng, visit, detector, time, ids, ra, dec)
+        here = survey.footprint(visit, detector)
+        inside = np.asarray(here.contains(known[names.RA], known[names.DEC])) if known.num_rows else np.zeros(0, bool)
+        old_ids = known[names.OBJECT_ID].to_numpy()
+        lately = known[names.VALID_FROM].to_numpy() >= time - FORCED_DAYS
+        old = inside.astype(bool) & lately & ~np.isin(old_ids, ids)
+        forced_ids = np.concatenate([ids, old_ids[old]])
+        forced_ra = np.concatenate([ra, known[names.RA].to_numpy()[old]])
+        forced_dec = np.concatenate([dec, known[names.DEC].to_numpy()[old]])
+        order = np.argsort(forced_ids)
+        forced = self._rows(
+            names.FORCED, rng, visit, detector, time, forced_ids[order], forced_ra[order], forced_dec[order]
+        )
+        return Seen(objects, sources, forced)
+
+    def _detected(self, visit: int, detector: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+        """Variable objects in view, each with a probability of a half, and new sources."""
+        survey = self.survey
+        all_ra, all_dec = self._variables
+        region = survey.footprint(visit, detector)
+        ra0, dec0 = survey.pointing(visit)
+        close = np.flatnonzero(np.abs(all_dec - dec0) < 2.6)
+        inside = close[np.asarray(region.contains(all_ra[close], all_dec[close])).astype(bool)]
+        seen = inside[rng.random(len(inside)) < 0.5]
+        blur = rng.normal(0, 0.05 / 3600, (2, len(seen)))
+        new = rng.poisson(survey.transients / CAMERA_DETECTORS)
+        offset = rng.uniform(-DETECTOR_DEG / 2, DETECTOR_DEG / 2, (2, new))
+        x, y = _PLACES[detector]
+        new_ra, new_dec = _tangent(ra0, dec0, x + offset[0], y + offset[1])
+        first = _TRANSIENT + ((visit * 256 + detector) << 12)
+        ids = np.concatenate([_VARIABLE + seen, first + np.arange(new)]).astype(np.int64)
+        wide = np.maximum(np.cos(np.radians(all_dec[seen])), 1e-3)
+        ra = np.concatenate([(all_ra[seen] + blur[0] / wide) % 360, new_ra])
+        dec = np.concatenate([np.clip(all_dec[seen] + blur[1], -90, 90), new_dec])
+        return ids, ra, dec
+
+    def _rows(
+        self, name: str, rng: np.random.Generator, visit: int, detector: int, time: float, ids: Any, ra: Any, dec: Any
+    ) -> Any:
+        count = len(ids)
+        known = {
+            names.OBJECT_ID: ids, names.RA: ra, names.DEC: dec, names.TIME: np.full(count, time),
+            names.VISIT: np.full(count, visit), names.DETECTOR: np.full(count, detector),
+            names.SOURCE_ID: ((visit * 256 + detector) << 16) + np.arange(count),
+            "diaForcedSourceId": ((visit * 256 + detector) << 16) + np.arange(count),
+            names.SOURCE_COUNT: np.ones(count), "timeProcessedMjdTai": np.full(count, time + 60 / 86_400),
+            "firstDiaSourceMjdTai": np.full(count, time),
+        }  # fmt: skip
+        hidden = {names.VALID_FROM, names.VALID_TO, names.WITHDRAWN, names.SS_OBJECT_ID, names.REASSOCIATED}
+        columns = [column for column in self.schema[name].columns if column.name not in hidden]
+        arrays = [
+            pa.array(known[column.name]).cast(column.arrow.type)
+            if column.name in known
+            else _noise(rng, column.type, count)
+            for column in columns
+        ]
+        return pa.table(arrays, pa.schema([column.arrow for column in columns]))
+
+
+def _noise(rng: np.random.Generator, kind: str, count: int) -> Any:
+    """Values as measurements are: full mantissas, small counts, rare flags."""
+    if kind == "float32":
+        return pa.array(rng.normal(1_000, 300, count).astype("float32"))
+    if kind == "float64":
+        return pa.array(rng.normal(1_000, 300, count))
+    if kind == "bool":
+        return pa.array(rng.random(count) < 0.02)
+    if kind == "utf8":
+        return pa.array(np.array(list("ugrizy"))[rng.integers(0, 6, count)])
+    if kind == "binary":
+        return pa.repeat(pa.scalar(b"", pa.binary()), count)
+    if kind.startswith("timestamp"):
+        return pa.array(np.full(count, 1_700_000_000_000_000), pa.timestamp("us"))
+    return pa.array(rng.integers(0, 100, count)).cast(kind)
+
+
+def _camera() -> list[tuple[float, float]]:
+    """Middles of the detectors in the field, degrees: 21 rafts (five by five less the corners) of nine; from the middle
+    of the camera outwards."""
+    rafts = [(i, j) for i in range(-2, 3) for j in range(-2, 3) if abs(i) + abs(j) < 4]
+    places = [(3 * i + k, 3 * j + m) for i, j in rafts for k in (-1, 0, 1) for m in (-1, 0, 1)]
+    places.sort(key=lambda place: (place[0] ** 2 + place[1] ** 2, place))
+    return [(x * (DETECTOR_DEG + 0.008), y * (DETECTOR_DEG + 0.008)) for x, y in places]
+
+
+_PLACES = _camera()
+
+
+def _tangent(ra: float, dec: float, x: Any, y: Any) -> tuple[Any, Any]:
+    """Points of the plane that touches the sky at a position (gnomonic projection), all in degrees."""
+    x, y, dec_r = np.radians(x), np.radians(y), np.radians(dec)
+    below = np.cos(dec_r) - y * np.sin(dec_r)
+    ra_out = np.degrees(np.arctan2(x, below)) + ra
+    dec_out = np.degrees(np.arctan2(np.sin(dec_r) + y * np.cos(dec_r), np.hypot(x, below)))
+    return ra_out % 360, dec_out
+
+
+def corners_of(
+    ra: float, dec: float, half: float, turn: float = 0.0, offset: tuple[float, float] = (0.0, 0.0)
+) -> list[tuple[float, float]]:
+    """Corners of a square detector of half a side `half`, turned by `turn` radians, `offset` from where the camera
+    points; degrees."""
+    signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * half
+    x = signs[:, 0] * np.cos(turn) - signs[:, 1] * np.sin(turn) + offset[0]
+    y = signs[:, 0] * np.sin(turn) + signs[:, 1] * np.cos(turn) + offset[1]
+    ras, decs = _tangent(ra, dec, x, y)
+    return list(zip(ras.tolist(), decs.tolist(), strict=True))
+
+
+def _in_cap(rng: np.random.Generator, count: int, ra: float, dec: float, radius: float) -> tuple[Any, Any]:
+    """Positions that are uniform on a cap of the sky, degrees."""
+    height = rng.uniform(np.cos(np.radians(radius)), 1, count)
+    away, turn = np.arccos(height), rng.uniform(0, 2 * np.pi, count)
+    dec_r = np.radians(dec)
+    sin_dec = np.sin(dec_r) * np.cos(away) + np.cos(dec_r) * np.sin(away) * np.cos(turn)
+    east = np.arctan2(np.sin(turn) * np.sin(away) * np.cos(dec_r), np.cos(away) - np.sin(dec_r) * sin_dec)
+    return (ra + np.degrees(east)) % 360, np.degrees(np.arcsin(np.clip(sin_dec, -1, 1)))

@@ -1,0 +1,431 @@
+"""Changes to stored records: each is a newer version of a row in its place, so that readers see the old or the new.
+
+Any number of processes may make them: each change waits for its turn (:mod:`chronotile.apdb.turns`), reads the newest
+versions and writes newer ones. Stores and reads go on beside it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile.apdb import layout as layouts
+from chronotile.apdb import names, values
+from chronotile.apdb.base import Base
+from chronotile.apdb.rows import Rows, arrow_table, drop_deleted, newest, set_column
+from chronotile.apdb.turns import in_turn
+from chronotile.dataset import Dataset
+from chronotile.errors import InvalidInputError
+from chronotile.times import Moment
+
+_DEDUP_KEY = "apdb:dedup_mjd_tai"
+_NEAR_DEG = 5 * values.ARCSECOND
+_NEAR_DAYS = 0.01
+
+
+class Updates(Base):
+    """The part of :class:`chronotile.apdb.Apdb` that changes stored records.
+
+    Records to change are named by a table (or dict of arrays) with their ids. Give their positions (``ra``, ``dec``)
+    and times (``midpointMjdTai``) along, as read: without, all of the sky is looked through. They need not be exact:
+    5 arc seconds and a quarter of an hour do.
+    """
+
+    def reassociate(
+        self, assignments: Any, *, start: Moment = None, end: Moment = None, time: Moment = None,
+        object_id: int | None = None, missing: str = "error",
+    ) -> int:  # fmt: skip
+        """Give sources to solar-system objects, taking them from the objects they were associated with.
+
+        Parameters
+        ----------
+        assignments : table, or dict of source id to object id
+            Columns ``diaSourceId`` and ``ssObjectId``, and those that say where.
+        start, end : time, optional
+            The period the sources are of, such as a night; narrows the search where the table has no times.
+        time : time, optional
+            When it was done; now by default.
+        object_id : int, optional
+            What the sources have as ``diaObjectId`` from then on; null by default, the LSST writes 0.
+        missing : {"error", "ignore"}
+            What to do about sources that are not stored.
+
+        Returns
+        -------
+        int
+            How many sources were changed; those that belong to that object already are not.
+
+        Raises
+        ------
+        InvalidInputError
+            Kind ``unknown-id``: some sources are not stored. Nothing was changed.
+        """
+        given = associated(assignments)
+        return self._give(given, start=start, end=end, time=time, object_id=object_id, missing=missing)[0]
+
+    @in_turn
+    def _give(
+        self, given: Any, *, start: Moment = None, end: Moment = None, time: Moment = None,
+        object_id: int | None = None, missing: str = "error",
+    ) -> tuple[int, int]:  # fmt: skip
+        """Give sources to solar-system objects: how many were changed, and how many are stored."""
+        rows = self._find(names.SOURCE, given, [names.SOURCE_ID], start, end, missing)
+        stored = rows.num_rows
+        wanted = _mapped(given, names.SOURCE_ID, names.SS_OBJECT_ID, rows)
+        rows, wanted = _only(rows, _differ(rows[names.SS_OBJECT_ID], wanted), wanted)
+        moment = _moment(time)
+        changed = set_column(rows, names.SS_OBJECT_ID, wanted)
+        changed = set_column(changed, names.OBJECT_ID, pa.repeat(pa.scalar(object_id, pa.int64()), rows.num_rows))
+        if names.REASSOCIATED in self._schema[names.SOURCE]:
+            changed = set_column(changed, names.REASSOCIATED, np.full(rows.num_rows, moment))
+        more = {names.SS_OBJECT_ID: wanted, names.REASSOCIATED: np.full(rows.num_rows, moment)}
+        self._change(names.SOURCE, changed, "reassign_diasource_to_ssobject", more, moment)
+        return int(rows.num_rows), int(stored)
+
+    @in_turn
+    def reassign(self, assignments: Any, *, increment: bool = True, decrement: bool = True, time: Moment = None) -> int:
+        """Give sources to other objects, typically of duplicates, and count them anew.
+
+        Parameters
+        ----------
+        assignments : table, or dict of source id to object id
+            Columns ``diaSourceId`` and ``diaObjectId``, and those that say where. The objects must lie within 5 arc
+            seconds of the sources.
+        increment, decrement : bool
+            Whether ``nDiaSources`` of the objects that gain and of those that lose sources is changed.
+        time : time, optional
+            When it was done; now by default.
+
+        Returns
+        -------
+        int
+            How many sources were changed.
+
+        Raises
+        ------
+        InvalidInputError
+            Kind ``unknown-id``: some sources or objects are not stored. Nothing was changed.
+        """
+        given = _pairs(assignments, names.SOURCE_ID, names.OBJECT_ID)
+        sources = self._find(names.SOURCE, given, [names.SOURCE_ID], None, None)
+        wanted = _mapped(given, names.SOURCE_ID, names.OBJECT_ID, sources)
+        sources, wanted = _only(sources, _differ(sources[names.OBJECT_ID], wanted), wanted)
+        before = sources[names.OBJECT_ID]
+        objects = self._objects_of(sources, wanted)
+        moment = _moment(time)
+        self._change(
+            names.SOURCE, set_column(sources, names.OBJECT_ID, wanted), "reassign_diasource_to_diaobject",
+            {names.OBJECT_ID: wanted}, moment,
+        )  # fmt: skip
+        gained = wanted if increment else np.empty(0, np.int64)
+        lost = pc.drop_null(before).to_numpy() if decrement else np.empty(0, np.int64)
+        self._recount(objects, gained, lost, moment, sources.num_rows)
+        return int(sources.num_rows)
+
+    def _objects_of(self, sources: Any, wanted: Any) -> Any:
+        """The newest versions of the objects that gain or lose; those that gain must exist."""
+        ids = np.union1d(wanted, pc.drop_null(sources[names.OBJECT_ID]).to_numpy())
+        if not len(ids):
+            return self._datasets[names.OBJECT].schema.empty_table()
+        cells = self.cells_of(sources, _NEAR_DEG)
+        found = self._datasets[names.OBJECT].read(ids=ids.tolist(), cells=cells).to_arrow()
+        missing = np.setdiff1d(wanted, found[names.OBJECT_ID].to_numpy())
+        if len(missing):
+            raise _unknown(names.OBJECT, missing)
+        return found
+
+    def _recount(self, objects: Any, gained: Any, lost: Any, moment: float, order: int) -> None:
+        if names.SOURCE_COUNT not in self._schema[names.OBJECT] or not len(gained) + len(lost):
+            return
+        ids, places = np.unique(np.concatenate([gained, lost]), return_inverse=True)
+        change = np.bincount(places, np.repeat([1, -1], [len(gained), len(lost)]), len(ids)).astype(np.int64)
+        ids, change = ids[change != 0], change[change != 0]
+        rows = objects.filter(pc.is_in(objects[names.OBJECT_ID], pa.array(ids, pa.int64())))
+        if not rows.num_rows:
+            return
+        before = pc.fill_null(rows[names.SOURCE_COUNT], 0).to_numpy()
+        counts = before + change[np.searchsorted(ids, rows[names.OBJECT_ID].to_numpy())]
+        changed = set_column(rows, names.SOURCE_COUNT, np.maximum(counts, 0))
+        self._change(
+            names.OBJECT, changed, "update_n_dia_sources", {names.SOURCE_COUNT: np.maximum(counts, 0)}, moment, order
+        )
+
+    @in_turn
+    def close_validity(self, objects: Any, at: Moment, *, missing: str = "error", time: Moment = None) -> int:
+        """End the validity of objects: reads of the newest versions leave them out from then on.
+
+        Parameters
+        ----------
+        objects : table, or iterable of int
+            Column ``diaObjectId``, and those that say where.
+        at : time
+            When their validity ends.
+        missing : {"error", "ignore"}
+            What to do about objects that are not stored.
+        time : time, optional
+            When it was done; now by default.
+
+        Returns
+        -------
+        int
+            How many objects were closed; those that were closed before stay as they are.
+        """
+        given = _pairs(objects, names.OBJECT_ID, None)
+        rows = self._find(names.OBJECT, given, [names.OBJECT_ID], None, None, missing)
+        rows = rows.filter(pc.is_null(rows[names.VALID_TO]))
+        ends = np.full(rows.num_rows, values.mjd_tai(at, "at"))
+        changed = set_column(rows, names.VALID_TO, ends)
+        self._change(names.OBJECT, changed, "close_diaobject_validity", {names.VALID_TO: ends}, _moment(time))
+        return int(rows.num_rows)
+
+    def withdraw_sources(self, sources: Any, at: Moment = None, *, time: Moment = None) -> int:
+        """Mark sources as withdrawn; returns how many. Those withdrawn before keep their time.
+
+        `sources` is a table with ``diaSourceId`` and the columns that say where, or an iterable of ids; `at` is the
+        time they were withdrawn, now by default.
+        """
+        given = _pairs(sources, names.SOURCE_ID, None)
+        return self._withdraw(names.SOURCE, given, [names.SOURCE_ID], "withdraw_diasource", at, time)
+
+    def withdraw_forced_sources(self, sources: Any, at: Moment = None, *, time: Moment = None) -> int:
+        """Mark forced sources as withdrawn; returns how many.
+
+        `sources` is a table with ``diaObjectId``, ``visit``, ``detector`` and the columns that say where.
+        """
+        key = [names.OBJECT_ID, names.VISIT, names.DETECTOR]
+        return self._withdraw(names.FORCED, arrow_table(sources, "sources"), key, "withdraw_diaforcedsource", at, time)
+
+    @in_turn
+    def _withdraw(self, table: str, given: Any, key: list[str], kind: str, at: Moment, time: Moment) -> int:
+        if names.WITHDRAWN not in self._schema[table]:
+            raise InvalidInputError(
+                f"table {table} has no column {names.WITHDRAWN}: migrate the schema first", kind="invalid-request"
+            )
+        rows = self._find(table, given, key, None, None)
+        rows = rows.filter(pc.is_null(rows[names.WITHDRAWN]))
+        moments = np.full(rows.num_rows, _moment(at))
+        changed = set_column(rows, names.WITHDRAWN, moments)
+        self._change(table, changed, kind, {names.WITHDRAWN: moments}, _moment(time))
+        return int(rows.num_rows)
+
+    @in_turn
+    def delete(self, table: str, records: Any) -> int:
+        """Take records out for good; returns how many. Those that are not stored are passed over.
+
+        `records` is a table with the key of DiaObject, DiaSource or DiaForcedSource and the columns that say where. No
+        read returns them any more; their bytes go with their slice.
+        """
+        if table not in names.MAIN_TABLES:
+            raise InvalidInputError(f"records of {table} cannot be deleted one by one", kind="invalid-request")
+        key = {
+            names.OBJECT: [names.OBJECT_ID],
+            names.SOURCE: [names.SOURCE_ID],
+            names.FORCED: [names.OBJECT_ID, names.VISIT, names.DETECTOR],
+        }[table]
+        rows = self._find(table, _pairs(records, key[0], None), key, None, None, "ignore")
+        if rows.num_rows:
+            hidden = names.version_column(table)
+            self._turns.check()
+            self._datasets[table].write(set_column(rows, hidden, np.full(rows.num_rows, names.GONE)))
+        return int(rows.num_rows)
+
+    # ------------------------------------------------------------------ duplicates
+
+    def dedup_feed(self, since: Moment = None, *, columns: Iterable[str] | None = None, versions: bool = False) -> Rows:
+        """Objects stored since the duplicates were last sought: their newest versions, or with `versions` all.
+
+        `since` is by default the time given to :meth:`reset_dedup`, else the beginning.
+        """
+        if since is None:
+            noted = self._metadata.get(_DEDUP_KEY)
+            since = None if noted is None else float(noted)
+        start = None if since is None else values.mjd_tai(since, "since")
+        table = self._schema[names.OBJECT]
+        wanted = table.column_names if columns is None else list(columns)
+        for name in wanted:
+            table[name]
+        decoded = list(dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_FROM, names.VERSION]))
+        rows = self._datasets[names.OBJECT].read(start=start, columns=decoded, history=versions).to_arrow()
+        rows = drop_deleted(rows)
+        if versions:
+            rows = newest(rows, [names.OBJECT_ID, names.VALID_FROM], names.VERSION)
+        return Rows(rows.select(wanted))
+
+    def reset_dedup(self, time: Moment = None) -> None:
+        """Note that duplicates were sought until `time`, now by default."""
+        self._metadata.set(_DEDUP_KEY, repr(_moment(time)), force=True)
+
+    def sources_of(
+        self, objects: Any, *, start: Moment = None, columns: Iterable[str] | None = None, radius: Any = _NEAR_DEG
+    ) -> Rows:
+        """Sources of some objects, wherever on the sky these are, in one read.
+
+        `objects` is a table with ``diaObjectId``, ``ra`` and ``dec``; all their sources within `radius` of them (5 arc
+        seconds) are found.
+        """
+        given = arrow_table(objects, "objects")
+        wanted = self._schema[names.SOURCE].column_names if columns is None else list(columns)
+        if not given.num_rows:
+            return Rows(self._datasets[names.SOURCE].schema.empty_table().select(wanted))
+        ids = given[names.OBJECT_ID].to_pylist()
+        where: list[Any] = [(names.OBJECT_ID, "in", ids), (names.UPDATE, "<", names.GONE)]
+        rows = self._datasets[names.SOURCE].read(
+            cells=self.cells_of(given, values.degrees(radius)), where=where, columns=wanted,
+            start=None if start is None else values.mjd_tai(start, "start"),
+        )  # fmt: skip
+        return Rows(rows.to_arrow())
+
+    def count_unassociated(self) -> int:
+        """How many objects that are valid have one source. Goes through all objects."""
+        rows = self._datasets[names.OBJECT].read(
+            columns=[names.VALID_TO], where=[(names.SOURCE_COUNT, "==", 1), (names.VERSION, "<", names.GONE)]
+        )  # fmt: skip
+        return sum(batch.column(0).null_count for batch in rows.batches())
+
+    # ------------------------------------------------------------------ how
+
+    def _find(self, table: str, given: Any, key: list[str], start: Moment, end: Moment, missing: str = "error") -> Any:
+        """The stored rows that `given` names, with all columns; refuses unless all are there."""
+        for name in key:
+            if name not in given.schema.names:
+                raise InvalidInputError(f"the rows to change have no column {name}", kind="invalid-rows")
+        dataset = self._datasets[table]
+        if not given.num_rows:
+            return dataset.schema.empty_table()
+        place: dict[str, Any] = {}
+        if names.RA in given.schema.names and names.DEC in given.schema.names:
+            place["cells"] = self.cells_of(given, _NEAR_DEG)
+        if names.TIME in given.schema.names and table != names.OBJECT:
+            limits = pc.min_max(given[names.TIME]).as_py()
+            place["start"], place["end"] = limits["min"] - _NEAR_DAYS, limits["max"] + _NEAR_DAYS
+        else:
+            place["start"] = None if start is None else values.mjd_tai(start, "start")
+            place["end"] = None if end is None else values.mjd_tai(end, "end")
+        parts = [given[name].cast(dataset.schema.field(name).type).combine_chunks() for name in key]
+        ids = parts[0] if len(parts) == 1 else tuple(parts)
+        hidden = names.version_column(table)
+        rows = dataset.read(ids=ids, where=[(hidden, "<", names.GONE)], **place).to_arrow()
+        if missing == "error":
+            wanted = given.select(key).group_by(key).aggregate([])
+            if rows.num_rows < wanted.num_rows:
+                kinds = pa.schema([rows.schema.field(name) for name in key])
+                absent = wanted.cast(kinds).join(rows.select(key), key, join_type="left anti")
+                raise _unknown(table, absent[key[0]].to_numpy())
+        return rows
+
+    def _change(
+        self, table: str, rows: Any, kind: str, values_: Mapping[str, Any], moment: float, order: int = 0
+    ) -> None:
+        """Write rows as newer versions of themselves, listing the change for replication first: listed twice it does
+        no harm, not listed it would be lost."""
+        if not rows.num_rows:
+            return
+        self._turns.check()
+        if self._layout.feed:
+            self._list_changes(table, rows, kind, values_, moment, order)
+        hidden = names.version_column(table)
+        stamps = rows[hidden].to_numpy() + 1
+        if table != names.OBJECT:
+            stamps = np.maximum(stamps, time.time_ns())
+        self._datasets[table].write(set_column(rows, hidden, stamps))
+
+    def _list_changes(
+        self, table: str, rows: Any, kind: str, values_: Mapping[str, Any], moment: float, order: int
+    ) -> None:
+        ids = {
+            names.OBJECT: [names.OBJECT_ID, names.RA, names.DEC],
+            names.SOURCE: [names.SOURCE_ID, names.RA, names.DEC, names.TIME],
+            names.FORCED: [names.OBJECT_ID, names.VISIT, names.DETECTOR, names.RA, names.DEC, names.TIME],
+        }[table]
+        seconds = values.unix_tai(moment)
+        chunk = int(seconds) // self._layout.feed_chunk_s * self._layout.feed_chunk_s
+        columns = {name: rows[name] for name in ids} | dict(values_)
+        write_changes(self._archive[layouts.UPDATES], columns, kind, round(seconds * 1e9), moment, chunk, order)
+
+
+def write_changes(
+    dataset: Dataset, columns: Mapping[str, Any], kind: str, time_ns: int, moment: float, chunk: int, order: int
+) -> None:
+    """List changes of one kind for replication."""
+    count = len(next(iter(columns.values())))
+    given = {
+        **columns,
+        "operation": pa.repeat(uuid.uuid4().hex, count),
+        "update_order": np.arange(order, order + count),
+        "update_time_ns": np.full(count, time_ns),
+        "update_mjd_tai": np.full(count, moment),
+        "kind": pa.repeat(kind, count),
+        "chunk": np.full(count, chunk),
+        "done": np.zeros(count, bool),
+    }
+    fields = [field for field in layouts.UPDATE_SCHEMA if field.name in given]
+    arrays = [_array(given[field.name], field.type) for field in fields]
+    dataset.write(pa.table(arrays, pa.schema(fields)))
+
+
+def _array(given: Any, kind: Any) -> Any:
+    return given.cast(kind) if isinstance(given, pa.Array | pa.ChunkedArray) else pa.array(given).cast(kind)
+
+
+def _pairs(given: Any, key: str, value: str | None) -> Any:
+    """Ids, or ids with what they are to be given, as a table."""
+    if isinstance(given, Mapping) and not all(isinstance(name, str) for name in given):
+        ids = np.fromiter(given.keys(), np.int64, len(given))
+        return pa.table({key: ids, value or "": np.fromiter(given.values(), np.int64, len(given))})
+    if isinstance(given, Mapping) and not given:
+        return pa.table({key: pa.array([], pa.int64()), value or "": pa.array([], pa.int64())})
+    if value is None and isinstance(given, list | tuple | set | frozenset | np.ndarray):
+        return pa.table({key: pa.array(list(given), pa.int64())})
+    table = arrow_table(given, "the rows to change")
+    if value is not None and value not in table.schema.names:
+        raise InvalidInputError(f"the rows to change have no column {value}", kind="invalid-rows")
+    return table
+
+
+def associated(given: Any) -> Any:
+    """Sources and the solar-system objects they belong to, as a table."""
+    return _pairs(given, names.SOURCE_ID, names.SS_OBJECT_ID)
+
+
+def _mapped(given: Any, key: str, value: str, rows: Any) -> Any:
+    """For each of `rows` what `given` wants it to have."""
+    ids, wanted = given[key].to_numpy(), given[value].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    places = np.searchsorted(ids[order], rows[key].to_numpy(), side="right") - 1
+    return wanted[order][places].astype(np.int64) if rows.num_rows else np.empty(0, np.int64)
+
+
+def _differ(have: Any, wanted: Any) -> Any:
+    """Whether each value is null or another than wanted."""
+    same = pc.equal(have, pa.array(wanted, pa.int64()))
+    return ~pc.fill_null(same, False).to_numpy()
+
+
+def _only(rows: Any, keep: Any, wanted: Any) -> tuple[Any, Any]:
+    return rows.filter(pa.array(keep)), wanted[keep]
+
+
+def _unknown(table: str, ids: Any) -> InvalidInputError:
+    shown = ", ".join(str(int(each)) for each in np.unique(ids)[:5])
+    more = "" if len(ids) <= 5 else f" and {len(ids) - 5} more"
+    return InvalidInputError(
+        f"these are not stored in {table}, or not where they were said to be: {shown}{more}; nothing was changed",
+        kind="unknown-id",
+        ids=[int(each) for each in ids],
+    )
+
+
+def _moment(value: Moment) -> float:
+    """A moment, by default now, as MJD in TAI."""
+    if value is not None:
+        return values.mjd_tai(value, "time")
+    seconds, fraction = divmod(time.time_ns(), 1_000_000_000)
+    day = 40_587 + seconds / 86_400
+    # TAI - UTC, as for any other time that is given in UTC.
+    return day + fraction / 86_400e9 + (values.tai_minus_utc_s(day) / 86_400)

@@ -1,0 +1,661 @@
+"""``chronotile apdb``: alert production databases of sky surveys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chronotile import _native
+from chronotile.cli.common import (
+    ProgressLine,
+    Target,
+    bar,
+    bytes_text,
+    count_text,
+    names,
+    numbers,
+    table_text,
+    target,
+    timeout_option,
+)
+from chronotile.cli.query import output_options, region_of, region_options, write_out
+from chronotile.errors import ArchiveNotFoundError, DataFileError, DatasetNotFoundError
+
+if TYPE_CHECKING:
+    from chronotile import apdb as own
+
+_SCHEMA_HELP = "Felis file; or lsst, the APDB schema of lsst-sdm-schemas; or small, one of our own."
+_STORAGE = click.Choice(["chunks", "rows"])
+_STORAGE_HELP = "How a cluster keeps records: rows are for other tools that read its tables."
+_TABLES = {"objects": "DiaObject", "sources": "DiaSource", "forced-sources": "DiaForcedSource"}
+
+
+@click.group(short_help="Alert production databases of sky surveys.")
+def apdb() -> None:
+    """Alert production databases of sky surveys: objects, sources and forced sources of every detector-visit.
+
+    \b
+    Examples:
+        chronotile apdb create survey.db --schema small
+        chronotile apdb import survey.db ztf_detections.parquet
+        chronotile apdb read survey.db sources --circle 150.1,2.2,0.1 --at 2026-02-01 --history 90d
+    """
+
+
+def _open(target: Target, *, read_only: bool = False, timeout_s: int = 60) -> own.Apdb:
+    from chronotile import apdb as own
+
+    return own.Apdb(target.open(read_only=read_only, timeout_s=timeout_s))
+
+
+def _moment(text: str | None) -> Any:
+    """A time as typed: a number is an MJD in TAI, anything else ISO 8601 (UTC)."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+@apdb.command()
+@target(dataset=False)
+@click.option("--schema", default="lsst", show_default=True, metavar="FILE", help=_SCHEMA_HELP)
+@click.option("--relaxed", is_flag=True, help="Let columns be null, but for keys and places.")
+@click.option(
+    "--scheme", type=click.Choice(["mq3c", "q3c", "htm", "healpix"]), default="mq3c", show_default=True, help="Pixels."
+)
+@click.option("--level", type=click.IntRange(0, 20), default=9, show_default=True, help="Level of the pixels.")
+@click.option("--window", default="30d", show_default=True, help="Length of a window of sources.")
+@click.option("--history", default="360d", show_default=True, help="How far back footprints are read.")
+@click.option("--feed", is_flag=True, help="Keep a list of changes for replication.")
+@click.option("--layout", "storage", type=_STORAGE, default="chunks", show_default=True, help=_STORAGE_HELP)
+@click.option("--density", metavar="FILE", help="Parquet file of positions (ra, dec) as dense as the objects will be.")
+@click.option("--objects", type=float, help="With --density: objects in all that are seen again and again.")
+@click.option("--visits-a-month", type=float, help="With --density: visits of one place in the busiest thirty days.")
+@click.option("--transients", type=float, default=0.0, help="With --density: new objects of a visit by square degree.")
+@click.option("--cell-mib-max", type=float, default=10.0, show_default=True, help="MiB of a pixel in a slice.")
+def create(
+    target: Target, schema: str, relaxed: bool, scheme: str, level: int, window: str, history: str, feed: bool,
+    storage: str, density: str | None, objects: float | None, visits_a_month: float | None, transients: float,
+    cell_mib_max: float,
+) -> None:  # fmt: skip
+    """Create a database in an archive, which is made if need be.
+
+    With --density the pixels and slices become as fine as the densest place needs: a pixel then stays within
+    --cell-mib-max in every slice, which is what a cluster's partitions want.
+
+    \b
+    Examples:
+        chronotile apdb create survey.db
+        chronotile apdb create survey.db --density stars.parquet --objects 4e7 --visits-a-month 30
+        chronotile apdb create cassandra://node1/survey --schema my_survey.yaml --level 10
+    """
+    from chronotile import apdb as own
+    from chronotile.apdb import values
+    from chronotile.apdb.density import positions
+
+    wanted = own.Schema.read(schema)
+    days = values.days(history, "--history")
+    layout = own.Layout(
+        scheme, level, window, history_days=days, feed=feed, storage=storage, cell_bytes_max=int(cell_mib_max * 2**20)
+    )
+    expected = None
+    if density is not None:
+        if objects is None or visits_a_month is None:
+            raise click.UsageError("--density needs --objects and --visits-a-month.")
+        expected = own.Density(*positions(density), objects, visits_a_month, transients_deg2=transients)
+    with own.create(target.url, wanted.relaxed() if relaxed else wanted, layout, density=expected) as made:
+        if expected is not None:
+            most = max(expected.cell_bytes(made.schema, made.layout).values())
+            click.echo(
+                f"{made.layout.scheme} level {made.layout.level}, windows of {made.layout.window}: at most "
+                f"{bytes_text(most)} expected in a pixel and slice"
+            )
+        tables = ", ".join(f"{table.name} {len(table.columns)}" for table in made.schema.stored_tables)
+        click.echo(f"{target.url}: {made.schema.name} {made.schema.version}; columns: {tables}")
+
+
+@apdb.command()
+@target(dataset=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def info(target: Target, as_json: bool) -> None:
+    """Show what a database holds: rows, chunks and bytes of each table, detector-visits, layout."""
+    with _open(target, read_only=True) as database:
+        found = database.info()
+        layout, schema = dataclasses.asdict(database.layout), database.schema
+        if as_json:
+            tables = {
+                name: {"rows": each.rows, "chunks": each.chunks, "tiles": each.tiles, "bytes": each.bytes}
+                for name, each in found.items()
+            }
+            record = {"schema": schema.name, "version": schema.version, "layout": layout, "datasets": tables}
+            click.echo(json.dumps(record, indent=2))
+            return
+        click.echo(f"schema  {schema.name} {schema.version}")
+        click.echo("layout  " + ", ".join(f"{name} {value}" for name, value in layout.items() if value is not None))
+        lines = [
+            [
+                name, count_text(each.rows), count_text(each.chunks), count_text(each.tiles), bytes_text(each.bytes),
+                bytes_text(max((part.cell_bytes_max for part in each.slices), default=0)),
+            ]
+            for name, each in found.items()
+        ]  # fmt: skip
+        header = ["dataset", "rows", "chunks", "tiles", "bytes", "largest cell"]
+        click.echo(table_text(header, lines, frozenset({1, 2, 3, 4, 5})))
+        _show_crowded(database.crowded())
+
+
+@apdb.command()
+@target(dataset=False, rest="[TABLE]...")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def schema(target: Target, as_json: bool) -> None:
+    """Show the tables of a database: columns, types, units and what they mean.
+
+    \b
+    Examples:
+        chronotile apdb schema survey.db
+        chronotile apdb schema survey.db DiaSource --json
+    """
+    with _open(target, read_only=True) as database:
+        known = database.schema
+        tables = [known[name] for name in target.rest] if target.rest else list(known.tables)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(table) for table in tables], indent=2))
+        return
+    for table in tables:
+        click.echo(f"{table.name}: {table.description or ''}".rstrip(": "))
+        lines = [
+            [c.name + ("*" if c.name in table.key else ""), c.type, "" if c.nullable else "not null", c.unit or "",
+             c.description or ""]
+            for c in table.columns
+        ]  # fmt: skip
+        click.echo(table_text(["column", "type", "", "unit", "description"], lines))
+        click.echo()
+
+
+@apdb.command()
+@target(dataset=False, rest="SCHEMA")
+@click.option("--relaxed", is_flag=True, help="As it was created.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, do nothing.")
+def migrate(target: Target, relaxed: bool, dry_run: bool) -> None:
+    """Change a database to another schema in place. Tables and columns can be added; anything else is refused.
+
+    SCHEMA is a Felis file, lsst or small.
+
+    \b
+    Examples:
+        chronotile apdb migrate survey.db apdb-11.yaml --dry-run
+    """
+    from chronotile import apdb as own
+
+    wanted = own.Schema.read(target.rest[0])
+    with _open(target) as database:
+        plan = database.migrate(wanted.relaxed() if relaxed else wanted, dry_run=dry_run)
+    lines = [f"new table {name}" for name in plan.tables]
+    lines += [f"new columns of {name}: {', '.join(columns)}" for name, columns in plan.columns.items()]
+    for reason in plan.refused:
+        click.echo(f"refused: {reason}", err=True)
+    if plan.refused:
+        raise click.exceptions.Exit(2)
+    click.echo("\n".join(lines) or "nothing to do")
+
+
+def _table_file(path: str | None) -> Any:
+    return None if path is None else _native.RecordFile.open(path)
+
+
+@apdb.command()
+@target(dataset=False)
+@click.option("--time", "visit_time", required=True, metavar="TIME", help="Time of the visit: MJD (TAI), or ISO 8601.")
+@click.option("--objects", metavar="FILE", help="Rows of DiaObject: Parquet, Arrow, CSV or NDJSON.")
+@click.option("--sources", metavar="FILE", help="Rows of DiaSource.")
+@click.option("--forced-sources", metavar="FILE", help="Rows of DiaForcedSource.")
+@click.option("--visit", type=int, help="The visit, where the rows do not say it.")
+@click.option("--detector", type=int, help="The detector, where the rows do not say it.")
+@click.option("--replace", is_flag=True, help="Let other rows take the place of a complete detector-visit.")
+@timeout_option
+def store(
+    target: Target, visit_time: str, objects: str | None, sources: str | None, forced_sources: str | None,
+    visit: int | None, detector: int | None, replace: bool, timeout_s: int,
+) -> None:  # fmt: skip
+    """Store one detector-visit from files. The same again changes nothing.
+
+    \b
+    Example:
+        chronotile apdb store survey.db --time 61041.2 --sources sources.parquet --objects objects.parquet
+    """
+    if not any([objects, sources, forced_sources]):
+        raise click.UsageError("Nothing to store: give --objects, --sources or --forced-sources.")
+    with _open(target, timeout_s=timeout_s) as database:
+        report = database.store(
+            _moment(visit_time), _table_file(objects), _table_file(sources), _table_file(forced_sources),
+            visit=visit, detector=detector, replace=replace,
+        )  # fmt: skip
+    verb = "stored" if report.stored else "was stored already:"
+    click.echo(
+        f"{verb} {count_text(report.objects)} objects, {count_text(report.sources)} sources, "
+        f"{count_text(report.forced_sources)} forced sources"
+    )
+
+
+@apdb.command("import")
+@target(dataset=False, rest="FILE...")
+@timeout_option
+def import_(target: Target, timeout_s: int) -> None:
+    """Import alerts of the ZTF or the LSST: Avro packets, or Parquet files of them or of their flattened parts.
+
+    Give the flattened tables of one stream together. Importing a file again changes nothing.
+
+    \b
+    Examples:
+        chronotile apdb import survey.db alerts/*.avro
+        chronotile apdb import survey.db dia_objects.parquet dia_sources.parquet
+    """
+    from chronotile.apdb.alerts import import_alerts
+
+    with _open(target, timeout_s=timeout_s) as database:
+        done = import_alerts(database, target.rest)
+    click.echo(
+        f"{count_text(done.objects)} objects, {count_text(done.sources)} sources, "
+        f"{count_text(done.forced_sources)} forced sources of {count_text(done.detector_visits)} detector-visits"
+    )
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)
+    if done.left_out:
+        click.echo(f"note: the schema has not {len(done.left_out)} columns: {', '.join(done.left_out)}", err=True)
+
+
+@apdb.command()
+@target(dataset=False, rest="TABLE")
+@region_options
+@click.option("--at", metavar="TIME", help="Up to then: MJD (TAI), or ISO 8601 (UTC).")
+@click.option("--history", metavar="LENGTH", help="How far back from --at: 90d. Default: as the database was created.")
+@click.option("--start", metavar="TIME", help="From then on, instead of --history.")
+@click.option("--object-ids", metavar="ID,...", help="Only those of these objects.")
+@click.option("--complete-only", is_flag=True, help="Leave out detector-visits that are not complete.")
+@click.option("--archived", metavar="DIR", help="Read the files of archived slices too.")
+@output_options
+def read(
+    target: Target, circle: str | None, box: str | None, polygon: str | None, at: str | None, history: str | None,
+    start: str | None, object_ids: str | None, complete_only: bool, archived: str | None,
+    columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Read the objects, sources or forced-sources of a region or of objects; TABLE is one of these.
+
+    \b
+    Examples:
+        chronotile apdb read survey.db objects --circle 150.1,2.2,0.1
+        chronotile apdb read survey.db sources --circle 150.1,2.2,0.1 --at 2026-02-01 --history 90d --out s.parquet
+    """
+    name = target.rest[0]
+    if name not in _TABLES:
+        raise click.UsageError(f"TABLE is {name!r}: use objects, sources or forced-sources.")
+    shared: dict[str, Any] = {"at": _moment(at), "columns": names(columns), "complete_only": complete_only}
+    ids = None if object_ids is None else [int(word) for word in object_ids.split(",") if word.strip()]
+    region = region_of(circle, box, polygon)
+    with _open(target, read_only=True) as database:
+        if name == "objects":
+            if ids is not None or history or start or archived:
+                raise click.UsageError("Objects are their newest versions: leave out --object-ids and times but --at.")
+            rows = database.objects(region, **shared)
+        else:
+            call: Callable[..., Any] = database.sources if name == "sources" else database.forced_sources
+            rows = call(region, object_ids=ids, history=history, start=_moment(start), archived=archived, **shared)
+        table = rows.to_arrow()
+        write_out(table, format_, out, overwrite, limit)
+
+
+@apdb.command("light-curve")
+@target(dataset=False, rest="OBJECT")
+@click.option("--near", metavar="RA,DEC", help="About where it is, degrees: without, all of the sky is looked through.")
+@click.option("--detections", is_flag=True, help="Leave out forced sources.")
+@output_options
+def light_curve(
+    target: Target, near: str | None, detections: bool, columns: str | None, format_: str | None, out: str | None,
+    overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """What was measured of one object, by time; OBJECT is its id.
+
+    \b
+    Example:
+        chronotile apdb light-curve survey.db 144594336015 --near 345.39,-0.32 --columns midpointMjdTai,band,psfFlux
+    """
+    try:
+        object_id = int(target.rest[0])
+    except ValueError:
+        raise click.UsageError(f"OBJECT is {target.rest[0]!r}: give the number of an object.") from None
+    place = None
+    if near is not None:
+        ra, dec = numbers(near, (2,), "--near", "RA,DEC in degrees")
+        place = (ra, dec)
+    with _open(target, read_only=True) as database:
+        table = database.light_curve(object_id, near=place, forced=not detections).to_arrow()
+    wanted = names(columns)
+    table = table if wanted is None else table.select(wanted)
+    write_out(table, format_, out, overwrite, limit)
+
+
+@apdb.command()
+@target(dataset=False)
+@click.option("--before", metavar="TIME", help="Only windows that end by then: MJD (TAI), or ISO 8601 (UTC).")
+@click.option("--chunks-min", type=click.IntRange(2), help="Leave tiles with fewer chunks alone.")
+@click.option(
+    "--associations", metavar="FILE", help="Sources and their solar-system objects: diaSourceId, ssObjectId, and where."
+)
+@timeout_option
+def maintain(
+    target: Target, before: str | None, chunks_min: int | None, associations: str | None, timeout_s: int
+) -> None:
+    """The work of a day: give sources to solar-system objects, rewrite many small chunks as few large ones, note what
+    the tables hold.
+
+    Safe to interrupt and to begin again, and beside readers and writers. The file of --associations is faster with the
+    columns ra, dec and midpointMjdTai; without, all of the sky is looked through.
+
+    \b
+    Examples:
+        chronotile apdb maintain survey.db
+        chronotile apdb maintain survey.db --associations night.parquet --before 2026-02-01
+    """
+    state = {"text": "looking for tiles"}
+
+    def progress(name: str, done: int, total: int) -> None:
+        state["text"] = f"{name}  {done:,} of {total:,}"
+
+    given = _table_file(associations)
+    with _open(target, timeout_s=timeout_s) as database, ProgressLine(lambda: state["text"]):
+        report = database.maintain(
+            before=_moment(before), chunks_min=chunks_min, associations=given, progress=progress
+        )  # fmt: skip
+    lines = [
+        [name, count_text(r.tiles), count_text(r.chunks_before), count_text(r.chunks_after), bytes_text(r.bytes_after)]
+        for name, r in report.consolidated.items()
+        if r.tiles
+    ]
+    header = ["dataset", "tiles", "chunks before", "after", "bytes after"]
+    click.echo(table_text(header, lines, frozenset({1, 2, 3, 4})) if lines else "nothing to consolidate")
+    if associations is not None:
+        click.echo(f"{count_text(report.reassociated)} sources given to solar-system objects")
+    if report.unknown:
+        click.echo(f"note: {count_text(report.unknown)} sources of {associations} are not stored", err=True)
+    _show_crowded(report.crowded)
+
+
+def _show_crowded(found: list[own.Crowded]) -> None:
+    if not found:
+        return
+    worst = max(found, key=lambda each: each.expected)
+    click.echo(
+        f"note: {count_text(len(found))} slices have or will have a pixel past the limit, {worst.table} from MJD "
+        f"{worst.start:g} on {bytes_text(worst.expected)}: such partitions make a cluster slow. A database of a finer "
+        "level, or with shorter slices, has smaller ones (create --density)",
+        err=True,
+    )
+
+
+@apdb.command()
+@target(dataset=False)
+@click.option("--visit", type=int, help="A visit.")
+@click.option("--detector", type=int, help="One detector of it; by default all.")
+@click.option("--night", metavar="DATE", help="A night, by the day on which it began.")
+@click.option("--changed", is_flag=True, help="Records too that were reassigned, withdrawn or closed since.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@timeout_option
+def remove(
+    target: Target, visit: int | None, detector: int | None, night: str | None, changed: bool, yes: bool, timeout_s: int
+) -> None:
+    """Take out what was stored of a visit, a detector-visit or a night. It can be stored again.
+
+    \b
+    Examples:
+        chronotile apdb remove survey.db --visit 4711 --detector 42
+        chronotile apdb remove survey.db --night 2026-02-01 --yes
+    """
+    if (visit is None) == (night is None) or (night is not None and detector is not None):
+        raise click.UsageError("Say what to remove: --visit, with or without --detector, or --night.")
+    what = f"night {night}" if visit is None else f"visit {visit}" + ("" if detector is None else f" {detector}")
+    if not yes:
+        click.confirm(f"Remove {what} from {target.url}?", abort=True, err=True)
+    with _open(target, timeout_s=timeout_s) as database:
+        if visit is None:
+            done = database.remove_night(_moment(night), changed=changed)
+        else:
+            done = database.remove_visit(visit, detector, changed=changed)
+    click.echo(f"removed {count_text(done.detector_visits)} detector-visits with {count_text(done.rows)} rows")
+
+
+@apdb.command()
+@target(dataset=False, rest="DIR")
+@click.option("--before", required=True, metavar="TIME", help="Slices that end by then: MJD (TAI), or ISO 8601 (UTC).")
+@click.option("--keep", is_flag=True, help="Write the files, drop nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, do nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@timeout_option
+def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, timeout_s: int) -> None:
+    """Write old slices of sources and forced sources to Parquet files in DIR, then drop them from the database.
+
+    \b
+    Examples:
+        chronotile apdb archive survey.db cold --before 2026-01-01 --dry-run
+        chronotile apdb read survey.db sources --circle 150.1,2.2,0.1 --archived cold
+    """
+    folder = target.rest[0]
+    with _open(target, timeout_s=timeout_s) as database:
+        planned = database.archive_before(_moment(before), folder, dry_run=True)
+        if planned and not (dry_run or keep or yes):
+            click.confirm(f"Archive {len(planned)} slices to {folder} and drop them?", abort=True, err=True)
+        done = planned if dry_run else database.archive_before(_moment(before), folder, keep=keep)
+    _show_slices(done, "would be archived" if dry_run else "written" if keep else "archived")
+
+
+@apdb.command()
+@target(dataset=False, rest="DIR")
+@click.option("--start", metavar="TIME", help="Slices that hold something from then on.")
+@click.option("--end", metavar="TIME", help="... and before then.")
+@timeout_option
+def restore(target: Target, start: str | None, end: str | None, timeout_s: int) -> None:
+    """Bring archived slices back from the Parquet files in DIR. Repeating it is harmless.
+
+    \b
+    Example:
+        chronotile apdb restore survey.db cold --start 2025-10-01 --end 2025-11-01
+    """
+    with _open(target, timeout_s=timeout_s) as database:
+        done = database.restore(target.rest[0], _moment(start), _moment(end))
+    _show_slices(done, "restored")
+
+
+def _show_slices(found: list[Any], verb: str) -> None:
+    lines = [[each.table, str(each.slice), count_text(each.rows), bytes_text(each.bytes)] for each in found]
+    if lines:
+        click.echo(table_text(["table", "slice", "rows", "bytes"], lines, frozenset({1, 2, 3})))
+    click.echo(f"{len(found)} slices {verb}")
+
+
+@apdb.command()
+@target(dataset=False)
+@click.option("--visits", type=click.IntRange(1), default=100, show_default=True, help="Visits in all.")
+@click.option("--detectors", type=click.IntRange(1, 189), default=4, show_default=True, help="Detectors of the camera.")
+@click.option("--nights", type=click.IntRange(1), help="Nights they are spread over. Default: 800 visits a night.")
+@click.option("--days-between", type=float, default=1.0, show_default=True, help="Days from one night to the next.")
+@click.option("--patch", default="150,2,0", show_default=True, metavar="RA,DEC,RADIUS", help="Sky that is pointed at.")
+@click.option("--variables", type=float, default=10_000, show_default=True, help="Variable objects in a field of view.")
+@click.option("--transients", type=float, default=5_150, show_default=True, help="New sources of a visit in the field.")
+@click.option(
+    "--density", metavar="FILE", help="Parquet file of positions (ra, dec): as dense as these. Default: uniform."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same survey.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that read and store.")
+@click.option("--readers", type=click.IntRange(0), default=0, show_default=True, help="Processes that read meanwhile.")
+@click.option("--first-visit", type=click.IntRange(0), default=0, help="Where to go on.")
+@click.option("--log", default="apdb-log", show_default=True, metavar="DIR", help="Folder of the logs, JSON lines.")
+@click.option("--peer", is_flag=True, help="ARCHIVE is the configuration file of any lsst.dax.apdb.Apdb.")
+@click.option("--schema", metavar="FILE", help=f"Create the database, if there is none. {_SCHEMA_HELP}")
+@click.option("--layout", "storage", type=_STORAGE, help=f"Create the database so, if there is none. {_STORAGE_HELP}")
+def simulate(
+    target: Target, visits: int, detectors: int, nights: int | None, days_between: float, patch: str, variables: float,
+    transients: float, density: str | None, seed: int, workers: int, readers: int, first_visit: int, log: str,
+    peer: bool, schema: str | None, storage: str | None,
+) -> None:  # fmt: skip
+    """Simulate a survey on a database: for each visit every detector reads its footprint, finds sources, stores them.
+
+    The workload is that published for the LSST: 10,000 variable objects and 5,150 new sources in a field of view,
+    forced sources of objects seen within 30 days, 189 detectors. The database must exist, or is created with --schema
+    or --layout; one that exists must be as these say. `report` draws the logs.
+
+    \b
+    Examples:
+        chronotile apdb simulate survey.db --visits 200 --nights 200 --days-between 1.8 --workers 2 --log run1
+        chronotile apdb simulate peer.yaml --peer --visits 200 --nights 200 --log run2
+        chronotile apdb simulate cassandra://node1/rows --layout rows --visits 200 --nights 200 --log run3
+    """
+    from chronotile.apdb.simulate import Run, Survey, run
+
+    if schema is not None or storage is not None:
+        if peer:
+            raise click.UsageError("--schema and --layout are for databases of Chronotile: leave out --peer.")
+        _make(target.url, schema, storage)
+
+    ra, dec, radius = numbers(patch, (3,), "--patch", "RA,DEC,RADIUS in degrees")
+    survey = Survey(visits, detectors, nights, days_between, ra, dec, radius, variables, transients, density, seed=seed)
+    plan = Run(survey, target.url, Path(log), workers, readers, peer, first_visit)
+    state = {"text": "starting"}
+
+    def progress(done: int, total: int) -> None:
+        state["text"] = f"{bar(done, total)}  {done:,} of {total:,} detector-visits"
+
+    with ProgressLine(lambda: state["text"]):
+        files = run(plan, progress)
+    click.echo(f"{count_text(visits - first_visit)} visits of {detectors} detectors; logs: {log} ({len(files)} files)")
+
+
+def _make(url: str, schema: str | None, storage: str | None) -> None:
+    """Create the database if there is none; refuse one that is otherwise."""
+    from chronotile import apdb as own
+
+    try:
+        with own.open(url, read_only=True) as found:
+            kept = found.layout.storage
+            same = schema is None or found.schema.migration_to(own.Schema.read(schema)).empty
+    except (ArchiveNotFoundError, DatasetNotFoundError):
+        own.create(url, schema, storage=storage or "chunks").close()
+        return
+    if storage not in (None, kept) or not same:
+        raise click.UsageError(f"{url} exists with layout {kept} or another schema: leave these out, or give another.")
+
+
+@apdb.command()
+@click.argument("logs", nargs=-1, required=True, metavar="DIR...")
+@click.option("--out", "-o", default="apdb-report.html", show_default=True, metavar="FILE", help="The page.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def report(logs: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> None:
+    """Draw the logs of simulations: times by visit with linear fits, scatter, and what they would be at more visits.
+
+    Several folders are compared with each other; with node counts in their names (nodes-3), scaling by nodes too.
+
+    \b
+    Example:
+        chronotile apdb report run1 run2 --out report.html
+    """
+    from chronotile.apdb import report as reports
+
+    page = Path(out)
+    if page.exists() and not overwrite:
+        raise DataFileError(f"{page} exists: give --overwrite to replace it", kind="file-exists")
+    found = [reports.read_logs(Path(folder)) for folder in logs]
+    page.write_text(reports.page(found), encoding="utf-8")
+    if as_json:
+        scaled = [dataclasses.asdict(each) for each in reports.scaling(found)]
+        click.echo(json.dumps({"simulations": [reports.figures(each) for each in found], "nodes": scaled}, indent=2))
+        return
+    for each in found:
+        click.echo(reports.text(each))
+    for size in reports.scaling(found):
+        click.echo(
+            f"{size.nodes} nodes: {size.seconds:.3f} s at {reports.TARGETS[0]:,} visits, {size.share:.2f} of 1/N"
+        )
+    click.echo(f"the page: {page.resolve()}")
+
+
+@apdb.command()
+@click.option("--detector", type=float, default=0.225, show_default=True, help="Side of a square detector, degrees.")
+@click.option("--padding", type=float, default=52.0, show_default=True, help="Padding around it, arc seconds.")
+@click.option("--count", type=click.IntRange(10, 100_000), default=1_000, show_default=True, help="Detectors to throw.")
+@click.option("--levels", default="6-12", show_default=True, metavar="FIRST-LAST", help="Levels of mq3c, q3c, healpix.")
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed throws the same detectors.")
+@click.option("--out", "-o", default="apdb-pixels.html", show_default=True, metavar="FILE", help="The page.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--measure", "url", metavar="ARCHIVE", help="Measure layouts too, in new databases beside this archive.")
+@click.option("--measure-levels", default="8-10", show_default=True, metavar="FIRST-LAST", help="Levels measured.")
+@click.option("--windows", default="30d,60d", show_default=True, metavar="LENGTH,...", help="Windows measured.")
+@click.option("--slices", default="30d,360d", show_default=True, metavar="LENGTH,...", help="Tables measured.")
+@click.option("--schema", default="lsst", show_default=True, metavar="FILE", help=_SCHEMA_HELP)
+@click.option("--visits", type=click.IntRange(2), default=24, show_default=True, help="Visits, over twelve months.")
+@click.option("--detectors", type=click.IntRange(1, 189), default=1, show_default=True, help="Detectors of a visit.")
+@click.option("--repeat", type=click.IntRange(1), default=5, show_default=True, help="Reads of each kind.")
+def pixels(
+    detector: float, padding: float, count: int, levels: str, seed: int, out: str, overwrite: bool, as_json: bool,
+    url: str | None, measure_levels: str, windows: str, slices: str, schema: str, visits: int, detectors: int,
+    repeat: int,
+) -> None:  # fmt: skip
+    """Which pixels of the sky suit a detector: throw detectors at random, count the pixels they touch, at each level.
+
+    For each pixelization and level: pixels that a detector touches, their area against its own, detectors that fit in a
+    pixel; and a recommendation.
+
+    With --measure the same survey is stored in a database of each layout, and its footprints are read with all cells in
+    one request and with a request for each cell: what levels, windows, and slices (each a table) against one long one
+    cost on this engine. The databases stay.
+
+    \b
+    Examples:
+        chronotile apdb pixels --detector 0.225 --levels 7-11 --out pixels.html
+        chronotile apdb pixels --measure sqlite:study.db --windows 30d,60d --slices 30d,360d
+        chronotile apdb pixels --measure cassandra://node1,node2/study --measure-levels 9-10
+    """
+    from chronotile import apdb as own
+    from chronotile.apdb import partitioning
+    from chronotile.apdb import pixels as study
+    from chronotile.apdb.simulate import Survey
+
+    page = Path(out)
+    if page.exists() and not overwrite:
+        raise DataFileError(f"{page} exists: give --overwrite to replace it", kind="file-exists")
+    found = study.throw(detector, padding / 3600, count, _span(levels, "--levels"), seed)
+    measured: list[partitioning.Measured] = []
+    if url is not None:
+        tried = partitioning.layouts(
+            "mq3c", 9, _span(measure_levels, "--measure-levels"), names(windows) or [], names(slices) or []
+        )
+        survey = Survey(visits, detectors, visits, max(360 / visits, 1.0), seed=seed)
+        state = {"text": "starting"}
+
+        def progress(done: int, total: int) -> None:
+            state["text"] = f"{bar(done, total)}  {done:,} of {total:,} detector-visits"
+
+        with ProgressLine(lambda: state["text"]):
+            measured = partitioning.measure(url, survey, tried, own.Schema.read(schema), repeat, progress)
+    more = partitioning.sections(measured) if measured else []
+    page.write_text(study.page(found, detector, padding, more), encoding="utf-8")
+    if as_json:
+        record = {"levels": found, "recommended": study.recommended(found), "measured": measured}
+        click.echo(json.dumps(record, indent=2, default=dataclasses.asdict))
+        return
+    click.echo(study.text(found))
+    if measured:
+        click.echo("\n" + partitioning.text(measured))
+    click.echo(f"the page: {page.resolve()}")
+
+
+def _span(text: str, option: str) -> range:
+    """Levels from ``FIRST-LAST``."""
+    first, _, last = text.partition("-")
+    if not first.isdigit() or not (last or first).isdigit():
+        raise click.BadParameter(f"{text!r} is not FIRST-LAST", param_hint=option)
+    return range(int(first), int(last or first) + 1)

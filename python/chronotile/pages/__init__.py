@@ -1,0 +1,1 @@
+"""Pages with figures, shared by the reports: one style, and plots drawn as SVG."""

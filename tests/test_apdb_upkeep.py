@@ -1,0 +1,279 @@
+"""Changes of several processes all hold; upkeep may be killed beside writers; crowded places stay within the limit."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import support_changers
+import support_workers
+from conftest import Run as RunCli
+from support_apdb import START, visit_of
+from support_changers import EACH, PROCESSES, TARGET
+from support_data import data_file, separation_deg
+
+import chronotile as ct
+from chronotile import apdb
+from chronotile.apdb import names, turns
+from chronotile.apdb.simulate import Run, Survey, run
+from chronotile.apdb.simulate.universe import FIELD_AREA_DEG2
+
+# ---------------------------------------------------------------------- changes at once
+
+
+def test_changes_of_one_row_by_several_processes_all_hold(path: Path) -> None:
+    with apdb.create(path, "small") as database:
+        support_changers.store(database)
+        assert support_workers.run(support_changers.change, str(path), PROCESSES) == [EACH] * PROCESSES
+        objects = database.objects().to_arrow().to_pylist()
+        sources = database.sources().to_arrow().to_pylist()
+    counts = {row["diaObjectId"]: row["nDiaSources"] for row in objects}
+    moved = PROCESSES * EACH
+    assert counts.pop(TARGET) == 1 + moved, "each process counted what the others had added"
+    assert set(counts.values()) == {0}
+    changed = [row for row in sources if row["diaSourceId"] != TARGET]
+    assert len(changed) == moved
+    # One process moved a source and another withdrew it, each writing the whole row.
+    assert {row["diaObjectId"] for row in changed} == {TARGET}
+    assert {row["timeWithdrawnMjdTai"] for row in changed} == {START + 1}
+
+
+def test_a_turn_that_a_dead_process_left_is_taken_over_when_its_writes_are_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with apdb.create(path, "small") as database:
+        database.store(**visit_of(1, [1, 2]))
+    leave = (
+        "import os, sys; from chronotile import apdb\n"
+        "survey = apdb.open(sys.argv[1])\n"
+        "with survey._turns.take(): os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", leave, str(path)], check=False).returncode == 9
+    with apdb.open(path) as database:
+        monkeypatch.setattr(turns, "WAIT_S", 0.1)
+        with pytest.raises(ct.BusyError, match="another process has been changing records"):
+            database.close_validity([1], START + 2)
+        assert len(database.objects()) == 2, "nothing was changed"
+        monkeypatch.setattr(turns, "GRACE_S", -turns.LEASE_S)
+        assert database.close_validity([1], START + 2) == 1
+        assert database.objects()["diaObjectId"].to_pylist() == [2]
+
+
+def test_a_change_whose_turn_ran_out_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with apdb.create(path, "small") as database:
+        database.store(**visit_of(1, [1, 2]))
+        monkeypatch.setattr(turns, "LEASE_S", -1.0)
+        with pytest.raises(ct.BusyError, match="took longer") as refused:
+            database.withdraw_sources([11_001])
+        assert refused.value.kind == "lost-race"
+        monkeypatch.undo()
+        assert database.sources()["timeWithdrawnMjdTai"].null_count == 2
+        assert database.withdraw_sources([11_001]) == 1, "the turn was given back"
+
+
+def test_turns_that_ended_leave_a_bounded_number_of_records(path: Path) -> None:
+    with apdb.create(path, "small") as database:
+        database.store(**visit_of(1, [1, 2]))
+        for number in range(30):
+            database.reassociate({11_001: number})
+        assert len(database.archive[names.TURNS].batches()) <= 2 * turns._KEPT + 2
+        assert database.sources(object_ids=[2]).to_arrow().num_rows == 1
+
+
+# ---------------------------------------------------------------------- upkeep
+
+IDS = list(range(1_000))
+VISITS = 8
+
+
+def associations() -> Any:
+    """Each third source of the first visits, with the object it is to belong to."""
+    parts = [pa.table(visit_of(number, IDS)["sources"]) for number in range(VISITS)]
+    given = pa.concat_tables(parts).select(["diaSourceId", "ra", "dec", "midpointMjdTai"])
+    given = given.filter(pa.array(np.arange(given.num_rows) % 3 > 0))
+    return given.append_column("ssObjectId", pa.array(given["diaSourceId"].to_numpy() + 5_000_000))
+
+
+UPKEEP = """
+import sys
+import pyarrow.parquet as pq
+from chronotile import apdb
+from chronotile.apdb import turns
+turns.LEASE_S = turns.GRACE_S = 1.0
+with apdb.open(sys.argv[1]) as survey:
+    survey.maintain(
+        associations=pq.read_table(sys.argv[2]),
+        progress=lambda what, done, total: print(what, done, flush=True),
+    )
+"""
+
+
+def kill_upkeep(archive: Path, given: Path, moment: str) -> None:
+    """Run upkeep in a process, and kill it when it says so."""
+    command = [sys.executable, "-c", UPKEEP, str(archive), str(given)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(moment):
+                process.send_signal(signal.SIGKILL)
+                break
+        else:
+            pytest.fail(f"upkeep never came to {moment!r}")
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_upkeep_killed_in_the_middle_beside_a_writer_loses_nothing(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(associations(), tmp_path / "given.parquet")
+    stored, stop, trouble = set(range(VISITS)), threading.Event(), []
+    with apdb.create(path, "small") as database:
+        for number in range(VISITS):
+            database.store(**visit_of(number, IDS))
+
+        def write() -> None:
+            number = VISITS
+            try:
+                while not stop.is_set():
+                    database.store(**visit_of(number, IDS[: 50 + number]))
+                    stored.add(number)
+                    number += 1
+            except BaseException as error:
+                trouble.append(error)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for moment in ("reassociation 5000", "dia_source", "statistics"):
+                kill_upkeep(path, tmp_path / "given.parquet", moment)
+        finally:
+            stop.set()
+            writer.join()
+        assert not trouble
+        for name, value in (("LEASE_S", 1.0), ("GRACE_S", 1.0)):
+            monkeypatch.setattr(turns, name, value)
+        said: list[str] = []
+        report = database.maintain(associations=associations(), progress=lambda what, done, total: said.append(what))
+        assert (report.reassociated, report.unknown, report.crowded) == (0, 0, []), "the killed ones had done it"
+        assert said[0] == "reassociation"
+        assert said[-1] == "statistics"
+        found = database.sources().to_arrow()
+        wanted = dict(zip(*(associations()[name].to_pylist() for name in ("diaSourceId", "ssObjectId")), strict=True))
+        assert dict(zip(found["diaSourceId"].to_pylist(), found["ssObjectId"].to_pylist(), strict=True)) == {
+            source: wanted.get(source)
+            for number in stored
+            for source in visit_of(number, IDS if number < VISITS else IDS[: 50 + number])["sources"]["diaSourceId"]
+        }
+        assert len(database.forced_sources()) == len(found)
+        assert all(each.ok for each in database.verify().values())
+        noted = database.statistics()["tables"]["dia_forced_source"]
+        assert noted["rows"] == len(found) == report.statistics["dia_forced_source"].rows
+
+
+def test_the_command_of_upkeep_gives_sources_to_objects_and_says_what_it_did(
+    path: Path, tmp_path: Path, chronotile: RunCli
+) -> None:
+    with apdb.create(path, "small", cell_bytes_max=100) as database:
+        for number in range(3):
+            database.store(**visit_of(number, [1, 2]))
+    given = {"diaSourceId": [1_001, 11_002, 77], "ssObjectId": [8, 9, 9]}
+    pq.write_table(pa.table(given), tmp_path / "given.parquet")
+    done = chronotile("apdb", "maintain", path, "--associations", tmp_path / "given.parquet")
+    assert done.returncode == 0, done.stderr
+    assert "2 sources given to solar-system objects" in done.stdout
+    assert "dia_source" in done.stdout
+    assert "1 sources of" in done.stderr
+    assert "pixel past the limit" in done.stderr
+    assert "pixel past the limit" in chronotile("apdb", "info", path).stderr
+    with apdb.open(path) as database:
+        assert sorted(database.sources()["ssObjectId"].drop_null().to_pylist()) == [8, 9]
+
+
+# ---------------------------------------------------------------------- crowded places
+
+
+def stars(ra: float, dec: float, radius: float) -> tuple[Any, Any]:
+    table = pq.read_table(data_file("gcvs.parquet"), columns=["ra", "dec"]).drop_null()
+    found = table["ra"].to_numpy(), table["dec"].to_numpy()
+    near = separation_deg(*found, ra, dec) < radius
+    return found[0][near], found[1][near]
+
+
+def test_the_layout_follows_from_the_densest_place_and_keeps_it_within_the_limit(tmp_path: Path) -> None:
+    ra, dec = 270.0, -29.0
+    survey = Survey(
+        visits=3, detectors=4, nights=3, ra=ra, dec=dec, variables=60_000, transients=0,
+        density=str(data_file("gcvs.parquet")),
+    )  # fmt: skip
+    reach = 2 * np.pi * (1 - np.cos(np.radians(2.6))) * np.degrees(1) ** 2
+    objects = survey.variables / FIELD_AREA_DEG2 * reach
+    density = apdb.Density(*stars(ra, dec, 2.6), objects, visits_a_month=3)
+    small = apdb.Schema.read("small")
+
+    def largest(layout: apdb.Layout, name: str) -> dict[str, int]:
+        apdb.create(tmp_path / name, small, layout).close()
+        run(Run(survey, str(tmp_path / name), tmp_path / f"{name}-log"))
+        with apdb.open(tmp_path / name) as database:
+            info = database.info()
+        return {t: max(s.cell_bytes_max for s in info[names.dataset_name(t)].slices) for t in names.MAIN_TABLES}
+
+    plain = largest(apdb.Layout(), "plain")
+    bound = density.cell_bytes(small, apdb.Layout())
+    assert all(plain[table] <= bound[table] for table in plain), "the bound holds for real chunks"
+    limit = max(plain.values()) // 2
+    chosen = density.layout(small, apdb.Layout(cell_bytes_max=limit))
+    assert chosen.level > apdb.Layout().level
+    assert max(density.cell_bytes(small, chosen).values()) <= limit
+    assert max(largest(chosen, "chosen").values()) <= limit < max(plain.values())
+
+
+def test_a_uniform_sky_keeps_the_usual_layout_and_an_impossible_one_is_refused() -> None:
+    rng = np.random.default_rng(4)
+    ra, dec = rng.uniform(0, 360, 50_000), np.degrees(np.arcsin(rng.uniform(-1, 1, 50_000)))
+    lsst_like = apdb.Density(ra, dec, objects=2e7, visits_a_month=10)
+    small = apdb.Schema.read("small")
+    assert lsst_like.layout(small) == apdb.Layout()
+    # A square degree with a thousand times the objects of others.
+    crowd = [np.concatenate([part, 10 + rng.uniform(0, 1, 3_000)]) for part in (ra, dec)]
+    finer = apdb.Density(*crowd, objects=2e7, visits_a_month=10).layout(small)
+    assert finer.level > apdb.Layout().level
+    with pytest.raises(ct.InvalidInputError, match="even with mq3c level 13 and windows of 5d"):
+        apdb.Density(*crowd, objects=2e7, visits_a_month=300).layout(small, apdb.Layout(cell_bytes_max=10_000))
+
+
+def test_a_slice_is_judged_by_what_it_will_hold_when_it_is_full(path: Path) -> None:
+    with apdb.create(path, "small") as database:
+        database.store(**visit_of(0, IDS[:300]))
+        assert database.crowded() == []
+        (part,) = database.info()["dia_source"].slices
+        limit = part.cell_bytes_max * 2
+        strict = dataclasses.replace(database.layout, cell_bytes_max=limit)
+        from chronotile.apdb.density import crowded
+
+        (found,) = crowded({"DiaSource": database.info()["dia_source"]}, strict, START)
+        assert found.bytes == part.cell_bytes_max <= limit < found.expected
+        assert crowded({"DiaSource": database.info()["dia_source"]}, strict, float(str(part.end))) == []
+
+
+def test_the_command_creates_what_the_densest_place_needs(tmp_path: Path, chronotile: RunCli) -> None:
+    pq.write_table(pa.table({"ra": np.full(50, 10.0), "dec": np.full(50, 10.0)}), tmp_path / "stars.parquet")
+    command = ("apdb", "create", tmp_path / "survey.db", "--schema", "small", "--density", tmp_path / "stars.parquet")
+    assert chronotile(*command).returncode == 2
+    given = ("--objects", "1000", "--visits-a-month", "30", "--cell-mib-max", "15")
+    done = chronotile(*command, *given)
+    assert done.returncode == 0, done.stderr
+    assert "expected in a pixel and slice" in done.stdout
+    with apdb.open(tmp_path / "survey.db") as database:
+        assert database.layout.cell_bytes_max == 15 * 2**20
+        assert database.layout.object_slice == "180d", "22 MiB in twelve months"
