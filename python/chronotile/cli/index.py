@@ -1,0 +1,195 @@
+"""``chronotile index``: indexes of a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+
+from chronotile.cli.common import ProgressLine, Target, bar, bytes_text, count_text, moment, names, table_text, target
+from chronotile.cli.query import place_options
+from chronotile.dataset import Dataset
+from chronotile.reports import IndexBuildReport, IndexInfo
+
+
+@click.group(short_help="Create, build, show and drop indexes.")
+def index() -> None:
+    """Indexes on combinations of columns, of any dataset.
+
+    Reads and counts use them of themselves. An index is built window by window, at any time after the rows were
+    written, and never changes an answer: what it does not know yet, or no longer knows, is read.
+
+    \b
+    Examples:
+        chronotile index create jobs.db jobs --columns user,cloud,status
+        chronotile index build jobs.db jobs --every 60
+        chronotile index status jobs.db jobs
+    """
+
+
+@index.command("create", short_help="Define an index.")
+@target()
+@click.option("--columns", required=True, metavar="NAMES", help="Columns, separated by commas.")
+@click.option("--name", metavar="NAME", help="Name of the index. Default: the columns' names, joined by _.")
+def create(target: Target, columns: str, name: str | None) -> None:
+    """Define an index; `index build` builds it.
+
+    \b
+    Example:
+        chronotile index create jobs.db jobs --columns user,cloud,status --name who_where
+    """
+    with target.open() as archive:
+        dataset = archive[target.dataset]
+        before = {found.name for found in dataset.indexes()}
+        dataset.create_index(names(columns) or [], name)
+        made = next(found.name for found in dataset.indexes() if found.name not in before)
+        click.echo(f"index {made} of {dataset.name} is defined; build it with: chronotile index build")
+
+
+@index.command("build", short_help="Bring indexes up to date.")
+@target()
+@click.option("--name", metavar="NAME", help="Only this index.")
+@click.option("--start", metavar="TIME", help="Only windows from this time on.")
+@click.option("--end", metavar="TIME", help="Only windows before this time.")
+@click.option("--lease", "lease_s", type=click.IntRange(1, 3_600), default=60, show_default=True, metavar="SECONDS",
+              help="Others take over the work of a builder that is silent for so long.")  # fmt: skip
+@click.option("--no-wait", is_flag=True, help="Do not wait for windows that others are building.")
+@click.option("--rebuild", is_flag=True, help="Build every window anew.")
+@click.option("--every", type=click.IntRange(1), metavar="SECONDS", help="Go on for ever, so long after each build.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, a line for each build.")
+def build(
+    target: Target, name: str | None, start: str | None, end: str | None, lease_s: int, no_wait: bool, rebuild: bool,
+    every: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Bring indexes up to date: read what has changed since. Run it on as many machines as you like; they share the
+    work.
+
+    \b
+    Examples:
+        chronotile index build jobs.db jobs
+        chronotile index build cassandra://h1,h2/grid jobs --start 2026-01-01 --every 60
+    """
+    with target.open() as archive:
+        dataset = archive[target.dataset]
+        while True:
+            state = _Progress()
+            with ProgressLine(state.text):
+                report = dataset.build_indexes(
+                    name, start=moment(start, dataset), end=moment(end, dataset), lease_s=lease_s, wait=not no_wait,
+                    rebuild=rebuild, progress=state,
+                )  # fmt: skip
+            click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _built(report))
+            if every is None:
+                return
+            time.sleep(every)
+
+
+class _Progress:
+    def __init__(self) -> None:
+        self.done, self.total = 0, 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+    def text(self) -> str:
+        if not self.total:
+            return "looking for changes"
+        return f"indexing  {bar(self.done, self.total)}  {self.done:,} of {self.total:,} windows"
+
+
+def _built(report: IndexBuildReport) -> str:
+    if not report.windows_built and not report.windows_elsewhere:
+        return f"nothing to do: {count_text(report.windows)} windows are up to date"
+    parts = [
+        f"built {count_text(report.windows_built)} of {count_text(report.windows)} windows: read "
+        f"{count_text(report.tiles_read)} tiles, {count_text(report.rows)} rows; stored {bytes_text(report.bytes)}"
+    ]
+    if report.windows_elsewhere:
+        parts.append(f"{count_text(report.windows_elsewhere)} windows were left to other builders")
+    if report.tiles_left_out:
+        parts.append(f"{count_text(report.tiles_left_out)} tiles are left out: damaged, or of too many values")
+    return "; ".join(parts)
+
+
+@index.command("status", short_help="Show indexes and what is built of them.")
+@target()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def status(target: Target, as_json: bool) -> None:
+    """Show the indexes of a dataset and what is built of each.
+
+    \b
+    Example:
+        chronotile index status jobs.db jobs
+    """
+    with target.open(read_only=True) as archive:
+        dataset = archive[target.dataset]
+        found = dataset.indexes()
+        if as_json:
+            click.echo(json.dumps([dataclasses.asdict(info) for info in found], indent=2, default=_json_value))
+            return
+        if not found:
+            click.echo(f"{dataset.name} has no index: chronotile index create makes one", err=True)
+            return
+        size = max(dataset.info().bytes, 1)
+        header = ["name", "columns", "windows", "tiles", "rows", "values", "size", "of data", "built"]
+        rows = [_row(info, size) for info in found]
+        click.echo(table_text(header, rows, frozenset(range(2, 8))))
+
+
+def _row(info: IndexInfo, size: int) -> list[str]:
+    counts = [count_text(count) for count in (info.windows, info.tiles, info.rows, info.values)]
+    built = "never" if info.built is None else info.built.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [info.name, ",".join(info.columns), *counts, bytes_text(info.bytes), f"{info.bytes / size:.2%}", built]
+
+
+def _json_value(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+@index.command("drop", short_help="Drop an index.")
+@target(rest="INDEX")
+def drop(target: Target) -> None:
+    """Drop an index with all that was built of it. Answers stay the same.
+
+    \b
+    Example:
+        chronotile index drop jobs.db jobs user_cloud_status
+    """
+    if len(target.rest) != 1:
+        raise click.UsageError("Name one index.")
+    with target.open() as archive:
+        windows = archive[target.dataset].drop_index(target.rest[0])
+        click.echo(f"dropped index {target.rest[0]}, {count_text(windows)} windows of it")
+
+
+@index.command("explain", short_help="Say how a question uses an index.")
+@target()
+@click.option("--count", "counts", is_flag=True, help="Of a count, not of its rows.")
+@click.option("--by", metavar="NAMES", help="Of a count by these columns.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@place_options
+def explain(
+    target: Target, place: Callable[[Dataset], dict[str, Any]], counts: bool, by: str | None, as_json: bool
+) -> None:
+    """Say which windows a question would answer through an index, and which directly.
+
+    \b
+    Example:
+        chronotile index explain jobs.db jobs --where user=ann --where status=failed --count
+    """
+    with target.open(read_only=True) as archive:
+        dataset = archive[target.dataset]
+        used = dataset.explain(by=names(by) or ([] if counts else None), **place(dataset))
+        if as_json:
+            click.echo(json.dumps(dataclasses.asdict(used), indent=2, default=_json_value))
+            return
+        click.echo(str(used))
+        if used.index is not None and used.windows_direct:
+            shown = ", ".join(str(_json_value(start))[:19] for start in used.windows_direct[:10])
+            more = len(used.windows_direct) - 10
+            click.echo(f"windows read directly: {shown}{f' and {more} more' if more > 0 else ''}")

@@ -1,0 +1,438 @@
+"""``chronotile jobs``: the archive of a batch or grid system."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+
+from chronotile.cli.common import (
+    Command,
+    ProgressLine,
+    Target,
+    bar,
+    bytes_text,
+    count_text,
+    literal,
+    moment,
+    names,
+    target,
+    timeout_option,
+    typed_conditions,
+)
+from chronotile.cli.query import output_options, write_out
+from chronotile.errors import DatasetNotFoundError
+
+
+@click.group(short_help="Finished jobs of a batch system.")
+def jobs() -> None:
+    """Finished jobs of a batch or grid system: load them, look them up, count them.
+
+    \b
+    Examples:
+        chronotile jobs load jobs.db jobs logs/ --create --index user,cloud,status
+        chronotile jobs find jobs.db jobs user=ann status=failed --days 2026-01-01,2026-01-05
+        chronotile jobs count jobs.db jobs user=ann cloud=cern status=failed --days 5
+        chronotile jobs top jobs.db jobs --by user --days 30
+        chronotile jobs histogram jobs.db jobs status=failed --interval 1d --plot
+    """
+
+
+def question_options(command: Command) -> Command:
+    """Options of period and condition, which the command gets as `question`, a function of the jobs and of the words
+    that name conditions."""
+
+    def run(start: str | None, end: str | None, days: str | None, where: tuple[str, ...], **options: Any) -> Any:
+        def question(found: Any, words: list[str]) -> dict[str, Any]:
+            dataset = found.dataset
+            for word in words:
+                if "=" not in word:
+                    raise click.UsageError(f"{word!r} is no condition: write COLUMN=VALUE, or use --where.")
+            return {
+                "start": moment(start, dataset),
+                "end": moment(end, dataset),
+                "days": _days(days),
+                "where": typed_conditions((*(_condition(word) for word in words), *where), dataset),
+            }
+
+        return command(question=question, **options)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    options: list[Callable[[Command], Command]] = [
+        click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC), or a number in the column's unit."),
+        click.option("--end", metavar="TIME", help="First time after the period."),
+        click.option("--days", metavar="DAYS", help="A day, FIRST,LAST, or a number of days up to today (UTC)."),
+        click.option("--where", multiple=True, metavar="CONDITION", help='"run_s>3600", "x between 1,2"; repeatable.'),
+    ]
+    decorated: Command = run
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def _condition(word: str) -> str:
+    """``user=ann`` as it is, ``status=failed,lost`` as one of several."""
+    column, _, value = word.partition("=")
+    quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
+    return f"{column} in {value}" if "," in value and not quoted else f"{column}={value}"
+
+
+def _days(text: str | None) -> Any:
+    if text is None:
+        return None
+    if text.isdigit() and len(text) < 8:
+        return int(text)
+    first, comma, last = text.partition(",")
+    return (first.strip(), last.strip()) if comma else text.strip()
+
+
+def _opened(archive: Any, target: Target) -> Any:
+    from chronotile import jobs as library
+
+    return library.open(archive, target.dataset)
+
+
+@jobs.command("load", short_help="Load files of jobs.")
+@target(rest="PATHS...")
+@click.option("--format", "format_", type=click.Choice(["csv", "ndjson", "parquet", "swf"]), help="Default: by name.")
+@click.option("--names", "column_names", metavar="NAMES", help="Columns of CSV files without a header.")
+@click.option("--delimiter", default=",", metavar="CHAR", help="CSV delimiter; `tab` for a tab.")
+@click.option(
+    "--workers", type=click.IntRange(1), metavar="N", help="Processes. Default: one for each core, at most 8."
+)
+@click.option("--rejects", metavar="FILE", help="Where records go that are no jobs, as NDJSON. Default: nowhere.")
+@click.option("--rejects-max", type=click.IntRange(0), default=100_000, show_default=True, metavar="N",
+              help="End when there are more.")  # fmt: skip
+@click.option("--create", is_flag=True, help="Create the archive of jobs if there is none, by the options below.")
+@click.option("--id", "id_", default="job_id", show_default=True, metavar="COLUMN", help="Job ids, integers.")
+@click.option("--time", "time_", default="submitted", show_default=True, metavar="COLUMN", help="When a job is filed.")
+@click.option("--version", metavar="COLUMN", help="What orders the states of a job. Default: the time of writing.")
+@click.option("--bunch", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Ids in a bunch.")
+@click.option("--window", default="1d", show_default=True, metavar="LENGTH", help="What indexes are built for.")
+@click.option("--index", "indexes", multiple=True, metavar="NAMES", help="An index to define: columns; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@timeout_option
+def load(
+    target: Target, format_: str | None, column_names: str | None, delimiter: str, workers: int | None, rejects: str |
+    None, rejects_max: int, create: bool, id_: str, time_: str, version: str | None, bunch: int, window: str,
+    indexes: tuple[str, ...], as_json: bool, timeout_s: int,
+) -> None:  # fmt: skip
+    """Load files of jobs, and folders of them: CSV, NDJSON (both also as .gz), Parquet, Standard Workload Format.
+
+    Running the command again changes nothing; one that was cut off goes on where it ended.
+
+    \b
+    Examples:
+        chronotile jobs load jobs.db jobs NASA.swf.gz --create --index user,status
+        chronotile jobs load jobs.db jobs dump/ --workers 4 --rejects bad.ndjson
+    """
+    from chronotile.jobs import create as create_jobs
+    from chronotile.jobs.loading import LoadProgress, infer_schema
+    from chronotile.jobs.loading import load as load_files
+
+    given, delimiter = names(column_names), {"\\t": "\t", "tab": "\t"}.get(delimiter, delimiter)
+    with target.open(create=create, timeout_s=timeout_s) as archive:
+        try:
+            found = _opened(archive, target)
+        except DatasetNotFoundError:
+            if not create:
+                raise
+            found = create_jobs(
+                archive, target.dataset, schema=infer_schema(target.rest[0], format_, given, delimiter), id=id_,
+                time=time_, version=version, bunch=bunch, window=window, indexes=[names(text) or [] for text in
+                indexes], exist_ok=True,
+            )  # fmt: skip
+        state: list[LoadProgress] = []
+        with ProgressLine(lambda: _progress_text(state[-1]) if state else "looking at the files"):
+            report = load_files(
+                found, target.rest, url=archive.url, format=format_, names=given, delimiter=delimiter, workers=workers,
+                rejects=rejects, rejects_max=rejects_max, progress=lambda now: state.__setitem__(slice(None), [now]),
+            )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+        return
+    parts = [
+        f"stored {count_text(report.rows)} jobs of {count_text(report.files)} files in {report.seconds:.1f} s "
+        f"({report.rows / max(report.seconds, 1e-6):,.0f} jobs/s)"
+    ]
+    if report.rows_before:
+        parts.append(f"{count_text(report.rows_before)} were stored before")
+    if report.duplicates:
+        parts.append(f"{count_text(report.duplicates)} had the id of a later record and were left out")
+    if report.rejected:
+        parts.append(f"{count_text(report.rejected)} records are no jobs" + (f": see {rejects}" if rejects else ""))
+    click.echo("; ".join(parts))
+
+
+def _progress_text(state: Any) -> str:
+    left = "" if state.seconds_left is None else f"  {_clock(state.seconds_left)} left"
+    done = f"{bar(state.bytes_done, state.bytes_total)}  {bytes_text(state.bytes_done)}"
+    return f"{done}  {state.rows:,} jobs  {state.rate:,.0f}/s{left}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@jobs.command("get", short_help="Jobs by id.")
+@target(rest="IDS...")
+@click.option("--history", is_flag=True, help="All states, not only the newest.")
+@output_options
+def get(
+    target: Target, history: bool, columns: str | None, format_: str | None, out: str | None, overwrite: bool,
+    limit: int | None,
+) -> None:  # fmt: skip
+    """Jobs by id, whenever they ran; ids separated by blanks or commas.
+
+    \b
+    Example:
+        chronotile jobs get jobs.db jobs 4711 4712 --columns job_id,status
+    """
+    words = [word for text in target.rest for word in text.split(",") if word]
+    ids = [literal(word) for word in words]
+    if not all(isinstance(id, int) for id in ids):
+        raise click.UsageError("Ids are whole numbers.")
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target).get(ids, columns=names(columns), history=history)
+        write_out(found, format_, out, overwrite, limit)
+
+
+@jobs.command("find", short_help="Jobs by period and condition.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+@click.option("--history", is_flag=True, help="All states, not only the newest.")
+@output_options
+def find(
+    target: Target, question: Callable[..., dict[str, Any]], history: bool, columns: str | None, format_: str | None,
+    out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Jobs by period and condition; ``COLUMN=VALUE,VALUE`` means one of several.
+
+    \b
+    Examples:
+        chronotile jobs find jobs.db jobs user=ann status=failed --days 2026-01-01,2026-01-05
+        chronotile jobs find jobs.db jobs --where "run_s>86400" --out long.parquet
+    """
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        rows = found.find(columns=names(columns), history=history, **question(found, target.rest))
+        write_out(rows, format_, out, overwrite, limit)
+
+
+@jobs.command("count", short_help="Count jobs.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+def count(target: Target, question: Callable[..., dict[str, Any]]) -> None:
+    """Print the number of jobs.
+
+    \b
+    Example:
+        chronotile jobs count jobs.db jobs user=ann cloud=cern status=failed --days 5
+    """
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        click.echo(found.count(**question(found, target.rest)))
+
+
+@jobs.command("top", short_help="The most frequent values.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+@click.option("--by", required=True, metavar="NAMES", help="Columns whose values are counted.")
+@output_options
+def top(
+    target: Target, question: Callable[..., dict[str, Any]], by: str, columns: str | None, format_: str | None,
+    out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """The most frequent values of some columns, ten or as many as --limit says, with their share.
+
+    \b
+    Example:
+        chronotile jobs top jobs.db jobs --by user,status --days 30 --limit 5
+    """
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        table = found.top(names(by) or [], 10 if limit is None else max(limit, 1), **question(found, target.rest))
+        _write_table(table, columns, format_, out, overwrite, limit)
+
+
+@jobs.command("histogram", short_help="Jobs over time.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+@click.option("--interval", default="1d", show_default=True, metavar="LENGTH", help="1d, 6h, 15m, ...")
+@click.option("--by", metavar="NAMES", help="Count these columns' values by themselves.")
+@click.option("--plot", is_flag=True, help="Draw bars.")
+@output_options
+def histogram(
+    target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, plot: bool, columns: str |
+    None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Jobs over time, in intervals counted from 1970.
+
+    \b
+    Examples:
+        chronotile jobs histogram jobs.db jobs status=failed --interval 1d --plot
+        chronotile jobs histogram jobs.db jobs --interval 1h --by cloud --out hours.csv
+    """
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        table = found.histogram(interval, by=names(by) or [], **question(found, target.rest))
+        if plot:
+            click.echo(_bars(table))
+            return
+        _write_table(table, columns, format_, out, overwrite, limit)
+
+
+@jobs.command("percentiles", short_help="Percentiles of a duration.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+@click.option("--of", "of", required=True, metavar="COLUMN", help="A column of numbers, or FROM,TO: two times.")
+@click.option("--by", metavar="NAMES", help="Columns whose values get a row each.")
+@click.option("-q", "percents", default="50,90,99", show_default=True, metavar="LIST", help="Percentiles.")
+@output_options
+def percentiles(
+    target: Target, question: Callable[..., dict[str, Any]], of: str, by: str | None, percents: str, columns: str |
+    None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Percentiles of a duration, exact.
+
+    \b
+    Example:
+        chronotile jobs percentiles jobs.db jobs --of run_s --by user status=done --days 30
+    """
+    parts = names(of) or []
+    wanted = [literal(word) for word in names(percents) or []]
+    if len(parts) not in (1, 2) or not all(isinstance(value, int | float) for value in wanted):
+        raise click.UsageError("--of takes one or two columns, -q numbers.")
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        duration = parts[0] if len(parts) == 1 else (parts[0], parts[1])
+        table = found.percentiles(duration, wanted, by=names(by) or [], **question(found, target.rest))
+        _write_table(table, columns, format_, out, overwrite, limit)
+
+
+def _write_table(
+    table: Any, columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None
+) -> None:
+    chosen = names(columns)
+    if chosen is not None:
+        unknown = [name for name in chosen if name not in table.column_names]
+        if unknown:
+            raise click.UsageError(
+                f"There is no column {unknown[0]!r}; the result has {', '.join(table.column_names)}."
+            )
+        table = table.select(chosen)
+    write_out(table, format_, out, overwrite, limit)
+
+
+def _bars(table: Any, width: int = 50) -> str:
+    counts = table["count"].to_pylist()
+    most = max(counts, default=1)
+    labels = [
+        " ".join(_label(value) for value in row)
+        for row in zip(*(table[name].to_pylist() for name in table.column_names[:-1]), strict=True)
+    ]
+    left = max((len(label) for label in labels), default=0)
+    lines = [
+        f"{label.ljust(left)}  {'#' * max(round(width * count / most), 1)} {count:,}"
+        for label, count in zip(labels, counts, strict=True)
+    ]
+    return "\n".join(lines) or "no jobs"
+
+
+def _label(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.strftime(
+            "%Y-%m-%d" if (value.hour, value.minute, value.second) == (0, 0, 0) else "%Y-%m-%dT%H:%M:%S"
+        )
+    return "-" if value is None else str(value)
+
+
+@jobs.command("sync", short_help="Copy what has changed in a database.")
+@target(rest="DATABASE TABLE")
+@click.option("--overlap", default="10m", show_default=True, metavar="LENGTH", help="How far back reading begins.")
+@click.option(
+    "--batch-rows", type=click.IntRange(1), default=100_000, show_default=True, metavar="N", help="Of a batch."
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@timeout_option
+def sync(target: Target, overlap: str, batch_rows: int, as_json: bool, timeout_s: int) -> None:
+    """Copy what has changed in a database's table since the last sync, each state once. DATABASE is a SQLAlchemy URL.
+
+    \b
+    Example:
+        chronotile jobs sync jobs.db jobs postgresql+psycopg://grid@db1/production jobs
+    """
+    from chronotile.jobs import sync as sync_jobs
+
+    database, table = _database(target)
+    with target.open(timeout_s=timeout_s) as archive:
+        seen = ["looking"]
+        with ProgressLine(lambda: seen[0]):
+            report = sync_jobs(
+                _opened(archive, target), database, table, overlap=overlap, batch_rows=batch_rows,
+                progress=lambda rows, at: seen.__setitem__(0, f"{rows:,} rows read, up to {at:%Y-%m-%dT%H:%M:%S}"),
+            )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), default=str))
+        return
+    until = "nothing there" if report.until is None else f"up to {report.until:%Y-%m-%dT%H:%M:%S}Z"
+    click.echo(
+        f"stored {count_text(report.rows)} new states of {count_text(report.rows_seen)} read, {until}, "
+        f"in {report.seconds:.1f} s"
+    )
+
+
+@jobs.command("compare", short_help="Compare with a database, day by day.")
+@target(rest="DATABASE TABLE")
+@click.option("--days", metavar="DAYS", help="A day, FIRST,LAST, or a number of days up to today. Default: all.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.pass_context
+def compare(context: click.Context, target: Target, days: str | None, as_json: bool) -> None:
+    """Compare the newest states of jobs with a database's table, day by day. Ends with 5 where they differ.
+
+    \b
+    Example:
+        chronotile jobs compare jobs.db jobs postgresql+psycopg://grid@db1/production jobs --days 30
+    """
+    from chronotile.jobs import compare as compare_jobs
+
+    database, table = _database(target)
+    with target.open(read_only=True) as archive:
+        seen = ["looking"]
+        with ProgressLine(lambda: seen[0]):
+            report = compare_jobs(
+                _opened(archive, target), database, table, days=_days(days),
+                progress=lambda day: seen.__setitem__(0, f"compared {day}"),
+            )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps({**dataclasses.asdict(report), "ok": report.ok}, default=str))
+    else:
+        for found in report.differences:
+            click.echo(
+                f"{found.day}: {count_text(found.rows_database)} jobs in the database, "
+                f"{count_text(found.rows_archive)} in the archive{_some('missing', found.missing)}"
+                f"{_some('superfluous', found.superfluous)}{_some('differing', found.differing)}"
+            )
+        verdict = "the same" if report.ok else f"{len(report.differences)} days differ"
+        click.echo(f"compared {count_text(report.days)} days, {count_text(report.rows)} jobs: {verdict}")
+    if not report.ok:
+        context.exit(5)
+
+
+def _database(target: Target) -> tuple[str, str]:
+    if len(target.rest) != 2:
+        raise click.UsageError("Give the database's URL and the table.")
+    return target.rest[0], target.rest[1]
+
+
+def _some(what: str, ids: tuple[int, ...]) -> str:
+    if not ids:
+        return ""
+    return f"; {what}: {', '.join(map(str, ids[:10]))}{' ...' if len(ids) > 10 else ''}"

@@ -1,0 +1,186 @@
+"""Files of jobs, cut into blocks that can be parsed apart, each line with its number."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from chronotile import _native
+from chronotile.errors import DataFileError, InvalidInputError
+
+BLOCK_BYTES = 32 << 20
+"""Bytes of text in a block, about. Part of what batches are named by: it must stay the same for ever."""
+
+BLOCK_ROWS = 131_072
+"""Rows of a Parquet block. Part of what batches are named by, too."""
+
+FORMATS = ("csv", "ndjson", "parquet", "swf")
+
+_BY_SUFFIX = {
+    ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet", ".pq": "parquet", ".swf": "swf",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to load."""
+
+    path: str
+    format: str
+    content: str
+    """Hash of its content, by which its batches are named."""
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a file."""
+
+    file: File
+    start: int
+    """First byte of the text, or first row."""
+    bytes_done: int
+    """Bytes of the file, as it lies there, up to the end of this block."""
+    text: bytes | None
+    """Whole lines; None for Parquet."""
+    first_line: int
+    """Number of the first line, or row, from 1."""
+    rows: int = 0
+    """Rows, of Parquet."""
+    header: bytes = b""
+    """Of CSV the first line, of SWF the comments."""
+
+    @property
+    def batch(self) -> str:
+        """Name of the batch that the block becomes."""
+        return f"jobs:{self.file.content}:{self.start}"
+
+
+def files(paths: list[str], format: str | None) -> list[File]:
+    """Files, and those in folders whose names end as a format's do; sorted within each folder.
+
+    Raises
+    ------
+    DataFileError
+        A path that does not exist, a folder without files of jobs.
+    InvalidInputError
+        A file whose format its name does not tell.
+    """
+    found: list[File] = []
+    for path in paths:
+        folder = Path(path)
+        if not folder.exists():
+            raise DataFileError(f"there is no file or folder {path}", kind="file-not-found")
+        if not folder.is_dir():
+            found.append(_file(folder, format))
+            continue
+        inside = [item for item in sorted(folder.rglob("*")) if item.is_file() and _format_of(item)]
+        if not inside:
+            raise DataFileError(
+                f"folder {path} holds no file that ends in {', '.join(_BY_SUFFIX)} or those with .gz",
+                kind="file-not-found",
+            )
+        found += [_file(item, format) for item in inside]
+    return found
+
+
+def _format_of(path: Path) -> str | None:
+    return _BY_SUFFIX.get(Path(path.name.removesuffix(".gz")).suffix.lower())
+
+
+def _file(path: Path, format: str | None) -> File:
+    kind = format or _format_of(path)
+    if kind is None:
+        raise InvalidInputError(
+            f"the name {path} does not tell its format: give one of {', '.join(FORMATS)}", kind="invalid-setting"
+        )
+    return File(str(path), kind, _native.content_hash(str(path)), path.stat().st_size)
+
+
+def blocks(file: File, *, header: bool) -> Iterator[Block]:
+    """The blocks of a file, in order; always the same for the same content."""
+    if file.format == "parquet":
+        yield from _parquet_blocks(file)
+        return
+    with Path(file.path).open("rb") as raw:
+        # A stream that is compressed says so itself, whatever its name.
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        text: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+        try:
+            yield from _text_blocks(file, text, raw, header=header)
+        except (EOFError, gzip.BadGzipFile, OSError) as error:
+            raise DataFileError(f"{file.path} cannot be unpacked: {error}", kind="file-damaged") from error
+
+
+def _text_blocks(file: File, text: Any, raw: Any, *, header: bool) -> Iterator[Block]:
+    head, line, start = b"", 1, 0
+    if file.format == "csv" and header:
+        head = text.readline()
+        line, start = 2, len(head)
+    rest = b""
+    while True:
+        more = text.read(BLOCK_BYTES - len(rest) if len(rest) < BLOCK_BYTES else BLOCK_BYTES)
+        buffer = rest + more if rest else more
+        if not buffer:
+            return
+        cut = len(buffer) if not more else _cut(buffer, quoted=file.format == "csv")
+        if cut == 0:
+            rest = buffer
+            continue
+        whole, rest = buffer[:cut], buffer[cut:]
+        if file.format == "swf" and start == 0:
+            head = b"\n".join(found for found in whole.splitlines() if found.startswith(b";"))
+        yield Block(file, start, raw.tell(), whole, line, header=head)
+        start += cut
+        line += whole.count(b"\n")
+
+
+def _cut(buffer: bytes, *, quoted: bool) -> int:
+    """Where the last whole record ends; 0 if none does."""
+    end = buffer.rfind(b"\n") + 1
+    if not quoted or b'"' not in buffer:
+        return end
+    ends = record_ends(buffer)
+    return int(ends[-1]) if len(ends) else 0
+
+
+def record_ends(text: bytes) -> Any:
+    """Ends of CSV records: newlines that are not inside quotes."""
+    data = np.frombuffer(text, "uint8")
+    newlines = np.flatnonzero(data == ord("\n"))
+    quotes = np.flatnonzero(data == ord('"'))
+    if len(quotes):
+        # A quote within quotes is written twice, so that an even number stands before every end of a record.
+        newlines = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
+    return newlines + 1
+
+
+def records(text: bytes, first_line: int, *, quoted: bool) -> tuple[Any, Any, Any]:
+    """Starts, ends and line numbers of the records in whole lines, blank ones left out."""
+    data = np.frombuffer(text, "uint8")
+    newlines = np.flatnonzero(data == ord("\n")) + 1
+    ends = record_ends(text) if quoted else newlines
+    if len(ends) == 0 or ends[-1] != len(text):
+        ends = np.append(ends, len(text))
+    starts = np.concatenate([[0], ends[:-1]]).astype("int64")
+    lines = first_line + np.searchsorted(newlines, starts, side="right")
+    # A record of nothing but its line end is no record, as CSV readers have it.
+    filled = data > ord(" ")
+    seen = np.concatenate([[0], np.cumsum(filled)])
+    kept = seen[ends] > seen[starts]
+    return starts[kept], ends[kept], lines[kept]
+
+
+def _parquet_blocks(file: File) -> Iterator[Block]:
+    rows = pq.ParquetFile(file.path).metadata.num_rows
+    for start in range(0, rows, BLOCK_ROWS):
+        count = min(BLOCK_ROWS, rows - start)
+        yield Block(file, start, file.bytes * (start + count) // rows, None, start + 1, rows=count)

@@ -1,0 +1,136 @@
+"""Comparing an archive of jobs with the database that it was copied from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile.jobs.jobs import Days, Jobs, _period
+from chronotile.jobs.syncing import Source
+
+__all__ = ["CompareReport", "DayDifference", "compare"]
+
+IDS_SHOWN = 100
+"""Ids named of each kind of difference of a day."""
+
+
+@dataclass(frozen=True)
+class DayDifference:
+    """A day whose jobs are not the same on both sides."""
+
+    day: date
+    rows_database: int
+    rows_archive: int
+    missing: tuple[int, ...]
+    """Ids that the archive lacks, the first 100."""
+    superfluous: tuple[int, ...]
+    """Ids that only the archive has, the first 100."""
+    differing: tuple[int, ...]
+    """Ids whose newest states differ, the first 100."""
+
+
+@dataclass(frozen=True)
+class CompareReport:
+    """What a comparison found."""
+
+    days: int
+    """Days compared."""
+    rows: int
+    """Jobs of the database."""
+    differences: tuple[DayDifference, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether both sides are the same."""
+        return not self.differences
+
+
+def compare(
+    jobs: Jobs,
+    database: str,
+    table: str,
+    *,
+    days: Days = None,
+    progress: Callable[[date], object] | None = None,
+) -> CompareReport:
+    """Compare the newest states of all jobs with a table, day by day of the archive's time column (UTC).
+
+    A day is the same where both sides have as many rows and a hash over all values of all columns that both have
+    agrees; where not, the jobs that differ are named.
+
+    Parameters
+    ----------
+    jobs, database, table
+        As for :func:`sync`.
+    days : optional
+        As for :meth:`Jobs.find`; by default from the first job of the database to its last.
+    progress : callable, optional
+        Called with each day that was compared.
+    """
+    dataset = jobs.dataset
+    source = Source(database, table, dataset)
+    try:
+        if days is not None:
+            start, end = _period(days)
+        else:
+            extremes = source.extremes(dataset.time.column)
+            if extremes is None:
+                extremes = (datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC))
+            start = extremes[0].replace(hour=0, minute=0, second=0, microsecond=0)
+            end = extremes[1] + timedelta(microseconds=1)
+        differences = []
+        count = rows = 0
+        day = start
+        while day < end:
+            after = day + timedelta(days=1)
+            theirs = _whole(source, dataset.time.column, day, after)
+            ours = dataset.read(columns=source.columns, start=day, end=after).to_arrow()
+            if (theirs.num_rows, _content(dataset, theirs)) != (ours.num_rows, _content(dataset, ours)):
+                differences.append(_difference(day.date(), theirs, ours, jobs))
+            rows += theirs.num_rows
+            count += 1
+            if progress is not None:
+                progress(day.date())
+            day = after
+    finally:
+        source.close()
+    return CompareReport(count, rows, tuple(differences))
+
+
+def _whole(source: Source, column: str, start: datetime, end: datetime) -> pa.Table:
+    parts = list(source.rows(column, start, end, 200_000))
+    schema = pa.schema([source.schema.field(name) for name in source.columns])
+    return pa.concat_tables([part.cast(schema) for part in parts]) if parts else schema.empty_table()
+
+
+def _content(dataset: Any, rows: pa.Table) -> str:
+    return str(dataset._native.content(rows)[1])
+
+
+def _difference(day: date, theirs: pa.Table, ours: pa.Table, jobs: Jobs) -> DayDifference:
+    id = jobs.id
+    missing = _first(theirs[id].filter(pc.invert(pc.is_in(theirs[id], ours[id].combine_chunks()))))
+    superfluous = _first(ours[id].filter(pc.invert(pc.is_in(ours[id], theirs[id].combine_chunks()))))
+    common = [
+        table.filter(pc.is_in(table[id], other[id].combine_chunks())).sort_by(id)
+        for table, other in ((theirs, ours), (ours, theirs))
+    ]
+    differing: tuple[int, ...] = ()
+    if common[0].num_rows == common[1].num_rows:
+        same = pa.array([True] * common[0].num_rows)
+        for name in theirs.column_names:
+            left, right = (table[name].combine_chunks() for table in common)
+            equal = pc.fill_null(pc.equal(left, right), False)
+            neither = pc.and_(pc.is_null(left, nan_is_null=True), pc.is_null(right, nan_is_null=True))
+            same = pc.and_(same, pc.or_(equal, neither))
+        differing = _first(common[0][id].filter(pc.invert(same)))
+    return DayDifference(day, theirs.num_rows, ours.num_rows, missing, superfluous, differing)
+
+
+def _first(ids: pa.ChunkedArray) -> tuple[int, ...]:
+    return tuple(ids.take(pc.sort_indices(ids)).slice(0, IDS_SHOWN).to_pylist())

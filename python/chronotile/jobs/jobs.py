@@ -1,0 +1,481 @@
+"""Jobs: a dataset with the questions that are asked of finished jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile import cells, times
+from chronotile.archive import Archive
+from chronotile.dataset import Dataset
+from chronotile.errors import InvalidInputError
+from chronotile.predicates import Condition
+from chronotile.reports import IndexUse, WriteReport
+from chronotile.result import ReadResult
+
+__all__ = ["Jobs", "create", "open"]
+
+Days = Any
+"""Whole days, UTC: a date (or ISO 8601 text), a pair of the first and the last, or a number of days up to today."""
+
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def create(
+    archive: Archive,
+    name: str = "jobs",
+    *,
+    schema: Any,
+    id: str = "job_id",
+    time: str = "submitted",
+    version: str | None = None,
+    bunch: int = 100,
+    window: str | timedelta = "1d",
+    slice: int | str | timedelta | None = None,
+    retention: str | timedelta | None = None,
+    indexes: Iterable[str | Iterable[str]] = (),
+    exist_ok: bool = False,
+) -> Jobs:
+    """Create an archive of jobs: one dataset, in which the newest state of a job wins and its earlier ones stay
+    readable.
+
+    Parameters
+    ----------
+    archive : Archive
+        Where.
+    name : str
+        Name of the dataset.
+    schema : schema, table or dict
+        As for :meth:`chronotile.Archive.create`.
+    id : str
+        The column of job ids, integers.
+    time : str
+        The column by which jobs are filed in days: one that does not change while a job lives, such as its submission.
+        States of a job with other times are merged correctly too, but indexes help less.
+    version : str, optional
+        The column that orders the states of a job, such as its modification time; by default the time of writing.
+    bunch : int
+        Jobs of so many consecutive ids are kept together.
+    window : str or timedelta
+        What indexes are built for, one by one.
+    slice, retention
+        As for :meth:`chronotile.Archive.create`.
+    indexes : iterable of column names, or of lists of them
+        Indexes to define; see :meth:`chronotile.Dataset.create_index`.
+    exist_ok : bool
+        Open the dataset if it exists with the same definition; indexes that it lacks are added.
+    """
+    dataset = archive.create(
+        name, schema=schema, cell=cells.bunch(id, bunch), time=time, window=window, slice=slice, id=[id],
+        merge="latest", version=version, retention=retention, exist_ok=exist_ok,
+    )  # fmt: skip
+    known = {index.columns for index in dataset.indexes()}
+    for wanted in indexes:
+        columns = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        if columns not in known:
+            dataset.create_index(columns)
+    return Jobs(dataset)
+
+
+def open(archive: Archive, name: str = "jobs") -> Jobs:
+    """Open an archive of jobs, or any dataset with integer ids.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        When there is no such dataset.
+    InvalidInputError
+        When the dataset has not one id column, or it is no integer.
+    """
+    return Jobs(archive.dataset(name))
+
+
+class Jobs:
+    """Finished jobs of a batch system.
+
+    Every question takes `start` and `end` or `days`, conditions as keywords (``user="ann"``, ``status=["failed",
+    "killed"]``: equal to the value, or to one of several) and as `where` (see :meth:`chronotile.Dataset.read`).
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        if len(dataset.id) != 1 or "int" not in dataset.column_types[dataset.id[0]]:
+            raise InvalidInputError(
+                f"dataset {dataset.name} has {', '.join(dataset.id) or 'no column'} for its id: an archive of jobs has "
+                "one integer column",
+                kind="invalid-request",
+            )
+        self._dataset = dataset
+
+    def __repr__(self) -> str:
+        return f"<Jobs {self._dataset.name}: {len(self._dataset.column_types)} columns>"
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset: indexes, consolidation, retention and verification are its own."""
+        return self._dataset
+
+    @property
+    def id(self) -> str:
+        """The column of job ids."""
+        return self._dataset.id[0]
+
+    # ------------------------------------------------------------------ rows
+
+    def write(self, data: Any, batch: str | None = None, *, replace: bool = False) -> WriteReport:
+        """Store states of jobs; as :meth:`chronotile.Dataset.write`."""
+        return self._dataset.write(data, batch, replace=replace)
+
+    def get(self, ids: Any, *, columns: Iterable[str] | None = None, history: bool = False) -> ReadResult:
+        """Jobs by id, one or thousands, whenever they ran.
+
+        Parameters
+        ----------
+        ids : int, list or array
+            Ids. Unknown ones are left out of the result.
+        columns : iterable of str, optional
+            Columns to return; by default all.
+        history : bool
+            Return every state of each job, not only the newest.
+        """
+        return self._dataset.read(ids=ids, columns=columns, history=history)
+
+    def find(
+        self,
+        *,
+        columns: Iterable[str] | None = None,
+        history: bool = False,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        days: Days = None,
+        where: Condition | Iterable[Condition] | None = None,
+        **equal: Any,
+    ) -> ReadResult:
+        """Jobs by period and condition, as a stream: ``find(user="ann", cloud=["cern", "bnl"], status="failed",
+        days=5)``.
+
+        Raises
+        ------
+        InvalidInputError
+            A column that does not exist, a value that does not fit it.
+        """
+        place = self._place(start, end, days, where, equal)
+        return self._dataset.read(columns=columns, history=history, **place)
+
+    def count(
+        self,
+        *,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        days: Days = None,
+        where: Condition | Iterable[Condition] | None = None,
+        **equal: Any,
+    ) -> int:
+        """Number of jobs that :meth:`find` would return; from an index alone where one has all columns of the
+        conditions."""
+        return self._dataset.count(**self._place(start, end, days, where, equal))
+
+    def explain(
+        self,
+        *,
+        by: str | Iterable[str] | None = None,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        days: Days = None,
+        where: Condition | Iterable[Condition] | None = None,
+        **equal: Any,
+    ) -> IndexUse:
+        """How :meth:`find` uses an index, or with `by` (perhaps empty) how :meth:`count` and :meth:`group_by` do."""
+        return self._dataset.explain(by=by, **self._place(start, end, days, where, equal))
+
+    # ------------------------------------------------------------------ summaries
+
+    def group_by(
+        self,
+        columns: str | Iterable[str],
+        *,
+        aggregates: Mapping[str, str | Iterable[str]] | None = None,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        days: Days = None,
+        where: Condition | Iterable[Condition] | None = None,
+        **equal: Any,
+    ) -> pa.Table:
+        """Jobs by the values of columns, the most frequent first.
+
+        Parameters
+        ----------
+        columns : str or iterable of str
+            Columns whose distinct values, taken together, get one row each.
+        aggregates : dict, optional
+            Functions of further columns: ``{"run_s": ["sum", "mean"], "memory": "max"}``; ``sum``, ``mean``, ``min``,
+            ``max``, ``stddev``, ``count_distinct``. Their columns are read; counts alone may come from an index.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns, ``count``, then ``COLUMN_FUNCTION`` of each aggregate; null where a group has no values.
+        """
+        by = [columns] if isinstance(columns, str) else list(columns)
+        place = self._place(start, end, days, where, equal)
+        if not aggregates:
+            return _most_first(self._dataset.count_by(by, **place), by)
+        functions = _functions(aggregates)
+        wanted = list(dict.fromkeys([*by, *(column for column, _ in functions)]))
+        rows = self._dataset.read(columns=wanted, **place).to_arrow()
+        found = rows.group_by(by).aggregate([([], "count_all"), *functions])
+        renamed = found.rename_columns(["count" if name == "count_all" else name for name in found.column_names])
+        order = [*by, "count", *(f"{column}_{function}" for column, function in functions)]
+        return _most_first(renamed.select(order), by)
+
+    def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
+        """The `n` most frequent values of columns, with their ``share`` of all jobs that meet the conditions.
+
+        `question` as for :meth:`count`.
+        """
+        if n < 1:
+            raise InvalidInputError(f"n is {n}: ask for at least one value", kind="invalid-request")
+        found = self.group_by(columns, **question)
+        total = pc.sum(found["count"]).as_py() or 0
+        best = found.slice(0, n)
+        share = pc.divide(pc.cast(best["count"], pa.float64()), float(max(total, 1)))
+        return best.append_column("share", share)
+
+    def histogram(
+        self,
+        interval: str | timedelta = "1d",
+        *,
+        by: str | Iterable[str] = (),
+        start: times.Moment = None,
+        end: times.Moment = None,
+        days: Days = None,
+        where: Condition | Iterable[Condition] | None = None,
+        **equal: Any,
+    ) -> pa.Table:
+        """Jobs over time, in intervals counted from 1970 (weeks begin on Thursdays), empty ones left out.
+
+        Whole numbers of windows come from an index where one has all columns of the question.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``start`` of each interval, the columns of `by`, ``count``; in order of time.
+        """
+        names = [by] if isinstance(by, str) else list(by)
+        width_s = _seconds(times.duration_text(interval, "interval"), "interval")
+        window_s = _seconds(self._dataset.window, "window")
+        place = self._place(start, end, days, where, equal)
+        axis = self._dataset.time
+        if axis.format != "timestamp":
+            raise InvalidInputError(
+                f"histogram needs a timestamp or date column, {axis.column} counts days", kind="invalid-request"
+            )
+        if width_s % window_s == 0:
+            counted = self._dataset.count_by(names, by_window=True, **place).rename_columns(["start", *names, "count"])
+        else:
+            wanted = list(dict.fromkeys([axis.column, *names]))
+            rows = self._dataset.read(columns=wanted, **place).to_arrow()
+            counted = pa.table(
+                [rows[axis.column], *(rows[name] for name in names), pa.array(np.ones(rows.num_rows, "uint64"))],
+                names=["start", *names, "count"],
+            )
+        floored = _floored(counted["start"], width_s)
+        summed = counted.set_column(0, "start", floored).group_by(["start", *names]).aggregate([("count", "sum")])
+        summed = summed.rename_columns([*summed.column_names[:-1], "count"]).select(["start", *names, "count"])
+        return summed.sort_by([(name, "ascending") for name in ["start", *names]])
+
+    def percentiles(
+        self,
+        duration: str | tuple[str, str],
+        q: Iterable[float] = (50, 90, 99),
+        *,
+        by: str | Iterable[str] = (),
+        start: times.Moment = None,
+        end: times.Moment = None,
+        days: Days = None,
+        where: Condition | Iterable[Condition] | None = None,
+        **equal: Any,
+    ) -> pa.Table:
+        """Percentiles of a duration, exact.
+
+        Parameters
+        ----------
+        duration : str or pair of str
+            A column of numbers, or two time columns: from the first to the second, in seconds. Nulls are left out.
+        q : iterable of float
+            Percentiles, 0 to 100; between two values interpolated linearly (Hyndman and Fan's definition 7).
+        by : str or iterable of str
+            Columns whose values, taken together, get one row each.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns of `by`, ``count``, then ``pQ`` (float64) of each percentile.
+        """
+        names = [by] if isinstance(by, str) else list(by)
+        wanted = [float(value) for value in q]
+        if not wanted or not all(0 <= value <= 100 for value in wanted):
+            raise InvalidInputError(f"percentiles {wanted}: give numbers from 0 to 100", kind="invalid-request")
+        pair = (duration, duration) if isinstance(duration, str) else duration
+        place = self._place(start, end, days, where, equal)
+        rows = self._dataset.read(columns=list(dict.fromkeys([*names, *pair])), **place).to_arrow()
+        values = _durations(rows, duration)
+        return _percentiles(rows.select(names), values, wanted)
+
+    # ------------------------------------------------------------------ arguments
+
+    def _place(
+        self,
+        start: times.Moment,
+        end: times.Moment,
+        days: Days,
+        where: Condition | Iterable[Condition] | None,
+        equal: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        if days is not None:
+            if start is not None or end is not None:
+                raise InvalidInputError("days and start or end both say when: give one", kind="invalid-request")
+            start, end = _period(days)
+        conditions = _conditions(where)
+        types = self._dataset.column_types
+        for column, value in equal.items():
+            if column not in types:
+                shown = ", ".join(list(types)[:12])
+                raise InvalidInputError(
+                    f"there is no column {column!r} to ask for; {self._dataset.name} has {shown}",
+                    kind="invalid-request",
+                )
+            several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+            conditions.append((column, "in" if several else "==", _listed(value) if several else value))
+        return {"start": start, "end": end, "where": conditions}
+
+
+def _listed(values: Iterable[Any]) -> list[Any]:
+    return values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
+
+
+def _conditions(where: Condition | Iterable[Condition] | None) -> list[Condition]:
+    if where is None:
+        return []
+    if isinstance(where, tuple) and len(where) == 3 and isinstance(where[0], str):
+        return [where]
+    return list(where)  # what is no condition is refused where it is read
+
+
+def _period(days: Days) -> tuple[datetime, datetime]:
+    """Half-open period of whole days."""
+    if isinstance(days, int) and not isinstance(days, bool):
+        if days < 1:
+            raise InvalidInputError(f"days is {days}: ask for at least one", kind="invalid-time")
+        end = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+        return end - timedelta(days=days), end
+    first, last = days if isinstance(days, tuple | list) and len(days) == 2 else (days, days)
+    begin, finish = _day(first), _day(last)
+    if finish < begin:
+        raise InvalidInputError(f"days end on {finish:%Y-%m-%d}, before they begin", kind="invalid-time")
+    return begin, finish + timedelta(days=1)
+
+
+def _day(day: Any) -> datetime:
+    if isinstance(day, str):
+        try:
+            day = date.fromisoformat(day)
+        except ValueError:
+            day = None
+    if isinstance(day, datetime) or not isinstance(day, date):
+        raise InvalidInputError(
+            'days takes a date such as "2026-01-31", a pair of the first and the last, or a number of days up to today',
+            kind="invalid-time",
+        )
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _seconds(text: str, what: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*([wdhms])\s*", text)
+    if found is None or int(found[1]) == 0:
+        raise InvalidInputError(f'{what} is {text!r}: give text such as "1d", "6h" or "15m"', kind="invalid-time")
+    return int(found[1]) * _UNIT_SECONDS[found[2]]
+
+
+def _functions(aggregates: Mapping[str, str | Iterable[str]]) -> list[tuple[str, str]]:
+    allowed = ("sum", "mean", "min", "max", "stddev", "count_distinct")
+    wanted = []
+    for column, given in aggregates.items():
+        for function in [given] if isinstance(given, str) else given:
+            if function not in allowed:
+                raise InvalidInputError(
+                    f"{function!r} of {column!r} is no aggregate: use one of {', '.join(allowed)}",
+                    kind="invalid-request",
+                )
+            wanted.append((column, function))
+    return wanted
+
+
+def _most_first(table: pa.Table, by: list[str]) -> pa.Table:
+    return table.sort_by([("count", "descending"), *((name, "ascending") for name in by)])
+
+
+def _floored(moments: pa.ChunkedArray, width_s: int) -> pa.ChunkedArray:
+    """The beginning of each moment's interval; dates become timestamps, which intervals below a day need."""
+    if pa.types.is_date(moments.type):
+        moments = moments.cast(pa.timestamp("s"))
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[moments.type.unit]
+    width = width_s * per_second
+    ticks = moments.cast(pa.int64()).to_numpy()
+    return pa.chunked_array([pa.array(np.floor_divide(ticks, width) * width)]).cast(moments.type)
+
+
+def _durations(rows: pa.Table, duration: str | tuple[str, str]) -> pa.ChunkedArray:
+    if isinstance(duration, str):
+        kind = rows[duration].type
+        if pa.types.is_duration(kind):
+            return pc.divide(rows[duration].cast(pa.duration("us")).cast(pa.int64()).cast(pa.float64()), 1e6)
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise InvalidInputError(
+                f"column {duration!r} is {kind}: give a column of numbers, or two time columns", kind="invalid-request"
+            )
+        return rows[duration].cast(pa.float64(), safe=False)
+    first, last = (rows[name] for name in duration)
+    for name, column in zip(duration, (first, last), strict=True):
+        if not pa.types.is_timestamp(column.type):
+            raise InvalidInputError(
+                f"column {name!r} is {column.type}: a duration lies between two timestamps", kind="invalid-request"
+            )
+    ticks = [column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()) for column in (first, last)]
+    return pc.divide(pc.subtract(ticks[1], ticks[0]).cast(pa.float64()), 1e6)
+
+
+def _percentiles(groups: pa.Table, values: pa.ChunkedArray, q: list[float]) -> pa.Table:
+    keep = pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(pc.is_nan(values), False)))
+    names = groups.column_names
+    table = groups.append_column("value", values).filter(keep)
+    table = table.sort_by([(name, "ascending") for name in [*names, "value"]])
+    numbers = table["value"].to_numpy()
+    if names:
+        sizes = table.group_by(names, use_threads=False).aggregate([([], "count_all")])
+        counts = sizes["count_all"].to_numpy()
+        # Groups come in the order of their first rows, which are sorted.
+        labels = sizes.select(names)
+    else:
+        counts, labels = np.array([len(numbers)]), None
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype("int64")
+    columns = [] if labels is None else [labels[name] for name in names]
+    columns.append(pa.array(counts, pa.uint64()))
+    for value in q:
+        columns.append(_interpolated(numbers, starts, counts, value))
+    return pa.table(columns, names=[*names, "count", *(f"p{value:g}" for value in q)])
+
+
+def _interpolated(numbers: Any, starts: Any, counts: Any, q: float) -> pa.Array:
+    if len(numbers) == 0:
+        return pa.nulls(len(counts), pa.float64())
+    place = (counts - 1) * (q / 100)
+    below = np.floor(place).astype("int64")
+    above = np.minimum(below + 1, counts - 1)
+    low, high = numbers[starts + below], numbers[starts + above]
+    return pa.array(low + (high - low) * (place - below))

@@ -1,0 +1,332 @@
+"""Loading files of jobs: several processes, each block of a file a batch of its own."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from chronotile import _native
+from chronotile.archive import open as open_archive
+from chronotile.dataset import Dataset
+from chronotile.errors import ChronotileError, DataFileError, InvalidInputError
+from chronotile.jobs.blocks import FORMATS, Block, File, blocks, files, records
+from chronotile.jobs.jobs import Jobs
+from chronotile.jobs.parsing import Reading, Reject, parse
+from chronotile.jobs.swf import SWF_COLUMNS
+
+__all__ = ["LoadProgress", "LoadReport", "load"]
+
+
+SAMPLED = 10_000
+"""Records that are looked at for the column types of a new archive."""
+
+
+@dataclass
+class LoadProgress:
+    """How far a load is. One object, which changes."""
+
+    bytes_total: int
+    """Bytes of all files, as they lie there."""
+    began: float
+    bytes_done: int = 0
+    rows: int = 0
+    """Rows stored or found stored."""
+    file: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.rows / max(time.monotonic() - self.began, 1e-6)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """About how long it will take; None before anything is done."""
+        if not self.bytes_done:
+            return None
+        elapsed = time.monotonic() - self.began
+        return elapsed * (self.bytes_total - self.bytes_done) / self.bytes_done
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a load did."""
+
+    files: int
+    """Files read."""
+    rows: int
+    """Rows stored now."""
+    rows_before: int
+    """Rows that were stored before."""
+    duplicates: int
+    """Rows left out because a later row of the same block has the same id."""
+    rejected: int
+    """Records that are no jobs; those of blocks that were stored before are in the reject file from then."""
+    rejects: str | None
+    """The reject file, where there is one."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Done:
+    rows: int
+    stored: bool
+    duplicates: int
+    rejected: int
+
+
+@dataclass
+class _Worker:
+    """What a worker process keeps between blocks."""
+
+    dataset: Dataset
+    reading: Reading
+    rejects: str | None
+
+
+_worker: _Worker | None = None
+
+
+def load(
+    jobs: Jobs,
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    url: str | None = None,
+    format: str | None = None,
+    names: Iterable[str] | None = None,
+    delimiter: str = ",",
+    nulls: Iterable[str] = ("", "NULL", "null", "\\N"),
+    workers: int | None = None,
+    rejects: str | os.PathLike[str] | None = None,
+    rejects_max: int = 100_000,
+    progress: Callable[[LoadProgress], object] | None = None,
+) -> LoadReport:
+    """Load files of jobs. Running it again changes nothing; a load that was cut off goes on where it ended.
+
+    Files are cut into blocks, each of which becomes a batch that is named by the file's content and the block's place
+    in it.
+
+    Parameters
+    ----------
+    jobs : Jobs
+        Where to.
+    paths : path or iterable of paths
+        Files, or folders of them: CSV, NDJSON, each also gzipped, Parquet, and logs in the Standard Workload Format.
+    url : str, optional
+        The archive's URL, for worker processes: each opens the archive for itself. Without one, or with one worker,
+        this process does the work. An archive in memory has no URL that others can open.
+    format : {"csv", "ndjson", "parquet", "swf"}, optional
+        The format of all files; by default by their names.
+    names : iterable of str, optional
+        Columns of CSV files that have no header.
+    delimiter, nulls
+        Of CSV files.
+    workers : int, optional
+        Processes; by default as many as there are cores, at most 8.
+    rejects : path, optional
+        Records that are no jobs go here, a JSON object a line: ``file``, ``line`` (from 1; of Parquet the row),
+        ``reason``, ``record``. Lines are added to a file that exists.
+    rejects_max : int
+        More of them end the load: the format is hardly the right one.
+    progress : callable, optional
+        Called now and then.
+
+    Raises
+    ------
+    DataFileError
+        A file that cannot be read, or more records to reject than allowed.
+    InvalidInputError
+        Files whose columns do not fit the dataset, settings that cannot be used.
+    """
+    began = time.monotonic()
+    if format is not None and format not in FORMATS:
+        raise InvalidInputError(f"format is {format!r}: use one of {', '.join(FORMATS)}", kind="invalid-setting")
+    listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    found = files([os.fspath(path) for path in listed], format)
+    reading = Reading(
+        schema=jobs.dataset.schema,
+        required=tuple(dict.fromkeys([jobs.id, jobs.dataset.time.column])),
+        names=None if names is None else tuple(names),
+        delimiter=delimiter,
+        nulls=tuple(nulls),
+    )
+    keep = None if rejects is None else os.fspath(rejects)
+    count = min(os.cpu_count() or 1, 8) if workers is None else workers
+    if count < 1:
+        raise InvalidInputError(f"workers is {count}: use at least one", kind="invalid-setting")
+    state = LoadProgress(sum(file.bytes for file in found), began)
+    totals = {"rows": 0, "rows_before": 0, "duplicates": 0, "rejected": 0}
+    ends = {file.path: file.bytes for file in found}
+    for block, done in _work(jobs, found, reading, keep, url, count):
+        totals["rows" if done.stored else "rows_before"] += done.rows
+        totals["duplicates"] += done.duplicates
+        totals["rejected"] += done.rejected
+        before = sum(ends[file.path] for file in found[: found.index(block.file)])
+        state.rows += done.rows
+        state.bytes_done = max(state.bytes_done, before + min(block.bytes_done, block.file.bytes))
+        state.file = block.file.path
+        if totals["rejected"] > rejects_max:
+            raise DataFileError(
+                f"{totals['rejected']:,} records are no jobs, the last of them in {block.file.path}: check the format, "
+                "the columns and the delimiter, or allow more with rejects_max",
+                kind="file-content",
+            )
+        if progress is not None:
+            progress(state)
+    if keep is not None:
+        _without_repetitions(keep)
+    return LoadReport(len(found), rejects=keep, seconds=time.monotonic() - began, **totals)
+
+
+def _work(
+    jobs: Jobs, found: list[File], reading: Reading, rejects: str | None, url: str | None, workers: int
+) -> Iterator[tuple[Block, _Done]]:
+    pieces = (block for file in found for block in blocks(file, header=reading.names is None))
+    if workers == 1 or url is None or url.startswith("memory:"):
+        here = _Worker(jobs.dataset, reading, rejects)
+        for block in pieces:
+            yield block, _load(here, block)
+        return
+    # A fork would not survive the threads of this process.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _begin, (url, jobs.dataset.name, reading, rejects)) as pool:
+        running: deque[tuple[Block, Future[_Done]]] = deque()
+        try:
+            for block in pieces:
+                # Blocks wait in memory: no more of them than the workers need to stay busy.
+                while len(running) > workers:
+                    yield _finished(running)
+                running.append((block, pool.submit(_load_here, block)))
+            while running:
+                yield _finished(running)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finished(running: deque[tuple[Block, Future[_Done]]]) -> tuple[Block, _Done]:
+    block, future = running.popleft()
+    try:
+        return block, future.result()
+    except BrokenProcessPool as error:
+        raise ChronotileError(
+            "a worker process ended before its work was done: run the load again, it goes on where it ended",
+            kind="worker-lost",
+        ) from error
+
+
+def _begin(url: str, dataset: str, reading: Reading, rejects: str | None) -> None:
+    global _worker
+    pa.set_cpu_count(1)
+    _worker = _Worker(open_archive(url, create=False, timeout_s=600).dataset(dataset), reading, rejects)
+
+
+def _load_here(block: Block) -> _Done:
+    if _worker is None:
+        raise RuntimeError("a worker was not begun")
+    return _load(_worker, block)
+
+
+def _load(worker: _Worker, block: Block) -> _Done:
+    stored = worker.dataset.batch(block.batch)
+    if stored is not None and stored.finished:
+        return _Done(stored.rows, False, 0, 0)
+    table, rejects = parse(block, worker.reading)
+    if rejects and worker.rejects is not None:
+        # Before the rows are stored: where this is cut off, the block is parsed again, and what is told twice is
+        # sorted out.
+        _reject(worker.rejects, block, rejects)
+    report = worker.dataset.write(table, batch=block.batch)
+    return _Done(report.rows, report.stored, report.duplicates, len(rejects))
+
+
+def _reject(path: str, block: Block, rejects: list[Reject]) -> None:
+    lines = "".join(
+        json.dumps({"file": block.file.path, "line": r.line, "reason": r.reason, "record": r.record}) + "\n"
+        for r in rejects
+    )
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise DataFileError(f"the reject file {path} cannot be written: {error}", kind="file-access") from error
+
+
+def _without_repetitions(path: str) -> None:
+    """Lines that two runs wrote, the first of which was cut off, once."""
+    if not Path(path).exists():
+        return
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    once = list(dict.fromkeys(lines))
+    if len(once) < len(lines):
+        part = Path(f"{path}.part")
+        part.write_text("".join(f"{line}\n" for line in once), encoding="utf-8")
+        part.replace(path)
+
+
+def infer_schema(path: str, format: str | None, names: Iterable[str] | None, delimiter: str) -> dict[str, str]:
+    """Columns and types of a file of jobs, as text, from its beginning; records that are none are passed over."""
+    file = next(iter(files([path], format)))
+    if file.format == "swf":
+        return dict(SWF_COLUMNS)
+    given = None if names is None else list(names)
+    if file.format == "parquet":
+        return _columns_of(file.path, file.format, given, delimiter)
+    with tempfile.NamedTemporaryFile(prefix="chronotile-", suffix=f".{file.format}") as sample:
+        sample.write(_sound_beginning(file, given, delimiter))
+        sample.flush()
+        return _columns_of(sample.name, file.format, given, delimiter)
+
+
+def _columns_of(path: str, format: str, names: list[str] | None, delimiter: str) -> dict[str, str]:
+    text = format == "csv"
+    record = _native.RecordFile.open(
+        path,
+        format=format,
+        delimiter=delimiter if text else None,
+        header=names is None,
+        column_names=names,
+        nulls=["", "NULL", "null", "\\N"] if text else [],
+    )
+    return {name: kind for name, kind, _ in record.schema().columns()}
+
+
+def _sound_beginning(file: File, names: list[str] | None, delimiter: str) -> bytes:
+    """The first records of a file that have as many fields as its header, or are JSON objects; the header first."""
+    block = next(blocks(file, header=names is None), None)
+    if block is None or block.text is None:
+        return b""
+    quoted = file.format == "csv"
+    starts, ends, _ = records(block.text, 1, quoted=quoted)
+    sound = [block.header]
+    wanted = len(names) if names is not None else len(_fields(block.header, delimiter))
+    for start, end in zip(starts[:SAMPLED], ends[:SAMPLED], strict=True):
+        text = block.text[start:end]
+        if len(_fields(text, delimiter)) == wanted if quoted else _is_object(text):
+            sound.append(text if text.endswith(b"\n") else text + b"\n")
+    return b"".join(sound)
+
+
+def _fields(record: bytes, delimiter: str) -> list[str]:
+    return next(csv.reader([record.decode("utf-8-sig", errors="replace").rstrip("\r\n")], delimiter=delimiter), [])
+
+
+def _is_object(record: bytes) -> bool:
+    try:
+        return isinstance(json.loads(record), dict)
+    except ValueError:
+        return False

@@ -1,0 +1,278 @@
+"""Blocks of files to tables of jobs, and what is wrong with the records that are none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from chronotile.errors import DataFileError, InvalidInputError
+from chronotile.jobs import swf
+from chronotile.jobs.blocks import Block, records
+
+_ZONE = re.compile(r"(Z|[+-][0-9][0-9]:?[0-9][0-9]|[0-9][0-9]:[0-9][0-9].*[+-][0-9][0-9])$")
+
+RECORD_SHOWN = 2_000
+"""Characters of a rejected record that are kept."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read."""
+
+    schema: pa.Schema
+    """Of the dataset."""
+    required: tuple[str, ...]
+    """Columns without which a job cannot be filed."""
+    names: tuple[str, ...] | None = None
+    """Columns of a CSV file without a header."""
+    delimiter: str = ","
+    nulls: tuple[str, ...] = ("", "NULL", "null", "\\N")
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A record that is no job."""
+
+    line: int
+    reason: str
+    record: str
+
+
+class _BadBlockError(Exception):
+    """A parser's complaint about some record of a block."""
+
+
+def parse(block: Block, reading: Reading) -> tuple[pa.Table, list[Reject]]:
+    """The jobs of a block in the dataset's types, and the records that are none.
+
+    Raises
+    ------
+    DataFileError, InvalidInputError
+        What is wrong with the whole file: its columns.
+    """
+    if block.text is None:
+        table, lines = _parquet(block, reading), np.arange(block.first_line, block.first_line + block.rows)
+        return _fileable(table, lines, lambda row: str({n: table[n][row].as_py() for n in reading.required}), reading)
+    parser = _parser(block, reading)
+    names = csv_names(block, reading) if block.file.format == "csv" else reading.schema.names
+    starts, ends, lines = records(block.text, block.first_line, quoted=block.file.format == "csv")
+    if block.file.format == "swf":
+        # Comments may stand anywhere.
+        data = np.frombuffer(block.text, "uint8")
+        jobs = data[starts] != ord(";")
+        starts, ends, lines = starts[jobs], ends[jobs], lines[jobs]
+    if len(starts) == 0:
+        return reading.schema.empty_table(), []
+    tables: list[pa.Table] = []
+    kept: list[Any] = []
+    rejects: list[Reject] = []
+
+    def shown(record: int) -> str:
+        return block.text[starts[record] : ends[record]].decode(errors="replace").rstrip("\r\n")[:RECORD_SHOWN]  # type: ignore[index]
+
+    def work(first: int, last: int) -> None:
+        """Parse records `first` to `last`; where one is bad, each half by itself, so that a few cost little."""
+        try:
+            table = parser(_joined(block, starts, ends, first, last))
+            if table.num_rows != last - first:
+                raise _BadBlockError(f"it reads as {table.num_rows} records")
+        except (_BadBlockError, pa.ArrowException, ValueError) as error:
+            if last - first == 1:
+                rejects.append(Reject(int(lines[first]), _reason(error, names), shown(first)))
+                return
+            middle = (first + last) // 2
+            work(first, middle)
+            work(middle, last)
+            return
+        tables.append(table)
+        kept.append(np.arange(first, last))
+
+    work(0, len(starts))
+    if not tables:
+        return reading.schema.empty_table(), rejects
+    places = np.concatenate(kept)
+    table, more = _fileable(pa.concat_tables(tables), lines[places], lambda row: shown(int(places[row])), reading)
+    return table, sorted(rejects + more, key=lambda reject: reject.line)
+
+
+def _joined(block: Block, starts: Any, ends: Any, first: int, last: int) -> bytes:
+    text: bytes = block.text  # type: ignore[assignment]
+    if block.file.format != "swf":
+        return text[starts[first] : ends[last - 1]]
+    whole = text[starts[first] : ends[last - 1]]
+    # Only comments and blanks lie between, which the parser of numbers does not know.
+    return (
+        whole
+        if b";" not in whole
+        else b"".join(text[s:e] for s, e in zip(starts[first:last], ends[first:last], strict=True))
+    )
+
+
+def _reason(error: Exception, names: list[str]) -> str:
+    """What a parser says, in one line, with the column's name for its number."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0].split(": If these")[0]
+    text = re.sub(r"^(CSV parse error|JSON parse error): ", "", text)
+    text = re.sub(r"(In )?(CSV )?column #(\d+): ", lambda found: f"column {names[int(found[3])]!r} ", text)
+    text = re.sub(r"(Row #\d+: | in row \d+$)", "", text)
+    text = text.replace("CSV conversion error to ", "is no ")
+    return text.removesuffix(".")
+
+
+def _fileable(
+    table: pa.Table, lines: Any, shown: Callable[[int], str], reading: Reading
+) -> tuple[pa.Table, list[Reject]]:
+    """The rows with an id and a time, and the others as rejects."""
+    rejects: list[Reject] = []
+    bad = np.zeros(table.num_rows, dtype=bool)
+    for name in reading.required:
+        if table[name].null_count:
+            missing = pc.is_null(table[name]).to_numpy() & ~bad
+            bad |= missing
+            rejects += [
+                Reject(int(lines[row]), f"{name} is missing", shown(int(row))) for row in np.flatnonzero(missing)
+            ]
+    return (table if not bad.any() else table.filter(pa.array(~bad))), rejects
+
+
+def _parser(block: Block, reading: Reading) -> Callable[[bytes], pa.Table]:
+    match block.file.format:
+        case "csv":
+            return _csv_parser(block, reading)
+        case "ndjson":
+            return _ndjson_parser(reading)
+        case _:
+            return _swf_parser(block, reading)
+
+
+def csv_names(block: Block, reading: Reading) -> list[str]:
+    """Columns of a CSV file."""
+    if reading.names is not None:
+        return list(reading.names)
+    line = block.header.decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    return next(csv.reader([line], delimiter=reading.delimiter), [])
+
+
+def _csv_parser(block: Block, reading: Reading) -> Callable[[bytes], pa.Table]:
+    names = csv_names(block, reading)
+    _check_columns(names, reading, block.file.path)
+    read = pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=1 << 30)
+    parse = pyarrow.csv.ParseOptions(delimiter=reading.delimiter, newlines_in_values=True)
+    types = {name: reading.schema.field(name).type for name in names}
+    zoned = [name for name, kind in types.items() if pa.types.is_timestamp(kind) and kind.tz]
+
+    def parser(text: bytes) -> pa.Table:
+        # Times without a zone are UTC; the first record tells for those that are parsed with it.
+        bare = _without_zone(text, names, zoned, reading.delimiter)
+        convert = pyarrow.csv.ConvertOptions(
+            column_types={**types, **{name: pa.timestamp(types[name].unit) for name in bare}},
+            null_values=list(reading.nulls),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+        table = pyarrow.csv.read_csv(io.BytesIO(text), read_options=read, parse_options=parse, convert_options=convert)
+        for name in bare:
+            table = table.set_column(names.index(name), name, table[name].cast(types[name]))
+        return table
+
+    return parser
+
+
+def _without_zone(text: bytes, names: list[str], zoned: list[str], delimiter: str) -> list[str]:
+    if not zoned:
+        return []
+    beginning = io.StringIO(text[:65_536].decode(errors="replace"))
+    fields = dict(zip(names, next(csv.reader(beginning, delimiter=delimiter), []), strict=False))
+    return [name for name in zoned if not _ZONE.search(fields.get(name, ""))]
+
+
+def _ndjson_parser(reading: Reading) -> Callable[[bytes], pa.Table]:
+    # JSON has no types of its own for times of a zone; text is turned into them afterwards.
+    as_text = {field.name for field in reading.schema if pa.types.is_timestamp(field.type) and field.type.tz}
+    fields = [pa.field(f.name, pa.utf8()) if f.name in as_text else f.with_nullable(True) for f in reading.schema]
+    parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="error")
+    read = pyarrow.json.ReadOptions(use_threads=False, block_size=1 << 30)
+
+    def parser(text: bytes) -> pa.Table:
+        table = pyarrow.json.read_json(io.BytesIO(text), read_options=read, parse_options=parse)
+        for name in as_text & set(table.column_names):
+            place = table.column_names.index(name)
+            kind = reading.schema.field(name).type
+            table = table.set_column(place, name, _zoned(table[name], kind))
+        return table.select([name for name in reading.schema.names if name in table.column_names])
+
+    return parser
+
+
+def _zoned(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Times of a zone from ISO 8601; without one they are UTC."""
+    has_zone = pc.match_substring_regex(texts, _ZONE.pattern)
+    nothing = pa.scalar(None, pa.utf8())
+    with_zone = pc.if_else(has_zone, texts, nothing).cast(kind)
+    without = pc.if_else(has_zone, nothing, texts).cast(pa.timestamp(kind.unit)).cast(kind)
+    return pc.coalesce(with_zone, without)
+
+
+def _swf_parser(block: Block, reading: Reading) -> Callable[[bytes], pa.Table]:
+    start_s = swf.start_of(block.header, block.file.path)
+    types = {name: reading.schema.field(name).type for name in swf.SWF_COLUMNS if name in reading.schema.names}
+
+    def parser(text: bytes) -> pa.Table:
+        lines = text.splitlines()
+        if len(lines) == 1 and (fault := swf.fault_of(lines[0])) is not None:
+            raise _BadBlockError(fault)
+        table = swf.parse(text, start_s)
+        columns = [table[name].cast(kind) for name, kind in types.items()]
+        return pa.table(columns, names=list(types))
+
+    return parser
+
+
+def _parquet(block: Block, reading: Reading) -> pa.Table:
+    file = pq.ParquetFile(block.file.path)
+    names = [name for name in file.schema_arrow.names if name in reading.schema.names]
+    _check_columns(file.schema_arrow.names, reading, block.file.path)
+    first = block.start
+    parts: list[pa.Table] = []
+    begin = 0
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        low, high = max(first, begin), min(first + block.rows, begin + rows)
+        if low < high:
+            parts.append(file.read_row_group(group, columns=names, use_threads=False).slice(low - begin, high - low))
+        begin += rows
+    table = pa.concat_tables(parts)
+    columns = []
+    for name in names:
+        try:
+            columns.append(table[name].cast(reading.schema.field(name).type))
+        except pa.ArrowException as error:
+            raise DataFileError(
+                f"{block.file.path}: column {name!r} does not fit the dataset: {error}", kind="file-content"
+            ) from error
+    return pa.table(columns, names=names)
+
+
+def _check_columns(names: list[str], reading: Reading, path: str) -> None:
+    unknown = [name for name in names if name not in reading.schema.names]
+    if unknown:
+        raise InvalidInputError(
+            f"{path}: column {unknown[0]!r} is not in the dataset: add it with add_columns, or name the columns of the "
+            "file as the dataset does",
+            kind="invalid-rows",
+        )
+    missing = [name for name in reading.required if name not in names]
+    if missing:
+        raise InvalidInputError(
+            f"{path}: there is no column {missing[0]!r}, without which no job can be filed", kind="invalid-rows"
+        )
