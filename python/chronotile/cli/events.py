@@ -1,0 +1,520 @@
+"""``chronotile events``: documents of streams, kept for a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from chronotile.cli.common import (
+    Command,
+    ProgressLine,
+    Target,
+    bar,
+    bytes_text,
+    count_text,
+    moment,
+    names,
+    table_text,
+    target,
+    timeout_option,
+    typed_conditions,
+)
+from chronotile.cli.query import output_options, write_out
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@click.group(short_help="Log records and security events.")
+def events() -> None:
+    """Log records and security events: store lines as they come, search them by time, field and text.
+
+    \b
+    Examples:
+        chronotile events create logs.db web --field status=int64 --field level=utf8 --stream-field host --ttl 30d
+        tail -F app.ndjson | chronotile events ingest logs.db web -
+        chronotile events search logs.db web level=error --last 1h --text timeout
+        chronotile events histogram logs.db web level=error --interval 10m --by stream
+        chronotile events ttl logs.db web 14d --dry-run
+    """
+
+
+def question_options(command: Command) -> Command:
+    """Options of period and condition, which the command gets as `question`, a function of the events and of the words
+    that name conditions."""
+
+    def run(
+        start: str | None, end: str | None, last: str | None, streams: str | None, where: tuple[str, ...],
+        text: str | None, **options: Any,
+    ) -> Any:  # fmt: skip
+        if last is not None and (start is not None or end is not None):
+            raise click.UsageError("--last and --start or --end both say when: give one.")
+
+        def question(found: Any, words: list[str]) -> dict[str, Any]:
+            dataset = found.dataset
+            return {
+                "start": moment(start, dataset) if last is None else datetime.now(UTC) - _length(last),
+                "end": moment(end, dataset),
+                "streams": names(streams),
+                "where": typed_conditions((*(_condition(word) for word in words), *where), dataset),
+                "text": text,
+            }
+
+        return command(question=question, **options)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    options: list[Callable[[Command], Command]] = [
+        click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC)."),
+        click.option("--end", metavar="TIME", help="First time after the period."),
+        click.option("--last", metavar="LENGTH", help="The last 15m, 1h, 7d, ... up to now."),
+        click.option("--streams", metavar="NAMES", help="Only these streams."),
+        click.option(
+            "--where",
+            multiple=True,
+            metavar="CONDITION",
+            help='"status>=500", "message contains timeout", "user exists false"; repeatable.',
+        ),
+        click.option("--text", metavar="TEXT", help="What the document contains."),
+    ]
+    decorated: Command = run
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def _condition(word: str) -> str:
+    """``host=web1`` as it is, ``level=error,fatal`` as one of several."""
+    column, equals, value = word.partition("=")
+    if not equals:
+        raise click.UsageError(f"{word!r} is no condition: write COLUMN=VALUE, or use --where.")
+    quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
+    return f"{column} in {value}" if "," in value and not quoted else f"{column}={value}"
+
+
+def _length(text: str) -> timedelta:
+    found = re.fullmatch(r"(\d{1,6})([smhdw])", text)
+    if found is None:
+        raise click.UsageError(f"--last takes a length such as 15m, 1h or 7d, not {text!r}.")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _opened(archive: Any, target: Target) -> Any:
+    from chronotile import events as library
+
+    return library.open(archive, target.dataset)
+
+
+# ---------------------------------------------------------------- create, ingest
+
+
+@events.command("create", short_help="Create an archive of events.")
+@target()
+@click.option(
+    "--field", "fields", multiple=True, metavar="NAME=TYPE[@PATH]",
+    help="A field that becomes a column: status=int64, process.pid=int64, origin=utf8@source; repeatable.",
+)  # fmt: skip
+@click.option("--syslog", is_flag=True, help="Declare the fields of syslog messages.")
+@click.option("--time-field", default="time", show_default=True, metavar="PATH", help="Of JSON documents.")
+@click.option("--time-format", default="iso8601", show_default=True, metavar="FORMAT",
+              help="iso8601, epoch_s, epoch_ms, epoch_us, epoch_ns, or a strptime pattern.")  # fmt: skip
+@click.option("--stream-field", metavar="PATH", help="Of JSON documents: what names the stream.")
+@click.option("--ttl", metavar="LENGTH", help="How long after its time a document is visible: 30d. Default: for ever.")
+@click.option("--text", default="body", show_default=True, metavar="NAMES",
+              help="Text columns of which chunks keep filters; empty for none.")  # fmt: skip
+@click.option("--buckets", type=click.IntRange(0), default=8, show_default=True, metavar="N",
+              help="Cells that the streams share; 0 for one each.")  # fmt: skip
+@click.option("--window", default="1h", show_default=True, metavar="LENGTH", help="What of a cell is kept together.")
+@click.option(
+    "--slice", "slice_", default="1d", show_default=True, metavar="LENGTH", help="What storage is reclaimed in."
+)
+@timeout_option
+def create(
+    target: Target, fields: tuple[str, ...], syslog: bool, time_field: str, time_format: str, stream_field: str | None,
+    ttl: str | None, text: str, buckets: int, window: str, slice_: str, timeout_s: int,
+) -> None:  # fmt: skip
+    """Create an archive of events.
+
+    \b
+    Examples:
+        chronotile events create logs.db web --field status=int64 --field level=utf8 --stream-field host --ttl 30d
+        chronotile events create logs.db hosts --syslog --ttl 90d
+    """
+    from chronotile import events as library
+
+    types: dict[str, str] = dict(library.SYSLOG_FIELDS) if syslog else {}
+    paths: dict[str, str] = {}
+    for item in fields:
+        name, equals, rest = item.partition("=")
+        kind, at, path = rest.partition("@")
+        if not (name and equals and kind):
+            raise click.UsageError(f"--field takes NAME=TYPE or NAME=TYPE@PATH, not {item!r}.")
+        types[name] = kind
+        if at:
+            paths[name] = path
+    with target.open(create=True, timeout_s=timeout_s) as archive:
+        library.create(
+            archive, target.dataset, fields=types, paths=paths, time_field=time_field, time_format=time_format,
+            stream_field=stream_field, ttl=ttl, text=names(text) or [], buckets=buckets or None, window=window,
+            slice=slice_,
+        )  # fmt: skip
+    kept = "for ever" if ttl is None else f"for {ttl}"
+    click.echo(f"created events {target.dataset} with {len(types)} fields; documents are kept {kept}")
+
+
+@events.command("ingest", short_help="Store files, or what comes out of a pipe.")
+@target(rest="PATHS...")
+@click.option("--format", "format_", type=click.Choice(["ndjson", "syslog", "lines"]), default="ndjson",
+              show_default=True, help="What the lines are.")  # fmt: skip
+@click.option("--pattern", metavar="REGEX", help="With --format lines: named groups time, stream and fields.")
+@click.option("--time-field", metavar="PATH", help="Of JSON. Default: as created.")
+@click.option("--time-format", metavar="FORMAT", help="As for create; of lines iso8601 by default.")
+@click.option("--year", type=click.IntRange(1970, 9999), help="Of times without a year.")
+@click.option("--stream-field", metavar="NAME", help="What names the stream: a path, host, app, a group.")
+@click.option("--stream", metavar="NAME", help="Of documents that name none. Default: the file's name up to a dot.")
+@click.option("--ttl", metavar="LENGTH", help="The documents' own, instead of the archive's.")
+@click.option("--source", default="-", metavar="NAME", help="What standard input is called.")
+@click.option("--batch-seconds", type=click.FloatRange(0.05, 3_600), default=2.0, show_default=True, metavar="S",
+              help="Of standard input: lines are stored at the latest after this time.")  # fmt: skip
+@click.option("--batch-bytes", type=click.IntRange(1), default=4 << 20, show_default=True, metavar="N",
+              help="Of standard input: lines are stored once there are so many bytes.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Threads. Default: one for each core, at most 8.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@timeout_option
+def ingest(
+    target: Target, format_: str, pattern: str | None, time_field: str | None, time_format: str | None,
+    year: int | None, stream_field: str | None, stream: str | None, ttl: str | None, source: str, batch_seconds: float,
+    batch_bytes: int, workers: int | None, as_json: bool, timeout_s: int,
+) -> None:  # fmt: skip
+    """Store files of lines, and folders of them, gzipped or not; or with `-` standard input, for as long as it lasts.
+
+    Running the command again on files stores only what is new. Lines that are no documents go to the dead letters. A
+    stream on standard input that is over its limit ends the command with 6.
+
+    \b
+    Examples:
+        chronotile events ingest logs.db web app.ndjson old/
+        tail -F /var/log/syslog | chronotile events ingest logs.db hosts - --format syslog --stream-field host
+        chronotile events ingest logs.db web access.log --format lines --stream web1 \\
+            --pattern '(?P<host>\\S+) \\S+ \\S+ \\[(?P<time>[^]]+)\\] "(?P<request>[^"]*)" (?P<status>\\d+)' \\
+            --time-format "%d/%b/%Y:%H:%M:%S %z"
+    """
+    from chronotile import events as library
+
+    piped = "-" in target.rest
+    if piped and len(target.rest) > 1:
+        raise click.UsageError("Give files, or - for standard input.")
+    states: list[Any] = []
+    keep = lambda now: states.__setitem__(slice(None), [now])  # noqa: E731
+    with target.open(create=False, timeout_s=timeout_s) as archive:
+        found = _opened(archive, target)
+        reading = found.reading(
+            format_, pattern=pattern, time_field=time_field, time_format=time_format, year=year,
+            stream_field=stream_field, stream="stdin" if piped and stream is None else stream,
+        )  # fmt: skip
+        with ProgressLine(lambda: _progress_text(states[-1]) if states else "waiting for lines"):
+            if piped:
+                # Whoever stops the command by the usual signal wants to lose no line either.
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
+                report = library.feed(
+                    found, sys.stdin.fileno(), reading, source=source, batch_bytes=batch_bytes, batch_s=batch_seconds,
+                    ttl=ttl, progress=keep,
+                )  # fmt: skip
+            else:
+                report = library.load(found, target.rest, reading, ttl=ttl, workers=workers, progress=keep)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+        return
+    click.echo(_report_text(report))
+
+
+def _progress_text(state: Any) -> str:
+    done = f"{bar(state.bytes_done, state.bytes_total)}  {bytes_text(state.bytes_done)}"
+    rate = state.report.documents / max(state.report.seconds, 1e-6)
+    return f"{state.file}  {done}  {state.report.documents:,} documents  {rate:,.0f}/s"
+
+
+def _report_text(report: Any) -> str:
+    parts = [
+        f"stored {count_text(report.documents)} documents ({bytes_text(report.bytes)}) in {report.seconds:.1f} s "
+        f"({report.documents / max(report.seconds, 1e-6):,.0f} documents/s)"
+    ]
+    if report.documents_before:
+        parts.append(f"{count_text(report.documents_before)} were stored before")
+    if report.rejected:
+        parts.append(f"{count_text(report.rejected)} lines are no documents, see `chronotile events dead`")
+    return "; ".join(parts)
+
+
+# ---------------------------------------------------------------- search
+
+
+@events.command("search", short_help="Documents by time, field and text.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+@click.option("--oldest-first", is_flag=True, help="In this order; a limit then leaves the oldest.")
+@click.option("--raw", is_flag=True, help="Print the documents themselves, byte for byte, a line each.")
+@click.option("--follow", is_flag=True, help="Go on with documents as they are stored, until interrupted.")
+@click.option("--interval", type=click.FloatRange(0.05, 3_600), default=1.0, show_default=True, metavar="S",
+              help="Of --follow: seconds between looks.")  # fmt: skip
+@output_options
+def search(
+    target: Target, question: Callable[..., dict[str, Any]], oldest_first: bool, raw: bool, follow: bool,
+    interval: float, columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Documents in order of time, the newest first, 100 or as many as --limit says (0 for all).
+
+    With --follow the newest come in order, the last ones at the bottom, and then those that are stored meanwhile.
+
+    \b
+    Examples:
+        chronotile events search logs.db web level=error,fatal --last 1h --text timeout
+        chronotile events search logs.db web --where "message matches (?i)locked" --raw --limit 0 > locked.ndjson
+        chronotile events search logs.db web status=502 --follow
+    """
+    wanted = 100 if limit is None else limit or None
+    if (raw or follow) and (columns is not None or format_ is not None or out is not None):
+        raise click.UsageError("--raw and --follow print lines: leave --columns, --format and --out out.")
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        asked = question(found, target.rest)
+        if not (raw or follow):
+            table = found.search(**asked, columns=names(columns), limit=wanted, newest_first=not oldest_first)
+            write_out(table, format_, out, overwrite, None if wanted is None else table.num_rows)
+            return
+        shown = ["body"] if raw else ["time", "stream", "body"]
+        # Followed from before the search on: what is stored in between is shown twice rather than not at all.
+        follower = found.follow(**asked) if follow else None
+        table = found.search(**asked, columns=shown, limit=wanted, newest_first=not oldest_first)
+        _print_lines(table.take(list(range(table.num_rows))[::-1]) if follow and not oldest_first else table, raw=raw)
+        if follower is not None:
+            for more in follower.tables(interval):
+                _print_lines(more, raw=raw)
+
+
+def _print_lines(table: Any, *, raw: bool) -> None:
+    out = sys.stdout.buffer
+    for row in table.to_pylist():
+        body = row["body"].encode()
+        out.write(
+            body + b"\n" if raw else f"{row['time']:%Y-%m-%dT%H:%M:%S.%fZ}  {row['stream']}  ".encode() + body + b"\n"
+        )
+    out.flush()
+
+
+@events.command("count", short_help="Count documents.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+def count(target: Target, question: Callable[..., dict[str, Any]]) -> None:
+    """Print the number of documents.
+
+    \b
+    Example:
+        chronotile events count logs.db web level=error --last 24h
+    """
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        click.echo(found.count(**question(found, target.rest)))
+
+
+@events.command("histogram", short_help="Documents over time.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+@click.option("--interval", default="1h", show_default=True, metavar="LENGTH", help="1h, 15m, 10s, ...")
+@click.option("--by", metavar="NAMES", help="Count these columns' values by themselves.")
+@output_options
+def histogram(
+    target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, columns: str | None,
+    format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Documents over time, in intervals counted from 1970.
+
+    \b
+    Example:
+        chronotile events histogram logs.db web level=error --interval 10m --by stream --last 24h
+    """
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        table = found.histogram(interval, by=names(by) or [], **question(found, target.rest))
+        _write_table(table, columns, format_, out, overwrite, limit)
+
+
+@events.command("top", short_help="The most frequent values.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+@click.option("--by", required=True, metavar="NAMES", help="Columns whose values are counted.")
+@output_options
+def top(
+    target: Target, question: Callable[..., dict[str, Any]], by: str, columns: str | None, format_: str | None, out: str
+    | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """The most frequent values of some columns, ten or as many as --limit says, with their share.
+
+    \b
+    Example:
+        chronotile events top logs.db web --by host,status --last 1h
+    """
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        table = found.top(names(by) or [], 10 if limit is None else max(limit, 1), **question(found, target.rest))
+        _write_table(table, columns, format_, out, overwrite, limit)
+
+
+@events.command("streams", short_help="Volume and rate of each stream.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+@output_options
+def streams(
+    target: Target, question: Callable[..., dict[str, Any]], columns: str | None, format_: str | None, out: str | None,
+    overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Documents, bytes, first and last time, and rates of each stream.
+
+    \b
+    Example:
+        chronotile events streams logs.db web --last 24h
+    """
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        _write_table(found.streams(**question(found, target.rest)), columns, format_, out, overwrite, limit)
+
+
+def _write_table(
+    table: Any, columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None
+) -> None:
+    chosen = names(columns)
+    if chosen is not None:
+        unknown = [name for name in chosen if name not in table.column_names]
+        if unknown:
+            raise click.UsageError(
+                f"There is no column {unknown[0]!r}; the result has {', '.join(table.column_names)}."
+            )
+        table = table.select(chosen)
+    write_out(table, format_, out, overwrite, limit)
+
+
+# ---------------------------------------------------------------- keeping
+
+
+@events.command("dead", short_help="Lines that were no documents.")
+@target()
+@click.option("--raw", is_flag=True, help="Print the lines themselves, byte for byte, to be mended and ingested.")
+@output_options
+def dead(
+    target: Target, raw: bool, columns: str | None, format_: str | None, out: str | None, overwrite: bool,
+    limit: int | None,
+) -> None:  # fmt: skip
+    """The dead letters: lines that were no documents, with the reason, the newest first.
+
+    \b
+    Examples:
+        chronotile events dead logs.db web --limit 20
+        chronotile events dead logs.db web --raw | sed 's/.../.../' | chronotile events ingest logs.db web -
+    """
+    with target.open(read_only=True) as archive:
+        table = _opened(archive, target).dead_letters(limit=limit or None)
+    if raw:
+        for record in table["record"].to_pylist():
+            sys.stdout.buffer.write(record + b"\n")
+        return
+    if format_ in (None, "table", "csv", "tsv", "ndjson") and (out is None or not out.endswith((".parquet", ".arrow"))):
+        # Bytes that are no text are shown as such.
+        texts = [record.decode(errors="backslashreplace") for record in table["record"].to_pylist()]
+        table = table.drop_columns("record").append_column("record", [texts])
+    _write_table(table, columns, format_, out, overwrite, limit)
+
+
+@events.command("ttl", short_help="Show or change how long documents are visible.")
+@target(rest="[LENGTH]")
+@click.option("--dry-run", is_flag=True, help="Say what would change, change nothing.")
+@timeout_option
+def ttl(target: Target, dry_run: bool, timeout_s: int) -> None:
+    """Show how long documents without a TTL of their own are visible, or change it; `never` for ever.
+
+    A longer TTL never shows again what has expired.
+
+    \b
+    Examples:
+        chronotile events ttl logs.db web
+        chronotile events ttl logs.db web 14d --dry-run
+    """
+    if len(target.rest) > 1:
+        raise click.UsageError("Give one length, such as 14d.")
+    with target.open(read_only=dry_run or not target.rest, timeout_s=timeout_s) as archive:
+        found = _opened(archive, target)
+        if not target.rest:
+            click.echo(found.ttl or "never")
+            return
+        wanted = None if target.rest[0] == "never" else target.rest[0]
+        report = found.set_ttl(wanted, dry_run=dry_run)
+    verb = "would be" if dry_run else "is"
+    click.echo(f"TTL {verb} {report.ttl_after or 'never'}, {'is' if dry_run else 'was'} {report.ttl_before or 'never'}")
+    click.echo(
+        f"{count_text(report.documents_expiring)} documents {'would expire' if dry_run else 'expired'} at once, "
+        f"{count_text(report.documents_visible)} {'would stay' if dry_run else 'are'} visible"
+    )
+    size = sum(part.bytes for part in report.slices)
+    click.echo(
+        f"`chronotile events reclaim` {'would drop' if dry_run else 'drops'} {_slices_text(report.slices, size)}"
+    )
+
+
+def _slices_text(slices: Any, size: int) -> str:
+    return f"{len(slices)} slice{'' if len(slices) == 1 else 's'}, {bytes_text(size)}"
+
+
+@events.command("reclaim", short_help="Give back the storage of expired documents.")
+@target()
+@click.option("--dry-run", is_flag=True, help="Say what would go, drop nothing.")
+@timeout_option
+def reclaim(target: Target, dry_run: bool, timeout_s: int) -> None:
+    """Drop whole slices of which all documents have expired.
+
+    \b
+    Example:
+        chronotile events reclaim logs.db web
+    """
+    with target.open(read_only=dry_run, timeout_s=timeout_s) as archive:
+        gone = _opened(archive, target).reclaim(dry_run=dry_run)
+    for part in gone:
+        click.echo(f"{part.start:%Y-%m-%dT%H:%M}  {part.end:%Y-%m-%dT%H:%M}  {count_text(part.rows)} documents")
+    size = sum(part.bytes for part in gone)
+    click.echo(f"{'would drop' if dry_run else 'dropped'} {_slices_text(gone, size)}")
+
+
+@events.command("limits", short_help="Show or change how much a stream may send.")
+@target()
+@click.option("--documents-per-s", type=float, metavar="N", help="Documents a second; 0 for any number.")
+@click.option("--bytes-per-s", type=float, metavar="N", help="Bytes a second; 0 for any number.")
+@click.option(
+    "--period", "period_s", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds over which is counted."
+)
+@timeout_option
+def limits(
+    target: Target, documents_per_s: float | None, bytes_per_s: float | None, period_s: float | None, timeout_s: int
+) -> None:
+    """Show how much one stream may send to one process that ingests, or change it.
+
+    \b
+    Example:
+        chronotile events limits logs.db web --documents-per-s 500 --bytes-per-s 1000000
+    """
+    given = {"documents_per_s": documents_per_s, "bytes_per_s": bytes_per_s, "period_s": period_s}
+    changes: dict[str, Any] = {name: value or None for name, value in given.items() if value is not None}
+    with target.open(read_only=not changes, timeout_s=timeout_s) as archive:
+        found = _opened(archive, target)
+        if changes:
+            found.set_limits(dataclasses.replace(found.settings.limits, **changes))
+        known = found.settings.limits
+    rows = [
+        ["documents", "any number" if known.documents_per_s is None else f"{known.documents_per_s:g}"],
+        ["bytes", "any number" if known.bytes_per_s is None else f"{known.bytes_per_s:g}"],
+    ]
+    click.echo(table_text(["a second of", f"over {known.period_s:g} s"], rows))

@@ -1,0 +1,68 @@
+"""Following an archive of events: documents as they are stored."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from chronotile.dataset import Dataset
+from chronotile.events.searching import ORDER, Question, rows, to_us
+
+__all__ = ["Follower"]
+
+
+class Follower:
+    """Documents that are stored from its making on, each once, those of one look in order of time.
+
+    It knows batches, not times: a document that arrives late is shown as any other. Iterate over it for tables of new
+    documents, until :meth:`stop`; or call :meth:`look` at your own pace.
+
+    Examples
+    --------
+    ``for table in events.follow(severity=[0, 1, 2]): print(table["body"].to_pylist())``
+    """
+
+    def __init__(self, dataset: Dataset, question: Callable[[], Question], columns: list[str]) -> None:
+        self._dataset, self._question, self._columns = dataset, question, columns
+        self._stopped = threading.Event()
+        self._question()  # What cannot be asked is refused at once.
+        self._seen = {batch.batch for batch in dataset.batches() if batch.finished}
+
+    def stop(self) -> None:
+        """End the iteration, from any thread."""
+        self._stopped.set()
+
+    def look(self) -> pa.Table:
+        """The documents of batches that were finished since the last look."""
+        new = [batch for batch in self._dataset.batches() if batch.finished and batch.batch not in self._seen]
+        wanted = list(dict.fromkeys([*self._columns, *ORDER]))
+        schema = pa.schema([self._dataset.schema.field(name) for name in wanted])
+        found = [schema.empty_table()]
+        periods = [batch.period for batch in new if batch.period is not None]
+        keys = [batch.key for batch in new if batch.period is not None and batch.key is not None]
+        if periods:
+            question = self._question()
+            start, end = min(to_us(first) for first, _ in periods), max(to_us(last) for _, last in periods) + 1
+            start = start if question.start_us is None else max(start, question.start_us)
+            end = end if question.end_us is None else min(end, question.end_us)
+            mine = Question(start, end, question.streams, (*question.where, ("batch", "in", keys)), question.visibility)
+            if start < end:
+                found += [pa.Table.from_batches([batch]) for batch in rows(self._dataset, mine, wanted)]
+        # Once they were read: a look that fails is repeated by the next.
+        self._seen.update(batch.batch for batch in new)
+        table = pa.concat_tables(found).sort_by([(name, "ascending") for name in ORDER])
+        return table.select(self._columns)
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        return self.tables()
+
+    def tables(self, interval_s: float = 1.0) -> Iterator[pa.Table]:
+        """Tables of new documents, one look every `interval_s` seconds; looks that find nothing give none."""
+        while not self._stopped.is_set():
+            table = self.look()
+            if table.num_rows:
+                yield table
+            else:
+                self._stopped.wait(interval_s)

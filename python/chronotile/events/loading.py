@@ -1,0 +1,413 @@
+"""Files and pipes of events: cut into batches of whole lines, each stored once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import select
+import time
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from chronotile.errors import ChronotileError, DataFileError
+from chronotile.events.events import Events, IngestReport
+from chronotile.events.parsing import Reading
+from chronotile.reports import BatchInfo
+
+__all__ = ["LoadProgress", "LoadReport", "feed", "load"]
+
+BATCH_BYTES = 16 << 20
+"""Bytes of text in a batch of a file, about. A file that grows was stored in batches of any size."""
+
+_READ_BYTES = 1 << 20
+_KEY = "events"
+
+
+@dataclass
+class LoadReport:
+    """What an ingest did."""
+
+    files: int = 0
+    """Files read."""
+    documents: int = 0
+    """Documents stored now."""
+    documents_before: int = 0
+    """Documents that were stored before."""
+    bytes: int = 0
+    """Bytes of the documents stored now."""
+    rejected: int = 0
+    """Lines that are no documents, among the dead letters; those of batches stored before are not counted again."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """Rejected lines by reason."""
+    batches: int = 0
+    """Batches stored now."""
+    seconds: float = 0.0
+
+    def add(self, report: IngestReport) -> None:
+        """Count one batch."""
+        if not report.stored:
+            self.documents_before += report.documents
+            return
+        self.documents += report.documents
+        self.bytes += report.bytes
+        self.rejected += report.rejected
+        self.batches += 1
+        for reject in report.rejects:
+            self.reasons[reject.reason] = self.reasons.get(reject.reason, 0) + 1
+
+
+@dataclass
+class LoadProgress:
+    """How far an ingest is. One object, which changes."""
+
+    bytes_total: int
+    """Bytes of all files, as they lie there; 0 where that is not known."""
+    report: LoadReport
+    bytes_done: int = 0
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Whole lines of a file."""
+
+    key: str
+    text: bytes
+    first_line: int
+    bytes_done: int
+    """Bytes of the file, as it lies there, up to the end of this block."""
+
+
+def load(
+    events: Events,
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    reading: Reading | None = None,
+    *,
+    ttl: str | timedelta | None = None,
+    workers: int | None = None,
+    limited: bool = False,
+    progress: Callable[[LoadProgress], object] | None = None,
+) -> LoadReport:
+    """Store files of events, gzipped or not. Running it again changes nothing; an ingest that was cut off goes on where
+    it ended, and of a file that has grown, under whatever name, only what is new is stored.
+
+    A batch of a file is named by where it begins and ends, and by all of the file up to its end.
+
+    Parameters
+    ----------
+    events : Events
+        Where to.
+    paths : path or iterable of paths
+        Files, or folders, all files of which are taken.
+    reading : Reading, optional
+        From :meth:`Events.reading`. Without a stream the file's name is that of documents that name none, up to its
+        first dot: ``web.log`` and ``web.log.1.gz`` are both of ``web``.
+    ttl
+        The documents' own; see :meth:`Events.ingest_lines`.
+    workers : int, optional
+        Threads that parse and store; by default as many as there are cores, at most 8.
+    limited : bool
+        Whether the limits of streams hold, which are meant for what arrives as it happens.
+    progress : callable, optional
+        Called now and then.
+
+    Raises
+    ------
+    DataFileError
+        A file that is not there, or cannot be read or unpacked.
+    BusyError
+        A stream is over its limit; what was stored before stays, and the next run goes on behind it.
+    """
+    began = time.monotonic()
+    listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    files = _files([Path(path) for path in listed])
+    report = LoadReport(files=len(files))
+    state = LoadProgress(sum(path.stat().st_size for path in files), report)
+    done_before = 0
+    for path in files:
+        state.file = str(path)
+        own = reading or events.reading()
+        if own.stream is None:
+            # The name does not count for what is stored already: files are renamed when logs are rotated.
+            own = replace(own, stream=path.name.lstrip(".").partition(".")[0] or path.name)
+        seed = "" if reading is None or reading.stream is None else reading.stream
+        for block, outcome in _stored(events, path, seed, own, ttl, workers, limited, report):
+            report.add(outcome)
+            state.bytes_done = done_before + block.bytes_done
+            report.seconds = time.monotonic() - began
+            if progress is not None:
+                progress(state)
+        done_before += path.stat().st_size
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def _files(paths: list[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(item for item in path.rglob("*") if item.is_file())
+            if not inside:
+                raise DataFileError(f"folder {path} holds no file", kind="file-not-found")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise DataFileError(f"there is no file or folder {path}", kind="file-not-found")
+    return found
+
+
+def _stored(
+    events: Events, path: Path, seed: str, reading: Reading, ttl: Any, workers: int | None, limited: bool,
+    report: LoadReport,
+) -> Iterator[tuple[_Block, IngestReport]]:  # fmt: skip
+    """Store what of a file is not stored yet, several blocks at a time."""
+    count = min(os.cpu_count() or 1, 8) if workers is None else max(workers, 1)
+
+    def store(block: _Block) -> IngestReport:
+        known = events.dataset.batch(block.key)
+        if known is not None and known.finished:
+            return IngestReport(block.key, False, known.rows, 0, 0, ())
+        return events.ingest_lines(
+            block.text, reading, batch=block.key, source=str(path), first_line=block.first_line, ttl=ttl,
+            limited=limited,
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(count) as pool:
+        running: deque[tuple[_Block, Future[IngestReport]]] = deque()
+        try:
+            for block in _blocks(events, path, seed, report):
+                running.append((block, pool.submit(store, block)))
+                # Blocks wait in memory: no more of them than keep the threads busy.
+                while len(running) > count:
+                    first, outcome = running.popleft()
+                    yield first, outcome.result()
+            while running:
+                first, outcome = running.popleft()
+                yield first, outcome.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+# ---------------------------------------------------------------- files in blocks
+
+
+class _Source:
+    """The text of a file from its beginning on, with the digest of all that was taken from it."""
+
+    def __init__(self, path: Path, raw: BinaryIO, seed: str) -> None:
+        self.path, self._raw = path, raw
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        # A stream that is compressed says so itself, whatever its name.
+        self._text: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+        self.digest = hashlib.blake2b(seed.encode(), digest_size=16)
+        self.position = 0
+        self.lines = 0
+        self._held = b""
+
+    def peek(self, size: int) -> bytes:
+        """The next bytes, as many as are asked for unless the file ends."""
+        while len(self._held) < size:
+            try:
+                more = self._text.read(size - len(self._held))
+            except (EOFError, gzip.BadGzipFile, OSError) as error:
+                raise DataFileError(f"{self.path} cannot be unpacked: {error}", kind="file-damaged") from error
+            if not more:
+                break
+            self._held += more
+        return self._held[:size]
+
+    def take(self, size: int) -> bytes:
+        """The next bytes, which then count as taken."""
+        found = self.peek(size)
+        self._held = self._held[size:]
+        self.digest.update(found)
+        self.position += len(found)
+        self.lines += found.count(b"\n")
+        return found
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the file, as it lies there, that were read."""
+        return self._raw.tell()
+
+
+def _blocks(events: Events, path: Path, seed: str, report: LoadReport) -> Iterator[_Block]:
+    """The parts of a file that no finished batch covers, in order."""
+    stored: _Stored = defaultdict(lambda: defaultdict(list))
+    for batch in events.dataset.batches():
+        place = _place_of(batch.key) if batch.finished else None
+        if place is not None:
+            stored[place[0]][place[1]].append(batch)
+    with path.open("rb") as raw:
+        source = _Source(path, raw, seed)
+        while True:
+            _pass_stored(events, source, stored, report)
+            text = source.peek(BATCH_BYTES)
+            if not text:
+                return
+            cut = text.rfind(b"\n") + 1
+            while cut == 0 and len(longer := source.peek(2 * len(text))) > len(text):
+                text, cut = longer, longer.rfind(b"\n") + 1
+            # A last line without its end is a batch by itself, since it may still grow.
+            start, line = source.position, source.lines + 1
+            whole = source.take(cut or len(text))
+            key = f"{_KEY}:{start}-{source.position}:{source.digest.hexdigest()}"
+            yield _Block(key, whole, line, source.raw_bytes)
+
+
+_Stored = dict[int, dict[int, list[BatchInfo]]]
+"""Finished batches of files, by first byte and end."""
+
+
+def _pass_stored(events: Events, source: _Source, stored: _Stored, report: LoadReport) -> None:
+    """Take from a file what is stored of it from here on, without a gap."""
+    while (known := stored.get(source.position)) is not None:
+        start = source.position
+        text = source.peek(max(known) - start)
+        found: tuple[int, BatchInfo] | None = None
+        digest, done = source.digest.copy(), 0
+        for end in sorted(end for end in known if end - start <= len(text)):
+            digest.update(text[done : end - start])
+            done = end - start
+            name = digest.hexdigest()
+            found = next(((end, batch) for batch in known[end] if str(batch.key).endswith(name)), found)
+        if found is None:
+            return
+        end, batch = found
+        if not text[: end - start].endswith(b"\n") and len(source.peek(end - start + 1)) > end - start:
+            # The end of a line was stored that has grown since: the whole line takes its place.
+            events.remove_batch(str(batch.key))
+            return
+        source.take(end - start)
+        report.documents_before += batch.rows
+
+
+def _place_of(key: str | None) -> tuple[int, int] | None:
+    """First byte and end of the part of a file that a batch is named by."""
+    kind, _, rest = (key or "").partition(":")
+    start, dash, end = rest.partition(":")[0].partition("-")
+    return (int(start), int(end)) if kind == _KEY and dash and start.isdigit() and end.isdigit() else None
+
+
+# ---------------------------------------------------------------- pipes
+
+
+def feed(
+    events: Events,
+    pipe: int,
+    reading: Reading | None = None,
+    *,
+    source: str = "-",
+    batch_bytes: int = 4 << 20,
+    batch_s: float = 2.0,
+    ttl: str | timedelta | None = None,
+    limited: bool = True,
+    progress: Callable[[LoadProgress], object] | None = None,
+) -> LoadReport:
+    """Store lines as they come out of a pipe, until it ends: ``tail -F app.log | chronotile events ingest ...``.
+
+    A batch is closed when it is large enough, or when its first line has waited long enough. Where this is
+    interrupted, all whole lines that were read are stored first.
+
+    Parameters
+    ----------
+    pipe : int
+        A file descriptor.
+    batch_bytes : int
+        Bytes at which a batch is closed.
+    batch_s : float
+        Seconds after which a batch is closed, whatever its size.
+
+    Raises
+    ------
+    BusyError
+        A stream is over its limit; the message names the lines that were refused. Those before are stored.
+    """
+    own = reading or events.reading()
+    run = uuid.uuid4().hex
+
+    def ingest(text: bytes, first: int) -> IngestReport:
+        return events.ingest_lines(
+            text, own, batch=f"pipe:{run}:{first}", source=source, first_line=first, ttl=ttl, limited=limited
+        )
+
+    held = _Held(ingest, LoadProgress(0, LoadReport(files=1), file=source), progress)
+    try:
+        _drain(pipe, held, batch_bytes, batch_s)
+    except KeyboardInterrupt:
+        held.store()
+        raise
+    held.store(all_of=True)
+    return held.state.report
+
+
+class _Held:
+    """What was read from a pipe and is not stored yet."""
+
+    def __init__(
+        self, ingest: Callable[[bytes, int], IngestReport], state: LoadProgress, progress: Callable[..., object] | None
+    ) -> None:
+        self._ingest, self.state, self._progress = ingest, state, progress
+        self._began = time.monotonic()
+        self._line = 1
+        self._text = bytearray()
+        self._closed = b""
+        """The batch that is being stored: an interrupt may leave it here, and it is then repeated under its name."""
+
+    def __len__(self) -> int:
+        return len(self._text)
+
+    def add(self, text: bytes) -> None:
+        self._text += text
+
+    def store(self, *, all_of: bool = False) -> None:
+        """Store whole lines; with `all_of` also the beginning of one."""
+        self._store_closed()
+        size = len(self._text) if all_of else self._text.rfind(b"\n") + 1
+        self._closed = bytes(self._text[:size])
+        del self._text[:size]
+        self._store_closed()
+
+    def _store_closed(self) -> None:
+        if not self._closed:
+            return
+        try:
+            outcome = self._ingest(self._closed, self._line)
+        except ChronotileError:
+            # What is refused is told to the caller, and not tried again on the way out.
+            self._closed = b""
+            raise
+        self._line += self._closed.count(b"\n")
+        self.state.bytes_done += len(self._closed)
+        self._closed = b""
+        self.state.report.add(outcome)
+        self.state.report.seconds = time.monotonic() - self._began
+        if self._progress is not None:
+            self._progress(self.state)
+
+
+def _drain(pipe: int, held: _Held, batch_bytes: int, batch_s: float) -> None:
+    """Read a pipe until it ends, and store each batch when it is due."""
+    due: float | None = None
+    while True:
+        ready, _, _ = select.select([pipe], [], [], None if due is None else max(due - time.monotonic(), 0.0))
+        if ready:
+            more = os.read(pipe, _READ_BYTES)
+            if not more:
+                return
+            held.add(more)
+            due = due or time.monotonic() + batch_s
+        if len(held) >= batch_bytes or (due is not None and time.monotonic() >= due):
+            held.store()
+            # The beginning of a line waits for its end.
+            due = time.monotonic() + batch_s if len(held) else None

@@ -1,0 +1,138 @@
+"""Times as documents write them, to timestamps in UTC; a text that is none becomes null."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile.errors import InvalidInputError
+
+__all__ = ["EPOCHS", "MOMENT", "check_format", "of_numbers", "of_texts"]
+
+MOMENT = pa.timestamp("us", "UTC")
+"""The type of all times of events."""
+
+EPOCHS = {"epoch_s": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1, "epoch_ns": 0}
+"""Time formats that count since 1970 UTC, with the microseconds of one unit; of nanoseconds a thousand make one."""
+
+_ISO = (
+    r"^\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?"
+    r"(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?$"
+)
+_TICKS_MAX = 9 * 10**18
+_FRACTION = r"(?P<clock>\d\d:?\d\d:?\d\d)[.,](?P<digits>\d{1,9})"
+
+
+def check_format(format: str) -> None:
+    """Refuse a time format that can never work.
+
+    Raises
+    ------
+    InvalidInputError
+        Text without a ``%`` that names no format.
+    """
+    if format != "iso8601" and format not in EPOCHS and "%" not in format:
+        raise InvalidInputError(
+            f"time format {format!r} is unknown: use iso8601, {', '.join(EPOCHS)}, or a pattern such as "
+            '"%d/%b/%Y:%H:%M:%S %z"',
+            kind="invalid-setting",
+        )
+
+
+def of_texts(texts: pa.Array, format: str = "iso8601", year: int | None = None) -> pa.Array:
+    """Texts as times.
+
+    Parameters
+    ----------
+    texts : pa.Array of utf8
+    format : str
+        ``iso8601`` (without a zone UTC), one of :data:`EPOCHS`, or a strptime pattern, in which ``%f`` stands for a
+        fraction of a second behind hours, minutes and seconds.
+    year : int, optional
+        For patterns without a year. By default the last one that makes the time no later than a day from now.
+    """
+    if format in EPOCHS:
+        number = pc.match_substring_regex(texts, r"^-?(\d{1,18}|[1-8]\d{18})(\.\d+)?$")
+        numbers = pc.if_else(number, texts, pa.scalar(None, pa.utf8()))
+        whole = not pc.any(pc.match_substring(numbers, ".")).as_py()
+        return of_numbers(numbers.cast(pa.int64() if whole else pa.float64()), format)
+    if format == "iso8601":
+        return _of_iso(texts)
+    return _of_pattern(texts, format, year)
+
+
+def of_numbers(numbers: pa.Array, format: str) -> pa.Array:
+    """Numbers of units since 1970 as times, fractions of a microsecond cut off; null past the range of the type."""
+    unit = EPOCHS[format]
+    values = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    sound = np.isfinite(values) & (np.abs(values) < _TICKS_MAX // max(unit, 1))
+    values = np.where(sound, values, 0)
+    if pa.types.is_floating(numbers.type):
+        # A double holds times of today to a quarter of a microsecond.
+        ticks = np.floor(np.round(values * (unit or 1e-3), 1)).astype("int64")
+    else:
+        ticks = values * unit if unit else np.floor_divide(values, 1_000)
+    return pa.array(ticks, pa.int64(), mask=~sound | pc.is_null(numbers).to_numpy(zero_copy_only=False)).cast(MOMENT)
+
+
+def _of_iso(texts: pa.Array) -> pa.Array:
+    found = pc.extract_regex(texts, _ISO)
+    zone = pc.struct_field(found, "zone")
+    cut = pc.replace_substring_regex(texts, r"[.,](\d{1,6})\d*", r".\1")
+    nothing = pa.scalar(None, pa.utf8())
+    zoned = pc.fill_null(pc.not_equal(zone, ""), False)
+    bare = pc.fill_null(pc.equal(zone, ""), False)
+    upper = pc.replace_substring(cut, "z", "Z")
+    try:
+        with_zone = pc.if_else(zoned, upper, nothing).cast(MOMENT)
+        without = pc.if_else(bare, cut, nothing).cast(pa.timestamp("us")).cast(MOMENT)
+    except pa.ArrowInvalid:
+        # One of them looks like a time and is none, such as a 30th of February: each by itself.
+        return pa.array([_iso_or_none(text) for text in upper.to_pylist()], MOMENT)
+    return pc.coalesce(with_zone, without)
+
+
+def _iso_or_none(text: str | None) -> datetime | None:
+    if text is None or re.match(_ISO, text) is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _of_pattern(texts: pa.Array, format: str, year: int | None) -> pa.Array:
+    micros = None
+    if "%f" in format:
+        # Arrow's parser knows no fractions: they are taken out of the text, and added at the end.
+        format = re.sub(r"[.,]%f", "", format)
+        digits = pc.struct_field(pc.extract_regex(texts, _FRACTION), 1)
+        micros = pc.utf8_slice_codeunits(pc.utf8_rpad(digits, 6, "0"), 0, 6).cast(pa.int64())
+        texts = pc.replace_substring_regex(texts, _FRACTION, r"\1", max_replacements=1)
+    if re.search(r"%[YyCGsDFc]", format) is None:
+        found = _of_yearless(texts, format, year)
+    else:
+        found = pc.strptime(texts, format, "us", error_is_null=True)
+    found = found.cast(MOMENT)
+    if micros is not None:
+        found = pc.add(found.cast(pa.int64()), pc.fill_null(micros, 0)).cast(MOMENT)
+    return found
+
+
+def _of_yearless(texts: pa.Array, format: str, year: int | None) -> pa.Array:
+    latest = datetime.now(UTC) + timedelta(days=1)
+
+    def in_year(number: int) -> pa.Array:
+        dated = pc.binary_join_element_wise(str(number), texts, " ")
+        return pc.strptime(dated, f"%Y {format}", "us", error_is_null=True).cast(MOMENT)
+
+    if year is not None:
+        return in_year(year)
+    this, last = in_year(latest.year), in_year(latest.year - 1)
+    too_late = pc.fill_null(pc.greater(this, pa.scalar(latest, MOMENT)), True)
+    return pc.if_else(too_late, last, this)

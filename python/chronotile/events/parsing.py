@@ -1,0 +1,406 @@
+"""Lines of text to documents in columns, and what is wrong with the lines that are none."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from chronotile.errors import InvalidInputError
+from chronotile.events import moments, syslog
+
+__all__ = ["FORMATS", "Documents", "Reading", "Reject", "parse"]
+
+FORMATS = ("ndjson", "syslog", "lines")
+
+LINE_BYTES_MAX = 16 << 20
+"""A document of more bytes would make a chunk too large."""
+
+_TOO_LONG = f"the line has {{}} bytes, more than {LINE_BYTES_MAX:,}: the rest is cut off"
+_PIECES = 16
+"""Into so many pieces a block of JSON is cut where a line of it is bad."""
+
+_TEXT = pa.utf8()
+_JSON_FAULT = re.compile(r"^(Invalid: )?JSON parse error: |,? in row \d+.*$|: (?=Column\()")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How lines are read. Made by :meth:`chronotile.events.Events.reading`, which checks it."""
+
+    format: str = "ndjson"
+    """``ndjson``, ``syslog`` or ``lines``."""
+    pattern: str | None = None
+    """Of ``lines``: a regular expression in RE2's syntax whose named groups are ``time``, ``stream`` and fields."""
+    time_field: str = "time"
+    """Of ``ndjson``: path of the time."""
+    time_format: str = "iso8601"
+    """As :func:`chronotile.events.moments.of_texts` takes it."""
+    year: int | None = None
+    """Of times without one."""
+    stream_field: str | None = None
+    """Path of the stream in JSON, or a part of a syslog message or of the pattern."""
+    stream: str | None = None
+    """Of documents that do not say."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A declared field: where it stands in a document, and the column it becomes."""
+
+    column: str
+    path: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A line that is no document."""
+
+    line: int
+    reason: str
+    record: bytes
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What lines were found to be."""
+
+    table: pa.Table
+    """Columns ``time``, ``stream``, the fields, ``body``, ``body_bytes``, ``line``."""
+    rejects: list[Reject]
+    blank: int
+    """Lines of nothing but white space, which are passed over."""
+
+
+@dataclass
+class _Lines:
+    """The lines of a block that are looked at, and what was found out about them so far."""
+
+    raw: pa.Array
+    """Bytes of each, without the line end."""
+    numbers: Any
+    reasons: dict[int, str]
+    """Why a line, by its place, is no document."""
+
+    def refuse(self, bad: Any, reason: str, values: pa.Array | None = None) -> None:
+        """Note a reason for the lines of a mask that have none yet; ``{}`` in it stands for the line's value."""
+        for place in np.flatnonzero(bad):
+            if int(place) not in self.reasons:
+                value = "" if values is None else repr(values[int(place)].as_py())
+                self.reasons[int(place)] = reason.format(value if len(value) <= 80 else value[:77] + "...")
+
+
+def parse(text: bytes, first_line: int, reading: Reading, fields: list[Field]) -> Documents:
+    """The documents in whole lines, and the lines that are none.
+
+    Parameters
+    ----------
+    text : bytes
+        Lines, the last perhaps without its end.
+    first_line : int
+        Number of the first.
+    """
+    pieces = text.split(b"\n")
+    if not pieces[-1]:
+        pieces.pop()
+    raw = pa.array(pieces, pa.binary())
+    numbers = np.arange(first_line, first_line + len(raw))
+    blank = pc.match_substring_regex(raw, r"^[\s\x00]*$").to_numpy(zero_copy_only=False)
+    blanks = int(blank.sum())
+    if blanks:
+        raw, numbers = raw.filter(pa.array(~blank)), numbers[~blank]
+    lines = _Lines(raw, numbers, {})
+    sizes = pc.binary_length(raw).cast(pa.int64())
+    lines.refuse(pc.greater(sizes, LINE_BYTES_MAX).to_numpy(zero_copy_only=False), _TOO_LONG, sizes)
+    texts = _decoded(lines)
+    if reading.format == "ndjson":
+        whole = text if not blanks and not lines.reasons else None
+        columns = _from_json(whole, lines, reading, fields)
+    else:
+        columns = _from_text(texts, lines, reading, fields)
+    time, stream, values = columns
+    sound = np.ones(len(raw), dtype=bool)
+    sound[list(lines.reasons)] = False
+    table = pa.table(
+        [time, stream, *values, texts, sizes, pa.array(numbers, pa.int64())],
+        names=["time", "stream", *(field.column for field in fields), "body", "body_bytes", "line"],
+    )
+    rejects = [
+        Reject(int(numbers[place]), reason, raw[place].as_py()[:LINE_BYTES_MAX])
+        for place, reason in sorted(lines.reasons.items())
+    ]
+    return Documents(table.filter(pa.array(sound)) if rejects else table, rejects, blanks)
+
+
+def _decoded(lines: _Lines) -> pa.Array:
+    """The lines as text; those that are no UTF-8 are refused, and empty here."""
+    try:
+        return lines.raw.cast(_TEXT)
+    except pa.ArrowInvalid:
+        texts: list[str] = []
+        for place, raw in enumerate(lines.raw.to_pylist()):
+            try:
+                texts.append(raw.decode())
+            except UnicodeDecodeError as error:
+                lines.reasons.setdefault(place, f"byte {error.start + 1} of the line is no UTF-8")
+                texts.append("")
+        return pa.array(texts, _TEXT)
+
+
+Columns = tuple[pa.Array, pa.Array, list[pa.Array]]
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def _from_json(whole: bytes | None, lines: _Lines, reading: Reading, fields: list[Field]) -> Columns:
+    """Time, stream and fields of JSON objects, one a line. `whole` is the text of all lines, where none is left out."""
+    counted = reading.time_format in moments.EPOCHS
+    wanted = {reading.time_field: pa.float64() if reading.time_format == "epoch_s" else pa.int64()} if counted else {
+        reading.time_field: _TEXT}  # fmt: skip
+    if reading.stream_field is not None:
+        wanted[reading.stream_field] = _TEXT
+    for field in fields:
+        wanted.setdefault(field.path, _TEXT if pa.types.is_timestamp(field.type) else field.type)
+    _refuse_halves(lines)
+    table = _json_table(whole, lines, wanted)
+    moment = _at(table, reading.time_field)
+    if counted:
+        time = moments.of_numbers(moment, reading.time_format)
+    else:
+        time = moments.of_texts(moment, reading.time_format, reading.year)
+    _check_times(time, moment, lines, reading.time_field)
+    stream = None if reading.stream_field is None else _at(table, reading.stream_field)
+    values = []
+    for field in fields:
+        value = _at(table, field.path)
+        values.append(value if value.type == field.type else _typed(value, field, lines))
+    return time, _streams(stream, lines, reading), values
+
+
+def _refuse_halves(lines: _Lines) -> None:
+    """Refuse lines that do not begin and end as an object does: the parser reads across line ends, and would take two
+    of them for one. With both braces in place a line that has as many objects as a line should is one."""
+    if not len(lines.raw):
+        return
+    offsets = np.frombuffer(lines.raw.buffers()[1], "int32", len(lines.raw) + 1, lines.raw.offset * 4)
+    data = np.frombuffer(lines.raw.buffers()[2], "uint8")
+    odd = (data[offsets[:-1]] != ord("{")) | (data[offsets[1:] - 1] != ord("}"))
+    for place in np.flatnonzero(odd):
+        text = lines.raw[int(place)].as_py().strip()
+        if not (text.startswith(b"{") and text.endswith(b"}")):
+            lines.reasons.setdefault(int(place), "the line is no JSON object")
+
+
+def _json_table(whole: bytes | None, lines: _Lines, wanted: Mapping[str, pa.DataType]) -> pa.Table:
+    """The wanted paths of every line; of refused ones null."""
+    schema = pa.schema(list(_nested(wanted)))
+    parse = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    read = pyarrow.json.ReadOptions(use_threads=False, block_size=1 << 30)
+    if whole is not None and not lines.reasons and len(lines.raw):
+        try:
+            table = pyarrow.json.read_json(io.BytesIO(whole), read_options=read, parse_options=parse)
+            if table.num_rows == len(lines.raw):
+                return table.select(schema.names)
+        except pa.ArrowInvalid:
+            pass
+    places = np.array([place for place in range(len(lines.raw)) if place not in lines.reasons], dtype="int64")
+    texts = lines.raw.take(pa.array(places)).to_pylist()
+    tables: list[pa.Table] = []
+    kept: list[Any] = []
+
+    def work(first: int, last: int) -> None:
+        """Parse lines `first` to `last`; where one is bad, each piece by itself, so that a few cost little."""
+        try:
+            joined = io.BytesIO(b"\n".join(texts[first:last]))
+            table = pyarrow.json.read_json(joined, read_options=read, parse_options=parse)
+            if table.num_rows != last - first:
+                raise pa.ArrowInvalid("the line holds several JSON objects")
+        except pa.ArrowInvalid as error:
+            if last - first == 1:
+                lines.reasons[int(places[first])] = _json_reason(error)
+                return
+            step = -(-(last - first) // _PIECES)
+            for begin in range(first, last, step):
+                work(begin, min(begin + step, last))
+            return
+        tables.append(table.select(schema.names))
+        kept.append(places[first:last])
+
+    if texts:
+        work(0, len(texts))
+    found = pa.concat_tables([*tables, schema.empty_table()])
+    # Back to one row for each line.
+    rows = np.full(len(lines.raw), -1, dtype="int64")
+    if kept:
+        rows[np.concatenate(kept)] = np.arange(found.num_rows)
+    return found.take(pa.array(rows, mask=rows < 0))
+
+
+def _nested(wanted: Mapping[str, pa.DataType]) -> list[pa.Field]:
+    """Dotted paths as fields in fields; a path may also stand as one key, dots and all."""
+    found: dict[str, pa.DataType] = {path: kind for path, kind in wanted.items() if "." in path}
+    heads: dict[str, dict[str, pa.DataType]] = {}
+    for path, kind in wanted.items():
+        head, dot, rest = path.partition(".")
+        if dot:
+            heads.setdefault(head, {})[rest] = kind
+        else:
+            found[head] = kind
+    for head, inner in heads.items():
+        found[head] = pa.struct(_nested(inner))
+    return [pa.field(name, kind) for name, kind in found.items()]
+
+
+def _at(table: pa.Table, path: str) -> pa.Array:
+    """The values of a path."""
+    return _in_struct(pa.StructArray.from_arrays(
+        [column.combine_chunks() for column in table.columns], names=table.column_names), path)  # fmt: skip
+
+
+def _in_struct(values: pa.Array, path: str) -> pa.Array:
+    names = [field.name for field in values.type]
+    found = pc.struct_field(values, path) if path in names else None
+    head, dot, rest = path.partition(".")
+    if not dot or head not in names:
+        return found
+    inner = _in_struct(pc.struct_field(values, head), rest)
+    return inner if found is None else pc.coalesce(inner, found)
+
+
+def _json_reason(error: Exception) -> str:
+    """What the parser says, in one line, without its row numbers."""
+    text = (str(error).strip() or "it is no JSON").splitlines()[0]
+    path = re.search(r"Column\(/([^)]*)\) changed from (\w+) to (\w+)", text)
+    if path is not None:
+        return f"field {path[1].replace('/', '.')!r} is {path[3]}, declared as {path[2]}"
+    text = _JSON_FAULT.sub("", text).removesuffix(".")
+    return text[0].lower() + text[1:]
+
+
+# ---------------------------------------------------------------- text
+
+
+def _from_text(texts: pa.Array, lines: _Lines, reading: Reading, fields: list[Field]) -> Columns:
+    # Files from Windows end their lines with a carriage return, which belongs to the line but to no field.
+    shown = pc.ascii_rtrim(texts, "\r")
+    if reading.format == "syslog":
+        time, found, sound = syslog.parts(shown, reading.year)
+        lines.refuse(~sound.to_numpy(zero_copy_only=False), "the line is no syslog message")
+        moment = shown
+    else:
+        groups = pc.extract_regex(shown, str(reading.pattern))
+        lines.refuse(pc.is_null(groups).to_numpy(zero_copy_only=False), "the line does not match the pattern")
+        found = {
+            field.name: pc.if_else(pc.equal(text := pc.struct_field(groups, field.name), ""), _NOTHING, text)
+            for field in groups.type
+        }
+        moment = found["time"]
+        time = moments.of_texts(moment, reading.time_format, reading.year)
+    _check_times(time, moment, lines, "time")
+    named = reading.stream_field or ("stream" if reading.format == "lines" else None)
+    values = []
+    for field in fields:
+        value = found.get(field.path)
+        values.append(pa.nulls(len(texts), field.type) if value is None else _typed(value, field, lines))
+    return time, _streams(found.get(named) if named else None, lines, reading), values
+
+
+_NOTHING = pa.scalar(None, _TEXT)
+_SHAPES = {"int": r"^[+-]?\d{1,20}$", "float": r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$", "bool": r"^(true|false)$"}
+
+
+def _typed(values: pa.Array, field: Field, lines: _Lines) -> pa.Array:
+    """Text in the type of a field; lines where it cannot be are refused."""
+    if field.type == _TEXT:
+        return values
+    name = str(field.type)
+    if pa.types.is_timestamp(field.type):
+        found = moments.of_texts(values).cast(field.type, safe=False)
+    else:
+        shape = next((shape for kind, shape in _SHAPES.items() if kind in name.replace("double", "float")), "")
+        fitting = pc.if_else(pc.match_substring_regex(values, shape), pc.ascii_ltrim(values, "+"), _NOTHING)
+        try:
+            found = fitting.cast(field.type)
+        except pa.ArrowInvalid:
+            # One is past the type's range: each by itself.
+            found = pa.array([_cast_or_none(value, field.type) for value in fitting], field.type)
+    bad = pc.and_(pc.is_valid(values), pc.is_null(found)).to_numpy(zero_copy_only=False)
+    lines.refuse(bad, f"field {field.column!r}: {{}} is no {name}", values)
+    return found
+
+
+def _cast_or_none(value: pa.Scalar, kind: pa.DataType) -> Any:
+    try:
+        return value.cast(kind).as_py()
+    except pa.ArrowInvalid:
+        return None
+
+
+def _check_times(time: pa.Array, moment: pa.Array, lines: _Lines, name: str) -> None:
+    missing = pc.is_null(moment).to_numpy(zero_copy_only=False)
+    lines.refuse(missing, f"{name!r} is missing: without a time no document can be filed")
+    bad = pc.is_null(time).to_numpy(zero_copy_only=False) & ~missing
+    lines.refuse(bad, f"{name!r} is no time: {{}}", moment)
+
+
+def _streams(found: pa.Array | None, lines: _Lines, reading: Reading) -> pa.Array:
+    """The stream of each line."""
+    default = pa.scalar(reading.stream, _TEXT)
+    if found is None:
+        if reading.stream is None:
+            lines.refuse(np.ones(len(lines.raw), dtype=bool), "the line names no stream")
+        return pa.array(pa.repeat(default, len(lines.raw))) if reading.stream is not None else pa.nulls(
+            len(lines.raw), _TEXT)  # fmt: skip
+    stream = pc.coalesce(pc.if_else(pc.equal(found, ""), _NOTHING, found), default)
+    lines.refuse(pc.is_null(stream).to_numpy(zero_copy_only=False), f"{reading.stream_field!r} names no stream")
+    return stream
+
+
+def check(reading: Reading, fields: list[Field]) -> None:
+    """Refuse a reading that can never work.
+
+    Raises
+    ------
+    InvalidInputError
+        Unknown formats, a pattern that is none or has no group ``time``, settings of another format.
+    """
+    for field in fields:
+        kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_timestamp)
+        if field.type != _TEXT and not any(is_kind(field.type) for is_kind in kinds):
+            raise _refused(f"field {field.column!r} is {field.type}: declare text, numbers, bool or timestamps")
+    if reading.format not in FORMATS:
+        raise _refused(f"format is {reading.format!r}: use one of {', '.join(FORMATS)}")
+    moments.check_format(reading.time_format)
+    if (reading.pattern is not None) != (reading.format == "lines"):
+        raise _refused("a pattern belongs to the format lines, which cannot do without one")
+    if reading.pattern is not None:
+        try:
+            found = pc.extract_regex(pa.array([""]), reading.pattern).type
+        except pa.ArrowInvalid as error:
+            raise _refused(f"pattern {reading.pattern!r} cannot be used: {error}") from None
+        names = [field.name for field in found]
+        if "time" not in names:
+            raise _refused(f"pattern {reading.pattern!r} has no group (?P<time>...)")
+        if reading.stream_field is not None and reading.stream_field not in names:
+            raise _refused(f"pattern {reading.pattern!r} has no group {reading.stream_field!r} for the stream")
+    if reading.format == "ndjson":
+        paths = [field.path for field in fields] + [reading.time_field]
+        paths += [] if reading.stream_field is None else [reading.stream_field]
+        for path in paths:
+            if any(other.startswith(f"{path}.") for other in paths):
+                raise _refused(f"field {path!r} is declared as a value and as an object")
+    if reading.stream_field in {field.path for field in fields if field.type != _TEXT}:
+        raise _refused(f"field {reading.stream_field!r} names the stream: declare it as utf8")
+
+
+def _refused(message: str) -> InvalidInputError:
+    return InvalidInputError(message, kind="invalid-setting")

@@ -1,0 +1,115 @@
+"""Time to live: what changes with it, and giving back the storage of what has expired."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from chronotile import times
+from chronotile.dataset import Dataset
+from chronotile.errors import InvalidInputError
+from chronotile.events.searching import Question, Visibility, count, to_us
+from chronotile.events.settings import Settings
+from chronotile.reports import SliceInfo
+
+__all__ = ["TtlChange", "expired_slices", "preview", "retention_of", "ttl_seconds", "ttl_text"]
+
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_TTL_MAX_S = 100_000 * 86_400
+
+
+@dataclass(frozen=True)
+class TtlChange:
+    """What a change of the TTL does, or would do."""
+
+    ttl_before: str | None
+    """None for never."""
+    ttl_after: str | None
+    documents_expiring: int
+    """Documents that are visible and expire at once."""
+    documents_visible: int
+    """Documents that are visible afterwards."""
+    slices: tuple[SliceInfo, ...]
+    """Slices of which nothing is visible afterwards: :meth:`chronotile.events.Events.reclaim` drops them."""
+
+
+def ttl_seconds(ttl: str | timedelta | None, what: str = "ttl") -> int | None:
+    """A TTL in seconds.
+
+    Raises
+    ------
+    InvalidInputError
+        No duration, or one of more than 100,000 days.
+    """
+    if ttl is None:
+        return None
+    text = times.duration_text(ttl, what)
+    found = re.fullmatch(r"\s*(\d+)\s*([wdhms])\s*", text)
+    seconds = int(found[1]) * _UNIT_SECONDS[found[2]] if found else 0
+    if not 1 <= seconds <= _TTL_MAX_S:
+        raise InvalidInputError(
+            f'{what} is {ttl!r}: give text such as "30d", "12h" or "90s", at most 100000d, or None for ever',
+            kind="invalid-time",
+        )
+    return seconds
+
+
+def ttl_text(ttl_s: int | None) -> str | None:
+    """Seconds in the largest unit that divides them."""
+    if ttl_s is None:
+        return None
+    unit = next(unit for unit in ("d", "h", "m", "s") if ttl_s % _UNIT_SECONDS[unit] == 0)
+    return f"{ttl_s // _UNIT_SECONDS[unit]}{unit}"
+
+
+def retention_of(settings: Settings) -> str | None:
+    """The dataset's own retention: the age past which nothing is visible, so that dropping by it is always safe."""
+    if settings.ttl_s is None:
+        return None
+    return ttl_text(max(settings.ttl_s, settings.ttl_own_max_s or 0))
+
+
+def changed(settings: Settings, ttl_s: int | None, now_us: int) -> Settings:
+    """The settings with another TTL. What has expired stays so, however long the new one is."""
+    start = Visibility(now_us, settings).start_us
+    return replace(settings, ttl_s=ttl_s, expired_us=start)
+
+
+def preview(dataset: Dataset, settings: Settings, ttl_s: int | None, now_us: int) -> TtlChange:
+    """What a change would do. Looks at heads of chunks where no document has a TTL of its own, else reads them all."""
+    after = changed(settings, ttl_s, now_us)
+    all_of = Question(None, None, None, (), Visibility(now_us, settings))
+    before = count(dataset, all_of)
+    remain = count(dataset, replace(all_of, visibility=Visibility(now_us, after)))
+    return TtlChange(
+        ttl_text(settings.ttl_s), ttl_text(ttl_s), before - remain, remain,
+        tuple(expired_slices(dataset, Visibility(now_us, after))),
+    )  # fmt: skip
+
+
+def expired_slices(dataset: Dataset, visibility: Visibility) -> list[SliceInfo]:
+    """Slices, from the oldest on, all of whose documents have expired.
+
+    A slice is looked into only where it is younger than the longest TTL that a write gave; then the column of TTLs is
+    read. The first slice with a visible document ends the list.
+    """
+    start, now = visibility.start_us, visibility.now_us
+    found = []
+    for part in dataset.info().slices:
+        end = to_us(part.end)
+        shared_gone = start is not None and end <= start
+        if end > now or (not shared_gone and not visibility.by_document):
+            break
+        if visibility.by_document:
+            # By the end of the slice, so that a document is never dropped early.
+            age_s = (now - end) // 1_000_000
+            period = {"start": to_us(part.start), "end": end}
+            if shared_gone:
+                left = dataset.count(where=("ttl_s", ">", age_s), **period)
+            else:
+                left = dataset.count(**period) - dataset.count(where=("ttl_s", "<=", age_s), **period)
+            if left:
+                break
+        found.append(part)
+    return found

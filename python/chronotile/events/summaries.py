@@ -1,0 +1,81 @@
+"""Counts over time, by value and by stream, gathered while documents are read: memory for the groups alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile.dataset import Dataset
+from chronotile.events.moments import MOMENT
+from chronotile.events.searching import Question, rows
+
+__all__ = ["histogram", "streams", "top"]
+
+_GATHERED = 64
+"""Partial sums that are put together at once."""
+
+
+def histogram(dataset: Dataset, question: Question, width_us: int, by: list[str]) -> pa.Table:
+    """``start``, the columns of `by`, ``count``, in order."""
+
+    def counted() -> Iterator[pa.Table]:
+        for batch in rows(dataset, question, ["time", *by]):
+            ticks = batch["time"].cast(pa.int64()).to_numpy()
+            start = pa.array(np.floor_divide(ticks, width_us) * width_us).cast(MOMENT)
+            yield pa.table([start, *(batch[name] for name in by)], names=["start", *by])
+
+    found = _counts(counted(), ["start", *by], dataset)
+    return found.sort_by([(name, "ascending") for name in ["start", *by]])
+
+
+def top(dataset: Dataset, question: Question, columns: list[str], n: int) -> pa.Table:
+    """The columns, ``count``, ``share``, the most frequent first."""
+    batches = (pa.Table.from_batches([batch]) for batch in rows(dataset, question, columns))
+    found = _counts(batches, columns, dataset)
+    found = found.sort_by([("count", "descending"), *((name, "ascending") for name in columns)])
+    total = pc.sum(found["count"]).as_py() or 0
+    best = found.slice(0, n)
+    return best.append_column("share", pc.divide(best["count"].cast(pa.float64()), float(max(total, 1))))
+
+
+def _counts(tables: Iterable[pa.Table], by: list[str], dataset: Dataset) -> pa.Table:
+    types = {"start": MOMENT, **{field.name: field.type for field in dataset.schema}}
+    empty = pa.table({**{name: pa.array([], types[name]) for name in by}, "count": pa.array([], pa.int64())})
+
+    def partial(table: pa.Table) -> pa.Table:
+        return table.group_by(by).aggregate([([], "count_all")]).rename_columns([*by, "count"])
+
+    def together(parts: list[pa.Table]) -> pa.Table:
+        summed = pa.concat_tables(parts).group_by(by).aggregate([("count", "sum")])
+        return summed.rename_columns([*by, "count"])
+
+    parts = [empty]
+    for table in tables:
+        parts.append(partial(table))
+        if len(parts) > _GATHERED:
+            parts = [together(parts)]
+    return together(parts)
+
+
+def streams(dataset: Dataset, question: Question) -> pa.Table:
+    """One row for each stream; see :meth:`chronotile.events.Events.streams`."""
+    names = ["stream", "documents", "bytes", "first", "last"]
+    aggregates = [("body_bytes", "count"), ("body_bytes", "sum"), ("time", "min"), ("time", "max")]
+    again = [("documents", "sum"), ("bytes", "sum"), ("first", "min"), ("last", "max")]
+    parts = [pa.table({name: pa.array([], kind) for name, kind in zip(
+        names, [pa.utf8(), pa.int64(), pa.int64(), MOMENT, MOMENT], strict=True)})]  # fmt: skip
+    for batch in rows(dataset, question, ["stream", "time", "body_bytes"]):
+        found = pa.Table.from_batches([batch]).group_by("stream").aggregate(aggregates)
+        parts.append(found.rename_columns(names))
+        if len(parts) > _GATHERED:
+            parts = [pa.concat_tables(parts).group_by("stream").aggregate(again).rename_columns(names)]
+    found = pa.concat_tables(parts).group_by("stream").aggregate(again).rename_columns(names)
+    found = found.sort_by("stream")
+    span_us = pc.subtract(found["last"].cast(pa.int64()), found["first"].cast(pa.int64()))
+    hours = pc.divide(pc.max_element_wise(span_us, 1_000_000).cast(pa.float64()), 3_600_000_000.0)
+    for name in ("documents", "bytes"):
+        found = found.append_column(f"{name}_per_hour", pc.divide(found[name].cast(pa.float64()), hours))
+    return found

@@ -1,0 +1,641 @@
+"""Ingesting events: every line is stored once or told why not, wherever an ingest is cut off."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+pytest.importorskip("pyarrow")
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support_events import FIRST, Artifacts, make
+
+import chronotile as ct
+from chronotile import events
+from chronotile.cli.main import cli, exit_code
+from chronotile.events import loading, parsing
+
+GOOD = '{"time": "2026-01-01T00:00:00Z", "host": "h", "process": {"pid": 1}}'
+
+
+def bodies(log: events.Events) -> list[str]:
+    return log.search(limit=None, newest_first=False)["body"].to_pylist()
+
+
+def reasons(log: events.Events) -> dict[int, str]:
+    return {row["line"]: row["reason"] for row in log.dead_letters().to_pylist()}
+
+
+def wait_until(met: Callable[[], bool], what: str) -> None:
+    ends = time.monotonic() + 60
+    while not met():
+        assert time.monotonic() < ends, f"waited 60 s for {what}"
+        time.sleep(0.02)
+
+
+# ---------------------------------------------------------------- lines
+
+
+BAD = {
+    "no JSON": "the line is no JSON object",
+    '{"time": "2026-01-01", "host": "h"': "the line is no JSON object",
+    '{"time": "2026-01-01", "host": }': "invalid value",
+    '{"time": "2026-01-01", "host": "h"}{"time": "2026-01-01", "host": "h"}': "several JSON objects",
+    '[{"time": "2026-01-01"}]': "the line is no JSON object",
+    '{"host": "h"}': "'time' is missing",
+    '{"time": null, "host": "h"}': "'time' is missing",
+    '{"time": "2026-02-30", "host": "h"}': "'time' is no time: '2026-02-30'",
+    '{"time": 17, "host": "h"}': "field 'time' is number, declared as string",
+    '{"time": "2026-01-01", "process": {"pid": 1}}': "'host' names no stream",
+    '{"time": "2026-01-01", "host": "h", "process": {"pid": "x"}}': "field 'process.pid' is string, declared as number",
+    '{"time": "2026-01-01", "host": "h", "process": {"pid": 1.5}}': "1.5",
+    '{"time": "2026-01-01", "host": "h", "process": 7}': "field 'process' is number, declared as object",
+}
+
+
+def test_bad_lines_are_dead_letters_with_line_and_reason_and_the_rest_is_stored(memory: ct.Archive) -> None:
+    log = make(memory)
+    lines = [part for line in BAD for part in (GOOD, line, "  ")]
+    report = log.ingest_lines("\n".join(lines), source="here")
+    assert (report.documents, report.rejected, report.blank) == (len(BAD), len(BAD), len(BAD))
+    assert bodies(log) == [GOOD] * len(BAD)
+    told = reasons(log)
+    assert sorted(told) == list(range(2, 3 * len(BAD), 3))
+    for line, (text, reason) in zip(sorted(told), BAD.items(), strict=True):
+        assert reason in told[line], text
+    letter = log.dead_letters(limit=1).to_pylist()[0]
+    assert (letter["record"], letter["source"]) == (list(BAD)[-1].encode(), "here")
+    answer = report.to_dict()
+    assert json.loads(json.dumps(answer)) == answer
+    assert answer["accepted"] == len(BAD)
+    assert answer["reasons"]["the line is no JSON object"] == 3
+    assert [error["line"] for error in answer["errors"]] == sorted(told)
+
+
+def test_lines_that_make_objects_together_are_not_taken_for_them(memory: ct.Archive) -> None:
+    log = make(memory)
+    halves = ['{"time": "2026-01-01", "host": "h", "process":', ' {"pid": 1}}' + GOOD]
+    assert log.ingest_lines("\n".join(halves)).documents == 0
+    assert len(reasons(log)) == 2
+
+
+def test_documents_are_kept_byte_for_byte(memory: ct.Archive) -> None:
+    log = make(memory)
+    odd = [
+        '{ "time":"2026-01-01T00:00:00.000001Z",\t"host" : "h"  }\r',
+        '{"time":"2026-01-01T00:00:00.000002Z","host":"h","x":1.10,"x":2,"\\u00e9":"é\\ud83d\\ude00 😀"}',
+        '  {"time":"2026-01-01T00:00:00.000003Z","host":"h","deep":[[[{}]]],"nul":"\\u0000"}',
+    ]
+    assert log.ingest_lines("\n".join(odd)).documents == 3
+    assert bodies(log) == odd
+    assert sum(log.search(columns=["body_bytes"])["body_bytes"].to_pylist()) == sum(len(line.encode()) for line in odd)
+
+
+def test_lines_that_are_no_utf_8_are_kept_as_they_are(memory: ct.Archive) -> None:
+    log = make(memory)
+    bad = b'{"time": "2026-01-01", "host": "caf\xe9"}'
+    report = log.ingest_lines(GOOD.encode() + b"\n" + bad)
+    assert (report.documents, report.rejects[0].reason) == (1, "byte 36 of the line is no UTF-8")
+    assert log.dead_letters()["record"].to_pylist() == [bad]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.one_of(
+    st.binary(max_size=40).filter(lambda line: b"\n" not in line),
+    st.sampled_from([GOOD.encode(), b"", b" ", b"{}", b"{}{}", b'{"time":"2026-01-01"', b',"host":"h"}', b'"}', b"]"]),
+), max_size=12))  # fmt: skip
+def test_of_any_bytes_each_line_is_a_document_a_dead_letter_or_blank(lines: list[bytes]) -> None:
+    with ct.open("memory:") as archive:
+        log = make(archive)
+        report = log.ingest_lines(b"".join(line + b"\n" for line in lines))
+        assert bodies(log) == [line.decode() for line in lines if line == GOOD.encode()]
+        left = [line for line in lines if line != GOOD.encode() and line.strip(b" \t\r\f\0")]
+        letters = log.dead_letters().to_pylist()
+        assert [row["record"] for row in sorted(letters, key=lambda row: row["line"])] == left
+        assert report.blank == len(lines) - len(left) - report.documents
+
+
+def test_a_line_that_is_too_long_is_cut_off_among_the_dead_letters(
+    memory: ct.Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "LINE_BYTES_MAX", 1_000)
+    log = make(memory)
+    long = GOOD[:-1] + f', "x": "{"y" * 1_000}"}}'
+    report = log.ingest_lines(f"{GOOD}\n{long}\n{GOOD}")
+    assert (report.documents, report.rejects[0].line) == (2, 2)
+    assert f"the line has {len(long)} bytes" in report.rejects[0].reason
+    assert log.dead_letters()["record"].to_pylist() == [long[:1_000].encode()]
+
+
+def test_one_bad_line_in_many_costs_none_of_them(memory: ct.Archive) -> None:
+    lines = [line.decode() for line in Artifacts(500).lines(4_000)]
+    for place in (0, 1_234, 3_999):
+        lines[place] = lines[place].replace('"pid":', '"pid":"x",')
+    log = make(memory)
+    report = log.ingest_lines("\n".join(lines))
+    assert report.documents == 3_997
+    assert sorted(reasons(log)) == [1, 1_235, 4_000]
+    assert bodies(log) == [line for place, line in enumerate(lines) if place not in (0, 1_234, 3_999)]
+
+
+@pytest.mark.parametrize(
+    ("format", "written", "microseconds"),
+    [
+        ("epoch_s", "1767225600.25", 250_000),
+        ("epoch_s", "1767225600", 0),
+        ("epoch_ms", "1767225600007", 7_000),
+        ("epoch_us", "1767225600000001", 1),
+        ("epoch_ns", "1767225600000001999", 1),
+        ("iso8601", '"2026-01-01T02:00:00,5+02:00"', 500_000),
+        ("iso8601", '"2026-01-01 00:00:00.123456789"', 123_456),
+        ("iso8601", '"2026-01-01"', 0),
+        ("%d/%b/%Y:%H:%M:%S %z", '"31/Dec/2025:23:00:00 -0100"', 0),
+        ("%Y-%m-%d %H:%M:%S,%f", '"2026-01-01 00:00:00,042"', 42_000),
+    ],
+)
+def test_times_of_each_format_are_read(memory: ct.Archive, format: str, written: str, microseconds: int) -> None:
+    log = events.create(memory, time_field="at.first", time_format=format)
+    report = log.ingest_lines(f'{{"at": {{"first": {written}}}}}', log.reading(stream="s"))
+    assert report.rejects == ()
+    assert log.search()["time"].to_pylist() == [FIRST + timedelta(microseconds=microseconds)]
+
+
+def test_a_time_without_a_year_is_of_the_last_year_that_is_not_the_future(memory: ct.Archive) -> None:
+    log = events.create(memory, fields=events.SYSLOG_FIELDS)
+    reading = log.reading("syslog", stream="s")
+    now = datetime.now(UTC)
+    for days in (-200, -1, 3):
+        day = now + timedelta(days=days)
+        log.ingest_lines(f"{day:%b} {day.day:2} {day:%H:%M:%S} h a: {days}", reading)
+    found = {int(row["message"]): row["time"] for row in log.search().to_pylist()}
+    assert found[-200] == (now - timedelta(days=200)).replace(microsecond=0)
+    assert found[-1] == (now - timedelta(days=1)).replace(microsecond=0)
+    assert found[3] < now - timedelta(days=300)
+
+
+# ---------------------------------------------------------------- syslog and patterns
+
+
+def test_syslog_of_both_kinds_is_taken_apart(memory: ct.Archive) -> None:
+    log = events.create(memory, fields=events.SYSLOG_FIELDS)
+    sd = r'[a@32473 iut="3" q="x\"y\]z\\"][b]'
+    lines = [
+        f"<165>1 2026-01-01T00:00:01.003Z web1 nginx 77 ID47 {sd} \ufeffhello [world]",
+        "<34>1 2026-01-01T00:00:02-05:00 - - - - -",
+        "<13>Jan  1 00:00:03 web2 su[5]: 'su root' failed",
+        "Jan  1 00:00:04 web2 last message repeated 2 times",
+        "<0>2026-01-01T00:00:05.5+00:00 web3 app: hi",
+        "<192>Jan  1 00:00:06 web2 su: x",
+        "<34>1 - web1 a - - - no time",
+        "<34>1 2026-01-01T00:00:01Z web1 a - - [open x",
+        "hello",
+    ]
+    report = log.ingest_lines("\n".join(lines), log.reading("syslog", stream_field="host", stream="none", year=2026))
+    rows = log.search(limit=None, newest_first=False, columns=["line", "stream", *events.SYSLOG_FIELDS]).to_pylist()
+    found = {row.pop("line"): tuple(row.values()) for row in rows}
+    assert found == {
+        1: ("web1", 20, 5, "web1", "nginx", "77", "ID47", sd, "hello [world]"),
+        2: ("none", 4, 2, None, None, None, None, None, None),
+        3: ("web2", 1, 5, "web2", "su", "5", None, None, "'su root' failed"),
+        4: ("web2", None, None, "web2", None, None, None, None, "last message repeated 2 times"),
+        5: ("web3", 0, 0, "web3", "app", None, None, None, "hi"),
+    }
+    assert [reject.line for reject in report.rejects] == [6, 7, 8, 9]
+    assert log.search(columns=["time"], limit=1)["time"][0].as_py() == FIRST + timedelta(hours=5, seconds=2)
+
+
+def test_a_pattern_takes_lines_apart_into_typed_fields(memory: ct.Archive) -> None:
+    log = events.create(memory, fields={"client": "utf8", "status": "int32", "took": "float64", "ok": "bool"})
+    reading = log.reading(
+        "lines", time_format="%d/%b/%Y:%H:%M:%S %z",
+        pattern=r"^(?P<client>\S+) (?P<stream>\S+) \[(?P<time>[^]]+)\] (?P<status>\S+) (?P<took>\S*) ?(?P<ok>\w+)?$",
+    )  # fmt: skip
+    lines = [
+        "10.0.0.1 web1 [01/Jan/2026:01:00:00 +0100] 200 0.5 true",
+        "10.0.0.2 web2 [01/Jan/2026:00:00:00 +0000] 404 +1e3\r",
+        "10.0.0.2 web2 [01/Jan/2026:00:00:00 +0000] ok 1",
+        "10.0.0.2 web2 [01/Jan/2026:00:00:00 +0000] 9999999999 1",
+        "10.0.0.2 web2 [32/Jan/2026:00:00:00 +0000] 200 1",
+        "nothing",
+    ]
+    log.ingest_lines("\n".join(lines), reading)
+    rows = log.search(columns=["client", "stream", "status", "took", "ok", "time"], newest_first=False).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("10.0.0.1", "web1", 200, 0.5, True, FIRST),
+        ("10.0.0.2", "web2", 404, 1_000.0, None, FIRST),
+    ]
+    assert reasons(log) == {
+        3: "field 'status': 'ok' is no int32",
+        4: "field 'status': '9999999999' is no int32",
+        5: "'time' is no time: '32/Jan/2026:00:00:00 +0000'",
+        6: "the line does not match the pattern",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"format": "xml"}, "use one of ndjson, syslog, lines"),
+        ({"format": "lines"}, "cannot do without one"),
+        ({"format": "lines", "pattern": "(?P<when>.*)"}, "no group"),
+        ({"format": "lines", "pattern": "(?P<time>.*"}, "cannot be used"),
+        ({"format": "lines", "pattern": "(?P<time>.*)", "stream_field": "host"}, "no group 'host'"),
+        ({"format": "syslog", "time_format": "epoch_s"}, "its own times"),
+        ({"time_format": "rfc"}, "is unknown"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_reading_that_cannot_work_is_refused(memory: ct.Archive, options: dict[str, Any], says: str) -> None:
+    log = make(memory)
+    with pytest.raises(ct.InvalidInputError, match=says):
+        log.reading(**options)
+
+
+# ---------------------------------------------------------------- repetition
+
+
+def test_lines_under_a_name_are_stored_once_and_others_refused(memory: ct.Archive) -> None:
+    log = make(memory)
+    text = f"{GOOD}\nbad"
+    first, second = (log.ingest_lines(text, batch="request-1") for _ in range(2))
+    assert (first.stored, second.stored) == (True, False)
+    assert (log.count(), log.dead_letters().num_rows) == (1, 1)
+    with pytest.raises(ct.BatchConflictError):
+        log.ingest_lines(GOOD.replace("1}", "2}"), batch="request-1")
+    assert log.remove_batch("request-1") == 1
+    assert (log.count(), log.dead_letters().num_rows) == (0, 0)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of a file of some lines."""
+    monkeypatch.setattr(loading, "BATCH_BYTES", 2_000)
+
+
+def test_a_file_that_grows_and_is_rotated_is_stored_once(
+    tmp_path: Path, memory: ct.Archive, small_blocks: None
+) -> None:
+    log = make(memory)
+    lines = Artifacts(600).lines(40)
+    text, path = b"\n".join(lines), tmp_path / "app.log"
+    stored = 0
+    for size in (len(text) // 3, len(text) // 2, len(text) // 2 + 3, len(text)):
+        path.write_bytes(text[:size])
+        report = events.load(log, path)
+        whole = text[:size].count(b"\n") + (size == len(text))
+        assert report.documents + report.documents_before == whole == log.count()
+        assert report.documents == whole - stored
+        stored = whole
+    # Halves of lines were dead letters for as long as they were halves.
+    assert log.dead_letters().num_rows == 0
+    assert bodies(log) == [line.decode() for line in lines]
+    assert log.search(columns=["line"], newest_first=False, limit=None)["line"].to_pylist() == list(range(1, 41))
+    path.rename(tmp_path / "app.log.1")
+    (tmp_path / "app.log.2.gz").write_bytes(gzip.compress(text))
+    again = events.load(log, [tmp_path / "app.log.1", tmp_path / "app.log.2.gz"])
+    assert (again.documents, again.documents_before, log.count()) == (0, 80, 40)
+
+
+def test_files_that_begin_alike_are_told_apart(tmp_path: Path, memory: ct.Archive, small_blocks: None) -> None:
+    log = make(memory)
+    lines = Artifacts(600).lines(40)
+    (tmp_path / "a.log").write_bytes(b"\n".join(lines[:30]))
+    (tmp_path / "b.log").write_bytes(b"\n".join([*lines[:20], *lines[30:]]))
+    events.load(log, tmp_path / "a.log")
+    report = events.load(log, tmp_path / "b.log")
+    # What both begin with is stored once.
+    assert 0 < report.documents_before <= 20
+    assert set(bodies(log)) == {line.decode() for line in lines}
+
+
+def test_a_gap_in_what_is_stored_is_filled_and_nothing_behind_it_repeated(
+    tmp_path: Path, memory: ct.Archive, small_blocks: None
+) -> None:
+    log = make(memory)
+    lines = Artifacts(600).lines(40)
+    path = tmp_path / "app.log"
+    path.write_bytes(b"\n".join(lines[:30]) + b"\n")
+    events.load(log, path)
+    batches = sorted(batch.key or "" for batch in log.dataset.batches())
+    assert len(batches) > 5
+    for key in (batches[0], batches[3]):
+        log.remove_batch(key)
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    report = events.load(log, path, workers=1)
+    assert report.documents > 10
+    assert bodies(log) == [line.decode() for line in lines]
+
+
+def test_a_file_names_the_stream_of_documents_that_name_none(tmp_path: Path, memory: ct.Archive) -> None:
+    log = events.create(memory)
+    (tmp_path / "web.log").write_text('{"time": "2026-01-01"}')
+    (tmp_path / "web.log.1").write_text('{"time": "2026-01-02"}')
+    events.load(log, tmp_path)
+    assert log.streams()["stream"].to_pylist() == ["web"]
+    events.load(log, tmp_path, log.reading(stream="other"))
+    assert log.streams()["stream"].to_pylist() == ["other", "web"]
+
+
+@pytest.mark.parametrize("missing", ["none.log", "empty"])
+def test_files_that_are_not_there_are_refused(tmp_path: Path, memory: ct.Archive, missing: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ct.DataFileError, match=missing):
+        events.load(make(memory), tmp_path / missing)
+
+
+def test_a_damaged_gzip_file_is_refused_and_what_came_before_stays(tmp_path: Path, memory: ct.Archive) -> None:
+    packed = gzip.compress(b"\n".join(Artifacts(600).lines(100)))
+    (tmp_path / "a.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ct.DataFileError, match=r"a\.gz cannot be unpacked"):
+        events.load(make(memory), tmp_path / "a.gz")
+
+
+def test_an_ingest_that_is_killed_goes_on_where_it_ended(tmp_path: Path) -> None:
+    lines = Artifacts(600, seed=9).lines(3_000)
+    (tmp_path / "a.ndjson").write_bytes(b"\n".join([*lines, b"bad"]))
+    with ct.open(tmp_path / "a.db") as archive:
+        make(archive)
+    script = (
+        "import sys, chronotile as ct; from chronotile import events; from chronotile.events import loading\n"
+        "loading.BATCH_BYTES = 40_000\n"
+        "with ct.open(sys.argv[1]) as archive: events.load(events.open(archive), sys.argv[2], workers=2)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "a.db"), str(tmp_path / "a.ndjson")]
+    choose, killed = random.Random(4), 0
+    with ct.open(tmp_path / "a.db") as archive:
+        log = events.open(archive)
+        for part in range(1, 5):
+            process = subprocess.Popen(command)
+            goal = part * 500 + choose.randrange(200)
+            wait_until(lambda: log.dataset.count() >= goal or process.poll() is not None, "documents")  # noqa: B023
+            process.kill()
+            killed += process.wait() == -signal.SIGKILL
+        assert killed >= 3
+        subprocess.run(command, check=True, timeout=60)
+        assert bodies(log) == [line.decode() for line in lines]
+        assert log.dead_letters()["record"].to_pylist() == [b"bad"]
+        assert all(batch.finished for batch in log.dataset.batches())
+        assert log.dataset.verify().ok
+
+
+# ---------------------------------------------------------------- pipes
+
+
+@contextmanager
+def feeding(path: Path, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`chronotile events ingest ... -` with its standard input open."""
+    command = [sys.executable, "-m", "chronotile", "events", "ingest", str(path), name, "-", *options]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def test_a_slow_pipe_is_stored_after_its_time_and_a_fast_one_by_size(tmp_path: Path) -> None:
+    lines = Artifacts(600).lines(60)
+    with ct.open(tmp_path / "a.db") as archive:
+        log = make(archive)
+        with feeding(tmp_path / "a.db", "events", "--batch-seconds", "0.2", "--batch-bytes", "20000") as process:
+            assert process.stdin is not None
+            process.stdin.write(lines[0] + b"\n" + lines[1][:50])
+            wait_until(lambda: log.count() == 1, "the first line")
+            process.stdin.write(lines[1][50:] + b"\n")
+            wait_until(lambda: log.count() == 2, "the second line")
+            process.stdin.write(b"\n".join(lines[2:]))
+            process.stdin.close()
+            assert process.wait(60) == 0
+            assert b"stored 60 documents" in process.stdout.read()  # type: ignore[union-attr]
+        assert bodies(log) == [line.decode() for line in lines]
+        assert log.search(columns=["line"], newest_first=False)["line"].to_pylist() == list(range(1, 61))
+        assert len(log.dataset.batches()) >= 4
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_pipe_that_is_interrupted_stores_the_lines_it_has_read(tmp_path: Path, end: signal.Signals) -> None:
+    with ct.open(tmp_path / "a.db") as archive:
+        log = make(archive)
+        with feeding(tmp_path / "a.db", "events", "--batch-bytes", "200", "--batch-seconds", "3000") as process:
+            assert process.stdin is not None
+            process.stdin.write(b"\n".join(Artifacts(600).lines(1)) + b"\n")
+            wait_until(lambda: log.count() == 1, "the first line")
+            process.stdin.write(GOOD.encode() + b"\n" + GOOD.encode()[:20])
+            # Once the pipe is empty, the lines are in the other process.
+            wait_until(lambda: unread(process) == 0, "the lines to be read")
+            process.send_signal(end)
+            assert process.wait(60) == 130
+        assert log.count() == 2
+
+
+def unread(process: subprocess.Popen[bytes]) -> int:
+    """Bytes that wait in the pipe to a process."""
+    import fcntl
+    import termios
+
+    assert process.stdin is not None
+    return int.from_bytes(fcntl.ioctl(process.stdin.fileno(), termios.FIONREAD, b"\0" * 4), sys.byteorder)
+
+
+def test_feed_reads_any_file_descriptor_and_numbers_lines_across_batches(memory: ct.Archive) -> None:
+    log = make(memory)
+    read, write = os.pipe()
+    writer = threading.Thread(target=lambda: (os.write(write, f"{GOOD}\nbad\n{GOOD}".encode()), os.close(write)))
+    writer.start()
+    report = events.feed(log, read, batch_bytes=30)
+    writer.join()
+    os.close(read)
+    assert (report.documents, report.rejected, report.reasons) == (2, 1, {"the line is no JSON object": 1})
+    assert reasons(log) == {2: "the line is no JSON object"}
+
+
+# ---------------------------------------------------------------- floods
+
+
+def test_a_stream_over_its_limit_is_refused_as_a_whole_and_others_go_on(memory: ct.Archive) -> None:
+    log = make(memory, limits=events.Limits(documents_per_s=5, period_s=2))
+    other = GOOD.replace('"h"', '"calm"')
+    log.ingest_lines("\n".join([GOOD] * 7 + [other]))
+    with pytest.raises(ct.BusyError, match=r"stream 'h' is over its limit of 10 documents in 2 s") as refused:
+        log.ingest_lines("\n".join([GOOD] * 4 + [other, "bad"]), source="tail", first_line=9)
+    assert "lines 9 to 13 of tail" in str(refused.value)
+    assert refused.value.kind == "quota-exceeded"
+    assert refused.value.details["stream"] == "h"
+    assert 0 < refused.value.details["retry_after_s"] <= 2
+    assert (log.count(), log.dead_letters().num_rows) == (8, 0)
+    log.ingest_lines("\n".join([GOOD] * 3 + [other]))
+    wait_until(lambda: not refuses(log, [GOOD] * 4), "the period to end")
+    with pytest.raises(ct.BusyError, match="that alone is more"):
+        log.ingest_lines("\n".join([GOOD] * 11))
+    log.ingest_lines("\n".join([GOOD] * 11), limited=False)
+
+
+def refuses(log: events.Events, lines: list[str]) -> bool:
+    try:
+        log.ingest_lines("\n".join(lines))
+    except ct.BusyError:
+        return True
+    return False
+
+
+def test_bytes_are_limited_too_and_limits_can_be_changed(memory: ct.Archive) -> None:
+    log = make(memory)
+    log.set_limits(events.Limits(bytes_per_s=100, period_s=1))
+    with pytest.raises(ct.BusyError, match="100 bytes in 1 s"):
+        log.ingest_lines("\n".join([GOOD] * 2))
+    events.open(memory).set_limits(events.Limits(bytes_per_s=1_000))
+    assert log.ingest_lines("\n".join([GOOD] * 2)).documents == 2
+    with pytest.raises(ct.InvalidInputError, match="positive"):
+        log.set_limits(events.Limits(period_s=0))
+
+
+# ---------------------------------------------------------------- following
+
+
+def test_following_gives_each_document_once_whatever_its_time(memory: ct.Archive) -> None:
+    log = make(memory)
+    log.ingest_lines(GOOD)
+    follower = log.follow(where=("process.pid", "<", 10))
+    assert follower.look().num_rows == 0
+    log.ingest_lines(GOOD.replace("2026", "2030").replace("1}", "2}"))
+    log.ingest_lines("\n".join([GOOD.replace("2026", "2001"), GOOD.replace("1}", "99}")]))
+    assert [row["time"].year for row in follower.look().to_pylist()] == [2001, 2030]
+    log.dataset.consolidate()
+    assert follower.look().num_rows == 0
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.extend(table.num_rows for table in follower.tables(0.02)))
+    thread.start()
+    for _ in range(3):
+        log.ingest_lines(GOOD)
+    wait_until(lambda: sum(found) == 3, "the followed documents")
+    follower.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_the_command_follows_until_it_is_interrupted(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "a.db") as archive:
+        log = make(archive)
+        log.ingest_lines(GOOD)
+        command = [sys.executable, "-m", "chronotile", "events", "search", str(tmp_path / "a.db"), "events",
+                   "--follow", "--raw", "--interval", "0.05", "--where", "process.pid<5"]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == GOOD.encode() + b"\n"
+            for number in (9, 2):
+                log.ingest_lines(GOOD.replace("1}", f"{number}}}"))
+            assert process.stdout.readline() == GOOD.replace("1}", "2}").encode() + b"\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+            process.communicate()
+
+
+# ---------------------------------------------------------------- the command line
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """`chronotile events ...` in this process: what it prints; `code` is how it is to end."""
+
+    def run(*arguments: object, code: int = 0) -> str:
+        capfd.readouterr()
+        try:
+            ended = cli.main(["events", *map(str, arguments)], prog_name="chronotile", standalone_mode=False) or 0
+        except ct.ChronotileError as error:
+            ended = exit_code(error)
+        except click.ClickException as error:
+            ended = error.exit_code
+        sys.stdout.flush()
+        assert ended == code
+        return capfd.readouterr().out
+
+    return run
+
+
+def test_the_commands_do_what_the_library_does(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.db"
+    lines = Artifacts(600).lines(500)
+    (tmp_path / "a.ndjson").write_bytes(b"\n".join([*lines, b"bad \xff"]))
+    fields = [part for name, kind in {"action": "utf8@event.action", "process.pid": "int64"}.items() for part in
+              ("--field", f"{name}={kind}")]  # fmt: skip
+    assert "with 2 fields" in run("create", path, "log", *fields, "--stream-field", "host", "--text", "action")
+    report = json.loads(run("ingest", path, "log", tmp_path / "a.ndjson", "--json"))
+    assert (report["documents"], report["rejected"]) == (500, 1)
+    assert "500 were stored before" in run("ingest", path, "log", tmp_path / "a.ndjson")
+    with ct.open(path) as archive:
+        log = events.open(archive, "log")
+        assert log.dataset.text == ("action",)
+        logons = [json.loads(line) for line in lines if b'"logon"' in line]
+        assert int(run("count", path, "log", "action=logon")) == len(logons) == log.count(action="logon")
+        raw = run("search", path, "log", "action=logon", "--raw", "--limit", 0, "--oldest-first")
+        assert raw.encode().splitlines() == [line for line in lines if b'"logon"' in line]
+        shown = run("search", path, "log", "--columns", "process.pid", "--format", "csv", "--limit", 2)
+        assert shown.split() == ["process.pid", *(str(json.loads(line)["process"]["pid"]) for line in lines[:-3:-1])]
+        wanted = log.count(where=[("action", "prefix", "file"), ("body", "matches", r"\.dat")], text="user01")
+        given = ["--where", "action prefix file", "--where", r"body matches \.dat", "--text", "user01"]
+        assert int(run("count", path, "log", *given)) == wanted
+        assert int(run("count", path, "log", "--where", "action exists false")) == 0
+        two = run("count", path, "log", "--streams", "host-001,host-002", "--start", "2026-01-01T06:00")
+        assert int(two) == log.count(streams=["host-001", "host-002"], start="2026-01-01T06:00") > 0
+        top = run("top", path, "log", "--by", "action", "--limit", 1, "--format", "csv").splitlines()
+        assert top[1].split(",")[1] == str(log.top("action", 1)["count"][0].as_py())
+        day = run("histogram", path, "log", "--interval", "1d", "--format", "csv").splitlines()
+        assert day[1].endswith(",500")
+        assert len(run("streams", path, "log", "--format", "csv").splitlines()) == 9
+    assert run("dead", path, "log", "--columns", "line,record", "--format", "csv").splitlines()[1] == (r"501,bad \xff")
+    run("search", path, "log", "nothing=1", code=2)
+    run("search", path, "log", "--last", "1h", "--start", "2026-01-01", code=2)
+    run("search", path, "others", code=3)
+
+
+def test_the_commands_of_ttl_and_limits(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.db"
+    run("create", path, "log", "--stream-field", "host")
+    now = datetime.now(UTC)
+    lines = [json.dumps({"time": (now - timedelta(days=day)).isoformat(), "host": "h"}) for day in range(5)]
+    (tmp_path / "a.ndjson").write_text("\n".join(lines))
+    run("ingest", path, "log", tmp_path / "a.ndjson")
+    assert run("ttl", path, "log") == "never\n"
+    preview = run("ttl", path, "log", "36h", "--dry-run")
+    assert "TTL would be 36h, is never" in preview
+    assert "3 documents would expire at once, 2 would stay visible" in preview
+    assert run("count", path, "log") == "5\n"
+    assert "3 documents expired at once, 2 are visible" in run("ttl", path, "log", "36h")
+    assert run("count", path, "log") == "2\n"
+    would = run("reclaim", path, "log", "--dry-run").splitlines()
+    gone = run("reclaim", path, "log").splitlines()
+    assert gone[:-1] == would[:-1] != []
+    assert gone[-1].startswith(f"dropped {len(gone) - 1} slice")
+    run("limits", path, "log", "--documents-per-s", 1, "--period", 3)
+    with feeding(path, "log") as process:
+        _, told = process.communicate("\n".join(lines).encode(), timeout=60)
+    assert process.returncode == 6
+    assert b"stream 'h' is over its limit of 3 documents in 3 s" in told
+    assert b"lines 1 to 5 of" in told
+    assert "any number" in run("limits", path, "log", "--documents-per-s", 0)
