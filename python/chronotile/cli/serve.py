@@ -1,0 +1,146 @@
+"""``chronotile serve``: the historian over HTTP."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import click
+
+from chronotile import _native
+from chronotile.cli.common import Target, target, timeout_option
+from chronotile.times import duration_ns
+
+
+class Length(click.ParamType[float]):
+    """A length of time, in seconds."""
+
+    name = "length"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return duration_ns(value, "it") / 10**9
+        except ValueError:
+            known = "w, d, h, m, s, ms"
+            message = f"{value!r} is no length of time: write a number and one of {known}, such as 30s"
+            raise click.BadParameter(message, ctx, param) from None
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, such as 64MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        for unit, power in (("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)):
+            number = value.removesuffix(unit).strip()
+            if value.endswith(unit) and number.isdigit() and int(number) > 0:
+                return int(number) << power
+        raise click.BadParameter(f"{value!r} is no size: write a number of bytes, or such as 64MiB", ctx, param)
+
+
+def _limits(command: Any) -> Any:
+    options = [
+        click.option("--max-body", default="64MiB", type=Size(), show_default=True, help="Of a body, unpacked too."),
+        click.option(
+            "--max-points", default=10_000_000, type=click.IntRange(1), show_default=True, help="In an answer."
+        ),
+        click.option("--max-tags", default=10_000, type=click.IntRange(1), show_default=True, help="In a request."),
+        click.option("--max-range", default="3660d", type=Length(), show_default=True, help="Of a request."),
+        click.option("--max-queries", default=64, type=click.IntRange(1), show_default=True, help="At the same time."),
+        click.option("--max-writes", default=64, type=click.IntRange(1), show_default=True, help="At the same time."),
+        click.option("--max-connections", default=1_024, type=click.IntRange(1), show_default=True),
+        click.option(
+            "--query-time",
+            default="60s",
+            type=Length(),
+            show_default=True,
+            help="How long a query may take, its answer included.",
+        ),
+        click.option(
+            "--client-time",
+            default="30s",
+            type=Length(),
+            show_default=True,
+            help="How long a client may take to send a request, or to take in a piece of an answer.",
+        ),
+        click.option(
+            "--stop-time",
+            default="30s",
+            type=Length(),
+            show_default=True,
+            help="How long requests may go on after SIGTERM.",
+        ),
+        click.option(
+            "--definitions-time",
+            default="5m",
+            type=Length(),
+            show_default=True,
+            help="After how long changes by other processes to definitions are seen.",
+        ),
+        click.option(
+            "--max-future",
+            default="1d",
+            type=Length(),
+            show_default=True,
+            help="Points further ahead of this machine's clock are refused.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(short_help="Serve the historian of an archive over HTTP.")
+@target(dataset=False)
+@click.option("--listen", default="127.0.0.1:8086", show_default=True, metavar="ADDRESS:PORT",
+              help="Port 0 takes a free one.")  # fmt: skip
+@click.option("--tokens", type=click.Path(), metavar="FILE", help="A token on each line: NAME ROLES EXPIRES TOKEN.")
+@click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate chain, PEM.")
+@click.option("--tls-key", type=click.Path(), metavar="FILE", help="Its private key, PEM.")
+@click.option("--log-format", type=click.Choice(["json", "text", "off"]), default="json", show_default=True)
+@click.option("--diagnostics", type=Length(), metavar="LENGTH",
+              help="Store figures of the service itself this often, as points of tags.")  # fmt: skip
+@_limits
+@timeout_option
+def serve(target: Target, listen: str, timeout_s: int, **given: Any) -> None:
+    """Serve an archive to clients that speak HTTP, until SIGTERM or SIGINT.
+
+    The page at / finds and plots tags; /openapi.json describes the interface. Without --tokens only this machine may be
+    listened on. SIGHUP reads the file of tokens again. Any number of services may serve the same archive.
+
+    \b
+    Examples:
+        chronotile serve plant.db
+        chronotile serve cassandra://h1,h2/plant --listen 0.0.0.0:8086 \\
+            --tokens tokens.txt --tls-cert cert.pem --tls-key key.pem
+    """
+    options = {
+        "listen": listen,
+        "tokens": given["tokens"],
+        "tls_cert": given["tls_cert"],
+        "tls_key": given["tls_key"],
+        "log_format": given["log_format"],
+        "body_bytes_max": given["max_body"],
+        "points_max": given["max_points"],
+        "tags_max": given["max_tags"],
+        "range_s_max": int(given["max_range"]),
+        "queries_max": given["max_queries"],
+        "writes_max": given["max_writes"],
+        "connections_max": given["max_connections"],
+        "query_s_max": given["query_time"],
+        "client_s_max": given["client_time"],
+        "stop_s_max": given["stop_time"],
+        "definitions_s": given["definitions_time"],
+        "future_ns_max": int(given["max_future"] * 10**9),
+        "diagnostics_s": given["diagnostics"],
+    }
+    scheme = "https" if given["tls_cert"] else "http"
+    # The service handles signals itself, and ends in good order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with target.open(create=True, timeout_s=timeout_s) as archive:
+        _native.serve(archive._native, options, lambda address: click.echo(f"listening on {scheme}://{address}"))

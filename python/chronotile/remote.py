@@ -1,0 +1,400 @@
+"""A historian on the other side of HTTP: the methods of :class:`chronotile.historian.Historian`, served elsewhere."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+from chronotile import _native, historian, inputs, times
+from chronotile.errors import (
+    AccessDeniedError,
+    BatchConflictError,
+    BatchNotFoundError,
+    BusyError,
+    ChronotileError,
+    ClosedError,
+    DamagedError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    ReadOnlyError,
+    StorageFullError,
+    TagNotFoundError,
+    UnavailableError,
+)
+from chronotile.historian import BufferedWriter, MaintainReport, PointsReport, Tag, TagKey
+from chronotile.result import ReadResult
+
+__all__ = ["RemoteHistorian"]
+
+_ARROW = "application/vnd.apache.arrow.stream"
+
+_Parameters = list[tuple[str, str]]
+
+_BY_KIND: dict[str, type[ChronotileError]] = {
+    "tag-not-found": TagNotFoundError,
+    "dataset-not-found": DatasetNotFoundError,
+    "batch-not-found": BatchNotFoundError,
+    "cluster-unavailable": UnavailableError,
+    "not-ready": UnavailableError,
+    "outcome-unknown": OutcomeUnknownError,
+    "cancelled": OutcomeUnknownError,
+    "storage-full": StorageFullError,
+    "read-only": ReadOnlyError,
+    "damaged-chunk": DamagedError,
+    "damaged-catalog": DamagedError,
+    "damaged-archive": DamagedError,
+    "engine-denied": AccessDeniedError,
+}
+_BY_STATUS: dict[int, type[ChronotileError]] = {
+    400: InvalidInputError,
+    401: AccessDeniedError,
+    403: AccessDeniedError,
+    404: InvalidInputError,
+    408: BusyError,
+    409: BatchConflictError,
+    413: InvalidInputError,
+    415: InvalidInputError,
+    429: BusyError,
+    503: BusyError,
+    504: BusyError,
+}
+
+
+class RemoteHistorian:
+    """Tags and their values, behind a service. Made by :func:`chronotile.historian.connect`; a context manager.
+
+    Arguments, results and errors are those of :class:`chronotile.historian.Historian`. Ranges are streamed. Safe to use
+    from many threads; each has a connection of its own.
+    """
+
+    def __init__(self, url: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInputError(
+                f"{url!r} is no address of a service: write one such as http://127.0.0.1:8086", kind="invalid-url"
+            )
+        self.url = url.rstrip("/")
+        self._host, self._port = parts.hostname, parts.port
+        self._prefix = parts.path.rstrip("/")
+        self._timeout = timeout
+        self._token = token if token is not None else os.environ.get("CHRONOTILE_TOKEN")
+        self._tls = _tls(ca) if parts.scheme == "https" else None
+        self._local = threading.local()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<RemoteHistorian {self.url}{' (closed)' if self._closed else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close this thread's connection, and take no more work."""
+        self._closed = True
+        self._drop()
+
+    # ------------------------------------------------------------------ tags
+
+    def define(self, name: str, **properties: Any) -> Tag:
+        """Define a tag, or change it. Needs a token with the role ``admin`` where tokens are needed."""
+        return self.define_many([{"name": name, **properties}])[0]
+
+    def define_many(self, tags: Iterable[Mapping[str, Any] | Tag]) -> list[Tag]:
+        """Define tags, all or none."""
+        given = [vars(tag) if isinstance(tag, Tag) else dict(tag) for tag in tags]
+        return _tags(self._json("POST", "/v1/tags", body=json.dumps({"tags": given}).encode()))
+
+    def tag(self, tag: TagKey) -> Tag:
+        """A tag by name or number."""
+        return _tags(self._json("GET", "/v1/tags", _keys([tag])))[0]
+
+    def tags(self, pattern: str = "*", *, limit: int | None = None) -> list[Tag]:
+        """The tags whose names fit `pattern`, by name: ``*`` stands for any characters, ``?`` for one."""
+        count = str(2**63 - 1 if limit is None else limit)
+        return _tags(self._json("GET", "/v1/tags", [("match", pattern), ("limit", count)]))
+
+    def refresh(self) -> None:
+        """Nothing to do: definitions are kept by the service, which looks for changes by itself."""
+
+    # ------------------------------------------------------------------ points in
+
+    def write(
+        self, points: Any, *, batch: str | None = None, replace: bool = False, not_finite: str = "refuse"
+    ) -> PointsReport:
+        """Store points. They are durable when this returns. `points` is what
+        :meth:`chronotile.historian.Historian.write` takes; without `batch` each table of an iterator
+        whose columns differ from the one before is a write of its own."""
+        rows = inputs.rows(historian._timed(points), historian._POINT_TYPES)
+        streams = _native.arrow_streams(rows)
+        if batch is not None and len(streams) > 1:
+            raise InvalidInputError(
+                "a batch goes over HTTP as one table: give all its points the same columns", kind="invalid-rows"
+            )
+        parameters = [("not_finite", not_finite), ("replace", str(replace).lower())]
+        parameters += [] if batch is None else [("batch", batch)]
+        total = PointsReport(0, 0, False)
+        for stream in streams:
+            done = self._json("POST", "/v1/points", parameters, stream, _ARROW)
+            total = PointsReport(
+                total.points + done["points"], total.duplicates + done["duplicates"], total.stored or done["stored"]
+            )
+        return total
+
+    def buffered(self, *, points: int = 50_000, seconds: float = 5.0) -> BufferedWriter:
+        """A writer that collects points and sends them together. Deviations of tags are not applied on this side."""
+        return BufferedWriter(self, points, seconds)
+
+    def _filtered(self, filter_: _native.PointFilter, rows: Any) -> list[_native.Table]:
+        return [_native.Table.of(rows)]
+
+    def delete(self, tag: TagKey, start: times.Moment, end: times.Moment) -> int:
+        """Delete a tag's points in ``[start, end)``; gives their number."""
+        return int(self._json("DELETE", "/v1/points", [*_keys([tag]), *_range(start, end)])["deleted"])
+
+    # ------------------------------------------------------------------ points out
+
+    def raw(
+        self, tags: TagKey | Iterable[TagKey], start: times.Moment, end: times.Moment, *, bounds: bool = False
+    ) -> ReadResult:
+        """The points of tags in ``[start, end)``, by tag as given, then time: columns tag, time, value, status."""
+        return self._rows("/v1/points", tags, [*_range(start, end), ("bounds", str(bounds).lower())])
+
+    def latest(self, tags: TagKey | Iterable[TagKey]) -> Any:
+        """The newest point of each tag."""
+        return self._table("/v1/latest", tags, [])
+
+    def at(
+        self, tags: TagKey | Iterable[TagKey], moments: Iterable[times.Moment], *, stepped: bool | None = None
+    ) -> Any:
+        """The values of tags at given times, interpolated between their neighbours."""
+        parameters = [("time", str(historian._ns(moment, "a time"))) for moment in moments]
+        return self._table("/v1/at", tags, parameters + _given(stepped=stepped))
+
+    def aggregate(
+        self,
+        tags: TagKey | Iterable[TagKey],
+        start: times.Moment,
+        end: times.Moment,
+        interval: str | timedelta | int | None,
+        aggregate: str,
+        *,
+        stepped: bool | None = None,
+        treat_uncertain_as_bad: bool | None = None,
+        percent_good: float | None = None,
+        percent_bad: float | None = None,
+        sloped_extrapolation: bool | None = None,
+        percent: float = 50.0,
+        rules: str = "samples",
+        points_only: bool = False,
+    ) -> ReadResult:
+        """An aggregate of tags for each interval of ``[start, end)``, as
+        :meth:`chronotile.historian.Historian.aggregate`."""
+        width = 0 if interval is None else times.duration_ns(interval, "interval")
+        settings = _given(
+            stepped=stepped,
+            treat_uncertain_as_bad=treat_uncertain_as_bad,
+            percent_good=percent_good,
+            percent_bad=percent_bad,
+            sloped_extrapolation=sloped_extrapolation,
+            percent=percent,
+            rules=rules,
+            points_only=points_only,
+        )
+        shape = [*_range(start, end), ("interval", str(width)), ("aggregate", aggregate)]
+        return self._rows("/v1/aggregate", tags, shape + settings)
+
+    def plot(
+        self, tag: TagKey, start: times.Moment, end: times.Moment, *, points: int = 1_000, method: str = "minmax"
+    ) -> Any:
+        """About `points` of a tag's points that show its course."""
+        shape = [*_range(start, end), ("points", str(points)), ("method", method)]
+        return self._table("/v1/plot", [tag], shape)
+
+    # ------------------------------------------------------------------ annotations, retention, order
+
+    def annotate(self, tag: TagKey, time: times.Moment, text: str, *, author: str = "") -> None:
+        """Add an annotation at a time of a tag."""
+        name = tag if isinstance(tag, str) else self.tag(tag).name
+        note = {"tag": name, "time": historian._ns(time, "time"), "text": text, "author": author}
+        self._json("POST", "/v1/annotations", body=json.dumps(note).encode())
+
+    def annotations(self, tags: TagKey | Iterable[TagKey], start: times.Moment, end: times.Moment) -> ReadResult:
+        """The annotations of tags in ``[start, end)``: columns tag (number), time, entered, author, text."""
+        return self._rows("/v1/annotations", tags, _range(start, end))
+
+    def groups(self) -> list[str]:
+        """Groups of tags that have points."""
+        return list(self._json("GET", "/v1/groups")["groups"])
+
+    def set_retention(self, group: str, retention: str | timedelta | None) -> None:
+        """Set the age past which :meth:`retire` drops the points of a group; None keeps them for ever."""
+        text = None if retention is None else times.duration_text(retention, "retention")
+        self._json("PUT", f"/v1/groups/{quote(group, safe='')}", body=json.dumps({"retention": text}).encode())
+
+    def retire(self, group: str, *, dry_run: bool = False) -> int:
+        """Drop what is older than the group's retention; gives the number of points."""
+        path = f"/v1/groups/{quote(group, safe='')}/retire"
+        return int(self._json("POST", path, _given(dry_run=dry_run))["points"])
+
+    def maintain(self) -> MaintainReport:
+        """Join small chunks into large ones, and keep statistics of hours."""
+        return MaintainReport(**self._json("POST", "/v1/maintain"))
+
+    # ------------------------------------------------------------------ HTTP
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        parameters: _Parameters | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> Any:
+        answer = self._ask(method, path, parameters or [], body, content_type, "application/json")
+        with _broken_off():
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def _table(self, path: str, tags: TagKey | Iterable[TagKey], parameters: _Parameters) -> Any:
+        return historian._Result(self._rows(path, tags, parameters)._native.collect())
+
+    def _rows(self, path: str, tags: TagKey | Iterable[TagKey], parameters: _Parameters) -> ReadResult:
+        answer = self._ask("GET", path, _keys(tags) + parameters, None, "", _ARROW)
+        # The stream is read while other requests are made: it keeps the connection for itself.
+        connection, self._local.connection = self._local.connection, None
+        return ReadResult(_native.read_arrow_stream(_Answer(answer, connection)))
+
+    def _ask(
+        self, method: str, path: str, parameters: _Parameters, body: bytes | None, content_type: str, accept: str
+    ) -> http.client.HTTPResponse:
+        if self._closed:
+            raise ClosedError("the historian is closed: connect again", kind="closed")
+        target = f"{self._prefix}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
+        headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
+        headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        for connection, is_new in self._connections():
+            try:
+                connection.request(method, target, body, headers)
+                answer = connection.getresponse()
+            except ssl.SSLCertVerificationError as error:
+                self._drop()
+                raise AccessDeniedError(f"{self.url}: {error.verify_message}", kind="certificate") from None
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                # A connection that was kept may have been closed meanwhile. All requests may be repeated.
+                if not is_new and not isinstance(error, TimeoutError):
+                    continue
+                raise _unreached(self.url, error, method) from None
+            if answer.status < 300:
+                return answer
+            raise self._failure(answer)
+        raise AssertionError("a new connection either answers or fails")
+
+    def _connections(self) -> Iterator[tuple[http.client.HTTPConnection, bool]]:
+        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if kept is not None:
+            yield kept, False
+        connection: http.client.HTTPConnection
+        if self._tls is None:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+        else:
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
+        self._local.connection = connection
+        yield connection, True
+
+    def _drop(self) -> None:
+        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if kept is not None:
+            kept.close()
+            self._local.connection = None
+
+    def _failure(self, answer: http.client.HTTPResponse) -> ChronotileError:
+        with _broken_off():
+            text = answer.read()
+        try:
+            error = dict(json.loads(text)["error"])
+        except (ValueError, KeyError, TypeError):
+            return UnavailableError(
+                f"{self.url} answered {answer.status} {answer.reason}, which is no answer of a historian: look at the "
+                "address",
+                kind="no-service",
+            )
+        kind, message = error.pop("kind"), error.pop("message")
+        fallback = _BY_STATUS.get(answer.status, ChronotileError)
+        return _BY_KIND.get(kind, fallback)(message, kind=kind, **error)
+
+
+class _broken_off:  # noqa: N801 (used as a statement)
+    """Says of an answer that ended too early what to do."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError | http.client.HTTPException):
+            raise UnavailableError(
+                "the answer broke off before its end: its request took too long, or had too many rows, or the service "
+                "has gone; ask for less, or repeat it",
+                kind="broken-off",
+            ) from None
+
+
+class _Answer:
+    """The body of an answer, for the reader of Arrow streams; its connection ends with it."""
+
+    def __init__(self, answer: http.client.HTTPResponse, connection: http.client.HTTPConnection) -> None:
+        self._answer, self._connection = answer, connection
+
+    def __del__(self) -> None:
+        self._answer.close()
+        self._connection.close()
+
+    def read(self, count: int) -> bytes:
+        with _broken_off():
+            return self._answer.read(count)
+
+
+def _unreached(url: str, error: Exception, method: str) -> ChronotileError:
+    if isinstance(error, TimeoutError) and method != "GET":
+        return OutcomeUnknownError(f"{url} did not answer in time: repeat the request", kind="timed-out")
+    return UnavailableError(f"nobody answers at {url}: {error or type(error).__name__}", kind="no-service")
+
+
+def _tls(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=None if ca is None else os.fspath(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInputError(f"{ca} holds no certificates: {error}", kind="invalid-setting") from None
+
+
+def _keys(tags: TagKey | Iterable[TagKey]) -> _Parameters:
+    return [("tag", key) if isinstance(key, str) else ("number", str(key)) for key in historian._keys(tags)]
+
+
+def _range(start: times.Moment, end: times.Moment) -> _Parameters:
+    return [("start", str(historian._ns(start, "start"))), ("end", str(historian._ns(end, "end")))]
+
+
+def _given(**settings: Any) -> _Parameters:
+    text = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
+    return [(name, text[name]) for name, value in settings.items() if value is not None]
+
+
+def _tags(answer: Any) -> list[Tag]:
+    return [Tag(**tag) for tag in answer["tags"]]

@@ -1,0 +1,104 @@
+"""A service as users run it: a process on a free port, and plain HTTP to speak with it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode, urlsplit
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return dict(self.json["error"])
+
+
+class Service:
+    """`chronotile serve` in a process of its own; its log is in `log`."""
+
+    def __init__(self, archive: str | Path, log: Path, *options: str, listen: str = "127.0.0.1:0") -> None:
+        self.log_path = log
+        command = [sys.executable, "-m", "chronotile", "serve", str(archive), "--listen", listen, *options]
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=out, text=True, env={**os.environ, "NO_COLOR": "1"}
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"listening on (https?://\S+)\n", line)
+        if found is None:
+            self.process.wait(30)
+            raise AssertionError(f"the service did not start: {line!r}\n{log.read_text()}")
+        self.url = found[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.url).port
+        assert port is not None
+        return port
+
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of the log so far."""
+        return [json.loads(line) for line in self.log_path.read_text().splitlines()]
+
+    def stop(self) -> int:
+        """Ends the service as an operator does; gives its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        parameters: list[tuple[str, str]] | dict[str, str] | None = None,
+        body: bytes | str | object = None,
+        headers: dict[str, str] | None = None,
+        ca: Path | None = None,
+    ) -> Answer:
+        """One request on a connection of its own. Objects become JSON."""
+        sent: bytes | str | None = body if isinstance(body, bytes | str) else None if body is None else json.dumps(body)
+        heads = {**({} if body is None or isinstance(body, bytes | str) else {"Content-Type": "application/json"})}
+        connection: http.client.HTTPConnection
+        if ca is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        else:
+            context = ssl.create_default_context(cafile=str(ca))
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
+        try:
+            target = path + (f"?{urlencode(parameters)}" if parameters else "")
+            connection.request(method, target, sent, heads | (headers or {}))
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers, answer.read())
+        finally:
+            connection.close()

@@ -1,0 +1,137 @@
+"""The page of the service, in a real browser, by mouse and by keyboard alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support_browser import NAMES, Browser, find_browser
+from support_service import Service
+
+from chronotile import historian
+
+S = 10**9
+START = datetime(2026, 1, 1, tzinfo=UTC)
+START_NS = int(START.timestamp()) * S
+LINK = "?start=2026-01-01T00:00:00Z&end=2026-01-02T00:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A day of a plant: some Good, some Uncertain, some Bad."""
+    folder = tmp_path_factory.mktemp("page")
+    minutes = np.arange(1440)
+    status = np.zeros(1440, "uint32")
+    status[300:400] = historian.UNCERTAIN
+    status[700:760] = historian.BAD
+    with historian.open(folder / "plant.db") as h:
+        h.define("boiler.temperature", unit="degC", description="feed <b>water</b>")
+        h.define("boiler.pressure", unit="bar")
+        h.define("mill.running", data_type="bool")
+        times = START_NS + minutes * 60 * S
+        for name, values in (
+            ("boiler.temperature", 80 + 5 * np.sin(minutes / 90)),
+            ("boiler.pressure", 60 + 10 * np.cos(minutes / 200)),
+        ):
+            h.write({"tag": [name] * 1440, "time": times, "value": values, "status": status})
+        h.write({"tag": ["mill.running"] * 2, "time": ["2026-01-01", "2026-01-01T12:00"], "value": [True, False]})
+    with Service(folder / "plant.db", folder / "log") as service:
+        yield service
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    """A browser of this machine."""
+    program = find_browser()
+    if program is None:
+        pytest.skip(f"NO BROWSER: the page was not looked at; install one of {', '.join(NAMES)}")
+    with Browser(program, tmp_path / "profile") as browser:
+        yield browser
+
+
+def wait(browser: Browser, condition: str) -> None:
+    end = time.monotonic() + 30
+    while not browser.run(f"Boolean({condition})"):
+        page = browser.run("document.body.innerText")
+        assert time.monotonic() < end, f"{condition} did not come about:\n{page}\n{browser.complaints()}"
+        time.sleep(0.02)
+
+
+def opened(browser: Browser, url: str) -> None:
+    browser.call("Page.navigate", url=url)
+    wait(browser, "document.querySelector('#state')?.textContent.startsWith('ready')")
+
+
+def shown(browser: Browser) -> tuple[datetime, datetime]:
+    start, end = browser.run("[document.querySelector('#start').value, document.querySelector('#end').value]")
+    parse = lambda text: datetime.fromisoformat(text).replace(tzinfo=UTC)  # noqa: E731
+    return parse(start), parse(end)
+
+
+def test_the_keyboard_alone_finds_plots_and_zooms(service: Service, browser: Browser) -> None:
+    opened(browser, f"{service.url}/{LINK}")
+    wait(browser, "document.querySelectorAll('#found li').length === 3")
+    browser.press("/")
+    assert browser.run("document.activeElement.id") == "find"
+    for letter in "temp":
+        browser.press(letter)
+    wait(browser, "document.querySelectorAll('#found li').length === 1")
+    browser.press("Enter")
+    wait(browser, "document.querySelector('#plot path.line')?.getAttribute('d').length > 1000")
+    assert browser.run("document.querySelector('#found li').getAttribute('aria-selected')") == "true"
+    wait(browser, "document.querySelector('#latest-rows').innerText.includes('degC')")
+    kinds = set(browser.run("[...document.querySelectorAll('#plot rect')].map(r => r.getAttribute('class'))"))
+    assert kinds == {"good", "uncertain", "bad"}
+    while browser.run("document.activeElement.id") != "plot":
+        browser.press("Tab")
+    assert shown(browser) == (START, START + timedelta(days=1))
+    browser.press("+")
+    assert shown(browser) == (START + timedelta(hours=6), START + timedelta(hours=18))
+    browser.press("ArrowRight")
+    assert shown(browser) == (START + timedelta(hours=9), START + timedelta(hours=21))
+    browser.press("0")
+    browser.press("0")
+    assert shown(browser) == (START, START + timedelta(days=1))
+    assert browser.complaints() == []
+
+
+def test_the_mouse_zooms_and_aggregates_and_datasets_are_shown(
+    service: Service, browser: Browser, tmp_path: Path
+) -> None:
+    opened(browser, f"{service.url}/{LINK}&tag=boiler.temperature&tag=boiler.pressure")
+    wait(browser, "document.querySelectorAll('#plot path.line').length === 2")
+    browser.screenshot(tmp_path / "page.png")
+    box = browser.run(
+        "(({left, top, width}) => [left, top, width])(document.querySelector('#plot').getBoundingClientRect())"
+    )
+    left, top, width = box
+    browser.drag((left + width / 3, top + 60), (left + width / 2, top + 60))
+    wait(browser, "!document.querySelector('#back').disabled")
+    start, end = shown(browser)
+    assert timedelta(hours=3) < end - start < timedelta(hours=6)
+    assert START < start < end
+    browser.run("document.querySelector('#aggregate').value = 'Maximum'")
+    browser.run("document.querySelector('#interval').value = '1h'")
+    browser.run("document.querySelector('#range').requestSubmit()")
+    wait(browser, "/\\(([4-7])\\)/.test(document.querySelector('#legend').innerText)")
+    browser.run("document.querySelector('[aria-label=\"Count historian_main_float\"]').click()")
+    wait(browser, "document.querySelector('#dataset-rows').innerText.includes('2,882')")
+    assert "2026-01-01" not in browser.run("document.querySelector('#error').textContent")
+    assert browser.run("document.querySelector('#error').hidden")
+    assert browser.complaints() == []
+
+
+def test_the_page_asks_for_a_token_and_shows_what_is_wrong(tmp_path: Path, browser: Browser) -> None:
+    (tmp_path / "tokens").write_text("ann read - read-0123456789abcdef\n")
+    with Service(tmp_path / "plant.db", tmp_path / "log", "--tokens", str(tmp_path / "tokens")) as service:
+        browser.call("Page.navigate", url=service.url)
+        wait(browser, "document.querySelector('#error')?.textContent.includes('token')")
+        assert browser.run("document.activeElement.id") == "token"
+        for letter in "read-0123456789abcdef":
+            browser.press(letter)
+        browser.press("Enter")
+        wait(browser, "document.querySelector('#error').hidden && document.querySelector('#dataset-rows').rows.length")
