@@ -1,0 +1,382 @@
+"""``chronotile ops``: looking after a Cassandra cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import ssl
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chronotile import ops as library
+from chronotile.cli.common import Command
+from chronotile.cli.live import live, ticks
+from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
+from chronotile.ops.access import JMX_SECONDS, read_credentials
+from chronotile.ops.exporting import Exporter
+from chronotile.ops.exporting import dashboard as grafana
+from chronotile.ops.metrics import prometheus
+from chronotile.ops.recording import Recorder, read_baseline, scrape
+from chronotile.ops.rules import chosen, with_limits
+from chronotile.ops.screen import screen
+
+WARNING, CRITICAL = 9, 10
+
+
+def access_options(command: Command) -> Command:
+    """The argument and options that say which cluster and how it is reached; the command gets `access`."""
+
+    def run(
+        contact_points: tuple[str, ...], lab_name: str | None, user: str | None, password_file: str | None,
+        ca: str | None, cert: str | None, key: str | None, nodetool: str | None, jolokia: str | None, shell: str | None,
+        timeout_s: float, debug: bool, **options: Any,
+    ) -> Any:  # fmt: skip
+        access: library.Access | None
+        if options.get("explain"):
+            access = None
+        elif lab_name is not None:
+            if contact_points:
+                raise click.UsageError("Give contact points or --lab, not both.")
+            access = library.for_lab(lab_name)
+        else:
+            if not contact_points:
+                raise click.UsageError("Missing argument 'NODE...': addresses of nodes, or --lab NAME.")
+            access = library.Access(
+                contact_points,
+                credentials=read_credentials(user, password_file),
+                tls=_tls(ca, cert, key),
+                runner=_runner(nodetool, jolokia, shell),
+                timeout_s=timeout_s,
+            )
+        return command(access=access, **options)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    options: list[Callable[[Command], Command]] = [
+        click.argument("contact_points", nargs=-1, metavar="NODE..."),
+        click.option("--lab", "lab_name", metavar="NAME", help="A cluster of the laboratory instead."),
+        click.option("--user", metavar="USER", help="Who to log in as. [env: CHRONOTILE_CASSANDRA_USER]"),
+        click.option("--password-file", metavar="FILE", help="Holds the password. [env: ..._PASSWORD, itself]"),
+        click.option("--ca", metavar="FILE", help="Speak TLS: authorities of the nodes' certificates (PEM)."),
+        click.option("--cert", metavar="FILE", help="Our certificate, where nodes ask for one (PEM)."),
+        click.option("--key", metavar="FILE", help="Its private key (PEM)."),
+        click.option("--nodetool", metavar="COMMAND", help="Runs nodetool for a node: 'ssh {host} nodetool'."),
+        click.option("--jolokia", metavar="URL", help="JMX over HTTP: 'http://{host}:8778/jolokia'."),
+        click.option("--shell", metavar="COMMAND", help="Reaches a node's machine, to see its disks: 'ssh {host}'."),
+        click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True,
+                     metavar="SECONDS", help="How long to wait for a node over CQL."),
+        click.option("--debug", is_flag=True, help="Show where an error came from."),
+    ]  # fmt: skip
+    decorated: Command = run
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+jmx_option = click.option(
+    "--jmx-timeout", "jmx_timeout_s", type=click.FloatRange(0.1, 3600), default=JMX_SECONDS, show_default=True,
+    metavar="SECONDS", help="How long to wait for each answer of JMX.",
+)  # fmt: skip
+
+
+def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    if ca is None:
+        if cert or key:
+            raise click.UsageError("--cert and --key go with --ca.")
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert:
+            context.load_cert_chain(cert, key)
+    except OSError as error:
+        raise InvalidInputError(f"--ca, --cert or --key: {error}", kind="invalid-request") from None
+    return context
+
+
+def _runner(nodetool: str | None, jolokia: str | None, shell: str | None) -> library.Runner | None:
+    if nodetool and jolokia:
+        raise click.UsageError("Give --nodetool or --jolokia, not both.")
+    if nodetool:
+        return library.CommandRunner(nodetool, shell)
+    if jolokia:
+        return library.JolokiaRunner(jolokia, shell=shell)
+    if shell:
+        raise click.UsageError("--shell goes with --nodetool or --jolokia, which tell where the data lie.")
+    return None
+
+
+@click.group(short_help="Look after a Cassandra cluster.")
+def ops() -> None:
+    """Look after a small Cassandra cluster: what its state is, and what will go wrong next.
+
+    \b
+    Examples:
+        chronotile ops status 10.0.0.1 --nodetool 'ssh {host} nodetool'
+        chronotile ops status --lab lab --json
+        chronotile ops check --lab lab
+        chronotile ops check --explain
+        chronotile ops watch --lab lab
+        chronotile ops record --lab lab --to ops.db --every 60
+        chronotile ops report ops.db --out report.html
+
+    Nodes are asked over CQL, each by itself; what plain CQL does not tell comes from nodetool or a
+    Jolokia agent. What could not be seen is listed. Nothing is changed.
+    """
+
+
+@ops.command(short_help="The state of the cluster on one screen.")
+@access_options
+@jmx_option
+@click.option("--json", "as_json", is_flag=True, help="All that was seen, as JSON.")
+def status(access: library.Access, jmx_timeout_s: float, as_json: bool) -> None:
+    """Show the state of the cluster on one screen.
+
+    \b
+    status   U up, D down; N normal, J joining, L leaving, M moving, as the other nodes see it;
+             ! where they disagree
+    heap     in use after the last collection
+    hints    files kept for nodes that were away
+    pending  compactions
+    clock    ok: in step with this machine, as far as a round trip can tell
+    """
+    snapshot = library.observe(access, jmx_timeout_s=jmx_timeout_s)
+    click.echo(json.dumps(snapshot.to_dict(), indent=1) if as_json else screen(snapshot))
+
+
+def _limits(texts: tuple[str, ...]) -> dict[str, tuple[float | None, float | None]]:
+    limits: dict[str, tuple[float | None, float | None]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        try:
+            warning, critical = (float(part) if part else None for part in (values + ",").split(",")[:2])
+        except ValueError:
+            equals = ""
+        if not equals or values.count(",") > 1:
+            raise click.BadParameter(f"{text!r} is not RULE=WARNING[,CRITICAL]", param_hint="--limit")
+        limits[name] = warning, critical
+    return limits
+
+
+def _explained(rules: list[library.Rule]) -> str:
+    parts = []
+    for rule in rules:
+        limits = ", ".join(
+            f"{level} from {limit:g} {rule.unit}".rstrip()
+            for level, limit in (("warning", rule.warning), ("critical", rule.critical))
+            if limit is not None
+        )
+        marks = "".join(
+            f", {mark}"
+            for mark, set_ in (
+                ("needs JMX", rule.jmx), ("needs a baseline", rule.needs_baseline), ("experimental", rule.experimental)
+            )
+            if set_
+        )  # fmt: skip
+        parts.append(f"{rule.name}: {limits}{marks}\n  {rule.means}\n  What to do: {rule.do}")
+    return "\n".join(parts)
+
+
+def _found(finding: library.Finding) -> str:
+    rule = library.RULES[finding.rule]
+    return (
+        f"{finding.level.upper():8}  {finding.rule}  {finding.where}: {finding.message}\n"
+        f"          {rule.means}\n          What to do: {rule.do}"
+    )
+
+
+@ops.command(short_help="Early warnings; fails when there is one.")
+@access_options
+@jmx_option
+@click.option("--rule", "names", multiple=True, metavar="RULE", help="This rule only; repeatable.")
+@click.option("--all", "experimental", is_flag=True, help="Also the experimental rules.")
+@click.option("--limit", "limits", multiple=True, metavar="RULE=WARNING[,CRITICAL]", help="Other limits; repeatable.")
+@click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True,
+              metavar="SECONDS", help="Between the two looks that rules about rates need.")  # fmt: skip
+@click.option("--baseline", metavar="ARCHIVE", help="Where ops record keeps what is usual.")
+@click.option("--explain", is_flag=True, help="Say what the rules mean; looks at nothing.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def check(
+    access: library.Access | None, jmx_timeout_s: float, names: tuple[str, ...], experimental: bool,
+    limits: tuple[str, ...], interval_s: float, baseline: str | None, explain: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Check the cluster against rules; the exit code is 9 after a warning, 10 when something is critical.
+
+    Rules about rates look twice. What could not be checked is listed, and is no warning by itself.
+    Experimental rules, which were never seen to fire and to clear on real nodes, run with --all or
+    when named.
+    """
+    rules = with_limits(chosen(names, experimental=experimental), _limits(limits))
+    if explain:
+        click.echo(_explained(rules))
+        return
+    assert access is not None
+    jmx = any(rule.jmx for rule in rules)
+    before = None
+    if any(rule.two_looks for rule in rules):
+        before = library.observe(access, jmx=jmx, jmx_timeout_s=jmx_timeout_s)
+        time.sleep(interval_s)
+    now = library.observe(access, jmx=jmx, jmx_timeout_s=jmx_timeout_s)
+    usual = None if baseline is None else read_baseline(baseline, now.cluster or "unknown", now.taken)
+    result = library.check(now, before, baseline=usual, rules=rules)
+    if as_json:
+        click.echo(json.dumps({"level": result.level, **dataclasses.asdict(result)}, indent=1))
+    else:
+        for finding in result.findings:
+            click.echo(_found(finding))
+        for line in result.unchecked:
+            click.echo(f"not checked: {line}")
+        click.echo(f"{result.level}: {len(result.findings)} findings of {len(result.rules)} rules")
+    if result.findings:
+        raise click.exceptions.Exit(CRITICAL if result.level == "critical" else WARNING)
+
+
+every_option = click.option(
+    "--every", "every_s", type=click.FloatRange(0.1, 86_400), default=10.0, show_default=True, metavar="SECONDS",
+    help="Between the starts of two looks.",
+)  # fmt: skip
+count_option = click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many. Default: never.")
+
+
+@ops.command(short_help="The state of the cluster, live.")
+@access_options
+@jmx_option
+@every_option
+@count_option
+def watch(access: library.Access, jmx_timeout_s: float, every_s: float, count: int | None) -> None:
+    """Show the state of the cluster again and again, with what the rules say. `q` or Ctrl-C ends it.
+
+    In a pipe, one screen follows the other.
+    """
+    before: library.Snapshot | None = None
+
+    def draw() -> str:
+        nonlocal before
+        try:
+            now = library.observe(access, jmx_timeout_s=jmx_timeout_s)
+        except UnavailableError as error:
+            return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {error}"
+        findings = library.check(now, before).findings
+        before = now
+        said = [f"{finding.level.upper()} {finding.rule} {finding.where}: {finding.message}" for finding in findings]
+        return "\n".join([screen(now), "", *(said or ["no rule fires"])])
+
+    live(draw, every_s, count)
+
+
+@ops.command(short_help="Metrics for Prometheus.")
+@access_options
+@jmx_option
+@click.option("--once", is_flag=True, help="Print them once instead of serving them.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=9103, show_default=True, help="On 127.0.0.1; 0 for any."
+)
+@click.option("--age", "age_s", type=click.FloatRange(0, 3600), default=10.0, show_default=True, metavar="SECONDS",
+              help="A snapshot is served again until it is so old.")  # fmt: skip
+def export(access: library.Access, jmx_timeout_s: float, once: bool, port: int, age_s: float) -> None:
+    """Serve the cluster's metrics at http://127.0.0.1:9103/metrics in Prometheus' text format, until interrupted."""
+
+    def observe() -> library.Snapshot:
+        return library.observe(access, jmx_timeout_s=jmx_timeout_s)
+
+    if once:
+        click.echo(prometheus(observe()), nl=False)
+        return
+    try:
+        exporter = Exporter(observe, port, age_s)
+    except OSError as error:
+        raise InvalidInputError(f"--port {port}: {error.strerror}", kind="invalid-request") from None
+    click.echo(f"metrics at {exporter.url}", err=True)
+    exporter.serve()
+
+
+@ops.command(short_help="A Grafana dashboard of the exported metrics.")
+@click.option("--out", metavar="FILE", help="Where to. Default: standard output.")
+@click.option("--title", default="Cassandra, by Chronotile", show_default=True)
+def dashboard(out: str | None, title: str) -> None:
+    """Write a Grafana dashboard, to be imported there: a panel for each metric that `ops export` serves."""
+    _write(json.dumps(grafana(title), indent=1) + "\n", out)
+
+
+@ops.command(short_help="Keep the cluster's metrics in an archive.")
+@access_options
+@jmx_option
+@click.option("--to", "archive", required=True, metavar="ARCHIVE", help="Made where it is missing.")
+@every_option
+@count_option
+@click.option("--scrape", "sources", multiple=True, metavar="NAME=URL",
+              help="Also these metrics, of a client or a machine, in Prometheus' format; repeatable.")  # fmt: skip
+def record(
+    access: library.Access, jmx_timeout_s: float, archive: str, every_s: float, count: int | None,
+    sources: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Record all metrics of the cluster as process history, until interrupted: tags ops/CLUSTER/NODE/METRIC.
+
+    Each look is stored whole and durable. When nothing answers, that look is left out and said so.
+    """
+    scraped = dict(_source(text) for text in sources)
+    with Recorder(archive) as recorder:
+        for _ in ticks(every_s, count):
+            try:
+                snapshot = library.observe(access, jmx_timeout_s=jmx_timeout_s)
+                points = recorder.write(snapshot, _scraped(scraped))
+            except UnavailableError as error:
+                click.echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} nothing recorded: {error}", err=True)
+            else:
+                click.echo(f"{snapshot.taken:%Y-%m-%d %H:%M:%S} recorded {points} points")
+
+
+def _source(text: str) -> tuple[str, str]:
+    name, equals, url = text.partition("=")
+    if not (name and equals and url) or "/" in name:
+        raise click.BadParameter(f"{text!r} is not NAME=URL", param_hint="--scrape")
+    return name, url
+
+
+def _scraped(sources: dict[str, str]) -> dict[str, dict[str, float]]:
+    found = {}
+    for name, url in sources.items():
+        try:
+            found[name] = scrape(url)
+        except UnavailableError as error:
+            click.echo(f"{name} not recorded: {error}", err=True)
+    return found
+
+
+@ops.command(short_help="A page with plots of a recorded period.")
+@click.argument("archive")
+@click.option("--cluster", metavar="NAME", help="Not needed where one was recorded.")
+@click.option("--start", metavar="TIME", help="ISO 8601 (UTC). Default: a day before the end.")
+@click.option("--end", metavar="TIME", help="First time after the period. Default: now.")
+@click.option("--out", metavar="FILE", help="Where to. Default: standard output.")
+@click.option("--debug", is_flag=True, help="Show where an error came from.")
+def report(archive: str, cluster: str | None, start: str | None, end: str | None, out: str | None, debug: bool) -> None:
+    """Write one HTML file about a period that `ops record` kept: latencies, load, heap, disk, hints and more."""
+    from chronotile.ops.report import html
+
+    until = datetime.now(UTC) if end is None else _moment(end, "--end")
+    since = until - timedelta(days=1) if start is None else _moment(start, "--start")
+    _write(html(archive, cluster, since, until), out)
+
+
+def _moment(text: str, option: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time in ISO 8601", param_hint=option) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _write(text: str, out: str | None) -> None:
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataFileError(f"{out}: {error.strerror}", kind="file-access") from None
+    click.echo(f"wrote {out}", err=True)

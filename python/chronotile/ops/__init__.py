@@ -1,0 +1,36 @@
+"""Looking after a small Cassandra cluster: what its state is, and what will go wrong next.
+
+>>> from chronotile import ops
+>>> access = ops.Access(["127.0.0.1"])
+>>> snapshot = ops.observe(access)  # doctest: +SKIP
+>>> [finding.rule for finding in ops.check(snapshot).findings]  # doctest: +SKIP
+[]
+
+Nothing of that changes a cluster. `procedures` and `repair` do: checked before, proved after.
+"""
+
+from __future__ import annotations
+
+from chronotile.ops.access import Access, CommandRunner, JolokiaRunner, LabRunner, Runner, for_lab
+from chronotile.ops.observing import observe
+from chronotile.ops.rules import RULES, Baseline, Finding, Result, Rule, check
+from chronotile.ops.state import Node, NotSeen, Snapshot
+
+__all__ = [
+    "RULES",
+    "Access",
+    "Baseline",
+    "CommandRunner",
+    "Finding",
+    "JolokiaRunner",
+    "LabRunner",
+    "Node",
+    "NotSeen",
+    "Result",
+    "Rule",
+    "Runner",
+    "Snapshot",
+    "check",
+    "for_lab",
+    "observe",
+]

@@ -1,0 +1,72 @@
+"""The CQL of procedures: system tables, the lease, replication. The rest of the package holds none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MEMBER = "host_id, data_center, rack, release_version, tokens, schema_version"
+KEYSPACE = "chronotile_ops"
+
+
+def quoted(text: str) -> str:
+    """A text as a constant."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def name(text: str) -> str:
+    """A name as stored, whatever its case."""
+    return '"' + text.replace('"', '""') + '"'
+
+
+def select(columns: str, table: str, where: str = "") -> str:
+    """All rows of a small table, or those of a condition."""
+    return f"SELECT {columns} FROM {table}" + (f" WHERE {where}" if where else "")
+
+
+def server_time() -> str:
+    """The node's clock, in milliseconds since 1970-01-01T00:00 UTC, as column ``now``."""
+    return "SELECT toUnixTimestamp(now()) AS now FROM system.local"
+
+
+def replication(copies: Mapping[str, int]) -> str:
+    """A map of replication by data centre."""
+    centres = ", ".join(f"{quoted(dc)}: {count}" for dc, count in copies.items())
+    return f"{{'class': 'NetworkTopologyStrategy', {centres}}}"
+
+
+def create_keyspace(keyspace: str, copies: Mapping[str, int]) -> str:
+    return f"CREATE KEYSPACE IF NOT EXISTS {name(keyspace)} WITH replication = {replication(copies)}"
+
+
+def alter_keyspace(keyspace: str, copies: Mapping[str, int]) -> str:
+    return f"ALTER KEYSPACE {name(keyspace)} WITH replication = {replication(copies)}"
+
+
+def create_leases() -> str:
+    return (
+        f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.leases (name text PRIMARY KEY, holder text, about text) "
+        "WITH gc_grace_seconds = 864000"
+    )
+
+
+def take_lease(lease: str, holder: str, about: str, seconds: int | None) -> str:
+    """Answers with a column ``[applied]``; it lasts for good without `seconds`."""
+    life = "" if seconds is None else f" USING TTL {seconds}"
+    values = ", ".join(map(quoted, (lease, holder, about)))
+    return f"INSERT INTO {KEYSPACE}.leases (name, holder, about) VALUES ({values}) IF NOT EXISTS{life}"
+
+
+def renew_lease(lease: str, holder: str, about: str, seconds: int, before: str) -> str:
+    """For `holder`, where `before` holds it. Answers with a column ``[applied]``."""
+    return (
+        f"UPDATE {KEYSPACE}.leases USING TTL {seconds} SET holder = {quoted(holder)}, about = {quoted(about)} "
+        f"WHERE name = {quoted(lease)} IF holder = {quoted(before)}"
+    )
+
+
+def drop_lease(lease: str, holder: str) -> str:
+    return f"DELETE FROM {KEYSPACE}.leases WHERE name = {quoted(lease)} IF holder = {quoted(holder)}"
+
+
+def read_lease(lease: str) -> str:
+    return select("holder, about", f"{KEYSPACE}.leases", f"name = {quoted(lease)}")

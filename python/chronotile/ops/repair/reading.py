@@ -1,0 +1,131 @@
+"""What a repair must know of a cluster: its ring, how much lies where, what nodes have to do already."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile.ops.procedures import statements
+from chronotile.ops.procedures.gate import copies
+from chronotile.ops.procedures.nodes import Nodes, any_serving, is_system, members
+from chronotile.ops.repair.segments import Estimate, RingRange, unwrapped
+
+_TOKEN_RANGE = re.compile(r"TokenRange\(start_token:(-?\d+), end_token:(-?\d+),.*?rpc_endpoints:\[([^\]]*)\]")
+_PENDING = re.compile(r"pending tasks:?\s+(\d+)")
+_PERCENT = re.compile(r"Table(?: \(index\))?: (\S+)|Percent repaired: ([\d.]+)")
+_THROUGHPUT = re.compile(r"throughput: ([\d.]+) Mb/s")
+_STREAMING = re.compile(r"Total estimated streaming: (\d+) ranges, (\d+) sstables, (.*?)(?:;|$)", re.MULTILINE)
+AUTH = "system_auth"
+
+
+def repairable(nodes: Nodes, keyspaces: list[str], tables: list[str]) -> list[str]:
+    """Full names of the tables to repair, those of more than one copy.
+
+    Parameters
+    ----------
+    keyspaces : list of str
+        Only these; all of users, and system_auth, where empty.
+    tables : list of str
+        Only these full names, ``keyspace.table``.
+
+    Raises
+    ------
+    InvalidInputError
+        For a name that the cluster does not have, or that has a single copy.
+    """
+    asked = any_serving(nodes)
+    copied = {name for name, centres in copies(nodes, asked).items() if sum(centres.values()) > 1}
+    rows = nodes.query(asked, statements.select("keyspace_name, table_name", "system_schema.tables"))
+    names = sorted(f"{row['keyspace_name']}.{row['table_name']}" for row in rows)
+    for wanted in [*(f"{keyspace}." for keyspace in keyspaces), *tables]:
+        if not any(name == wanted or (wanted.endswith(".") and name.startswith(wanted)) for name in names):
+            raise InvalidInputError(f"the cluster has no {wanted.rstrip('.')}", kind="table-not-found")
+        if wanted.partition(".")[0] not in copied:
+            raise InvalidInputError(f"{wanted.rstrip('.')} has one copy: nothing can repair it", kind="refused")
+    found = [name for name in names if name.partition(".")[0] in copied]
+    if keyspaces or tables:
+        return [name for name in found if name in tables or name.partition(".")[0] in keyspaces]
+    return [name for name in found if not is_system(name.partition(".")[0]) or name.startswith(f"{AUTH}.")]
+
+
+def ring(nodes: Nodes, keyspace: str) -> list[RingRange]:
+    """The ranges of a keyspace and their replicas."""
+    text = nodes.nodetool(any_serving(nodes), "describering", keyspace, timeout_s=60)
+    found = [
+        RingRange(int(match[1]), int(match[2]), tuple(sorted(part.strip() for part in match[3].split(","))))
+        for match in _TOKEN_RANGE.finditer(text)
+    ]
+    if not found:
+        raise InvalidInputError(f"{keyspace} has no ranges of tokens: {text[:200]}", kind="table-not-found")
+    return unwrapped(found)
+
+
+def estimates(nodes: Nodes, table: str) -> list[Estimate]:
+    """What the nodes estimate of a table, each for its own ranges. Nodes that do not answer leave theirs out."""
+    keyspace, name = table.split(".", 1)
+    where = f"keyspace_name = {statements.quoted(keyspace)} AND table_name = {statements.quoted(name)}"
+    columns = "range_start, range_end, partitions_count, mean_partition_size"
+    found = []
+    for member in members(nodes, any_serving(nodes)):
+        try:
+            rows = nodes.query(member.address, statements.select(columns, "system.size_estimates", where))
+        except ChronotileError:
+            continue
+        for row in rows:
+            count = float(row["partitions_count"])
+            size = count * float(row["mean_partition_size"])
+            found.append(Estimate(int(row["range_start"]), int(row["range_end"]), count, size))
+    return found
+
+
+def pending_compactions(nodes: Nodes, address: str) -> int:
+    """Compactions that wait on a node."""
+    found = _PENDING.search(nodes.nodetool(address, "compactionstats", timeout_s=60))
+    return int(found[1]) if found else 0
+
+
+def percent_repaired(nodes: Nodes, address: str, keyspace: str) -> dict[str, float]:
+    """The share of each table's bytes on a node that incremental repairs have marked, in percent."""
+    shares: dict[str, float] = defaultdict(float)
+    table = ""
+    for match in _PERCENT.finditer(nodes.nodetool(address, "tablestats", keyspace, timeout_s=120)):
+        if match[1]:
+            table = match[1]
+        else:
+            shares[table] = float(match[2])
+    return dict(shares)
+
+
+def throughput_mbit(nodes: Nodes, address: str) -> float:
+    """The limit of what a node streams, in Mbit/s; 0 for none."""
+    try:
+        text = nodes.nodetool(address, "getstreamthroughput", "-d", timeout_s=60)
+    except ChronotileError:
+        # 4.0 tells whole numbers only, without being asked.
+        text = nodes.nodetool(address, "getstreamthroughput", timeout_s=60)
+    found = _THROUGHPUT.search(text)
+    return float(found[1]) if found else 0.0
+
+
+def streams_of_preview(text: str) -> str:
+    """What a preview would stream, in its own words; empty when all is in sync.
+
+    Raises
+    ------
+    ChronotileError
+        The text is of no preview that came to its end.
+    """
+    found = _STREAMING.findall(text)
+    if found:
+        ranges = sum(int(one[0]) for one in found)
+        return f"{ranges} ranges differ" if ranges else ""
+    if "in sync" in text:
+        return ""
+    raise ChronotileError(f"the preview ended without a result: {' '.join(text.split())[-300:]}", kind="preview")
+
+
+def native_scheduler(nodes: Nodes, address: str) -> bool:
+    """Whether a node repairs by itself (``auto_repair`` of 5.0.8 and later)."""
+    rows = nodes.query(address, statements.select("name, value", "system_views.settings"))
+    return any(row["name"] == "auto_repair.enabled" and row["value"] == "true" for row in rows)

@@ -1,0 +1,344 @@
+"""One snapshot of a cluster as plain records. What was not seen is None and listed with the reason, never guessed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+__all__ = [
+    "ClusterSettings",
+    "Compaction",
+    "Disk",
+    "Heap",
+    "HintsFor",
+    "Latency",
+    "Node",
+    "NotSeen",
+    "Pool",
+    "RepairRun",
+    "Requests",
+    "Snapshot",
+    "Stream",
+    "Table",
+    "TableRepair",
+]
+
+
+@dataclass(frozen=True)
+class NotSeen:
+    """Something that could not be looked at."""
+
+    node: str
+    what: str
+    """``"cql"``, ``"jmx"``, ``"disk"``, or a virtual table."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.what}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Requests since the node started, and their latencies in the last minutes, in milliseconds. `p95_ms` is None from
+    virtual tables, which lack it."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    p95_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests of one kind that a node coordinated since it started."""
+
+    latency: Latency
+    timeouts: int
+    unavailables: int
+    failures: int
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A thread pool: tasks now, and finished ones since the node started."""
+
+    active: int
+    pending: int
+    blocked: int
+    completed: int
+
+
+@dataclass(frozen=True)
+class Heap:
+    """Java's heap as the last collection left it, and collections since the node started. `pause_last_ms` is the last
+    collection's."""
+
+    used_bytes: int
+    max_bytes: int
+    collections: int
+    collected_ms: int
+    pause_last_ms: int
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The file system under a data directory."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+    """What Cassandra may still write."""
+
+    @property
+    def used_share(self) -> float:
+        """0 to 1."""
+        return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+@dataclass(frozen=True)
+class HintsFor:
+    """Hints that a node keeps for another. Over CQL files that are still being written are not always seen; with a way
+    to the machine all are."""
+
+    host_id: str
+    address: str
+    files: int
+    oldest: datetime | None
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """A task that rewrites SSTables: a compaction, cleanup, validation, upgrade, ..."""
+
+    keyspace: str
+    table: str
+    kind: str
+    progress: int
+    total: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream session that a node knows of."""
+
+    operation: str
+    status: str
+    peers: str
+    progress_percent: float
+    bytes_to_send: int
+    bytes_to_receive: int
+
+
+@dataclass(frozen=True)
+class RepairRun:
+    """A repair that a node coordinated since it started."""
+
+    keyspace: str
+    tables: list[str]
+    """Empty where it failed before it knew them."""
+    status: str
+    completed: bool
+    failure: str
+    updated: datetime | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table on one node. MiB are whole ones, as the virtual tables have them."""
+
+    keyspace: str
+    name: str
+    disk_mib: int
+    partition_max_mib: int
+    tombstones_p99: float
+    """Tombstones a read met, 99th percentile of recent reads."""
+    tombstones_max: float
+    local_read: Latency | None
+    local_write: Latency | None
+
+    @property
+    def full_name(self) -> str:
+        """``keyspace.table``."""
+        return f"{self.keyspace}.{self.name}"
+
+
+@dataclass(frozen=True)
+class TableRepair:
+    """How long ago a table was repaired whole."""
+
+    keyspace: str
+    table: str
+    gc_grace_s: int
+    created: datetime
+    repaired: datetime | None
+    """Since when every range was repaired at least once; None where some range never was."""
+
+    def age_s(self, now: datetime) -> float:
+        """Seconds since then, or since the table was made."""
+        return (now - (self.repaired or self.created)).total_seconds()
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node, as far as it was seen."""
+
+    address: str
+    native_address: str
+    host_id: str | None = None
+    dc: str | None = None
+    rack: str | None = None
+    release: str | None = None
+    schema: str | None = None
+    tokens: int | None = None
+    cql: bool = False
+    """Whether it took a client and answered."""
+    jmx: bool = False
+    """Whether its management interface answered."""
+    seen_by: dict[str, str] = field(default_factory=dict)
+    """What each node, itself included, says of it: ``U`` up, ``D`` down or ``?``, then ``N`` normal, ``J`` joining,
+    ``L`` leaving, ``M`` moving or ``?``."""
+    mode: str | None = None
+    """What it says of itself: ``NORMAL``, ``JOINING``, ``DRAINED``, ..."""
+    native_transport: bool | None = None
+    started: datetime | None = None
+    load_bytes: float | None = None
+    heap: Heap | None = None
+    cpu_share: float | None = None
+    """Processor time of the process, 0 to 1 of all cores."""
+    system_load: float | None = None
+    """Load average of the machine over a minute, divided by its cores."""
+    clock_offset_s: float | None = None
+    """Its clock minus this machine's."""
+    clock_error_s: float | None = None
+    """How far off that may be."""
+    probe_ms: float | None = None
+    """Round trip of our own: a read of one row that this node keeps for itself, the median of five."""
+    clients: int | None = None
+    pools: dict[str, Pool] = field(default_factory=dict)
+    requests: dict[str, Requests] = field(default_factory=dict)
+    """By kind: ``Read``, ``Write``, ``RangeSlice``, ``CASRead``, ``CASWrite``."""
+    coordinator_latency: dict[str, Latency] = field(default_factory=dict)
+    """By ``read``, ``write`` and ``scan``: the slowest table's, from virtual tables."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Messages dropped since it started, by kind."""
+    internode_expired: int | None = None
+    """Messages to other nodes that grew too old in the queue, since it started."""
+    hints: list[HintsFor] | None = None
+    hints_written: int | None = None
+    """Hints it wrote since it started."""
+    compactions_pending: int | None = None
+    compactions: list[Compaction] | None = None
+    streams: list[Stream] | None = None
+    repairs: list[RepairRun] | None = None
+    commitlog_pending: int | None = None
+    exceptions: int | None = None
+    tables: list[Table] | None = None
+    disks: list[Disk] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        """Two letters as in `seen_by`: down if any other node says so, up if it answers us or others see it up; the
+        state by the most unusual that anybody says."""
+        others = [seen for viewer, seen in self.seen_by.items() if viewer != self.address]
+        if any(seen[0] == "D" for seen in others):
+            up = "D"
+        elif self.cql or self.jmx or any(seen[0] == "U" for seen in others):
+            up = "U"
+        else:
+            up = "?"
+        own = {"NORMAL": "N", "JOINING": "J", "LEAVING": "L", "MOVING": "M"}.get(self.mode or "", "?")
+        return up + max([own, *(seen[1] for seen in self.seen_by.values())], key="?NMLJ".find)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all that look at it, itself included, say the same of it."""
+        views = self.seen_by.values()
+        return all(len({seen[place] for seen in views} - {"?"}) <= 1 for place in (0, 1))
+
+    @property
+    def hints_files(self) -> int:
+        """Files of hints it keeps for others."""
+        return sum(hints.files for hints in self.hints or [])
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Settings that limits follow from; None where not seen."""
+
+    max_hint_window_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A cluster at a time."""
+
+    taken: datetime
+    """UTC, when it was begun, by this machine's clock."""
+    cluster: str | None
+    nodes: list[Node]
+    repairs: list[TableRepair] | None
+    """Of all replicated tables of applications; None where not seen."""
+    settings: ClusterSettings
+    not_seen: list[NotSeen]
+
+    def node(self, address: str) -> Node:
+        """A node by its address. Raises KeyError where there is none."""
+        for node in self.nodes:
+            if address in (node.address, node.native_address):
+                return node
+        raise KeyError(address)
+
+    @property
+    def releases(self) -> set[str]:
+        """Release versions of the nodes."""
+        return {node.release for node in self.nodes if node.release}
+
+    @property
+    def schemas(self) -> set[str]:
+        """Schema versions of the nodes that answered."""
+        return {node.schema for node in self.nodes if node.schema and (node.cql or node.jmx)}
+
+    @property
+    def settled(self) -> bool:
+        """Whether every node answers and is up and normal for all, with one release and one schema."""
+        return (
+            all(node.status == "UN" and node.agreed and node.cql for node in self.nodes)
+            and len(self.releases) == 1
+            and len(self.schemas) == 1
+        )
+
+    def reasons_not_settled(self) -> Iterator[str]:
+        """What keeps the cluster from being settled, a sentence each."""
+        for node in self.nodes:
+            if node.status != "UN":
+                yield f"{node.address} is {node.status}"
+            elif not node.agreed:
+                yield f"the nodes disagree about {node.address}"
+            elif not node.cql:
+                yield f"{node.address} takes no clients"
+        if len(self.releases) > 1:
+            yield f"releases differ: {', '.join(sorted(self.releases))}"
+        if len(self.schemas) > 1:
+            yield f"{len(self.schemas)} schema versions"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain types, times as ISO 8601."""
+        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        for node, found in zip(self.nodes, plain["nodes"], strict=True):
+            found["status"] = node.status
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return value

@@ -1,0 +1,66 @@
+"""A real cluster whose nodes carry a Jolokia agent: JMX is read over HTTP there, with no JVM start for each look."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support_lab import QUICK, mend, require_software
+
+from chronotile import lab, ops
+from chronotile.lab import places
+
+AGENT = "org.jolokia:jolokia-agent-jvm:2.6.0:jar:javaagent"
+AGENT_PORT = 8778
+
+
+def agent() -> Path:
+    """The agent's jar, fetched once. Skips the test, loudly, where it cannot be had."""
+    folder = places.cache() / "jolokia"
+    jar = folder / "jolokia-agent-jvm-2.6.0-javaagent.jar"
+    if not jar.exists():
+        maven = shutil.which("mvn")
+        if maven is None:
+            pytest.skip("JOLOKIA IS ABSENT: Maven is needed to fetch it")
+        command = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={AGENT}", f"-DoutputDirectory={folder}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not jar.exists():
+            pytest.skip(f"JOLOKIA IS ABSENT: {done.stdout[-300:]}")
+    return jar
+
+
+@pytest.fixture(scope="session")
+def _watched(lab_home: Path) -> Iterator[lab.Cluster]:
+    require_software()
+    option = f"-javaagent:{agent()}=port={AGENT_PORT},host=0.0.0.0,discoveryEnabled=false"
+    options = {**QUICK, "java_options": [*QUICK["java_options"], option]}
+    try:
+        with lab.up("watched", nodes=3, network="namespaces", **options) as cluster:
+            yield cluster
+    except lab.LabError as error:
+        if error.kind != "lab-network":
+            raise
+        pytest.skip(f"NODES CANNOT HAVE A NETWORK OF THEIR OWN: {error}")
+
+
+@pytest.fixture
+def watched(_watched: lab.Cluster) -> Iterator[lab.Cluster]:
+    """Three nodes with an agent each, for a test that disturbs them: afterwards all serve again."""
+    yield _watched
+    mend(_watched)
+
+
+def access(cluster: lab.Cluster) -> ops.Access:
+    """The way to them: CQL, and JMX through the agents."""
+
+    class Here(ops.JolokiaRunner):
+        """The nodes' disks are this machine's."""
+
+        def shell(self, host: object, *command: str, timeout_s: float = 30) -> str:
+            return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True).stdout
+
+    runner = Here(f"http://{{host}}:{AGENT_PORT}/jolokia")
+    return ops.Access(cluster.contact_points, runner=runner, timeout_s=2)

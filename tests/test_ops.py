@@ -1,0 +1,551 @@
+"""Observing a cluster: what parsing and rules make of answers, without a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pty
+import subprocess
+import sys
+import termios
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+import chronotile as ct
+from chronotile import ops
+from chronotile.cli.live import ticks
+from chronotile.errors import ArchiveNotFoundError, InvalidInputError, UnavailableError
+from chronotile.ops import coverage, observing, reading_beans, reading_cql, recording, report
+from chronotile.ops.access import Host, read_beans, read_credentials
+from chronotile.ops.exporting import Exporter, dashboard
+from chronotile.ops.metrics import METRICS, prometheus
+from chronotile.ops.rules import RULES, Baseline, Result, check, chosen, with_limits
+from chronotile.ops.state import (
+    ClusterSettings,
+    HintsFor,
+    Latency,
+    Node,
+    Pool,
+    RepairRun,
+    Requests,
+    Snapshot,
+    Table,
+    TableRepair,
+)
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+HOST = Host("10.0.0.1", "10.0.0.1")
+WHOLE = (coverage.TOKEN_MIN, coverage.TOKEN_MAX)
+
+
+def node(address: str = "10.0.0.1", **fields: object) -> Node:
+    return Node(address, address, **fields)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- reaching a cluster
+
+
+@pytest.mark.parametrize("point", ["", ":9042", "host:", "host:abc", "host:70000"])
+def test_what_is_no_contact_point_is_refused(point: str) -> None:
+    with pytest.raises(InvalidInputError, match="contact point"):
+        ops.Access([point])
+
+
+def test_contact_points_share_one_port() -> None:
+    assert ops.Access(["10.0.0.1:9043", "node2:9043"]).port == 9043
+    assert ops.Access(["::1", "[fe80::1]"]).contact_points == ["::1", "fe80::1"]
+    with pytest.raises(InvalidInputError, match="one port"):
+        ops.Access(["a:9042", "b:9043"])
+
+
+def test_a_template_without_host_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="host"):
+        ops.CommandRunner("nodetool")
+    with pytest.raises(InvalidInputError, match="host"):
+        ops.JolokiaRunner("http://10.0.0.1:8778/jolokia")
+    with pytest.raises(InvalidInputError, match="URL"):
+        ops.JolokiaRunner("{host}:8778")
+
+
+def test_a_command_gets_the_host_and_its_failure_is_told() -> None:
+    runner = ops.CommandRunner("echo {host}", shell="env WHERE={host}")
+    assert runner.nodetool(HOST, "info", "-T") == "10.0.0.1 info -T\n"
+    assert runner.shell(HOST, "printenv", "WHERE") == "10.0.0.1\n"
+    with pytest.raises(UnavailableError, match="printed no beans"):
+        ops.CommandRunner("echo {host} {").beans(HOST)
+    with pytest.raises(UnavailableError, match="ended with 3: no such host 10"):
+        ops.CommandRunner("sh -c 'echo no such host {host} >&2; exit 3'").nodetool(HOST, "info")
+    with pytest.raises(UnavailableError, match="no-such-program"):
+        ops.CommandRunner("no-such-program {host}").nodetool(HOST, "info")
+    with pytest.raises(UnavailableError, match=r"longer than 0\.1 s"):
+        ops.CommandRunner("sh -c 'sleep 20' {host}").nodetool(HOST, "info", timeout_s=0.1)
+
+
+def test_a_password_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHRONOTILE_CASSANDRA_USER", raising=False)
+    monkeypatch.delenv("CHRONOTILE_CASSANDRA_PASSWORD", raising=False)
+    assert read_credentials(None, None) is None
+    with pytest.raises(InvalidInputError, match="no password for user ann"):
+        read_credentials("ann", None)
+    (tmp_path / "password").write_text("from a file\n")
+    assert read_credentials("ann", str(tmp_path / "password")) == ("ann", "from a file")
+    with pytest.raises(InvalidInputError, match="absent"):
+        read_credentials("ann", str(tmp_path / "absent"))
+    monkeypatch.setenv("CHRONOTILE_CASSANDRA_USER", "bob")
+    monkeypatch.setenv("CHRONOTILE_CASSANDRA_PASSWORD", "secret")
+    assert read_credentials(None, None) == ("bob", "secret")
+
+
+def test_a_cluster_that_does_not_answer_is_refused_with_the_reason() -> None:
+    with pytest.raises(UnavailableError, match=r"nothing takes clients at 127\.0\.0\.1:1\b"):
+        ops.observe(ops.Access(["127.0.0.1:1"], timeout_s=1))
+
+
+def test_the_command_refuses_what_does_not_go_together(chronotile: Run) -> None:
+    for arguments, words in [
+        (["status"], "--lab NAME"),
+        (["status", "h", "--lab", "x"], "not both"),
+        (["status", "h", "--nodetool", "ssh {host} nodetool", "--jolokia", "http://{host}/"], "not both"),
+        (["status", "h", "--cert", "x"], "--ca"),
+        (["status", "h", "--shell", "ssh {host}"], "--nodetool"),
+        (["status", "h", "--ca", "/absent"], "--ca"),
+    ]:
+        done = chronotile("ops", *arguments)
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert chronotile("ops", "status", "127.0.0.1:1").returncode == 8
+    assert chronotile("ops", "status", "--lab", "no_such_lab").returncode == 3
+
+
+# ---------------------------------------------------------------------- reading answers
+
+
+def test_beans_are_read_below_a_warning_and_named_alike() -> None:
+    text = 'WARN: old\n{"beans": [{"name": "a.b:type=X,name=Y", "Value": 7}]}'
+    assert read_beans(text, HOST) == {"a.b:name=Y,type=X": {"name": "a.b:type=X,name=Y", "Value": 7}}
+    with pytest.raises(UnavailableError, match="no beans but"):
+        read_beans('{"beans": 3}', HOST)
+
+
+def test_views_of_the_ring_are_the_same_as_java_prints_them_and_as_json() -> None:
+    name = "org.apache.cassandra.db:type=StorageService"
+    printed = {
+        "EndpointToHostId": "{10.0.0.1=aa, 10.0.0.2=bb, 10.0.0.3=cc}",
+        "LiveNodes": "[10.0.0.1, 10.0.0.3]",
+        "UnreachableNodes": "[10.0.0.2]",
+        "LeavingNodes": "[10.0.0.3]",
+        "JoiningNodes": "[]",
+    }
+    plain = {
+        "EndpointToHostId": {"10.0.0.1": "aa", "10.0.0.2": "bb", "10.0.0.3": "cc"},
+        "LiveNodes": ["10.0.0.1", "10.0.0.3"],
+        "UnreachableNodes": ["10.0.0.2"],
+        "LeavingNodes": ["10.0.0.3"],
+        "JoiningNodes": [],
+    }
+    expected = {"10.0.0.1": "UN", "10.0.0.2": "DN", "10.0.0.3": "UL"}
+    assert reading_beans.seen({name: printed}) == reading_beans.seen({name: plain}) == expected
+
+
+def test_beans_of_something_else_are_told_not_guessed() -> None:
+    fields, missing = reading_beans.node_fields({"java.lang:type=OperatingSystem": {"ProcessCpuLoad": 0.5}})
+    assert fields == {"cpu_share": 0.5}
+    assert any("StorageService" in reason for _, reason in missing)
+
+
+def test_a_node_that_one_sees_down_is_down_and_disagreed_about() -> None:
+    seen = node(seen_by={"10.0.0.1": "UN", "10.0.0.2": "UN", "10.0.0.3": "DN"}, cql=True, mode="NORMAL")
+    assert (seen.status, seen.agreed) == ("DN", False)
+    assert node(seen_by={"10.0.0.2": "UL"}).status == "UL"
+    assert node(seen_by={"10.0.0.2": "?N"}).status == "?N"
+    assert node(seen_by={"10.0.0.2": "?N"}, cql=True).status == "UN"
+
+
+@pytest.mark.parametrize(
+    ("replication", "copies"),
+    [
+        ("{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3'}", 3),
+        ("{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'dc1': '3', 'dc''2': '2'}", 5),
+        ("{'class': 'org.apache.cassandra.locator.LocalStrategy'}", 0),
+        ("{'class': 'NetworkTopologyStrategy', 'dc1': '3/1'}", 3),
+    ],
+)
+def test_copies_are_counted_over_all_data_centres(replication: str, copies: int) -> None:
+    assert reading_cql.replicas(replication) == copies
+
+
+def test_a_table_id_tells_when_the_table_was_made() -> None:
+    assert reading_cql.created_of("13814000-1dd2-11b2-8000-000000000000") == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3h", 10800), ("10800000ms", 10800), ("2d", 172_800), ("soon", None), ("", None)]
+)
+def test_durations_of_settings_are_read(text: str, seconds: float | None) -> None:
+    assert reading_cql.duration_s(text) == seconds
+
+
+def test_disks_are_read_from_df() -> None:
+    text = (
+        "Filesystem 1024-blocks Used Available Capacity Mounted on\n"
+        "/dev/sda1 1000 300 500 38% /\n"
+        "/dev/sdb1 2000 0 2000 0% /data\n"
+    )
+    first, second = observing.read_df(text, ["/var/lib/a", "/data/b"])
+    assert (first.path, first.total_bytes, first.free_bytes) == ("/var/lib/a", 800 * 1024, 500 * 1024)
+    assert (round(first.used_share, 3), second.used_share) == (0.375, 0.0)
+
+
+def test_files_of_hints_tell_for_whom_and_since_when() -> None:
+    host, other = "ed3b3129-8a84-4f9d-9b89-305e2b707ed5", "00000000-0000-4000-8000-000000000000"
+    names = [f"{host}-1767225600000-2.hints", f"{host}-1767225660000-2.hints", f"{host}-1767225600000-2.crc32"]
+    gone, known = observing.read_hint_files("\n".join([*names, f"{other}-1000-2.hints", "x"]), {host: "10.0.0.2"})
+    assert (known.address, known.files, known.oldest) == ("10.0.0.2", 2, datetime(2026, 1, 1, tzinfo=UTC))
+    assert (gone.host_id, gone.address, gone.files) == (other, "a node that left", 1)
+    assert observing.read_hint_files("", {}) == []
+
+
+# ---------------------------------------------------------------------- what was repaired
+
+
+def test_a_ring_that_is_not_covered_was_never_repaired_whole() -> None:
+    assert coverage.covered_since([]) is None
+    assert coverage.covered_since([coverage.Piece(WHOLE[0], 5, 10.0), coverage.Piece(6, WHOLE[1], 10.0)]) is None
+
+
+def test_the_oldest_range_decides_and_a_newer_repair_of_it_counts() -> None:
+    halves = [coverage.Piece(WHOLE[0], 0, 100.0), coverage.Piece(0, WHOLE[1], 50.0)]
+    assert coverage.covered_since(halves) == 50.0
+    assert coverage.covered_since([*halves, coverage.Piece(-5, WHOLE[1], 70.0)]) == 70.0
+    assert coverage.covered_since([*halves, coverage.Piece(5, WHOLE[1], 70.0)]) == 50.0
+
+
+def test_a_range_over_the_end_of_the_ring_covers_both_sides() -> None:
+    assert coverage.covered_since([coverage.Piece(10, -10, 3.0), coverage.Piece(-10, 10, 4.0)]) == 3.0
+    assert coverage.covered_since([coverage.Piece(7, 7, 3.0)]) == 3.0
+
+
+def test_what_is_no_range_is_refused() -> None:
+    assert coverage.read_range("(-5, 7]") == (-5, 7)
+    with pytest.raises(InvalidInputError, match="no range"):
+        coverage.read_range("[1,2)")
+
+
+# ---------------------------------------------------------------------- rules
+
+
+def snapshot(*nodes: Node, at_s: float = 0, **fields: object) -> Snapshot:
+    known: dict[str, object] = {"repairs": [], "settings": ClusterSettings(10_800.0), "not_seen": []}
+    return Snapshot(START + timedelta(seconds=at_s), "plant", list(nodes), **(known | fields))  # type: ignore[arg-type]
+
+
+def found(result: Result) -> list[tuple[str, str, str]]:
+    return [(finding.level, finding.rule, finding.where) for finding in result.findings]
+
+
+def one(name: str, now: Snapshot, before: Snapshot | None = None, baseline: Baseline | None = None) -> Result:
+    return check(now, before, baseline=baseline, rules=chosen([name]))
+
+
+def requests(**counts: int) -> dict[str, Requests]:
+    latency = Latency(0, 0, 0, 0)
+    return {"Read": Requests(latency, counts.get("timeouts", 0), counts.get("unavailables", 0), 0)}
+
+
+def test_every_rule_says_what_it_means_and_what_to_do() -> None:
+    for rule in RULES.values():
+        assert rule.means.endswith(".")
+        assert rule.do.endswith(".")
+        assert rule.warning is not None or rule.critical is not None
+        assert rule.warning is None or rule.critical is None or rule.warning < rule.critical
+
+
+def test_experimental_rules_run_only_when_asked_for() -> None:
+    usual = {rule.name for rule in chosen()}
+    assert usual == {name for name, rule in RULES.items() if not rule.experimental}
+    assert {rule.name for rule in chosen(experimental=True)} == set(RULES)
+    assert [rule.name for rule in chosen(["clock"])] == ["clock"]
+    with pytest.raises(InvalidInputError, match="no rule 'colour'"):
+        chosen(["colour"])
+
+
+def test_no_rule_is_on_that_is_not_provoked_on_real_nodes() -> None:
+    provoked = (Path(__file__).parent / "test_ops_cluster.py").read_text()
+    assert [rule.name for rule in chosen() if f'"{rule.name}"' not in provoked] == []
+
+
+def test_a_node_that_joins_is_neither_silent_nor_refusing_clients() -> None:
+    joining = node(seen_by={"10.0.0.2": "UJ"})
+    assert one("node-silent", snapshot(joining)).findings == []
+    assert one("native-transport", snapshot(dataclasses.replace(joining, jmx=True))).findings == []
+    assert found(one("ring-changing", snapshot(joining))) == [("warning", "ring-changing", "10.0.0.1")]
+    assert found(one("node-silent", snapshot(node(seen_by={"10.0.0.2": "UN"}))))[0][0] == "critical"
+
+
+def test_limits_are_those_given_and_must_name_a_rule_that_runs() -> None:
+    (rule,) = with_limits(chosen(["disk-used"]), {"disk-used": (10, None)})
+    assert (rule.warning, rule.critical) == (10, None)
+    with pytest.raises(InvalidInputError, match="no such rule"):
+        with_limits(chosen(["disk-used"]), {"heap": (1, 2)})
+
+
+def test_what_was_not_seen_is_unchecked_and_no_finding() -> None:
+    result = check(snapshot(node(cql=True)))
+    assert result.findings == []
+    assert "compactions-pending: 10.0.0.1: not seen" in result.unchecked
+    assert "timeouts: needs two snapshots" in result.unchecked
+    assert any(line.startswith("probe-slow: needs a recorded baseline") for line in result.unchecked)
+
+
+def test_counters_are_rates_between_two_snapshots_and_a_restart_is_no_burst() -> None:
+    before = snapshot(node(jmx=True, requests=requests(timeouts=5)))
+    after = snapshot(node(jmx=True, requests=requests(timeouts=7)), at_s=30)
+    (finding,) = one("timeouts", after, before).findings
+    assert (finding.level, finding.value) == ("warning", pytest.approx(4.0))
+    assert one("timeouts", snapshot(node(jmx=True, requests=requests(timeouts=5)), at_s=30), before).findings == []
+    restarted = node(jmx=True, requests=requests(timeouts=900), started=START)
+    old = snapshot(node(jmx=True, requests=requests(timeouts=5), started=START - timedelta(hours=1)))
+    result = one("timeouts", snapshot(restarted, at_s=30), old)
+    assert (result.findings, result.unchecked) == ([], ["timeouts: 10.0.0.1: not seen before, or started since"])
+
+
+def test_slowness_is_relative_to_what_is_usual_and_not_told_below_what_hurts() -> None:
+    usual = Baseline({("10.0.0.1", "probe"): 8.0})
+    assert found(one("probe-slow", snapshot(node(cql=True, probe_ms=81)), baseline=usual))[0][0] == "critical"
+    assert found(one("probe-slow", snapshot(node(cql=True, probe_ms=40)), baseline=usual))[0][0] == "warning"
+    assert one("probe-slow", snapshot(node(cql=True, probe_ms=12)), baseline=usual).findings == []
+    quick = Baseline({("10.0.0.1", "probe"): 0.2})
+    assert one("probe-slow", snapshot(node(cql=True, probe_ms=5)), baseline=quick).findings == []
+    unknown = one("probe-slow", snapshot(node("10.0.0.9", cql=True, probe_ms=900)), baseline=usual)
+    assert unknown.unchecked == ["probe-slow: 10.0.0.9: too little recorded"]
+
+
+def test_a_table_never_repaired_counts_from_when_it_was_made() -> None:
+    week = TableRepair("app", "t", 864_000, START - timedelta(days=8), None)
+    fresh = TableRepair("app", "u", 864_000, START - timedelta(days=50), START - timedelta(days=1))
+    result = one("repair-age", snapshot(node(cql=True), repairs=[week, fresh]))
+    assert found(result) == [("warning", "repair-age", "app.t")]
+    assert one("repair-age", snapshot(node(cql=True), repairs=None)).unchecked == ["repair-age: cluster: not seen"]
+
+
+def test_a_failed_repair_counts_until_a_later_one_does_its_work_or_its_keyspace_is_gone() -> None:
+    def repair(tables: list[str], failure: str, at_s: int, keyspace: str = "app") -> RepairRun:
+        return RepairRun(keyspace, tables, "completed", True, failure, START + timedelta(seconds=at_s))
+
+    def failed(*repairs: RepairRun) -> int:
+        table = Table("app", "a", 0, 0, 0, 0, None, None)
+        return len(one("repair-failed", snapshot(node(cql=True, repairs=list(repairs), tables=[table]))).findings)
+
+    broken = repair(["a"], "a replica is down", 10)
+    assert failed(broken) == 1
+    assert failed(repair(["a", "b"], "", 5), broken) == 1
+    assert failed(repair(["b"], "", 20), broken) == 1
+    assert failed(repair(["a", "b"], "", 20), broken) == 0
+    assert failed(repair([], "no range", 10), repair(["b"], "", 20)) == 0
+    assert failed(repair(["a"], "a replica is down", 10, keyspace="dropped")) == 0
+
+
+def test_clocks_within_a_round_trip_are_in_step() -> None:
+    assert one("clock", snapshot(node(cql=True, clock_offset_s=0.7, clock_error_s=0.4))).findings == []
+    far = one("clock", snapshot(node(cql=True, clock_offset_s=-6.0, clock_error_s=0.4)))
+    assert found(far) == [("critical", "clock", "10.0.0.1")]
+
+
+def test_hints_that_fill_the_window_are_told_before_it_ends() -> None:
+    hints = [HintsFor("id", "10.0.0.2", 3, START - timedelta(hours=2))]
+    assert found(one("hint-window", snapshot(node(cql=True, hints=hints))))[0][0] == "warning"
+    assert found(one("hint-window", snapshot(node(cql=True, hints=hints), at_s=3600)))[0][0] == "critical"
+    assert one("hint-window", snapshot(node(cql=True, hints=[]))).findings == []
+
+
+def test_explaining_looks_at_nothing(chronotile: Run) -> None:
+    done = chronotile("ops", "check", "--explain", "--limit", "disk-used=50,60")
+    assert done.returncode == 0
+    assert "disk-used: warning from 50 %, critical from 60 %" in done.stdout
+    assert "clock" not in done.stdout
+    assert chronotile("ops", "check", "--explain", "--rule", "colour").returncode == 2
+    assert "RULE=WARNING" in chronotile("ops", "check", "--explain", "--limit", "disk-used=a").stderr
+
+
+# ---------------------------------------------------------------------- metrics
+
+
+def test_prometheus_text_is_read_back_as_it_was_written() -> None:
+    odd = node('a"b\\c', cql=True, probe_ms=1.5, dropped={"READ_REQ": 2})
+    text = prometheus(snapshot(odd))
+    assert "# TYPE chronotile_ops_dropped_total counter\n" in text
+    assert 'chronotile_ops_probe_milliseconds{cluster="plant",node="a\\"b\\\\c"} 1.5\n' in text
+    back = recording.read_prometheus(text + "nan{} NaN\nbad line\nother 3 1700000000\n")
+    assert back["other"] == 3
+    assert back['chronotile_ops_dropped_total/plant/a\\"b\\\\c/READ_REQ'] == 2
+    assert "nan" not in back
+
+
+def test_what_was_recorded_is_the_baseline_of_its_cluster_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ops.db"
+    with recording.Recorder(path) as recorder:
+        for minute in range(12):
+            now = snapshot(node(cql=True, probe_ms=float(minute)), at_s=60 * minute)
+            assert recorder.write(now, {"client": {"wait/p99": 2.0}}) > 1
+    end = START + timedelta(hours=1)
+    baseline = recording.read_baseline(path, "plant", end)
+    assert baseline.usual("10.0.0.1", "probe") == pytest.approx(5.5, abs=0.6)
+    assert baseline.usual("client", "wait/p99") == 2.0
+    assert baseline.usual("10.0.0.9", "probe") is None
+    assert recording.read_baseline(path, "plant", START + timedelta(minutes=5)).medians == {}
+    with pytest.raises(InvalidInputError, match="no metrics of cluster other"):
+        recording.read_baseline(path, "other", end)
+    with pytest.raises(ArchiveNotFoundError):
+        recording.read_baseline(tmp_path / "absent.db", "plant", end)
+
+
+def test_metrics_are_scraped_from_where_they_are_served_only() -> None:
+    with pytest.raises(InvalidInputError, match="no URL"):
+        recording.scrape("file:///etc/passwd")
+    with pytest.raises(UnavailableError):
+        recording.scrape("http://127.0.0.1:1/metrics", timeout_s=1)
+
+
+# ---------------------------------------------------------------------- serving, drawing, showing
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Half an hour of two nodes, of which the second is down for ten minutes in the middle."""
+    path = tmp_path / "ops.db"
+    with recording.Recorder(path) as recorder:
+        for minute in range(30):
+            seen = {"10.0.0.1": "UN"} if not 10 <= minute < 20 else {"10.0.0.1": "DN"}
+            first = node(cql=True, probe_ms=4.0 + minute % 3, requests=requests(timeouts=minute))
+            second = node("10.0.0.2", seen_by=seen, cql=not 10 <= minute < 20, probe_ms=5.0)
+            recorder.write(snapshot(first, second, at_s=60 * minute))
+    return path
+
+
+def test_a_report_draws_what_was_recorded_and_shades_what_was_down(recorded: Path) -> None:
+    page = report.html(recorded, None, START, START + timedelta(minutes=30))
+    assert page.count("<section>") == page.count("<svg") + 1
+    assert "Reads refused for lack of replicas" in page.split("Zero throughout: ")[1].split("<p>")[0]
+    assert "Our own read of one row" in page
+    assert "Reads timed out" in page
+    assert 'class="down"' in page
+    assert "<td>1 / 1</td>" in page  # one more time-out each minute
+    assert "Nothing was recorded of: " in page
+    assert "Disk used" in page.split("Nothing was recorded of: ")[1]
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    calm = report.html(recorded, "plant", START, START + timedelta(minutes=9))
+    assert 'class="down"' not in calm
+
+
+def test_a_report_of_nothing_is_refused(recorded: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="nothing of cluster plant was recorded"):
+        report.html(recorded, None, START + timedelta(days=1), START + timedelta(days=2))
+    with pytest.raises(InvalidInputError, match="keeps no cluster other; it has plant"):
+        report.html(recorded, "other", START, START + timedelta(days=2))
+    with pytest.raises(InvalidInputError, match="empty"):
+        report.html(recorded, None, START, START)
+    with recording.Recorder(recorded) as recorder:
+        recorder.write(dataclasses.replace(snapshot(node()), cluster="second"))
+    with pytest.raises(InvalidInputError, match="several clusters, name one: plant, second"):
+        report.html(recorded, None, START, START + timedelta(days=2))
+    ct.open(tmp_path / "none.db").close()
+    with pytest.raises(InvalidInputError):
+        report.html(tmp_path / "none.db", None, START, START + timedelta(days=2))
+
+
+def test_a_dashboard_has_a_panel_for_each_metric_that_is_exported() -> None:
+    panels = dashboard()["panels"]
+    assert len(panels) == len(METRICS)
+    everything = node(
+        cql=True, load_bytes=1.0, dropped={"READ_REQ": 1}, requests=requests(), pools={"ReadStage": Pool(0, 0, 0, 0)},
+        tables=[Table("app", "t", 1, 2, 3.0, 4.0, None, None)],
+    )  # fmt: skip
+    names = {line.split("{")[0] for line in prometheus(snapshot(everything)).splitlines() if not line.startswith("#")}
+    asked = {panel["targets"][0]["expr"].removeprefix("rate(").split("{")[0] for panel in panels}
+    assert names - asked == {"chronotile_ops_schema_versions"}
+    for panel, metric in zip(panels, METRICS, strict=True):
+        for labels, _ in metric.read(everything):
+            assert all(f"{{{{{label}}}}}" in panel["targets"][0]["legendFormat"] for label in labels)
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len(panels)
+
+
+def test_metrics_are_served_and_a_cluster_that_is_gone_is_not_hidden() -> None:
+    state: list[Snapshot] = [snapshot(node(cql=True, probe_ms=1.5))]
+
+    def observe() -> Snapshot:
+        if not state:
+            raise UnavailableError("no node answers", kind="no-node")
+        return state[0]
+
+    exporter = Exporter(observe, 0, age_s=0)
+    worker = threading.Thread(target=exporter.serve)
+    worker.start()
+    try:
+        assert recording.scrape(exporter.url)["chronotile_ops_probe_milliseconds/plant/10.0.0.1"] == 1.5
+        with pytest.raises(UnavailableError, match="404"):
+            recording.scrape(exporter.url.replace("metrics", "other"))
+        state.clear()
+        with pytest.raises(UnavailableError, match="503"):
+            recording.scrape(exporter.url)
+    finally:
+        exporter.stop()
+        worker.join()
+
+
+def test_ticks_do_not_drift_and_missed_ones_are_left_out() -> None:
+    waited: list[float] = []
+    now = [0.0]
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        now[0] += seconds
+        return len(waited) < 4
+
+    clock = pytest.MonkeyPatch()
+    clock.setattr("chronotile.cli.live.time.monotonic", lambda: now[0])
+    with clock.context():
+        for number in ticks(10, None, wait):
+            now[0] += (3, 25, 0, 0)[number]
+    clock.undo()
+    assert waited == [7, 5, 10, 10]
+
+
+def test_watching_ends_with_q_and_leaves_the_terminal_as_it_was() -> None:
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    command = [sys.executable, "-m", "chronotile", "ops", "watch", "127.0.0.1:1", "--every", "60"]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
+    seen = b""
+    while b"no node of the cluster answers" not in seen:
+        seen += os.read(master, 4096)
+    os.write(master, b"q")
+    assert process.wait(timeout=60) == 0
+    os.set_blocking(master, False)
+    with contextlib.suppress(BlockingIOError):
+        seen += os.read(master, 4096)
+    assert termios.tcgetattr(slave) == before
+    assert seen.startswith(b"\x1b[?1049h")
+    assert seen.endswith(b"\x1b[?1049l")
+    os.close(master)
+    os.close(slave)
+
+
+def test_watching_in_a_pipe_prints_screens_below_each_other(chronotile: Run) -> None:
+    done = chronotile("ops", "watch", "127.0.0.1:1", "--every", "0.1", "--count", "2")
+    assert (done.returncode, done.stdout.count("no node of the cluster answers")) == (0, 2)
+    assert "\x1b" not in done.stdout
+
+
+def test_recording_goes_on_when_nothing_answers(chronotile: Run, tmp_path: Path) -> None:
+    path = tmp_path / "ops.db"
+    done = chronotile("ops", "record", "127.0.0.1:1", "--to", path, "--every", "0.1", "--count", "2")
+    assert (done.returncode, done.stderr.count("nothing recorded")) == (0, 2)
+    assert chronotile("ops", "report", path).returncode == 2
+    assert "NAME=URL" in chronotile("ops", "record", "h", "--to", path, "--scrape", "x").stderr
+    assert chronotile("ops", "report", tmp_path / "absent.db").returncode == 3
+    assert "ISO 8601" in chronotile("ops", "report", path, "--start", "soon").stderr

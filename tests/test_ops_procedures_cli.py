@@ -1,0 +1,91 @@
+"""``chronotile ops`` for procedures as operators type it: what is refused, with which exit code, and what is shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from support_procedures import Marks, context, run_apart
+
+from chronotile import lab
+from chronotile.ops.procedures import plan
+from chronotile.ops.procedures.actuators import Commands, Manual
+from chronotile.ops.procedures.restarts import RollingRestart
+
+NOWHERE = "127.77.250.250"
+
+
+def test_without_a_way_to_nodetool_it_says_what_to_give(chronotile: Run) -> None:
+    done = chronotile("ops", "restart", "plan", NOWHERE)
+    assert done.returncode == 2
+    assert "--nodetool 'ssh {host} nodetool' or --lab" in done.stderr
+
+
+def test_a_wrong_address_is_unavailable_by_name(chronotile: Run) -> None:
+    done = chronotile("ops", "restart", "run", NOWHERE, "--nodetool", "false {host}", "--timeout", "1")
+    assert done.returncode == 8
+    assert NOWHERE in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--stop-command", "ssh {hosts} stop"], "{hosts} means nothing"),
+        (["--manual", "--stop-command", "ssh {host} stop"], "Give commands or --manual, not both"),
+    ],
+)
+def test_hands_that_cannot_be_meant_are_refused(chronotile: Run, options: list[str], said: str) -> None:
+    done = chronotile("ops", "restart", "plan", NOWHERE, "--nodetool", "false {host}", *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_verb_that_nothing_says_how_to_do_is_refused_in_the_plan(shared_cluster: lab.Cluster) -> None:
+    address = shared_cluster.nodes[0].address
+    work = context(shared_cluster)
+    work.actuator = Commands({"stop": "true {host}"})
+    made = plan(RollingRestart([address]), work)
+    assert made.refused
+    assert "nothing says how to start a node: give --start-command or --manual" in str(made)
+
+
+def test_commands_run_with_their_fields_and_tell_what_failed() -> None:
+    program = f"{sys.executable} -c 'import sys; sys.exit(sys.argv[1])'"
+    commands = Commands({"stop": f"{program} {{host}}", "start": "chronotile-no-such-program {host}"}, timeout_s=20)
+    with pytest.raises(Exception, match=r"ended with 1: 10\.0\.0\.7"):
+        commands.stop("10.0.0.7")
+    with pytest.raises(Exception, match="chronotile-no-such-program"):
+        commands.start("10.0.0.7")
+
+
+def test_an_operator_is_told_each_thing_to_do() -> None:
+    said: list[str] = []
+    manual = Manual(said.append)
+    manual.stop("10.0.0.7")
+    manual.install("10.0.0.7", "4.1.10")
+    manual.replace("10.0.0.7", "10.0.0.8")
+    assert [line.split()[1] for line in said] == ["stop", "install", "start"]
+    assert "replace_address_first_boot=10.0.0.7" in said[2]
+
+
+def test_what_is_unfinished_is_shown_resumed_and_given_up(
+    shared_cluster: lab.Cluster, chronotile: Run, tmp_path: Path
+) -> None:
+    journals = tmp_path / "journals"
+    where = ["--lab", shared_cluster.name, "--journal", journals]
+    nothing = chronotile("ops", "resume", *where)
+    assert nothing.returncode == 3
+    assert "nothing is unfinished" in nothing.stderr
+    assert run_apart(shared_cluster, journals, Marks(str(tmp_path), 2), 3).returncode == -9
+    shown = chronotile("ops", "journal", *where)
+    assert shown.stdout.startswith("UNFINISHED")
+    # The program that ran it knows this procedure; the command line does not, and touches nothing.
+    strange = chronotile("ops", "resume", *where)
+    assert strange.returncode == 5
+    assert "'marks' of another release" in strange.stderr
+    given_up = chronotile("ops", "abandon", *where)
+    assert given_up.returncode == 0, given_up.stderr
+    assert "given up" in given_up.stdout
+    assert chronotile("ops", "journal", *where).stdout.startswith("ended")

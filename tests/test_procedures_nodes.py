@@ -1,0 +1,252 @@
+"""Procedures that take nodes away, bring them back and change which there are, with clients at work all the while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import support_lab
+from support_history import Load
+from support_procedures import context, nodes_of, run_cut_off, wait_until_seen_down
+from test_cluster_faults import archive_on, check, check_all_done
+
+import chronotile as ct
+from chronotile import lab
+from chronotile.ops.procedures import journal, plan, run
+from chronotile.ops.procedures.disruptions import Disruption, Return
+from chronotile.ops.procedures.gate import copies
+from chronotile.ops.procedures.growing import Grow
+from chronotile.ops.procedures.leftovers import Leftovers
+from chronotile.ops.procedures.membership import Add, Decommission, Remove, Replace
+from chronotile.ops.procedures.nodes import all_members, seen_by
+
+
+@pytest.fixture(scope="module")
+def plant(lab_home: Path) -> Iterator[lab.Cluster]:
+    """Three nodes of its own, of which some come and go."""
+    support_lab.require_software()
+    with lab.up("plant", nodes=3, **support_lab.QUICK) as cluster:
+        yield cluster
+
+
+def addresses(cluster: lab.Cluster) -> set[str]:
+    return {one.address for one in all_members(nodes_of(cluster))}
+
+
+def check_well(cluster: lab.Cluster, count: int) -> None:
+    for node in cluster.nodes:
+        seen = seen_by(nodes_of(cluster), node.address)
+        assert len(seen) == count
+        assert all(one.well for one in seen)
+
+
+@pytest.mark.slow
+def test_too_long_away_is_refused_and_the_node_stays_down(cluster: lab.Cluster, tmp_path: Path) -> None:
+    with cluster.nodes[0].connect() as connection:
+        connection.run(
+            "CREATE KEYSPACE IF NOT EXISTS brief WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+        )
+        connection.run("CREATE TABLE IF NOT EXISTS brief.rows (id int PRIMARY KEY) WITH gc_grace_seconds = 36000")
+    try:
+        node = cluster.nodes[2]
+        node.kill()
+        wait_until_seen_down(cluster, node)
+        work = Return.of(context(cluster), node.address, datetime.now(UTC) - timedelta(hours=9.5))
+        with pytest.raises(ct.InvalidInputError, match="what was deleted would come back") as refused:
+            run(work, context(cluster), tmp_path)
+        assert refused.value.kind == "refused"
+        assert node.pid is None
+        assert not journal.paths(tmp_path)
+        shorter = plan(
+            Return.of(context(cluster), node.address, datetime.now(UTC) - timedelta(hours=4)), context(cluster)
+        )
+        assert not shorter.refused
+        assert any(finding.level == "warning" and "will be repaired" in finding.text for finding in shorter.findings)
+    finally:
+        with cluster.nodes[0].connect() as connection:
+            connection.run("DROP KEYSPACE brief")
+
+
+def test_fewer_nodes_than_copies_are_refused(shared_cluster: lab.Cluster) -> None:
+    with shared_cluster.nodes[0].connect() as connection:
+        connection.run(
+            "CREATE KEYSPACE IF NOT EXISTS three WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+        )
+    made = plan(Decommission.of(context(shared_cluster), shared_cluster.nodes[0].address), context(shared_cluster))
+    assert made.refused
+    assert "2 nodes would stay in dc1, and" in str(made)
+    assert "three wants 3 copies" in str(made)
+
+
+@pytest.mark.slow
+def test_a_short_disruption_fails_no_operation_and_leaves_the_node_whole(plant: lab.Cluster, tmp_path: Path) -> None:
+    url = archive_on(plant, "disruption")
+    node = plant.nodes[1]
+    work = Disruption(node.address, 5)
+    with Load(url, tmp_path / "load", processes=2) as load:
+        with pytest.raises(ct.BusyError, match="do your work on it now") as paused:
+            run(work, context(plant), tmp_path / "journals")
+        assert paused.value.kind == "operator"
+        assert node.pid is None
+        load.work(5)
+        run_cut_off(plant, tmp_path / "journals", work, [2, 3], failures=1)
+        history = load.stop()
+    check_well(plant, 3)
+    check_all_done(history)
+    check(url, history)
+
+
+@pytest.mark.slow
+def test_a_node_is_added_under_load_and_the_others_keep_what_is_theirs_only(plant: lab.Cluster, tmp_path: Path) -> None:
+    url = archive_on(plant, "added")
+    before = addresses(plant)
+    with Load(url, tmp_path / "load", processes=2) as load:
+        # Killed when the node begins to join, and when the first cleanup begins.
+        run_cut_off(plant, tmp_path / "journals", Add.of(context(plant)), [1, 4])
+        history = load.stop()
+    assert len(addresses(plant) - before) == 1
+    check_well(plant, 4)
+    check_all_done(history)
+    check(url, history)
+
+
+@pytest.mark.slow
+def test_a_dead_node_is_removed_under_load(plant: lab.Cluster, tmp_path: Path) -> None:
+    url = archive_on(plant, "removed")
+    dead = plant.nodes[0]
+    with Load(url, tmp_path / "load", processes=2) as load:
+        dead.kill()
+        wait_until_seen_down(plant, dead)
+        run_cut_off(plant, tmp_path / "journals", Remove.of(context(plant), dead.address), [1, 2])
+        history = load.stop()
+    assert dead.address not in addresses(plant)
+    assert dead.index not in {node.index for node in plant.nodes}
+    check_well(plant, 3)
+    check_all_done(history)
+    check(url, history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("same_address", [False, True])
+def test_a_dead_node_is_replaced_under_load(plant: lab.Cluster, tmp_path: Path, same_address: bool) -> None:
+    url = archive_on(plant, f"replaced_{same_address}")
+    dead = plant.nodes[-1]
+    host_id, address = dead.state.host_id, dead.address
+    with Load(url, tmp_path / "load", processes=2) as load:
+        dead.kill()
+        wait_until_seen_down(plant, dead)
+        work = Replace.of(context(plant), address, address if same_address else "")
+        run_cut_off(plant, tmp_path / "journals", work, [])
+        history = load.stop()
+    assert (address in addresses(plant)) == same_address
+    assert host_id not in {one.host_id for one in all_members(nodes_of(plant))}
+    check_well(plant, 3)
+    check_all_done(history)
+    check(url, history)
+
+
+@pytest.mark.slow
+def test_a_node_leaves_under_load_once_another_was_added(plant: lab.Cluster, tmp_path: Path) -> None:
+    url = archive_on(plant, "left")
+    leaving = plant.nodes[0].address
+    plant.add()
+    with Load(url, tmp_path / "load", processes=2) as load:
+        run_cut_off(plant, tmp_path / "journals", Decommission.of(context(plant), leaving), [1, 2])
+        history = load.stop()
+    assert leaving not in addresses(plant)
+    check_well(plant, 3)
+    check_all_done(history)
+    check(url, history)
+
+
+# ---------------------------------------------------------------- one node becomes three
+
+
+@pytest.mark.slow
+def test_three_nodes_are_made_of_one_and_no_read_is_wrong(lab_home: Path, tmp_path: Path) -> None:
+    support_lab.require_software()
+    with lab.up("growing", nodes=1, auth=True, **support_lab.QUICK) as cluster:
+        first = cluster.nodes[0]
+        with first.connect() as connection:
+            connection.run(
+                "CREATE KEYSPACE field WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+            )
+            connection.run("CREATE TABLE field.rows (id int PRIMARY KEY, text text)")
+            for number in range(300):
+                connection.run(f"INSERT INTO field.rows (id, text) VALUES ({number}, 'x')")
+        wrong: list[str] = []
+        ended = threading.Event()
+
+        def read_on() -> None:
+            while not ended.is_set():
+                for node in cluster.nodes:
+                    if not node.serves():
+                        continue
+                    with node.connect() as connection:
+                        found = len(connection.run("SELECT id FROM field.rows", consistency="ONE").rows)
+                    if found != 300:
+                        wrong.append(f"{node.name} read {found} rows")
+
+        reader = threading.Thread(target=read_on)
+        reader.start()
+        try:
+            work = Grow.of(context(cluster))
+            with pytest.raises(ct.BusyError, match="LOCAL_QUORUM"):
+                run(work, context(cluster), tmp_path)
+            run(work, context(cluster), tmp_path)
+        finally:
+            ended.set()
+            reader.join()
+        assert not wrong, wrong[:5]
+        check_well(cluster, 3)
+        found = copies(nodes_of(cluster), first.address)
+        assert {name: dict(found[name]) for name in ("field", "system_auth", "system_traces", "chronotile_ops")} == {
+            name: {"dc1": 3} for name in ("field", "system_auth", "system_traces", "chronotile_ops")
+        }
+        # Each node has everything, and lets the superuser in, without the others.
+        for node in cluster.nodes:
+            others = [other for other in cluster.nodes if other.index != node.index]
+            for other in others:
+                other.pause()
+            try:
+                with node.connect(timeout_s=60) as connection:
+                    assert len(connection.run("SELECT id FROM field.rows", consistency="ONE").rows) == 300
+            finally:
+                for other in others:
+                    other.resume()
+            cluster.wait_until_ready()
+
+
+# ---------------------------------------------------------------- leftovers
+
+
+@pytest.mark.slow
+def test_folders_of_dropped_tables_are_listed_and_removed_only_when_confirmed(
+    cluster: lab.Cluster, tmp_path: Path
+) -> None:
+    node = cluster.nodes[1]
+    with node.connect() as connection:
+        connection.run(
+            "CREATE KEYSPACE IF NOT EXISTS old WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+        )
+        for name in ("dropped", "stays"):
+            connection.run(f"CREATE TABLE old.{name} (id int PRIMARY KEY)")
+            connection.run(f"INSERT INTO old.{name} (id) VALUES (1)", consistency="ALL")
+        node.nodetool("snapshot", "-t", "kept", "old")
+        connection.run("DROP TABLE old.dropped")
+    made = plan(Leftovers.of(context(cluster), node.address), context(cluster))
+    assert [finding.what for finding in made.findings if finding.level == "refused"] == ["confirmation"]
+    (folder,) = [path for path in (node.folder / "data/data/old").iterdir() if path.name.startswith("dropped-")]
+    assert str(folder) in "".join(made.cost)
+    assert "stays" not in "".join(made.cost)
+    with pytest.raises(ct.InvalidInputError, match="--confirm"):
+        run(Leftovers.of(context(cluster), node.address), context(cluster), tmp_path)
+    assert folder.is_dir()
+    run(Leftovers.of(context(cluster), node.address, True), context(cluster), tmp_path)
+    assert not folder.exists()
+    with node.connect() as connection:
+        assert connection.run("SELECT id FROM old.stays", consistency="ALL").rows == [["1"]]
+        connection.run("DROP KEYSPACE old")

@@ -1,0 +1,263 @@
+"""Repair in segments: the arithmetic of the ring, for any ring, and replicas that differ brought together on nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import support_lab
+from hypothesis import given
+from hypothesis import strategies as st
+from support_procedures import context, run_apart, wait_until_seen_down
+
+import chronotile as ct
+from chronotile import lab, ops
+from chronotile.ops.procedures import run
+from chronotile.ops.procedures.reaching import AccessNodes
+from chronotile.ops.repair import Estimate, Pace, Repair, RingRange, previewed, segments
+from chronotile.ops.repair.reading import streams_of_preview
+
+TOKENS = st.integers(segments.LEAST + 1, -segments.LEAST - 1)
+RINGS = st.lists(TOKENS, min_size=1, max_size=12, unique=True)
+
+
+def ring_of(tokens: list[int]) -> list[RingRange]:
+    ordered = sorted(tokens)
+    return [RingRange(start, end, ("a",)) for start, end in zip([ordered[-1], *ordered[:-1]], ordered, strict=True)]
+
+
+def estimates_of(ring: list[RingRange], partitions: list[int]) -> list[Estimate]:
+    return [
+        Estimate(one.start, one.end, count, count * 100.0)
+        for one, count in zip(ring, partitions * len(ring), strict=False)
+    ]
+
+
+def holds(one: RingRange, token: int) -> bool:
+    return 0 < segments.width(one.start, token) <= one.width
+
+
+def all_segments(ring: list[RingRange], known: list[Estimate], width_max: int) -> list[RingRange]:
+    left, found = segments.unwrapped(ring), []
+    while left:
+        one = left.pop(0)
+        segment = segments.next_segment(one, known, width_max)
+        found.append(segment)
+        left += segments.remaining([one], [(segment.start, segment.end)])
+    return found
+
+
+@given(RINGS, st.lists(st.integers(0, 2**27), min_size=1, max_size=12), st.integers(2**58, segments.RING), st.data())
+def test_segments_cover_the_ring_exactly_once_and_never_cross_a_ring_range(
+    tokens: list[int], partitions: list[int], width_max: int, data: st.DataObject
+) -> None:
+    ring = ring_of(tokens)
+    found = all_segments(ring, estimates_of(ring, partitions), width_max)
+    assert sum(one.width for one in found) == segments.RING
+    for token in [*tokens, *(one.end for one in found if one.end != segments.LEAST), data.draw(TOKENS)]:
+        assert sum(holds(one, token) for one in found) == 1
+    for segment in found:
+        (owner,) = [one for one in ring if holds(one, segments.after(segment.start, 1))]
+        assert segments.width(owner.start, segment.start) % segments.RING + segment.width <= owner.width
+        assert segment.width <= width_max
+        # Nothing that the nodes would take for a range over the end of the ring.
+        assert segment.end == segments.LEAST or segment.start < segment.end
+
+
+@given(RINGS)
+def test_small_tables_have_a_segment_for_each_ring_range(tokens: list[int]) -> None:
+    assert all_segments(ring_of(tokens), [], segments.RING) == segments.unwrapped(ring_of(tokens))
+
+
+@given(RINGS, st.lists(st.integers(0, 2**26), min_size=1, max_size=12))
+def test_no_segment_is_estimated_above_the_limits(tokens: list[int], partitions: list[int]) -> None:
+    ring = ring_of(tokens)
+    known = estimates_of(ring, partitions)
+    assert sum(segments.share(one, known)[0] for one in ring) == pytest.approx(sum(one.partitions for one in known))
+    for segment in all_segments(ring, known, segments.RING):
+        count, size = segments.share(segment, known)
+        if segment.width > 1:
+            # The part that a token more or less makes is within the estimate's own error.
+            assert count <= segments.PARTITIONS_MAX * 1.001 + max(one.partitions for one in known) / segment.width
+            assert size <= segments.BYTES_MAX * 1.001
+
+
+@given(RINGS, st.integers(2**60, segments.RING), st.integers(0, 40))
+def test_what_remains_after_some_segments_is_the_rest(tokens: list[int], width_max: int, count: int) -> None:
+    ring = segments.unwrapped(ring_of(tokens))
+    done = all_segments(ring, [], width_max)[:count]
+    left = segments.remaining(ring, [(one.start, one.end) for one in done])
+    assert sum(one.width for one in [*done, *left]) == segments.RING
+    assert not [one for one in left if any(holds(other, segments.after(one.start, 1)) for other in done)]
+
+
+def test_the_pace_halves_what_was_late_and_lengthens_what_was_short() -> None:
+    pace = Pace()
+    pace.timed_out(2**60)
+    assert pace.width_max == 2**59
+    pace.finished(2**59, 30)
+    assert pace.width_max == 2**60
+    pace.finished(2**60, 300)
+    assert pace.width_max == 2**60
+    pace.finished(2**60, 1800)
+    assert pace.width_max == 2**58
+    for _ in range(80):
+        pace.timed_out(pace.width_max)
+    assert pace.width_max == 1
+    pace.finished(1, 1)
+    assert pace.width_max == 2
+
+
+@given(
+    st.lists(st.sets(st.sampled_from("abcdef"), min_size=1, max_size=3), max_size=8), st.sets(st.sampled_from("abc"))
+)
+def test_no_replica_is_given_two_segments_at_once(replicas: list[set[str]], busy: set[str]) -> None:
+    waiting = [RingRange(k, k + 1, tuple(sorted(some))) for k, some in enumerate(replicas)]
+    chosen = segments.disjoint(waiting, busy)
+    if chosen is None:
+        assert all(set(one.replicas) & busy for one in waiting)
+    else:
+        assert not set(chosen.replicas) & busy
+
+
+def test_senders_share_what_one_node_may_receive() -> None:
+    assert segments.megabits_a_sender(100, [RingRange(0, 1, ("a", "b", "c"))]) == 50
+    assert segments.megabits_a_sender(1, [RingRange(0, 1, ("a", "b", "c"))]) == 1
+
+
+def test_a_preview_is_read_as_what_it_says_and_nothing_else() -> None:
+    assert not streams_of_preview("Previewed data was in sync")
+    assert streams_of_preview("Total estimated streaming: 3 ranges, 5 sstables, 2KiB bytes") == "3 ranges differ"
+    with pytest.raises(ct.ChronotileError, match="ended without a result"):
+        streams_of_preview("Repair command #1 finished with error")
+
+
+def test_what_cannot_be_repaired_is_refused_by_name(shared_cluster: lab.Cluster) -> None:
+    work = context(shared_cluster)
+    with pytest.raises(ct.InvalidInputError, match="the cluster has no plant"):
+        Repair.of(work, keyspaces=["plant"])
+    with pytest.raises(ct.InvalidInputError, match="system_auth has one copy"):
+        Repair.of(work, keyspaces=["system_auth"])
+
+
+# ---------------------------------------------------------------- on nodes
+
+ROWS = 4_000
+TABLE = "uneven.rows"
+
+
+@pytest.fixture(scope="module")
+def uneven(lab_home: Path) -> Iterator[lab.Cluster]:
+    """Three nodes of which one lacks a half of a table, without hints to bring it."""
+    support_lab.require_software()
+    with lab.up("uneven", nodes=3, settings={"hinted_handoff_enabled": False}, **support_lab.QUICK) as cluster:
+        with cluster.nodes[0].connect() as connection:
+            connection.run("CREATE KEYSPACE uneven WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}")
+            connection.run(f"CREATE TABLE {TABLE} (id int PRIMARY KEY, text text) WITH read_repair = 'NONE'")
+        yield cluster
+
+
+def make_uneven(cluster: lab.Cluster, begin: int) -> None:
+    """Write rows while the last node is away, and bring it back."""
+    node = cluster.nodes[2]
+    node.stop()
+    wait_until_seen_down(cluster, node)
+    with cluster.nodes[0].connect() as connection:
+        for first in range(begin, begin + ROWS, 100):
+            rows = "".join(
+                f"INSERT INTO {TABLE} (id, text) VALUES ({number}, '{'x' * 200}');"
+                for number in range(first, first + 100)
+            )
+            connection.run(f"BEGIN UNLOGGED BATCH {rows} APPLY BATCH", consistency="ONE")
+    node.start()
+
+
+def rows_of(cluster: lab.Cluster, node: lab.Node) -> set[str]:
+    """The rows that a node has itself: it is asked while the others are paused."""
+    others = [other for other in cluster.nodes if other.index != node.index]
+    for other in others:
+        other.pause()
+    try:
+        with node.connect(timeout_s=60) as connection:
+            return {row[0] for row in connection.run(f"SELECT id FROM {TABLE}", consistency="ONE").rows}
+    finally:
+        for other in others:
+            other.resume()
+
+
+@pytest.mark.slow
+def test_replicas_that_differ_agree_after_a_repair_that_was_killed_and_lost_a_node(
+    uneven: lab.Cluster, tmp_path: Path
+) -> None:
+    make_uneven(uneven, 0)
+    work = Repair.of(context(uneven), tables=[TABLE], capacity_mbit=100)
+    assert "differ" in previewed(context(uneven), [TABLE])
+    journals = tmp_path / "journals"
+
+    def segments_done() -> list[tuple[int, int]]:
+        (path,) = journals.glob("*.jsonl")
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        return [(entry["start"], entry["end"]) for entry in entries if entry["event"] == "segment"]
+
+    # Killed after some segments: a line each, after those of the limit and the beginning.
+    assert run_apart(uneven, journals, work, 8).returncode == -9
+    before = segments_done()
+    assert before
+    said: list[str] = []
+
+    def echo(line: str) -> None:
+        said.append(line)
+        if len(segments_done()) == len(before) + 3 and not lost.is_set():
+            lost.set()
+            uneven.nodes[1].kill()
+            threading.Timer(8, lambda: uneven.nodes[1].start(wait=False)).start()
+
+    lost = threading.Event()
+    kept = run(work, context(uneven, echo), journals)
+    assert lost.is_set()
+    done = segments_done()
+    assert len(done) == len(set(done)), "no segment is repaired twice"
+    assert done[: len(before)] == before
+    assert sum(segments.width(*one) for one in done) == segments.RING
+    assert any(entry["event"] == "segment-failed" for entry in kept.entries) or any("waiting" in line for line in said)
+    assert "a preview has nothing to stream" in "".join(entry["seen"] for entry in kept.of("done"))
+    assert not previewed(context(uneven), [TABLE])
+    assert rows_of(uneven, uneven.nodes[2]) == {str(number) for number in range(ROWS)}
+    for node in uneven.nodes:
+        assert "201" in node.nodetool("getstreamthroughput", "-d"), "the limit is what it was"
+
+
+class Hanging(AccessNodes):
+    """A node hangs from the first repair on, for longer than that may take."""
+
+    def __init__(self, cluster: lab.Cluster, node: lab.Node, seconds: float) -> None:
+        super().__init__(ops.for_lab(cluster.name))
+        self.node, self.seconds = node, seconds
+        self.hung = False
+
+    def nodetool(self, address: str, *arguments: str, timeout_s: float = 600) -> str:
+        if arguments[0] == "repair" and not self.hung:
+            self.hung = True
+            self.node.pause()
+            threading.Timer(self.seconds, self.node.resume).start()
+        return super().nodetool(address, *arguments, timeout_s=timeout_s)
+
+
+@pytest.mark.slow
+def test_a_repair_that_is_late_is_ended_and_goes_on_in_smaller_segments(uneven: lab.Cluster, tmp_path: Path) -> None:
+    make_uneven(uneven, ROWS)
+    late_s = 25.0
+    work = Repair.of(context(uneven), tables=[TABLE], segment_s=late_s)
+    hanging = dataclasses.replace(context(uneven), nodes=Hanging(uneven, uneven.nodes[1], late_s + 5))
+    kept = run(work, hanging, tmp_path / "journals")
+    (late,) = [entry for entry in kept.of("segment-failed") if entry["timed_out"]]
+    done = [entry for entry in kept.of("segment") if entry["start"] == late["start"]]
+    assert done
+    assert done[0]["width"] <= segments.width(late["start"], late["end"]) // 2 + 1
+    assert sum(entry["width"] for entry in kept.of("segment")) == segments.RING
+    assert not previewed(context(uneven), [TABLE])
+    assert rows_of(uneven, uneven.nodes[2]) >= {str(number) for number in range(ROWS, 2 * ROWS)}
