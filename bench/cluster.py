@@ -1,25 +1,29 @@
-"""Survey-shaped records on a real cluster: chunks beside one row per record through cassandra-driver.
+"""Survey-shaped records on a real cluster: chunks, one row per record (layout rows), and cassandra-driver's rows.
 
     python bench/cluster.py [--visits N] [--repeat N] [--compaction CLASS]
 
 Starts three nodes with `chronotile lab` (1 GiB of heap each) and stores the visits of `bench/survey.py` in each
-system: Chronotile at several consistency levels and replication factors, and cassandra-driver with one CQL row per
-record in the layout that suits the reads best (a cell is a partition, rows by time), its writes prepared and 128
-under way at once, its reads prepared, one request a cell, all under way at once, made a table by its rows. Then a
-footprint of 12 tiles is read for 12 months, before and after `consolidate`. Answers are compared bit for bit before
-anything is timed; samples are taken in turns. Writes cluster.md, cluster.svg and cluster.json to bench/results/."""
+system: Chronotile at several consistency levels and replication factors and in both layouts, and cassandra-driver
+with one CQL row per record in the layout that suits the reads best (a cell is a partition, rows by time), its writes
+prepared and 128 under way at once, its reads prepared, one request a cell, all under way at once, made a table by its
+rows. Then a footprint of 12 tiles is read for 12 months, before and after `consolidate`. Answers are compared bit for
+bit before anything is timed; samples are taken in turns. Writes cluster.md, cluster.svg and cluster.json to
+bench/results/."""
 
 from __future__ import annotations
 
 import argparse
 import gc
 import json
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import common
 import pyarrow as pa
@@ -43,17 +47,18 @@ class Measured:
     server_cpu_ms: list[float] = field(default_factory=list)
 
 
-class Chunks:
+class Chronotile:
     """Chronotile on the cluster."""
 
-    def __init__(self, cluster: lab.Cluster, level: str, copies: int, compaction: str) -> None:
-        self.name = f"chunks, RF {copies}, {level}"
-        self.keyspace = f"chunks_{level.lower()}_{copies}"
-        options = f"consistency={level}&replication={copies}&compaction={compaction}"
-        self.archive = ct.open(f"{cluster.url(self.keyspace)}?{options}")
+    def __init__(self, cluster: lab.Cluster, name: str, *, layout: str = "chunks", **options: object) -> None:
+        """`options` are parameters of the archive's URL."""
+        self.name = name
+        self.keyspace = "ct_" + "_".join(re.findall("[a-z0-9]+", name.lower()))
+        self.archive = ct.open(f"{cluster.url(self.keyspace)}?{urlencode(options)}")
         self.dataset = self.archive.create(
-            "sources", schema=schema(), cell=ct.key("cell"), time=ct.mjd("mjd"), window="30d", id="source_id", slice=13
-        )
+            "sources", schema=schema(), cell=ct.key("cell"), time=ct.mjd("mjd"), window="30d", id="source_id", slice=13,
+            layout=layout,
+        )  # fmt: skip
 
     def store(self, visit: int, rows: pa.Table) -> None:
         self.dataset.write(rows, batch=f"visit-{visit}")
@@ -78,12 +83,12 @@ CQL_TYPES = {
 }
 
 
-class Rows:
+class Driver:
     """One CQL row per record, through cassandra-driver."""
 
     def __init__(self, cluster: lab.Cluster, level: str, copies: int) -> None:
         self.name = f"rows, cassandra-driver, RF {copies}, {level}"
-        self.keyspace = f"rows_{level.lower()}_{copies}"
+        self.keyspace = f"driver_{level.lower()}_{copies}"
         profile = ExecutionProfile(
             consistency_level=getattr(ConsistencyLevel, level),
             load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
@@ -118,7 +123,7 @@ class Rows:
         self.driver.shutdown()
 
 
-System = Chunks | Rows
+System = Chronotile | Driver
 
 
 @contextmanager
@@ -163,9 +168,17 @@ def disk_bytes(cluster: lab.Cluster, systems: list[System]) -> dict[str, int]:
         for node in cluster.nodes:
             node.nodetool("flush", system.keyspace)
         folders = [node.folder / "data" / "data" / system.keyspace for node in cluster.nodes]
-        files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-        found[system.name] = sum(path.stat().st_size for path in files)
+        found[system.name] = sum(bytes_below(folder) for folder in folders)
     return found
+
+
+def bytes_below(folder: Path) -> int:
+    """Bytes of a folder's files, of which a node may remove some meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def requests_served(cluster: lab.Cluster) -> int:
@@ -174,16 +187,32 @@ def requests_served(cluster: lab.Cluster) -> int:
     for node in cluster.nodes:
         with node.connect() as connection:
             rows = connection.run("SELECT keyspace_name, count FROM system_views.coordinator_read_latency").rows
-            total += sum(int(row[1]) for row in rows if row[0].startswith(("chunks_", "rows_")))
+            total += sum(int(row[1]) for row in rows if row[0].startswith(("ct_", "driver_")))
     return total
 
 
 def run(
     cluster: lab.Cluster, work: Workload, repeat: int, compaction: str
 ) -> tuple[list[System], Samples, dict[str, Any]]:
-    levels = [("ONE", 3), ("QUORUM", 3), ("ALL", 3), ("ONE", 1)]
-    systems: list[System] = [Chunks(cluster, level, copies, compaction) for level, copies in levels]
-    systems += [Rows(cluster, "QUORUM", 3), Rows(cluster, "ONE", 1)]
+    systems: list[System] = [
+        Chronotile(
+            cluster,
+            f"layout {layout}, RF {copies}, {level}",
+            layout=layout,
+            consistency=level,
+            replication=copies,
+            compaction=compaction,
+        )
+        for layout, level, copies in (
+            ("chunks", "ONE", 3),
+            ("chunks", "QUORUM", 3),
+            ("chunks", "ALL", 3),
+            ("chunks", "ONE", 1),
+            ("rows", "QUORUM", 3),
+            ("rows", "ONE", 1),
+        )
+    ]
+    systems += [Driver(cluster, "QUORUM", 3), Driver(cluster, "ONE", 1)]
     visits = make_visits(work)
     samples: Samples = {}
     extra: dict[str, Any] = {"rows": sum(visit.num_rows for visit in visits)}
@@ -195,7 +224,7 @@ def run(
     for when in ("before", "after"):
         if when == "after":
             for system in systems:
-                if isinstance(system, Chunks):
+                if isinstance(system, Chronotile):
                     sample(cluster, samples, "consolidate, once", system, system.consolidate)
         extra[f"bytes, {when}"] = disk_bytes(cluster, systems)
         check_equal(systems, work)
@@ -260,7 +289,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--visits", type=int, default=60, help="visits stored (default 60, over 12 months)")
     parser.add_argument("--repeat", type=int, default=11, help="samples of each read (default 11)")
-    parser.add_argument("--compaction", default="LeveledCompactionStrategy", help="of the tables of chunks")
+    parser.add_argument("--compaction", default="LeveledCompactionStrategy", help="of Chronotile's tables")
     arguments = parser.parse_args()
     work = Workload(48, arguments.visits)
     load = common.load_average()

@@ -1,0 +1,325 @@
+"""Capacity: from what operations were measured to take, to what a stated cluster would carry.
+
+The model is a straight line with few terms, and says all of them. What a read costs grows with the rows it returns;
+these grow with the visits of the history until the oldest leave it, and stay. The cost is a node's time, spread evenly
+over the nodes, and multiplied by the replicas that are asked. When all clients of a visit ask at once, as detectors of
+one camera do, each waits for all: the time of a read is clients times a node's time over nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from chronotile.errors import DataFileError, InvalidInputError
+
+__all__ = ["Cluster", "Demand", "Measured", "Plan", "plan", "replicas_asked"]
+
+PARTITION_BYTES_MAX = 10 * 2**20
+NODES_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one client's operations took.
+
+    Attributes
+    ----------
+    visits : float
+        Visits of the sky in the history that was read.
+    read_node_s : float
+        Time of one node that one client's read takes, all replicas together: processor seconds over a node's cores. Or,
+        where all clients asked at once, the seconds each waited times nodes over clients: :meth:`loaded`.
+    store_node_s : float
+        The same of one client's store.
+    read_alone_s : float
+        Seconds of a read when nothing else goes on; no cluster makes it faster.
+    store_rows : float
+        Rows that one client stores at a visit.
+    bytes_per_row : float
+        On disk, of one copy.
+    partition_bytes : float
+        The largest partition, with so many visits in the history.
+    replication, consistency : int, str
+        Copies, and how many of them were asked.
+    """
+
+    visits: float
+    read_node_s: float
+    store_node_s: float = 0.0
+    read_alone_s: float = 0.0
+    store_rows: float = 0.0
+    bytes_per_row: float = 0.0
+    partition_bytes: float = 0.0
+    replication: int = 1
+    consistency: str = "ONE"
+
+    def __post_init__(self) -> None:
+        replicas_asked(self.replication, self.consistency)
+        numbers = [getattr(self, part.name) for part in fields(self) if part.name not in ("replication", "consistency")]
+        if self.visits <= 0 or self.read_node_s <= 0 or not all(math.isfinite(n) and n >= 0 for n in numbers):
+            raise InvalidInputError(
+                "visits and read_node_s must be above 0, the other measures 0 or more", kind="invalid-setting"
+            )
+
+    @classmethod
+    def loaded(cls, read_s: float, *, nodes: int, clients: int, visits: float, **others: Any) -> Self:
+        """From the seconds that each of `clients` waited for a read while all asked `nodes` nodes at once."""
+        return cls(visits=visits, read_node_s=read_s * nodes / clients, **others)
+
+    @classmethod
+    def from_results(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Self:
+        """From the ``results.json`` of the experiment ``scaling``, with some values replaced.
+
+        Raises
+        ------
+        DataFileError
+            The file has no such measures.
+        """
+        try:
+            given = json.loads(path.read_text(encoding="utf-8"))["measured"]
+        except FileNotFoundError:
+            raise DataFileError(f"there is no {path}", kind="file-not-found") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataFileError(
+                f"{path} has no measures of a read: take results.json of `chronotile bench cluster scaling`",
+                kind="file-content",
+            ) from error
+        return cls(**{**given, **(overrides or {})})
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is asked of the cluster.
+
+    Attributes
+    ----------
+    clients : int
+        Clients that read and store at every visit, all at once: detectors of a camera.
+    visits_per_day : float
+        Averaged over the year.
+    visit_s : float
+        Seconds from one visit to the next while there are any.
+    history_days : float
+        How far back a read goes, and how long rows are kept.
+    """
+
+    clients: int = 189
+    visits_per_day: float = 800.0
+    visit_s: float = 45.0
+    history_days: float = 360.0
+
+    def __post_init__(self) -> None:
+        if not (self.clients >= 1 and min(self.visits_per_day, self.visit_s, self.history_days) > 0):
+            raise InvalidInputError("clients, visits, seconds and days must be above 0", kind="invalid-setting")
+
+    @property
+    def plateau_visits(self) -> float:
+        """Visits in a full history."""
+        return self.visits_per_day * self.history_days
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is thought of.
+
+    Attributes
+    ----------
+    nodes, replication, consistency : int, int, str
+        Its nodes, copies of each row, and how many of them a read asks.
+    core_speed : float
+        Speed of a node, all its cores together, over that of the node that was measured.
+    disks, disk_tb : int, float
+        Disks of a node and what each holds, in 10^12 bytes.
+    disk_fill_max : float
+        Share of the disks that data may take; the rest is for compaction, repair and growth.
+    busy_max : float
+        Share of its time that a node may be busy at a visit; the rest is for compaction, repair and a lost node.
+    """
+
+    nodes: int = 12
+    replication: int = 3
+    consistency: str = "QUORUM"
+    core_speed: float = 1.0
+    disks: int = 1
+    disk_tb: float = 4.0
+    disk_fill_max: float = 0.5
+    busy_max: float = 0.5
+
+    def __post_init__(self) -> None:
+        replicas_asked(self.replication, self.consistency)
+        if not self.replication <= self.nodes <= NODES_MAX:
+            raise InvalidInputError(
+                f"{self.nodes} nodes cannot hold {self.replication} copies: use {self.replication} to {NODES_MAX:,}",
+                kind="invalid-setting",
+            )
+        if not (self.core_speed > 0 and self.disks >= 1 and self.disk_tb > 0):
+            raise InvalidInputError("speed, disks and their size must be above 0", kind="invalid-setting")
+        if not (0 < self.disk_fill_max <= 1 and 0 < self.busy_max <= 1):
+            raise InvalidInputError("shares must be above 0 and at most 1", kind="invalid-setting")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to expect.
+
+    Attributes
+    ----------
+    visits : float
+        Visits in the history that this is about.
+    read_s, store_s : float
+        Seconds that each client waits when all ask at once.
+    busy : float
+        Share of their time that nodes spend on it while there are visits.
+    bytes_per_node : float
+        On disk, with a full history.
+    disk_fill : float
+        The share of the disks that is.
+    partition_bytes : float
+        The largest partition.
+    nodes_needed : int or None
+        The fewest nodes that would do; None where more nodes do not help.
+    problems : tuple of str
+        What goes beyond a limit.
+    assumptions : tuple of str
+        All that the figures rest on.
+    """
+
+    visits: float
+    read_s: float
+    store_s: float
+    busy: float
+    bytes_per_node: float
+    disk_fill: float
+    partition_bytes: float
+    nodes_needed: int | None
+    problems: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+
+def replicas_asked(replication: int, consistency: str) -> int:
+    """Replicas whose answers a read waits for."""
+    asked = {
+        "ONE": 1, "LOCAL_ONE": 1, "TWO": 2, "THREE": 3, "ALL": replication,
+        "QUORUM": replication // 2 + 1, "LOCAL_QUORUM": replication // 2 + 1,
+    }.get(consistency.upper())  # fmt: skip
+    if replication < 1 or asked is None or asked > replication:
+        raise InvalidInputError(
+            f"{consistency} of {replication} copies cannot be read: use ONE, TWO, THREE, QUORUM, LOCAL_QUORUM or ALL, "
+            "and no more replicas than there are copies",
+            kind="invalid-setting",
+        )
+    return asked
+
+
+def plan(measured: Measured, demand: Demand, cluster: Cluster, *, visits: float | None = None) -> Plan:
+    """What a cluster would carry.
+
+    Parameters
+    ----------
+    measured : Measured
+        What operations take.
+    demand : Demand
+        What is asked.
+    cluster : Cluster
+        Of what.
+    visits : float, optional
+        Visits since the survey began. By default a full history.
+    """
+    first = _figures(measured, demand, cluster, visits)
+    needed = _nodes_needed(measured, demand, cluster, visits)
+    return replace(
+        first,
+        nodes_needed=needed,
+        problems=_problems(first, cluster),
+        assumptions=_assumptions(measured, demand, cluster),
+    )
+
+
+def _figures(measured: Measured, demand: Demand, cluster: Cluster, visits: float | None) -> Plan:
+    held = min(demand.plateau_visits, demand.plateau_visits if visits is None else visits)
+    growth = held / measured.visits
+    asked = replicas_asked(cluster.replication, cluster.consistency)
+    asked_then = replicas_asked(measured.replication, measured.consistency)
+    strength = cluster.nodes * cluster.core_speed
+    busy_read_s = demand.clients * measured.read_node_s * growth * asked / asked_then / strength
+    store_s = demand.clients * measured.store_node_s * cluster.replication / measured.replication / strength
+    rows = measured.store_rows * demand.clients * held
+    on_node = rows * measured.bytes_per_row * cluster.replication / cluster.nodes
+    return Plan(
+        visits=held,
+        read_s=max(busy_read_s, measured.read_alone_s * growth / cluster.core_speed),
+        store_s=store_s,
+        busy=(busy_read_s + store_s) / demand.visit_s,
+        bytes_per_node=on_node,
+        disk_fill=on_node / (cluster.disks * cluster.disk_tb * 1e12),
+        partition_bytes=measured.partition_bytes * growth,
+        nodes_needed=None,
+        problems=(),
+        assumptions=(),
+    )
+
+
+def _problems(found: Plan, cluster: Cluster) -> tuple[str, ...]:
+    problems = []
+    if found.busy > cluster.busy_max:
+        problems.append(f"nodes are busy for {found.busy:.0%} of their time, above {cluster.busy_max:.0%}: add nodes")
+    if found.disk_fill > cluster.disk_fill_max:
+        problems.append(
+            f"data take {found.disk_fill:.0%} of the disks, above {cluster.disk_fill_max:.0%}: add nodes or disks"
+        )
+    if found.partition_bytes > PARTITION_BYTES_MAX:
+        problems.append(
+            f"the largest partition reaches {found.partition_bytes / 2**20:.0f} MiB, above "
+            f"{PARTITION_BYTES_MAX >> 20} MiB: use finer pixels or shorter slices; more nodes do not help"
+        )
+    return tuple(problems)
+
+
+def _nodes_needed(measured: Measured, demand: Demand, cluster: Cluster, visits: float | None) -> int | None:
+    """Time and bytes go as one over the nodes, so the answer follows from one of them."""
+    single = _figures(measured, demand, replace(cluster, nodes=cluster.replication), visits)
+    if single.partition_bytes > PARTITION_BYTES_MAX:
+        return None
+    over = max(single.busy / cluster.busy_max, single.disk_fill / cluster.disk_fill_max)
+    return max(cluster.replication, math.ceil(cluster.replication * over - 1e-9))
+
+
+def _assumptions(measured: Measured, demand: Demand, cluster: Cluster) -> tuple[str, ...]:
+    asked = replicas_asked(cluster.replication, cluster.consistency)
+    asked_then = replicas_asked(measured.replication, measured.consistency)
+    lines = [
+        f"rows of a read grow in step with the visits in the history: measured with {measured.visits:,.0f}, full with "
+        f"{demand.plateau_visits:,.0f} ({demand.visits_per_day:g} a day for {demand.history_days:g} days)",
+        f"a read takes {measured.read_node_s * 1e3:.3g} ms of a node at the measured history and with {asked_then} "
+        f"replicas asked; here {asked} are asked, and the cost goes with their number",
+        f"a node is {cluster.core_speed:g} times as fast as the measured one, and load is even over "
+        f"{cluster.nodes} nodes",
+        f"{demand.clients} clients ask at once, every {demand.visit_s:g} s; each waits for all",
+        f"compaction, repair and a lost node are left {1 - cluster.busy_max:.0%} of the time and "
+        f"{1 - cluster.disk_fill_max:.0%} of the disks",
+    ]
+    if measured.read_alone_s:
+        lines.append(
+            f"a read alone takes {measured.read_alone_s * 1e3:.3g} ms at the measured history; no number of nodes "
+            "makes it faster"
+        )
+    if measured.store_node_s:
+        lines.append(
+            f"a store takes {measured.store_node_s * 1e3:.3g} ms of a node with {measured.replication} copies; the "
+            f"cost goes with the copies, here {cluster.replication}"
+        )
+    if measured.bytes_per_row and measured.store_rows:
+        lines.append(
+            f"{measured.store_rows:,.0f} rows a store of {measured.bytes_per_row:.0f} bytes a copy, whatever their "
+            f"age, dropped after {demand.history_days:g} days"
+        )
+    else:
+        lines.append("bytes a row or rows a store were not given: disks are not planned")
+    if not measured.store_node_s:
+        lines.append("the cost of a store was not given: storing is not planned")
+    return tuple(lines)

@@ -1,0 +1,199 @@
+"""What a run of a load found: the times of every operation, and histograms of them.
+
+Three times are told apart. *Service*: from the start of an operation to its end. *Waiting*: from its intended start to
+its start, which grows when the system cannot keep up. *Response*: both, what somebody who came at the intended start
+waits for. A load generator that measures service alone leaves out those who would have come while it was stalled
+(coordinated omission).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from hdrh.histogram import HdrHistogram
+from hdrh.log import HistogramLogReader, HistogramLogWriter
+
+__all__ = ["DONE", "FAILED", "PARTS", "TIMED_OUT", "UNSERVED", "Latency", "Part", "Recording", "merged", "read_log"]
+
+DONE, TIMED_OUT, FAILED, UNSERVED = range(4)
+"""Outcomes of an operation. Unserved: still not started when the run was given up; its time is the least it can be."""
+
+Part = Literal["response", "service", "waiting"]
+PARTS: tuple[Part, ...] = ("response", "service", "waiting")
+
+_US_MAX, _DIGITS = 3_600_000_000, 3
+_SATURATED_SHARE = 0.05
+
+
+def new_histogram() -> Any:
+    """An empty histogram of microseconds up to an hour, to three significant digits."""
+    return HdrHistogram(1, _US_MAX, _DIGITS)
+
+
+def _histogram(nanoseconds: Any) -> Any:
+    histogram = new_histogram()
+    microseconds = np.clip(-(-nanoseconds // 1_000), 1, _US_MAX)
+    values, counts = np.unique(microseconds, return_counts=True)
+    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        histogram.record_value(value, count)
+    return histogram
+
+
+@dataclass(frozen=True)
+class Latency:
+    """The distribution of one kind of times, milliseconds."""
+
+    count: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    p999: float
+    max: float
+
+    @classmethod
+    def of(cls, histogram: Any) -> Latency:
+        """From a histogram of microseconds."""
+        at = histogram.get_percentile_to_value_dict([50.0, 95.0, 99.0, 99.9])
+        p50, p95, p99, p999 = (at.get(share, 0) / 1e3 for share in (50.0, 95.0, 99.0, 99.9))
+        mean, most = histogram.get_mean_value() / 1e3, histogram.get_max_value() / 1e3
+        return cls(histogram.get_total_count(), mean, p50, p95, p99, p999, most)
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """The counted operations of one stream of a run, in the order in which they were due.
+
+    Attributes
+    ----------
+    name : str
+        The stream.
+    due_ns, started_ns, ended_ns : array of int64
+        Nanoseconds from the start of the run.
+    outcome : array of uint8
+        :data:`DONE`, :data:`TIMED_OUT`, :data:`FAILED` or :data:`UNSERVED`. All of them are in every distribution.
+    rows : array of int64
+        Rows that each returned or stored.
+    worker : array of uint8
+        The process that ran it.
+    end_ns : int
+        The end of the period in which operations became due.
+    clients : int
+        Operations that could be under way at once.
+    errors : dict
+        What went wrong, by the error's kind, with one message each.
+    client_cpu_s : float
+        Processor time of the load generator's processes, of all streams together.
+    """
+
+    name: str
+    due_ns: Any
+    started_ns: Any
+    ended_ns: Any
+    outcome: Any
+    rows: Any
+    worker: Any
+    end_ns: int
+    clients: int
+    errors: Mapping[str, str] = field(default_factory=dict)
+    client_cpu_s: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.due_ns)
+
+    def times_ns(self, part: Part = "response") -> Any:
+        """Nanoseconds of every operation."""
+        if part == "service":
+            return self.ended_ns - self.started_ns
+        return (self.started_ns if part == "waiting" else self.ended_ns) - self.due_ns
+
+    def histogram(self, part: Part = "response") -> Any:
+        """The histograms of all workers, merged."""
+        return merged(self._of_worker(worker, part) for worker in np.unique(self.worker))
+
+    def _of_worker(self, worker: int, part: Part) -> Any:
+        mine = self.worker == worker
+        if part == "service":
+            # What never started was not served in no time.
+            mine = mine & (self.outcome != UNSERVED)
+        return _histogram(self.times_ns(part)[mine])
+
+    def latency(self, part: Part = "response") -> Latency:
+        """The distribution of one kind of times."""
+        return Latency.of(self.histogram(part))
+
+    def count(self, outcome: int) -> int:
+        """Operations that ended so."""
+        return int(np.count_nonzero(self.outcome == outcome))
+
+    @property
+    def served(self) -> int:
+        """Operations that were started, whatever became of them."""
+        return len(self) - self.count(UNSERVED)
+
+    @cached_property
+    def unstarted(self) -> int:
+        """Operations that were due and not started when the last one became due."""
+        return int(np.count_nonzero(self.started_ns > self.end_ns))
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the system fell behind: operations were left, or more than a twentieth of them stood in line at the
+        end. Times then depend on how long the run was and say nothing of the system."""
+        return self.count(UNSERVED) > 0 or self.unstarted > max(2.0, _SATURATED_SHARE * len(self))
+
+    @property
+    def per_second(self) -> float:
+        """Operations done in a second, from the first one due to the last one done."""
+        done = self.outcome == DONE
+        if not done.any():
+            return 0.0
+        # Those that were due and never served end at the moment the run was given up.
+        took = (self.ended_ns[done | (self.outcome == UNSERVED)].max() - self.due_ns.min()) / 1e9
+        return float(np.count_nonzero(done) / max(took, 1e-9))
+
+    def write_log(self, folder: Path, tag: str) -> list[Path]:
+        """Append to HdrHistogram logs, one a worker, an interval for each kind of times tagged ``TAG/PART``."""
+        files = []
+        for worker in np.unique(self.worker).tolist():
+            path = folder / f"worker-{worker}.hlog"
+            with path.open("a", encoding="utf-8") as file:
+                writer = HistogramLogWriter(file)
+                if not file.tell():
+                    writer.output_log_format_version()
+                    writer.output_legend()
+                for part in PARTS:
+                    file.write(f"Tag={tag}/{part},")
+                    # Zero would mean: take the histogram's own stamps.
+                    writer.output_interval_histogram(
+                        self._of_worker(worker, part), 1e-6, max(self.end_ns / 1e9, 1e-6), 1e3
+                    )
+            files.append(path)
+        return files
+
+
+def merged(histograms: Iterable[Any]) -> Any:
+    """One histogram of all values: counts are added. Percentiles of parts must never be averaged."""
+    total = new_histogram()
+    for histogram in histograms:
+        total.add(histogram)
+    return total
+
+
+def read_log(paths: Sequence[Path], tag: str) -> Any:
+    """The merged histogram of one tag in several workers' logs."""
+    found = []
+    for path in paths:
+        reader = HistogramLogReader(str(path), new_histogram())
+        try:
+            while (histogram := reader.get_next_interval_histogram()) is not None:
+                if histogram.get_tag() == tag:
+                    found.append(histogram)
+        finally:
+            reader.close()
+    return merged(found)

@@ -1,0 +1,71 @@
+"""Targets of known behaviour, which the load generator's processes import."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from chronotile.errors import BusyError, UnavailableError
+
+
+@dataclass(frozen=True)
+class Server:
+    """Takes `service_s` for each operation, one at a time; does nothing from `stall_s` on for `stalled_s`."""
+
+    service_s: float = 0.001
+    stall_at: int = -1
+    stalled_s: float = 0.0
+
+    def connect(self) -> Connected:
+        return Connected(self)
+
+
+class Connected:
+    def __init__(self, server: Server) -> None:
+        self._server, self._lock = server, threading.Lock()
+
+    def run(self, number: int) -> int:
+        with self._lock:
+            time.sleep(self._server.stalled_s if number == self._server.stall_at else self._server.service_s)
+        return number
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Every fifth operation times out, every seventh finds no node."""
+
+    def connect(self) -> Failing:
+        return self
+
+    def run(self, number: int) -> int:
+        if number % 5 == 0:
+            time.sleep(0.02)
+            raise BusyError("nobody answered", kind="busy")
+        if number % 7 == 0:
+            raise UnavailableError("no node", kind="no-node")
+        return 1
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Cannot be connected to, or has a fault of its own."""
+
+    how: str
+
+    def connect(self) -> Broken:
+        if self.how == "refuses":
+            raise UnavailableError("no node answers", kind="no-node")
+        return self
+
+    def run(self, number: int) -> int:
+        return 1 // (number - number)
+
+    def close(self) -> None:
+        pass
