@@ -15,6 +15,7 @@
 """
 
 from chronotile import cql as _cql_module  # noqa: F401  (first, so that the functions below keep the names)
+from chronotile import historian
 from chronotile import sky as _sky_module  # noqa: F401
 from chronotile._native import __version__
 from chronotile.archive import Archive, open  # noqa: A004
@@ -40,6 +41,7 @@ from chronotile.errors import (
     OutcomeUnknownError,
     ReadOnlyError,
     StorageFullError,
+    TagNotFoundError,
     UnavailableError,
 )
 from chronotile.reports import (
@@ -47,6 +49,9 @@ from chronotile.reports import (
     ConsolidateReport,
     Damage,
     DatasetInfo,
+    IndexBuildReport,
+    IndexInfo,
+    IndexUse,
     SliceInfo,
     Spread,
     Tile,
@@ -83,6 +88,9 @@ __all__ = [
     "DatasetInfo",
     "DatasetNotFoundError",
     "HashCell",
+    "IndexBuildReport",
+    "IndexInfo",
+    "IndexUse",
     "InvalidInputError",
     "KeyCell",
     "NotAnArchiveError",
@@ -95,6 +103,7 @@ __all__ = [
     "SliceInfo",
     "Spread",
     "StorageFullError",
+    "TagNotFoundError",
     "Tile",
     "TileDifference",
     "TimeAxis",
@@ -108,6 +117,7 @@ __all__ = [
     "copy",
     "cql",
     "hash",
+    "historian",
     "jd",
     "key",
     "mjd",

@@ -116,6 +116,8 @@ class Archive:
         version: str | None = None,
         retention: str | timedelta | None = None,
         slice: int | str | timedelta | None = None,
+        layout: str = "chunks",
+        text: str | Iterable[str] = (),
         time_format: str | None = None,
         time_scale: str = "utc",
         exist_ok: bool = False,
@@ -149,6 +151,14 @@ class Archive:
         slice : int, str or timedelta, optional
             Windows in a slice, or its length: what :meth:`Dataset.retire` drops at once. By default the windows that
             fit in 30 days, at least one.
+        layout : {"chunks", "rows"}
+            How the engine keeps the records. ``chunks``: blocks of encoded columns, small and fast, which only this
+            library reads. ``rows``, on a cluster only: one row of a table per record with its columns in the cluster's
+            own types, for cqlsh, Spark and other tools; several times larger and slower. Reads return the same.
+        text : str or iterable of str
+            Text columns (utf8) of which each chunk keeps a filter where it pays, about a twentieth of the chunk: reads
+            with ``contains``, ``prefix``, ``matches``, ``==`` or ``in`` on them pass over chunks that cannot hold the
+            text. Meant for lines and messages. Filters change no result.
         time_format, time_scale : str
             For a `time` given by name: "timestamp", "mjd" or "jd"; "utc" or "tai".
         exist_ok : bool
@@ -176,6 +186,8 @@ class Archive:
             merge=merge,
             version=version,
             retention=None if retention is None else times.duration_text(retention, "retention"),
+            layout=layout,
+            text=[text] if isinstance(text, str) else list(text),
             exist_ok=exist_ok,
         )
         return Dataset(native)

@@ -15,6 +15,9 @@ from chronotile.reports import (
     ConsolidateReport,
     Damage,
     DatasetInfo,
+    IndexBuildReport,
+    IndexInfo,
+    IndexUse,
     SliceInfo,
     Spread,
     Tile,
@@ -144,6 +147,16 @@ class Dataset:
         """The column that orders versions with merge ``latest``, if any."""
         version = self._definition["merge"].get("version")
         return None if version is None else str(version)
+
+    @property
+    def layout(self) -> str:
+        """How the engine keeps the records: ``chunks``, or ``rows`` that other tools of a cluster read."""
+        return str(self._definition.get("layout", "chunks"))
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """The text columns of which chunks keep filters, see :meth:`Archive.create`."""
+        return tuple(self._definition.get("text", ()))
 
     @property
     def retention(self) -> str | None:
@@ -289,7 +302,9 @@ class Dataset:
             Columns to return, in this order; by default all.
         where : list of (column, comparison, value), optional
             Conditions, all of which must hold. Comparisons: ``== != < <= > >=``, ``in`` with a list, ``between`` with
-            a pair, both ends included. Null matches none; NaN matches only ``!=``.
+            a pair, both ends included; of text ``contains`` and ``prefix`` with a text, ``matches`` with a regular
+            expression (of the Rust crate `regex`; ``(?i)`` ignores case) that is searched for anywhere; ``exists``
+            with True (not null) or False (null). Null matches nothing else; NaN matches only ``!=``.
         history : bool
             With merge ``latest``, return every version instead of the newest.
         finished_only : bool
@@ -303,7 +318,7 @@ class Dataset:
         Raises
         ------
         InvalidInputError
-            A column, place or time that does not fit the dataset.
+            A column, place or time that does not fit the dataset; an expression that is wrong or too large.
         DamagedChunkError
             While rows are drawn, when a chunk that the read needs is damaged.
         """
@@ -331,11 +346,49 @@ class Dataset:
         """Number of records that :meth:`read` with the same arguments would return."""
         return self._native.count(self._request(**place))
 
+    def count_by(self, columns: str | Iterable[str] = (), *, by_window: bool = False, **place: Any) -> pyarrow.Table:
+        """Numbers of records by the values of columns. Needs pyarrow.
+
+        An index with all columns of the request answers without reading records; see :meth:`create_index`.
+
+        Parameters
+        ----------
+        columns : str or iterable of str
+            Columns whose distinct values, taken together, get one row each.
+        by_window : bool
+            Count each window by itself; the first column, ``window``, is its start.
+        **place
+            As for :meth:`read`: region, cells, keys, ids, start, end, where, history, finished_only.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns, then ``count`` (uint64).
+        """
+        import pyarrow
+
+        by = [columns] if isinstance(columns, str) else list(columns)
+        table, _ = self._native.count_by(self._request(**place), by, by_window)
+        return pyarrow.table(table)
+
+    def explain(self, *, by: str | Iterable[str] | None = None, **place: Any) -> IndexUse:
+        """How :meth:`read` with these arguments uses an index and filters of texts, or with `by` (perhaps empty) how
+        :meth:`count_by` does.
+
+        Reads heads of chunks, but no records.
+        """
+        names = None if by is None else [by] if isinstance(by, str) else list(by)
+        used = self._native.explain(self._request(**place), names)
+        for name in ("windows_indexed", "windows_direct"):
+            used[name] = tuple(map(self._tick, used[name]))
+        return IndexUse(**used)
+
     def scan(self) -> polars.LazyFrame:
         """The dataset as a `polars.LazyFrame`. Needs polars.
 
-        Polars hands the columns it needs and its filters down: comparisons of columns with constants, ``is_in`` and
-        ``is_between`` become the period, ids and conditions of a :meth:`read`. What cannot be handed down polars
+        Polars hands the columns it needs and its filters down: comparisons of columns with constants, ``is_in``,
+        ``is_between``, ``is_null``, ``is_not_null``, ``str.starts_with`` and ``str.contains`` of a plain text become
+        the period, ids and conditions of a :meth:`read`. What cannot be handed down polars
         applies itself, so the result is always that of polars.
         """
         from chronotile.polars_source import scan
@@ -410,6 +463,86 @@ class Dataset:
             return inputs.column(values, self._types[name], name)
         except InvalidInputError as error:
             raise InvalidInputError(f"{what}: {error}", kind="invalid-request") from error
+
+    # ------------------------------------------------------------------ indexes
+
+    def create_index(self, columns: str | Iterable[str], name: str | None = None) -> None:
+        """Define an index on a combination of columns. :meth:`build_indexes` builds it, now and again.
+
+        Reads and counts whose conditions name its columns (``==``, ``in``, ``<`` and all others) use it of themselves.
+        An index never changes an answer: what it does not know, or no longer knows, is read.
+
+        Parameters
+        ----------
+        columns : str or iterable of str
+            One to sixteen columns, neither lists nor structs.
+        name : str, optional
+            By default the columns' names, joined by ``_``.
+
+        Raises
+        ------
+        InvalidInputError
+            A name that is taken, a column that does not exist or cannot be indexed.
+        """
+        names = [columns] if isinstance(columns, str) else list(columns)
+        self._native.create_index("_".join(names)[:48].lower() if name is None else name, names)
+
+    def drop_index(self, name: str) -> int:
+        """Drop an index; returns how many windows were built of it.
+
+        Raises
+        ------
+        InvalidInputError
+            When there is no index of this name.
+        """
+        return self._native.drop_index(name)
+
+    def indexes(self) -> list[IndexInfo]:
+        """The indexes, and what is built of each."""
+        return [self._index_info(status) for status in self._native.index_status()]
+
+    def _index_info(self, status: dict[str, Any]) -> IndexInfo:
+        ticks, built_us = status.pop("ticks"), status.pop("built_us")
+        period = None if ticks is None else (self._tick(ticks[0]), self._tick(ticks[1]))
+        built = None if built_us is None else datetime.fromtimestamp(built_us / 1_000_000, UTC)
+        return IndexInfo(**{**status, "columns": tuple(status["columns"])}, period=period, built=built)
+
+    def build_indexes(
+        self,
+        name: str | None = None,
+        *,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        lease_s: int = 60,
+        wait: bool = True,
+        rebuild: bool = False,
+        progress: Progress | None = None,
+    ) -> IndexBuildReport:
+        """Bring indexes up to date: read what has changed since they were built, window by window.
+
+        Any number of processes on any number of machines may build at once; they share the windows. A build may be cut
+        off at any time and goes on where it ended.
+
+        Parameters
+        ----------
+        name : str, optional
+            The index; by default all.
+        start, end : time, optional
+            Only windows that the period touches.
+        lease_s : int
+            Seconds, 1 to 3,600, after which others take over the window of a builder that gives no sign of life.
+        wait : bool
+            Wait for windows that others are building. Without, return when there is nothing left to begin.
+        rebuild : bool
+            Build every window anew.
+        progress : callable, optional
+            Called with (windows done, windows in all).
+        """
+        if not 1 <= lease_s <= 3_600:
+            raise InvalidInputError(f"lease_s is {lease_s}: use 1 to 3600 seconds", kind="invalid-request")
+        period = [None if m is None else times.moment(m, self._axis, w) for m, w in ((start, "start"), (end, "end"))]
+        report = self._native.build_indexes(name, period[0], period[1], lease_s, wait, rebuild, progress)
+        return IndexBuildReport(**report)
 
     # ------------------------------------------------------------------ keeping in order
 

@@ -10,6 +10,7 @@ class                       also a                 what to do
 ``InvalidInputError``       ``ValueError``         change the argument or the rows
 ``DatasetNotFoundError``    ``KeyError``           correct the name, or create the dataset
 ``BatchNotFoundError``      ``KeyError``           correct the key
+``TagNotFoundError``        ``KeyError``           correct the name or number, or define the tag
 ``DatasetExistsError``      ``ValueError``         open it, or take another name
 ``BatchConflictError``      ``ValueError``         look at the stored batch; write with ``replace=True``
 ``ArchiveNotFoundError``    ``FileNotFoundError``  correct the path
@@ -48,6 +49,7 @@ __all__ = [
     "OutcomeUnknownError",
     "ReadOnlyError",
     "StorageFullError",
+    "TagNotFoundError",
     "UnavailableError",
 ]
 
@@ -89,8 +91,8 @@ class InvalidInputError(ChronotileError, ValueError):
     """An argument, a dataset definition or a row cannot be used. Nothing was changed.
 
     Kinds: ``invalid-definition``, ``invalid-time``, ``invalid-sky``, ``invalid-url``, ``invalid-request``,
-    ``invalid-rows``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``, ``too-large``,
-    ``same-archive``; of a cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``,
+    ``invalid-rows``, ``invalid-tag``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``,
+    ``too-large``, ``same-archive``; of a cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``,
     ``invalid-checkpoint``, ``value-range``, ``unknown-type``.
     """
 
@@ -101,6 +103,10 @@ class DatasetNotFoundError(ChronotileError, KeyError):
 
 class BatchNotFoundError(ChronotileError, KeyError):
     """The dataset has no batch of this key. Kind ``batch-not-found``."""
+
+
+class TagNotFoundError(ChronotileError, KeyError):
+    """The historian has no tag of this name or number. Kind ``tag-not-found``."""
 
 
 class DatasetExistsError(ChronotileError, ValueError):

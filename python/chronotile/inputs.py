@@ -63,11 +63,35 @@ def _arrow_object(data: Any, types: Types) -> Any:
             [(str(name), column(values, types.get(name), name)) for name, values in data.items()]
         )
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return data
+        return _without_offsets(data) if _is_from(data, "pyarrow") else data
     for method in ("to_arrow_reader", "fetch_arrow_reader"):  # older DuckDB
         if hasattr(data, method):
             return getattr(data, method)()
     return None
+
+
+def _without_offsets(data: Any) -> Any:
+    """A slice of a pyarrow table with structs in structs, copied: Arrow's Rust library cannot take in such slices."""
+    import pyarrow
+
+    if not isinstance(data, pyarrow.Table | pyarrow.RecordBatch):
+        return data
+    for place, field in enumerate(data.schema):
+        if not field.type.num_fields:
+            continue
+        values = data.column(place)
+        chunks = values.chunks if isinstance(values, pyarrow.ChunkedArray) else [values]
+        if _has_struct_in_struct(field.type) and any(chunk.offset for chunk in chunks):
+            data = data.set_column(place, field, values.filter(pyarrow.repeat(True, len(values))))
+    return data
+
+
+def _has_struct_in_struct(kind: Any, inside: bool = False) -> bool:
+    import pyarrow
+
+    parts = [kind.field(place).type for place in range(kind.num_fields)]
+    is_struct = pyarrow.types.is_struct(kind)
+    return (is_struct and inside) or any(_has_struct_in_struct(part, inside or is_struct) for part in parts)
 
 
 def _is_from(data: object, package: str) -> bool:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _COMPARISONS = {"Eq": "==", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_EXPRESSION = frozenset("\\.+*?()|[]{}^$")
+"""What makes a regular expression of a text."""
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -130,7 +132,31 @@ def _terms(tree: Any, schema: Any) -> list[Term]:
             return _term(column, lower, [low], schema) + _term(column, upper, [high], schema)
         case {"Function": {"input": [{"Column": str(column)}, literal], "function": {"Boolean": {"IsIn": _}}}}:
             return _term(column, "in", [literal], schema)
+        case {
+            "Function": {"input": [{"Column": str(column)}], "function": {"Boolean": "IsNull" | "IsNotNull" as test}}
+        }:
+            return _exists(column, test == "IsNotNull", schema)
+        case {"Function": {"input": [{"Column": str(column)}, literal], "function": {"StringExpr": "StartsWith"}}}:
+            return _term(column, "prefix", [literal], schema)
+        case {
+            "Function": {
+                "input": [{"Column": str(column)}, literal],
+                "function": {"StringExpr": {"Contains": {"literal": plain}}},
+            }
+        }:
+            # An expression of plain letters means the text itself; others polars searches for.
+            return [
+                term
+                for term in _term(column, "contains", [literal], schema)
+                if plain or not _EXPRESSION.intersection(term.values.item())
+            ]
     return []
+
+
+def _exists(column: str, wanted: bool, schema: Any) -> list[Term]:
+    import polars
+
+    return [Term(column, "exists", polars.Series([wanted]))] if column in schema else []
 
 
 def _term(column: str, comparison: str, literals: list[Any], schema: Any) -> list[Term]:
@@ -182,9 +208,11 @@ def _push_time(pushed: Pushed, term: Term, dataset: Dataset) -> None:
 
 
 def _push_condition(pushed: Pushed, term: Term, dataset: Dataset) -> None:
-    if dataset.column_types[term.column].startswith(("list", "struct")):
+    nested = dataset.column_types[term.column].startswith(("list", "struct"))
+    if nested and term.comparison != "exists":
         return
-    values = _native.Array.of(term.values)
+    is_part = term.comparison in ("contains", "prefix")
+    values = _native.column_of_list(term.values.to_list(), "utf8") if is_part else _native.Array.of(term.values)
     if term.comparison in ("==", "in"):
         if pushed.keys is None and term.column == _key_column(dataset):
             pushed.keys = [values]

@@ -10,7 +10,7 @@ from chronotile import _native
 from chronotile.errors import InvalidInputError
 from chronotile.inputs import Types, values_column
 
-__all__ = ["Condition"]
+__all__ = ["Condition", "listed"]
 
 Condition = tuple[str, str, Any]
 """(column, comparison, value): see :meth:`chronotile.Dataset.read`."""
@@ -18,18 +18,21 @@ Condition = tuple[str, str, Any]
 NativePredicate = tuple[str, str, _native.Array]
 
 _NAMES = {"=": "==", "<>": "!="}
-_COMPARISONS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "between"])
 _SIMPLE = frozenset(["==", "!=", "<", "<=", ">", ">="])
+_TEXT = frozenset(["contains", "matches", "prefix"])
+
+
+def listed(where: Condition | Iterable[Condition] | None) -> list[Condition]:
+    """One condition, several or none, as a list."""
+    if where is None:
+        return []
+    return [where] if isinstance(where, tuple) and len(where) == 3 and isinstance(where[0], str) else list(where)
 
 
 def native_predicates(where: Condition | Iterable[Condition] | None, types: Types) -> list[NativePredicate]:
     """All conditions, their constants in the types of their columns."""
-    if where is None:
-        return []
-    if isinstance(where, tuple) and len(where) == 3 and isinstance(where[0], str):
-        where = [where]
     predicates: list[NativePredicate] = []
-    for condition in where:
+    for condition in listed(where):
         if not (isinstance(condition, Sequence) and not isinstance(condition, str) and len(condition) == 3):
             raise _refused(
                 f'{condition!r} is no condition: write (column, comparison, value), such as ("mag", "<", 18.0)'
@@ -40,12 +43,20 @@ def native_predicates(where: Condition | Iterable[Condition] | None, types: Type
 
 
 def _predicate(column: str, comparison: str, value: Any, types: Types) -> NativePredicate:
-    if comparison not in _COMPARISONS:
-        raise _refused(f"{comparison!r} is no comparison: use one of == != < <= > >= in between")
+    if comparison not in _SIMPLE | _TEXT | {"in", "between", "exists"}:
+        raise _refused(
+            f"{comparison!r} is no comparison: use one of == != < <= > >= in between contains matches prefix exists"
+        )
     if column not in types:
         shown = ", ".join(list(types)[:12])
         raise _refused(f"there is no column {column!r} to compare; the dataset has {shown}")
     kind = types[column]
+    if comparison in _TEXT:
+        return column, comparison, _text(column, comparison, value, kind)
+    if comparison == "exists":
+        if not isinstance(value, bool):
+            raise _refused(f"condition on {column!r}: exists takes True or False, not {value!r}")
+        return column, comparison, _native.column_of_list([value], "bool")
     if comparison in _SIMPLE:
         values = [value]
     else:
@@ -60,6 +71,14 @@ def _predicate(column: str, comparison: str, value: Any, types: Types) -> Native
     if "int" in kind and kind.lstrip("u").startswith("int"):
         comparison, values = _on_integers(comparison, values, kind)
     return column, comparison, values_column(values, kind, f"condition on {column!r}")
+
+
+def _text(column: str, comparison: str, value: Any, kind: str) -> _native.Array:
+    if kind != "utf8":
+        raise _refused(f"condition on {column!r}, whose type is {kind}: {comparison} is for text (utf8)")
+    if not isinstance(value, str):
+        raise _refused(f"condition on {column!r}: {comparison} takes one text, not {value!r}")
+    return _native.column_of_list([value], kind)
 
 
 def _on_integers(comparison: str, values: list[Any], kind: str) -> tuple[str, list[Any]]:

@@ -10,6 +10,9 @@ __all__ = [
     "ConsolidateReport",
     "Damage",
     "DatasetInfo",
+    "IndexBuildReport",
+    "IndexInfo",
+    "IndexUse",
     "SliceInfo",
     "Spread",
     "Tile",
@@ -202,3 +205,103 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether there is no damage."""
         return not self.damage
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """An index and what is built of it."""
+
+    name: str
+    """Its name."""
+    columns: tuple[str, ...]
+    """Its columns."""
+    windows: int
+    """Windows built; reads do all others for themselves."""
+    period: tuple[Time, Time] | None
+    """Start of the first and end of the last of them."""
+    tiles: int
+    """Tiles indexed."""
+    tiles_left_out: int
+    """Tiles left out, damaged or of too many values; reads do them for themselves."""
+    rows: int
+    """Rows counted."""
+    values: int
+    """Distinct values, each window's for itself."""
+    bytes: int
+    """Bytes stored."""
+    built: datetime | None
+    """When a window was last built (UTC)."""
+
+
+@dataclass(frozen=True)
+class IndexBuildReport:
+    """What a build of indexes did."""
+
+    windows: int
+    """Windows looked at, once for each index."""
+    windows_built: int
+    """Windows that had changed and were built."""
+    windows_elsewhere: int
+    """Windows that had changed and that another builder built, or is building."""
+    tiles_read: int
+    """Tiles read."""
+    tiles_kept: int
+    """Tiles of built windows whose part of the index stayed as it was."""
+    tiles_left_out: int
+    """Tiles left out, damaged or of too many values."""
+    rows: int
+    """Rows read."""
+    bytes: int
+    """Bytes stored."""
+
+
+@dataclass(frozen=True)
+class IndexUse:
+    """How a read or a count uses an index, and filters of texts."""
+
+    index: str | None
+    """The index, or None."""
+    reason: str | None
+    """Why none is used."""
+    counts: bool
+    """Whether counts come from the index itself; else it says which tiles to read."""
+    tiles: int
+    """Tiles that lie in what was asked for."""
+    tiles_indexed: int
+    """Tiles for which the index answers."""
+    tiles_unindexed: int
+    """Tiles that the index does not know yet."""
+    tiles_changed: int
+    """Tiles that have changed since they were indexed."""
+    tiles_partial: int
+    """Tiles that lie partly outside the period."""
+    tiles_shared: int
+    """Tiles that may hold versions of records that lie in other tiles too."""
+    tiles_read: int
+    """Tiles that are read."""
+    chunks: int
+    """Chunks in all of the tiles; 0 where neither an index nor filters were looked at."""
+    chunks_read: int
+    """Chunks that are read."""
+    chunks_filtered: int
+    """Chunks that are passed over because their filters show that they hold no text asked for."""
+    windows_indexed: tuple[Time, ...]
+    """Starts of the windows answered through the index."""
+    windows_direct: tuple[Time, ...]
+    """Starts of the windows of which tiles are read without its help."""
+
+    def __str__(self) -> str:
+        filtered = f"filters of texts pass over {self.chunks_filtered:,} of {self.chunks:,} chunks"
+        if self.index is None:
+            return f"no index: {self.reason}" + (f"; {filtered}" if self.chunks else "")
+        found = [f"index {self.index} answers for {self.tiles_indexed:,} of {self.tiles:,} tiles"]
+        why = {
+            "not indexed yet": self.tiles_unindexed,
+            "changed since": self.tiles_changed,
+            "partly outside the period": self.tiles_partial,
+            "sharing ids": self.tiles_shared,
+        }
+        known = ", ".join(f"{count:,} {reason}" for reason, count in why.items() if count)
+        found.append(f"{self.tiles_read:,} are read" + (f" ({known})" if known else ""))
+        windows = f"{len(self.windows_indexed):,} windows through the index, {len(self.windows_direct):,} directly"
+        return "; ".join([*found, windows] + ([filtered] if self.chunks_filtered else []))

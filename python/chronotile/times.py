@@ -23,6 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_NS = 86_400_000_000_000
 _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _NUMPY_UNIT_NS = {"W": 7 * _DAY_NS, "D": _DAY_NS, "h": 3_600 * 10**9, "m": 60 * 10**9, **_UNIT_NS}
+_LENGTH_NS = {"w": 7 * _DAY_NS, "d": _DAY_NS, "h": 3_600 * 10**9, "m": 60 * 10**9, **_UNIT_NS}
 _FRACTION = re.compile(r"(\d\d:?\d\d:?\d\d)[.,](\d+)")
 
 
@@ -214,3 +215,22 @@ def tick_ns(data_type: str) -> int:
     if data_type.startswith("timestamp["):
         return _UNIT_NS[re.split(r"[,\]]", data_type[len("timestamp[") :])[0]]
     return _DAY_NS
+
+
+def duration_ns(value: str | timedelta | int, what: str) -> int:
+    """A length of time in nanoseconds: of text such as ``"1h"`` or ``"500ms"``, a timedelta, or nanoseconds."""
+    found = re.fullmatch(r"\s*(\d+)\s*(w|d|h|ms|us|ns|m|s)\s*", value) if isinstance(value, str) else None
+    if isinstance(value, timedelta):
+        number = (value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1_000
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    elif found:
+        number = int(found[1]) * _LENGTH_NS[found[2]]
+    else:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise InvalidInputError(
+            f'{what} is {value!r}: give text such as "1h", "15m" or "500ms", a timedelta, or nanoseconds',
+            kind="invalid-time",
+        )
+    return number

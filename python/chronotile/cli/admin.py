@@ -86,6 +86,7 @@ def _definition(dataset: Dataset) -> dict[str, Any]:
         "merge": dataset.merge,
         "version": dataset.version,
         "retention": dataset.retention,
+        "layout": dataset.layout,
     }
 
 
@@ -133,7 +134,7 @@ def _info_text(dataset: Dataset) -> str:
         f"  cell {_cell_text(dataset)}, time {axis_text(dataset.time)}, window {dataset.window}, "
         f"slice {dataset.windows_per_slice} windows",
         f"  id {','.join(dataset.id) or '-'}, merge {dataset.merge}, retention {dataset.retention or '-'}, "
-        f"{len(dataset.column_types)} columns",
+        f"{len(dataset.column_types)} columns, layout {dataset.layout}",
     ]
     if not info.slices:
         return "\n".join(lines)
@@ -317,18 +318,23 @@ def _verify_text(name: str, report: VerifyReport) -> str:
 
 
 @click.command(short_help="Simulate a small survey and draw it.")
-@click.option("--nights", type=click.IntRange(1), metavar="N", help="Nights to simulate.")
-@click.option("--out", metavar="DIR", help="Folder for the archive and the page.")
-def demo(nights: int | None, out: str | None) -> None:
-    """Simulate nights of a small sky survey, store every visit, read every footprint back, print a table and draw a
-    page.
+@click.option(
+    "--nights", type=click.IntRange(1, 100), metavar="N", default=1, show_default=True, help="Nights to simulate."
+)
+@click.option(
+    "--out", metavar="DIR", default="chronotile-demo", show_default=True, help="Folder for the archive and the page."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same survey.")
+@click.option("--visits", type=click.IntRange(4, 800), default=60, show_default=True, help="Visits of a night.")
+def demo(nights: int, out: str, seed: int, visits: int) -> None:
+    """Simulate a night of a small sky survey, store every detector-visit, read every footprint back and check it, print
+    tables and draw a page.
 
     \b
     Example:
-        chronotile demo --nights 5 --out demo
+        chronotile demo --nights 3 --out demo --seed 7
     """
-    given: dict[str, Any] = {name: value for name, value in (("nights", nights), ("out", out)) if value is not None}
     # Imported when asked for: the other commands do without what it needs.
     from chronotile import demo as survey
 
-    survey.run(**given)
+    survey.run(nights, out, seed, visits)

@@ -24,7 +24,8 @@ Command = Callable[..., Any]
 _DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _CONDITION = re.compile(
-    r"\s*(?P<column>\"[^\"]+\"|[^\s<>=!]+)\s*(?P<comparison><=|>=|==|!=|<>|=|<|>|\bin\b|\bbetween\b)\s*(?P<value>.*)"
+    r"\s*(?P<column>\"[^\"]+\"|[^\s<>=!]+)\s*(?P<comparison><=|>=|==|!=|<>|=|<|>|"
+    r"\b(?:in|between|contains|matches|prefix|exists)\b)\s*(?P<value>.*)"
 )
 
 
@@ -32,8 +33,8 @@ class Target:
     """The positional arguments of a command: archive, dataset, and what else it takes."""
 
     def __init__(
-        self, given: tuple[str, ...], archive: str | None, *, dataset: bool, optional: bool, rest: str | None
-    ) -> None:
+        self, given: tuple[str, ...], archive: str | None, *, dataset: bool, optional: bool, rest: str | None,
+    ) -> None:  # fmt: skip
         words = list(given)
         fallback = archive or os.environ.get(ENVIRONMENT)
         # With an archive from elsewhere, the first word is one only if it cannot be a dataset.
@@ -53,7 +54,7 @@ class Target:
         self.rest = words
         if rest is None and words:
             raise click.UsageError(f"Got unexpected extra argument ({' '.join(words)}).")
-        if rest is not None and not words:
+        if rest is not None and not words and not rest.startswith("["):
             raise click.UsageError(f"Missing argument '{rest}'.")
 
     def open(self, *, create: bool = False, read_only: bool = False, timeout_s: int = 60) -> Archive:
@@ -62,7 +63,9 @@ class Target:
 
 
 def target(*, dataset: bool = True, optional: bool = False, rest: str | None = None) -> Callable[[Command], Command]:
-    """The arguments ``[ARCHIVE] DATASET ...`` and the options every command has; the command gets a `target`."""
+    """The arguments ``[ARCHIVE] DATASET ...`` and the options every command has; the command gets a `target`.
+
+    A `rest` in brackets may be left out."""
 
     def decorate(command: Command) -> Command:
         place = "" if not dataset else "[DATASET]" if optional else "DATASET"
@@ -114,7 +117,7 @@ def moment(text: str | None, dataset: Dataset) -> Any:
 
 
 def condition(text: str) -> tuple[str, str, Any]:
-    """A condition as typed: ``mag<18``, ``band in g,r``, ``x between 1,2``."""
+    """A condition as typed: ``mag<18``, ``band in g,r``, ``x between 1,2``, ``line contains refused``, ``x exists``."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise click.BadParameter(
@@ -122,10 +125,15 @@ def condition(text: str) -> tuple[str, str, Any]:
             '"x between 1,2"',
             param_hint="--where",
         )
-    value = found["value"].strip()
-    if found["comparison"] in ("in", "between"):
-        return found["column"].strip('"'), found["comparison"], [literal(word) for word in _split(value)]
-    return found["column"].strip('"'), found["comparison"], literal(value)
+    column, comparison, value = found["column"].strip('"'), found["comparison"], found["value"].strip()
+    match comparison:
+        case "in" | "between":
+            return column, comparison, [literal(word) for word in _split(value)]
+        case "contains" | "matches" | "prefix":
+            return column, comparison, _unquoted(value)
+        case "exists":
+            return column, comparison, literal(value or "true")
+    return column, comparison, literal(value)
 
 
 def _split(text: str) -> list[str]:
@@ -135,13 +143,17 @@ def _split(text: str) -> list[str]:
 
 def literal(text: str) -> Any:
     """A constant as typed: numbers and booleans as such, quoted text without its quotes, anything else as text."""
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
-        return text[1:-1]
+    if _unquoted(text) != text:
+        return _unquoted(text)
     if re.fullmatch(r"[+-]?\d+", text):
         return int(text)
     if _NUMBER.fullmatch(text):
         return float(text)
     return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def typed_conditions(texts: tuple[str, ...], dataset: Dataset) -> list[tuple[str, str, Any]]:
@@ -151,7 +163,7 @@ def typed_conditions(texts: tuple[str, ...], dataset: Dataset) -> list[tuple[str
 
 def typed(condition: tuple[str, str, Any], types: dict[str, str]) -> tuple[str, str, Any]:
     column, comparison, value = condition
-    if types.get(column, "").startswith("utf8"):
+    if types.get(column, "").startswith("utf8") and comparison != "exists":
         value = [str(item) for item in value] if isinstance(value, list) else str(value)
     return column, comparison, value
 

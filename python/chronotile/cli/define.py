@@ -33,6 +33,8 @@ class Definition:
     version: str | None
     retention: str | None
     slice: str | None
+    layout: str
+    text: str | None
 
     @property
     def given(self) -> bool:
@@ -62,6 +64,8 @@ class Definition:
             version=self.version,
             retention=self.retention,
             slice=slice_,
+            layout=self.layout,
+            text=names(self.text) or [],
             exist_ok=exist_ok,
         )
 
@@ -140,6 +144,13 @@ def definition_options(command: Command) -> Command:
         click.option("--version", metavar="COLUMN", help="With --merge latest, the column that orders versions."),
         click.option("--retention", metavar="TIME", help="Age past which `retire` drops slices: 365d."),
         click.option("--slice", metavar="N|TIME", help="Windows dropped at once. Default: what fits in 30 days."),
+        click.option(
+            "--layout", type=click.Choice(["chunks", "rows"]), default="chunks", show_default=True,
+            help="rows: on a cluster, a row of native columns per record, for its other tools.",
+        ),
+        click.option(
+            "--text", metavar="COLUMNS", help="Text columns with filters: reads pass over chunks without a text."
+        ),
     ]  # fmt: skip
     decorated: Command = run
     for option in reversed(options):
@@ -180,7 +191,7 @@ def create(target: Target, like: str | None, schema: str | None, definition: Def
         chronotile create plant.db values --schema tag:int64,t:timestamp[us],value:float64 \\
             --key tag --time t --window 1d --retention 365d
         chronotile create logs.db lines --schema "time:timestamp[us],line:utf8,line_number:int64,stream:utf8" \\
-            --hash stream --time time --id stream,line_number
+            --hash stream --time time --id stream,line_number --text line
     """
     if (like is None) == (schema is None):
         raise click.UsageError("Give the columns once: --like FILE or --schema NAME:TYPE,...")

@@ -427,7 +427,7 @@ def logs(name: str | None, node: str, lines: int, follow: bool, output: bool) ->
     """
     found = _find(name).node(node)
     path = found.folder / "logs" / "output.log" if output else found.log
-    shown, end = launching.tail(path)
+    shown, end = launching.tail(path, 0)
     for line in shown[len(shown) - min(lines, len(shown)) :]:
         click.echo(line)
     while follow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import NoReturn
@@ -9,7 +10,7 @@ from typing import NoReturn
 import click
 
 from chronotile import __version__
-from chronotile.cli import admin, copy, cql, define, ingest, query
+from chronotile.cli import admin, copy, cql, define, historian, index, ingest, jobs, query, serve
 from chronotile.errors import (
     AccessDeniedError,
     ArchiveNotFoundError,
@@ -26,6 +27,7 @@ from chronotile.errors import (
     OutcomeUnknownError,
     ReadOnlyError,
     StorageFullError,
+    TagNotFoundError,
     UnavailableError,
 )
 
@@ -36,12 +38,14 @@ Exit codes:
     0  done
     1  failed for another reason
     2  wrong usage, arguments or rows
-    3  archive, dataset, batch, file or cluster not found, or not an archive
+    3  archive, dataset, batch, tag, file or cluster not found, or not an archive
     4  conflict: the dataset, batch, file or cluster exists with other content
     5  damage found
     6  busy, or outcome unknown: repeat the command
     7  the disk is full or read-only
     8  the cluster is unavailable or denies access
+    9  ops check: warnings
+   10  ops check: something is critical
   130  interrupted
 
 \b
@@ -52,18 +56,27 @@ CHRONOTILE_ARCHIVE, or give -a, to leave it out:
 """
 
 
+_LAZY = {
+    "apdb": "chronotile.cli.apdb",
+    "bench": "chronotile.cli.bench",
+    "events": "chronotile.cli.events",
+    "lab": "chronotile.cli.lab",
+    "ops": "chronotile.cli.ops_procedures",
+}
+"""Groups by name, with the module that has a command of that name."""
+
+
 class _Commands(click.Group):
-    """Loads the laboratory when it is asked for: the other commands start without it."""
+    """Loads groups of commands when they are asked for: the others start without what these need."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), "lab"])
+        return sorted([*super().list_commands(ctx), *_LAZY])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "lab":
+        if cmd_name not in _LAZY:
             return super().get_command(ctx, cmd_name)
-        from chronotile.cli.lab import lab
-
-        return lab
+        command: click.Command = getattr(importlib.import_module(_LAZY[cmd_name]), cmd_name)
+        return command
 
 
 @click.group(
@@ -91,12 +104,16 @@ for _command in (
     query.latest,
     query.count,
     cql.cql,
+    historian.historian,
+    serve.serve,
     admin.info,
     admin.consolidate,
     admin.prepare,
     admin.retire,
     admin.verify,
     copy.copy,
+    index.index,
+    jobs.jobs,
     admin.demo,
 ):
     cli.add_command(_command)
@@ -107,7 +124,9 @@ def exit_code(error: ChronotileError) -> int:
     match error:
         case InvalidInputError():
             return USAGE
-        case DatasetNotFoundError() | BatchNotFoundError() | ArchiveNotFoundError() | NotAnArchiveError():
+        case DatasetNotFoundError() | BatchNotFoundError() | TagNotFoundError():
+            return NOT_FOUND
+        case ArchiveNotFoundError() | NotAnArchiveError():
             return NOT_FOUND
         case DatasetExistsError() | BatchConflictError():
             return CONFLICT

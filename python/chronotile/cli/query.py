@@ -30,7 +30,7 @@ def place_options(command: Command) -> Command:
     ) -> Any:  # fmt: skip
         def place(dataset: Dataset) -> dict[str, Any]:
             return {
-                "region": _region(circle, box, polygon),
+                "region": region_of(circle, box, polygon),
                 "cells": None
                 if cells is None
                 else [int(cell) for cell in numbers(cells, _any_count(cells), "--cells", "CELL,...")],
@@ -48,16 +48,18 @@ def place_options(command: Command) -> Command:
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     options: list[Callable[[Command], Command]] = [
-        click.option("--circle", metavar="RA,DEC,RADIUS", help="Sky circle, degrees."),
-        click.option("--box", metavar="RA1,RA2,DEC1,DEC2", help="Sky box, degrees; RA1 > RA2 crosses ra 0."),
-        click.option("--polygon", metavar="RA,DEC,RA,DEC,...", help="Convex sky polygon, degrees."),
+        *_REGION_OPTIONS,
         click.option("--cells", metavar="CELL,...", help="Whole cells by number."),
         click.option("--keys", metavar="VALUE,...", help="Values of the key, bunch or hash column."),
         click.option("--ids", metavar="VALUE,...", help="Ids of records; of several columns as a:b,..."),
         click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC), or a number in the column's unit."),
         click.option("--end", metavar="TIME", help="First time after the period."),
         click.option(
-            "--where", multiple=True, metavar="CONDITION", help='"mag<18", "band in g,r", "x between 1,2"; repeatable.'
+            "--where",
+            multiple=True,
+            metavar="CONDITION",
+            help='"mag<18", "band in g,r", "x between 1,2", "line contains TEXT", "line prefix TEXT", '
+            '"line matches REGEX", "x exists", "x exists false"; repeatable.',
         ),
         click.option("--history", is_flag=True, help="All versions, with merge rule latest."),
         click.option("--finished-only", is_flag=True, help="Leave out batches whose writing has not ended."),
@@ -68,11 +70,26 @@ def place_options(command: Command) -> Command:
     return decorated
 
 
+def region_options(command: Command) -> Command:
+    """Options of a region of the sky, which the command gets as they are, for :func:`region_of`."""
+    for option in reversed(_REGION_OPTIONS):
+        command = option(command)
+    return command
+
+
+_REGION_OPTIONS: list[Callable[[Command], Command]] = [
+    click.option("--circle", metavar="RA,DEC,RADIUS", help="Sky circle, degrees."),
+    click.option("--box", metavar="RA1,RA2,DEC1,DEC2", help="Sky box, degrees; RA1 > RA2 crosses ra 0."),
+    click.option("--polygon", metavar="RA,DEC,RA,DEC,...", help="Convex sky polygon, degrees."),
+]
+
+
 def _any_count(text: str) -> tuple[int, ...]:
     return (len([word for word in text.replace(",", " ").split() if word]),)
 
 
-def _region(circle: str | None, box: str | None, polygon: str | None) -> Region | None:
+def region_of(circle: str | None, box: str | None, polygon: str | None) -> Region | None:
+    """The region that options name, if any."""
     given = [text for text in (circle, box, polygon) if text is not None]
     if len(given) > 1:
         raise click.UsageError("Give one of --circle, --box and --polygon.")
@@ -127,17 +144,20 @@ def output_options(command: Command) -> Command:
     return command
 
 
-def write_out(result: ReadResult, format_: str | None, out: str | None, overwrite: bool, limit: int | None) -> None:
-    """Write a result as asked."""
+def write_out(result: Any, format_: str | None, out: str | None, overwrite: bool, limit: int | None) -> None:
+    """Write a result, or a `pyarrow.Table`, as asked."""
     if format_ is None:
         format_ = "table" if out in (None, "-") else _native.format_of_path(str(out))
-    if limit is not None:
-        result._native.limit(limit)
+    rows: Any = result._native if isinstance(result, ReadResult) else result
+    if limit is not None and isinstance(result, ReadResult):
+        rows.limit(limit)
+    elif limit is not None:
+        rows = rows.slice(0, limit)
     to_terminal = out in (None, "-") and sys.stdout.isatty()
     if to_terminal and format_ in ("parquet", "arrow", "arrow-stream"):
         raise click.UsageError(f"{format_} is not for a terminal: give --out FILE, or pipe it.")
     _native.write_records(
-        result._native,
+        rows,
         out or "-",
         format_,
         overwrite=overwrite,
@@ -166,6 +186,7 @@ def read(
         chronotile read survey.db detections --circle 150.1,2.2,0.1 --start 2026-01-01 --limit 20
         chronotile read survey.db detections --where "mag<18" --where "band in g,r" --out bright.parquet
         chronotile read plant.db values --keys 17 --start 2026-01-01T00:00 --format csv > tag17.csv
+        chronotile read logs.db lines --where "line matches (?i)invalid user|failed password"
     """
     with target.open(read_only=True) as archive:
         dataset = archive[target.dataset]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from chronotile.errors import InvalidInputError
 from chronotile.lab import (
@@ -151,6 +151,24 @@ class Node:
         if wait:
             self.wait_until_ready(timeout_s=timeout_s, echo=echo)
 
+    def install(self, version: str, *, echo: Echo = quiet) -> None:
+        """Let it run another version from its next start on.
+
+        Raises
+        ------
+        LabError
+            When it runs another one now.
+        """
+        release = versions.release(version)
+        resources.prepare(release, echo)
+        with state.changing(self.cluster.name) as cluster:
+            node = cluster.node(self.index)
+            if node.version == release.version:
+                return
+            if node.process is not None and node.process.alive():
+                raise LabError(f"{self.name} runs: stop it before you give it another version")
+            node.version = release.version
+
     def wait_until_ready(self, *, timeout_s: float = START_SECONDS, echo: Echo = quiet) -> None:
         """Wait until it takes clients, and it and the other running nodes see each other up and normal.
 
@@ -244,6 +262,10 @@ class Node:
             How long to wait for that.
         """
         return membership.replace(self, same_address=same_address, timeout_s=timeout_s, echo=echo)
+
+    def forget(self) -> None:
+        """End its process and remove its folder, once the others no longer count on it: it left, or was removed."""
+        membership.forget(self)
 
     def connect(self, *, timeout_s: float = 10) -> wire.Connection:
         """A connection of the laboratory's own small client, logged in as the superuser."""
@@ -361,6 +383,11 @@ class Cluster:
         """Run nodetool on a node and return what that prints."""
         node = which if isinstance(which, Node) else self.node(which)
         return node.nodetool(*arguments, timeout_s=timeout_s)
+
+    def configure(self, **settings: Any) -> None:
+        """Set settings of cassandra.yaml, which each node takes up at its next start."""
+        with state.changing(self.name) as cluster:
+            cluster.settings |= settings
 
     def wait_until_ready(self, *, timeout_s: float = START_SECONDS, echo: Echo = quiet) -> None:
         """Wait until every node whose process runs takes clients and sees the others."""

@@ -57,6 +57,8 @@ class NodePlan:
     authentication: bool
     encryption: Mapping[str, Any] | None
     """``client_encryption_options`` of cassandra.yaml."""
+    paxos_v2: bool
+    """Whether all nodes of the cluster know the second variant of lightweight transactions."""
     settings: Mapping[str, Any]
     """Settings of cassandra.yaml that the user gave; a dot in a name leads into a nested one."""
     java_options: Sequence[str]
@@ -126,7 +128,7 @@ def cassandra_yaml(plan: NodePlan, server: Server) -> dict[str, Any]:
         settings["auto_bootstrap"] = False
     elif series >= (4, 0):
         settings["allocate_tokens_for_local_replication_factor"] = 3
-    if series >= (4, 1):
+    if plan.paxos_v2:
         settings["paxos_variant"] = "v2"
     if plan.encryption is not None:
         settings["client_encryption_options"] = dict(plan.encryption)

@@ -94,6 +94,7 @@ def _plan(cluster: ClusterState, node: NodeState) -> config.NodePlan:
         replaces=None if node.joined else node.replaces,
         authentication=cluster.auth,
         encryption=encryption,
+        paxos_v2=all(versions.release(other.version).series >= (4, 1) for other in cluster.nodes),
         settings=cluster.settings,
         java_options=cluster.java_options,
     )
@@ -232,6 +233,9 @@ def tail(path: Path, begin: int | None = None) -> tuple[list[str], int]:
             start, content = file.tell(), file.read()
     except OSError:
         return [], begin or 0
+    if begin is None and start > 0:
+        # The first line is cut.
+        start, content = start + content.find(b"\n") + 1, content.partition(b"\n")[2]
     whole = content.rpartition(b"\n")[0] if begin is not None else content
     end = start + len(whole) + (1 if begin is not None and b"\n" in content else 0)
     return whole.decode("utf-8", "replace").splitlines(), end

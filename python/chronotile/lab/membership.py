@@ -84,6 +84,12 @@ def remove(dead: Node, *, timeout_s: float) -> None:
             _forget(changed, dead.index)
 
 
+def forget(node: Node) -> None:
+    """`Node.forget`."""
+    with operating(node.cluster.name, f"forget {node.name}"), state.changing(node.cluster.name) as changed:
+        _forget(changed, node.index)
+
+
 def restart(
     cluster: Cluster,
     nodes: Sequence[Node] | None,

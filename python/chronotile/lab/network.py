@@ -98,8 +98,9 @@ class Network:
         return []
 
     def jmx_port(self, taken: Iterable[int]) -> int:
-        """A port for a new node's JMX."""
-        raise NotImplementedError
+        """A port for a new node's JMX, `taken` being those of the cluster's others. A network that gives each node
+        ports of its own always answers with the same."""
+        return _JMX_FIRST
 
     def cut(self, index: int) -> None:
         """Let nothing pass to or from the node."""
@@ -177,10 +178,6 @@ class Namespaces(Network):
     def command_prefix(self, index: int) -> list[str]:
         """Enters the namespace."""
         return [str(shutil.which("ip")), "netns", "exec", self.namespace(index)]
-
-    def jmx_port(self, taken: Iterable[int]) -> int:
-        """Always the same: each namespace has ports of its own."""
-        return _JMX_FIRST
 
     def cut(self, index: int) -> None:
         """Pull the node's cable out of the bridge."""

@@ -121,6 +121,11 @@ class Connection:
         """All rows of a small table."""
         return self.run(f"SELECT {columns} FROM {table}").rows
 
+    def records(self, table: str, *, columns: str = "*") -> list[dict[str, str]]:
+        """All rows of a small table, each by column name."""
+        found = self.run(f"SELECT {columns} FROM {table}")
+        return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+
     def _await_agreement(self) -> list[str]:
         """Wait until all nodes know the schema that this one has; a statement may fail before."""
         deadline = time.monotonic() + _AGREEMENT_SECONDS
