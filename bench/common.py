@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+COLOURS = ["#1b6ca8", "#e08e0b", "#7a9e3f", "#a63d40", "#6b5b95", "#5f7470", "#2a9d8f", "#b5838d"]
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -85,14 +86,17 @@ def bars(title: str, groups: dict[str, dict[str, float]], unit: str) -> str:
     """Horizontal bars on a logarithmic scale as SVG: one group for each operation, one bar for each system."""
     values = [value for group in groups.values() for value in group.values() if value > 0]
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
-    colours = dict(zip(names, ["#1b6ca8", "#e08e0b", "#7a9e3f", "#a63d40", "#6b5b95", "#5f7470"], strict=False))
+    colours = dict(zip(names, COLOURS, strict=False))
     left, width, height = 330, 460, 18
     low = min(values) / 2
     parts, y = [f'<text x="10" y="24" font-size="16">{escape(title)}</text>'], 44
     for group, bars_ in groups.items():
         y += 16
         parts.append(f'<text x="10" y="{y}" font-weight="bold">{escape(group)}</text>')
-        for name, value in bars_.items():
+        for name in names:
+            if name not in bars_:
+                continue
+            value = bars_[name]
             y += height
             length = max(2.0, width * _log_share(value, low, max(values)))
             parts.append(f'<text x="{left - 8}" y="{y}" text-anchor="end">{escape(name)}</text>')

@@ -3,7 +3,10 @@
     types -> chunk -> archive -> python
     types -> store -> engines -> archive
     sky   -> archive;   types -> io -> python
+    archive -> historian -> service -> python
     cql   -> cassandra (an engine);   cql -> tables -> python
+    chunk, store, tables -> rows -> cassandra
+    the Python package -> its front ends -> the command line
 
 `python scripts/check_layers.py [WORKSPACE]` prints what is wrong, a line each, and fails if anything is.
 """
@@ -32,17 +35,23 @@ MAY_USE: dict[str, frozenset[str]] = {
     "cql": frozenset(),
     "tables": frozenset({"cql"}),
     **{engine: frozenset({"types", "store"}) for engine in ENGINES},
-    "cassandra": frozenset({"types", "store", "cql"}),
+    "rows": frozenset({"types", "chunk", "store", "cql", "tables"}),
+    "cassandra": frozenset({"types", "store", "cql", "rows"}),
     "io": frozenset({"types"}),
     "archive": frozenset({"types", "sky", "chunk", "store"}) | ENGINES,
-    "python": frozenset({"types", "sky", "chunk", "store", "archive", "io", "cql", "tables"}),
+    "historian": frozenset({"types", "archive"}),
+    "service": frozenset({"types", "sky", "store", "archive", "historian", "io"}),
+    "python": frozenset({"types", "sky", "chunk", "store", "archive", "historian", "service", "io", "cql", "tables"}),
 }
 
 # What tests may use besides: the Store's suite and wrappers are tried on the simplest engine.
 TESTS_MAY_USE: dict[str, frozenset[str]] = {
     "store": frozenset({"memory"}),
+    # The Store's suite is wrapped in chunks of records.
+    "cassandra": frozenset({"chunk", "arrow-array", "arrow-schema"}),
     # Damage is done to the file itself.
     "archive": frozenset({"rusqlite"}),
+    "historian": frozenset({"memory"}),
 }
 
 # Crates of others that would break a layer's promise: an engine knows no schema, and what computes does no I/O.
@@ -55,9 +64,27 @@ MAY_NOT_USE: dict[str, re.Pattern[str]] = {
     "store": _NO_SCHEMA,
     **dict.fromkeys(ENGINES, _NO_SCHEMA),
     "archive": re.compile(r"rusqlite|scylla|pyo3.*"),
+    "historian": re.compile(r"rusqlite|scylla|pyo3.*"),
+    "service": re.compile(r"rusqlite|scylla|pyo3.*"),
     "io": re.compile(r"rusqlite|scylla|pyo3.*"),
     "cql": re.compile(r"arrow(-.*)?|parquet|pyo3.*"),
     "tables": re.compile(r"rusqlite|pyo3.*"),
+    "rows": _NO_INPUT_OUTPUT,
+}
+
+SPEAKING = frozenset({"ops/procedures/statements.py"})
+"""Modules of the Python package that may hold queries: on a cluster's own tables, which no archive knows."""
+
+# Front ends of the Python package, with those each may use. Only the command line may use all of them, and nothing else
+# of the package may use any.
+FRONT_ENDS: dict[str, frozenset[str]] = {
+    "apdb": frozenset(),
+    "demo": frozenset({"apdb"}),
+    "events": frozenset(),
+    "jobs": frozenset(),
+    "lab": frozenset(),
+    "load": frozenset({"apdb", "lab"}),
+    "ops": frozenset({"lab"}),
 }
 
 _ENGINE_NAME = re.compile(rf"\bchronotile_({'|'.join(sorted(ENGINES))})\b")
@@ -121,6 +148,8 @@ def engine_breaches(archive_sources: Path) -> Iterator[Breach]:
 def query_breaches(python_package: Path) -> Iterator[Breach]:
     """Query language in strings of the Python package. Docstrings may show a recipe."""
     for path in sorted(python_package.rglob("*.py")):
+        if path.relative_to(python_package).as_posix() in SPEAKING:
+            continue
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
         prose = {id(text) for text in _docstrings(tree)}
         for node in ast.walk(tree):
@@ -130,6 +159,34 @@ def query_breaches(python_package: Path) -> Iterator[Breach]:
                 yield Breach(
                     f"{path}:{node.lineno}", "holds a query: front ends speak to the archive, never to an engine"
                 )
+
+
+def front_end_breaches(python_package: Path) -> Iterator[Breach]:
+    """Imports of a front end by the library or by a front end that may not use it."""
+    for path in sorted(python_package.rglob("*.py")):
+        first, *rest = path.relative_to(python_package).parts
+        place = first if rest else "the library"
+        if place == "cli" or first == "__main__.py":
+            continue
+        may_use = FRONT_ENDS.get(place, frozenset()) | {place}
+        for line, name in _imports(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
+            if name in FRONT_ENDS and name not in may_use:
+                yield Breach(f"{path}:{line}", f"imports the front end {name}, which {place} must not know")
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Lines and names of what is imported from the package `chronotile` itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            package, _, rest = module.partition(".")
+            if package == "chronotile" and rest:
+                yield node.lineno, rest.partition(".")[0]
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
@@ -147,6 +204,7 @@ def workspace_breaches(workspace: Path) -> list[Breach]:
         *manifest_breaches(metadata["packages"]),
         *engine_breaches(workspace / "crates" / "archive" / "src"),
         *query_breaches(workspace / "python" / "chronotile"),
+        *front_end_breaches(workspace / "python" / "chronotile"),
     ]
 
 

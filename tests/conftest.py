@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,19 @@ import chronotile as ct
 __all__ = ["cluster", "lab_home", "one_node", "secure_cluster", "shared_cluster"]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_configure() -> None:
+    """Let interrupts through: a script that runs the tests in the background has them ignored, by children too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start Cassandra nodes: they wait most of the time, so they run beside the others."""
+    for item in items:
+        if "lab_home" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
 
 
 @pytest.fixture

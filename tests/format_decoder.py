@@ -60,6 +60,41 @@ class Reader:
 
 
 @dataclass
+class TextFilter:
+    """A filter of the texts of one column."""
+
+    column: int
+    probes: int
+    bits: bytes
+
+    def may_hold(self, text: str) -> bool:
+        """Whether some value of the column may contain the text."""
+        folded = fold(text)
+        count = 8 * len(self.bits)
+        for start in range(len(folded) - 3):
+            key = mix(int.from_bytes(folded[start : start + 4], "little")) >> 10
+            for probe in range(self.probes):
+                at = mix(key | probe << 22) * count >> 32
+                if not self.bits[at // 8] >> (at % 8) & 1:
+                    return False
+        return True
+
+
+def fold(text: str) -> bytes:
+    """A text as filters know it."""
+    return text.replace("\u017f", "s").replace("\u212a", "k").encode().lower()
+
+
+def mix(h: int) -> int:
+    """The finalizer of MurmurHash3."""
+    h ^= h >> 16
+    h = h * 0x85EBCA6B % (1 << 32)
+    h ^= h >> 13
+    h = h * 0xC2B2AE35 % (1 << 32)
+    return h ^ h >> 16
+
+
+@dataclass
 class Head:
     """The fields of a head, in their order."""
 
@@ -76,6 +111,7 @@ class Head:
     body_bytes: int
     block_bytes: int
     body_checksum: int
+    text_filters: list[TextFilter]
 
 
 @dataclass
@@ -111,9 +147,18 @@ def parse_head(data: bytes, cell: int, window: int, chunk: str) -> Head:
     compression = flags >> 4 & 3
     body_bytes = r.varint()
     block_bytes = r.varint() if compression else body_bytes
+    filters: list[TextFilter] = []
+    if flags & 64:
+        for _ in range(r.varint()):
+            filters.append(TextFilter(r.varint(), r.u8(), r.take(r.varint())))
+        columns = [each.column for each in filters]
+        if not filters or columns != sorted(set(columns)):
+            raise FormatError("filters of texts are missing or out of order")
+        if not all(1 <= each.probes <= 8 and each.bits for each in filters):
+            raise FormatError("a filter of texts is empty")
     checksum = int.from_bytes(r.take(8), "little")
     r.end("the head")
-    if flags >> 6 or not 1 <= rows <= ROWS_MAX or not origins or block_bytes > BYTES_MAX:
+    if flags >> 7 or not 1 <= rows <= ROWS_MAX or not origins or block_bytes > BYTES_MAX:
         raise FormatError("a field of the head is out of range")
     return Head(
         columnar=bool(flags & 1),
@@ -129,6 +174,7 @@ def parse_head(data: bytes, cell: int, window: int, chunk: str) -> Head:
         body_bytes=body_bytes,
         block_bytes=block_bytes,
         body_checksum=checksum,
+        text_filters=filters,
     )
 
 

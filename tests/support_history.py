@@ -31,7 +31,7 @@ BIG_BYTES = 6_000
 DAYS_READ = 2
 SECONDS_PER_DAY = 10
 """A process goes on to the next day so often, so that tables are made while nodes are away."""
-LIFE_S = 240.0
+LIFE_S = 900.0
 """No process works longer than this, whatever becomes of its parent."""
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -124,14 +124,15 @@ def outcome_of(error: ct.ChronotileError) -> str:
 class Worker:
     """Writes and reads until told to stop, and says what it did."""
 
-    def __init__(self, ds: ct.Dataset, process: int) -> None:
+    def __init__(self, ds: ct.Dataset, process: int, day_s: float) -> None:
         self.ds = ds
         self.process = process
+        self.day_s = day_s
         self.began = time.monotonic()
 
     def day(self) -> int:
         """The day it writes to now, the same for all processes within a second or so."""
-        return int((time.monotonic() - self.began) / SECONDS_PER_DAY)
+        return int((time.monotonic() - self.began) / self.day_s)
 
     def run(self, stop: Path) -> None:
         """Work until the file `stop` is there."""
@@ -176,10 +177,10 @@ class Worker:
 
 
 def main() -> None:
-    """Arguments: URL, number of the process, file that stops it."""
-    url, process, stop = sys.argv[1:]
+    """Arguments: URL, number of the process, file that stops it, seconds after which it goes on to the next day."""
+    url, process, stop, day_s = sys.argv[1:]
     with ct.open(url) as archive:
-        Worker(create(archive), int(process)).run(Path(stop))
+        Worker(create(archive), int(process), float(day_s)).run(Path(stop))
 
 
 # ---------------------------------------------------------------- many processes
@@ -210,7 +211,7 @@ class Operation:
 class Load:
     """Processes at work. As a context manager it stops them at the end."""
 
-    def __init__(self, url: str, folder: Path, processes: int = 4) -> None:
+    def __init__(self, url: str, folder: Path, processes: int = 4, *, day_s: float = SECONDS_PER_DAY) -> None:
         folder.mkdir()
         with ct.open(url) as archive:
             create(archive)
@@ -218,7 +219,7 @@ class Load:
         self.stop_file = folder / "stop"
         self.running: list[subprocess.Popen[bytes]] = []
         for number in range(processes):
-            command = [sys.executable, __file__, url, str(number), str(self.stop_file)]
+            command = [sys.executable, __file__, url, str(number), str(self.stop_file), str(day_s)]
             with self._log(number).open("wb") as out, (folder / f"{number}.err").open("wb") as err:
                 self.running.append(subprocess.Popen(command, stdout=out, stderr=err))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ def lab_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def shared_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
     """Three nodes of the newest release. A test that disturbs them takes `cluster` instead."""
     require_software()
-    with lab.up("shared", nodes=3, **QUICK) as cluster:
+    # All tests' tables lie on these nodes: they need more room than those of one test.
+    with lab.up("shared", nodes=3, **QUICK | {"heap": "450m"}) as cluster:
         yield cluster
 
 
@@ -78,6 +80,12 @@ def secure_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
     require_software()
     with lab.up("secure", nodes=2, auth=True, tls="mutual", **QUICK) as cluster:
         yield cluster
+
+
+def keyspace_of(request: pytest.FixtureRequest) -> str:
+    """The name of a keyspace that only this test, with these parameters, uses."""
+    name = "".join(c for c in request.node.name.lower() if c.isalnum() or c == "_")
+    return f"{name[:30]}_{zlib.crc32(request.node.name.encode()):08x}"
 
 
 Releases = Callable[[str], contextlib.AbstractContextManager[lab.Cluster]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import support_visits
@@ -18,10 +20,27 @@ SHARED_GROUP = 99
 OWN_VISITS, SHARED_VISITS = 12, 8
 
 
+def run(what: Callable[[str, int, Any, Any], None], url: str, count: int) -> list[int]:
+    """Let `count` processes do `what` at the same moment, and return how much each did."""
+    spawn = multiprocessing.get_context("spawn")
+    start, results = spawn.Barrier(count), spawn.Queue()
+    processes = [spawn.Process(target=what, args=(url, number, start, results), daemon=True) for number in range(count)]
+    for process in processes:
+        process.start()
+    done = []
+    for number, much, error in [results.get(timeout=300) for _ in processes]:
+        assert error is None, f"process {number}:\n{error}"
+        done.append(much)
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * count
+    return done
+
+
 def work(path: str, number: int, start: Any, results: Any) -> None:
     """Write own and shared visits, reading between writes; puts the number of reads, or what went wrong."""
     try:
-        start.wait(60)
+        start.wait(120)
         with ct.open(path, timeout_s=60) as archive:
             results.put((number, _work(archive["visits"], number), None))
     except BaseException:
@@ -34,9 +53,9 @@ def begin(url: str, number: int, start: Any, results: Any) -> None:
         start.wait(120)
         with ct.open(url) as archive:
             support_visits.write(support_visits.create(archive), Visit(number, 0))
-        results.put((number, None))
+        results.put((number, 1, None))
     except BaseException:
-        results.put((number, traceback.format_exc()))
+        results.put((number, 0, traceback.format_exc()))
 
 
 def _work(ds: ct.Dataset, number: int) -> int:

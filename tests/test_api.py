@@ -588,5 +588,5 @@ def test_ctrl_c_ends_a_long_write(memory: ct.Archive) -> None:
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         dataset.write(endless(), batch="endless")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
     assert dataset.count(finished_only=True) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import support_visits
 import support_workers
-from support_lab import Releases
+from support_lab import Releases, keyspace_of
 from support_visits import Visit
 
 import chronotile as ct
@@ -32,21 +31,43 @@ WORKERS = 4
 @pytest.fixture
 def url(shared_cluster: lab.Cluster, request: pytest.FixtureRequest) -> str:
     """A keyspace of its own on the shared cluster."""
-    name = "".join(c for c in request.node.name.lower() if c.isalnum() or c == "_")[:40]
-    return f"{shared_cluster.url(name)}?catalog_buckets=16"
+    return f"{shared_cluster.url(keyspace_of(request))}?catalog_buckets=16"
 
 
-def test_the_engine_keeps_the_contract_of_every_store(shared_cluster: lab.Cluster) -> None:
+def suite_command(suite: str) -> list[str]:
+    """The command that runs a suite of the engine's crate: the program that `cargo test` of all crates has built, or,
+    where there is none or an old one, `cargo test` of this crate, which compiles its dependencies anew."""
+    folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "deps"
+    programs = [path for path in folder.glob(f"{suite}-*") if not path.suffix]
+    newest = max(programs, key=lambda path: path.stat().st_mtime, default=None)
+    sources = [path.stat().st_mtime for path in (ROOT / "crates").rglob("*.rs")]
+    if newest is not None and newest.stat().st_mtime > max(sources):
+        return [str(newest), "--nocapture"]
     if shutil.which("cargo") is None:
         pytest.skip("THE ENGINE'S CONFORMANCE SUITE IS NOT RUN: cargo is absent")
-    environment = os.environ | {"CHRONOTILE_TEST_CASSANDRA": ",".join(shared_cluster.contact_points)}
-    command = ["cargo", "test", "--package", "chronotile-cassandra", "--", "--nocapture"]
+    return ["cargo", "test", "--package", "chronotile-cassandra", "--test", suite, "--", "--nocapture"]
+
+
+def run_claims(cluster: lab.Cluster, suite: str) -> str:
+    """What a suite of the engine's crate prints, on a cluster."""
+    environment = os.environ | {"CHRONOTILE_TEST_CASSANDRA": ",".join(cluster.contact_points)}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1_500, check=False
+        suite_command(suite), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1_500, check=False
     )
     assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-3_000:]
     assert "SKIPPED" not in done.stderr
-    assert "claim a_scan_beside_replacements_returns_no_chunk_twice_or_half" in done.stdout
+    return done.stdout
+
+
+def test_the_engine_keeps_the_contract_of_every_store(shared_cluster: lab.Cluster) -> None:
+    claims = run_claims(shared_cluster, "cluster_conformance")
+    assert "claim a_scan_beside_replacements_returns_no_chunk_twice_or_half" in claims
+
+
+@pytest.mark.slow
+def test_layout_rows_keeps_the_contract_of_every_store(shared_cluster: lab.Cluster) -> None:
+    claims = run_claims(shared_cluster, "cluster_rows")
+    assert "claim a_scan_beside_replacements_returns_no_chunk_twice_or_half" in claims
 
 
 def tables_of(cluster: lab.Cluster, keyspace: str) -> list[str]:
@@ -58,18 +79,7 @@ def tables_of(cluster: lab.Cluster, keyspace: str) -> list[str]:
 def test_sixteen_processes_on_an_empty_keyspace_end_with_one_correct_schema(
     shared_cluster: lab.Cluster, url: str
 ) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    start, results = spawn.Barrier(PROCESSES), spawn.Queue()
-    processes = [
-        spawn.Process(target=support_workers.begin, args=(url, number, start, results), daemon=True)
-        for number in range(PROCESSES)
-    ]
-    for process in processes:
-        process.start()
-    for number, error in [results.get(timeout=300) for _ in processes]:
-        assert error is None, f"process {number}:\n{error}"
-    for process in processes:
-        process.join(60)
+    support_workers.run(support_workers.begin, url, PROCESSES)
     keyspace = url.rsplit("/", 1)[1].split("?")[0]
     with ct.open(url, create=False) as archive:
         ds = archive["visits"]
@@ -91,16 +101,7 @@ def test_sixteen_processes_on_an_empty_keyspace_end_with_one_correct_schema(
 def test_processes_write_and_read_at_once_and_lose_and_double_nothing(url: str) -> None:
     with ct.open(url) as archive:
         support_visits.create(archive)
-    spawn = multiprocessing.get_context("spawn")
-    start, results = spawn.Barrier(WORKERS), spawn.Queue()
-    processes = [
-        spawn.Process(target=support_workers.work, args=(url, number, start, results), daemon=True)
-        for number in range(WORKERS)
-    ]
-    for process in processes:
-        process.start()
-    for number, _, error in [results.get(timeout=300) for _ in processes]:
-        assert error is None, f"process {number}:\n{error}"
+    support_workers.run(support_workers.work, url, WORKERS)
     visits = [Visit(group, index) for group in range(WORKERS) for index in range(support_workers.OWN_VISITS)]
     visits += [Visit(support_workers.SHARED_GROUP, index) for index in range(support_workers.SHARED_VISITS)]
     with ct.open(url, create=False, read_only=True) as archive:
@@ -112,11 +113,12 @@ def test_processes_write_and_read_at_once_and_lose_and_double_nothing(url: str) 
         assert (report.batches, report.batches_unfinished) == (len(visits), 0)
 
 
-def changes(archive: ct.Archive, rows: pa.Table) -> Iterator[tuple[str, Any]]:
+def changes(archive: ct.Archive, rows: pa.Table, layout: str = "chunks") -> Iterator[tuple[str, Any]]:
     """Does what users do, and tells what they see after each step."""
     ds = archive.create(
-        "detections", schema=rows.schema, cell=ct.sky("ra", "dec"), time="jd", window="30d", id=["candid"], slice="360d"
-    )
+        "detections", schema=rows.schema, cell=ct.sky("ra", "dec"), time="jd", window="30d", slice="360d",
+        id=["candid"], layout=layout,
+    )  # fmt: skip
 
     def seen(dataset: ct.Dataset = ds) -> list[dict[str, Any]]:
         return dataset.read(region=ct.circle(150, 2, 0.8), start=2461050.0).to_arrow().sort_by("candid").to_pylist()
@@ -135,26 +137,37 @@ def changes(archive: ct.Archive, rows: pa.Table) -> Iterator[tuple[str, Any]]:
     yield "written again", (ds.count(), seen())
     yield "few columns", ds.read(columns=["mag"], where=("mag", ">", 19.0)).to_arrow().num_rows
     yield "latest", ds.latest(by=["band"]).to_arrow().num_rows
+    ds.add_columns({"weight": "float32", "kind": "utf8"}, defaults={"kind": "new"})
+    extra = {"weight": pa.array([0.5] * 100, pa.float32()), "kind": pa.array(["old"] * 100)}
+    ds.write(pa.table(dict(zip(rows.column_names, rows.slice(100, 100).columns, strict=True)) | extra), batch="more")
+    yield "widened", ds.read(columns=["candid", "weight", "kind"]).to_arrow().sort_by("candid").to_pylist()
     yield "ids", sorted(ds.read(ids=[5, 250, 499]).to_arrow()["candid"].to_pylist())
     report = ds.verify()
     yield "verified", (report.ok, report.rows, report.batches)
     yield "retired", (len(ds.retire(before=3000000.0)), ds.count())
 
 
-def test_a_cluster_shows_users_what_a_file_shows(url: str, sqlite: ct.Archive, detections: pa.Table) -> None:
+@pytest.mark.parametrize("layout", ["chunks", "rows"])
+def test_a_cluster_shows_users_what_a_file_shows(
+    url: str, layout: str, sqlite: ct.Archive, detections: pa.Table
+) -> None:
     with ct.open(url) as archive:
         assert archive.engine == "cassandra"
-        for ours, theirs in zip(changes(archive, detections), changes(sqlite, detections), strict=True):
+        for ours, theirs in zip(changes(archive, detections, layout), changes(sqlite, detections), strict=True):
             assert ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["4.1", "4.0"])
 def test_older_releases_show_the_same(
     version: str, one_node: Releases, sqlite: ct.Archive, detections: pa.Table
 ) -> None:
-    with one_node(version) as cluster, ct.open(f"{cluster.url('old')}?catalog_buckets=4") as archive:
-        for ours, theirs in zip(changes(archive, detections), changes(sqlite, detections), strict=True):
-            assert ours == theirs
+    expected = list(changes(sqlite, detections))
+    with one_node(version) as cluster:
+        for layout in ("chunks", "rows"):
+            with ct.open(f"{cluster.url(f'old_{layout}')}?catalog_buckets=4") as archive:
+                for ours, theirs in zip(changes(archive, detections, layout), expected, strict=True):
+                    assert ours == theirs
 
 
 def test_each_call_may_have_its_own_consistency_and_time(url: str, detections: pa.Table, sqlite: ct.Archive) -> None:

@@ -305,8 +305,10 @@ SCAN = """
 def test_a_killed_scan_goes_on_and_repeats_its_last_batch_at_most(
     session: ct.CqlSession, url: str, tmp_path: Path
 ) -> None:
-    checkpoint, drawn = tmp_path / "scan.json", []
+    checkpoint = tmp_path / "scan.json"
     script = textwrap.dedent(SCAN)
+    drawn: Counter[int] = Counter()
+    may_repeat: set[int] = set()
     for kill_at in (3, 17, 40, None):
         out = tmp_path / f"rows-{kill_at}.txt"
         command = [sys.executable, "-c", script, url, str(checkpoint), str(out)]
@@ -316,15 +318,15 @@ def test_a_killed_scan_goes_on_and_repeats_its_last_batch_at_most(
                 if kill_at is not None and int(line) >= kill_at:
                     os.kill(process.pid, signal.SIGKILL)
         assert process.returncode == (0 if kill_at is None else -signal.SIGKILL)
-        lines = [line.split() for line in out.read_text().splitlines()] if out.exists() else []
-        last = max((int(number) for number, _ in lines), default=0)
-        # The last batch was not acknowledged before the end: it comes again, and nothing else does.
-        sure = [int(row) for number, row in lines if kill_at is None or int(number) < last]
-        drawn.append(sure)
-        assert len(sure) > 0
-    counted = Counter(row for part in drawn for row in part)
-    assert set(counted) == set(range(ROWS))
-    assert set(counted.values()) == {1}
+        lines = [line.split() for line in out.read_text().splitlines()]
+        assert lines
+        drawn.update(int(row) for _, row in lines)
+        # Whether the last batch was acknowledged before the end is not known: it may come again, and nothing else does.
+        last = max(int(number) for number, _ in lines)
+        may_repeat |= {int(row) for number, row in lines if int(number) == last}
+    assert set(drawn) == set(range(ROWS))
+    assert {row for row, times in drawn.items() if times > 1} <= may_repeat
+    assert len(may_repeat) < ROWS / 2
     with_all = json.loads(checkpoint.read_text())
     assert {record["state"] for record in with_all["ranges"]} == {"done"}
     assert session.table("cqltest", "rows", checkpoint=checkpoint, ranges=20).to_arrow().num_rows == 0
@@ -332,6 +334,7 @@ def test_a_killed_scan_goes_on_and_repeats_its_last_batch_at_most(
         session.table("cqltest", "rows", columns=["p"], checkpoint=checkpoint)
 
 
+@pytest.mark.slow
 def test_a_scan_survives_the_death_of_a_node(cluster: lab.Cluster, session: ct.CqlSession) -> None:
     result = session.table("cqltest", "rows", page_bytes=2_000, ranges=200, timeout_s=60)
     batches = result.batches()

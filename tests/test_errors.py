@@ -27,6 +27,7 @@ def test_every_exception_is_a_chronotile_error_and_most_a_builtin_one() -> None:
         "InvalidInputError": ValueError,
         "DatasetNotFoundError": KeyError,
         "BatchNotFoundError": KeyError,
+        "TagNotFoundError": KeyError,
         "DatasetExistsError": ValueError,
         "BatchConflictError": ValueError,
         "ArchiveNotFoundError": FileNotFoundError,

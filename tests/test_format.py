@@ -61,3 +61,18 @@ def test_a_changed_byte_is_noticed() -> None:
     body[len(body) // 2] ^= 1
     with pytest.raises(fd.FormatError, match="body's checksum"):
         fd.decode(head, bytes(body), entry["cell"], entry["window"], entry["chunk"], schema)
+
+
+def test_the_described_filters_say_which_texts_a_golden_chunk_may_hold() -> None:
+    entry = next(entry for entry in INDEX if entry["name"] == "text_filters")
+    path = GOLDEN / entry["name"]
+    head = fd.parse_head(path.with_suffix(".head").read_bytes(), entry["cell"], entry["window"], entry["chunk"])
+    line, level = head.text_filters
+    assert (line.column, level.column) == (0, 2)
+    table = pa.ipc.open_stream(path.with_suffix(".arrow").read_bytes()).read_all()
+    lines = [text for text in table["line"].to_pylist() if text is not None]
+    parts = {text[start : start + 9] for text in lines for start in range(0, len(text), 3)}
+    assert all(line.may_hold(part) and line.may_hold(part.swapcase()) for part in parts if part.isascii())
+    assert all(line.may_hold(part) for part in parts)
+    assert not any(line.may_hold(text) for text in ("closed", "from 192.168", "segmentation fault"))
+    assert not level.may_hold("Error")

@@ -83,6 +83,18 @@ def test_every_kind_of_table_is_stored_the_same(memory: ct.Archive, name: str) -
     assert not again.stored
 
 
+def test_slices_of_structs_in_structs_are_stored_as_they_are(memory: ct.Archive) -> None:
+    inner = pa.struct([("x", pa.int32())])
+    kind = pa.struct([("inner", inner), ("list", pa.list_(pa.int8()))])
+    values = [{"inner": {"x": row}, "list": [row] * row} for row in range(6)]
+    times = pa.array(range(6), pa.timestamp("us"))
+    table = pa.table({"id": range(6), "k": [1] * 6, "t": times, "nested": pa.array(values, kind)})
+    ds = memory.create("nested", schema=table.schema, cell=ct.key("k"), time="t", window="1d", id="id")
+    ds.write(table.slice(2, 3))
+    ds.write(table.to_batches()[0].slice(5))
+    assert ds.read().to_arrow().sort_by("id")["nested"].to_pylist() == values[2:]
+
+
 def test_a_result_of_one_dataset_is_written_to_another(memory: ct.Archive) -> None:
     first = memory.create("first", schema=ARROW.schema, cell=ct.key("k"), time="t")
     first.write(ARROW)

@@ -112,3 +112,23 @@ def test_prose_and_docstrings_are_no_queries(workspace: Path) -> None:
     text = '"""With DuckDB: SELECT a FROM t."""\n\nHELP = "select the columns you want, then read"\n'
     write(workspace, "python/chronotile/front.py", text)
     assert check(workspace)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "breach"),
+    [
+        ("archive.py", "from chronotile import lab\n", "imports the front end lab, which the library must not know"),
+        ("jobs/load.py", "import chronotile.ops.rules\n", "imports the front end ops, which jobs must not know"),
+        ("apdb/run.py", "def f():\n    from chronotile.jobs import x\n", "apdb must not know"),
+        ("ops/access.py", "from chronotile.lab import wire\nfrom chronotile import archive\n", ""),
+        ("lab/wire.py", "from chronotile.lab.values import Reader\n", ""),
+        ("cli/lab.py", "from chronotile import lab\n", ""),
+    ],
+)
+def test_front_ends_are_used_by_the_command_line_and_those_named(
+    workspace: Path, place: str, code: str, breach: str
+) -> None:
+    (workspace / "python" / "chronotile" / place).parent.mkdir(exist_ok=True)
+    write(workspace, f"python/chronotile/{place}", code)
+    status, output = check(workspace)
+    assert (status, breach in output) == (int(bool(breach)), True)

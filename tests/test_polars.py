@@ -75,6 +75,7 @@ class Spy:
         class Native:
             Request = staticmethod(request)
             Array = _native.Array
+            column_of_list = staticmethod(_native.column_of_list)
 
         monkeypatch.setattr(source, "_native", Native)
 
@@ -101,12 +102,21 @@ FILTERS = [
     (pl.lit(3) < C("n"), {"predicates"}),
     (C("n").is_in([1, 2, 3]), {"predicates"}),
     (~C("n").is_in([1, 2, 3]), set()),
-    (C("n").is_null(), set()),
+    (C("n").is_null(), {"predicates"}),
+    (C("n").is_not_null(), {"predicates"}),
+    (C("list").is_not_null(), {"predicates"}),
+    (~C("n").is_null(), {"predicates"}),
     (C("n") != 4, {"predicates"}),
     (C("tag") == "s3", {"keys"}),
     (C("tag").is_in(["s1", "s2", "none"]), {"keys"}),
     (C("tag") > "s3", {"predicates"}),
-    (C("tag").str.starts_with("s1"), set()),
+    (C("tag").str.starts_with("s1"), {"predicates"}),
+    (C("tag").str.contains("1", literal=True), {"predicates"}),
+    (C("tag").str.contains("s."), set()),
+    (C("tag").str.contains("s.", literal=True), {"predicates"}),
+    (C("tag").str.contains("s3"), {"predicates"}),
+    (C("tag").str.ends_with("3"), set()),
+    ((C("tag") == "s1") & C("tag").str.starts_with("s"), {"keys", "predicates"}),
     (C("id") == 7, {"ids"}),
     (C("id").is_in([1, 2, 99_999]), {"ids"}),
     ((C("id") == 7) & (C("tag") == "s0"), {"ids", "keys"}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable
@@ -25,21 +24,8 @@ def test_eight_processes_lose_and_double_nothing(tmp_path: Path) -> None:
     path = tmp_path / "visits.db"
     with ct.open(path) as archive:
         support_visits.create(archive)
-    spawn = multiprocessing.get_context("spawn")
-    start, results = spawn.Barrier(PROCESSES), spawn.Queue()
-    processes = [
-        spawn.Process(target=support_workers.work, args=(str(path), number, start, results), daemon=True)
-        for number in range(PROCESSES)
-    ]
-    for process in processes:
-        process.start()
-    reports = [results.get(timeout=180) for _ in processes]
-    for process in processes:
-        process.join(60)
-    for number, reads, error in reports:
-        assert error is None, f"process {number}:\n{error}"
-        assert reads == support_workers.OWN_VISITS + support_workers.SHARED_VISITS
-    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    reads = support_workers.run(support_workers.work, str(path), PROCESSES)
+    assert set(reads) == {support_workers.OWN_VISITS + support_workers.SHARED_VISITS}
 
     visits = [Visit(group, index) for group in range(PROCESSES) for index in range(support_workers.OWN_VISITS)]
     visits += [Visit(support_workers.SHARED_GROUP, index) for index in range(support_workers.SHARED_VISITS)]
