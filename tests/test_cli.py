@@ -377,6 +377,16 @@ def test_reads_filter_as_the_python_surface_does(chronotile: Run, stored: Path) 
         assert ok(chronotile("count", stored, "detections", *options)) == f"{len(ids)}\n"
 
 
+def test_a_constant_for_a_text_column_stays_as_typed(chronotile: Run, path: Path) -> None:
+    with ct.open(path) as archive:
+        dataset = archive.create(
+            "d", schema={"line": "utf8", "n": "int64", "t": "timestamp[us]"}, cell=ct.single(), time="t"
+        )
+        dataset.write({"line": ["007", "7", "true", "1e3"], "n": [1, 2, 3, 7], "t": [1, 2, 3, 4]})
+    for condition, found in [("line=007", 1), ("line in 007,1e3", 2), ("line='true'", 1), ("line>=7", 2), ("n=07", 1)]:
+        assert ok(chronotile("count", path, "d", "--where", condition)) == f"{found}\n", condition
+
+
 def test_a_table_is_for_people_and_limit_cuts(chronotile: Run, stored: Path) -> None:
     out = ok(chronotile("read", stored, "detections", "--columns", "candid,band", "--limit", "3"))
     assert "candid" in out

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ import click
 from chronotile import times
 from chronotile.archive import Archive, open  # noqa: A004
 from chronotile.dataset import Dataset
+from chronotile.predicates import Condition
 
 ENVIRONMENT = "CHRONOTILE_ARCHIVE"
 
@@ -116,8 +117,15 @@ def moment(text: str | None, dataset: Dataset) -> Any:
     return int(text) if re.fullmatch(r"[+-]?\d+", text) and len(text) > 8 else text
 
 
-def condition(text: str) -> tuple[str, str, Any]:
-    """A condition as typed: ``mag<18``, ``band in g,r``, ``x between 1,2``, ``line contains refused``, ``x exists``."""
+def typed_conditions(texts: Iterable[str], dataset: Dataset) -> list[Condition]:
+    """Conditions as typed: ``mag<18``, ``band in g,r``, ``x between 1,2``, ``line contains refused``, ``x exists``.
+
+    Constants for a column of text are text, as they stand or without their quotes.
+    """
+    return [_condition(text, dataset.column_types) for text in texts]
+
+
+def _condition(text: str, types: dict[str, str]) -> Condition:
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise click.BadParameter(
@@ -126,14 +134,27 @@ def condition(text: str) -> tuple[str, str, Any]:
             param_hint="--where",
         )
     column, comparison, value = found["column"].strip('"'), found["comparison"], found["value"].strip()
+    constant = _unquoted if types.get(column, "").startswith("utf8") else literal
     match comparison:
         case "in" | "between":
-            return column, comparison, [literal(word) for word in _split(value)]
+            return column, comparison, [constant(word) for word in _split(value)]
         case "contains" | "matches" | "prefix":
             return column, comparison, _unquoted(value)
         case "exists":
             return column, comparison, literal(value or "true")
-    return column, comparison, literal(value)
+    return column, comparison, constant(value)
+
+
+def equalities(words: Iterable[str]) -> list[str]:
+    """``host=web1`` as it is, ``level=error,fatal`` as one of several; these are conditions."""
+    return [_equality(word) for word in words]
+
+
+def _equality(word: str) -> str:
+    column, equals, value = word.partition("=")
+    if not equals:
+        raise click.UsageError(f"{word!r} is no condition: write COLUMN=VALUE, or use --where.")
+    return f"{column} in {value}" if "," in value and _unquoted(value) == value else word
 
 
 def _split(text: str) -> list[str]:
@@ -154,18 +175,6 @@ def literal(text: str) -> Any:
 
 def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
-
-
-def typed_conditions(texts: tuple[str, ...], dataset: Dataset) -> list[tuple[str, str, Any]]:
-    """Conditions with constants that fit their columns: a number for a text column is text."""
-    return [typed(condition(text), dataset.column_types) for text in texts]
-
-
-def typed(condition: tuple[str, str, Any], types: dict[str, str]) -> tuple[str, str, Any]:
-    column, comparison, value = condition
-    if types.get(column, "").startswith("utf8") and comparison != "exists":
-        value = [str(item) for item in value] if isinstance(value, list) else str(value)
-    return column, comparison, value
 
 
 def count_text(count: int) -> str:

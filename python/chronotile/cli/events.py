@@ -20,6 +20,7 @@ from chronotile.cli.common import (
     bar,
     bytes_text,
     count_text,
+    equalities,
     moment,
     names,
     table_text,
@@ -63,7 +64,7 @@ def question_options(command: Command) -> Command:
                 "start": moment(start, dataset) if last is None else datetime.now(UTC) - _length(last),
                 "end": moment(end, dataset),
                 "streams": names(streams),
-                "where": typed_conditions((*(_condition(word) for word in words), *where), dataset),
+                "where": typed_conditions([*equalities(words), *where], dataset),
                 "text": text,
             }
 
@@ -88,15 +89,6 @@ def question_options(command: Command) -> Command:
     for option in reversed(options):
         decorated = option(decorated)
     return decorated
-
-
-def _condition(word: str) -> str:
-    """``host=web1`` as it is, ``level=error,fatal`` as one of several."""
-    column, equals, value = word.partition("=")
-    if not equals:
-        raise click.UsageError(f"{word!r} is no condition: write COLUMN=VALUE, or use --where.")
-    quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
-    return f"{column} in {value}" if "," in value and not quoted else f"{column}={value}"
 
 
 def _length(text: str) -> timedelta:

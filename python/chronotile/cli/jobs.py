@@ -17,6 +17,7 @@ from chronotile.cli.common import (
     bar,
     bytes_text,
     count_text,
+    equalities,
     literal,
     moment,
     names,
@@ -56,7 +57,7 @@ def question_options(command: Command) -> Command:
                 "start": moment(start, dataset),
                 "end": moment(end, dataset),
                 "days": _days(days),
-                "where": typed_conditions((*(_condition(word) for word in words), *where), dataset),
+                "where": typed_conditions([*equalities(words), *where], dataset),
             }
 
         return command(question=question, **options)
@@ -73,13 +74,6 @@ def question_options(command: Command) -> Command:
     for option in reversed(options):
         decorated = option(decorated)
     return decorated
-
-
-def _condition(word: str) -> str:
-    """``user=ann`` as it is, ``status=failed,lost`` as one of several."""
-    column, _, value = word.partition("=")
-    quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
-    return f"{column} in {value}" if "," in value and not quoted else f"{column}={value}"
 
 
 def _days(text: str | None) -> Any:
