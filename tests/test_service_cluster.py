@@ -112,3 +112,19 @@ def test_services_follow_nodes_whose_addresses_all_change(cluster: lab.Cluster, 
 
     under_load(services, disturb)
     assert not before & {node.address for node in cluster.nodes}
+
+
+def test_figures_of_the_nodes_go_into_the_archive_that_is_served(cluster: lab.Cluster, tmp_path: Path) -> None:
+    options = ("--diagnostics", "1s", "--definitions-time", "1s", "--nodes-lab", cluster.name)
+    with Service(tmp_path / "plant.db", tmp_path / "log", *options) as service:
+        end = time.monotonic() + 120
+        while len(service.ask("GET", "/v1/tags", {"match": "ops/*/up"}).json["tags"]) < len(cluster.nodes):
+            assert time.monotonic() < end, service.log_path.read_text()
+            time.sleep(0.5)
+        latest = service.ask("GET", "/v1/latest", {"match": "ops/*/up"}).json["rows"]
+        assert {row["tag"].split("/")[2]: float(row["value"]) for row in latest} == dict.fromkeys(
+            cluster.contact_points, 1.0
+        )
+        tags = service.ask("GET", "/v1/tags", {"match": "*", "limit": "2000"}).json["tags"]
+        assert len(tags) >= 250
+        assert service.stop() == 0

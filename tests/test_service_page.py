@@ -125,6 +125,33 @@ def test_the_mouse_zooms_and_aggregates_and_datasets_are_shown(
     assert browser.complaints() == []
 
 
+def test_nodes_are_shown_and_their_figures_plotted(tmp_path: Path, browser: Browser) -> None:
+    now = datetime.now(UTC)
+    figures = {
+        ("10.0.0.1", "up"): 1.0, ("10.0.0.1", "cql"): 1.0, ("10.0.0.1", "load"): 3 * 2.0**30,
+        ("10.0.0.1", "latency_p99/Read"): 4.5678, ("10.0.0.2", "up"): 0.0, ("10.0.0.2", "cql"): 0.0,
+    }  # fmt: skip
+    with historian.open(tmp_path / "plant.db") as h:
+        h.define_many({"name": f"ops/plant/{node}/{metric}", "stepped": True} for node, metric in figures)
+        for age in (60, 0):
+            at = [now - timedelta(seconds=age)] * len(figures)
+            tags = [f"ops/plant/{node}/{metric}" for node, metric in figures]
+            h.write({"tag": tags, "time": at, "value": list(figures.values())})
+    with Service(tmp_path / "plant.db", tmp_path / "log") as service:
+        opened(browser, service.url)
+        wait(browser, "document.querySelectorAll('#node-rows tr').length === 2")
+        rows = browser.run("[...document.querySelectorAll('#node-rows tr')].map(row => row.innerText)")
+        assert "10.0.0.1" in rows[0]
+        assert "up" in rows[0]
+        assert "3.0 GiB" in rows[0]
+        assert "4.57" in rows[0]
+        assert "down" in rows[1]
+        browser.run("document.querySelector('[aria-label=\"Plot Load of 10.0.0.1\"]').click()")
+        wait(browser, "document.querySelector('#legend').innerText.includes('ops/plant/10.0.0.1/load')")
+        browser.screenshot(tmp_path / "nodes.png")
+        assert browser.complaints() == []
+
+
 def test_the_page_asks_for_a_token_and_shows_what_is_wrong(tmp_path: Path, browser: Browser) -> None:
     (tmp_path / "tokens").write_text("ann read - read-0123456789abcdef\n")
     with Service(tmp_path / "plant.db", tmp_path / "log", "--tokens", str(tmp_path / "tokens")) as service:

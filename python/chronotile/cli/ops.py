@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import ssl
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 
 from chronotile import ops as library
-from chronotile.cli.common import Command
+from chronotile.cli.access import access_options
 from chronotile.cli.live import live, ticks
 from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
-from chronotile.ops.access import JMX_SECONDS, read_credentials
+from chronotile.ops.access import JMX_SECONDS
 from chronotile.ops.exporting import Exporter
 from chronotile.ops.exporting import dashboard as grafana
 from chronotile.ops.metrics import prometheus
@@ -28,86 +25,10 @@ from chronotile.ops.screen import screen
 WARNING, CRITICAL = 9, 10
 
 
-def access_options(command: Command) -> Command:
-    """The argument and options that say which cluster and how it is reached; the command gets `access`."""
-
-    def run(
-        contact_points: tuple[str, ...], lab_name: str | None, user: str | None, password_file: str | None,
-        ca: str | None, cert: str | None, key: str | None, nodetool: str | None, jolokia: str | None, shell: str | None,
-        timeout_s: float, debug: bool, **options: Any,
-    ) -> Any:  # fmt: skip
-        access: library.Access | None
-        if options.get("explain"):
-            access = None
-        elif lab_name is not None:
-            if contact_points:
-                raise click.UsageError("Give contact points or --lab, not both.")
-            access = library.for_lab(lab_name)
-        else:
-            if not contact_points:
-                raise click.UsageError("Missing argument 'NODE...': addresses of nodes, or --lab NAME.")
-            access = library.Access(
-                contact_points,
-                credentials=read_credentials(user, password_file),
-                tls=_tls(ca, cert, key),
-                runner=_runner(nodetool, jolokia, shell),
-                timeout_s=timeout_s,
-            )
-        return command(access=access, **options)
-
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    options: list[Callable[[Command], Command]] = [
-        click.argument("contact_points", nargs=-1, metavar="NODE..."),
-        click.option("--lab", "lab_name", metavar="NAME", help="A cluster of the laboratory instead."),
-        click.option("--user", metavar="USER", help="Who to log in as. [env: CHRONOTILE_CASSANDRA_USER]"),
-        click.option("--password-file", metavar="FILE", help="Holds the password. [env: ..._PASSWORD, itself]"),
-        click.option("--ca", metavar="FILE", help="Speak TLS: authorities of the nodes' certificates (PEM)."),
-        click.option("--cert", metavar="FILE", help="Our certificate, where nodes ask for one (PEM)."),
-        click.option("--key", metavar="FILE", help="Its private key (PEM)."),
-        click.option("--nodetool", metavar="COMMAND", help="Runs nodetool for a node: 'ssh {host} nodetool'."),
-        click.option("--jolokia", metavar="URL", help="JMX over HTTP: 'http://{host}:8778/jolokia'."),
-        click.option("--shell", metavar="COMMAND", help="Reaches a node's machine, to see its disks: 'ssh {host}'."),
-        click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True,
-                     metavar="SECONDS", help="How long to wait for a node over CQL."),
-        click.option("--debug", is_flag=True, help="Show where an error came from."),
-    ]  # fmt: skip
-    decorated: Command = run
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
-
-
 jmx_option = click.option(
     "--jmx-timeout", "jmx_timeout_s", type=click.FloatRange(0.1, 3600), default=JMX_SECONDS, show_default=True,
     metavar="SECONDS", help="How long to wait for each answer of JMX.",
 )  # fmt: skip
-
-
-def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    if ca is None:
-        if cert or key:
-            raise click.UsageError("--cert and --key go with --ca.")
-        return None
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        if cert:
-            context.load_cert_chain(cert, key)
-    except OSError as error:
-        raise InvalidInputError(f"--ca, --cert or --key: {error}", kind="invalid-request") from None
-    return context
-
-
-def _runner(nodetool: str | None, jolokia: str | None, shell: str | None) -> library.Runner | None:
-    if nodetool and jolokia:
-        raise click.UsageError("Give --nodetool or --jolokia, not both.")
-    if nodetool:
-        return library.CommandRunner(nodetool, shell)
-    if jolokia:
-        return library.JolokiaRunner(jolokia, shell=shell)
-    if shell:
-        raise click.UsageError("--shell goes with --nodetool or --jolokia, which tell where the data lie.")
-    return None
 
 
 @click.group(short_help="Look after a Cassandra cluster.")

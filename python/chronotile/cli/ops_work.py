@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from chronotile.cli.access import access_options
 from chronotile.cli.common import Command
-from chronotile.cli.ops import access_options
 from chronotile.ops.access import Access, LabRunner
 from chronotile.ops.procedures import Context, Procedure, engine, journal, statements
 from chronotile.ops.procedures.actuators import VERBS, Actuator, Commands, Laboratory, Manual

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chronotile import _native
+from chronotile.archive import Archive
+from chronotile.cli.access import nodes_options
 from chronotile.cli.common import Target, target, timeout_option
+from chronotile.errors import ChronotileError
 from chronotile.times import duration_ns
+
+if TYPE_CHECKING:
+    from chronotile.ops import Access
 
 
 class Length(click.ParamType[float]):
@@ -105,9 +114,10 @@ def _limits(command: Any) -> Any:
 @click.option("--log-format", type=click.Choice(["json", "text", "off"]), default="json", show_default=True)
 @click.option("--diagnostics", type=Length(), metavar="LENGTH",
               help="Store figures of the service itself this often, as points of tags.")  # fmt: skip
+@nodes_options
 @_limits
 @timeout_option
-def serve(target: Target, listen: str, timeout_s: int, **given: Any) -> None:
+def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **given: Any) -> None:
     """Serve an archive to clients that speak HTTP, until SIGTERM or SIGINT.
 
     The page at / finds and plots tags; /openapi.json describes the interface. Without --tokens only this machine may be
@@ -142,5 +152,29 @@ def serve(target: Target, listen: str, timeout_s: int, **given: Any) -> None:
     scheme = "https" if given["tls_cert"] else "http"
     # The service handles signals itself, and ends in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with target.open(create=True, timeout_s=timeout_s) as archive:
+    with target.open(create=True, timeout_s=timeout_s) as archive, _recording(archive, nodes, given):
         _native.serve(archive._native, options, lambda address: click.echo(f"listening on {scheme}://{address}"))
+
+
+def _recording(
+    archive: Archive, nodes: Access | None, given: dict[str, Any]
+) -> contextlib.AbstractContextManager[None]:
+    """Figures of nodes go into the archive while this lasts."""
+    if nodes is None:
+        return contextlib.nullcontext()
+    if given["diagnostics"] is None:
+        raise click.UsageError("--nodes goes with --diagnostics, which says how often.")
+    from chronotile import ops
+    from chronotile.ops.recording import Recorder, recording
+
+    def failed(error: ChronotileError) -> None:
+        _log(given["log_format"], f"figures of the nodes were not stored: {error}")
+
+    return recording(Recorder(archive), lambda: ops.observe(nodes), given["diagnostics"], failed)
+
+
+def _log(form: str, message: str) -> None:
+    """A warning among the lines that the service logs."""
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    lines = {"json": json.dumps({"time": now, "level": "warn", "message": message}), "text": f"{now} warn {message}"}
+    click.echo(lines.get(form, f"warn: {message}"), err=True)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from chronotile import historian
+from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
-from chronotile.errors import InvalidInputError, UnavailableError
+from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
 from chronotile.ops.measures import Baseline
 from chronotile.ops.metrics import samples
 from chronotile.ops.state import Snapshot
 
-__all__ = ["GROUP", "Recorder", "read_baseline", "scrape", "tag_parts"]
+__all__ = ["GROUP", "Recorder", "read_baseline", "recording", "scrape", "tag_parts"]
 
 GROUP = "ops"
 BASELINE_POINTS = 10
@@ -31,11 +34,11 @@ class Recorder:
 
     Parameters
     ----------
-    archive : str or path
-        What :func:`chronotile.open` takes; made where it is missing.
+    archive : str, path or Archive
+        What :func:`chronotile.open` takes; made where it is missing. One that is open stays so.
     """
 
-    def __init__(self, archive: str | Path) -> None:
+    def __init__(self, archive: str | Path | Archive) -> None:
         self._history = historian.open(archive)
         self._known: set[str] = set()
 
@@ -63,6 +66,34 @@ class Recorder:
             self._known.update(new)
         times = [snapshot.taken] * len(points)
         return self._history.write({"tag": list(points), "time": times, "value": list(points.values())}).points
+
+
+@contextlib.contextmanager
+def recording(
+    recorder: Recorder, observe: Callable[[], Snapshot], every_s: float, failed: Callable[[ChronotileError], None]
+) -> Iterator[None]:
+    """Observe and store on a thread, at times `every_s` apart, for as long as the context lasts.
+
+    A look that fails is handed to `failed` and left out.
+    """
+    ended = threading.Event()
+
+    def work() -> None:
+        while True:
+            try:
+                recorder.write(observe())
+            except ChronotileError as error:
+                failed(error)
+            if ended.wait(every_s):
+                return
+
+    thread = threading.Thread(target=work, name="recording")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def scrape(url: str, *, timeout_s: float = 10.0) -> dict[str, float]:

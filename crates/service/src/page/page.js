@@ -376,6 +376,65 @@ async function fill(dataset, cells) {
   });
 }
 
+// ---------------------------------------------------------------- nodes of a cluster
+
+const NODE_FIGURES = [["load", "Load", sizeText], ["heap_used", "Heap, %", rounded], ["cpu", "CPU, %", rounded],
+  ["disk_used", "Disk, %", rounded], ["compactions_pending", "Compactions", rounded], ["hint_files", "Hint files", rounded],
+  ["latency_p99/Read", "Read p99, ms", rounded], ["latency_p99/Write", "Write p99, ms", rounded]];
+const STALE_MS = 600000;
+
+function rounded(value) {
+  return Number(value.toPrecision(3)).toString();
+}
+
+/** Tags ops/CLUSTER/NODE/METRIC, which `chronotile serve --nodes` and `chronotile ops record` write, as rows of nodes. */
+async function nodes() {
+  const metrics = ["up", "cql", ...NODE_FIGURES.map(([metric]) => metric)];
+  const found = (await Promise.all(metrics.map((metric) => ask("v1/tags", [["match", `ops/*/${metric}`], ["limit", "1000"]]))))
+    .flatMap((answer) => answer.tags);
+  $("nodes").hidden = $("nodes-link").hidden = !found.length;
+  if (!found.length) return;
+  const answer = await ask("v1/latest", found.map((tag) => ["number", String(tag.number)]));
+  const points = new Map(answer.rows.map((point) => [point.tag, point]));
+  const byNode = new Map();
+  for (const tag of found) {
+    const [, cluster, node, ...metric] = tag.name.split("/");
+    const key = `${cluster}/${node}`;
+    if (!byNode.has(key)) byNode.set(key, {cluster, node, tags: {}});
+    byNode.get(key).tags[metric.join("/")] = {tag, point: points.get(tag.name)};
+  }
+  const heads = NODE_FIGURES.map(([, title]) => element("th", {scope: "col", className: "number", textContent: title}));
+  $("node-heads").replaceChildren(...Array.from($("node-heads").children).slice(0, 3), ...heads);
+  const rows = [...byNode.entries()].sort(([a], [b]) => a < b ? -1 : 1).map(([, node]) => nodeRow(node));
+  $("node-rows").replaceChildren(...rows);
+}
+
+function nodeRow({cluster, node, tags}) {
+  const [kind, text] = nodeState(tags);
+  const cells = [element("td", {textContent: cluster}), element("td", {textContent: node}),
+    element("td", {textContent: text, className: `quality ${kind}`})];
+  for (const [metric, title, shown] of NODE_FIGURES) {
+    const cell = element("td", {className: "number"}, "—");
+    const {tag, point} = tags[metric] || {};
+    if (point && point.value !== null) {
+      const plot = element("button", {textContent: shown(Number(point.value)), title: tag.description});
+      plot.setAttribute("aria-label", `Plot ${title} of ${node}`);
+      plot.addEventListener("click", () => choose(tag));
+      cell.replaceChildren(plot);
+    }
+    cells.push(cell);
+  }
+  return element("tr", {}, ...cells);
+}
+
+function nodeState({up, cql}) {
+  if (!up?.point) return ["none", "not seen"];
+  const age = Date.now() - Date.parse(up.point.time);
+  if (age > STALE_MS) return ["none", `seen ${iso(Date.parse(up.point.time)).slice(0, 16).replace("T", " ")}`];
+  if (Number(up.point.value) !== 1) return ["bad", "down"];
+  return cql?.point && Number(cql.point.value) !== 1 ? ["uncertain", "up, no clients"] : ["good", "up"];
+}
+
 // ---------------------------------------------------------------- the page
 
 async function greet() {
@@ -384,14 +443,14 @@ async function greet() {
 }
 
 function begin() {
-  return attempt(async () => { await greet(); await Promise.all([find(), datasets(), load(), latest()]); });
+  return attempt(async () => { await greet(); await Promise.all([find(), datasets(), nodes(), load(), latest()]); });
 }
 
 function tick() {
   if (!$("live").checked || document.hidden) return;
   const span = state.end - state.start;
   show(Date.now() - span, Date.now(), false);
-  attempt(latest);
+  attempt(async () => { await Promise.all([latest(), nodes()]); });
 }
 
 function start() {
