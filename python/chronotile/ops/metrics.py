@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from chronotile.ops.measures import heap_share
 from chronotile.ops.reading_cql import is_own_keyspace
-from chronotile.ops.state import Node, Snapshot, Table
+from chronotile.ops.state import Heap, Node, Pool, Snapshot, Table
 
 __all__ = ["METRICS", "Metric", "Sample", "prometheus", "prometheus_name", "samples"]
 
@@ -56,8 +56,12 @@ def _dropped(node: Node) -> Labelled:
     return [({"kind": kind}, float(count)) for kind, count in node.dropped.items()]
 
 
-def _pools(node: Node) -> Labelled:
-    return [({"pool": name}, float(pool.pending)) for name, pool in node.pools.items()]
+def _pools(read: Callable[[Pool], int]) -> Callable[[Node], Labelled]:
+    return lambda node: [({"pool": name}, float(read(pool))) for name, pool in node.pools.items()]
+
+
+def _heap(read: Callable[[Heap], float]) -> Callable[[Node], Labelled]:
+    return _one(lambda node: None if node.heap is None else float(read(node.heap)))
 
 
 def _tables(read: Callable[[Table], float]) -> Callable[[Node], Labelled]:
@@ -81,10 +85,14 @@ METRICS: list[Metric] = [
     Metric("cql", "", False, "1 where it answers clients", _one(lambda n: float(n.cql))),
     Metric("load", "bytes", False, "Data it holds", _one(lambda n: n.load_bytes)),
     Metric("heap_used", "%", False, "Heap in use after the last collection", _one(heap_share)),
-    Metric("gc_time", "ms", True, "Time in garbage collections",
-           _one(lambda n: None if n.heap is None else float(n.heap.collected_ms))),
+    Metric("heap_bytes", "bytes", False, "The same, in bytes", _heap(lambda heap: heap.used_bytes)),
+    Metric("heap_max", "bytes", False, "Greatest size of the heap", _heap(lambda heap: heap.max_bytes)),
+    Metric("gc_count", "", True, "Garbage collections", _heap(lambda heap: heap.collections)),
+    Metric("gc_time", "ms", True, "Time in garbage collections", _heap(lambda heap: heap.collected_ms)),
+    Metric("gc_pause", "ms", False, "The last garbage collection", _heap(lambda heap: heap.pause_last_ms)),
     Metric("cpu", "%", False, "Processor time of its process, of all cores",
            _one(lambda n: None if n.cpu_share is None else 100 * n.cpu_share)),
+    Metric("system_load", "", False, "Load average of its machine, of each core", _one(lambda n: n.system_load)),
     Metric("disk_used", "%", False, "Of its fullest data disk",
            _one(lambda n: max((100 * disk.used_share for disk in n.disks), default=None))),
     Metric("disk_free", "bytes", False, "Of its fullest data disk",
@@ -100,7 +108,11 @@ METRICS: list[Metric] = [
     Metric("commitlog_pending", "", False, "Writes that wait for the log", _one(lambda n: _whole(n.commitlog_pending))),
     Metric("exceptions", "", True, "Unexpected errors", _one(lambda n: _whole(n.exceptions))),
     Metric("expired", "", True, "Messages to others that grew too old", _one(lambda n: _whole(n.internode_expired))),
-    Metric("pool_pending", "", False, "Tasks that wait in a thread pool", _pools, ("pool",)),
+    Metric("streams", "", False, "Transfers of data with other nodes", _one(lambda n: _length(n.streams))),
+    Metric("pool_active", "", False, "Tasks that a thread pool works on", _pools(lambda pool: pool.active), ("pool",)),
+    Metric("pool_pending", "", False, "Tasks that wait in a thread pool", _pools(lambda pool: pool.pending), ("pool",)),
+    Metric("pool_blocked", "", False, "Tasks that cannot enter a thread pool", _pools(lambda pool: pool.blocked),
+           ("pool",)),
     Metric("dropped", "", True, "Messages dropped", _dropped, ("kind",)),
     Metric("requests", "", True, "Requests coordinated",
            _requests(lambda n, kind: float(n.requests[kind].latency.count)), ("kind",)),
@@ -108,6 +120,8 @@ METRICS: list[Metric] = [
            _requests(lambda n, kind: float(n.requests[kind].timeouts)), ("kind",)),
     Metric("unavailable", "", True, "Requests refused for lack of replicas",
            _requests(lambda n, kind: float(n.requests[kind].unavailables)), ("kind",)),
+    Metric("failures", "", True, "Requests that failed on a replica",
+           _requests(lambda n, kind: float(n.requests[kind].failures)), ("kind",)),
     Metric("latency_p50", "ms", False, "Median of requests it coordinated",
            _requests(lambda n, kind: n.requests[kind].latency.p50_ms), ("kind",)),
     Metric("latency_p95", "ms", False, "95th percentile of requests it coordinated",

@@ -394,7 +394,7 @@ async function nodes() {
     .flatMap((answer) => answer.tags);
   $("nodes").hidden = $("nodes-link").hidden = !found.length;
   if (!found.length) return;
-  const answer = await ask("v1/latest", found.map((tag) => ["number", String(tag.number)]));
+  const answer = await ask("v1/latest", found.map((tag) => ["tag", tag.name]));
   const points = new Map(answer.rows.map((point) => [point.tag, point]));
   const byNode = new Map();
   for (const tag of found) {
