@@ -174,6 +174,12 @@ function ticks(low, high, count) {
   return found.map((value) => Math.abs(value) < step * 1e-9 ? 0 : value);
 }
 
+/** A mark of the axis, short enough for its room. */
+function axisText(value) {
+  const size = Math.abs(value);
+  return size >= 1e6 || (size > 0 && size < 1e-4) ? value.toExponential(2) : Number(value.toPrecision(6)).toString();
+}
+
 function timeTicks(start, end) {
   const steps = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000, 7776000,
     31536000].map((seconds) => seconds * 1000);
@@ -207,7 +213,7 @@ function draw() {
   const parts = [];
   for (const value of ticks(low, high, 6)) {
     parts.push(drawn("line", {class: "grid", x1: box.left, x2: box.right, y1: y(value), y2: y(value)}));
-    parts.push(drawn("text", {x: box.left - 6, y: y(value) + 4, "text-anchor": "end"}, Number(value.toPrecision(6)).toString()));
+    parts.push(drawn("text", {x: box.left - 6, y: y(value) + 4, "text-anchor": "end"}, axisText(value)));
   }
   for (const [time, text] of timeTicks(state.start, state.end)) {
     parts.push(drawn("line", {class: "grid", x1: x(time), x2: x(time), y1: box.top, y2: box.bottom}));
