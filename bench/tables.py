@@ -3,11 +3,12 @@
     python bench/tables.py [--visits N] [--repeat N]
 
 Starts three nodes with `chronotile lab` (1 GiB of heap each), and stores the visits of `bench/survey.py` once for each
-choice of options at QUORUM and RF 3. The nodes' memory is flushed to files four times, as a busy node does of
-itself: compaction has something to do. The first choice is stored a second time at the end, under another name: by how
-much those two differ tells how far the figures can be trusted. Then a footprint of 12 tiles is read for 12 months, in
-turns, before and after the chunks are consolidated. At last one node is paused, and footprints are read while the
-others do not yet know. Answers are compared bit for bit before anything is timed. Writes tables.md, tables.svg and
+choice of options at QUORUM and RF 3, in turns of some visits each; after each turn the nodes' memory is flushed to
+files, as a busy node does of itself, so that compaction has something to do. The first choice is there a second time
+under another name: by how much those two differ tells how far the figures can be trusted. Then a footprint of 12 tiles
+is read for 12 months, in turns, before and after the chunks are consolidated. At last one node is paused, again and
+again, and footprints are read while the others do not yet know. Answers are compared bit for bit before anything is
+timed, and everything is done once before, so that the nodes' code is compiled. Writes tables.md, tables.svg and
 tables.json to bench/results/.
 """
 
@@ -41,7 +42,8 @@ RETRIES: dict[str, dict[str, object]] = {
     for retry in ("99p", "NONE")
     for client in (0, 500)
 }
-FLUSHES = 4
+TURNS = 6
+PAUSES = 3
 QUIET_S = 120
 Samples = dict[str, dict[str, Measured]]
 
@@ -64,21 +66,23 @@ def settle(cluster: lab.Cluster) -> None:
             raise TimeoutError(f"the nodes still compact after {QUIET_S} s")
 
 
-def store(cluster: lab.Cluster, system: Chronotile, visits: list[Any], samples: Samples) -> None:
-    """Store all visits; flushes and compactions are counted too, under a name of their own."""
-    with measured(cluster, into(samples, "store all, files and compactions included", system.name)):
-        for number, rows in enumerate(visits):
-            with measured(cluster, into(samples, "store a visit", system.name)):
-                system.store(number, rows)
-            if (number + 1) % max(1, len(visits) // FLUSHES) == 0:
+def store_in_turns(cluster: lab.Cluster, systems: list[Chronotile], visits: list[Any], samples: Samples) -> None:
+    """Store all visits in each system; flushes and compactions are counted too, under a name of their own."""
+    length = max(1, len(visits) // TURNS)
+    for turn, start in enumerate(range(0, len(visits), length)):
+        for system in rotated(systems, turn):
+            with measured(cluster, into(samples, "store a turn, files and compactions included", system.name)):
+                for number, rows in enumerate(visits[start : start + length], start):
+                    with measured(cluster, into(samples, "store a visit", system.name)):
+                        system.store(number, rows)
                 on_all(cluster, "flush", system.keyspace)
-        settle(cluster)
+                settle(cluster)
 
 
 def files(cluster: lab.Cluster, system: Chronotile) -> int:
     """Data files of the chunks on all nodes."""
     folders = [node.folder / "data" / "data" / system.keyspace for node in cluster.nodes]
-    return sum(1 for folder in folders for _ in folder.glob("d*/*-Data.db"))
+    return sum(1 for folder in folders for _ in folder.glob("[ch]_*/*-Data.db"))
 
 
 def read(
@@ -93,19 +97,20 @@ def read(
 
 
 def read_while_paused(cluster: lab.Cluster, systems: list[Chronotile], work: Workload, samples: Samples) -> None:
-    """For each system: one node stops answering, and footprints are read in the two seconds before others notice."""
-    for system in systems:
-        system.read(footprint(work, 0))
-        cluster.nodes[2].pause()
-        try:
-            end, number = time.monotonic() + 2, 1
-            while time.monotonic() < end:
-                with measured(cluster, into(samples, "read while a node hangs, unnoticed yet", system.name)):
-                    system.read(footprint(work, number))
-                number += 1
-        finally:
-            cluster.nodes[2].resume()
-        cluster.wait_until_ready()
+    """In turns: one node stops answering, and footprints are read in the two seconds before others notice."""
+    for turn in range(PAUSES):
+        for system in rotated(systems, turn):
+            system.read(footprint(work, 0))
+            cluster.nodes[2].pause()
+            try:
+                end, number = time.monotonic() + 2, 1
+                while time.monotonic() < end:
+                    with measured(cluster, into(samples, "read while a node hangs, unnoticed yet", system.name)):
+                        system.read(footprint(work, number))
+                    number += 1
+            finally:
+                cluster.nodes[2].resume()
+            cluster.wait_until_ready()
 
 
 def run(cluster: lab.Cluster, work: Workload, repeat: int) -> tuple[Samples, dict[str, Any]]:
@@ -114,13 +119,13 @@ def run(cluster: lab.Cluster, work: Workload, repeat: int) -> tuple[Samples, dic
     extra: dict[str, Any] = {"rows": sum(rows.num_rows for rows in visits)}
     say("warming the nodes up")
     warm = Chronotile(cluster, "warm-up")
-    store(cluster, warm, visits, {})
+    store_in_turns(cluster, [warm], visits, {})
+    read(cluster, [warm], work, repeat, {}, "")
+    warm.consolidate()
     warm.close()
-    systems = []
-    for name, options in CHOICES.items():
-        say(f"storing {extra['rows']:,} rows: {name}")
-        systems.append(Chronotile(cluster, name, **options))
-        store(cluster, systems[-1], visits, samples)
+    say(f"storing {extra['rows']:,} rows in {len(CHOICES)} systems")
+    systems = [Chronotile(cluster, name, **options) for name, options in CHOICES.items()]
+    store_in_turns(cluster, systems, visits, samples)
     check_equal(list(systems), work)
     for when in ("before", "after"):
         if when == "after":
@@ -138,8 +143,7 @@ def run(cluster: lab.Cluster, work: Workload, repeat: int) -> tuple[Samples, dic
         system.close()
     say("reading while a node hangs")
     retrying = [Chronotile(cluster, name, **options) for name, options in RETRIES.items()]
-    for system in retrying:
-        store(cluster, system, visits[: len(visits) // 4], {})
+    store_in_turns(cluster, retrying, visits[: len(visits) // 4], {})
     read_while_paused(cluster, retrying, work, samples)
     for system in retrying:
         system.close()
