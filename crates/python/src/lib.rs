@@ -10,6 +10,7 @@ mod columns;
 mod cql;
 mod errors;
 mod files;
+mod front_ends;
 mod historian;
 mod lines;
 mod reports;

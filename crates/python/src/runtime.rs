@@ -1,8 +1,10 @@
 //! The one runtime that all archives of a process share, and how Python waits for it.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use chronotile_archive::ArchiveError;
@@ -69,9 +71,32 @@ pub fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> PyResu
     tokio::task::block_in_place(|| runtime.block_on(until_signal(future)))
 }
 
+thread_local! {
+    /// Set when nobody waits any more for what this thread does.
+    static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// Does `work`, in which every wait of this thread ends with an error once `given_up` is set.
+pub fn until_given_up<T>(given_up: Arc<AtomicBool>, work: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Arc<AtomicBool>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            GIVEN_UP.set(self.0.take());
+        }
+    }
+    let _restore = Restore(GIVEN_UP.replace(Some(given_up)));
+    work()
+}
+
+fn check_given_up() -> PyResult<()> {
+    let given_up = GIVEN_UP.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)));
+    if given_up { Err(archive_error(ArchiveError::Cancelled)) } else { Ok(()) }
+}
+
 async fn until_signal<T>(future: impl Future<Output = T>) -> PyResult<T> {
     let mut future = pin!(future);
     loop {
+        check_given_up()?;
         match tokio::time::timeout(SIGNAL_POLL, &mut future).await {
             Ok(outcome) => return Ok(outcome),
             Err(_) => Python::attach(|py| py.check_signals())?,

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use crate::archive::Archive;
 use crate::errors::{Fault, historian_error, invalid};
+use crate::front_ends::PythonFrontEnds;
 use crate::runtime::runtime;
 
 /// What Python says of a service.
@@ -93,9 +94,16 @@ impl Options {
     }
 }
 
-/// Serves an archive until SIGTERM or SIGINT. `listening` is called with the address once requests are answered.
+/// Serves an archive until SIGTERM or SIGINT. `listening` is called with the address once requests are answered, `front_ends`
+/// answers for events and jobs.
 #[pyfunction]
-pub fn serve(py: Python<'_>, archive: Py<Archive>, options: Options, listening: Py<PyAny>) -> PyResult<()> {
+pub fn serve(
+    py: Python<'_>,
+    archive: Py<Archive>,
+    options: Options,
+    listening: Py<PyAny>,
+    front_ends: Py<PyAny>,
+) -> PyResult<()> {
     let (archive, settings) = (archive.get().open_inner()?, options.settings()?);
     let told = |address: std::net::SocketAddr| {
         Python::attach(|py| {
@@ -106,7 +114,8 @@ pub fn serve(py: Python<'_>, archive: Py<Archive>, options: Options, listening: 
         });
     };
     let runtime = runtime()?;
-    py.detach(|| runtime.block_on(run(archive, settings, told))).map_err(service_error)
+    let front_ends = PythonFrontEnds::new(front_ends);
+    py.detach(|| runtime.block_on(run(archive, settings, Some(front_ends), told))).map_err(service_error)
 }
 
 fn service_error(error: ServiceError) -> PyErr {

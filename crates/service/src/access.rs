@@ -177,7 +177,7 @@ mod tests {
         );
         let kind = |token: &str, role, now| match access.check(&asking(token), role, now) {
             Ok(name) => name.unwrap_or_default(),
-            Err(failure) => failure.kind.to_owned(),
+            Err(failure) => failure.kind.into_owned(),
         };
         let (ann, bob, root) = ("a".repeat(20), "b".repeat(20), "c".repeat(20));
         assert_eq!(kind(&ann, Role::Read, 1), "ann");

@@ -4,8 +4,9 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::{DataType as ArrowType, SchemaRef};
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -76,6 +77,8 @@ enum Form {
     Plain(OutFormat),
 }
 
+/// Documents as they came, a line each.
+pub(crate) const LINES: &str = "text/plain; charset=utf-8";
 pub(crate) const ARROW: &str = "application/vnd.apache.arrow.stream";
 pub(crate) const FORMATS: [&str; 5] =
     ["application/json", "application/x-ndjson", "text/csv", ARROW, "application/vnd.apache.parquet"];
@@ -158,6 +161,26 @@ pub(crate) async fn rows(app: &Arc<App>, call: &Call, rows: Rows) -> Result<Repl
         Some((piece, (batches, go_on.then_some(encoder))))
     });
     Ok(Reply::Stream(form.content_type(), pieces.boxed()))
+}
+
+/// The texts of the first column, a line each.
+pub(crate) fn lines(app: &App, call: &Call, rows: Rows) -> Reply {
+    let out_of_time = Failure::out_of_time(app.settings.limits.query_time.as_secs());
+    let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
+    let pieces = in_time(limited, call.deadline, out_of_time).map(|batch| lines_of(&batch?));
+    Reply::Stream(LINES, pieces.boxed())
+}
+
+fn lines_of(batch: &RecordBatch) -> Result<Bytes> {
+    let texts = arrow_cast::cast(batch.column(0), &ArrowType::Utf8);
+    let texts = texts.map_err(|error| Failure::invalid(format!("the documents are no texts: {error}")))?;
+    let texts = texts.as_string::<i32>();
+    let mut out = Vec::with_capacity(texts.value_data().len() + texts.len());
+    for text in texts.iter().flatten() {
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'\n');
+    }
+    Ok(out.into())
 }
 
 /// Counts rows, and fails where there are more than allowed.

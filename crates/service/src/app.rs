@@ -26,6 +26,7 @@ use crate::answers::Reply;
 use crate::collector::Collector;
 use crate::endpoints::{ENDPOINTS, Endpoint, Work};
 use crate::failure::{Failure, Result};
+use crate::front_ends::FrontEnds;
 use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::parameters::Parameters;
@@ -39,6 +40,8 @@ pub(crate) struct App {
     pub metrics: Arc<Metrics>,
     pub log: Log,
     pub collector: Collector,
+    /// What answers for events and jobs, where the program that serves has it.
+    pub front_ends: Option<Arc<dyn FrontEnds>>,
     pub stopping: AtomicBool,
     queries: Arc<Semaphore>,
     writes: Arc<Semaphore>,
@@ -54,6 +57,8 @@ pub(crate) struct Call {
     pub deadline: Instant,
     /// Rows of the answer so far.
     pub rows: Arc<AtomicU64>,
+    /// The place among the requests that may run. Work that goes on without its client keeps it.
+    pub permit: Option<Arc<OwnedSemaphorePermit>>,
     path: Vec<(String, String)>,
 }
 
@@ -71,7 +76,12 @@ pub(crate) struct Peer(pub SocketAddr);
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 impl App {
-    pub fn new(historian: Historian, settings: Settings, access: Access) -> Arc<Self> {
+    pub fn new(
+        historian: Historian,
+        settings: Settings,
+        access: Access,
+        front_ends: Option<Arc<dyn FrontEnds>>,
+    ) -> Arc<Self> {
         let (historian, metrics) = (Arc::new(historian), Arc::new(Metrics::default()));
         let collector = Collector::start(historian.clone(), metrics.clone());
         let limits = settings.limits;
@@ -81,6 +91,7 @@ impl App {
             metrics,
             log: Log(settings.log),
             collector,
+            front_ends,
             stopping: AtomicBool::new(false),
             queries: Arc::new(Semaphore::new(limits.queries)),
             writes: Arc::new(Semaphore::new(limits.writes)),
@@ -88,13 +99,13 @@ impl App {
         })
     }
 
-    fn permit(&self, work: Work) -> Result<Option<OwnedSemaphorePermit>> {
+    fn permit(&self, work: Work) -> Result<Option<Arc<OwnedSemaphorePermit>>> {
         let (slots, count, what) = match work {
             Work::Light => return Ok(None),
             Work::Query | Work::Upkeep => (&self.queries, self.settings.limits.queries, "queries"),
             Work::Write => (&self.writes, self.settings.limits.writes, "writes"),
         };
-        slots.clone().try_acquire_owned().map(Some).map_err(|_| {
+        slots.clone().try_acquire_owned().map(|permit| Some(Arc::new(permit))).map_err(|_| {
             self.metrics.turned_away.fetch_add(1, Ordering::Relaxed);
             Failure::busy(format!("{count} {what} are running, as many as may: repeat the request in a second"))
         })
@@ -132,12 +143,16 @@ fn stray(app: &Arc<App>, request: &Request, failure: Failure) -> Response {
     dressed(failure.response(&id), &id)
 }
 
-/// The id that a client gave, if it is a decent one, or a new one.
+/// The id that a client gave, if it is a decent one.
+pub(crate) fn given_id(headers: &HeaderMap) -> Option<&str> {
+    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    given.filter(|id| !id.is_empty() && id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_graphic()))
+}
+
+/// The id that a client gave, or a new one.
 fn request_id(headers: &HeaderMap) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
-    let decent = |id: &&str| !id.is_empty() && id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_graphic());
-    given.filter(decent).map_or_else(
+    given_id(headers).map_or_else(
         || {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let seed = format!("{}-{}-{number}", std::process::id(), now_ns());
@@ -178,7 +193,7 @@ struct Ending {
     /// Whether the answer went out as a whole.
     complete: bool,
     /// Held for as long as the answer is being made.
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Drop for Ending {
@@ -294,6 +309,7 @@ async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Re
         now_ns: now_ns(),
         deadline: Instant::now() + limits.query_time,
         rows: ending.rows.clone(),
+        permit: ending.permit.clone(),
         path: path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
     };
     let deadline = call.deadline;

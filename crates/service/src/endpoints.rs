@@ -9,7 +9,7 @@ use crate::answers::Reply;
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 use crate::parameters::Parameters;
-use crate::{datasets, grafana, operation, reads, tags, writes};
+use crate::{datasets, front_ends, grafana, operation, reads, tags, writes};
 
 /// What a request costs, and so which limits hold for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub(crate) struct Endpoint {
 pub(crate) enum Gives {
     /// Rows with columns of this schema, in any format.
     Rows(&'static str),
+    /// The same, or the documents of these rows as they came.
+    Documents(&'static str),
     /// JSON of this schema.
     Json(&'static str),
     /// Other content of this type.
@@ -119,6 +121,26 @@ macro_rules! handler {
         |app, call| Box::pin($function(app, call))
     };
 }
+
+macro_rules! front_end {
+    ($function:path, $operation:literal) => {
+        |app, call| Box::pin($function(app, call, $operation))
+    };
+}
+
+/// Of questions to front ends, whose conditions the front end reads.
+const FROM: Parameter = may("start", "string", "First time: ISO 8601 (UTC), nanoseconds since 1970, now, or now-6h.");
+const UNTIL: Parameter = may("end", "string", "First time behind the range.");
+const WHERE: Parameter = many(
+    "where",
+    "string",
+    "A condition on any column: status>=500, user=ann, level in error,fatal, message contains timeout; or as JSON \
+     [\"user\", \"==\", \"ann\"]. May be repeated.",
+);
+const COLUMNS: Parameter = may("columns", "string", "Names separated by commas; all unless given.");
+const STREAM: Parameter = many("stream", "string", "Only this stream; may be repeated.");
+const TEXT_WITHIN: Parameter = may("text", "string", "What the whole document contains, letter by letter.");
+const DAYS: Parameter = may("days", "string", "Whole days (UTC): one, FIRST,LAST, or a number of days up to today.");
 
 const TEXT: &[&str] = &["text/csv", "application/vnd.apache.arrow.stream"];
 const LINES: Option<(&str, &[&str])> = Some(("", &["text/plain"]));
@@ -373,6 +395,175 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         takes: None,
         gives: Gives::Rows("Records"),
         handler: handler!(datasets::read),
+    },
+    Endpoint {
+        method: "POST",
+        path: "/v1/events/{name}",
+        role: Role::Write,
+        work: Work::Write,
+        summary: "Store lines as documents. They are durable when the answer comes; lines that are no documents become dead \
+                  letters. Repeated under the same batch, or else the same X-Request-Id, lines are stored once.",
+        parameters: &[
+            may("format", "string", "ndjson, which it is unless given, syslog, or lines that the pattern takes apart."),
+            may("pattern", "string", "Of lines: a regular expression with groups named time, stream and fields."),
+            may("time_field", "string", "Of JSON: path of the time; as the archive was created unless given."),
+            may("time_format", "string", "iso8601, epoch_s, epoch_ms, epoch_us, epoch_ns, or a strptime pattern."),
+            may("year", "integer", "Of times without a year."),
+            may("stream_field", "string", "What names the stream: a path, host, app, a group."),
+            may("stream", "string", "The stream of documents that name none."),
+            may("source", "string", "Where the lines come from, kept with each; http unless given."),
+            may("ttl", "string", "The documents' own TTL, such as 30d, instead of the archive's."),
+            may("batch", "string", "Name of the write."),
+        ],
+        takes: Some(("", &["application/x-ndjson", "text/plain"])),
+        gives: Gives::Json("EventsReport"),
+        handler: front_end!(front_ends::store, "events.ingest"),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/events/{name}",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Documents of events by time, stream, field and text, the newest first.",
+        parameters: &[
+            FROM,
+            UNTIL,
+            STREAM,
+            WHERE,
+            TEXT_WITHIN,
+            may("columns", "string", "Names separated by commas; time, stream, the fields and body unless given."),
+            may("limit", "integer", "At most so many, from 1 to 100000; 100 unless given."),
+            may("oldest_first", "boolean", "In this order; a limit then leaves the oldest."),
+            may(
+                "format",
+                "string",
+                "json, ndjson, csv, arrow or parquet, or raw for the documents themselves, a line each; else what the \
+                 header Accept asks for, else json.",
+            ),
+        ],
+        takes: None,
+        gives: Gives::Documents("Records"),
+        handler: front_end!(front_ends::search, "events.search"),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/events/{name}/count",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Number of documents of events.",
+        parameters: &[FROM, UNTIL, STREAM, WHERE, TEXT_WITHIN],
+        takes: None,
+        gives: Gives::Json("Count"),
+        handler: front_end!(front_ends::ask, "events.count"),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/events/{name}/histogram",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Documents of events over time, in intervals counted from 1970.",
+        parameters: &[
+            FROM,
+            UNTIL,
+            STREAM,
+            WHERE,
+            TEXT_WITHIN,
+            may("interval", "string", "Length of an interval, such as 15m; 1h unless given."),
+            may("by", "string", "Columns separated by commas, whose values are counted by themselves."),
+            FORMAT,
+        ],
+        takes: None,
+        gives: Gives::Rows("Records"),
+        handler: front_end!(front_ends::ask, "events.histogram"),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/events/{name}/dead",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Lines that were no documents of events, with the reason, the newest first.",
+        parameters: &[
+            FROM,
+            UNTIL,
+            may("limit", "integer", "At most so many, from 1 to 100000; 100 unless given."),
+            FORMAT,
+        ],
+        takes: None,
+        gives: Gives::Rows("Records"),
+        handler: front_end!(front_ends::ask, "events.dead"),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/jobs/{name}",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Jobs by id, or by period and any column.",
+        parameters: &[
+            many("id", "integer", "Id of a job, whenever it ran; may be repeated. Conditions do not go with it."),
+            FROM,
+            UNTIL,
+            DAYS,
+            WHERE,
+            COLUMNS,
+            may("history", "boolean", "All states of each job instead of the newest."),
+            may("limit", "integer", "At most so many rows."),
+            FORMAT,
+        ],
+        takes: None,
+        gives: Gives::Rows("Records"),
+        handler: front_end!(front_ends::ask, "jobs.find"),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/jobs/{name}/count",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Number of jobs.",
+        parameters: &[FROM, UNTIL, DAYS, WHERE],
+        takes: None,
+        gives: Gives::Json("Count"),
+        handler: front_end!(front_ends::ask, "jobs.count"),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/jobs/{name}/group",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "Jobs counted by the values of columns, the most frequent first.",
+        parameters: &[
+            must("by", "Columns separated by commas."),
+            many(
+                "aggregate",
+                "string",
+                "A function of a column: sum(run_s), or mean, min, max, stddev, count_distinct.",
+            ),
+            FROM,
+            UNTIL,
+            DAYS,
+            WHERE,
+            may("limit", "integer", "At most so many rows."),
+            FORMAT,
+        ],
+        takes: None,
+        gives: Gives::Rows("Records"),
+        handler: front_end!(front_ends::ask, "jobs.group"),
+    },
+    Endpoint {
+        method: "GET",
+        path: "/v1/jobs/{name}/explain",
+        role: Role::Read,
+        work: Work::Query,
+        summary: "How a search for jobs uses an index, or how a count does.",
+        parameters: &[
+            may("by", "string", "Of a count: columns it is grouped by, separated by commas; empty for none."),
+            FROM,
+            UNTIL,
+            DAYS,
+            WHERE,
+        ],
+        takes: None,
+        gives: Gives::Json("IndexUse"),
+        handler: front_end!(front_ends::ask, "jobs.explain"),
     },
     Endpoint {
         method: "POST",

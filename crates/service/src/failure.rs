@@ -1,5 +1,7 @@
 //! What went wrong, as the status and body of an answer.
 
+use std::borrow::Cow;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -12,7 +14,7 @@ use serde_json::{Map, Value, json};
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub status: StatusCode,
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     pub message: String,
     pub details: Map<String, Value>,
     /// Seconds after which to try again.
@@ -23,7 +25,7 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), details: Map::new(), retry_after_s: None }
+        Self { status, kind: kind.into(), message: message.into(), details: Map::new(), retry_after_s: None }
     }
 
     /// An argument that cannot be used.
@@ -56,7 +58,7 @@ impl Failure {
 
     pub fn response(self, request_id: &str) -> Response {
         let mut error = self.details;
-        error.insert("kind".into(), self.kind.into());
+        error.insert("kind".into(), self.kind.into_owned().into());
         error.insert("message".into(), self.message.into());
         error.insert("request_id".into(), request_id.into());
         let mut response = Response::new(Body::from(json!({ "error": error }).to_string()));

@@ -1,4 +1,5 @@
-//! The historian over HTTP: the middleware in front of an archive, of which any number may run side by side.
+//! Archives over HTTP: the middleware in front of one, of which any number may run side by side. The historian is served by this
+//! crate, events and jobs by what the program gives it ([`FrontEnds`]).
 //!
 //! [`serve`] is the whole of it. `server` takes connections, `app` leads a request through everything that holds for all of
 //! them, `endpoints` is the table of what there is. The readers of foreign formats are public, so that they can be tried with
@@ -14,6 +15,7 @@ mod datasets;
 mod diagnostics;
 mod endpoints;
 mod failure;
+mod front_ends;
 mod grafana;
 pub mod json;
 pub mod line_protocol;
@@ -30,5 +32,6 @@ mod settings;
 mod tags;
 mod writes;
 
+pub use front_ends::{Answer, FrontEnds, Reason, Refusal, Request};
 pub use server::serve;
 pub use settings::{Limits, LogFormat, ServiceError, Settings};

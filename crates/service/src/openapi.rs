@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::access::Role;
-use crate::answers::FORMATS;
+use crate::answers::{FORMATS, LINES};
 use crate::endpoints::{ENDPOINTS, Endpoint, Gives, Parameter};
 
 /// OpenAPI 3.1.
@@ -18,7 +18,7 @@ pub(crate) fn document() -> Value {
         "info": {
             "title": "Chronotile",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Process history over HTTP: tags, points, aggregates, and reads of every dataset of an archive.",
+            "description": "An archive over HTTP: tags, points and aggregates, events, jobs, and reads of every dataset.",
         },
         "paths": paths,
         "components": {
@@ -88,14 +88,17 @@ fn responses(endpoint: &Endpoint) -> Value {
     let mut responses = json!({ "default": error });
     let ok = |content: Value| json!({ "description": endpoint.summary, "content": content });
     match endpoint.gives {
-        Gives::Rows(schema) => {
-            let content: Map<String, Value> = FORMATS
+        Gives::Rows(schema) | Gives::Documents(schema) => {
+            let mut content: Map<String, Value> = FORMATS
                 .iter()
                 .map(|name| {
                     let json = *name == "application/json";
                     ((*name).to_owned(), if json { json!({ "schema": reference(schema) }) } else { json!({}) })
                 })
                 .collect();
+            if matches!(endpoint.gives, Gives::Documents(_)) {
+                content.insert(LINES.into(), json!({}));
+            }
             responses["200"] = ok(content.into());
         }
         Gives::Json(schema) => responses["200"] = ok(json!({ "application/json": { "schema": reference(schema) } })),

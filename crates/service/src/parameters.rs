@@ -76,7 +76,7 @@ impl Parameters {
 }
 
 fn named<T>(name: &str, parsed: std::result::Result<T, String>) -> Result<T> {
-    parsed.map_err(|reason| Failure { kind: "invalid-time", ..Failure::invalid(format!("{name} {reason}")) })
+    parsed.map_err(|reason| Failure { kind: "invalid-time".into(), ..Failure::invalid(format!("{name} {reason}")) })
 }
 
 /// A time: ISO 8601 (UTC unless it says otherwise), nanoseconds since 1970, `now`, or `now-6h`.

@@ -84,7 +84,7 @@ pub(crate) async fn latest(app: Arc<App>, call: Call) -> Result<Reply> {
 pub(crate) async fn at(app: Arc<App>, call: Call) -> Result<Reply> {
     let tags = tags(&app, &call).await?;
     let time = |text| {
-        let refuse = |reason| Failure { kind: "invalid-time", ..Failure::invalid(format!("time {reason}")) };
+        let refuse = |reason| Failure { kind: "invalid-time".into(), ..Failure::invalid(format!("time {reason}")) };
         crate::parameters::time_ns(text, call.now_ns).map_err(refuse)
     };
     let times: Vec<i64> = call.parameters.all("time").map(time).collect::<Result<_>>()?;

@@ -31,16 +31,19 @@ use tower_service::Service as _;
 use crate::access::Access;
 use crate::app::{App, Peer, router};
 use crate::diagnostics;
+use crate::front_ends::FrontEnds;
 use crate::settings::{ServiceError, Settings};
 
 /// Serves an archive until the process is told to stop (SIGTERM or SIGINT): then no more connections are taken, requests that
-/// are under way end, and what they brought is stored. `listening` is called with the address once requests are answered.
+/// are under way end, and what they brought is stored. `front_ends` answers for events and jobs; without it they are not served.
+/// `listening` is called with the address once requests are answered.
 ///
 /// # Errors
 /// Settings that cannot be used, an address that is taken, an archive that keeps no history and cannot.
 pub async fn serve(
     archive: Archive,
     settings: Settings,
+    front_ends: Option<Arc<dyn FrontEnds>>,
     listening: impl FnOnce(std::net::SocketAddr) + Send,
 ) -> Result<(), ServiceError> {
     let access = Access::open(settings.tokens.as_deref())?;
@@ -54,7 +57,7 @@ pub async fn serve(
     let mut signals = Signals::new().map_err(failed)?;
     let options = HistorianOptions { create: true, future_max_ns: settings.limits.future_max_ns };
     let historian = Historian::open(archive, options).await?;
-    let app = App::new(historian, settings, access);
+    let app = App::new(historian, settings, access, front_ends);
     let mut upkeep = vec![tokio::spawn(refresh(app.clone()))];
     if let Some(every) = app.settings.diagnostics {
         upkeep.push(tokio::spawn(diagnostics::run(app.clone(), address, every)));

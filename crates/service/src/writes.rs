@@ -109,7 +109,7 @@ async fn parsed(read: impl FnOnce(&mut Points) -> std::result::Result<(), String
         read(&mut points).map(|()| points)
     });
     let points = work.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))?;
-    points.map_err(|message| Failure { kind: "invalid-rows", ..Failure::invalid(message) })
+    points.map_err(|message| Failure { kind: "invalid-rows".into(), ..Failure::invalid(message) })
 }
 
 async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> Result<Json> {
@@ -147,7 +147,7 @@ async fn arrow(app: Arc<App>, call: Call, wanted: Wanted) -> Result<Reply> {
         ));
     }
     let body = call.body;
-    let refuse = |message: String| Failure { kind: "invalid-rows", ..Failure::invalid(message) };
+    let refuse = |message: String| Failure { kind: "invalid-rows".into(), ..Failure::invalid(message) };
     let read = tokio::task::spawn_blocking(move || arrow_stream::read(body)).await;
     // A schema that Arrow has no words for ends its reader in a panic.
     let tables = read.unwrap_or_else(|_| Err("the body is no Arrow IPC stream that can be read".into()));
@@ -193,7 +193,7 @@ fn refusal(app: &App, refused: Vec<Refused>) -> Failure {
     let unknown = refused.iter().all(|refused| refused.message.starts_with("no tag "));
     let failure = match unknown {
         true => Failure::new(StatusCode::NOT_FOUND, "tag-not-found", message),
-        false => Failure { kind: "invalid-rows", ..Failure::invalid(message) },
+        false => Failure { kind: "invalid-rows".into(), ..Failure::invalid(message) },
     };
     failure.with("refused_count", refused.len()).with("refused", named(&refused))
 }
@@ -255,7 +255,8 @@ pub(crate) async fn annotate(app: Arc<App>, call: Call) -> Result<Reply> {
         Json::String(text) => time_ns(text, call.now_ns),
         other => Err(format!("is {other}: give ISO 8601 text, or nanoseconds since 1970")),
     };
-    let time = time.map_err(|reason| Failure { kind: "invalid-time", ..Failure::invalid(format!("time {reason}")) })?;
+    let time =
+        time.map_err(|reason| Failure { kind: "invalid-time".into(), ..Failure::invalid(format!("time {reason}")) })?;
     app.historian.annotate(&TagKey::Name(note.tag), time, &note.author, &note.text).await?;
     Ok(Reply::nothing())
 }

@@ -1,0 +1,126 @@
+//! Events and jobs behind the service: requests go to a Python object, answers come back as bytes or Arrow.
+//!
+//! The interpreter lock is held while Python works, and by none of what this module does with bodies and rows.
+
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use chronotile_service::{Answer, FrontEnds, Reason, Refusal, Request};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyTuple};
+use serde_json::{Map, Value};
+
+use crate::errors::arrow_error;
+use crate::runtime::until_given_up;
+use crate::source;
+
+/// A Python object with `answer(operation, name, words, body)`, which returns JSON as bytes, a tuple of such a report, the
+/// documents stored and the lines refused, or rows with an Arrow PyCapsule method.
+pub struct PythonFrontEnds {
+    object: Py<PyAny>,
+}
+
+impl PythonFrontEnds {
+    pub fn new(object: Py<PyAny>) -> Arc<dyn FrontEnds> {
+        Arc::new(Self { object })
+    }
+
+    fn ask(&self, py: Python<'_>, request: &Request) -> PyResult<Answer> {
+        let body = PyBytes::new(py, &request.body);
+        let arguments = (request.operation, &request.name, request.words.clone(), body);
+        let found = self.object.bind(py).call_method1("answer", arguments)?;
+        if let Ok(text) = found.cast::<PyBytes>() {
+            return Ok(Answer::Json(text.as_bytes().to_vec()));
+        }
+        if found.cast::<PyTuple>().is_ok() {
+            let (report, documents, refused) = found.extract::<(Vec<u8>, u64, u64)>()?;
+            return Ok(Answer::Stored { report, documents, refused });
+        }
+        let reader = source::open_one(&found)?;
+        let schema = reader.schema();
+        Ok(Answer::Rows { schema, batches: Box::new(Batches { reader, request: request.clone() }) })
+    }
+}
+
+impl FrontEnds for PythonFrontEnds {
+    fn answer(&self, request: Request) -> Result<Answer, Refusal> {
+        until_given_up(request.given_up.clone(), || {
+            Python::attach(|py| self.ask(py, &request).map_err(|error| refusal(py, &error)))
+        })
+    }
+}
+
+/// Rows that are drawn from an archive or from Python, which end where nobody waits for them any more.
+struct Batches {
+    reader: Box<dyn RecordBatchReader + Send>,
+    request: Request,
+}
+
+impl Iterator for Batches {
+    type Item = Result<RecordBatch, Refusal>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = until_given_up(self.request.given_up.clone(), || self.reader.next())?;
+        Some(batch.map_err(|error| Python::attach(|py| refusal(py, &arrow_error(error)))))
+    }
+}
+
+/// What an exception means to a client.
+fn refusal(py: Python<'_>, error: &PyErr) -> Refusal {
+    let value = error.value(py);
+    let class = value.get_type().name().map_or_else(|_| "an exception".to_owned(), |name| name.to_string());
+    let Some((reason, kind)) = known(value, &class) else {
+        let message = format!("the service failed to answer, which is a fault of it: {class}: {error}");
+        let kind = "internal".to_owned();
+        return Refusal { reason: Reason::Internal, kind, message, details: Map::new(), retry_after_s: None };
+    };
+    let details = value.getattr("details").ok().and_then(|details| details.cast_into::<PyDict>().ok());
+    let details = details.map(|details| plain(&details)).unwrap_or_default();
+    let seconds = details.get("retry_after_s").and_then(Value::as_f64);
+    let (reason, retry_after_s) = match (reason, kind.as_str()) {
+        // Lines that are more than a stream may ever send at once cannot be repeated as they are.
+        (_, "quota-exceeded") if seconds.is_none() => (Reason::TooLarge, None),
+        (_, "quota-exceeded") => (Reason::Flood, seconds.map(|seconds| seconds.ceil().clamp(1.0, 86_400.0) as u32)),
+        (Reason::Invalid, "too-large") => (Reason::TooLarge, None),
+        (_, "not-installed") => (Reason::NotInstalled, None),
+        _ => (reason, None),
+    };
+    Refusal { reason, kind, message: value.to_string(), details, retry_after_s }
+}
+
+/// The group and the kind of an exception of the package; None for any other.
+fn known(value: &Bound<'_, PyAny>, class: &str) -> Option<(Reason, String)> {
+    let base = value.py().import("chronotile.errors").ok()?.getattr("ChronotileError").ok()?;
+    value.is_instance(&base).ok().filter(|is_ours| *is_ours)?;
+    let kind = value.getattr("kind").ok()?.extract::<String>().ok()?;
+    let reason = match class {
+        "InvalidInputError" | "DataFileError" => Reason::Invalid,
+        "DatasetNotFoundError" | "BatchNotFoundError" | "TagNotFoundError" => Reason::NotFound,
+        "DatasetExistsError" | "BatchConflictError" => Reason::Conflict,
+        "BusyError" | "ClosedError" => Reason::Busy,
+        "OutcomeUnknownError" => Reason::Unknown,
+        "UnavailableError" => Reason::Unavailable,
+        "AccessDeniedError" => Reason::Denied,
+        "StorageFullError" | "ReadOnlyError" => Reason::Full,
+        "DamagedError" | "DamagedChunkError" => Reason::Damaged,
+        _ => Reason::Internal,
+    };
+    Some((reason, kind))
+}
+
+fn plain(details: &Bound<'_, PyDict>) -> Map<String, Value> {
+    let value = |value: &Bound<'_, PyAny>| {
+        if value.is_none() {
+            Value::Null
+        } else if value.is_instance_of::<PyBool>() {
+            value.extract::<bool>().map_or(Value::Null, Value::from)
+        } else if value.is_instance_of::<PyInt>() {
+            value.extract::<i64>().map_or_else(|_| value.to_string().into(), Value::from)
+        } else if value.is_instance_of::<PyFloat>() {
+            value.extract::<f64>().map_or(Value::Null, Value::from)
+        } else {
+            value.to_string().into()
+        }
+    };
+    details.iter().map(|(name, found)| (name.to_string(), value(&found))).collect()
+}

@@ -1,0 +1,281 @@
+//! Front ends whose meaning lies outside this crate: archives of events and of jobs.
+//!
+//! A program that serves an archive gives [`serve`](crate::serve) an implementation of [`FrontEnds`]. Its operations are rows of
+//! the table of endpoints like all others, so what holds for requests holds for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use axum::http::{StatusCode, header};
+use bytes::Bytes;
+use chronotile_archive::ArchiveError;
+use futures::StreamExt;
+use serde_json::{Map, Value};
+
+use crate::answers::{self, Reply, Rows};
+use crate::app::{App, Call, given_id};
+use crate::failure::{Failure, Result};
+
+/// What answers requests to front ends.
+pub trait FrontEnds: Send + Sync + 'static {
+    /// Answers one request. It may block: it is called on a thread for blocking work, by many at once.
+    ///
+    /// When this returns, what a request brought is durable. Nothing else is promised of requests whose client has gone: a
+    /// question may be given up once [`Request::given_up`] is set, what is stored never is.
+    ///
+    /// # Errors
+    /// Everything that the front end refuses.
+    fn answer(&self, request: Request) -> std::result::Result<Answer, Refusal>;
+}
+
+/// A request that may be served.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Front end and operation: `events.search`.
+    pub operation: &'static str,
+    /// The archive of events or jobs.
+    pub name: String,
+    /// Names and values behind the question mark, in the order given. `start` and `end` are nanoseconds since 1970. With what
+    /// is stored there is `request_id`, where the client gave one.
+    pub words: Vec<(String, String)>,
+    /// The body, unpacked.
+    pub body: Bytes,
+    /// Set when nobody waits for the answer any more. Never set while something is stored.
+    pub given_up: Arc<AtomicBool>,
+}
+
+/// What a front end answers.
+pub enum Answer {
+    /// A JSON text.
+    Json(Vec<u8>),
+    /// What became of a body.
+    Stored {
+        /// The report, a JSON text.
+        report: Vec<u8>,
+        /// Documents stored now.
+        documents: u64,
+        /// Lines that are no documents.
+        refused: u64,
+    },
+    /// Rows, in the format that the client asks for.
+    Rows {
+        /// Their columns.
+        schema: SchemaRef,
+        /// The rows. Taking the next ones may block.
+        batches: Box<dyn Iterator<Item = std::result::Result<RecordBatch, Refusal>> + Send>,
+    },
+}
+
+/// What a request was refused for, by what its client can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The request or its rows make no sense.
+    Invalid,
+    /// What it names is not there.
+    NotFound,
+    /// It contradicts what is stored.
+    Conflict,
+    /// It is more than may come at once.
+    TooLarge,
+    /// A producer sends more than it may.
+    Flood,
+    /// Others are in the way: repeat it.
+    Busy,
+    /// It may or may not have been stored: repeat it.
+    Unknown,
+    /// Too few nodes answer.
+    Unavailable,
+    /// The engine refuses this service.
+    Denied,
+    /// The engine takes no more.
+    Full,
+    /// Stored bytes cannot be read.
+    Damaged,
+    /// The service lacks a package.
+    NotInstalled,
+    /// A fault of the service.
+    Internal,
+}
+
+/// A request that is not served.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// What the client can do.
+    pub reason: Reason,
+    /// A stable word for the case.
+    pub kind: String,
+    /// What failed, on what, and what to try.
+    pub message: String,
+    /// What it is about.
+    pub details: Map<String, Value>,
+    /// Seconds after which to try again, where that is known.
+    pub retry_after_s: Option<u32>,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { reason, kind, message, details, retry_after_s } = refusal;
+        // Groups of the engine have the words that they have everywhere else.
+        let (status, kind) = match reason {
+            Reason::Invalid => (StatusCode::BAD_REQUEST, kind),
+            Reason::NotFound => (StatusCode::NOT_FOUND, kind),
+            Reason::Conflict => (StatusCode::CONFLICT, kind),
+            Reason::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, kind),
+            Reason::Flood => (StatusCode::TOO_MANY_REQUESTS, kind),
+            Reason::Busy => (StatusCode::SERVICE_UNAVAILABLE, kind),
+            Reason::Unknown => (StatusCode::SERVICE_UNAVAILABLE, "outcome-unknown".to_owned()),
+            Reason::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "cluster-unavailable".to_owned()),
+            Reason::Denied => (StatusCode::BAD_GATEWAY, "engine-denied".to_owned()),
+            Reason::Full => (StatusCode::INSUFFICIENT_STORAGE, kind),
+            Reason::NotInstalled => (StatusCode::NOT_IMPLEMENTED, kind),
+            Reason::Damaged | Reason::Internal => (StatusCode::INTERNAL_SERVER_ERROR, kind),
+        };
+        let again = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let retry_after_s = again.then(|| retry_after_s.unwrap_or(1).max(1));
+        Self { status, kind: kind.into(), message, details, retry_after_s }
+    }
+}
+
+/// Answers a question to a front end.
+pub(crate) async fn ask(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
+    let mut words = words(&call)?;
+    words.retain(|(name, _)| name != "format");
+    let (answer, waiting) = put(&app, &call, operation, words).await?;
+    reply(&app, &call, answer, waiting).await
+}
+
+/// Answers a search: rows, or with the format `raw` the documents themselves.
+pub(crate) async fn search(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
+    if !wants_documents(&call)? {
+        return ask(app, call, operation).await;
+    }
+    let mut words = words(&call)?;
+    words.retain(|(name, _)| name != "format");
+    if words.iter().any(|(name, _)| name == "columns") {
+        return Err(Failure::invalid("raw documents have no columns: leave columns out, or ask for another format"));
+    }
+    words.push(("columns".into(), "body".into()));
+    let (answer, waiting) = put(&app, &call, operation, words).await?;
+    match answer {
+        Answer::Rows { schema, batches } => {
+            let stream = stream(batches, call.permit.clone(), waiting);
+            Ok(answers::lines(&app, &call, Rows { schema, stream }))
+        }
+        other => reply(&app, &call, other, waiting).await,
+    }
+}
+
+/// Stores what a body brings.
+pub(crate) async fn store(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
+    let mut words = words(&call)?;
+    words.extend(given_id(&call.headers).map(|id| ("request_id".to_owned(), id.to_owned())));
+    let request = request(&call, operation, words);
+    // It goes on if the client goes away: half a write would have to be repeated.
+    let answer = blocking(&app, &call, request).await?;
+    if let Answer::Stored { documents, refused, .. } = &answer {
+        app.metrics.documents_in.fetch_add(*documents, Ordering::Relaxed);
+        app.metrics.lines_refused.fetch_add(*refused, Ordering::Relaxed);
+    }
+    reply(&app, &call, answer, Waiting::default()).await
+}
+
+/// Whether the documents themselves are asked for, by `format` or the first of the types that are accepted.
+fn wants_documents(call: &Call) -> Result<bool> {
+    if let Some(format) = call.parameters.one("format")? {
+        return Ok(format == "raw");
+    }
+    let accepted = call.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    Ok(accepted.split([',', ';']).next().is_some_and(|first| first.trim() == "text/plain"))
+}
+
+/// What is said behind the question mark, with times as numbers.
+fn words(call: &Call) -> Result<Vec<(String, String)>> {
+    let put = |(name, value): (&str, &str)| match name {
+        "start" | "end" => {
+            let time = call.parameters.time(name, call.now_ns)?;
+            Ok((name.to_owned(), time.unwrap_or_default().to_string()))
+        }
+        _ => Ok((name.to_owned(), value.to_owned())),
+    };
+    call.parameters.pairs().map(put).collect()
+}
+
+/// Tells the front end, once it is dropped, that nobody waits any more.
+#[derive(Default)]
+struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn request(call: &Call, operation: &'static str, words: Vec<(String, String)>) -> Request {
+    let name = call.part("name").to_owned();
+    Request { operation, name, words, body: call.body.clone(), given_up: Arc::default() }
+}
+
+async fn put(
+    app: &App,
+    call: &Call,
+    operation: &'static str,
+    words: Vec<(String, String)>,
+) -> Result<(Answer, Waiting)> {
+    let request = request(call, operation, words);
+    let waiting = Waiting(request.given_up.clone());
+    Ok((blocking(app, call, request).await?, waiting))
+}
+
+async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
+    let Some(front_ends) = app.front_ends.clone() else {
+        let message = "this service answers for the historian alone: start it with  chronotile serve";
+        return Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "not-served", message));
+    };
+    let permit = call.permit.clone();
+    let work = tokio::task::spawn_blocking(move || {
+        let answer = front_ends.answer(request);
+        // Work that nobody waits for any more counts among what runs until it has ended.
+        drop(permit);
+        answer
+    });
+    let answer = work.await.map_err(|_| Failure::from(ArchiveError::Cancelled))?;
+    answer.map_err(|refusal| {
+        if refusal.reason == Reason::Flood {
+            app.metrics.turned_away.fetch_add(1, Ordering::Relaxed);
+        }
+        refusal.into()
+    })
+}
+
+async fn reply(app: &Arc<App>, call: &Call, answer: Answer, waiting: Waiting) -> Result<Reply> {
+    match answer {
+        Answer::Json(text) | Answer::Stored { report: text, .. } => Ok(Reply::text("application/json", text)),
+        Answer::Rows { schema, batches } => {
+            let stream = stream(batches, call.permit.clone(), waiting);
+            answers::rows(app, call, Rows { schema, stream }).await
+        }
+    }
+}
+
+type Batches = Box<dyn Iterator<Item = std::result::Result<RecordBatch, Refusal>> + Send>;
+
+/// Batches that are taken one by one on threads for blocking work.
+fn stream(
+    batches: Batches,
+    permit: Option<Arc<tokio::sync::OwnedSemaphorePermit>>,
+    waiting: Waiting,
+) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
+    futures::stream::unfold((Some((batches, permit)), waiting), |(held, waiting)| async move {
+        let (mut batches, permit) = held?;
+        let work = tokio::task::spawn_blocking(move || (batches.next(), batches, permit));
+        match work.await {
+            Ok((Some(Ok(batch)), batches, permit)) => Some((Ok(batch), (Some((batches, permit)), waiting))),
+            Ok((Some(Err(refusal)), ..)) => Some((Err(refusal.into()), (None, waiting))),
+            Ok((None, ..)) => None,
+            Err(_) => Some((Err(ArchiveError::Cancelled.into()), (None, waiting))),
+        }
+    })
+    .boxed()
+}
