@@ -85,6 +85,7 @@ FRONT_ENDS: dict[str, frozenset[str]] = {
     "lab": frozenset(),
     "load": frozenset({"apdb", "lab"}),
     "ops": frozenset({"lab"}),
+    "service": frozenset({"events", "jobs"}),
 }
 
 _ENGINE_NAME = re.compile(rf"\bchronotile_({'|'.join(sorted(ENGINES))})\b")

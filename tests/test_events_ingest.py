@@ -82,7 +82,7 @@ def test_bad_lines_are_dead_letters_with_line_and_reason_and_the_rest_is_stored(
     assert (letter["record"], letter["source"]) == (list(BAD)[-1].encode(), "here")
     answer = report.to_dict()
     assert json.loads(json.dumps(answer)) == answer
-    assert answer["accepted"] == len(BAD)
+    assert answer["documents"] == len(BAD)
     assert answer["reasons"]["the line is no JSON object"] == 3
     assert [error["line"] for error in answer["errors"]] == sorted(told)
 

@@ -17,13 +17,13 @@ from chronotile.cli.common import (
     bar,
     bytes_text,
     count_text,
-    names,
     numbers,
     table_text,
     target,
     timeout_option,
 )
 from chronotile.cli.query import output_options, region_of, region_options, write_out
+from chronotile.conditions import names
 from chronotile.errors import ArchiveNotFoundError, DataFileError, DatasetNotFoundError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from chronotile.cli.common import bytes_text, names, table_text
+from chronotile.cli.common import bytes_text, table_text
+from chronotile.conditions import names
 
 EXPERIMENTS = ("consistency", "growing-reads", "overload", "requests", "scaling", "versions", "windows")
 """Their names; loading them takes what the other commands do without."""

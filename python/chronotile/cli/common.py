@@ -13,9 +13,11 @@ from typing import Any, Self
 
 import click
 
-from chronotile import times
+from chronotile import conditions, times
 from chronotile.archive import Archive, open  # noqa: A004
+from chronotile.conditions import number, unquoted
 from chronotile.dataset import Dataset
+from chronotile.errors import InvalidInputError
 from chronotile.predicates import Condition
 
 ENVIRONMENT = "CHRONOTILE_ARCHIVE"
@@ -23,12 +25,6 @@ ENVIRONMENT = "CHRONOTILE_ARCHIVE"
 Command = Callable[..., Any]
 
 _DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_CONDITION = re.compile(
-    r"\s*(?P<column>\"[^\"]+\"|[^\s<>=!]+)\s*(?P<comparison><=|>=|==|!=|<>|=|<|>|"
-    r"\b(?:in|between|contains|matches|prefix|exists)\b)\s*(?P<value>.*)"
-)
-
 
 class Target:
     """The positional arguments of a command: archive, dataset, and what else it takes."""
@@ -93,22 +89,17 @@ timeout_option = click.option(
 )  # fmt: skip
 
 
-def names(text: str | None) -> list[str] | None:
-    """Names separated by commas."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
 def numbers(text: str, counts: tuple[int, ...], option: str, form: str) -> list[float]:
     """Numbers separated by commas or blanks."""
     words = re.split(r"[,\s]+", text.strip())
-    if len(words) not in counts or not all(_NUMBER.fullmatch(word) for word in words):
+    if len(words) not in counts or not all(number.fullmatch(word) for word in words):
         raise click.BadParameter(f"{text!r} is not {form}", param_hint=option)
     return [float(word) for word in words]
 
 
 def moment(text: str | None, dataset: Dataset) -> Any:
     """A time as typed: a number is in the unit of the time column, anything else ISO 8601."""
-    if text is None or not _NUMBER.fullmatch(text):
+    if text is None or not number.fullmatch(text):
         return text
     if dataset.time.format in ("mjd", "jd"):
         return float(text)
@@ -126,23 +117,10 @@ def typed_conditions(texts: Iterable[str], dataset: Dataset) -> list[Condition]:
 
 
 def _condition(text: str, types: dict[str, str]) -> Condition:
-    found = _CONDITION.fullmatch(text)
-    if found is None:
-        raise click.BadParameter(
-            f'{text!r} is no condition: write column, comparison and value, such as "mag<18", "band in g,r" or '
-            '"x between 1,2"',
-            param_hint="--where",
-        )
-    column, comparison, value = found["column"].strip('"'), found["comparison"], found["value"].strip()
-    constant = _unquoted if types.get(column, "").startswith("utf8") else literal
-    match comparison:
-        case "in" | "between":
-            return column, comparison, [constant(word) for word in _split(value)]
-        case "contains" | "matches" | "prefix":
-            return column, comparison, _unquoted(value)
-        case "exists":
-            return column, comparison, literal(value or "true")
-    return column, comparison, constant(value)
+    try:
+        return conditions.condition(text, types)
+    except InvalidInputError as error:
+        raise click.BadParameter(str(error), param_hint="--where") from None
 
 
 def equalities(words: Iterable[str]) -> list[str]:
@@ -154,27 +132,7 @@ def _equality(word: str) -> str:
     column, equals, value = word.partition("=")
     if not equals:
         raise click.UsageError(f"{word!r} is no condition: write COLUMN=VALUE, or use --where.")
-    return f"{column} in {value}" if "," in value and _unquoted(value) == value else word
-
-
-def _split(text: str) -> list[str]:
-    text = text.strip("()[] ")
-    return [word.strip() for word in text.split(",")] if text else []
-
-
-def literal(text: str) -> Any:
-    """A constant as typed: numbers and booleans as such, quoted text without its quotes, anything else as text."""
-    if _unquoted(text) != text:
-        return _unquoted(text)
-    if re.fullmatch(r"[+-]?\d+", text):
-        return int(text)
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
+    return f"{column} in {value}" if "," in value and unquoted(value) == value else word
 
 
 def count_text(count: int) -> str:

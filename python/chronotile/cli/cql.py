@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import click
 
-from chronotile.cli.common import names
 from chronotile.cli.query import output_options, write_out
+from chronotile.conditions import names
 from chronotile.cql import CqlSession
 from chronotile.cql import cql as connect
 from chronotile.result import ReadResult

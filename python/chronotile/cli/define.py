@@ -11,7 +11,8 @@ import click
 
 from chronotile import _native, cells, inputs, times
 from chronotile.archive import Archive
-from chronotile.cli.common import Command, Target, names, target
+from chronotile.cli.common import Command, Target, target
+from chronotile.conditions import names
 from chronotile.dataset import Dataset
 
 

@@ -22,13 +22,13 @@ from chronotile.cli.common import (
     count_text,
     equalities,
     moment,
-    names,
     table_text,
     target,
     timeout_option,
     typed_conditions,
 )
 from chronotile.cli.query import output_options, write_out
+from chronotile.conditions import names
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 

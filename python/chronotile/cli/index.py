@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from chronotile.cli.common import ProgressLine, Target, bar, bytes_text, count_text, moment, names, table_text, target
+from chronotile.cli.common import ProgressLine, Target, bar, bytes_text, count_text, moment, table_text, target
 from chronotile.cli.query import place_options
+from chronotile.conditions import names
 from chronotile.dataset import Dataset
 from chronotile.reports import IndexBuildReport, IndexInfo
 

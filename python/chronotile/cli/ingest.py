@@ -17,8 +17,9 @@ import click
 
 from chronotile import _native, inputs
 from chronotile.archive import Archive
-from chronotile.cli.common import ProgressLine, Target, bar, bytes_text, count_text, names, target, timeout_option
+from chronotile.cli.common import ProgressLine, Target, bar, bytes_text, count_text, target, timeout_option
 from chronotile.cli.define import Definition, definition_options
+from chronotile.conditions import names
 from chronotile.dataset import Dataset
 from chronotile.errors import DatasetNotFoundError
 

@@ -18,14 +18,14 @@ from chronotile.cli.common import (
     bytes_text,
     count_text,
     equalities,
-    literal,
     moment,
-    names,
     target,
     timeout_option,
     typed_conditions,
 )
 from chronotile.cli.query import output_options, write_out
+from chronotile.conditions import days as day_period
+from chronotile.conditions import literal, names
 from chronotile.errors import DatasetNotFoundError
 
 
@@ -56,7 +56,7 @@ def question_options(command: Command) -> Command:
             return {
                 "start": moment(start, dataset),
                 "end": moment(end, dataset),
-                "days": _days(days),
+                "days": day_period(days),
                 "where": typed_conditions([*equalities(words), *where], dataset),
             }
 
@@ -74,15 +74,6 @@ def question_options(command: Command) -> Command:
     for option in reversed(options):
         decorated = option(decorated)
     return decorated
-
-
-def _days(text: str | None) -> Any:
-    if text is None:
-        return None
-    if text.isdigit() and len(text) < 8:
-        return int(text)
-    first, comma, last = text.partition(",")
-    return (first.strip(), last.strip()) if comma else text.strip()
 
 
 def _opened(archive: Any, target: Target) -> Any:
@@ -402,7 +393,7 @@ def compare(context: click.Context, target: Target, days: str | None, as_json: b
         seen = ["looking"]
         with ProgressLine(lambda: seen[0]):
             report = compare_jobs(
-                _opened(archive, target), database, table, days=_days(days),
+                _opened(archive, target), database, table, days=day_period(days),
                 progress=lambda day: seen.__setitem__(0, f"compared {day}"),
             )  # fmt: skip
     if as_json:

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from chronotile import _native
-from chronotile.cli.common import Command, Target, literal, moment, names, numbers, target, typed_conditions
+from chronotile.cli.common import Command, Target, moment, numbers, target, typed_conditions
+from chronotile.conditions import literal, names
 from chronotile.dataset import Dataset
 from chronotile.result import ReadResult
 from chronotile.sky import Region

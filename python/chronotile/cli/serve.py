@@ -1,4 +1,4 @@
-"""``chronotile serve``: the historian over HTTP."""
+"""``chronotile serve``: an archive over HTTP."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from chronotile.archive import Archive
 from chronotile.cli.access import nodes_options
 from chronotile.cli.common import Target, target, timeout_option
 from chronotile.errors import ChronotileError
+from chronotile.service import FrontEnds
 from chronotile.times import duration_ns
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _limits(command: Any) -> Any:
     return command
 
 
-@click.command(short_help="Serve the historian of an archive over HTTP.")
+@click.command(short_help="Serve an archive over HTTP: process history, events, jobs.")
 @target(dataset=False)
 @click.option("--listen", default="127.0.0.1:8086", show_default=True, metavar="ADDRESS:PORT",
               help="Port 0 takes a free one.")  # fmt: skip
@@ -153,7 +154,8 @@ def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **g
     # The service handles signals itself, and ends in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with target.open(create=True, timeout_s=timeout_s) as archive, _recording(archive, nodes, given):
-        _native.serve(archive._native, options, lambda address: click.echo(f"listening on {scheme}://{address}"))
+        listening = lambda address: click.echo(f"listening on {scheme}://{address}")  # noqa: E731
+        _native.serve(archive._native, options, listening, FrontEnds(archive))
 
 
 def _recording(

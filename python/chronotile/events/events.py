@@ -61,15 +61,22 @@ class IngestReport:
         """Number of lines that are no documents."""
         return len(self.rejects)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As a service answers: counts, reasons with their counts, and a line number and reason for each reject."""
+    @property
+    def duplicates(self) -> int:
+        """Number of documents that were stored before, under the same batch."""
+        return 0 if self.stored else self.documents
+
+    def to_dict(self, errors_max: int | None = None) -> dict[str, Any]:
+        """As the service answers: counts, reasons with their counts, and line number and reason of the first
+        `errors_max` rejects; of all by default."""
         return {
             "batch": self.batch,
             "stored": self.stored,
-            "accepted": self.documents,
+            "documents": self.documents,
+            "duplicates": self.duplicates,
             "rejected": self.rejected,
             "reasons": dict(Counter(reject.reason for reject in self.rejects).most_common()),
-            "errors": [{"line": reject.line, "reason": reject.reason} for reject in self.rejects],
+            "errors": [{"line": reject.line, "reason": reject.reason} for reject in self.rejects[:errors_max]],
         }
 
 
@@ -225,6 +232,13 @@ class Events:
 
     # ------------------------------------------------------------------ ingest
 
+    def guarded_by(self, guard: FloodGuard) -> Events:
+        """The same archive of events, with what its streams sent counted by `guard`: one for several of these objects
+        makes their limits one."""
+        other = Events(self._dataset, self._dead, self._settings, self._clock)
+        other._guard = guard
+        return other
+
     def reading(self, format: str = "ndjson", **options: Any) -> Reading:
         """How lines are read, checked.
 
@@ -315,7 +329,7 @@ class Events:
     ) -> IngestReport:
         table = documents.table
         if limited:
-            self._admit(table, source)
+            self._admit(table, batch, source)
         if ttl_s is not None:
             self._allow_ttl(ttl_s)
         if documents.rejects:
@@ -332,9 +346,13 @@ class Events:
         size = pc.sum(table["body_bytes"]).as_py() or 0
         return IngestReport(batch, report.stored, count, size, documents.blank, tuple(documents.rejects))
 
-    def _admit(self, table: pa.Table, source: str) -> None:
+    def _admit(self, table: pa.Table, batch: str, source: str) -> None:
         limits = self.settings.limits
         if not table.num_rows or (limits.documents_per_s is None and limits.bytes_per_s is None):
+            return
+        known = self._dataset.batch(batch)
+        if known is not None and known.finished:
+            # A repetition stores nothing, and counts for nothing.
             return
         by_stream = table.group_by("stream").aggregate([("body_bytes", "count"), ("body_bytes", "sum")])
         sent = {row["stream"]: (row["body_bytes_count"], row["body_bytes_sum"]) for row in by_stream.to_pylist()}

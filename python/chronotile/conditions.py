@@ -1,0 +1,91 @@
+"""Conditions and periods as text, as they are typed on a command line or stand in an address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from chronotile.errors import InvalidInputError
+from chronotile.predicates import Condition
+
+__all__ = ["condition", "days", "literal", "names", "number", "unquoted"]
+
+number = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+"""A number as typed."""
+
+_CONDITION = re.compile(
+    r"\s*(?P<column>\"[^\"]+\"|[^\s<>=!]+)\s*(?P<comparison><=|>=|==|!=|<>|=|<|>|"
+    r"\b(?:in|between|contains|matches|prefix|exists)\b)\s*(?P<value>.*)",
+    re.DOTALL,
+)
+
+
+def condition(text: str, types: Mapping[str, str]) -> Condition:
+    """A condition as typed: ``mag<18``, ``band in g,r``, ``x between 1,2``, ``line contains refused``, ``x exists``.
+
+    Parameters
+    ----------
+    text : str
+        The condition.
+    types : dict of str to str
+        Types of columns. Constants for a column of text are text, as they stand or without their quotes.
+
+    Raises
+    ------
+    InvalidInputError
+        Text that is no condition.
+    """
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise InvalidInputError(
+            f'{text!r} is no condition: write column, comparison and value, such as "mag<18", "band in g,r" or '
+            '"x between 1,2"',
+            kind="invalid-request",
+        )
+    column, comparison, value = found["column"].strip('"'), found["comparison"], found["value"].strip()
+    constant = unquoted if types.get(column, "").startswith("utf8") else literal
+    match comparison:
+        case "in" | "between":
+            return column, comparison, [constant(word) for word in _split(value)]
+        case "contains" | "matches" | "prefix":
+            return column, comparison, unquoted(value)
+        case "exists":
+            return column, comparison, literal(value or "true")
+    return column, comparison, constant(value)
+
+
+def _split(text: str) -> list[str]:
+    text = text.strip("()[] ")
+    return [word.strip() for word in text.split(",")] if text else []
+
+
+def literal(text: str) -> Any:
+    """A constant as typed: numbers and booleans as such, quoted text without its quotes, anything else as text."""
+    if unquoted(text) != text:
+        return unquoted(text)
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    if number.fullmatch(text):
+        return float(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def unquoted(text: str) -> str:
+    """Text without the quotes around it."""
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def names(text: str | None) -> list[str] | None:
+    """Names separated by commas."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def days(text: str | None) -> Any:
+    """Whole days as typed: one, ``FIRST,LAST``, or a number of days up to today; as questions to jobs take them."""
+    if text is None:
+        return None
+    if text.isdigit() and len(text) < 8:
+        return int(text)
+    first, comma, last = text.partition(",")
+    return (first.strip(), last.strip()) if comma else text.strip()

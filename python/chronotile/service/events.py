@@ -1,0 +1,99 @@
+"""Operations on archives of events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from chronotile import events
+from chronotile.archive import Archive
+from chronotile.events.limits import FloodGuard
+from chronotile.service.front_ends import Answer, as_json
+from chronotile.service.words import Words
+
+__all__ = ["ServedEvents"]
+
+DOCUMENTS_MAX = 100_000
+"""Documents of one answer: they are put in order in memory."""
+
+ERRORS_MAX = 100
+"""Rejected lines that a report names; the others are counted."""
+
+_READING = ("pattern", "time_field", "time_format", "stream_field", "stream")
+
+
+class ServedEvents:
+    """All archives of events in an archive. What each stream sent lately is counted for all requests together."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._lock = threading.Lock()
+        self._guards: dict[str, FloodGuard] = {}
+
+    @property
+    def operations(self) -> dict[str, Callable[[str, Words, bytes], Answer]]:
+        """What is served, by name."""
+        return {
+            "events.ingest": self._ingest,
+            "events.search": self._search,
+            "events.count": self._count,
+            "events.histogram": self._histogram,
+            "events.dead": self._dead,
+        }
+
+    def _opened(self, name: str) -> events.Events:
+        # Opened for each request: other processes declare fields, and make archives of events anew.
+        found = events.open(self._archive, name)
+        with self._lock:
+            guard = self._guards.setdefault(name, FloodGuard())
+        return found.guarded_by(guard)
+
+    def _ingest(self, name: str, words: Words, body: bytes) -> Answer:
+        log = self._opened(name)
+        options = {option: words.one(option) for option in _READING}
+        reading = log.reading(words.one("format") or "ndjson", **options, year=words.number("year", 1970, 9999))
+        request = words.one("request_id")
+        batch = words.one("batch") or (None if request is None else f"request:{request}")
+        source = words.one("source")
+        report = log.ingest_lines(
+            body, reading, batch=batch, source="http" if source is None else source, ttl=words.one("ttl")
+        )
+        stored = report.documents if report.stored else 0
+        return as_json(report.to_dict(errors_max=ERRORS_MAX)), stored, report.rejected if report.stored else 0
+
+    def _search(self, name: str, words: Words, _: bytes) -> Answer:
+        log = self._opened(name)
+        return log.search(
+            **_question(log, words), columns=words.names("columns"), limit=_limit(words),
+            newest_first=not words.flag("oldest_first"),
+        )  # fmt: skip
+
+    def _count(self, name: str, words: Words, _: bytes) -> Answer:
+        log = self._opened(name)
+        return as_json({"count": log.count(**_question(log, words))})
+
+    def _histogram(self, name: str, words: Words, _: bytes) -> Answer:
+        log = self._opened(name)
+        interval = words.one("interval")
+        by = words.names("by") or []
+        return log.histogram("1h" if interval is None else interval, by=by, **_question(log, words))
+
+    def _dead(self, name: str, words: Words, _: bytes) -> Answer:
+        log = self._opened(name)
+        return log.dead_letters(start=words.moment("start"), end=words.moment("end"), limit=_limit(words))
+
+
+def _limit(words: Words) -> int:
+    limit = words.number("limit", 1, DOCUMENTS_MAX)
+    return 100 if limit is None else limit
+
+
+def _question(log: events.Events, words: Words) -> dict[str, Any]:
+    return {
+        "start": words.moment("start"),
+        "end": words.moment("end"),
+        "streams": words.all("stream") or None,
+        "where": words.conditions(log.dataset.column_types),
+        "text": words.one("text"),
+    }

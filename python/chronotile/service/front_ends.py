@@ -1,0 +1,83 @@
+"""Requests to front ends, led to the library."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from chronotile.archive import Archive
+from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile.service.words import Words
+
+__all__ = ["FrontEnds"]
+
+Answer = bytes | tuple[bytes, int, int] | Any
+"""JSON; a report of what was stored, with documents stored and lines refused; or rows with an Arrow PyCapsule method."""
+
+
+class FrontEnds:
+    """Answers requests to archives of events and jobs. Safe to use from many threads.
+
+    Parameters
+    ----------
+    archive : Archive
+        The archive that is served.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._lock = threading.Lock()
+        self._served: dict[str, Callable[[str, Words, bytes], Answer]] | None = None
+
+    def answer(self, operation: str, name: str, words: list[tuple[str, str]], body: bytes) -> Answer:
+        """Answer one request.
+
+        Parameters
+        ----------
+        operation : str
+            Front end and operation: ``events.search``.
+        name : str
+            The archive of events or jobs.
+        words : list of (str, str)
+            What :class:`chronotile.service.words.Words` takes.
+        body : bytes
+            The body.
+
+        Raises
+        ------
+        ChronotileError
+            What the front end refuses. Kind ``not-installed`` where packages are missing.
+        """
+        served = self._operations()
+        import pyarrow as pa
+
+        try:
+            return served[operation](name, Words(words), body)
+        except pa.ArrowException as error:
+            # Functions of columns whose types do not know them, and such.
+            raise InvalidInputError(f"{operation} of {name}: {error}", kind="invalid-request") from None
+
+    def _operations(self) -> dict[str, Callable[[str, Words, bytes], Answer]]:
+        """What is served, loaded with the first request: a service of the historian alone does without pyarrow."""
+        with self._lock:
+            if self._served is None:
+                try:
+                    from chronotile.service.events import ServedEvents
+                    from chronotile.service.jobs import ServedJobs
+                except ImportError as error:
+                    raise ChronotileError(
+                        f"events and jobs need {error.name or error} where the service runs: "
+                        "pip install 'chronotile[events,jobs]'",
+                        kind="not-installed",
+                    ) from None
+                self._served = {**ServedEvents(self._archive).operations, **ServedJobs(self._archive).operations}
+            return self._served
+
+
+def as_json(value: Any) -> bytes:
+    """A JSON text; times in ISO 8601."""
+    found = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    return json.dumps(found, default=lambda item: item.isoformat() if hasattr(item, "isoformat") else str(item)).encode()

@@ -1,0 +1,92 @@
+"""Operations on archives of jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+from chronotile import conditions, jobs
+from chronotile.archive import Archive
+from chronotile.errors import InvalidInputError
+from chronotile.service.front_ends import Answer, as_json
+from chronotile.service.words import Words
+
+__all__ = ["ServedJobs"]
+
+_ROWS_MAX = 2**62
+_AGGREGATE = re.compile(r"\s*(\w+)\s*\(\s*(.+?)\s*\)\s*")
+
+
+class ServedJobs:
+    """All archives of jobs in an archive."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    @property
+    def operations(self) -> dict[str, Callable[[str, Words, bytes], Answer]]:
+        """What is served, by name."""
+        return {
+            "jobs.find": self._find,
+            "jobs.count": self._count,
+            "jobs.group": self._group,
+            "jobs.explain": self._explain,
+        }
+
+    def _find(self, name: str, words: Words, _: bytes) -> Answer:
+        found = jobs.open(self._archive, name)
+        wanted = {"columns": words.names("columns"), "history": words.flag("history")}
+        ids, question = words.numbers("id"), _question(found, words)
+        if ids and any(question.values()):
+            raise InvalidInputError(
+                f"id finds a job whenever it ran: leave the period and where out, or ask where={found.id} in ...",
+                kind="invalid-request",
+            )
+        rows = found.get(ids, **wanted) if ids else found.find(**wanted, **question)
+        limit = words.number("limit", 1, _ROWS_MAX)
+        if limit is not None:
+            rows._native.limit(limit)
+        # The stream itself: its errors stay whole.
+        return rows._native
+
+    def _count(self, name: str, words: Words, _: bytes) -> Answer:
+        found = jobs.open(self._archive, name)
+        return as_json({"count": found.count(**_question(found, words))})
+
+    def _group(self, name: str, words: Words, _: bytes) -> Answer:
+        found = jobs.open(self._archive, name)
+        by = words.names("by")
+        if not by:
+            raise InvalidInputError("by names no column: give one or several", kind="invalid-request")
+        table = found.group_by(by, aggregates=_aggregates(words.all("aggregate")), **_question(found, words))
+        limit = words.number("limit", 1, _ROWS_MAX)
+        return table if limit is None else table.slice(0, limit)
+
+    def _explain(self, name: str, words: Words, _: bytes) -> Answer:
+        found = jobs.open(self._archive, name)
+        use = found.explain(by=words.names("by"), **_question(found, words))
+        return as_json({**dataclasses.asdict(use), "summary": str(use)})
+
+
+def _question(found: jobs.Jobs, words: Words) -> dict[str, Any]:
+    return {
+        "start": words.moment("start"),
+        "end": words.moment("end"),
+        "days": conditions.days(words.one("days")),
+        "where": words.conditions(found.dataset.column_types),
+    }
+
+
+def _aggregates(texts: list[str]) -> dict[str, list[str]]:
+    """``sum(run_s)`` as the library takes it."""
+    wanted: dict[str, list[str]] = {}
+    for text in texts:
+        parts = _AGGREGATE.fullmatch(text)
+        if parts is None:
+            raise InvalidInputError(
+                f"aggregate is {text!r}: write a function of a column, such as sum(run_s)", kind="invalid-request"
+            )
+        wanted.setdefault(parts[2], []).append(parts[1])
+    return wanted

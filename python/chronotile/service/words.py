@@ -1,0 +1,101 @@
+"""The words of a request: names and values behind the question mark, and what they stand for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from chronotile import conditions
+from chronotile.errors import InvalidInputError
+from chronotile.predicates import Condition
+
+__all__ = ["Words"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Words:
+    """Names and values in the order given.
+
+    Parameters
+    ----------
+    pairs : list of (str, str)
+        ``start`` and ``end`` are nanoseconds since 1970, everything else is as the client wrote it.
+    """
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._pairs = pairs
+
+    def all(self, name: str) -> list[str]:
+        """All values of a name."""
+        return [value for known, value in self._pairs if known == name]
+
+    def one(self, name: str) -> str | None:
+        """The one value of a name; None where it is not given."""
+        values = self.all(name)
+        if len(values) > 1:
+            raise _refused(f"{name} is given more than once")
+        return values[0] if values else None
+
+    def number(self, name: str, low: int, high: int) -> int | None:
+        """A whole number from `low` to `high`."""
+        text = self.one(name)
+        if text is None:
+            return None
+        if not text.isascii() or not text.isdigit() or len(text) > 18 or not low <= int(text) <= high:
+            raise _refused(f"{name} is {text!r}: give a whole number from {low} to {high}")
+        return int(text)
+
+    def numbers(self, name: str) -> list[int]:
+        """Whole numbers."""
+        found = [conditions.literal(text) for text in self.all(name)]
+        for value in found:
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise _refused(f"{name} is {value!r}: give a whole number")
+        return found
+
+    def flag(self, name: str) -> bool:
+        """Whether a name is there and not ``false``."""
+        match self.one(name):
+            case None | "false" | "0":
+                return False
+            case "true" | "1" | "":
+                return True
+            case other:
+                raise _refused(f"{name} is {other!r}: give true or false")
+
+    def names(self, name: str) -> list[str] | None:
+        """Names separated by commas."""
+        return conditions.names(self.one(name))
+
+    def moment(self, name: str) -> str | None:
+        """A time as ISO 8601 text, which has room for nanoseconds."""
+        text = self.one(name)
+        if text is None:
+            return None
+        seconds, rest_ns = divmod(int(text), 10**9)
+        return f"{(_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]}.{rest_ns:09}+00:00"
+
+    def conditions(self, types: Mapping[str, str]) -> list[Condition]:
+        """The conditions of all ``where``: as typed, or as JSON lists of column, comparison and value."""
+        return [
+            _of_json(text) if text.lstrip().startswith("[") else conditions.condition(text, types)
+            for text in self.all("where")
+        ]
+
+
+def _of_json(text: str) -> Condition:
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        found = None
+    match found:
+        case [str(column), str(comparison), value]:
+            return column, comparison, value
+    raise _refused(f'{text!r} is no condition: write a JSON list such as ["user", "==", "ann"], or  user=ann')
+
+
+def _refused(message: str) -> InvalidInputError:
+    return InvalidInputError(message, kind="invalid-request")
