@@ -1,4 +1,5 @@
-"""A historian on the other side of HTTP: the methods of :class:`chronotile.historian.Historian`, served elsewhere."""
+"""Archives on the other side of HTTP: how a service is asked, and the methods of
+:class:`chronotile.historian.Historian`, served elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import os
 import ssl
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -31,9 +32,10 @@ from chronotile.errors import (
     UnavailableError,
 )
 from chronotile.historian import BufferedWriter, MaintainReport, PointsReport, Tag, TagKey
+from chronotile.predicates import Condition, listed
 from chronotile.result import ReadResult
 
-__all__ = ["RemoteHistorian"]
+__all__ = ["Remote", "RemoteHistorian"]
 
 _ARROW = "application/vnd.apache.arrow.stream"
 
@@ -43,6 +45,7 @@ _BY_KIND: dict[str, type[ChronotileError]] = {
     "tag-not-found": TagNotFoundError,
     "dataset-not-found": DatasetNotFoundError,
     "batch-not-found": BatchNotFoundError,
+    "quota-exceeded": BusyError,
     "cluster-unavailable": UnavailableError,
     "not-ready": UnavailableError,
     "outcome-unknown": OutcomeUnknownError,
@@ -69,11 +72,20 @@ _BY_STATUS: dict[int, type[ChronotileError]] = {
 }
 
 
-class RemoteHistorian:
-    """Tags and their values, behind a service. Made by :func:`chronotile.historian.connect`; a context manager.
+class Remote:
+    """A service, and how it is asked. A context manager. Safe to use from many threads, each of which has a connection
+    of its own.
 
-    Arguments, results and errors are those of :class:`chronotile.historian.Historian`. Ranges are streamed. Safe to use
-    from many threads; each has a connection of its own.
+    Parameters
+    ----------
+    url : str
+        Such as ``http://127.0.0.1:8086``.
+    token : str, optional
+        By default the environment variable ``CHRONOTILE_TOKEN``.
+    ca : path, optional
+        Certificates to trust, PEM, instead of those of the system.
+    timeout : float
+        Seconds to wait for the service at each step.
     """
 
     def __init__(self, url: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float) -> None:
@@ -92,7 +104,7 @@ class RemoteHistorian:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<RemoteHistorian {self.url}{' (closed)' if self._closed else ''}>"
+        return f"<{type(self).__name__} {self.url}{' (closed)' if self._closed else ''}>"
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +118,94 @@ class RemoteHistorian:
         """Close this thread's connection, and take no more work."""
         self._closed = True
         self._drop()
+
+    # ------------------------------------------------------------------ HTTP
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        parameters: _Parameters | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> Any:
+        answer = self._ask(method, path, parameters or [], body, content_type, "application/json")
+        with _broken_off():
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def _stream(self, path: str, parameters: _Parameters) -> ReadResult:
+        answer = self._ask("GET", path, parameters, None, "", _ARROW)
+        # The stream is read while other requests are made: it keeps the connection for itself.
+        connection, self._local.connection = self._local.connection, None
+        return ReadResult(_native.read_arrow_stream(_Answer(answer, connection)))
+
+    def _ask(
+        self, method: str, path: str, parameters: _Parameters, body: bytes | None, content_type: str, accept: str
+    ) -> http.client.HTTPResponse:
+        if self._closed:
+            raise ClosedError("the connection was closed: connect again", kind="closed")
+        target = f"{self._prefix}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
+        headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
+        headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        for connection, is_new in self._connections():
+            try:
+                connection.request(method, target, body, headers)
+                answer = connection.getresponse()
+            except ssl.SSLCertVerificationError as error:
+                self._drop()
+                raise AccessDeniedError(f"{self.url}: {error.verify_message}", kind="certificate") from None
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                # A connection that was kept may have been closed meanwhile. All requests may be repeated.
+                if not is_new and not isinstance(error, TimeoutError):
+                    continue
+                raise _unreached(self.url, error, method) from None
+            if answer.status < 300:
+                return answer
+            raise self._failure(answer)
+        raise AssertionError("a new connection either answers or fails")
+
+    def _connections(self) -> Iterator[tuple[http.client.HTTPConnection, bool]]:
+        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if kept is not None:
+            yield kept, False
+        connection: http.client.HTTPConnection
+        if self._tls is None:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+        else:
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
+        self._local.connection = connection
+        yield connection, True
+
+    def _drop(self) -> None:
+        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if kept is not None:
+            kept.close()
+            self._local.connection = None
+
+    def _failure(self, answer: http.client.HTTPResponse) -> ChronotileError:
+        with _broken_off():
+            text = answer.read()
+        try:
+            error = dict(json.loads(text)["error"])
+        except (ValueError, KeyError, TypeError):
+            return UnavailableError(
+                f"{self.url} answered {answer.status} {answer.reason}, which is no answer of `chronotile "
+                "serve`: look at the address",
+                kind="no-service",
+            )
+        kind, message = error.pop("kind"), error.pop("message")
+        fallback = _BY_STATUS.get(answer.status, ChronotileError)
+        return _BY_KIND.get(kind, fallback)(message, kind=kind, **error)
+
+
+class RemoteHistorian(Remote):
+    """Tags and their values, behind a service. Made by :func:`chronotile.historian.connect`; a context manager.
+
+    Arguments, results and errors are those of :class:`chronotile.historian.Historian`. Ranges are streamed. Safe to use
+    from many threads; each has a connection of its own.
+    """
 
     # ------------------------------------------------------------------ tags
 
@@ -254,88 +354,13 @@ class RemoteHistorian:
         """Join small chunks into large ones, and keep statistics of hours."""
         return MaintainReport(**self._json("POST", "/v1/maintain"))
 
-    # ------------------------------------------------------------------ HTTP
-
-    def _json(
-        self,
-        method: str,
-        path: str,
-        parameters: _Parameters | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-    ) -> Any:
-        answer = self._ask(method, path, parameters or [], body, content_type, "application/json")
-        with _broken_off():
-            text = answer.read()
-        return json.loads(text) if text else None
+    # ------------------------------------------------------------------ requests
 
     def _table(self, path: str, tags: TagKey | Iterable[TagKey], parameters: _Parameters) -> Any:
         return historian._Result(self._rows(path, tags, parameters)._native.collect())
 
     def _rows(self, path: str, tags: TagKey | Iterable[TagKey], parameters: _Parameters) -> ReadResult:
-        answer = self._ask("GET", path, _keys(tags) + parameters, None, "", _ARROW)
-        # The stream is read while other requests are made: it keeps the connection for itself.
-        connection, self._local.connection = self._local.connection, None
-        return ReadResult(_native.read_arrow_stream(_Answer(answer, connection)))
-
-    def _ask(
-        self, method: str, path: str, parameters: _Parameters, body: bytes | None, content_type: str, accept: str
-    ) -> http.client.HTTPResponse:
-        if self._closed:
-            raise ClosedError("the historian is closed: connect again", kind="closed")
-        target = f"{self._prefix}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
-        headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
-        headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        for connection, is_new in self._connections():
-            try:
-                connection.request(method, target, body, headers)
-                answer = connection.getresponse()
-            except ssl.SSLCertVerificationError as error:
-                self._drop()
-                raise AccessDeniedError(f"{self.url}: {error.verify_message}", kind="certificate") from None
-            except (OSError, http.client.HTTPException) as error:
-                self._drop()
-                # A connection that was kept may have been closed meanwhile. All requests may be repeated.
-                if not is_new and not isinstance(error, TimeoutError):
-                    continue
-                raise _unreached(self.url, error, method) from None
-            if answer.status < 300:
-                return answer
-            raise self._failure(answer)
-        raise AssertionError("a new connection either answers or fails")
-
-    def _connections(self) -> Iterator[tuple[http.client.HTTPConnection, bool]]:
-        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if kept is not None:
-            yield kept, False
-        connection: http.client.HTTPConnection
-        if self._tls is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
-        else:
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
-        self._local.connection = connection
-        yield connection, True
-
-    def _drop(self) -> None:
-        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if kept is not None:
-            kept.close()
-            self._local.connection = None
-
-    def _failure(self, answer: http.client.HTTPResponse) -> ChronotileError:
-        with _broken_off():
-            text = answer.read()
-        try:
-            error = dict(json.loads(text)["error"])
-        except (ValueError, KeyError, TypeError):
-            return UnavailableError(
-                f"{self.url} answered {answer.status} {answer.reason}, which is no answer of a historian: look at the "
-                "address",
-                kind="no-service",
-            )
-        kind, message = error.pop("kind"), error.pop("message")
-        fallback = _BY_STATUS.get(answer.status, ChronotileError)
-        return _BY_KIND.get(kind, fallback)(message, kind=kind, **error)
+        return self._stream(path, _keys(tags) + parameters)
 
 
 class _broken_off:  # noqa: N801 (used as a statement)
@@ -394,6 +419,57 @@ def _range(start: times.Moment, end: times.Moment) -> _Parameters:
 def _given(**settings: Any) -> _Parameters:
     text = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
     return [(name, text[name]) for name, value in settings.items() if value is not None]
+
+
+def question_words(
+    start: times.Moment, end: times.Moment, where: Condition | Iterable[Condition] | None, equal: Mapping[str, Any],
+    tick_ns: int | None = None,
+) -> _Parameters:  # fmt: skip
+    """Period and conditions of a question to events or jobs; whole numbers as times are ticks of so many ns."""
+    words = [(name, _moment_text(value, name, tick_ns)) for name, value in (("start", start), ("end", end))
+             if value is not None]  # fmt: skip
+    conditions = listed(where)
+    for column, value in equal.items():
+        several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+        conditions.append((column, "in" if several else "==", value))
+    for condition in conditions:
+        try:
+            words.append(("where", json.dumps(list(condition), default=_plain)))
+        except TypeError as error:
+            raise InvalidInputError(f"{condition!r} does not go over HTTP: {error}", kind="invalid-request") from None
+    return words
+
+
+def _moment_text(value: times.Moment, what: str, tick_ns: int | None) -> str:
+    unit, number = times.moment(value, times.TimeAxis("time"), what)
+    if unit == "ticks" and tick_ns is None:
+        raise InvalidInputError(
+            f"{what} is {value!r}: give a datetime or ISO 8601 text, which need no unit", kind="invalid-time"
+        )
+    seconds, rest_ns = divmod(int(number) * (1 if unit == "utc_ns" else tick_ns or 1), 10**9)
+    try:
+        whole = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    except OverflowError:
+        raise InvalidInputError(f"{what} is {value!r}: give a time from 1677 to 2262", kind="invalid-time") from None
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{rest_ns:09}Z"
+
+
+def _plain(value: Any) -> Any:
+    """A constant of a condition as JSON has it."""
+    if hasattr(value, "to_pylist"):
+        return value.to_pylist()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return list(value)
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+def list_words(name: str, values: str | Iterable[str] | None) -> _Parameters:
+    """Names joined by commas, where there are any."""
+    return [] if values is None else [(name, values if isinstance(values, str) else ",".join(values))]
 
 
 def _tags(answer: Any) -> list[Tag]:

@@ -17,6 +17,7 @@ from chronotile.events.events import Events, IngestReport, create, open  # noqa:
 from chronotile.events.following import Follower
 from chronotile.events.loading import LoadReport, feed, load
 from chronotile.events.parsing import Reading, Reject
+from chronotile.events.remote import RemoteEvents, RemoteReport, connect
 from chronotile.events.retention import TtlChange
 from chronotile.events.settings import Limits, Settings
 from chronotile.events.syslog import SYSLOG_FIELDS
@@ -30,8 +31,11 @@ __all__ = [
     "LoadReport",
     "Reading",
     "Reject",
+    "RemoteEvents",
+    "RemoteReport",
     "Settings",
     "TtlChange",
+    "connect",
     "create",
     "feed",
     "load",

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from chronotile import cells, inputs, times
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
-from chronotile.errors import InvalidInputError
+from chronotile.errors import BatchConflictError, InvalidInputError
 from chronotile.events import parsing, retention, summaries
 from chronotile.events.following import Follower
 from chronotile.events.limits import FloodGuard
@@ -332,9 +332,8 @@ class Events:
             self._admit(table, batch, source)
         if ttl_s is not None:
             self._allow_ttl(ttl_s)
-        if documents.rejects:
-            # Before the documents: what is cut off in between is repeated as a whole.
-            self._bury(documents.rejects, batch, source)
+        # Before the documents: what is cut off in between is repeated as a whole.
+        buried = bool(documents.rejects) and self._bury(documents.rejects, batch, source)
         count = table.num_rows
         for name, value, kind in (
             ("source", source, pa.utf8()),
@@ -342,7 +341,12 @@ class Events:
             ("ttl_s", ttl_s, pa.int64()),
         ):
             table = table.append_column(name, pa.array(pa.repeat(pa.scalar(value, kind), count)))
-        report = self._dataset.write(table.select(self._dataset.column_types), batch)
+        try:
+            report = self._dataset.write(table.select(self._dataset.column_types), batch)
+        except BatchConflictError as error:
+            if buried and error.kind == "batch-differs":
+                self._dead.remove_batch(batch)
+            raise
         size = pc.sum(table["body_bytes"]).as_py() or 0
         return IngestReport(batch, report.stored, count, size, documents.blank, tuple(documents.rejects))
 
@@ -375,10 +379,10 @@ class Events:
             if retention.retention_of(self.settings) == wanted:
                 return
 
-    def _bury(self, rejects: list[Reject], batch: str, source: str) -> None:
-        known = self._dead.batch(batch)
-        if known is not None and known.finished:
-            return
+    def _bury(self, rejects: list[Reject], batch: str, source: str) -> bool:
+        """Keep dead letters; False where those of the batch are kept already."""
+        if self._is_buried(batch):
+            return False
         now = to_us(self._clock())
         rows = {
             "time": pa.array([now] * len(rejects), MOMENT),
@@ -388,7 +392,18 @@ class Events:
             "record": pa.array([reject.record for reject in rejects], pa.binary()),
             "batch": [batch] * len(rejects),
         }
-        self._dead.write(rows, batch)
+        try:
+            self._dead.write(rows, batch)
+        except BatchConflictError:
+            # The same lines, sent twice at once, differ in the time of rejection alone.
+            if not self._is_buried(batch):
+                raise
+            return False
+        return True
+
+    def _is_buried(self, batch: str) -> bool:
+        known = self._dead.batch(batch)
+        return known is not None and known.finished
 
     def remove_batch(self, batch: str) -> int:
         """Remove the documents of a batch, and the dead letters of its lines; returns how many documents there were.

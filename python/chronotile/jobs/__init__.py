@@ -25,6 +25,7 @@ Needs pyarrow and numpy: ``pip install 'chronotile[jobs]'``; :func:`sync` and :f
 from chronotile.jobs.comparing import CompareReport, DayDifference, compare
 from chronotile.jobs.jobs import Jobs, create, open  # noqa: A004
 from chronotile.jobs.loading import LoadReport, load
+from chronotile.jobs.remote import RemoteJobs, connect
 from chronotile.jobs.swf import SWF_COLUMNS
 from chronotile.jobs.syncing import SyncReport, sync
 
@@ -34,8 +35,10 @@ __all__ = [
     "DayDifference",
     "Jobs",
     "LoadReport",
+    "RemoteJobs",
     "SyncReport",
     "compare",
+    "connect",
     "create",
     "load",
     "open",

@@ -1,4 +1,4 @@
-"""What ``chronotile serve`` answers for events and jobs: requests as Rust hands them over, answers as bytes or Arrow."""
+"""What ``chronotile serve`` answers for events and jobs: requests come from Rust, answers are bytes or Arrow."""
 
 from chronotile.service.front_ends import FrontEnds
 

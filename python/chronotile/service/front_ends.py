@@ -15,7 +15,7 @@ from chronotile.service.words import Words
 __all__ = ["FrontEnds"]
 
 Answer = bytes | tuple[bytes, int, int] | Any
-"""JSON; a report of what was stored, with documents stored and lines refused; or rows with an Arrow PyCapsule method."""
+"""JSON; a report with the numbers of documents stored and lines refused; or rows with an Arrow PyCapsule method."""
 
 
 class FrontEnds:
@@ -80,4 +80,5 @@ class FrontEnds:
 def as_json(value: Any) -> bytes:
     """A JSON text; times in ISO 8601."""
     found = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-    return json.dumps(found, default=lambda item: item.isoformat() if hasattr(item, "isoformat") else str(item)).encode()
+    text = json.dumps(found, default=lambda item: item.isoformat() if hasattr(item, "isoformat") else str(item))
+    return text.encode()

@@ -1,0 +1,157 @@
+"""Events on the other side of HTTP."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from chronotile import times
+from chronotile.predicates import Condition
+from chronotile.remote import Remote, list_words, question_words
+
+__all__ = ["RemoteEvents", "RemoteReport", "connect"]
+
+_LINES = "application/x-ndjson"
+_US_NS = 1_000
+
+
+@dataclass(frozen=True)
+class RemoteReport:
+    """What became of some lines that a service took in."""
+
+    batch: str
+    """Name of the batch they are stored under."""
+    stored: bool
+    """Whether anything was stored; False when the same was there already."""
+    documents: int
+    """Documents accepted."""
+    duplicates: int
+    """Of these, how many were stored before."""
+    rejected: int
+    """Lines that are no documents; they are among the dead letters."""
+    reasons: dict[str, int]
+    """Rejected lines by reason."""
+    errors: list[dict[str, Any]]
+    """``line`` and ``reason`` of the first hundred of them."""
+
+
+def connect(
+    url: str, name: str = "events", *, token: str | None = None, ca: str | os.PathLike[str] | None = None,
+    timeout: float = 60.0,
+) -> RemoteEvents:  # fmt: skip
+    """An archive of events that is served over HTTP by ``chronotile serve``.
+
+    Parameters
+    ----------
+    url : str
+        Such as ``http://127.0.0.1:8086``.
+    name : str
+        The archive of events.
+    token, ca, timeout
+        As for :func:`chronotile.historian.connect`.
+    """
+    return RemoteEvents(url, name, token, ca, timeout)
+
+
+class RemoteEvents(Remote):
+    """Documents of streams, behind a service. Made by :func:`connect`; a context manager.
+
+    Arguments, results and errors are those of :class:`chronotile.events.Events`. Safe to use from many threads, each of
+    which has a connection of its own.
+    """
+
+    def __init__(
+        self, url: str, name: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float
+    ) -> None:
+        super().__init__(url, token, ca, timeout)
+        self._path = f"/v1/events/{quote(name, safe='')}"
+
+    def ingest_lines(
+        self,
+        data: bytes | str,
+        format: str = "ndjson",
+        *,
+        batch: str | None = None,
+        source: str = "http",
+        ttl: str | timedelta | None = None,
+        **reading: Any,
+    ) -> RemoteReport:
+        """Store lines of text; when this returns they are durable.
+
+        Parameters
+        ----------
+        data : bytes or str
+            Lines that end in newlines, which the last may lack.
+        format, **reading
+            As for :meth:`chronotile.events.Events.reading`.
+        batch : str, optional
+            Name under which the lines are stored: the same lines again under the same name change nothing. A call of
+            its own by default.
+        source : str
+            Where the lines come from, kept with each.
+        ttl : str or timedelta, optional
+            The documents' own TTL.
+
+        Raises
+        ------
+        BusyError
+            A stream is over its limit (kind ``quota-exceeded``): nothing of the call was stored.
+        BatchConflictError
+            Other lines are stored under this name.
+        """
+        words = [("format", format), ("source", source), ("batch", batch or f"events:{uuid.uuid4().hex}")]
+        words += [] if ttl is None else [("ttl", times.duration_text(ttl, "ttl"))]
+        words += [(name, str(value)) for name, value in reading.items() if value is not None]
+        body = data.encode() if isinstance(data, str) else bytes(data)
+        return RemoteReport(**self._json("POST", self._path, words, body, _LINES))
+
+    def search(
+        self,
+        *,
+        columns: Iterable[str] | None = None,
+        limit: int = 100,
+        newest_first: bool = True,
+        **question: Any,
+    ) -> pa.Table:
+        """Documents, in order of time; at most 100,000."""
+        words = [
+            ("limit", str(limit)),
+            ("oldest_first", str(not newest_first).lower()),
+            *list_words("columns", columns),
+        ]
+        return self._stream(self._path, words + _question(**question)).to_arrow()
+
+    def count(self, **question: Any) -> int:
+        """Number of documents."""
+        return int(self._json("GET", f"{self._path}/count", _question(**question))["count"])
+
+    def histogram(self, interval: str | timedelta = "1h", *, by: str | Iterable[str] = (), **question: Any) -> pa.Table:
+        """Documents over time, in intervals counted from 1970: ``start``, the columns of `by`, ``count``."""
+        words = [("interval", times.duration_text(interval, "interval")), *list_words("by", by)]
+        return self._stream(f"{self._path}/histogram", words + _question(**question)).to_arrow()
+
+    def dead_letters(self, *, start: times.Moment = None, end: times.Moment = None, limit: int = 100) -> pa.Table:
+        """Lines that were no documents, the newest first; at most 100,000."""
+        words = [("limit", str(limit)), *question_words(start, end, None, {}, _US_NS)]
+        return self._stream(f"{self._path}/dead", words).to_arrow()
+
+
+def _question(
+    *,
+    start: times.Moment = None,
+    end: times.Moment = None,
+    streams: str | Iterable[str] | None = None,
+    where: Condition | Iterable[Condition] | None = None,
+    text: str | None = None,
+    **equal: Any,
+) -> list[tuple[str, str]]:
+    words = question_words(start, end, where, equal, _US_NS)
+    words += [("stream", stream) for stream in ([streams] if isinstance(streams, str) else streams or ())]
+    return words if text is None else [*words, ("text", text)]
