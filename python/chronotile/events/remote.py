@@ -138,7 +138,8 @@ class RemoteEvents(Remote):
         return self._stream(f"{self._path}/histogram", words + _question(**question)).to_arrow()
 
     def dead_letters(self, *, start: times.Moment = None, end: times.Moment = None, limit: int = 100) -> pa.Table:
-        """Lines that were no documents, the newest first; at most 100,000."""
+        """Lines that were no documents, the newest first; at most 100,000. ``record`` is text, in which bytes that are
+        no UTF-8 are replaced."""
         words = [("limit", str(limit)), *question_words(start, end, None, {}, _US_NS)]
         return self._stream(f"{self._path}/dead", words).to_arrow()
 

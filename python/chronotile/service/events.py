@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+
 from chronotile import events
 from chronotile.archive import Archive
 from chronotile.events.limits import FloodGuard
@@ -81,7 +83,9 @@ class ServedEvents:
 
     def _dead(self, name: str, words: Words, _: bytes) -> Answer:
         log = self._opened(name)
-        return log.dead_letters(start=words.moment("start"), end=words.moment("end"), limit=_limit(words))
+        found = log.dead_letters(start=words.moment("start"), end=words.moment("end"), limit=_limit(words))
+        texts = [record.decode(errors="replace") for record in found["record"].to_pylist()]
+        return found.set_column(found.schema.get_field_index("record"), "record", pa.array(texts, pa.utf8()))
 
 
 def _limit(words: Words) -> int:
