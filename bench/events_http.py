@@ -1,7 +1,7 @@
 """Security artifacts over HTTP: what a service takes in from some connections, beside what the library takes in.
 
-`./dev bench events_http` generates artifacts of 1 KB, starts `chronotile serve`, and posts them from as many connections
-as wanted, in bodies of some hundreds of lines. Each body is answered when it is durable. Needs numpy and pyarrow.
+`./dev bench events_http` generates artifacts of 1 KB, starts `chronotile serve`, and posts them from some connections,
+in bodies of a thousand lines. Each body is answered when it is durable. Needs numpy and pyarrow.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import gzip
 import json
 import signal
 import threading
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -85,9 +86,9 @@ def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture
-def fresh(writable: Service, request: pytest.FixtureRequest) -> Iterator[tuple[Service, str, events.Events]]:
+def fresh(writable: Service) -> Iterator[tuple[Service, str, events.Events]]:
     """A service, the path of an empty archive of events in it, and the same archive opened here."""
-    name = "e" + f"{abs(hash(request.node.name)):x}"[:12]
+    name = f"e{uuid.uuid4().hex[:12]}"
     with ct.open(writable.log_path.parent / "logs.db") as archive:
         yield writable, f"/v1/events/{name}", events.create(archive, name, fields=FIELDS, stream_field="host")
 

@@ -26,6 +26,7 @@ Command = Callable[..., Any]
 
 _DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
+
 class Target:
     """The positional arguments of a command: archive, dataset, and what else it takes."""
 

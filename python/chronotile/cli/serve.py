@@ -121,7 +121,8 @@ def _limits(command: Any) -> Any:
 def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **given: Any) -> None:
     """Serve an archive to clients that speak HTTP, until SIGTERM or SIGINT.
 
-    The page at / finds and plots tags; /openapi.json describes the interface. Without --tokens only this machine may be
+    Serves process history, and the archive's events and jobs. The page at / finds and plots tags; /openapi.json
+    describes the interface. Without --tokens only this machine may be
     listened on. SIGHUP reads the file of tokens again. Any number of services may serve the same archive.
 
     \b

@@ -80,5 +80,9 @@ class FrontEnds:
 def as_json(value: Any) -> bytes:
     """A JSON text; times in ISO 8601."""
     found = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-    text = json.dumps(found, default=lambda item: item.isoformat() if hasattr(item, "isoformat") else str(item))
-    return text.encode()
+    text = json.dumps(found, default=_plain, separators=(",", ":"), ensure_ascii=False)
+    return text.encode(errors="replace")
+
+
+def _plain(value: Any) -> str:
+    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
