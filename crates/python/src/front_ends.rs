@@ -2,8 +2,6 @@
 //!
 //! The interpreter lock is held while Python works, and by none of what this module does with bodies and rows.
 
-use std::sync::Arc;
-
 use arrow_array::{RecordBatch, RecordBatchReader};
 use chronotile_service::{Answer, FrontEnds, Reason, Refusal, Request};
 use pyo3::prelude::*;
@@ -21,8 +19,8 @@ pub struct PythonFrontEnds {
 }
 
 impl PythonFrontEnds {
-    pub fn new(object: Py<PyAny>) -> Arc<dyn FrontEnds> {
-        Arc::new(Self { object })
+    pub fn new(object: Py<PyAny>) -> Self {
+        Self { object }
     }
 
     fn ask(&self, py: Python<'_>, request: &Request) -> PyResult<Answer> {

@@ -1,6 +1,7 @@
 //! The service, as a call that returns when the service has stopped.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chronotile_service::{Limits, LogFormat, ServiceError, Settings, serve as run};
@@ -114,7 +115,7 @@ pub fn serve(
         });
     };
     let runtime = runtime()?;
-    let front_ends = PythonFrontEnds::new(front_ends);
+    let front_ends = Arc::new(PythonFrontEnds::new(front_ends));
     py.detach(|| runtime.block_on(run(archive, settings, Some(front_ends), told))).map_err(service_error)
 }
 
