@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support_lab import keyspace_of
 from support_service import Service
 
-from chronotile import lab
+import chronotile as ct
+from chronotile import events, lab
 
 S = 10**9
 START = 1_767_225_600 * S
@@ -89,6 +92,33 @@ def under_load(services: list[Service], disturb: Callable[[Clients], None]) -> N
         answer = service.ask("GET", "/v1/points", {"tag": "a", "start": "2026-01-01", "end": "2027-01-01"})
         found = {int(row["value"]) for row in answer.json["rows"]}
         assert set(clients.acknowledged) <= found
+
+
+def test_lines_that_are_sent_to_two_services_are_stored_once(
+    request: pytest.FixtureRequest, cluster: lab.Cluster, services: list[Service]
+) -> None:
+    with ct.open(cluster.url(keyspace_of(request))) as archive:
+        events.create(archive, "web", fields={"status": "int64"}, stream_field="host")
+
+    def send(number: int) -> int:
+        line = json.dumps({"time": "2026-01-01T00:00:00Z", "host": f"web{number % 5}", "status": 200}) + "\n"
+        for _ in range(20):
+            batch, body = {"batch": f"b{number % 5}"}, line * 100 + "nothing\n"
+            answer = services[number // 5].ask("POST", "/v1/events/web", batch, body)
+            # Who lost a race is told so, and sends again.
+            if answer.status == 200:
+                return int(answer.json["documents"])
+            assert answer.status in (409, 503), answer.error
+            assert answer.error["kind"] != "batch-differs", answer.error
+            time.sleep(0.2)
+        return answer.status
+
+    with ThreadPoolExecutor(10) as pool:
+        assert set(pool.map(send, range(10))) == {100}
+    for service in services:
+        assert service.ask("GET", "/v1/events/web/count", {"where": "status=200"}).json == {"count": 500}
+        assert len(service.ask("GET", "/v1/events/web", {"stream": "web3", "limit": "1000"}).json["rows"]) == 100
+        assert len(service.ask("GET", "/v1/events/web/dead").json["rows"]) == 5
 
 
 @pytest.mark.slow

@@ -122,8 +122,8 @@ def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **g
     """Serve an archive to clients that speak HTTP, until SIGTERM or SIGINT.
 
     Serves process history, and the archive's events and jobs. The page at / finds and plots tags; /openapi.json
-    describes the interface. Without --tokens only this machine may be listened on. SIGHUP reads the file of tokens again.
-    Any number of services may serve the same archive.
+    describes the interface. Without --tokens only this machine may be listened on. SIGHUP reads the file of tokens
+    again. Any number of services may serve the same archive.
 
     \b
     Examples:
