@@ -70,7 +70,15 @@ def _predicate(column: str, comparison: str, value: Any, types: Types) -> Native
         raise _refused(f"condition on {column!r}: a comparison with None never holds")
     if "int" in kind and kind.lstrip("u").startswith("int"):
         comparison, values = _on_integers(comparison, values, kind)
-    return column, comparison, values_column(values, kind, f"condition on {column!r}")
+    return column, comparison, _constants(values, kind, f"condition on {column!r}")
+
+
+def _constants(values: list[Any], kind: str, what: str) -> _native.Array:
+    try:
+        return values_column(values, kind, what)
+    except InvalidInputError as error:
+        message = str(error) if what in str(error) else f"{what}: {error}"
+        raise InvalidInputError(message, kind=error.kind) from None
 
 
 def _text(column: str, comparison: str, value: Any, kind: str) -> _native.Array:

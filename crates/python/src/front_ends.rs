@@ -68,7 +68,7 @@ fn refusal(py: Python<'_>, error: &PyErr) -> Refusal {
     let value = error.value(py);
     let class = value.get_type().name().map_or_else(|_| "an exception".to_owned(), |name| name.to_string());
     let Some((reason, kind)) = known(value, &class) else {
-        let message = format!("the service failed to answer, which is a fault of it: {class}: {error}");
+        let message = format!("the service failed to answer, which is a fault of it: {error}");
         let kind = "internal".to_owned();
         return Refusal { reason: Reason::Internal, kind, message, details: Map::new(), retry_after_s: None };
     };

@@ -477,12 +477,7 @@ class Events:
             The order, and which documents a limit leaves.
         """
         chosen = ["time", "stream", *self.fields, "body"] if columns is None else list(columns)
-        unknown = [name for name in chosen if name not in self._dataset.column_types]
-        if unknown:
-            raise InvalidInputError(
-                f"there is no column {unknown[0]!r}; {self._dataset.name} has {', '.join(self._dataset.column_types)}",
-                kind="invalid-request",
-            )
+        self._check_columns(chosen)
         if limit is not None and limit < 1:
             raise InvalidInputError(f"limit is {limit}: ask for at least one document", kind="invalid-request")
         question = self._question(start, end, streams, where, text, equal)
@@ -503,7 +498,9 @@ class Events:
         width_s = retention.ttl_seconds(interval, "interval")
         if width_s is None:
             raise InvalidInputError('interval is None: give text such as "1h"', kind="invalid-time")
-        return summaries.histogram(self._dataset, self.question(**question), width_s * 1_000_000, _listed(by))
+        names = _listed(by)
+        self._check_columns(names)
+        return summaries.histogram(self._dataset, self.question(**question), width_s * 1_000_000, names)
 
     def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
         """The `n` most frequent values of columns, with their ``share`` of all documents asked for.
@@ -515,7 +512,9 @@ class Events:
         """
         if n < 1:
             raise InvalidInputError(f"n is {n}: ask for at least one value", kind="invalid-request")
-        return summaries.top(self._dataset, self.question(**question), _listed(columns), n)
+        names = _listed(columns)
+        self._check_columns(names)
+        return summaries.top(self._dataset, self.question(**question), names, n)
 
     def streams(self, **question: Any) -> pa.Table:
         """Volume and rate of each stream.
@@ -565,6 +564,14 @@ class Events:
             raise InvalidInputError(f"start {start} is after end {end}", kind="invalid-time")
         chosen = None if streams is None else tuple(_listed(streams))
         return Question(bounds[0], bounds[1], chosen, tuple(conditions), self._visibility())
+
+    def _check_columns(self, names: list[str]) -> None:
+        known = self._dataset.column_types
+        for name in names:
+            if name not in known:
+                raise InvalidInputError(
+                    f"there is no column {name!r}; {self._dataset.name} has {', '.join(known)}", kind="invalid-request"
+                )
 
     def _us(self, moment: times.Moment, what: str) -> int | None:
         if moment is None:
