@@ -279,3 +279,111 @@ fn stream(
     })
     .boxed()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::http::Request as HttpRequest;
+    use chronotile_archive::{Archive, OpenOptions};
+    use chronotile_historian::{Historian, HistorianOptions};
+    use tower_service::Service as _;
+
+    use crate::access::Access;
+    use crate::app::router;
+    use crate::settings::{Limits, LogFormat, Settings};
+
+    /// Waits until it is given up, says so, and goes on until it is let go.
+    struct Stubborn {
+        told: Mutex<Sender<()>>,
+        let_go: Mutex<Receiver<()>>,
+    }
+
+    impl FrontEnds for Stubborn {
+        fn answer(&self, request: Request) -> std::result::Result<Answer, Refusal> {
+            if request.operation == "events.count" {
+                while !request.given_up.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                self.told.lock().unwrap().send(()).unwrap();
+                self.let_go.lock().unwrap().recv().unwrap();
+            }
+            Ok(Answer::Json(b"{}".to_vec()))
+        }
+    }
+
+    async fn routes(front_ends: Option<Arc<dyn FrontEnds>>) -> Router {
+        let archive = Archive::open("memory:", &OpenOptions::default()).await.unwrap();
+        let historian = Historian::open(archive, HistorianOptions::default()).await.unwrap();
+        let limits = Limits { queries: 1, query_time: Duration::from_millis(50), ..Limits::default() };
+        let settings = Settings {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            tokens: None,
+            tls: None,
+            log: LogFormat::Off,
+            limits,
+            diagnostics: None,
+        };
+        router(&App::new(historian, settings, Access::open(None).unwrap(), front_ends))
+    }
+
+    async fn status(routes: &Router, path: &str) -> u16 {
+        let request = HttpRequest::builder().uri(path).body(Body::empty()).unwrap();
+        routes.clone().call(request).await.unwrap().status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_is_told_so_and_keeps_its_place_until_it_ends() {
+        let ((told, was_told), (release, let_go)) = (channel(), channel());
+        let front_ends = Arc::new(Stubborn { told: Mutex::new(told), let_go: Mutex::new(let_go) });
+        let routes = routes(Some(front_ends)).await;
+        assert_eq!(status(&routes, "/v1/events/web/count").await, 504);
+        was_told.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(status(&routes, "/v1/jobs/grid/count").await, 429);
+        release.send(()).unwrap();
+        let mut last = 0;
+        for _ in 0..3_000 {
+            last = status(&routes, "/v1/jobs/grid/count").await;
+            if last == 200 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(last, 200);
+    }
+
+    #[tokio::test]
+    async fn without_front_ends_their_operations_say_so() {
+        let routes = routes(None).await;
+        assert_eq!(status(&routes, "/v1/events/web").await, 501);
+        assert_eq!(status(&routes, "/v1/tags").await, 200);
+    }
+
+    #[test]
+    fn refusals_that_pass_say_when_to_come_back() {
+        let refusal = |reason, retry_after_s| Refusal {
+            reason,
+            kind: "kind".into(),
+            message: String::new(),
+            details: Map::new(),
+            retry_after_s,
+        };
+        for (reason, given, status, kind, retry_after_s) in [
+            (Reason::Flood, Some(7), 429, "kind", Some(7)),
+            (Reason::Busy, None, 503, "kind", Some(1)),
+            (Reason::Unavailable, None, 503, "cluster-unavailable", Some(1)),
+            (Reason::Unknown, None, 503, "outcome-unknown", Some(1)),
+            (Reason::TooLarge, Some(7), 413, "kind", None),
+            (Reason::Invalid, None, 400, "kind", None),
+        ] {
+            let failure = Failure::from(refusal(reason, given));
+            assert_eq!((failure.status.as_u16(), &*failure.kind), (status, kind), "{reason:?}");
+            assert_eq!(failure.retry_after_s, retry_after_s, "{reason:?}");
+        }
+    }
+}

@@ -37,14 +37,17 @@ class ServedJobs:
 
     def _find(self, name: str, words: Words, _: bytes) -> Answer:
         found = jobs.open(self._archive, name)
-        wanted = {"columns": words.names("columns"), "history": words.flag("history")}
+        columns, history = words.names("columns"), words.flag("history")
         ids, question = words.numbers("id"), _question(found, words)
         if ids and any(question.values()):
             raise InvalidInputError(
                 f"id finds a job whenever it ran: leave the period and where out, or ask where={found.id} in ...",
                 kind="invalid-request",
             )
-        rows = found.get(ids, **wanted) if ids else found.find(**wanted, **question)
+        if ids:
+            rows = found.get(ids, columns=columns, history=history)
+        else:
+            rows = found.find(columns=columns, history=history, **question)
         limit = words.number("limit", 1, _ROWS_MAX)
         if limit is not None:
             rows._native.limit(limit)
