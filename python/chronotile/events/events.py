@@ -381,7 +381,8 @@ class Events:
 
     def _bury(self, rejects: list[Reject], batch: str, source: str) -> bool:
         """Keep dead letters; False where those of the batch are kept already."""
-        if self._is_buried(batch):
+        known = self._dead.batch(batch)
+        if known is not None and known.finished:
             return False
         now = to_us(self._clock())
         rows = {
@@ -394,16 +395,12 @@ class Events:
         }
         try:
             self._dead.write(rows, batch)
-        except BatchConflictError:
-            # The same lines, sent twice at once, differ in the time of rejection alone.
-            if not self._is_buried(batch):
+        except BatchConflictError as error:
+            if error.kind != "batch-differs":
                 raise
+            # Somebody sent the same lines meanwhile: theirs differ in the time of rejection alone.
             return False
         return True
-
-    def _is_buried(self, batch: str) -> bool:
-        known = self._dead.batch(batch)
-        return known is not None and known.finished
 
     def remove_batch(self, batch: str) -> int:
         """Remove the documents of a batch, and the dead letters of its lines; returns how many documents there were.
