@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from chronotile.cli import ops_repair
+from chronotile.cli import ops_backup, ops_repair
 from chronotile.cli.ops import ops
 from chronotile.cli.ops_work import Session, procedure, session_options
 from chronotile.errors import ArchiveNotFoundError
@@ -19,7 +19,8 @@ from chronotile.ops.procedures.membership import Add, Decommission, Remove, Repl
 from chronotile.ops.procedures.restarts import RollingRestart
 from chronotile.ops.procedures.upgrades import MODES, Compatibility, Upgrade
 
-ops.add_command(ops_repair.repair)
+for _command in (ops_backup.backup, ops_backup.restore, ops_repair.repair):
+    ops.add_command(_command)
 
 
 @ops.command(short_help="Go on with the procedure that was cut off.")

@@ -24,6 +24,8 @@ _HELP = {
     "replace": "Starts an empty node in the place of {replaced}.",
     "retire": "Keeps a node that left for good from being started again.",
     "configure": "Writes {setting}: {value} into a node's cassandra.yaml.",
+    "send": "Sends a snapshot: 'ssh {host} chronotile ops backup send'.",
+    "fetch": "Fetches files: 'ssh {host} sudo -u cassandra chronotile ops restore fetch'.",
 }
 
 
@@ -32,7 +34,7 @@ class Session:
 
     def __init__(self, access: Access, folder: str | None, manual: bool, commands: dict[str, str]) -> None:
         nodes = AccessNodes(access)
-        self.context = Context(nodes, _actuator(access, manual, commands), click.echo)
+        self.context = Context(nodes, _actuator(access, manual, commands), click.echo, archive_url=nodes.archive_url)
         if folder is None:
             row = nodes.query(any_serving(nodes), statements.select("cluster_name", "system.local"))[0]
             self.folder = journal.default_folder(row["cluster_name"])
@@ -71,7 +73,7 @@ def _actuator(access: Access, manual: bool, commands: dict[str, str]) -> Actuato
     if manual:
         return Manual(click.echo)
     if not commands and isinstance(access.runner, LabRunner):
-        return Laboratory(access.runner.cluster)
+        return Laboratory(access.runner.cluster, click.echo)
     return Commands(commands)
 
 

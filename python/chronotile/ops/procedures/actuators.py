@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Protocol
 
 from chronotile import lab
@@ -16,8 +17,23 @@ from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile.ops.procedures.nodes import Echo
 
 COMMAND_S = 3600.0
-VERBS = ("stop", "start", "install", "join", "replace", "retire", "configure")
+VERBS = ("stop", "start", "install", "join", "replace", "retire", "configure", "send", "fetch")
 _FIELDS = {"host", "release", "replaced", "setting", "value"}
+
+
+class Job(Protocol):
+    """Work on a node's files, done where they are. May be repeated."""
+
+    @property
+    def verb(self) -> str:
+        """One of `VERBS`."""
+
+    @property
+    def words(self) -> list[str]:
+        """Arguments of the command that does it on the node's machine."""
+
+    def run(self, echo: Echo) -> None:
+        """Do it in this process."""
 
 
 class Actuator(Protocol):
@@ -56,13 +72,16 @@ class Actuator(Protocol):
     def configure(self, address: str, setting: str, value: str) -> None:
         """Set a setting of cassandra.yaml, which the node takes up at its next start."""
 
+    def work(self, address: str, job: Job, *, timeout_s: float) -> None:
+        """Have a job done on a node's machine."""
+
 
 class Commands:
     """Commands of the operator's own: ``{"stop": "ssh {host} systemctl stop cassandra"}``.
 
     ``{host}`` is the node's address, ``{release}`` the release to install, ``{replaced}`` the address of a dead node,
-    ``{setting}`` and ``{value}`` what to write into cassandra.yaml. A command runs without a shell, must be safe to
-    repeat, and fails with an exit code other than 0.
+    ``{setting}`` and ``{value}`` what to write into cassandra.yaml. ``send`` and ``fetch`` get the words of their job
+    at their end. A command runs without a shell, must be safe to repeat, and fails with an exit code other than 0.
     """
 
     def __init__(self, templates: Mapping[str, str], *, timeout_s: float = COMMAND_S) -> None:
@@ -108,13 +127,20 @@ class Commands:
         """Run the template."""
         self._run("configure", host=address, setting=setting, value=value)
 
-    def _run(self, verb: str, **fields: str) -> str:
+    def work(self, address: str, job: Job, *, timeout_s: float) -> None:
+        """Run the template, with the words of the job at its end."""
+        self._run(job.verb, job.words, timeout_s, host=address)
+
+    def _run(self, verb: str, more: Sequence[str] = (), timeout_s: float | None = None, **fields: str) -> str:
         if not self.can(verb):
             raise InvalidInputError(f"nothing says how to {verb} a node: give --{verb}-command", kind="invalid-request")
         words = [word.format(**fields) for word in shlex.split(self.templates[verb])]
+        # A remote shell reads the words once more.
+        words += [shlex.quote(word) for word in more] if PurePath(words[0]).name == "ssh" else more
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
         try:
             done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=self.timeout_s, check=False
+                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ChronotileError(f"{shlex.join(words)} did not run to its end: {error}", kind="command") from error
@@ -167,12 +193,18 @@ class Manual:
         """Say so."""
         self.echo(f"PLEASE write {setting}: {value} into cassandra.yaml of {address}")
 
+    def work(self, address: str, job: Job, *, timeout_s: float) -> None:
+        """Say so."""
+        group = "backup" if job.verb == "send" else "restore"
+        self.echo(f"PLEASE run on {address}: chronotile ops {group} {job.verb} {shlex.join(job.words)}")
+
 
 class Laboratory:
     """Nodes of the laboratory."""
 
-    def __init__(self, cluster: lab.Cluster) -> None:
+    def __init__(self, cluster: lab.Cluster, echo: Echo = str) -> None:
         self.cluster = cluster
+        self.echo = echo
 
     def can(self, verb: str) -> bool:
         """It can do all of them."""
@@ -215,6 +247,10 @@ class Laboratory:
     def configure(self, address: str, setting: str, value: str) -> None:
         """Set it for all nodes, each of which takes it up when it starts."""
         self.cluster.configure(**{setting: value})
+
+    def work(self, address: str, job: Job, *, timeout_s: float) -> None:
+        """Do it in this process: the nodes' files are on this machine."""
+        job.run(self.echo)
 
 
 def _given(address: str) -> str:

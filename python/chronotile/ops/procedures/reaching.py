@@ -63,6 +63,11 @@ class AccessNodes:
         """Run a command on the node's machine."""
         return self._runner.shell(self._host(address), *command, timeout_s=timeout_s)
 
+    def archive_url(self, keyspace: str) -> str:
+        """The URL of an archive in a keyspace. User and password of the environment are used with it."""
+        hosts = ",".join(f"{point}:{self.access.port}" for point in self.access.contact_points)
+        return f"cassandra://{hosts}/{keyspace}"
+
     def _host(self, address: str) -> Host:
         return self._hosts.get(address) or Host(address, address)
 

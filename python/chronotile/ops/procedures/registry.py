@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from chronotile.ops.backups import making, restoring
 from chronotile.ops.procedures import disruptions, growing, leftovers, membership, restarts, upgrades
 from chronotile.ops.repair import running
 
-__all__ = ["disruptions", "growing", "leftovers", "membership", "restarts", "running", "upgrades"]
+__all__ = [
+    "disruptions",
+    "growing",
+    "leftovers",
+    "making",
+    "membership",
+    "restarts",
+    "restoring",
+    "running",
+    "upgrades",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 MEMBER = "host_id, data_center, rack, release_version, tokens, schema_version"
 KEYSPACE = "chronotile_ops"
@@ -70,3 +70,33 @@ def drop_lease(lease: str, holder: str) -> str:
 
 def read_lease(lease: str) -> str:
     return select("holder, about", f"{KEYSPACE}.leases", f"name = {quoted(lease)}")
+
+
+def describe(keyspace: str) -> str:
+    """What makes a keyspace and all in it anew, ids of tables too: columns ``type``, ``name``, ``create_statement``."""
+    return f"DESCRIBE KEYSPACE {name(keyspace)} WITH INTERNALS"
+
+
+def full(keyspace: str, table: str) -> str:
+    """The name of a table as statements have it."""
+    return f"{name(keyspace)}.{name(table)}"
+
+
+def empty(table: str) -> str:
+    """Remove all rows, and all that replicas still know of earlier ones. `table` is a full name."""
+    return f"TRUNCATE TABLE {table}"
+
+
+def drop_table(table: str) -> str:
+    return f"DROP TABLE IF EXISTS {table}"
+
+
+def any_row(table: str, key: str) -> str:
+    """A row, if there is one; `key` is a column of its partition key."""
+    return f"SELECT {name(key)} FROM {table} LIMIT 1"
+
+
+def count_rows(table: str, keys: Sequence[str], first: int, last: int) -> str:
+    """The number of rows whose tokens lie above `first` and up to `last`, as column ``count``."""
+    token = f"token({', '.join(map(name, keys))})"
+    return f"SELECT COUNT(*) AS count FROM {table} WHERE {token} > {first} AND {token} <= {last}"

@@ -1,0 +1,172 @@
+"""The schema of keyspaces: read, compared with that of a backup, and made anew."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from chronotile.errors import InvalidInputError
+from chronotile.ops.backups.manifests import Schema
+from chronotile.ops.procedures import statements
+from chronotile.ops.procedures.gate import copies
+from chronotile.ops.procedures.nodes import Member, Nodes, any_serving, is_system
+
+ARCHIVE_TABLES = frozenset({"meta", "leases", "slices", "catalog"})
+"""Tables that every archive of Chronotile has. They say what is stored in all others."""
+SCHEMA_S = 120.0
+
+
+def user_keyspaces(nodes: Nodes, wanted: Sequence[str]) -> list[str]:
+    """These keyspaces, or all but Cassandra's own and that of procedures.
+
+    Raises
+    ------
+    InvalidInputError
+        For one that is not there or may not be backed up; or there is none.
+    """
+    rows = nodes.query(any_serving(nodes), statements.select("keyspace_name", "system_schema.keyspaces"))
+    known = sorted(row["keyspace_name"] for row in rows)
+    able = [name for name in known if not is_system(name) and name != statements.KEYSPACE]
+    for name in wanted:
+        if name not in able:
+            why = "is the cluster's own" if name in known else "is not there"
+            raise InvalidInputError(
+                f"keyspace {name} {why}; choose of {', '.join(able) or 'none'}", kind="table-not-found"
+            )
+    if not able:
+        raise InvalidInputError("the cluster has no keyspace of users", kind="table-not-found")
+    return sorted(set(wanted)) or able
+
+
+def read(nodes: Nodes, keyspaces: Collection[str]) -> Schema:
+    """The schema of keyspaces. Materialized views are left out."""
+    asked = any_serving(nodes)
+    replication = {name: dict(found) for name, found in copies(nodes, asked).items() if name in keyspaces}
+    described = []
+    for keyspace in sorted(keyspaces):
+        for row in nodes.query(asked, statements.describe(keyspace), timeout_s=SCHEMA_S):
+            if row["type"] not in ("keyspace", "materialized_view"):
+                described.append(
+                    {
+                        "keyspace": keyspace,
+                        "type": row["type"],
+                        "name": row["name"],
+                        "statement": row["create_statement"],
+                    }
+                )
+    return Schema(replication, described, tables_of(nodes, keyspaces), _columns(nodes, asked, keyspaces))
+
+
+def tables_of(nodes: Nodes, keyspaces: Collection[str]) -> list[dict[str, str]]:
+    """Keyspace, name and id of each table."""
+    rows = nodes.query(any_serving(nodes), statements.select("keyspace_name, table_name, id", "system_schema.tables"))
+    return [
+        {"keyspace": row["keyspace_name"], "name": row["table_name"], "id": row["id"].replace("-", "")}
+        for row in rows
+        if row["keyspace_name"] in keyspaces
+    ]
+
+
+def views_of(nodes: Nodes, keyspaces: Collection[str]) -> list[str]:
+    """Full names of materialized views."""
+    rows = nodes.query(any_serving(nodes), statements.select("keyspace_name, view_name", "system_schema.views"))
+    return [f"{row['keyspace_name']}.{row['view_name']}" for row in rows if row["keyspace_name"] in keyspaces]
+
+
+def _columns(nodes: Nodes, asked: str, keyspaces: Collection[str]) -> dict[str, dict[str, str]]:
+    wanted = "keyspace_name, table_name, column_name, kind, type"
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in nodes.query(asked, statements.select(wanted, "system_schema.columns")):
+        if row["keyspace_name"] in keyspaces:
+            found[f"{row['keyspace_name']}.{row['table_name']}"][row["column_name"]] = f"{row['kind']} {row['type']}"
+    return dict(found)
+
+
+def archives(tables: Sequence[Mapping[str, str]]) -> list[str]:
+    """Keyspaces that hold an archive of Chronotile."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for table in tables:
+        names[table["keyspace"]].add(table["name"])
+    return sorted(keyspace for keyspace, found in names.items() if found >= ARCHIVE_TABLES)
+
+
+def differences(backup: Schema, found: Schema, keyspaces: Collection[str]) -> list[str]:
+    """Why tables of a backup cannot be restored into those that are there; empty where they can."""
+    there = {(table["keyspace"], table["name"]): table["id"] for table in found.tables}
+    by_id = {table["id"]: f"{table['keyspace']}.{table['name']}" for table in found.tables}
+    said = []
+    for table in backup.tables:
+        full = f"{table['keyspace']}.{table['name']}"
+        known = there.get((table["keyspace"], table["name"]))
+        if table["keyspace"] not in keyspaces:
+            continue
+        if known is None and table["id"] in by_id:
+            said.append(f"{by_id[table['id']]} has the id of {full}")
+        elif known is not None and known != table["id"]:
+            said.append(f"{full} was made anew since (id {known}, not {table['id']}): drop it first")
+        elif known is not None:
+            said += _column_differences(full, backup.columns.get(full, {}), found.columns.get(full, {}))
+    return said
+
+
+def _column_differences(table: str, backup: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
+    for name, type in backup.items():
+        if name not in found:
+            yield f"{table} lacks column {name} ({type}): add it, or drop the table"
+        elif found[name] != type:
+            yield f"column {name} of {table} is {found[name]}, not {type}: drop the table"
+
+
+def fitting(replication: Mapping[str, int], members: Sequence[Member]) -> dict[str, int]:
+    """Copies by data centre that a cluster of these nodes can keep.
+
+    Data centres of the same names keep their numbers, as far as they have nodes. Where none has the same name, each
+    gets as many as the largest number of the backup.
+    """
+    nodes_of: dict[str, int] = defaultdict(int)
+    for member in members:
+        nodes_of[member.dc] += 1
+    most = max(replication.values(), default=1)
+    wanted = {dc: count for dc, count in replication.items() if dc in nodes_of} or dict.fromkeys(nodes_of, most)
+    return {dc: min(count, nodes_of[dc]) for dc, count in wanted.items()}
+
+
+def make(nodes: Nodes, backup: Schema, keyspaces: Collection[str], replication: Mapping[str, dict[str, int]]) -> None:
+    """Make keyspaces, types, functions, tables and indexes of a backup that are not there."""
+    asked = any_serving(nodes)
+    for keyspace in keyspaces:
+        nodes.query(asked, statements.create_keyspace(keyspace, replication[keyspace]), timeout_s=SCHEMA_S)
+    there = {(table["keyspace"], table["name"]) for table in tables_of(nodes, keyspaces)}
+    for one in backup.statements:
+        if one["keyspace"] not in keyspaces:
+            continue
+        if one["type"] == "table" and (one["keyspace"], one["name"]) in there:
+            continue
+        for statement in parted(one["statement"]):
+            try:
+                nodes.query(asked, statement, timeout_s=SCHEMA_S)
+            except InvalidInputError as error:
+                if "already exist" not in str(error).lower():
+                    raise
+
+
+def parted(text: str) -> list[str]:
+    """The statements of a text, parted at semicolons outside of quotes."""
+    found, begin, place = [], 0, 0
+    while place < len(text):
+        if text.startswith("$$", place):
+            place = _after(text, "$$", place + 2)
+        elif text[place] in "'\"":
+            place = _after(text, text[place], place + 1)
+        else:
+            if text[place] == ";":
+                found.append(text[begin:place])
+                begin = place + 1
+            place += 1
+    found.append(text[begin:])
+    return [statement.strip() for statement in found if statement.strip()]
+
+
+def _after(text: str, quote: str, start: int) -> int:
+    end = text.find(quote, start)
+    return len(text) if end < 0 else end + len(quote)

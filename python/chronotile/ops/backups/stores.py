@@ -1,0 +1,279 @@
+"""Where backups lie: a folder or an object store, through pyarrow's file systems."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from chronotile.errors import (
+    AccessDeniedError,
+    ArchiveNotFoundError,
+    ChronotileError,
+    DamagedError,
+    DataFileError,
+    InvalidInputError,
+    StorageFullError,
+    UnavailableError,
+)
+
+BLOCK_BYTES = 4 << 20
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_SECRET = re.compile(r"^[^/]*//[^/]*@|[?&](access_key|secret_key|session_token)=")
+
+
+class Pace:
+    """A limit of bytes a second over all threads that share it; 0 for none."""
+
+    def __init__(self, bytes_s: float = 0.0) -> None:
+        self._bytes_s = bytes_s
+        self._due = time.monotonic()
+        self._lock = threading.Lock()
+
+    def wait(self, count: int) -> None:
+        """Wait as long as `count` more bytes take."""
+        if self._bytes_s <= 0:
+            return
+        with self._lock:
+            self._due = max(self._due, time.monotonic()) + count / self._bytes_s
+            pause = self._due - time.monotonic()
+        time.sleep(max(0.0, pause))
+
+
+class Store:
+    """A store of backups.
+
+    Parameters
+    ----------
+    url : str
+        A folder (a path or ``file:///mnt/backups``), or an object store as pyarrow names it:
+        ``s3://bucket/prefix?region=eu-central-1``, with ``endpoint_override`` for one that is not Amazon's. Keys are
+        taken from the environment, never from the URL.
+
+    Raises
+    ------
+    InvalidInputError
+        The URL names no store, or holds a secret; or pyarrow is missing.
+    UnavailableError
+        The object store does not answer.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = normal(url)
+        with self._explained("opened"):
+            self._fs, root = _file_systems().FileSystem.from_uri(self.url)
+        self.root: str = root.rstrip("/")
+        self.folder = Path(self.root) if self._fs.type_name == "local" else None
+        """The folder; None for an object store."""
+
+    def __repr__(self) -> str:
+        return f"<store of backups {self.url}>"
+
+    def free_bytes(self) -> int | None:
+        """Free space of a folder's file system; None where nobody can tell."""
+        if self.folder is None:
+            return None
+        there = next(parent for parent in [self.folder, *self.folder.parents] if parent.exists())
+        return shutil.disk_usage(there).free
+
+    def sizes(self, under: str = "") -> dict[str, int]:
+        """Keys of all objects below `under` with their bytes."""
+        base = f"{self.root}/{under}" if under else self.root
+        with self._explained("listed"):
+            selector = _file_systems().FileSelector(base, recursive=True, allow_not_found=True)
+            found = self._fs.get_file_info(selector)
+        return {one.path[len(self.root) + 1 :]: one.size for one in found if one.is_file}
+
+    def size(self, key: str) -> int | None:
+        """Bytes of an object; None where there is none."""
+        with self._explained(f"asked for {key}"):
+            found = self._fs.get_file_info(f"{self.root}/{key}")
+        return int(found.size) if found.is_file else None
+
+    def put(self, key: str, content: bytes) -> None:
+        """Store an object whole or not at all, in the place of one that is there."""
+        with self._explained(f"written ({key})"):
+            self._write(key, [content])
+
+    def put_file(self, key: str, path: Path, *, pace: Pace | None = None, told: Callable[[int], None] = int) -> None:
+        """Store a file; `told` is called with each number of bytes that went."""
+
+        def blocks() -> Iterator[bytes]:
+            with path.open("rb") as file:
+                while block := file.read(BLOCK_BYTES):
+                    if pace is not None:
+                        pace.wait(len(block))
+                    yield block
+                    told(len(block))
+
+        with self._explained(f"written ({key})"):
+            self._write(key, blocks())
+
+    def blocks(self, key: str) -> Iterator[bytes]:
+        """The content of an object, block by block.
+
+        Raises
+        ------
+        ArchiveNotFoundError
+            There is none.
+        """
+        with self._explained(f"read ({key})"), self._fs.open_input_stream(f"{self.root}/{key}") as stream:
+            while block := stream.read(BLOCK_BYTES):
+                yield block
+
+    def get(self, key: str) -> bytes:
+        """An object whole."""
+        return b"".join(self.blocks(key))
+
+    def delete(self, key: str) -> None:
+        """Remove an object; nothing happens where there is none."""
+        with self._explained(f"removed ({key})"), contextlib.suppress(FileNotFoundError):
+            self._fs.delete_file(f"{self.root}/{key}")
+
+    def delete_folder(self, key: str) -> None:
+        """Remove all objects below a key."""
+        for inner in self.sizes(key):
+            self.delete(inner)
+        if self.folder is not None:
+            shutil.rmtree(self.folder / key, ignore_errors=True)
+
+    def put_json(self, key: str, body: dict[str, Any]) -> None:
+        """Store a record with a digest of its own, so that one cut short or changed is known."""
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        self.put(key, f'{{"sha256":"{digest}","body":{text}}}\n'.encode())
+
+    def get_json(self, key: str) -> dict[str, Any]:
+        """A record.
+
+        Raises
+        ------
+        ArchiveNotFoundError
+            There is none.
+        DamagedError
+            Kind ``damaged-backup``: it is not as it was written.
+        """
+        content = self.get(key)
+        damaged = DamagedError(f"{key} in {self.url} is not as it was written", kind="damaged-backup")
+        try:
+            record = json.loads(content)
+            body: dict[str, Any] = record["body"]
+            text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        except (ValueError, KeyError, TypeError):
+            raise damaged from None
+        if hashlib.sha256(text.encode()).hexdigest() != record["sha256"]:
+            raise damaged
+        return body
+
+    def require_writable(self) -> None:
+        """Write and remove a small object, to see that it can be done."""
+        key = f"probe-{secrets.token_hex(4)}"
+        self.put(key, b"chronotile\n")
+        self.delete(key)
+
+    def _write(self, key: str, content: Any) -> None:
+        if self.folder is None:
+            # An object appears when it is complete; one that was cut short has another size than its key says.
+            with self._fs.open_output_stream(f"{self.root}/{key}") as stream:
+                for block in content:
+                    stream.write(block)
+            return
+        path = self.folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            with fresh.open("xb") as file:
+                for block in content:
+                    file.write(block)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Errors of file systems as ours."""
+        try:
+            yield
+        except ChronotileError:
+            raise
+        except FileNotFoundError as error:
+            raise ArchiveNotFoundError(
+                f"{self.url} could not be {what}: there is no {error.filename or 'such object'}", kind="file-not-found"
+            ) from error
+        except PermissionError as error:
+            raise AccessDeniedError(
+                f"{self.url} could not be {what}: {error.strerror}; correct its permissions", kind="permission"
+            ) from error
+        except OSError as error:
+            raise self._of(error, what) from error
+        except ValueError as error:
+            raise InvalidInputError(f"{self.url} could not be {what}: {error}", kind="invalid-url") from error
+
+    def _of(self, error: OSError, what: str) -> ChronotileError:
+        text = f"{self.url} could not be {what}: {' '.join(str(error).split())}"
+        if error.errno == errno.ENOSPC:
+            return StorageFullError(f"{text}; free space, then repeat", kind="full")
+        if "ACCESS_DENIED" in text or "Forbidden" in text:
+            return AccessDeniedError(f"{text}; correct the keys in the environment, or their rights", kind="permission")
+        if self._fs_is_local:
+            return DataFileError(text, kind="file-io")
+        return UnavailableError(f"{text}; look whether the object store answers", kind="no-connection")
+
+    @property
+    def _fs_is_local(self) -> bool:
+        return self.url.startswith("file:")
+
+
+def normal(url: str) -> str:
+    """A store's URL in the form that is kept: absolute, and without secrets.
+
+    Raises
+    ------
+    InvalidInputError
+        It is empty, or holds a secret, which would stand in journals.
+    """
+    text = url.strip()
+    if not text:
+        raise InvalidInputError(
+            "the URL of the store of backups is empty: give a folder or s3://...", kind="invalid-url"
+        )
+    if not _SCHEME.match(text):
+        return Path(text).expanduser().resolve().as_uri()
+    if _SECRET.search(text):
+        raise InvalidInputError(
+            "keep keys out of the URL of the store of backups: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or use a profile",
+            kind="invalid-url",
+        )
+    return text
+
+
+def digest_of(path: Path, *, pace: Pace | None = None) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            if pace is not None:
+                pace.wait(len(block))
+            found.update(block)
+    return found.hexdigest()
+
+
+def _file_systems() -> Any:
+    try:
+        from pyarrow import fs
+    except ImportError:
+        raise InvalidInputError("backups need pyarrow: pip install 'chronotile[ops]'", kind="invalid-request") from None
+    return fs
