@@ -1,0 +1,258 @@
+"""Backups of real nodes under load, and what comes back: in place, on fewer nodes, in a restore test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import support_history
+import support_lab
+from support_history import Batch, History, Load
+from support_procedures import context, run_cut_off
+from test_cluster_faults import archive_on, check_all_done
+
+import chronotile as ct
+from chronotile import lab
+from chronotile.ops.backups import manifests, rehearsing
+from chronotile.ops.backups.making import Backup
+from chronotile.ops.backups.restoring import STAGING, Restore
+from chronotile.ops.backups.stores import Store
+from chronotile.ops.procedures import plan, run
+
+KEYSPACES = ["faults_guarded", "field"]
+ROWS = 500
+FIELD = (
+    "CREATE KEYSPACE field WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}",
+    "CREATE TYPE field.place (x double, y double)",
+    "CREATE TABLE field.rows (id int PRIMARY KEY, \"Text\" text, gone int, place frozen<place>) WITH comment = 'a; b'",
+    "ALTER TABLE field.rows DROP gone",
+    'CREATE INDEX by_text ON field.rows ("Text")',
+    "CREATE TABLE field.counts (id int PRIMARY KEY, n counter)",
+)
+
+
+@dataclass
+class Source:
+    """A cluster of three nodes that was backed up twice while clients wrote, and then restored in place."""
+
+    store: Store
+    history: History
+    """Of the archive that was backed up."""
+    begun: tuple[float, float]
+    """When each backup began."""
+    refused: str
+    """Why a restore without leave to replace rows was refused."""
+    bystanders: History
+    """Of clients of another archive while this one was restored."""
+    rows: list[tuple[str, ...]]
+    """Of the other tables after the restoration in place."""
+    seen: tuple[dict[str, int], int]
+    """Rows of each batch after the restoration in place, and the number of those that are wrong."""
+    left: list[str]
+    """What the nodes keep of snapshots and fetched files."""
+
+
+@pytest.fixture(scope="module")
+def source(lab_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Source:
+    support_lab.require_software()
+    folder = tmp_path_factory.mktemp("backups")
+    with lab.up("guarded", nodes=3, **support_lab.QUICK | {"heap": "450m"}) as cluster:
+        return _made(cluster, folder)
+
+
+def _made(cluster: lab.Cluster, folder: Path) -> Source:
+    store, url = Store(str(folder / "store")), archive_on(cluster, "guarded")
+    _fill(cluster)
+    with Load(url, folder / "load", processes=2) as load:
+        load.work(10)
+        first = time.monotonic()
+        work = Backup.of(context(cluster), store.url, KEYSPACES, "first")
+        # Killed before the snapshot, before and within the sending, and before the manifest.
+        run_cut_off(cluster, folder / "j1", work, [3, 4, 3, 4])
+        load.work(3)
+        second = time.monotonic()
+        run(Backup.of(context(cluster), store.url, KEYSPACES, "second"), context(cluster), folder / "j2")
+        load.work(3)
+        history = load.stop()
+    refused = str(plan(Restore.of(context(cluster), store.url, "second"), context(cluster)))
+    _spoil(cluster, url)
+    other = archive_on(cluster, "bystander")
+    with Load(other, folder / "bystanders", processes=2) as load:
+        work_back = Restore.of(context(cluster), store.url, "second", replace=True)
+        assert work_back.in_place
+        run_cut_off(cluster, folder / "j3", work_back, [2, 4, 4, 4])
+        bystanders = load.stop()
+    left = [node.nodetool("listsnapshots") for node in cluster.nodes]
+    left += [str(path) for node in cluster.nodes for path in (node.folder / "data/data" / STAGING).rglob("*.db")]
+    with ct.open(url, create=False) as archive:
+        seen = support_history.read(archive["history"].tuned("ALL", timeout_s=60))
+    return Source(store, history, (first, second), refused, bystanders, _field_rows(cluster), seen, left)
+
+
+def _fill(cluster: lab.Cluster) -> None:
+    with cluster.nodes[0].connect() as connection:
+        for statement in FIELD:
+            connection.run(statement)
+        for number in range(ROWS):
+            connection.run(
+                f"INSERT INTO field.rows (id, \"Text\", place) VALUES ({number}, 't{number % 7}', {{x: 1.5, y: 2}})",
+                consistency="QUORUM",
+            )
+        for number in range(20):
+            connection.run(f"UPDATE field.counts SET n = n + {number} WHERE id = {number % 5}", consistency="QUORUM")
+
+
+def _spoil(cluster: lab.Cluster, url: str) -> None:
+    """Rows and tables go, others come."""
+    with cluster.nodes[1].connect(timeout_s=60) as connection:
+        connection.run("TRUNCATE field.rows")
+        connection.run("DROP TABLE field.counts")
+        connection.run("CREATE TABLE field.later (id int PRIMARY KEY)")
+        connection.run("INSERT INTO field.rows (id, \"Text\") VALUES (1, 'later')", consistency="ALL")
+        tables = connection.run(
+            "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'faults_guarded'"
+        ).rows
+        slices = sorted(name for (name,) in tables if name.startswith("c_"))
+        connection.run(f"TRUNCATE faults_guarded.{slices[0]}")
+        connection.run(f"DROP TABLE faults_guarded.{slices[-1]}")
+    with ct.open(url, create=False) as archive:
+        assert not archive["history"].verify().ok
+
+
+def _field_rows(cluster: lab.Cluster) -> list[tuple[str, ...]]:
+    with cluster.nodes[-1].connect(timeout_s=60) as connection:
+        rows = connection.run('SELECT id, "Text", place FROM field.rows', consistency="ALL").rows
+        rows += connection.run("SELECT id, n FROM field.counts", consistency="ALL").rows
+        indexed = connection.run("SELECT id FROM field.rows WHERE \"Text\" = 't3'").rows
+        tables = connection.run("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'field'").rows
+    return sorted(tuple(row) for row in [*rows, ["indexed", str(len(indexed))], *tables])
+
+
+def expected_rows() -> list[tuple[str, ...]]:
+    found = [(str(k), f"t{k % 7}", "{x: 1.5, y: 2.0}") for k in range(ROWS)]
+    counts = [(str(k), str(sum(n for n in range(20) if n % 5 == k))) for k in range(5)]
+    indexed = ("indexed", str(sum(k % 7 == 3 for k in range(ROWS))))
+    return sorted([*found, *counts, indexed, ("counts",), ("rows",)])
+
+
+def check_batches(history: History, began: float, seen: dict[str, int], wrong: int) -> None:
+    """All that was acknowledged before a backup began is whole, and nothing is there in part."""
+    assert wrong == 0
+    parts = {key: rows for key, rows in seen.items() if rows != len(Batch.of(key).ids)}
+    assert not parts
+    acknowledged = {o.batch for o in history.of("write") if o.outcome == "done" and o.end < began}
+    assert len(acknowledged) > 10
+    assert not acknowledged - seen.keys()
+    assert not seen.keys() - history.outcomes().keys()
+
+
+@pytest.mark.slow
+def test_clients_at_quorum_see_no_failed_operation_while_a_backup_is_made(source: Source) -> None:
+    check_all_done(source.history)
+    assert len([o for o in source.history.operations if source.begun[0] < o.start]) > 20
+
+
+@pytest.mark.slow
+def test_a_second_backup_of_nodes_sends_new_files_only(source: Source) -> None:
+    first, second = (manifests.load(source.store, name) for name in ("first", "second"))
+    assert {part.host_id for part in first.parts} == {part.host_id for part in second.parts}
+    of_field = [file for part in second.parts for file in part.files if file.keyspace == "field"]
+    known = {file.key for part in first.parts for file in part.files}
+    # Nothing was written to it in between; what a snapshot flushes is only the catalogs and slices in use.
+    assert {file.key for file in of_field} <= known
+    assert second.sent_files == len({file.key for part in second.parts for file in part.files} - known)
+    assert not manifests.verify(source.store, "second")
+    print(
+        f"first: {first.bytes / 2**20:.1f} MiB; second sent {second.sent_bytes / 2**20:.1f} of {second.bytes / 2**20:.1f}"
+    )
+
+
+@pytest.mark.slow
+def test_a_restore_in_place_brings_back_what_was(source: Source) -> None:
+    assert "would be replaced: say --replace" in source.refused
+    assert source.rows == expected_rows()
+    check_batches(source.history, source.begun[1], *source.seen)
+    assert not [line for line in source.left if "first." in line or "second." in line or STAGING in line]
+
+
+@pytest.mark.slow
+def test_clients_of_other_keyspaces_see_no_failed_operation_while_one_is_restored(source: Source) -> None:
+    check_all_done(source.bystanders)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "backup", "number"), [(1, "first", 0), (2, "second", 1)])
+def test_a_backup_of_three_nodes_is_restored_into_fewer(
+    source: Source, lab_home: Path, tmp_path: Path, nodes: int, backup: str, number: int
+) -> None:
+    with lab.up("smaller", nodes=nodes, **support_lab.QUICK | {"heap": "450m"}) as cluster:
+        work = Restore.of(context(cluster), source.store.url, backup)
+        assert not work.in_place
+        assert f"3 copies in dc1 and gets {nodes} copies in dc1" in str(plan(work, context(cluster)))
+        run_cut_off(cluster, tmp_path / "j", work, [3, 4])
+        assert _field_rows(cluster) == expected_rows()
+        with ct.open(cluster.url("faults_guarded"), create=False) as archive:
+            ds = archive["history"]
+            assert ds.verify().ok
+            check_batches(source.history, source.begun[number], *support_history.read(ds))
+            # It is an archive like any other: writers go on.
+            batch = Batch(9, 1, 0)
+            assert ds.write(batch.columns(), batch=batch.key).stored
+
+
+@pytest.mark.slow
+def test_a_restore_test_passes_for_a_whole_backup_and_fails_for_a_damaged_one(source: Source, lab_home: Path) -> None:
+    said: list[str] = []
+    report = rehearsing.rehearse(source.store.url, "newest", ["field"], heap="300m", echo=said.append)
+    assert (report.backup, report.rows) == ("second", {"field.rows": ROWS, "field.counts": 5})
+    manifest = manifests.load(source.store, "first")
+    file = max((f for part in manifest.parts for f in part.files if f.keyspace == "field"), key=lambda f: f.bytes)
+    content = source.store.get(file.key)
+    source.store.put(file.key, bytes([content[0] ^ 1]) + content[1:])
+    try:
+        with pytest.raises(ct.DamagedError, match=r"field\.\w+ nb-.* was changed in"):
+            rehearsing.rehearse(source.store.url, "first", ["field"], heap="300m", echo=said.append)
+    finally:
+        source.store.put(file.key, content)
+
+
+@pytest.fixture
+def small(shared_cluster: lab.Cluster) -> Iterator[str]:
+    """A keyspace with one table and a row."""
+    with shared_cluster.nodes[0].connect() as connection:
+        connection.run("CREATE KEYSPACE small WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}")
+        connection.run("CREATE TABLE small.rows (id int PRIMARY KEY)")
+        connection.run("INSERT INTO small.rows (id) VALUES (1)", consistency="ALL")
+    yield "small"
+    with shared_cluster.nodes[0].connect(timeout_s=60) as connection:
+        connection.run("DROP KEYSPACE small")
+
+
+def test_a_backup_is_made_and_what_cannot_be_is_refused(
+    shared_cluster: lab.Cluster, small: str, tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    with pytest.raises(ct.InvalidInputError, match="is the cluster's own"):
+        Backup.of(context(shared_cluster), store.url, ["system_auth"])
+    with pytest.raises(ct.InvalidInputError, match="is not there"):
+        Backup.of(context(shared_cluster), store.url, ["nowhere"])
+    (tmp_path / "file").write_text("")
+    blocked = Backup.of(context(shared_cluster), str(tmp_path / "file" / "x"), [small])
+    assert "refused  store: " in str(plan(blocked, context(shared_cluster)))
+    run(Backup.of(context(shared_cluster), store.url, [small]), context(shared_cluster), tmp_path / "j")
+    (name,) = manifests.names(store)
+    assert name.endswith("-shared")
+    manifest = manifests.load(store, name)
+    assert len(manifest.parts) == 3
+    assert all(part.files for part in manifest.parts)
+    with shared_cluster.nodes[0].connect(timeout_s=60) as connection:
+        connection.run("DROP TABLE small.rows")
+        connection.run("CREATE TABLE small.rows (id int PRIMARY KEY)")
+    drifted = plan(Restore.of(context(shared_cluster), store.url, name), context(shared_cluster))
+    assert "small.rows was made anew since" in str(drifted)
+    store.delete(max(store.sizes("files")))
+    lacking = plan(Restore.of(context(shared_cluster), store.url, name), context(shared_cluster))
+    assert "files are not as they should be: small.rows nb-" in str(lacking) or "missing" in str(lacking)
