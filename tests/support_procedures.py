@@ -58,7 +58,8 @@ def nodes_of(cluster: lab.Cluster) -> AccessNodes:
 
 def context(cluster: lab.Cluster, echo: Callable[[str], object] = print) -> Context:
     """What procedures work with, on this cluster."""
-    return Context(nodes_of(cluster), Laboratory(cluster, echo), echo, node_s=180, stream_s=300, archive_url=cluster.url)
+    hands = Laboratory(cluster, echo)
+    return Context(nodes_of(cluster), hands, echo, node_s=180, stream_s=300, archive_url=cluster.url)
 
 
 def run_apart(

@@ -168,6 +168,18 @@ def test_damage_is_found_and_named(store: Store, nodes: list[FakeNode], tmp_path
     assert damaged.value.kind == "damaged-backup"
 
 
+def test_a_damaged_file_that_is_dropped_comes_back_with_the_next_backup(store: Store, nodes: list[FakeNode]) -> None:
+    back_up(store, nodes, "b1")
+    key = some_key(store, "b1")
+    store.put(key, bytes(len(store.get(key))))
+    words = [sys.executable, "-m", "chronotile", "ops", "backup", "verify", store.url, "newest", "--drop"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "DAMAGED  field.rows nb-" in done.stdout) == (5, True), done.stderr
+    back_up(store, nodes, "b2")
+    assert manifests.load(store, "b2").sent_files == 1
+    assert not manifests.verify(store, "b1")
+
+
 def test_a_changed_manifest_is_no_backup(store: Store, nodes: list[FakeNode]) -> None:
     back_up(store, nodes, "b1")
     key = "backups/b1/manifest.json"

@@ -165,9 +165,8 @@ def test_a_second_backup_of_nodes_sends_new_files_only(source: Source) -> None:
     assert {file.key for file in of_field} <= known
     assert second.sent_files == len({file.key for part in second.parts for file in part.files} - known)
     assert not manifests.verify(source.store, "second")
-    print(
-        f"first: {first.bytes / 2**20:.1f} MiB; second sent {second.sent_bytes / 2**20:.1f} of {second.bytes / 2**20:.1f}"
-    )
+    sent, whole = second.sent_bytes / 2**20, second.bytes / 2**20
+    print(f"first {first.bytes / 2**20:.1f} MiB; second sent {sent:.1f} of {whole:.1f} MiB")
 
 
 @pytest.mark.slow

@@ -120,7 +120,8 @@ class BatchConflictError(ChronotileError, ValueError):
 
 
 class ArchiveNotFoundError(ChronotileError, FileNotFoundError):
-    """There is no archive at the URL and none was to be made, or its folder is missing. Kind ``archive-not-found``."""
+    """There is no archive at the URL and none was to be made, or its folder is missing (``archive-not-found``); or a store
+    has no backup of this name (``backup-not-found``)."""
 
 
 class NotAnArchiveError(ChronotileError, OSError):
@@ -159,7 +160,8 @@ class AccessDeniedError(ChronotileError, PermissionError):
 
 
 class DamagedError(ChronotileError, OSError):
-    """Stored bytes cannot be read: ``damaged-chunk``, ``damaged-catalog`` or ``damaged-archive``."""
+    """Stored bytes cannot be read: ``damaged-chunk``, ``damaged-catalog`` or ``damaged-archive``; of a cluster also
+    ``damaged-backup`` and ``damaged-journal``."""
 
 
 class DamagedChunkError(DamagedError):

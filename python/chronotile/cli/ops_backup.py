@@ -114,7 +114,8 @@ def _about(one: Manifest) -> dict[str, object]:
 @backup.command(short_help="Read all files of a backup and compare their digests.")
 @_store
 @_backup
-def verify(store: str, name: str) -> None:
+@click.option("--drop", is_flag=True, help="Delete damaged files: a node that still has one sends it again next time.")
+def verify(store: str, name: str, drop: bool) -> None:
     """Read all files of a backup (or of the newest) and compare their sizes and digests; name those that differ."""
     opened = Store(store)
     manifest = restoring.found(opened, name)
@@ -127,6 +128,8 @@ def verify(store: str, name: str) -> None:
     damage = manifests.verify(opened, manifest.name, told=told)
     for one in damage:
         click.echo(f"DAMAGED  {one}")
+        if drop:
+            opened.delete(one.key)
     if damage:
         raise DamagedError(
             f"{len(damage)} files of {manifest.name} are damaged: make a new backup, and look at the store's disks",
