@@ -71,7 +71,7 @@ def _made(cluster: lab.Cluster, folder: Path) -> Source:
         first = time.monotonic()
         work = Backup.of(context(cluster), store.url, KEYSPACES, "first")
         # Killed before the snapshot, before and within the sending, and before the manifest.
-        run_cut_off(cluster, folder / "j1", work, [3, 4, 3, 4])
+        run_cut_off(cluster, folder / "j1", work, [3, 4, 4, 4])
         load.work(3)
         second = time.monotonic()
         run(Backup.of(context(cluster), store.url, KEYSPACES, "second"), context(cluster), folder / "j2")
@@ -83,7 +83,7 @@ def _made(cluster: lab.Cluster, folder: Path) -> Source:
     with Load(other, folder / "bystanders", processes=2) as load:
         work_back = Restore.of(context(cluster), store.url, "second", replace=True)
         assert work_back.in_place
-        run_cut_off(cluster, folder / "j3", work_back, [2, 4, 4, 4])
+        run_cut_off(cluster, folder / "j3", work_back, [2, 4, 4, 7, 5])
         bystanders = load.stop()
     left = [node.nodetool("listsnapshots") for node in cluster.nodes]
     left += [str(path) for node in cluster.nodes for path in (node.folder / "data/data" / STAGING).rglob("*.db")]
@@ -191,7 +191,7 @@ def test_a_backup_of_three_nodes_is_restored_into_fewer(
         work = Restore.of(context(cluster), source.store.url, backup)
         assert not work.in_place
         assert f"3 copies in dc1 and gets {nodes} copies in dc1" in str(plan(work, context(cluster)))
-        run_cut_off(cluster, tmp_path / "j", work, [3, 4])
+        run_cut_off(cluster, tmp_path / "j", work, [4, 6])
         assert _field_rows(cluster) == expected_rows()
         with ct.open(cluster.url("faults_guarded"), create=False) as archive:
             ds = archive["history"]

@@ -120,8 +120,8 @@ class BatchConflictError(ChronotileError, ValueError):
 
 
 class ArchiveNotFoundError(ChronotileError, FileNotFoundError):
-    """There is no archive at the URL and none was to be made, or its folder is missing (``archive-not-found``); or a store
-    has no backup of this name (``backup-not-found``)."""
+    """There is no archive at the URL and none was to be made, or its folder is missing (``archive-not-found``); or a
+    store has no backup of this name (``backup-not-found``)."""
 
 
 class NotAnArchiveError(ChronotileError, OSError):

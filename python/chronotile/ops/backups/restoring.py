@@ -6,6 +6,7 @@ nodes from applying what they remember of a table of the same id, such as hints 
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -195,15 +196,16 @@ class Restore(Procedure):
     # ------------------------------------------------------------ what is done
 
     def steps(self, context: Context) -> list[Step]:
-        """Schema, empty tables, then each node: fetch, import, drop what is not its own; proof."""
-        first = [self._schema_step(context), self._empty_step(context)]
-        work = [
-            step
-            for address in self.addresses
-            for step in [self._fetch_step(context, address), self._import_step(context, address)]
-        ]
+        """Schema, empty tables, then all nodes at once: fetch, import; drop what is not their own; proof."""
         cleanup = [] if self.in_place else [self._cleanup_step(context, address) for address in self.addresses]
-        return [*first, *work, *cleanup, self._proof_step(context)]
+        return [
+            self._schema_step(context),
+            self._empty_step(context),
+            self._fetch_step(context),
+            self._import_step(context),
+            *cleanup,
+            self._proof_step(context),
+        ]
 
     def give_up(self, context: Context) -> None:
         """Remove what was fetched and not imported."""
@@ -270,8 +272,8 @@ class Restore(Procedure):
         manifest = manifests.load(Store(self.url), self.backup)
         return [(t["keyspace"], t["name"]) for t in manifest.schema.tables if t["keyspace"] in self.keyspaces]
 
-    def _fetch_step(self, context: Context, address: str) -> Step:
-        def do() -> None:
+    def _fetch_step(self, context: Context) -> Step:
+        def fetch(address: str) -> None:
             manifest = manifests.load(Store(self.url), self.backup)
             sources = tuple(self._sources(context, manifest)[address])
             folder = self._staging(context, address)
@@ -279,21 +281,25 @@ class Restore(Procedure):
             context.note(**{f"staging {address}": folder})
             context.actuator.work(address, job, timeout_s=context.stream_s)
 
-        def missing() -> str:
-            marker = f"{context.notes[f'staging {address}']}/fetched"
+        def missing(address: str) -> str:
             try:
-                context.nodes.shell(address, "ls", "--", marker)
+                context.nodes.shell(address, "ls", "--", f"{context.notes[f'staging {address}']}/fetched")
             except ChronotileError as error:
                 return str(error)
             return ""
 
         def prove() -> str:
-            if not self._can_look(context, address):
-                return "there is no --shell to look whether all came: the import shows it"
-            wait_for(f"the files of {address}", missing, timeout_s=context.stream_s)
-            return f"{address} has the files, and their digests are those of the backup"
+            unseen = [address for address in self.addresses if not self._can_look(context, address)]
+            for address in self.addresses:
+                if address not in unseen:
+                    what = f"the files of {address}"
+                    wait_for(what, functools.partial(missing, address), timeout_s=context.stream_s)
+            if unseen:
+                return f"there is no --shell to look whether all came to {', '.join(unseen)}: the import shows it"
+            return "the files are there, and their digests are those of the backup"
 
-        return Step(f"fetch {address}", f"have {address} fetch its files", do, prove)
+        text = f"have {len(self.addresses)} nodes fetch their files"
+        return Step("fetch", text, lambda: making.on_all(self.addresses, fetch), prove)
 
     def _can_look(self, context: Context, address: str) -> bool:
         try:
@@ -305,28 +311,34 @@ class Restore(Procedure):
     def _staging(self, context: Context, address: str) -> str:
         return str(PurePosixPath(data_folders(context.nodes, address)[0], STAGING, self.backup))
 
-    def _import_step(self, context: Context, address: str) -> Step:
-        def do() -> None:
-            done = set(context.notes.get(f"imported {address}", []))
-            for (keyspace, table), folders in self._imports(context, address).items():
-                if f"{keyspace}.{table}" in done:
-                    continue
-                # Files may hold more than the node's own ranges; they stay unrepaired, as replicas were not compared.
-                said = context.nodes.nodetool(
-                    address, "import", "--no-tokens", keyspace, table, *folders, timeout_s=context.stream_s
-                )
-                if "Some directories failed" in said:
-                    raise ChronotileError(
-                        f"{address} did not import all of {keyspace}.{table}: {said}", kind="not-proved"
-                    )
-                done.add(f"{keyspace}.{table}")
-                context.note(**{f"imported {address}": sorted(done)})
-            self._clear_staging(context, address)
-
+    def _import_step(self, context: Context) -> Step:
         def prove() -> str:
-            return f"{address} imported {len(self._imports(context, address))} tables"
+            imported = {address: len(context.notes.get(f"imported {address}", [])) for address in self.addresses}
+            short = [one for one, count in imported.items() if count != len(self._imports(context, one))]
+            if short:
+                raise ChronotileError(f"{', '.join(short)} did not import all tables", kind="not-proved")
+            return f"imported: {', '.join(f'{count} tables by {address}' for address, count in imported.items())}"
 
-        return Step(f"import {address}", f"have {address} import them", do, prove)
+        def do() -> None:
+            making.on_all(self.addresses, functools.partial(self._import, context))
+
+        return Step("import", f"have {len(self.addresses)} nodes import them", do, prove)
+
+    def _import(self, context: Context, address: str) -> None:
+        done = set(context.notes.get(f"imported {address}", []))
+        for (keyspace, table), folders in self._imports(context, address).items():
+            name = f"{keyspace}.{table}"
+            if name in done:
+                continue
+            # Files may hold more than the node's own ranges; they count as unrepaired, as replicas were not compared.
+            words = ["import", "--no-tokens", keyspace, table, *folders]
+            said = context.nodes.nodetool(address, *words, timeout_s=context.stream_s)
+            if "failed to import" in said:
+                raise ChronotileError(f"{address} did not import all of {name}: {said}", kind="not-proved")
+            done.add(name)
+            context.note(**{f"imported {address}": sorted(done)})
+            context.echo(f"      {address} imported {name}")
+        self._clear_staging(context, address)
 
     def _imports(self, context: Context, address: str) -> dict[tuple[str, str], list[str]]:
         """Folders to import by keyspace and table."""
