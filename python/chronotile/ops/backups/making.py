@@ -171,7 +171,7 @@ class Backup(Procedure):
         def prove() -> str:
             tag = tags_of(context.notes["backup"])["second"]
             for address in self.addresses:
-                if tag not in context.nodes.nodetool(address, "listsnapshots"):
+                if tag not in snapshots_of(context, address):
                     raise ChronotileError(f"{address} lists no snapshot {tag}", kind="not-proved")
             return f"all nodes have it; taken within {context.notes['seconds']:.1f} s"
 
@@ -311,7 +311,7 @@ class Backup(Procedure):
 
         def prove() -> str:
             for address in self.addresses:
-                if context.notes["backup"] in context.nodes.nodetool(address, "listsnapshots"):
+                if snapshots_of(context, address) & set(tags_of(context.notes["backup"]).values()):
                     raise ChronotileError(f"{address} still lists the snapshot", kind="not-proved")
             return "the nodes keep no snapshot of it"
 
@@ -339,12 +339,21 @@ def clear(context: Context, addresses: Sequence[str], tags: dict[str, str]) -> N
     """Clear a backup's snapshots; nothing happens where there are none."""
 
     def one(address: str) -> None:
-        listed = context.nodes.nodetool(address, "listsnapshots")
-        for tag in tags.values():
-            if tag in listed:
-                context.nodes.nodetool(address, "clearsnapshot", "-t", tag, timeout_s=context.node_s)
+        for tag in sorted(snapshots_of(context, address) & set(tags.values())):
+            context.nodes.nodetool(address, "clearsnapshot", "-t", tag, timeout_s=context.node_s)
 
     on_all(addresses, one)
+
+
+def snapshots_of(context: Context, address: str) -> set[str]:
+    """Names of a node's snapshots."""
+    try:
+        rows = context.nodes.query(address, statements.select("name", "system_views.snapshots"), timeout_s=60)
+    except InvalidInputError:
+        # Before 4.1.
+        lines = context.nodes.nodetool(address, "listsnapshots").splitlines()
+        return {line.split()[0] for line in lines if line.strip()}
+    return {row["name"] for row in rows}
 
 
 def on_all(addresses: Sequence[str], do: Callable[[str], object]) -> None:
