@@ -22,7 +22,8 @@ from chronotile.ops.backups.restoring import STAGING, Restore
 from chronotile.ops.backups.stores import Store
 from chronotile.ops.procedures import plan, run
 
-KEYSPACES = ["faults_guarded", "field"]
+pytestmark = pytest.mark.timeout(1200)
+KEYSPACES = ["faults_guarded", "field", "single"]
 ROWS = 500
 FIELD = (
     "CREATE KEYSPACE field WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}",
@@ -31,6 +32,8 @@ FIELD = (
     "ALTER TABLE field.rows DROP gone",
     'CREATE INDEX by_text ON field.rows ("Text")',
     "CREATE TABLE field.counts (id int PRIMARY KEY, n counter)",
+    "CREATE KEYSPACE single WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}",
+    "CREATE TABLE single.rows (id int PRIMARY KEY)",
 )
 
 
@@ -66,7 +69,7 @@ def source(lab_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Source:
 def _made(cluster: lab.Cluster, folder: Path) -> Source:
     store, url = Store(str(folder / "store")), archive_on(cluster, "guarded")
     _fill(cluster)
-    with Load(url, folder / "load", processes=2) as load:
+    with Load(url, folder / "load", processes=2, day_s=25) as load:
         load.work(10)
         first = time.monotonic()
         work = Backup.of(context(cluster), store.url, KEYSPACES, "first")
@@ -80,7 +83,7 @@ def _made(cluster: lab.Cluster, folder: Path) -> Source:
     refused = str(plan(Restore.of(context(cluster), store.url, "second"), context(cluster)))
     _spoil(cluster, url)
     other = archive_on(cluster, "bystander")
-    with Load(other, folder / "bystanders", processes=2) as load:
+    with Load(other, folder / "bystanders", processes=2, day_s=60) as load:
         work_back = Restore.of(context(cluster), store.url, "second", replace=True)
         assert work_back.in_place
         run_cut_off(cluster, folder / "j3", work_back, [2, 4, 4, 7, 5])
@@ -101,6 +104,7 @@ def _fill(cluster: lab.Cluster) -> None:
                 f"INSERT INTO field.rows (id, \"Text\", place) VALUES ({number}, 't{number % 7}', {{x: 1.5, y: 2}})",
                 consistency="QUORUM",
             )
+            connection.run(f"INSERT INTO single.rows (id) VALUES ({number})")
         for number in range(20):
             connection.run(f"UPDATE field.counts SET n = n + {number} WHERE id = {number % 5}", consistency="QUORUM")
 
@@ -109,6 +113,7 @@ def _spoil(cluster: lab.Cluster, url: str) -> None:
     """Rows and tables go, others come."""
     with cluster.nodes[1].connect(timeout_s=60) as connection:
         connection.run("TRUNCATE field.rows")
+        connection.run("TRUNCATE single.rows")
         connection.run("DROP TABLE field.counts")
         connection.run("CREATE TABLE field.later (id int PRIMARY KEY)")
         connection.run("INSERT INTO field.rows (id, \"Text\") VALUES (1, 'later')", consistency="ALL")
@@ -126,6 +131,7 @@ def _field_rows(cluster: lab.Cluster) -> list[tuple[str, ...]]:
     with cluster.nodes[-1].connect(timeout_s=60) as connection:
         rows = connection.run('SELECT id, "Text", place FROM field.rows', consistency="ALL").rows
         rows += connection.run("SELECT id, n FROM field.counts", consistency="ALL").rows
+        rows += connection.run("SELECT id FROM single.rows", consistency="ALL").rows
         indexed = connection.run("SELECT id FROM field.rows WHERE \"Text\" = 't3'").rows
         tables = connection.run("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'field'").rows
     return sorted(tuple(row) for row in [*rows, ["indexed", str(len(indexed))], *tables])
@@ -135,7 +141,13 @@ def expected_rows() -> list[tuple[str, ...]]:
     found = [(str(k), f"t{k % 7}", "{x: 1.5, y: 2.0}") for k in range(ROWS)]
     counts = [(str(k), str(sum(n for n in range(20) if n % 5 == k))) for k in range(5)]
     indexed = ("indexed", str(sum(k % 7 == 3 for k in range(ROWS))))
-    return sorted([*found, *counts, indexed, ("counts",), ("rows",)])
+    return sorted([*found, *counts, *((str(k),) for k in range(ROWS)), indexed, ("counts",), ("rows",)])
+
+
+def kept(cluster: lab.Cluster) -> int:
+    """Partitions of the table of one copy on all nodes, as they estimate it."""
+    said = [node.nodetool("tablestats", "single.rows") for node in cluster.nodes]
+    return sum(int(text.partition("Number of partitions (estimate): ")[2].split()[0]) for text in said)
 
 
 def check_batches(history: History, began: float, seen: dict[str, int], wrong: int) -> None:
@@ -193,6 +205,8 @@ def test_a_backup_of_three_nodes_is_restored_into_fewer(
         assert f"3 copies in dc1 and gets {nodes} copies in dc1" in str(plan(work, context(cluster)))
         run_cut_off(cluster, tmp_path / "j", work, [4, 6])
         assert _field_rows(cluster) == expected_rows()
+        # Each node got all files, and kept what it owns.
+        assert kept(cluster) == pytest.approx(ROWS, rel=0.1)
         with ct.open(cluster.url("faults_guarded"), create=False) as archive:
             ds = archive["history"]
             assert ds.verify().ok

@@ -124,15 +124,12 @@ class Backup(Procedure):
         """Clear snapshots, and the store of what was begun."""
         if "backup" not in context.notes:
             return
-        tags = tags_of(context.notes["backup"])
-        for what in [
-            lambda: clear(context, self.addresses, tags),
-            lambda: manifests.forget_unfinished(Store(self.url), context.notes["backup"]),
-        ]:
-            try:
-                what()
-            except ChronotileError as error:
-                context.echo(f"not set back: {error}")
+        name = context.notes["backup"]
+        try:
+            clear(context, self.addresses, tags_of(name))
+            manifests.forget_unfinished(Store(self.url), name)
+        except ChronotileError as error:
+            context.echo(f"snapshots of {name}, or its files in {self.url}, are still there: {error}")
 
     def _begin_step(self, context: Context) -> Step:
         def do() -> None:

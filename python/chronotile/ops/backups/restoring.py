@@ -20,7 +20,7 @@ from chronotile.ops.backups.manifests import Manifest
 from chronotile.ops.backups.stores import Store
 from chronotile.ops.procedures import statements
 from chronotile.ops.procedures.engine import Context, Procedure, Step
-from chronotile.ops.procedures.findings import Finding
+from chronotile.ops.procedures.findings import Finding, Level
 from chronotile.ops.procedures.gate import copies, data_folders, free_bytes, gate
 from chronotile.ops.procedures.nodes import Member, all_members, any_serving, of_each, wait_for
 from chronotile.ops.procedures.restarts import known_addresses
@@ -129,7 +129,8 @@ class Restore(Procedure):
         full = [f"{t['keyspace']}.{t['name']}" for t in there.tables
                 if (t["keyspace"], t["name"]) in known and _has_rows(context, t["keyspace"], t["name"])]  # fmt: skip
         newer = [f"{t['keyspace']}.{t['name']}" for t in there.tables if (t["keyspace"], t["name"]) not in known]
-        level, verb = ("warning", "will be") if self.replace else ("refused", "would be")
+        level: Level = "warning" if self.replace else "refused"
+        verb = "will be" if self.replace else "would be"
         advice = "" if self.replace else ": say --replace"
         if full:
             text = f"the rows of {_some(full)} {verb} replaced{advice}"

@@ -105,7 +105,7 @@ class Store:
         with self._explained(f"written ({key})"):
             self._write(key, [content])
 
-    def put_file(self, key: str, path: Path, *, pace: Pace | None = None, told: Callable[[int], None] = int) -> None:
+    def put_file(self, key: str, path: Path, *, pace: Pace | None = None, told: Callable[[int], object] = int) -> None:
         """Store a file; `told` is called with each number of bytes that went."""
 
         def blocks() -> Iterator[bytes]:
