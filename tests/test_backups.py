@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import shutil
@@ -18,9 +19,9 @@ from hypothesis import strategies as st
 from support_backups import FakeNode, back_up, fetched
 
 import chronotile as ct
-from chronotile.ops.backups import manifests, schemas, stores
+from chronotile.ops.backups import manifests, restoring, schemas, stores
 from chronotile.ops.backups.jobs import Fetch, Send, part_key
-from chronotile.ops.backups.manifests import Manifest, Schema
+from chronotile.ops.backups.manifests import Manifest, Part, Schema
 from chronotile.ops.backups.stores import Pace, Store
 from chronotile.ops.procedures.actuators import Commands
 from chronotile.ops.procedures.nodes import Member
@@ -240,6 +241,18 @@ def _removed(store: Store, held: dict[str, dict[str, dict[str, bytes]]], names: 
     assert store.sizes("files").keys() == needed
 
 
+def test_the_newest_is_told_by_time_and_damaged_manifests_are_passed_over(store: Store, nodes: list[FakeNode]) -> None:
+    for name in ("z-first", "a-second", "m-third"):
+        back_up(store, nodes, name)
+        record = store.get_json(f"backups/{name}/manifest.json")
+        at = {"z-first": "2026-01-01", "a-second": "2026-01-02", "m-third": "2026-01-03"}[name]
+        store.put_json(f"backups/{name}/manifest.json", {**record, "ended_utc": at})
+    store.put("backups/m-third/manifest.json", b"{}")
+    assert restoring.found(store, "newest").name == "a-second"
+    found, damaged = manifests.read_all(store)
+    assert ([one.name for one in found], damaged) == (["z-first", "a-second"], ["m-third"])
+
+
 def test_retain_keeps_the_newest_of_each_cluster(store: Store, nodes: list[FakeNode]) -> None:
     for name in ("b1", "b2", "b3"):
         nodes[0].compact()
@@ -336,6 +349,19 @@ def test_statements_are_parted_outside_of_quotes() -> None:
 
 def member(number: int, dc: str) -> Member:
     return Member(f"10.0.0.{number}", f"host-{number}", dc, "r1", "5.0.8", (str(number),), "schema")
+
+
+def test_nodes_are_the_same_only_with_their_tokens_and_places() -> None:
+    def part(one: Member) -> Part:
+        return Part(one.host_id, "moved", one.dc, one.rack, list(one.tokens), [])
+
+    three = [member(k, "dc1") for k in range(3)]
+    made = Manifest("b", "c", "5.0.8", "", "", Schema({}, [], [], {}), [part(one) for one in three])
+    assert restoring.is_same(made, three[::-1])
+    assert not restoring.is_same(made, three[:2])
+    assert not restoring.is_same(made, [*three[:2], dataclasses.replace(three[2], tokens=("9",))])
+    assert not restoring.is_same(made, [*three[:2], dataclasses.replace(three[2], rack="r2")])
+    assert not restoring.is_same(made, [*three[:2], dataclasses.replace(three[2], host_id="new")])
 
 
 @pytest.mark.parametrize(

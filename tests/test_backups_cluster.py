@@ -113,7 +113,7 @@ def _spoil(cluster: lab.Cluster, url: str) -> None:
     """Rows and tables go, others come."""
     with cluster.nodes[1].connect(timeout_s=60) as connection:
         connection.run("TRUNCATE field.rows")
-        connection.run("TRUNCATE single.rows")
+        connection.run("DROP KEYSPACE single")
         connection.run("DROP TABLE field.counts")
         connection.run("CREATE TABLE field.later (id int PRIMARY KEY)")
         connection.run("INSERT INTO field.rows (id, \"Text\") VALUES (1, 'later')", consistency="ALL")

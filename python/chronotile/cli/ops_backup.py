@@ -86,7 +86,7 @@ restore = procedure(
 def list_backups(store: str, as_json: bool) -> None:
     """Show the backups of a store, the oldest first, and those that were begun and not finished."""
     opened = Store(store)
-    found = manifests.all_manifests(opened)
+    found, damaged = manifests.read_all(opened)
     if as_json:
         for one in found:
             click.echo(json.dumps(_about(one)))
@@ -98,6 +98,8 @@ def list_backups(store: str, as_json: bool) -> None:
     ]  # fmt: skip
     columns = ["backup", "cluster", "release", "begun (UTC)", "nodes", "files", "MiB", "MiB sent"]
     click.echo(table_text(columns, rows, right=frozenset({4, 5, 6, 7})))
+    for name in damaged:
+        click.echo(f"DAMAGED: {name}: its manifest is not as it was written")
     for name in manifests.unfinished(opened):
         click.echo(f"UNFINISHED: {name}")
 

@@ -195,7 +195,7 @@ def _snapshot_files(
 
 def _known_digests(store: Store, cluster: str, host_id: str) -> dict[tuple[str, str, int, int], str]:
     """Digests of this node's files in the newest backup, by table id, name, bytes and time."""
-    newest = manifests.newest_of(store, cluster)
+    newest = manifests.newest(store, cluster)
     parts = [] if newest is None else [part for part in newest.parts if part.host_id == host_id]
     return {(file.table_id, file.name, file.bytes, file.mtime_ns): file.sha256 for part in parts for file in part.files}
 

@@ -89,7 +89,7 @@ class Backup(Procedure):
 
     def _needed(self, context: Context, store: Store) -> int:
         """Bytes that may have to be sent: all that is there, less what the newest backup of these keyspaces has."""
-        newest = manifests.newest_of(store, cluster_name(context))
+        newest = manifests.newest(store, cluster_name(context))
         kept = (
             0 if newest is None else sum(f.bytes for p in newest.parts for f in p.files if f.keyspace in self.keyspaces)
         )
@@ -100,7 +100,7 @@ class Backup(Procedure):
         by_node = sizes(context, self.addresses, self.keyspaces)
         said = [f"{size >> 20:,} MiB on {address}." for address, size in by_node.items()]
         try:
-            newest = manifests.newest_of(Store(self.url), cluster_name(context))
+            newest = manifests.newest(Store(self.url), cluster_name(context))
         except ChronotileError:
             newest = None
         said.append(

@@ -74,6 +74,8 @@ class Schema:
     """``keyspace``, ``name`` and ``id`` (without dashes) of each."""
     columns: dict[str, dict[str, str]]
     """Types of columns by ``keyspace.table``."""
+    strategies: dict[str, str] = field(default_factory=dict)
+    """Replication by keyspace as statements have it, strategy and all."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def load(store: Store, name: str) -> Manifest:
 
 
 def names(store: Store) -> list[str]:
-    """Names of the backups that exist, oldest first where their names begin with the time."""
+    """Names of the backups that exist."""
     return sorted(key.split("/")[1] for key in store.sizes("backups") if key.endswith("/manifest.json"))
 
 
@@ -188,21 +190,21 @@ def unfinished(store: Store) -> list[str]:
     return sorted(found - set(names(store)))
 
 
-def all_manifests(store: Store) -> list[Manifest]:
-    """All backups, oldest first."""
-    return sorted((load(store, name) for name in names(store)), key=lambda one: (one.ended_utc, one.name))
-
-
-def newest_of(store: Store, cluster: str) -> Manifest | None:
-    """The newest backup of a cluster that can be read."""
-    for name in reversed(names(store)):
+def read_all(store: Store) -> tuple[list[Manifest], list[str]]:
+    """All backups, oldest first, and the names of those whose manifest cannot be read."""
+    found, damaged = [], []
+    for name in names(store):
         try:
-            found = load(store, name)
+            found.append(load(store, name))
         except DamagedError:
-            continue
-        if found.cluster == cluster:
-            return found
-    return None
+            damaged.append(name)
+    return sorted(found, key=lambda one: (one.ended_utc, one.name)), damaged
+
+
+def newest(store: Store, cluster: str = "") -> Manifest | None:
+    """The newest backup that can be read; of a cluster, where one is named."""
+    found, _ = read_all(store)
+    return next((one for one in reversed(found) if cluster in ("", one.cluster)), None)
 
 
 def begin(store: Store, name: str, record: dict[str, Any]) -> None:
@@ -302,7 +304,7 @@ def retain(store: Store, keep: int, *, cluster: str = "") -> Removed:
     if keep < 1:
         raise InvalidInputError("keep at least one backup", kind="invalid-request")
     by_cluster: dict[str, list[str]] = {}
-    for manifest in all_manifests(store):
+    for manifest in read_all(store)[0]:
         by_cluster.setdefault(manifest.cluster, []).append(manifest.name)
     old = [name for of, found in by_cluster.items() if cluster in ("", of) for name in found[:-keep]]
     return _sweep(store, old)

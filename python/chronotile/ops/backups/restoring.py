@@ -41,7 +41,7 @@ class Restore(Procedure):
     keyspaces: list[str]
     addresses: list[str]
     in_place: bool
-    """Whether the nodes and their tokens are those of the backup."""
+    """Whether nodes, tokens and replication are those of the backup, so that each node owns what it owned."""
     replace: bool = False
     """Whether rows that are there may go."""
     quick: bool = False
@@ -78,7 +78,10 @@ class Restore(Procedure):
                 kind="table-not-found",
             )
         wanted = sorted(set(keyspaces)) or manifest.keyspaces
-        same = is_same(manifest, all_members(context.nodes))
+        there = schemas.strategies_of(context.nodes, wanted)
+        same = is_same(manifest, all_members(context.nodes)) and all(
+            manifest.schema.strategies[keyspace] == found for keyspace, found in there.items()
+        )
         addresses = known_addresses(context, [])
         return cls(store.url, manifest.name, wanted, addresses, same, replace, quick, limit_mib)
 
@@ -186,11 +189,11 @@ class Restore(Procedure):
         manifest = manifests.load(Store(self.url), self.backup)
         said = [f"{address} fetches {size >> 20:,} MiB." for address, size in self._bytes(context, manifest).items()]
         if self.in_place:
-            said.append("The nodes and tokens are those of the backup: each gets its own files.")
+            said.append("Nodes, tokens and replication are those of the backup: each node gets its own files.")
         else:
             said.append(
-                f"The nodes are not the {len(manifest.parts)} of the backup: each gets the files of all, and drops "
-                "what it does not own."
+                f"Nodes, tokens or replication are not those of the {len(manifest.parts)} nodes of the backup: each node "
+                "gets the files of all, and drops what it does not own."
             )
         return [*said, "Keep clients away from these keyspaces until it has ended. Others are not touched."]
 
@@ -223,8 +226,13 @@ class Restore(Procedure):
             present = self._present(context)
             if self.replace:
                 self._drop_newer(context, manifest, present)
-            wanted = {name: schemas.fitting(manifest.schema.replication[name], members) for name in self.keyspaces}
-            schemas.make(context.nodes, manifest.schema, self.keyspaces, wanted)
+            wanted = {
+                name: statements.replication(schemas.fitting(manifest.schema.replication[name], members))
+                for name in self.keyspaces
+            }
+            schemas.make(
+                context.nodes, manifest.schema, self.keyspaces, manifest.schema.strategies if self.in_place else wanted
+            )
 
         def prove() -> str:
             manifest = manifests.load(Store(self.url), self.backup)
@@ -402,16 +410,14 @@ def found(store: Store, backup: str) -> Manifest:
     ArchiveNotFoundError
         There is none.
     """
-    if backup == "newest":
-        there = manifests.names(store)
-        backup = there[-1] if there else backup
-    return manifests.load(store, backup)
+    newest = manifests.newest(store) if backup == "newest" else None
+    return manifests.load(store, backup) if newest is None else newest
 
 
 def is_same(manifest: Manifest, members: Sequence[Member]) -> bool:
-    """Whether the nodes of a cluster and their tokens are those of a backup."""
-    return {(one.host_id, tuple(sorted(one.tokens))) for one in members} == {
-        (part.host_id, tuple(sorted(part.tokens))) for part in manifest.parts
+    """Whether the nodes of a cluster, their tokens and places are those of a backup."""
+    return {(one.host_id, one.dc, one.rack, tuple(sorted(one.tokens))) for one in members} == {
+        (part.host_id, part.dc, part.rack, tuple(sorted(part.tokens))) for part in manifest.parts
     }
 
 

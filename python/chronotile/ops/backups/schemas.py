@@ -54,7 +54,14 @@ def read(nodes: Nodes, keyspaces: Collection[str]) -> Schema:
                         "statement": row["create_statement"],
                     }
                 )
-    return Schema(replication, described, tables_of(nodes, keyspaces), _columns(nodes, asked, keyspaces))
+    tables, columns = tables_of(nodes, keyspaces), _columns(nodes, asked, keyspaces)
+    return Schema(replication, described, tables, columns, strategies_of(nodes, keyspaces))
+
+
+def strategies_of(nodes: Nodes, keyspaces: Collection[str]) -> dict[str, str]:
+    """Replication of keyspaces that are there, as statements have it."""
+    rows = nodes.query(any_serving(nodes), statements.select("keyspace_name, replication", "system_schema.keyspaces"))
+    return {row["keyspace_name"]: row["replication"] for row in rows if row["keyspace_name"] in keyspaces}
 
 
 def tables_of(nodes: Nodes, keyspaces: Collection[str]) -> list[dict[str, str]]:
@@ -131,11 +138,14 @@ def fitting(replication: Mapping[str, int], members: Sequence[Member]) -> dict[s
     return {dc: min(count, nodes_of[dc]) for dc, count in wanted.items()}
 
 
-def make(nodes: Nodes, backup: Schema, keyspaces: Collection[str], replication: Mapping[str, dict[str, int]]) -> None:
-    """Make keyspaces, types, functions, tables and indexes of a backup that are not there."""
+def make(nodes: Nodes, backup: Schema, keyspaces: Collection[str], replication: Mapping[str, str]) -> None:
+    """Make keyspaces, types, functions, tables and indexes of a backup that are not there.
+
+    `replication` is that of keyspaces that are made, as statements have it.
+    """
     asked = any_serving(nodes)
     for keyspace in keyspaces:
-        nodes.query(asked, statements.create_keyspace(keyspace, replication[keyspace]), timeout_s=SCHEMA_S)
+        nodes.query(asked, statements.create_keyspace_as(keyspace, replication[keyspace]), timeout_s=SCHEMA_S)
     there = {(table["keyspace"], table["name"]) for table in tables_of(nodes, keyspaces)}
     for one in backup.statements:
         if one["keyspace"] not in keyspaces:

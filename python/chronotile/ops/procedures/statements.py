@@ -35,7 +35,12 @@ def replication(copies: Mapping[str, int]) -> str:
 
 
 def create_keyspace(keyspace: str, copies: Mapping[str, int]) -> str:
-    return f"CREATE KEYSPACE IF NOT EXISTS {name(keyspace)} WITH replication = {replication(copies)}"
+    return create_keyspace_as(keyspace, replication(copies))
+
+
+def create_keyspace_as(keyspace: str, replicated: str) -> str:
+    """With replication as `system_schema.keyspaces` has it."""
+    return f"CREATE KEYSPACE IF NOT EXISTS {name(keyspace)} WITH replication = {replicated}"
 
 
 def alter_keyspace(keyspace: str, copies: Mapping[str, int]) -> str:
