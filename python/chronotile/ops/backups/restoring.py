@@ -192,7 +192,7 @@ class Restore(Procedure):
             said.append("Nodes, tokens and replication are those of the backup: each node gets its own files.")
         else:
             said.append(
-                f"Nodes, tokens or replication are not those of the {len(manifest.parts)} nodes of the backup: each node "
+                f"Nodes, tokens or replication are not those of the {len(manifest.parts)} nodes of the backup: each "
                 "gets the files of all, and drops what it does not own."
             )
         return [*said, "Keep clients away from these keyspaces until it has ended. Others are not touched."]
