@@ -173,10 +173,14 @@ def load(store: Store, name: str) -> Manifest:
         raise ArchiveNotFoundError(
             f"{store.url} has no backup {name}; the newest there: {there}", kind="backup-not-found"
         ) from None
-    if record.pop("format", None) != FORMAT:
-        raise DamagedError(f"backup {name} is of another release of Chronotile", kind="damaged-backup")
-    parts = [part_of(part) for part in record["parts"]]
-    return Manifest(**{**record, "schema": Schema(**record["schema"]), "parts": parts})
+    try:
+        if record.pop("format", None) == FORMAT:
+            parts = [part_of(part) for part in record["parts"]]
+            return Manifest(**{**record, "schema": Schema(**record["schema"]), "parts": parts})
+    except (TypeError, KeyError):
+        # Fields that this release does not know, or that one did not write.
+        pass
+    raise DamagedError(f"backup {name} is of another release of Chronotile: use that", kind="damaged-backup")
 
 
 def names(store: Store) -> list[str]:
