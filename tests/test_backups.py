@@ -378,19 +378,21 @@ def test_copies_are_fitted_to_the_nodes(centres: list[str], expected: dict[str, 
 
 
 def test_differences_of_schemas_are_told() -> None:
-    def schema(id: str, columns: dict[str, str]) -> Schema:
-        return Schema({}, [], [{"keyspace": "k", "name": "t", "id": id}], {"k.t": columns})
+    def schema(columns: dict[str, str], type: str = "x int") -> Schema:
+        made = {"keyspace": "k", "type": "type", "name": "p", "statement": f"CREATE TYPE k.p ({type});"}
+        return Schema({}, [made], [{"keyspace": "k", "name": "t", "id": "1"}], {"k.t": columns})
 
-    backup = schema("1", {"a": "partition_key int", "b": "regular text"})
-    assert not schemas.differences(backup, schema("1", {**backup.columns["k.t"], "c": "regular int"}), ["k"])
-    assert schemas.differences(backup, schema("2", {}), ["k"]) == [
-        "k.t was made anew since (id 2, not 1): drop it first"
-    ]
-    (lacks,) = schemas.differences(backup, schema("1", {"a": "partition_key int"}), ["k"])
-    assert "lacks column b" in lacks
-    (other,) = schemas.differences(backup, schema("1", {"a": "partition_key int", "b": "regular blob"}), ["k"])
-    assert "is regular blob, not regular text" in other
-    assert not schemas.differences(backup, schema("2", {}), ["other"])
+    backup = schema({"a": "partition_key int", "b": "regular text"})
+    assert not schemas.differences(backup, backup, ["k"])
+    assert schemas.differences(backup, Schema({}, [], [], {}), ["k"]) == ["k.t is not there"]
+    assert schemas.differences(Schema({}, [], [], {}), backup, ["k"]) == ["k.t is not in the backup"]
+    found = schemas.differences(
+        backup, schema({"a": "partition_key int", "b": "regular blob", "c": "static int"}), ["k"]
+    )
+    assert found == ["column b of k.t is regular blob, not regular text", "column c of k.t is static int, not there"]
+    assert not schemas.type_differences(backup, schema({}))
+    (other,) = schemas.type_differences(backup, schema({}, "x text"))
+    assert other.startswith("type k.p is not as in the backup")
 
 
 def test_manifests_of_other_releases_are_refused(tmp_path: Path) -> None:

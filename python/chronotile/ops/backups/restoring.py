@@ -1,7 +1,7 @@
 """Restoring a backup: the same nodes get their own files back, others get all files and drop what they do not own.
 
-Nodes take files up with ``nodetool import``. Before that each table is emptied, also one that was just made: this keeps
-nodes from applying what they remember of a table of the same id, such as hints and lightweight transactions under way.
+Nodes take files up with ``nodetool import``. Tables are dropped and made anew before, with ids of their own: so nothing
+that nodes remember of the tables of before, such as hints and rounds of lightweight transactions, is applied to them.
 """
 
 from __future__ import annotations
@@ -122,22 +122,21 @@ class Restore(Procedure):
         return Finding("ok", "backup", text)
 
     def _schema_findings(self, context: Context, manifest: Manifest) -> list[Finding]:
-        there = schemas.read(context.nodes, self._present(context))
-        said = [
-            Finding("refused", "schema", text) for text in schemas.differences(manifest.schema, there, self.keyspaces)
-        ]
-        if said:
-            return said
+        present = self._present(context)
+        there = schemas.read(context.nodes, present)
+        said = [Finding("refused", "schema", text) for text in schemas.type_differences(manifest.schema, there)]
+        views = schemas.views_of(context.nodes, present)
+        if views:
+            text = f"{_some(views)} would keep their tables from being dropped: drop these materialized views first"
+            said.append(Finding("refused", "views", text))
         known = {(table["keyspace"], table["name"]) for table in manifest.schema.tables}
-        full = [f"{t['keyspace']}.{t['name']}" for t in there.tables
-                if (t["keyspace"], t["name"]) in known and _has_rows(context, t["keyspace"], t["name"])]  # fmt: skip
+        full = self._with_rows(context, present)
         newer = [f"{t['keyspace']}.{t['name']}" for t in there.tables if (t["keyspace"], t["name"]) not in known]
         level: Level = "warning" if self.replace else "refused"
         verb = "will be" if self.replace else "would be"
         advice = "" if self.replace else ": say --replace"
         if full:
-            text = f"the rows of {_some(full)} {verb} replaced{advice}"
-            said.append(Finding(level, "rows", text))
+            said.append(Finding(level, "rows", f"the rows of {_some(full)} {verb} replaced{advice}"))
         if newer:
             text = f"{_some(newer)}, which the backup does not have, {verb} dropped{advice}"
             said.append(Finding(level, "tables", text))
@@ -200,11 +199,10 @@ class Restore(Procedure):
     # ------------------------------------------------------------ what is done
 
     def steps(self, context: Context) -> list[Step]:
-        """Schema, empty tables, then all nodes at once: fetch, import; drop what is not their own; proof."""
+        """Empty tables, then all nodes at once: fetch, import; drop what is not their own; proof."""
         cleanup = [] if self.in_place else [self._cleanup_step(context, address) for address in self.addresses]
         return [
             self._schema_step(context),
-            self._empty_step(context),
             self._fetch_step(context),
             self._import_step(context),
             *cleanup,
@@ -220,62 +218,39 @@ class Restore(Procedure):
                 context.echo(f"not set back: {error}")
 
     def _schema_step(self, context: Context) -> Step:
-        def do() -> None:
-            manifest = manifests.load(Store(self.url), self.backup)
-            members = all_members(context.nodes)
-            present = self._present(context)
-            if self.replace:
-                self._drop_newer(context, manifest, present)
-            wanted = {
-                name: statements.replication(schemas.fitting(manifest.schema.replication[name], members))
-                for name in self.keyspaces
-            }
-            schemas.make(
-                context.nodes, manifest.schema, self.keyspaces, manifest.schema.strategies if self.in_place else wanted
-            )
-
-        def prove() -> str:
-            manifest = manifests.load(Store(self.url), self.backup)
-            there = schemas.read(context.nodes, self.keyspaces)
-            differing = schemas.differences(manifest.schema, there, self.keyspaces)
-            missing = _ids(manifest.schema.tables, self.keyspaces) - _ids(there.tables, self.keyspaces)
-            if differing or missing:
-                raise ChronotileError(
-                    f"the schema is not that of the backup: {'; '.join(differing) or f'{len(missing)} tables lack'}",
-                    kind="not-proved",
-                )
-            return f"{len(there.tables)} tables of {', '.join(self.keyspaces)} are as in the backup"
-
-        return Step("schema", "make keyspaces and tables that are not there", do, prove, changes=SCHEMA_CHANGES)
-
-    def _drop_newer(self, context: Context, manifest: Manifest, present: list[str]) -> None:
-        asked = any_serving(context.nodes)
-        for table in schemas.tables_of(context.nodes, present):
-            if table["id"] not in _ids(manifest.schema.tables, self.keyspaces):
-                drop = statements.drop_table(statements.full(table["keyspace"], table["name"]))
-                context.nodes.query(asked, drop, timeout_s=TABLE_S)
-
-    def _empty_step(self, context: Context) -> Step:
         def require() -> None:
-            rows = self._with_rows(context)
+            rows = self._with_rows(context, self._present(context))
             if rows and not self.replace:
                 raise InvalidInputError(f"{_some(rows)} got rows meanwhile: say --replace", kind="refused")
 
         def do() -> None:
-            asked = any_serving(context.nodes)
-            for table in self._tables(context):
-                context.nodes.query(asked, statements.empty(statements.full(*table)), timeout_s=TABLE_S)
+            manifest = manifests.load(Store(self.url), self.backup)
+            asked, members = any_serving(context.nodes), all_members(context.nodes)
+            for table in schemas.tables_of(context.nodes, self._present(context)):
+                drop = statements.drop_table(statements.full(table["keyspace"], table["name"]))
+                context.nodes.query(asked, drop, timeout_s=TABLE_S)
+            fitting = {name: schemas.fitting(manifest.schema.replication[name], members) for name in self.keyspaces}
+            wanted = {name: statements.replication(copies) for name, copies in fitting.items()}
+            replication = manifest.schema.strategies if self.in_place else wanted
+            schemas.make(context.nodes, manifest.schema, self.keyspaces, replication)
 
         def prove() -> str:
-            rows = self._with_rows(context)
+            manifest = manifests.load(Store(self.url), self.backup)
+            differing = schemas.differences(
+                manifest.schema, schemas.read(context.nodes, self.keyspaces), self.keyspaces
+            )
+            if differing:
+                raise ChronotileError(f"the schema is not that of the backup: {_some(differing)}", kind="not-proved")
+            rows = self._with_rows(context, self.keyspaces)
             if rows:
                 raise ChronotileError(f"{_some(rows)} has rows: keep clients away", kind="not-proved")
-            return f"{len(self._tables(context))} tables are empty"
+            return f"{len(self._tables(context))} tables of {', '.join(self.keyspaces)} are as in the backup, and empty"
 
-        return Step("empty", "empty the tables", do, prove, require)
+        return Step("schema", "make keyspaces and tables anew", do, prove, require, changes=SCHEMA_CHANGES)
 
-    def _with_rows(self, context: Context) -> list[str]:
-        return [f"{keyspace}.{name}" for keyspace, name in self._tables(context) if _has_rows(context, keyspace, name)]
+    def _with_rows(self, context: Context, keyspaces: Sequence[str]) -> list[str]:
+        tables = [(table["keyspace"], table["name"]) for table in schemas.tables_of(context.nodes, keyspaces)]
+        return [f"{keyspace}.{name}" for keyspace, name in tables if _has_rows(context, keyspace, name)]
 
     def _tables(self, context: Context) -> list[tuple[str, str]]:
         manifest = manifests.load(Store(self.url), self.backup)
@@ -439,10 +414,6 @@ def _has_rows(context: Context, keyspace: str, table: str) -> bool:
     key = next(row["column_name"] for row in rows if row["kind"] == "partition_key")
     statement = statements.any_row(statements.full(keyspace, table), key)
     return bool(context.nodes.query(asked, statement, consistency="ALL", timeout_s=TABLE_S))
-
-
-def _ids(tables: Sequence[dict[str, str]], keyspaces: Sequence[str]) -> set[str]:
-    return {table["id"] for table in tables if table["keyspace"] in keyspaces}
 
 
 def _words(replication: dict[str, int]) -> str:

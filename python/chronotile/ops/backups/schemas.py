@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from chronotile.errors import InvalidInputError
 from chronotile.ops.backups.manifests import Schema
@@ -14,6 +15,7 @@ from chronotile.ops.procedures.nodes import Member, Nodes, any_serving, is_syste
 ARCHIVE_TABLES = frozenset({"meta", "leases", "slices", "catalog"})
 """Tables that every archive of Chronotile has. They say what is stored in all others."""
 SCHEMA_S = 120.0
+_OWN_ID = re.compile(r"\bWITH ID = [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\s+AND\s+")
 
 
 def user_keyspaces(nodes: Nodes, wanted: Sequence[str]) -> list[str]:
@@ -98,30 +100,32 @@ def archives(tables: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def differences(backup: Schema, found: Schema, keyspaces: Collection[str]) -> list[str]:
-    """Why tables of a backup cannot be restored into those that are there; empty where they can."""
-    there = {(table["keyspace"], table["name"]): table["id"] for table in found.tables}
-    by_id = {table["id"]: f"{table['keyspace']}.{table['name']}" for table in found.tables}
-    said = []
-    for table in backup.tables:
-        full = f"{table['keyspace']}.{table['name']}"
-        known = there.get((table["keyspace"], table["name"]))
-        if table["keyspace"] not in keyspaces:
-            continue
-        if known is None and table["id"] in by_id:
-            said.append(f"{by_id[table['id']]} has the id of {full}")
-        elif known is not None and known != table["id"]:
-            said.append(f"{full} was made anew since (id {known}, not {table['id']}): drop it first")
-        elif known is not None:
-            said += _column_differences(full, backup.columns.get(full, {}), found.columns.get(full, {}))
+    """In what the tables that are there differ from those of a backup; empty where they do not."""
+    wanted = {f"{table['keyspace']}.{table['name']}" for table in backup.tables if table["keyspace"] in keyspaces}
+    there = {f"{table['keyspace']}.{table['name']}" for table in found.tables}
+    said = [f"{table} is not there" for table in sorted(wanted - there)]
+    said += [f"{table} is not in the backup" for table in sorted(there - wanted)]
+    for table in sorted(wanted & there):
+        before, now = backup.columns.get(table, {}), found.columns.get(table, {})
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                said.append(f"column {name} of {table} is {now.get(name, 'missing')}, not {before.get(name, 'there')}")
     return said
 
 
-def _column_differences(table: str, backup: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
-    for name, type in backup.items():
-        if name not in found:
-            yield f"{table} lacks column {name} ({type}): add it, or drop the table"
-        elif found[name] != type:
-            yield f"column {name} of {table} is {found[name]}, not {type}: drop the table"
+def type_differences(backup: Schema, found: Schema) -> list[str]:
+    """Types and functions that are there by the same name and are not those of a backup: they cannot be made anew."""
+    before = {_place(one): one["statement"] for one in backup.statements}
+    return [
+        f"{one['type']} {one['keyspace']}.{one['name']} is not as in the backup: drop it, or the keyspace, first"
+        for one in found.statements
+        if one["type"] in ("type", "function", "aggregate")
+        and before.get(_place(one), one["statement"]) != one["statement"]
+    ]
+
+
+def _place(statement: Mapping[str, str]) -> tuple[str, str, str]:
+    return statement["keyspace"], statement["type"], statement["name"]
 
 
 def fitting(replication: Mapping[str, int], members: Sequence[Member]) -> dict[str, int]:
@@ -141,7 +145,7 @@ def fitting(replication: Mapping[str, int], members: Sequence[Member]) -> dict[s
 def make(nodes: Nodes, backup: Schema, keyspaces: Collection[str], replication: Mapping[str, str]) -> None:
     """Make keyspaces, types, functions, tables and indexes of a backup that are not there.
 
-    `replication` is that of keyspaces that are made, as statements have it.
+    `replication` is that of keyspaces that are made, as statements have it. Tables get new ids.
     """
     asked = any_serving(nodes)
     for keyspace in keyspaces:
@@ -152,7 +156,7 @@ def make(nodes: Nodes, backup: Schema, keyspaces: Collection[str], replication: 
             continue
         if one["type"] == "table" and (one["keyspace"], one["name"]) in there:
             continue
-        for statement in parted(one["statement"]):
+        for statement in parted(_OWN_ID.sub("WITH ", one["statement"])):
             try:
                 nodes.query(asked, statement, timeout_s=SCHEMA_S)
             except InvalidInputError as error:

@@ -87,11 +87,6 @@ def full(keyspace: str, table: str) -> str:
     return f"{name(keyspace)}.{name(table)}"
 
 
-def empty(table: str) -> str:
-    """Remove all rows, and all that replicas still know of earlier ones. `table` is a full name."""
-    return f"TRUNCATE TABLE {table}"
-
-
 def drop_table(table: str) -> str:
     return f"DROP TABLE IF EXISTS {table}"
 
