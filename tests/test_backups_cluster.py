@@ -11,6 +11,7 @@ import pytest
 import support_history
 import support_lab
 from support_history import Batch, History, Load
+from support_lab import Releases
 from support_procedures import context, run_cut_off
 from test_cluster_faults import archive_on, check_all_done
 
@@ -96,9 +97,14 @@ def _made(cluster: lab.Cluster, folder: Path) -> Source:
 
 
 def _fill(cluster: lab.Cluster) -> None:
-    with cluster.nodes[0].connect() as connection:
+    with cluster.nodes[0].connect(timeout_s=60) as connection:
         for statement in FIELD:
             connection.run(statement)
+    _fill_rows(cluster)
+
+
+def _fill_rows(cluster: lab.Cluster) -> None:
+    with cluster.nodes[0].connect() as connection:
         for number in range(ROWS):
             connection.run(
                 f"INSERT INTO field.rows (id, \"Text\", place) VALUES ({number}, 't{number % 7}', {{x: 1.5, y: 2}})",
@@ -232,6 +238,25 @@ def test_a_restore_test_passes_for_a_whole_backup_and_fails_for_a_damaged_one(so
         source.store.put(file.key, content)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["4.0", "4.1"])
+def test_older_releases_are_backed_up_and_restored(one_node: Releases, version: str, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    with one_node(version) as cluster:
+        with cluster.nodes[0].connect(timeout_s=60) as connection:
+            for statement in FIELD:
+                connection.run(statement.replace("'dc1': 3", "'dc1': 1"))
+        _fill_rows(cluster)
+        run(Backup.of(context(cluster), store.url, KEYSPACES[1:]), context(cluster), tmp_path / "j1")
+        with cluster.nodes[0].connect(timeout_s=60) as connection:
+            connection.run("TRUNCATE field.rows")
+            connection.run("DROP TABLE field.counts")
+        work = Restore.of(context(cluster), store.url, "newest", replace=True)
+        assert work.in_place
+        run(work, context(cluster), tmp_path / "j2")
+        assert _field_rows(cluster) == expected_rows()
+
+
 @pytest.fixture
 def small(shared_cluster: lab.Cluster) -> Iterator[str]:
     """A keyspace with one table and a row."""
@@ -269,6 +294,13 @@ def test_a_backup_is_made_and_what_cannot_be_is_refused(
     in_the_way = str(plan(Restore.of(context(shared_cluster), store.url, name), context(shared_cluster)))
     assert "the rows of small.rows would be replaced: say --replace" in in_the_way
     assert "small.later, which the backup does not have, would be dropped" in in_the_way
+    key = f"backups/{name}/manifest.json"
+    record = store.get_json(key)
+    store.put_json(key, {**record, "release": "9.0.1"})
+    newer = plan(Restore.of(context(shared_cluster), store.url, name), context(shared_cluster))
+    assert "an older release reads neither its files nor its schema" in str(newer)
+    store.put_json(key, record)
     store.delete(max(store.sizes("files")))
     lacking = plan(Restore.of(context(shared_cluster), store.url, name), context(shared_cluster))
-    assert "files are not as they should be: small.rows nb-" in str(lacking) or "missing" in str(lacking)
+    assert ": missing (files/" in str(lacking)
+    assert "take another backup" in str(lacking)
