@@ -199,11 +199,14 @@ class Restore(Procedure):
     # ------------------------------------------------------------ what is done
 
     def steps(self, context: Context) -> list[Step]:
-        """Empty tables, then all nodes at once: fetch, import; drop what is not their own; proof."""
+        """All nodes fetch; tables are made anew; all nodes import, and drop what is not their own; proof.
+
+        What is there goes only when everything that takes its place has come, and was seen to be whole.
+        """
         cleanup = [] if self.in_place else [self._cleanup_step(context, address) for address in self.addresses]
         return [
-            self._schema_step(context),
             self._fetch_step(context),
+            self._schema_step(context),
             self._import_step(context),
             *cleanup,
             self._proof_step(context),
