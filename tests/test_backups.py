@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import random
 import shutil
@@ -173,8 +174,7 @@ def test_a_damaged_file_that_is_dropped_comes_back_with_the_next_backup(store: S
     back_up(store, nodes, "b1")
     key = some_key(store, "b1")
     store.put(key, bytes(len(store.get(key))))
-    words = [sys.executable, "-m", "chronotile", "ops", "backup", "verify", store.url, "newest", "--drop"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = command("verify", store.url, "newest", "--drop")
     assert (done.returncode, "DAMAGED  field.rows nb-" in done.stdout) == (5, True), done.stderr
     back_up(store, nodes, "b2")
     assert manifests.load(store, "b2").sent_files == 1
@@ -294,6 +294,31 @@ def test_names_that_are_not_there_are_said(store: Store, nodes: list[FakeNode]) 
 
 
 # ---------------------------------------------------------------- URLs and commands
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    """What a command of ``chronotile ops backup`` does."""
+    line = [sys.executable, "-m", "chronotile", "ops", "backup", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_commands_list_and_remove_backups(tmp_path: Path, nodes: list[FakeNode]) -> None:
+    store = Store(str(tmp_path / "store"))
+    back_up(store, nodes, "b1")
+    nodes[1].write()
+    back_up(store, nodes, "b2")
+    back_up(store, nodes, "b3", finish=False)
+    told = [json.loads(line) for line in command("list", store.url, "--json").stdout.splitlines()]
+    assert [(one["name"], one["files"], one["sent_files"]) for one in told] == [("b1", 16, 16), ("b2", 20, 4)]
+    text = command("list", store.url).stdout.splitlines()
+    assert text[0].split()[:2] == ["backup", "cluster"]
+    assert text[-1] == "UNFINISHED: b3"
+    busy = command("retain", store.url, "--keep", "1")
+    assert (busy.returncode, "b3 is unfinished" in busy.stderr) == (6, True)
+    assert command("remove", store.url, "b3", "b1").stdout.startswith("removed b3\nremoved b1\n0 files")
+    unknown = command("verify", store.url, "b1")
+    assert (unknown.returncode, "has no backup b1; the newest there: b2" in unknown.stderr) == (3, True)
+    assert command("verify", store.url, "newest").stdout.endswith("b2: 20 files of 2 nodes are as they were sent\n")
 
 
 def test_secrets_stay_out_of_urls_and_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
