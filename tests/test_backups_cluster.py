@@ -12,7 +12,7 @@ import support_history
 import support_lab
 from support_history import Batch, History, Load
 from support_lab import Releases
-from support_procedures import context, run_cut_off
+from support_procedures import context, run_apart, run_cut_off
 from test_cluster_faults import archive_on, check_all_done
 
 import chronotile as ct
@@ -21,7 +21,7 @@ from chronotile.ops.backups import manifests, rehearsing
 from chronotile.ops.backups.making import Backup
 from chronotile.ops.backups.restoring import STAGING, Restore
 from chronotile.ops.backups.stores import Store
-from chronotile.ops.procedures import plan, run
+from chronotile.ops.procedures import engine, plan, run
 
 pytestmark = pytest.mark.timeout(1200)
 KEYSPACES = ["faults_guarded", "field", "single"]
@@ -247,6 +247,7 @@ def test_older_releases_are_backed_up_and_restored(one_node: Releases, version: 
             for statement in FIELD:
                 connection.run(statement.replace("'dc1': 3", "'dc1': 1"))
         _fill_rows(cluster)
+        given_up(cluster, store, tmp_path / "j0")
         run(Backup.of(context(cluster), store.url, KEYSPACES[1:]), context(cluster), tmp_path / "j1")
         with cluster.nodes[0].connect(timeout_s=60) as connection:
             connection.run("TRUNCATE field.rows")
@@ -255,6 +256,17 @@ def test_older_releases_are_backed_up_and_restored(one_node: Releases, version: 
         assert work.in_place
         run(work, context(cluster), tmp_path / "j2")
         assert _field_rows(cluster) == expected_rows()
+
+
+def given_up(cluster: lab.Cluster, store: Store, journals: Path) -> None:
+    """A backup that is cut off once snapshots were taken, and given up: nothing of it stays."""
+    work = Backup.of(context(cluster), store.url, KEYSPACES[1:], "never")
+    assert run_apart(cluster, journals, work, 5).returncode == -9
+    assert manifests.unfinished(store) == ["never"]
+    assert "never.all" in cluster.nodes[0].nodetool("listsnapshots")
+    assert engine.abandon(context(cluster), journals) is not None
+    assert not manifests.unfinished(store)
+    assert "never" not in cluster.nodes[0].nodetool("listsnapshots")
 
 
 @pytest.fixture
