@@ -1,8 +1,9 @@
 """The archive of a batch system: loading jobs, looking them up by id, counting them through an index.
 
 `./dev bench jobs` generates jobs of 100 columns in runs of 2 to 200 ids over a year, and puts the same questions to
-Chronotile on SQLite, to DuckDB on Parquet files of a day each and, where Debian's package is installed, to PostgreSQL
-with ordinary indexes. The answers are compared before anything is timed. Needs duckdb, numpy, pyarrow, psycopg.
+Chronotile (on SQLite, or with --cluster on a cluster), to DuckDB on Parquet files of a day each and, where Debian's
+package is installed, to PostgreSQL with ordinary indexes. The answers are compared before anything is timed. Needs
+duckdb, numpy, pyarrow, psycopg.
 """
 
 from __future__ import annotations
@@ -83,12 +84,12 @@ def generate(rows: int) -> pa.Table:
 
 
 class Chronotile:
-    """The archive of jobs, on SQLite."""
+    """The archive of jobs, on SQLite or a cluster."""
 
     name = "Chronotile"
 
-    def __init__(self, folder: Path, table: pa.Table, csv: Path) -> None:
-        self.archive = ct.open(folder / "jobs.db")
+    def __init__(self, folder: Path, table: pa.Table, csv: Path, cluster: str | None) -> None:
+        self.archive = ct.open(cluster or folder / "jobs.db")
         self.jobs = jobs.create(self.archive, schema=table.schema, version="modified", indexes=INDEXES)
         report = jobs.load(self.jobs, csv, url=self.archive.url, workers=2)
         self.load_rows_s = report.rows / report.seconds
@@ -292,6 +293,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite")
     parser.add_argument("--no-postgresql", action="store_true")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chronotile-bench-"))
@@ -300,7 +302,7 @@ def main() -> None:
         table = generate(given.rows)
         pyarrow.csv.write_csv(table, folder / "jobs.csv")
         print(f"{given.rows:,} jobs, CSV {(folder / 'jobs.csv').stat().st_size / 1e6:.0f} MB", flush=True)
-        ours = Chronotile(folder, table, folder / "jobs.csv")
+        ours = Chronotile(folder, table, folder / "jobs.csv", given.cluster)
         systems: list[Any] = [ours, DuckDB(folder, table)]
         if not given.no_postgresql and programs() is not None:
             systems.append(PostgreSQL(stack.enter_context(postgresql()), table, folder / "jobs.csv"))
