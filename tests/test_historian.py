@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -202,6 +204,33 @@ def test_statistics_of_hours_give_what_points_give(plant: historian.Historian, n
                 assert both[0][column].equals(both[1][column]), (tag, start, interval)
             for one, other in zip(*(table["value"].to_pylist() for table in both), strict=True):
                 assert one is other is None or one == pytest.approx(other, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("rules", ["samples", "standard"])
+def test_statistics_of_hours_stand_for_points_that_are_not_read(tmp_path: Path, rules: str) -> None:
+    path = tmp_path / "plant.db"
+    with historian.open(path) as h:
+        h.define("t")
+        h.write({"tag": ["t"] * 7_200, "time": START + np.arange(7_200) * 10 * S, "value": np.arange(7_200) % 7.0})
+        assert h.maintain().hours == 20
+    spoil_points(path)
+    with historian.open(path) as h:
+        for name in ("Average", "Count", "Minimum", "TimeAverage", "Total2", "Maximum2", "NumberOfTransitions"):
+            h.aggregate("t", START, START + 20 * HOUR, HOUR, name, rules=rules).to_arrow()
+            with pytest.raises(ct.DamagedError):
+                h.aggregate("t", START, START + 20 * HOUR, HOUR, name, rules=rules, points_only=True).to_arrow()
+
+
+def spoil_points(path: Path) -> None:
+    """Put zeros in the place of all points in a file."""
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        spoilt = 0
+        for name in tables:
+            columns = [column for _, column, *_ in file.execute(f'PRAGMA table_info("{name}")')]
+            if "main_float" in name and "body" in columns:
+                spoilt += file.execute(f'UPDATE "{name}" SET body = zeroblob(length(body))').rowcount
+        assert spoilt > 0
 
 
 def test_a_range_of_years_is_gone_through_piece_by_piece(h: historian.Historian) -> None:

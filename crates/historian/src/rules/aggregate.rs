@@ -160,9 +160,21 @@ impl Aggregate {
     /// Whether a [`crate::rules::Segment`] can stand for its points.
     pub fn takes_segments(self, settings: &Settings) -> bool {
         // Sloped extrapolation would need the last point but one.
-        !settings.sample_results
+        !(settings.sample_results && self.departs_in_samples())
             && !settings.sloped_extrapolation
             && !matches!(self, Percentile | Distinct | Rate | DurationInStateZero | DurationInStateNonZero)
+    }
+
+    /// Whether the results published with the OPC Foundation's samples depart from the text of the standard.
+    fn departs_in_samples(self) -> bool {
+        matches!(
+            self,
+            StandardDeviationSample
+                | StandardDeviationPopulation
+                | VarianceSample
+                | VariancePopulation
+                | AnnotationCount
+        )
     }
 
     /// Whether the points before the interval matter even where a value lies exactly at its start.
