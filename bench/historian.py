@@ -1,10 +1,14 @@
 """Process history: ingest, size, requests A to D and the latest value, beside DuckDB on its own table and on Parquet.
 
-    python bench/historian.py [--service] [--tags N] [--days N] [--repeat N] [--latest-tags N] [--quick] [--out FILE]
+    python bench/historian.py [--service | --cluster URL] [--writes N] [--tags N] [--days N] [--repeat N]
+                              [--latest-tags N] [--quick] [--out FILE]
 
 One value a second of each tag, two decimals between 0 and 1, a random walk. Requests: A one tag, one day, hourly
 averages; B the same of 10 tags; C one tag, one week, six-hour averages; D one tag, one month, daily averages. All
 systems answer the same requests one after the other, in turns; their answers are compared before anything is timed.
+
+With --cluster the archive lies on a cluster instead of in a file of SQLite. With --writes so many values a second of
+other tags are written to it while it is asked.
 
 With --service all is done over HTTP: ours by Arrow and by InfluxDB line protocol, and QuestDB, which Maven fetches
 (org.questdb:questdb) and Java runs; where either is missing it is left out, and said so.
@@ -17,8 +21,10 @@ import json
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +37,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from common import RESULTS, commit, digits, hardware, load_average, table, timed_ms, versions
 
+import chronotile as ct
 from chronotile import historian
 
 S = 10**9
@@ -114,13 +121,15 @@ class System(Protocol):
 
 
 class Chronotile:
-    """The historian on a SQLite file."""
+    """The historian on a SQLite file, or on a cluster."""
 
     name = "chronotile"
 
-    def __init__(self, folder: Path, tags: int) -> None:
+    def __init__(self, folder: Path, tags: int, cluster: str | None = None) -> None:
         self.path = folder / "plant.db"
-        self.h = historian.open(self.path)
+        self.archive = ct.open(cluster or self.path)
+        self.in_file = cluster is None
+        self.h = historian.open(self.archive)
         defined = self.h.define_many([{"name": tag_name(tag)} for tag in range(tags)])
         self.numbers = np.array([tag.number for tag in defined])
 
@@ -144,13 +153,43 @@ class Chronotile:
         return result.to_arrow()["value"].to_pylist()
 
     def bytes(self) -> int:
-        self.h.close()
-        total = sum(file.stat().st_size for file in self.path.parent.glob("plant.db*"))
-        self.h = historian.open(self.path)
-        return total
+        if self.in_file:
+            return sum(file.stat().st_size for file in self.path.parent.glob("plant.db*"))
+        infos = [self.archive[name].info() for name in self.archive.datasets()]
+        return sum(info.bytes for info in infos)
 
     def close(self) -> None:
         self.h.close()
+        self.archive.close()
+
+
+class Writing:
+    """Values of other tags that are written meanwhile, as many in each second, until it ends. A context manager."""
+
+    TAGS, ROUNDS_S = 500, 4
+
+    def __init__(self, h: historian.Historian, rate: int) -> None:
+        self.h, self.rate, self.written, self.seconds = h, rate, 0, 0.0
+        defined = h.define_many([{"name": f"other.sensor{tag:05}"} for tag in range(self.TAGS)])
+        self.numbers = np.array([tag.number for tag in defined])
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.work)
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
+
+    def work(self) -> None:
+        count, began, number = self.rate // self.ROUNDS_S, time.monotonic(), 0
+        while not self.ended.wait(max(0.0, began + number / self.ROUNDS_S - time.monotonic())):
+            rows = np.arange(count) + number * count
+            times = pa.array(START_NS + rows // self.TAGS * 100 * 10**6, pa.timestamp("ns", "UTC"))
+            self.h.write(pa.table({"tag": self.numbers[rows % self.TAGS], "time": times, "value": rows * 0.01}))
+            number += 1
+            self.written, self.seconds = number * count, time.monotonic() - began
 
 
 class Duck:
@@ -236,7 +275,9 @@ def requests(tags: int, days: int, repeat: int, rng: np.random.Generator) -> lis
     return made
 
 
-def measure(systems: list[System], tags: int, days: int, repeat: int) -> dict[str, Figures]:
+def measure(
+    systems: list[System], tags: int, days: int, repeat: int, meanwhile: AbstractContextManager[None]
+) -> dict[str, Figures]:
     """Loads and asks all systems."""
     figures = {system.name: Figures() for system in systems}
     for day, points in batches(tags, days):
@@ -253,10 +294,11 @@ def measure(systems: list[System], tags: int, days: int, repeat: int) -> dict[st
         answers = [system.answer(request) for system in systems]
         for answer in answers[1:]:
             np.testing.assert_allclose(answer, answers[0], rtol=1e-12, err_msg=str(request))
-    for request in asked:
-        for system in systems:
-            spent = timed_ms(lambda system=system, request=request: system.answer(request))
-            figures[system.name].request_ms.setdefault(request.name, []).append(spent)
+    with meanwhile:
+        for request in asked:
+            for system in systems:
+                spent = timed_ms(lambda system=system, request=request: system.answer(request))
+                figures[system.name].request_ms.setdefault(request.name, []).append(spent)
     return figures
 
 
@@ -294,7 +336,7 @@ def report(figures: dict[str, Figures], tags: int, days: int) -> str:
     """The figures as Markdown tables."""
     points = tags * days * DAY
     rate: Callable[[float], str] = lambda seconds: f"{points / seconds:,.0f}"  # noqa: E731
-    rows = []
+    rows, spreads = [], []
     for name, figure in figures.items():
         per_second = {kind: 1e3 / statistics.median(samples) for kind, samples in figure.request_ms.items()}
         rows.append(
@@ -306,8 +348,15 @@ def report(figures: dict[str, Figures], tags: int, days: int) -> str:
                 *(digits(value) for value in per_second.values()),
             ]
         )
+        percentiles = [np.percentile(samples, (50, 99)) for samples in figure.request_ms.values()]
+        spreads.append([name, *(f"{digits(float(half))} / {digits(float(most))}" for half, most in percentiles)])
     kinds = next(iter(figures.values())).request_ms
-    return table(["", "values/s", "with upkeep", "bytes/value", *(f"{kind}, 1/s" for kind in kinds)], rows)
+    return "\n\n".join(
+        [
+            table(["", "values/s", "with upkeep", "bytes/value", *(f"{kind}, 1/s" for kind in kinds)], rows),
+            table(["p50 / p99, ms", *kinds], spreads),
+        ]
+    )
 
 
 def main() -> None:
@@ -317,6 +366,8 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--repeat", type=int, default=50, help="requests of each kind")
     parser.add_argument("--latest-tags", type=int, default=1_000_000, help="0 leaves the latest value out")
+    parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite; no latest value")
+    parser.add_argument("--writes", type=int, default=0, help="values a second written meanwhile; not with --service")
     parser.add_argument("--service", action="store_true", help="over HTTP, beside QuestDB; no latest value")
     parser.add_argument("--quick", action="store_true", help="shows that it works; the figures mean nothing")
     parser.add_argument("--out", type=Path, default=RESULTS / "historian.json")
@@ -326,12 +377,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         systems: list[System]
-        if given.service:
+        meanwhile: AbstractContextManager[None] = nullcontext()
+        if given.service or given.cluster:
             given.latest_tags = 0
+        if given.service:
             systems = over_http.systems(folder, [tag_name(tag) for tag in range(given.tags)])
         else:
-            systems = [Chronotile(folder, given.tags), Duck(folder, given.tags), Parquet(folder, given.tags)]
-        figures = measure(systems, given.tags, given.days, given.repeat)
+            ours = Chronotile(folder, given.tags, given.cluster)
+            systems = [ours, Duck(folder, given.tags), Parquet(folder, given.tags)]
+            meanwhile = Writing(ours.h, given.writes) if given.writes else meanwhile
+        figures = measure(systems, given.tags, given.days, given.repeat, meanwhile)
+        if isinstance(meanwhile, Writing):
+            print(f"{meanwhile.written / meanwhile.seconds:,.0f} values/s of {given.writes:,} were written meanwhile")
         for system in systems:
             system.close()
         print(report(figures, given.tags, given.days))
