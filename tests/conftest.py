@@ -12,11 +12,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import settings
 from support_lab import cluster, lab_home, one_node, secure_cluster, shared_cluster
 
 import chronotile as ct
 
 __all__ = ["cluster", "lab_home", "one_node", "secure_cluster", "shared_cluster"]
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -73,7 +73,7 @@ def step(database: apdb.Apdb, model: Model, what: tuple[Any, ...]) -> None:
         database.maintain()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_every_read_equals_a_plain_model_whatever_was_stored_changed_and_consolidated(steps: Any) -> None:
     with apdb.create("memory:", "small") as database:

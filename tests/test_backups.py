@@ -200,7 +200,7 @@ def test_a_changed_manifest_is_no_backup(store: Store, nodes: list[FakeNode]) ->
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_backed_up_and_removed_each_backup_stays_whole(data: st.DataObject, tmp_path: Path) -> None:
     root = tmp_path / f"{random.getrandbits(64):x}"
     store = Store(str(root / "store"))

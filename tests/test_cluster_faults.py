@@ -32,7 +32,7 @@ SLOWEST_S = 20.0
 """No operation may take longer, on a machine with other work; the client gives up after 30 s."""
 RECOVERED = 5.0
 """How many times slower the median operation may be when a node has been away for some seconds..."""
-FAST_S = 2.5
+FAST_S = 5.0
 """...and what is fast enough on any machine."""
 
 

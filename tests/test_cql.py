@@ -166,7 +166,7 @@ def random_table(session: ct.CqlSession) -> str:
     return "random"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     number=st.none() | st.integers(-(2**300), 2**300),
     amount=st.none() | st.decimals(allow_nan=False, allow_infinity=False),

@@ -261,7 +261,7 @@ conditions = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     stored=documents, where=conditions, limit=st.none() | st.integers(1, 10), newest_first=st.booleans(),
     hours=st.tuples(st.none() | st.integers(-1, 11), st.none() | st.integers(-1, 11)), now=st.integers(0, 30),
