@@ -159,8 +159,9 @@ impl Aggregate {
 
     /// Whether a [`crate::rules::Segment`] can stand for its points.
     pub fn takes_segments(self, settings: &Settings) -> bool {
+        let departs = settings.sample_results && self.departs_in_samples();
         // Sloped extrapolation would need the last point but one.
-        !(settings.sample_results && self.departs_in_samples())
+        !departs
             && !settings.sloped_extrapolation
             && !matches!(self, Percentile | Distinct | Rate | DurationInStateZero | DurationInStateNonZero)
     }
