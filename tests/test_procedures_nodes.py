@@ -132,7 +132,7 @@ def test_a_dead_node_is_removed_under_load(plant: lab.Cluster, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("same_address", [False, True])
 def test_a_dead_node_is_replaced_under_load(plant: lab.Cluster, tmp_path: Path, same_address: bool) -> None:
-    url = archive_on(plant, f"replaced_{same_address}")
+    url = archive_on(plant, f"replaced_{same_address}".lower())
     dead = plant.nodes[-1]
     host_id, address = dead.state.host_id, dead.address
     with Load(url, tmp_path / "load", processes=2) as load:
