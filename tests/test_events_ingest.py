@@ -385,7 +385,7 @@ def test_an_ingest_that_is_killed_goes_on_where_it_ended(tmp_path: Path) -> None
             wait_until(lambda: log.dataset.count() >= goal or process.poll() is not None, "documents")  # noqa: B023
             process.kill()
             killed += process.wait() == -signal.SIGKILL
-        assert killed >= 3
+        assert killed >= 2, "too few kills hit an ingest"
         subprocess.run(command, check=True, timeout=60)
         assert bodies(log) == [line.decode() for line in lines]
         assert log.dead_letters()["record"].to_pylist() == [b"bad"]
