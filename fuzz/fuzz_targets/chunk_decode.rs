@@ -54,6 +54,12 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(opened) = Body::open(&head, body) {
         let _ = opened.row_origins();
         let _ = opened.ordinals();
+        if opened.has_rows_apart() {
+            let picked: Vec<u32> = (0..head.rows).filter(|row| row % 3 == 1).take(1_000).collect();
+            let mut some = Columns::new(layout, &all, &Defaults::none());
+            let read = some.append_rows(&opened, columns, &picked).is_ok();
+            assert_eq!(some.finish().num_rows(), if read { picked.len() } else { 0 });
+        }
         for column in all {
             let _ = opened.stats(layout, columns, column);
             let mut one = Columns::new(layout, &[column], &Defaults::none());

@@ -11,7 +11,7 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_select::take::take;
 use chronotile_chunk::{Body, Columns, Head, Origin};
 use chronotile_store::Chunk;
-use chronotile_types::{BatchId, ChunkId, SliceId, Tile};
+use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile};
 use hashbrown::HashMap;
 
 use crate::error::Result;
@@ -86,7 +86,8 @@ pub(crate) fn tile_ranges(parts: &[Part]) -> Vec<Range<usize>> {
 
 /// The rows that `query` returns from `parts`, which hold whole tiles and come from [`prepare`].
 pub(crate) fn assemble(query: &Query, parts: &[Part], chosen: Option<&Chosen>) -> Result<RecordBatch> {
-    let work = Assembly::new(query, parts, chosen)?;
+    let bodies = open(query, parts)?;
+    let work = Assembly::new(query, parts, &bodies, chosen)?;
     match work.rows_to_keep()? {
         None => work.everything(),
         Some(rows) if rows.is_empty() => Ok(query.empty()),
@@ -94,11 +95,42 @@ pub(crate) fn assemble(query: &Query, parts: &[Part], chosen: Option<&Chosen>) -
     }
 }
 
+/// As [`assemble`], with the chunk and the number in it of each row, as long as the rows are few among those of `parts`; `None`
+/// where they are not.
+pub(crate) fn assemble_few(
+    query: &Query,
+    parts: &[Part],
+    bodies: &[Body],
+    chosen: &Chosen,
+) -> Result<Option<(RecordBatch, Vec<(ChunkId, u32)>)>> {
+    let work = Assembly::new(query, parts, bodies, Some(chosen))?;
+    let Some(rows) = work.rows_to_keep()?.filter(|rows| is_few(rows.len(), work.row_count())) else { return Ok(None) };
+    let place = |row: &u32| {
+        let part = work.part_of(*row);
+        (parts[part].chunk.key.id, *row - work.starts[part] as u32)
+    };
+    Ok(Some((work.only(&rows)?, rows.iter().map(place).collect())))
+}
+
+/// Whether rows are better decoded one by one than with all that stand between them.
+fn is_few(rows: usize, among: usize) -> bool {
+    const SHARE: usize = 4;
+    rows * SHARE <= among
+}
+
+/// The bodies of parts, verified and decompressed.
+pub(crate) fn open<'a>(query: &Query, parts: &'a [Part]) -> Result<Vec<Body<'a>>> {
+    let open = |part: &'a Part| {
+        Body::open(&part.head, &part.chunk.body).map_err(|damage| query.frame.damaged(&part.chunk.key, damage))
+    };
+    parts.iter().map(open).collect()
+}
+
 struct Assembly<'a> {
     query: &'a Query,
     parts: &'a [Part],
     chosen: Option<&'a Chosen>,
-    bodies: Vec<Body<'a>>,
+    bodies: &'a [Body<'a>],
     /// First row of each part, and the number of all rows.
     starts: Vec<usize>,
     /// Tiles whose rows have to be compared.
@@ -109,7 +141,7 @@ struct Assembly<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    fn new(query: &'a Query, parts: &'a [Part], chosen: Option<&'a Chosen>) -> Result<Self> {
+    fn new(query: &'a Query, parts: &'a [Part], bodies: &'a [Body<'a>], chosen: Option<&'a Chosen>) -> Result<Self> {
         let mut starts = Vec::with_capacity(parts.len() + 1);
         let mut rows = 0;
         for part in parts {
@@ -120,10 +152,6 @@ impl<'a> Assembly<'a> {
         let tiles = tile_ranges(parts).into_iter();
         let dirty: Vec<_> =
             tiles.filter(|tile| !is_clean(query.identity, query.frame.timed_ids(), &parts[tile.clone()])).collect();
-        let open = |part: &'a Part| {
-            Body::open(&part.head, &part.chunk.body).map_err(|damage| query.frame.damaged(&part.chunk.key, damage))
-        };
-        let bodies = parts.iter().map(open).collect::<Result<_>>()?;
         let first = first_columns(query, parts, !dirty.is_empty());
         let mut work = Self {
             query,
@@ -136,7 +164,7 @@ impl<'a> Assembly<'a> {
             first_rows: RecordBatch::new_empty(query.schema.clone()),
         };
         if !work.first.is_empty() {
-            work.first_rows = work.decode(&work.first, |_| true)?;
+            work.first_rows = work.decode(&work.first)?;
         }
         Ok(work)
     }
@@ -149,17 +177,30 @@ impl<'a> Assembly<'a> {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Decodes columns of the parts that `wanted` names.
-    fn decode(&self, columns: &[usize], wanted: impl Fn(usize) -> bool) -> Result<RecordBatch> {
+    /// The part that a row lies in.
+    fn part_of(&self, row: u32) -> usize {
+        self.starts.partition_point(|start| *start <= row as usize) - 1
+    }
+
+    /// Decodes columns of all rows.
+    fn decode(&self, columns: &[usize]) -> Result<RecordBatch> {
         let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
-        set.reserve(self.parts.iter().enumerate().filter(|(i, _)| wanted(*i)).map(|(_, p)| p.head.rows as usize).sum());
-        for (index, (part, body)) in self.parts.iter().zip(&self.bodies).enumerate() {
-            if wanted(index) {
-                let count = self.frame().columns_in(&part.chunk.key, &part.head)?;
-                set.append_body(body, count).map_err(|damage| self.frame().damaged(&part.chunk.key, damage))?;
-            }
+        set.reserve(self.row_count());
+        for index in 0..self.parts.len() {
+            self.append(index, |body, count| set.append_body(body, count))?;
         }
         Ok(set.finish())
+    }
+
+    /// Has `append` take rows of a part, which it is told with the number of columns that the part has.
+    fn append(
+        &self,
+        index: usize,
+        append: impl FnOnce(&Body, usize) -> std::result::Result<(), Damage>,
+    ) -> Result<()> {
+        let part = &self.parts[index];
+        let count = self.frame().columns_in(&part.chunk.key, &part.head)?;
+        append(&self.bodies[index], count).map_err(|damage| self.frame().damaged(&part.chunk.key, damage))
     }
 
     fn first_column(&self, position: usize) -> ArrayRef {
@@ -304,10 +345,10 @@ impl<'a> Assembly<'a> {
     /// All rows as they are.
     fn everything(&self) -> Result<RecordBatch> {
         if self.first.is_empty() {
-            return self.shaped(self.decode(&self.query.output, |_| true)?.columns().to_vec(), self.row_count());
+            return self.shaped(self.decode(&self.query.output)?.columns().to_vec(), self.row_count());
         }
         let rest = self.rest();
-        let rest_rows = self.decode(&rest, |_| true)?;
+        let rest_rows = self.decode(&rest)?;
         self.shaped(
             self.gather(&rest, |p| self.first_column(p), |place| rest_rows.column(place).clone()),
             self.row_count(),
@@ -338,32 +379,52 @@ impl<'a> Assembly<'a> {
         batch.map_err(|e| self.frame().compute("decoding rows", e))
     }
 
-    /// The rows given, in their order. Chunks without any of them are not decoded further.
+    /// The rows given, in their order.
     fn only(&self, rows: &[u32]) -> Result<RecordBatch> {
-        let mut used = vec![false; self.parts.len()];
-        for row in rows {
-            used[self.starts.partition_point(|start| *start <= *row as usize) - 1] = true;
-        }
-        // Rows of parts that are left out shift those that follow.
-        let mut shift = vec![0; self.parts.len()];
-        let mut skipped = 0;
-        for (index, used) in used.iter().enumerate() {
-            shift[index] = skipped;
-            skipped += if *used { 0 } else { self.starts[index + 1] - self.starts[index] };
-        }
-        let shifted = |row: &u32| *row - shift[self.starts.partition_point(|start| *start <= *row as usize) - 1] as u32;
         let rest = self.rest();
-        let rest_rows = self.decode(&rest, |index| used[index])?;
-        let (whole, within) = (UInt32Array::from(rows.to_vec()), rows.iter().map(shifted).collect::<UInt32Array>());
+        let (rest_rows, within) = self.decode_only(&rest, rows)?;
+        let in_place = within.iter().copied().eq(0..rest_rows.num_rows() as u32);
+        let (whole, within) = (UInt32Array::from(rows.to_vec()), UInt32Array::from(within));
         let failed = |e| self.frame().compute("selecting rows", e);
         let mut columns = Vec::with_capacity(self.query.output.len());
         for position in &self.query.output {
             columns.push(match rest.iter().position(|column| column == position) {
+                Some(place) if in_place => rest_rows.column(place).clone(),
                 Some(place) => take(rest_rows.column(place), &within, None).map_err(failed)?,
                 None => take(&self.first_column(*position), &whole, None).map_err(failed)?,
             });
         }
         self.shaped(columns, rows.len())
+    }
+
+    /// Decodes columns of at least the rows given, and tells where these then are. Parts without any of them are left out; of
+    /// parts with a few of them only those rows are decoded.
+    fn decode_only(&self, columns: &[usize], rows: &[u32]) -> Result<(RecordBatch, Vec<u32>)> {
+        let mut picked: Vec<Vec<u32>> = vec![vec![]; self.parts.len()];
+        for row in rows {
+            let part = self.part_of(*row);
+            picked[part].push(*row - self.starts[part] as u32);
+        }
+        let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
+        let mut starts = vec![0; self.parts.len()];
+        for (index, picked) in picked.iter_mut().enumerate().filter(|(_, picked)| !picked.is_empty()) {
+            starts[index] = set.rows() as u32;
+            if self.bodies[index].has_rows_apart() && is_few(picked.len(), self.parts[index].head.rows as usize) {
+                picked.sort_unstable();
+                self.append(index, |body, count| set.append_rows(body, count, picked))?;
+            } else {
+                picked.clear();
+                self.append(index, |body, count| set.append_body(body, count))?;
+            }
+        }
+        let place = |row: &u32| {
+            let part = self.part_of(*row);
+            let number = *row - self.starts[part] as u32;
+            // Of a part that was decoded as a whole no row was picked.
+            starts[part] + picked[part].binary_search(&number).map_or(number, |place| place as u32)
+        };
+        let places = rows.iter().map(place).collect();
+        Ok((set.finish(), places))
     }
 }
 

@@ -1,11 +1,14 @@
 //! Reading the newest version of each id, wherever in the read its versions lie.
 //!
 //! A record may move between cells and windows, so versions are compared across the whole read: once for the ids and versions
-//! alone, then again for the rows that won. The chunks are kept in between, in a temporary file where they are many.
+//! alone, then again for the rows that won. In between the rows are kept where a read asks for few of them, else the chunks they lie
+//! in, in a temporary file where these are many.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
+use arrow_array::{BooleanArray, RecordBatch};
+use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
 use chronotile_chunk::{Body, Columns};
 use chronotile_store::{Chunk, Store};
@@ -13,11 +16,11 @@ use chronotile_types::{BatchId, Cell, ChunkId, Window};
 use futures::{StreamExt, TryStreamExt, stream};
 use hashbrown::HashMap;
 
-use crate::assemble::{Chosen, Part, Rank, assemble, part_ranks, prepare};
+use crate::assemble::{Chosen, Part, Rank, assemble, assemble_few, open, part_ranks, prepare};
 use crate::error::{ArchiveError, Result};
 use crate::keys::{Keys, OwnedKey};
 use crate::query::Query;
-use crate::read::{ReadStream, groups, on_pool};
+use crate::read::{ReadStream, groups, is_light, on_pool};
 
 /// Bytes of chunks kept in memory between the two passes.
 const KEPT_BYTES: usize = 256 << 20;
@@ -34,33 +37,26 @@ struct Version {
 
 pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
     let mut groups = groups(store, query.clone()).await?;
-    let mut winners: HashMap<OwnedKey, Version> = HashMap::new();
-    let mut kept = Kept::default();
+    let mut seen = Seen { few: query.tests_rows(), ..Seen::default() };
     while let Some(parts) = groups.try_next().await? {
+        if is_light(&parts) {
+            seen.enter(&query, parts)?;
+            continue;
+        }
         let query = query.clone();
-        (winners, kept) = on_pool(move || {
-            for part in &parts {
-                compare(&query, part, &mut winners)?;
-            }
-            kept.push(&query, parts)?;
-            Ok((winners, kept))
+        seen = on_pool(move || {
+            seen.enter(&query, parts)?;
+            Ok(seen)
         })
         .await?;
     }
-    let mut chosen = Chosen::new();
-    for version in winners.into_values() {
-        chosen.entry(version.rank.chunk).or_default().push(version.rank.row);
-    }
-    let (schema, chosen) = (query.schema.clone(), Arc::new(chosen));
-    let begin = (query, chosen, kept.into_groups());
+    let (schema, chosen) = (query.schema.clone(), Arc::new(rows_of(seen.winners)));
+    let begin = (query, chosen, seen.kept.into_groups());
     let batches = stream::try_unfold(begin, |(query, chosen, mut kept)| async move {
         loop {
-            let (q, c) = (query.clone(), chosen.clone());
-            let work = move || {
-                let Some(parts) = kept.next(&q, &c)? else { return Ok(None) };
-                Ok(Some((assemble(&q, &parts, Some(&c))?, kept)))
-            };
-            match on_pool(work).await? {
+            let (q, c, light) = (query.clone(), chosen.clone(), kept.is_light());
+            let work = move || Ok(kept.next(&q, &c)?.map(|batch| (batch, kept)));
+            match if light { work() } else { on_pool(work).await }? {
                 None => return Ok(None),
                 Some((batch, rest)) if batch.num_rows() > 0 => return Ok(Some((batch, (query, chosen, rest)))),
                 Some((_, rest)) => kept = rest,
@@ -70,31 +66,74 @@ pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<Rea
     Ok(ReadStream::new(schema, batches.boxed()))
 }
 
+/// What the first pass has seen.
+#[derive(Default)]
+struct Seen {
+    winners: HashMap<OwnedKey, Version>,
+    kept: Kept,
+    /// Whether each group so far had few of the rows asked for.
+    few: bool,
+}
+
+impl Seen {
+    fn enter(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
+        let bodies = open(query, &parts)?;
+        let mut candidates = Chosen::new();
+        for (part, body) in parts.iter().zip(&bodies) {
+            let rows = compare(query, part, body, &mut self.winners)?;
+            if !rows.is_empty() {
+                candidates.insert(part.chunk.key.id, rows);
+            }
+        }
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        if self.few && self.kept.bytes <= KEPT_BYTES {
+            if let Some((batch, places)) = assemble_few(query, &parts, &bodies, &candidates)? {
+                self.kept.push_rows(batch, places);
+                return Ok(());
+            }
+            self.few = false;
+        }
+        drop(bodies);
+        self.kept.push(query, parts)
+    }
+}
+
 /// The newest version of each id in `parts`, as rows of their chunks.
 pub(crate) fn choose(query: &Query, parts: &[Part]) -> Result<Chosen> {
     let mut winners: HashMap<OwnedKey, Version> = HashMap::new();
-    for part in parts {
-        compare(query, part, &mut winners)?;
+    for (part, body) in parts.iter().zip(&open(query, parts)?) {
+        compare(query, part, body, &mut winners)?;
     }
+    Ok(rows_of(winners))
+}
+
+fn rows_of(winners: HashMap<OwnedKey, Version>) -> Chosen {
     let mut chosen = Chosen::new();
     for version in winners.into_values() {
         chosen.entry(version.rank.chunk).or_default().push(version.rank.row);
     }
-    Ok(chosen)
+    chosen.values_mut().for_each(|rows| rows.sort_unstable());
+    chosen
 }
 
-/// Enters the versions in one chunk.
-fn compare(query: &Query, part: &Part, winners: &mut HashMap<OwnedKey, Version>) -> Result<()> {
+/// Enters the versions in one chunk. Returns the rows that took part.
+fn compare(
+    query: &Query,
+    part: &Part,
+    body: &Body,
+    winners: &mut HashMap<OwnedKey, Version>,
+) -> Result<Vec<u32>> {
     let frame = &query.frame;
     let damaged = |damage| frame.damaged(&part.chunk.key, damage);
-    let body = Body::open(&part.head, &part.chunk.body).map_err(damaged)?;
     let mut columns = frame.ids.clone();
     columns.extend(frame.version.filter(|version| !frame.ids.contains(version)));
     if !columns.contains(&frame.time) {
         columns.push(frame.time);
     }
     let mut set = Columns::new(&frame.layout, &columns, &frame.defaults);
-    set.append_body(&body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
+    set.append_body(body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
     let rows = set.finish();
     let column = |position: usize| {
         // `columns` holds every position asked for here.
@@ -110,14 +149,14 @@ fn compare(query: &Query, part: &Part, winners: &mut HashMap<OwnedKey, Version>)
         query.bounds.filter(&column(frame.time), &mut keep);
     }
     if query.leaves_out_rows_of(&part.head) {
-        query.clear_unfinished(part, &body, &mut keep)?;
+        query.clear_unfinished(part, body, &mut keep)?;
     }
     // Most rows of a tile are of other ids than those a look-up asks for.
     query.keep_wanted_ids(&column, &mut keep)?;
     let tile = part.chunk.key.tile;
     let ids = keys(&frame.ids)?;
     let versions = frame.version.map(|version| keys(&[version])).transpose()?;
-    for (row, rank) in part_ranks(frame, part, &body)?.into_iter().enumerate() {
+    for (row, rank) in part_ranks(frame, part, body)?.into_iter().enumerate() {
         if !keep[row] {
             continue;
         }
@@ -132,7 +171,7 @@ fn compare(query: &Query, part: &Part, winners: &mut HashMap<OwnedKey, Version>)
             }
         }
     }
-    Ok(())
+    Ok((0..part.head.rows).filter(|row| keep[*row as usize]).collect())
 }
 
 /// Groups of chunks between the two passes.
@@ -144,6 +183,8 @@ struct Kept {
 }
 
 enum Group {
+    /// Rows that are asked for, with the chunk of each and its number there: those of older versions are still among them.
+    Rows(RecordBatch, Vec<(ChunkId, u32)>),
     Memory(Vec<Chunk>),
     /// Keys and sizes of chunks whose bytes follow one another in the file from `offset`.
     File {
@@ -153,6 +194,11 @@ enum Group {
 }
 
 impl Kept {
+    fn push_rows(&mut self, rows: RecordBatch, places: Vec<(ChunkId, u32)>) {
+        self.bytes += rows.get_array_memory_size();
+        self.groups.push(Group::Rows(rows, places));
+    }
+
     fn push(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
         let chunks: Vec<Chunk> = parts.into_iter().map(|part| part.chunk).collect();
         self.bytes += chunks.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum::<usize>();
@@ -192,11 +238,22 @@ struct Replay {
 }
 
 impl Replay {
-    /// The next group, without the chunks that no winner lies in; `None` at the end.
-    fn next(&mut self, query: &Query, chosen: &Chosen) -> Result<Option<Vec<Part>>> {
+    /// Whether the next group takes less time than to start a thread for it.
+    fn is_light(&self) -> bool {
+        matches!(self.groups.as_slice(), [] | [Group::Rows(..), ..])
+    }
+
+    /// The rows of the next group that won; `None` at the end.
+    fn next(&mut self, query: &Query, chosen: &Chosen) -> Result<Option<RecordBatch>> {
         let wanted = |id: &ChunkId| chosen.contains_key(id);
         let Some(group) = self.groups.next() else { return Ok(None) };
         let chunks = match group {
+            Group::Rows(rows, places) => {
+                let won = |(chunk, row): &(ChunkId, u32)| chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok());
+                let won: BooleanArray = places.iter().map(|place| Some(won(place))).collect();
+                let rows = filter_record_batch(&rows, &won);
+                return rows.map(Some).map_err(|e| query.frame.compute("selecting rows", e));
+            }
             Group::Memory(mut chunks) => {
                 chunks.retain(|chunk| wanted(&chunk.key.id));
                 chunks
@@ -209,7 +266,7 @@ impl Replay {
         let mut parts = prepare(query, chunks)?;
         // The versions are compared: a chunk that cannot hold what is asked for has nothing more to say.
         parts.retain(|part| query.may_hold_texts(&part.head));
-        Ok(Some(parts))
+        assemble(query, &parts, Some(chosen)).map(Some)
     }
 
     fn load(&mut self, offset: u64, chunks: Vec<(Chunk, usize, usize)>) -> std::io::Result<Vec<Chunk>> {

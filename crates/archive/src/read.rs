@@ -152,8 +152,7 @@ async fn rows(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'sta
         .map_ok(move |parts| {
             let query = query.clone();
             async move {
-                let bytes: usize = parts.iter().map(|part| part.chunk.body.len()).sum();
-                if bytes < INLINE_BYTES {
+                if is_light(&parts) {
                     return assemble(&query, &parts, None);
                 }
                 on_pool(move || assemble(&query, &parts, None)).await
@@ -162,6 +161,11 @@ async fn rows(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'sta
         .try_buffered(rayon::current_num_threads())
         .try_filter(|batch| std::future::ready(batch.num_rows() > 0));
     Ok(batches.boxed())
+}
+
+/// Whether a group is decoded where it is.
+pub(crate) fn is_light(parts: &[Part]) -> bool {
+    parts.iter().map(|part| part.chunk.body.len()).sum::<usize>() < INLINE_BYTES
 }
 
 /// Runs CPU-bound work off the threads that drive the engine.

@@ -221,7 +221,7 @@ pub(crate) fn push_uniform_bool(store: &mut Bits, bit: bool, bitmap: Option<&[u8
 /// Appends bytes. The few values that a column of a small chunk has are moved in registers, for which the compiler must
 /// know their length: a call of `memcpy` takes longer than the copy.
 #[inline]
-fn append_short(values: &mut MutableBuffer, bytes: &[u8]) {
+pub(crate) fn append_short(values: &mut MutableBuffer, bytes: &[u8]) {
     macro_rules! by_length {
         ($($length:literal)*) => {
             match bytes.len() {
@@ -280,10 +280,14 @@ pub(crate) fn push_narrow(
     count: usize,
 ) {
     match bitmap {
-        None => widen(narrow, distances, width, |value| values.extend_from_slice(value)),
+        None => {
+            let start = values.len();
+            values.extend_zeros(count * width);
+            widen(narrow, distances, width, &mut values.as_slice_mut()[start..]);
+        }
         Some(bitmap) => {
-            let mut plain = Vec::with_capacity(distances.len() / narrow.width * width);
-            widen(narrow, distances, width, |value| plain.extend_from_slice(value));
+            let mut plain = vec![0; distances.len() / narrow.width * width];
+            widen(narrow, distances, width, &mut plain);
             push_fixed(values, width, &plain, Some(bitmap), count);
         }
     }
@@ -328,7 +332,7 @@ pub(crate) fn push_lens(
     Ok(end - start)
 }
 
-const TOO_LONG: Damage = Damage(chronotile_types::DamageKind::Malformed("lengths exceed what a column can hold"));
+pub(crate) const TOO_LONG: Damage = Damage(chronotile_types::DamageKind::Malformed("lengths exceed what a column can hold"));
 
 /// Appends text or bytes whose ends are the last `count` of `offsets`, and checks that each text is UTF-8.
 pub(crate) fn push_bytes(

@@ -68,6 +68,11 @@ impl<'a> Body<'a> {
         }
     }
 
+    /// Whether single rows can be decoded without the others: so it is in the small form.
+    pub fn has_rows_apart(&self) -> bool {
+        self.head.form == Form::Small
+    }
+
     /// Per row an index into the head's origins; `None` if all rows come from the first.
     ///
     /// # Errors
@@ -274,18 +279,41 @@ impl Columns {
         self.append_block(body.head, body.bytes(), columns_in_schema)
     }
 
+    /// Appends some rows of a verified body in which [`Body::has_rows_apart`]: those of the numbers `rows`, ascending, each once.
+    ///
+    /// # Errors
+    /// As [`Columns::append_body`]; what lies in other rows is not looked at.
+    ///
+    /// # Panics
+    /// If the body has no rows apart, or a number is out of its range or not greater than the one before.
+    pub fn append_rows(&mut self, body: &Body, columns_in_schema: usize, rows: &[u32]) -> Result<(), Damage> {
+        assert!(body.has_rows_apart(), "rows of a columnar body are decoded together");
+        assert!(rows.is_sorted_by(|a, b| a < b) && rows.last().is_none_or(|last| *last < body.head.rows));
+        self.append_counted(columns_in_schema, rows.len(), |set, present, budget| {
+            set.append_small(body.head, body.bytes(), present, Some(rows), budget)
+        })
+    }
+
     fn append_block(&mut self, head: &Head, block: &[u8], columns_in_schema: usize) -> Result<(), Damage> {
+        self.append_counted(columns_in_schema, head.rows as usize, |set, present, budget| match head.form {
+            Form::Small => set.append_small(head, block, present, None, budget),
+            Form::Columnar => set.append_columnar(head, block, present, budget),
+        })
+    }
+
+    /// Appends `rows` rows by `append`, which is told how many columns the chunk has; all of them or none.
+    fn append_counted(
+        &mut self,
+        columns_in_schema: usize,
+        rows: usize,
+        append: impl FnOnce(&mut Self, usize, &mut Budget) -> Result<(), Damage>,
+    ) -> Result<(), Damage> {
         if self.bytes > SET_BYTES_MAX {
             return Err(Damage::malformed("the set of columns is full: finish it and begin another"));
         }
         let mut budget = Budget(DECODED_BYTES_MAX);
         let present = columns_in_schema.min(self.layout.columns().len());
-        let read = match head.form {
-            Form::Small => self.append_small(head, block, present, &mut budget),
-            Form::Columnar => self.append_columnar(head, block, present, &mut budget),
-        };
-        let rows = head.rows as usize;
-        match read.and_then(|()| self.append_missing(rows, present, &mut budget)) {
+        match append(self, present, &mut budget).and_then(|()| self.append_missing(rows, present, &mut budget)) {
             Ok(()) => {
                 self.rows += rows;
                 self.bytes += DECODED_BYTES_MAX - budget.0;
@@ -298,15 +326,24 @@ impl Columns {
         }
     }
 
-    fn append_small(&mut self, head: &Head, block: &[u8], present: usize, budget: &mut Budget) -> Result<(), Damage> {
+    /// Appends the rows of a small block, or those of the numbers in `picked`.
+    fn append_small(
+        &mut self,
+        head: &Head,
+        block: &[u8],
+        present: usize,
+        picked: Option<&[u32]>,
+        budget: &mut Budget,
+    ) -> Result<(), Damage> {
         let mut reader = Reader::new(block);
         skip_all_hidden(head, &mut reader)?;
         let mut reader = SmallReader::new(reader, self.layout.nodes_before(present))?;
         let rows = head.rows as usize;
         for (node, place) in self.layout.columns()[..present].iter().zip(&self.places) {
-            match place {
-                Some(place) => reader.read(node, &mut self.builders[*place as usize], rows, budget)?,
-                None => reader.skip(node, rows)?,
+            match (place.map(|place| &mut self.builders[place as usize]), picked) {
+                (Some(builder), None) => reader.read(node, builder, rows, budget)?,
+                (Some(builder), Some(picked)) => reader.pick(node, builder, rows, picked, budget)?,
+                (None, _) => reader.skip(node, rows)?,
             }
         }
         if self.places.len() >= present && !reader.is_empty() {

@@ -26,6 +26,7 @@ mod head;
 mod layout;
 mod number;
 mod packed;
+mod small_pick;
 mod small_read;
 mod small_write;
 mod stats;

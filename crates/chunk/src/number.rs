@@ -187,14 +187,36 @@ pub(crate) fn put_narrow(out: &mut Vec<u8>, bytes: &[u8], number: Number, base: 
     }, ())
 }
 
-/// Appends to `out` the values, `value_width` bytes each, whose distances are `distances`.
-pub(crate) fn widen(narrow: &Narrow, distances: &[u8], value_width: usize, mut put: impl FnMut(&[u8])) {
-    let mut base = [0; 8];
-    base[..value_width].copy_from_slice(narrow.base);
-    let base = u64::from_le_bytes(base);
-    for distance in distances.chunks_exact(narrow.width) {
+/// Fills `room` with the values, `width` bytes each, whose distances are `distances`.
+pub(crate) fn widen(narrow: &Narrow, distances: &[u8], width: usize, room: &mut [u8]) {
+    macro_rules! by_width {
+        ($($from:literal => $to:literal,)*) => {
+            match (narrow.width, width) {
+                $(($from, $to) => add_base(
+                    narrow.base_number(),
+                    distances.as_chunks::<$from>().0,
+                    room.as_chunks_mut::<$to>().0,
+                ),)*
+                // `read_narrow` lets no other widths through.
+                _ => unreachable!("distances are narrower than their values"),
+            }
+        };
+    }
+    by_width!(1 => 2, 1 => 4, 1 => 8, 2 => 4, 2 => 8, 4 => 8,);
+}
+
+fn add_base<const FROM: usize, const TO: usize>(base: u64, distances: &[[u8; FROM]], room: &mut [[u8; TO]]) {
+    for (value, distance) in room.iter_mut().zip(distances) {
         let mut wide = [0; 8];
-        wide[..narrow.width].copy_from_slice(distance);
-        put(&base.wrapping_add(u64::from_le_bytes(wide)).to_le_bytes()[..value_width]);
+        wide[..FROM].copy_from_slice(distance);
+        value.copy_from_slice(&base.wrapping_add(u64::from_le_bytes(wide)).to_le_bytes()[..TO]);
+    }
+}
+
+impl Narrow<'_> {
+    fn base_number(&self) -> u64 {
+        let mut base = [0; 8];
+        base[..self.base.len()].copy_from_slice(self.base);
+        u64::from_le_bytes(base)
     }
 }

@@ -15,20 +15,20 @@ use crate::{DECODED_BYTES_MAX, FORMAT_VERSION};
 
 const _: () = assert!(FORMAT_VERSION == 1, "this reads version 1");
 
-const BAD_TAG: Damage = Damage(chronotile_types::DamageKind::Malformed("unknown tag"));
+pub(crate) const BAD_TAG: Damage = Damage(chronotile_types::DamageKind::Malformed("unknown tag"));
 
 /// Walks the nodes of a block in order.
 pub(crate) struct SmallReader<'a> {
     tags: &'a [u8],
     next: usize,
-    payload: Reader<'a>,
+    pub(crate) payload: Reader<'a>,
 }
 
 /// What a tag says of a node, its bitmap taken.
-struct Opened<'a> {
-    shape: u8,
-    bitmap: Option<&'a [u8]>,
-    present: usize,
+pub(crate) struct Opened<'a> {
+    pub(crate) shape: u8,
+    pub(crate) bitmap: Option<&'a [u8]>,
+    pub(crate) present: usize,
 }
 
 impl<'a> SmallReader<'a> {
@@ -43,14 +43,14 @@ impl<'a> SmallReader<'a> {
     }
 
     #[inline]
-    fn tag(&mut self) -> u8 {
+    pub(crate) fn tag(&mut self) -> u8 {
         let tag = self.tags[self.next / 2] >> (self.next % 2 * 4) & 0xf;
         self.next += 1;
         tag
     }
 
     #[inline]
-    fn open(&mut self, tag: u8, rows: usize) -> Result<Opened<'a>, Damage> {
+    pub(crate) fn open(&mut self, tag: u8, rows: usize) -> Result<Opened<'a>, Damage> {
         if tag >= TAG_ALL_NULL {
             return Err(BAD_TAG);
         }
@@ -121,7 +121,7 @@ impl<'a> SmallReader<'a> {
                 push_narrow(values, width, &narrow, distances, bitmap, rows);
             }
             (Store::Var { utf8, offsets, bytes }, _) => {
-                let (total, repeated) = self.read_lens(shape, offsets, bitmap, rows)?;
+                let (total, repeated) = self.read_lens(opened, offsets, rows)?;
                 budget.charge(Some(total))?;
                 match repeated {
                     Some(len) => {
@@ -132,7 +132,7 @@ impl<'a> SmallReader<'a> {
                 }
             }
             (Store::List { offsets, item }, Kind::List(item_node)) => {
-                let (items, _) = self.read_lens(shape, offsets, bitmap, rows)?;
+                let (items, _) = self.read_lens(opened, offsets, rows)?;
                 self.read(item_node, item, items, budget)?;
             }
             (Store::Struct(_), _) if shape == SHAPE_PLAIN => self.read_children(node, builder, rows, budget)?,
@@ -158,7 +158,7 @@ impl<'a> SmallReader<'a> {
         }
     }
 
-    fn narrow(&mut self, width: usize, number: Option<Number>) -> Result<Narrow<'a>, Damage> {
+    pub(crate) fn narrow(&mut self, width: usize, number: Option<Number>) -> Result<Narrow<'a>, Damage> {
         if !number.is_some_and(Number::is_integer) {
             return Err(BAD_TAG);
         }
@@ -168,15 +168,22 @@ impl<'a> SmallReader<'a> {
     /// Appends the ends of values or lists; returns the sum of their lengths, and the length if one stands for all.
     fn read_lens(
         &mut self,
-        shape: u8,
+        opened: &Opened,
         offsets: &mut Vec<i32>,
-        bitmap: Option<&[u8]>,
         rows: usize,
     ) -> Result<(usize, Option<usize>), Damage> {
+        let Opened { shape, bitmap, present } = *opened;
         match shape {
             SHAPE_PLAIN => {
                 let payload = &mut self.payload;
-                Ok((push_lens(offsets, bitmap, rows, || payload.size(DECODED_BYTES_MAX))?, None))
+                let total = match payload.single_bytes(present) {
+                    Some(lens) => {
+                        let mut lens = lens.iter();
+                        push_lens(offsets, bitmap, rows, || Ok(lens.next().map_or(0, |len| usize::from(*len))))
+                    }
+                    None => push_lens(offsets, bitmap, rows, || payload.size(DECODED_BYTES_MAX)),
+                };
+                Ok((total?, None))
             }
             SHAPE_CONSTANT => {
                 let len = self.payload.size(DECODED_BYTES_MAX)?;
@@ -228,10 +235,10 @@ impl<'a> SmallReader<'a> {
     fn skip_lens(&mut self, shape: u8, present: usize, repeat: bool) -> Result<usize, Damage> {
         match shape {
             SHAPE_PLAIN => {
-                let mut total = 0usize;
-                for _ in 0..present {
-                    total += self.payload.size(DECODED_BYTES_MAX)?;
-                }
+                let total = match self.payload.single_bytes(present) {
+                    Some(lens) => sum(lens),
+                    None => (0..present).try_fold(0, |total, _| Ok(total + self.payload.size(DECODED_BYTES_MAX)?))?,
+                };
                 if total > DECODED_BYTES_MAX { Err(Damage::malformed("a length exceeds its limit")) } else { Ok(total) }
             }
             SHAPE_CONSTANT => {
@@ -243,6 +250,11 @@ impl<'a> SmallReader<'a> {
             _ => Err(BAD_TAG),
         }
     }
+}
+
+/// The sum of lengths of a byte each.
+pub(crate) fn sum(lens: &[u8]) -> usize {
+    lens.iter().map(|len| usize::from(*len)).sum()
 }
 
 /// Reads the base and the width of distances.

@@ -70,6 +70,17 @@ impl<'a> Reader<'a> {
         Err(Damage::malformed("a variable-length integer exceeds 64 bits"))
     }
 
+    /// The next `count` variable-length integers, where each takes one byte: then they are those bytes.
+    #[inline]
+    pub(crate) fn single_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let bytes = self.rest.get(..count)?;
+        if bytes.iter().fold(0, |all, byte| all | byte) >= 0x80 {
+            return None;
+        }
+        self.rest = &self.rest[count..];
+        Some(bytes)
+    }
+
     /// A variable-length integer that counts or measures something in memory: at most `max`.
     #[inline]
     pub(crate) fn size(&mut self, max: usize) -> Result<usize, Damage> {

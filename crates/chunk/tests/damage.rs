@@ -26,6 +26,12 @@ fn touch(layout: &Layout, head: &[u8], body: &[u8], columns_in_schema: usize) ->
     if let Ok(opened) = Body::open(&head, body) {
         let _ = opened.row_origins();
         let _ = opened.ordinals();
+        if opened.has_rows_apart() {
+            let picked: Vec<u32> = (0..head.rows).filter(|row| row % 3 == 1).collect();
+            let mut some = Columns::new(layout, &all, &Defaults::none());
+            let read = some.append_rows(&opened, columns_in_schema, &picked).is_ok();
+            assert_eq!(some.finish().num_rows(), if read { picked.len() } else { 0 });
+        }
         all.iter().for_each(|column| drop(opened.stats(layout, columns_in_schema, *column)));
         all.iter().rev().for_each(|column| {
             let mut one = Columns::new(layout, &[*column], &Defaults::none());

@@ -58,6 +58,31 @@ proptest! {
     }
 
     #[test]
+    fn rows_picked_from_chunks_equal_those_of_whole_ones(seed: u64, columns in 1..12usize, counts in prop::collection::vec(row_counts(), 1..5), added: bool) {
+        let mut rng = Rng(seed);
+        let before = arbitrary_schema(&mut rng, columns);
+        let later = arbitrary_field(&mut rng, "later", 2).with_nullable(true);
+        let fields: Vec<_> = before.fields().iter().cloned().chain(added.then(|| Arc::new(later))).collect();
+        let layout = Layout::new(Arc::new(Schema::new(fields))).unwrap();
+        let all: Vec<usize> = (0..columns + usize::from(added)).collect();
+        let empty = || Columns::new(&layout, &all, &Defaults::none());
+        let (mut picked, mut whole, mut wanted) = (empty(), empty(), vec![]);
+        for rows in counts {
+            let batch = arbitrary_batch(&mut rng, &before, rows);
+            let chunk = write_as(Form::Small, &Layout::new(before.clone()).unwrap(), &batch);
+            let head = Head::parse(&chunk.head, &BINDING).unwrap();
+            let body = Body::open(&head, &chunk.body).unwrap();
+            let share = rng.below(101) as u64;
+            let rows: Vec<u32> = (0..rows as u32).filter(|_| rng.chance(share)).collect();
+            wanted.extend(rows.iter().map(|row| whole.rows() as u32 + row));
+            picked.append_rows(&body, columns, &rows).unwrap();
+            whole.append_body(&body, columns).unwrap();
+        }
+        let wanted = arrow_array::UInt32Array::from(wanted);
+        prop_assert_eq!(picked.finish(), arrow_select::take::take_record_batch(&whole.finish(), &wanted).unwrap());
+    }
+
+    #[test]
     fn many_chunks_equal_their_rows_in_a_line(seed: u64, columns in 1..8usize, counts in prop::collection::vec(row_counts(), 1..6)) {
         let mut rng = Rng(seed);
         let schema = arbitrary_schema(&mut rng, columns);
