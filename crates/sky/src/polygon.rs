@@ -12,6 +12,9 @@ pub(crate) const VERTICES_MAX: usize = 4096;
 /// not once they are rounded.
 const CONVEX_TOLERANCE: f64 = 1e-15;
 
+/// Farther than this from an edge, in radians, its rounded normal tells on which side a point lies; nearer, the exact sign does.
+const NEAR_EDGE: f64 = 1e-14;
+
 /// A checked convex polygon, counter-clockwise seen from outside.
 #[derive(Debug, Clone)]
 pub(crate) struct Polygon {
@@ -56,7 +59,10 @@ impl Polygon {
     /// Is the point on the inner side of every edge or exactly on it?
     pub fn contains(&self, p: Vec3) -> bool {
         let next = self.vertices.iter().cycle().skip(1);
-        self.vertices.iter().zip(next).all(|(a, b)| orientation(*a, *b, p) >= 0)
+        self.normals.iter().zip(self.vertices.iter().zip(next)).all(|(normal, (a, b))| {
+            let height = normal.dot(p);
+            height > NEAR_EDGE || (height >= -NEAR_EDGE && orientation(*a, *b, p) >= 0)
+        })
     }
 }
 
