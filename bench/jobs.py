@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
@@ -43,24 +43,36 @@ DAY_US = 86_400_000_000
 INDEXES = [("user", "cloud", "status"), ("cloud", "status"), "task", ("user", "jobset")]
 
 
-def generate(rows: int) -> pa.Table:
-    """Jobs of 100 columns: what identifies and places them, and 90 of settings and measurements."""
-    rng = np.random.default_rng(20260101)
+BLOCK_ROWS = 1_000_000
+
+
+def generate(rows: int) -> Iterator[pa.Table]:
+    """Jobs in the order of their ids and times, in blocks."""
+    for first in range(0, rows, BLOCK_ROWS):
+        yield block(first, min(BLOCK_ROWS, rows - first), rows)
+
+
+def block(first: int, rows: int, all_rows: int) -> pa.Table:
+    """Jobs of 100 columns after the first `first`: what identifies and places them, and 90 of settings and
+    measurements."""
+    rng = np.random.default_rng([20260101, first])
     run = np.repeat(np.arange(rows), rng.integers(2, 200, size=rows))[:rows]
     runs = int(run[-1]) + 1
-    submitted = FIRST_US + np.sort(rng.integers(0, DAYS * DAY_US, size=runs))[run] + np.arange(rows)
+    year_us = DAYS * DAY_US
+    since, until = year_us * first // all_rows, year_us * (first + rows) // all_rows
+    submitted = FIRST_US + np.sort(rng.integers(since, until, size=runs))[run] + np.arange(rows)
     user = np.minimum(rng.geometric(0.01, size=runs), 800)[run]
     stamp = pa.timestamp("us", "UTC")
     text = lambda prefix, numbers: pa.array(np.char.add(prefix, numbers.astype("U8")))  # noqa: E731
     columns: dict[str, Any] = {
-        "job_id": np.arange(1, rows + 1),
+        "job_id": np.arange(first + 1, first + rows + 1),
         "submitted": pa.array(submitted, stamp),
         "modified": pa.array(submitted + rng.integers(60, 200_000, size=rows) * 1_000_000, stamp),
         "user": text("user", user),
         "cloud": text("SITE_", rng.integers(0, 120, size=runs)[run]),
         "status": pa.array(np.array(["finished", "failed", "cancelled", "closed"])[
             np.searchsorted([0.78, 0.92, 0.98], rng.random(rows))]),
-        "task": pa.array(20_000_000 + run // 3),
+        "task": pa.array(20_000_000 + first + run // 3),
         "jobset": pa.array(rng.integers(0, 400, size=runs)[run] + user * 1_000),
         "run_s": rng.lognormal(8, 1.5, size=rows).astype("int64"),
         "memory": pa.array(rng.lognormal(21, 0.5, size=rows).astype("int64")),
@@ -88,9 +100,9 @@ class Chronotile:
 
     name = "Chronotile"
 
-    def __init__(self, folder: Path, table: pa.Table, csv: Path, cluster: str | None) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema, csv: Path, cluster: str | None) -> None:
         self.archive = ct.open(cluster or folder / "jobs.db")
-        self.jobs = jobs.create(self.archive, schema=table.schema, version="modified", indexes=INDEXES)
+        self.jobs = jobs.create(self.archive, schema=schema, version="modified", indexes=INDEXES)
         report = jobs.load(self.jobs, csv, url=self.archive.url, workers=2)
         self.load_rows_s = report.rows / report.seconds
         began = time.perf_counter()
@@ -122,18 +134,24 @@ class DuckDB:
 
     name = "DuckDB on Parquet"
 
-    def __init__(self, folder: Path, table: pa.Table) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "parquet"
+        self.folder.mkdir()
+
+    def add(self, number: int, table: pa.Table) -> None:
+        """Write the files of a block; a day that two blocks share has two."""
         days = (table["submitted"].cast(pa.int64()).to_numpy() - FIRST_US) // DAY_US
-        borders = np.searchsorted(days, np.arange(DAYS + 1))
-        (folder / "parquet").mkdir()
+        borders = np.searchsorted(days, np.arange(DAYS + 2))
         for day, (first, last) in enumerate(pairwise(borders)):
             if last > first:
-                pq.write_table(
-                    table.slice(first, last - first), folder / "parquet" / f"{day:03}.parquet", compression="zstd"
-                )
+                file = self.folder / f"{day:03}-{number}.parquet"
+                pq.write_table(table.slice(first, last - first), file, compression="zstd")
+
+    def open(self) -> None:
+        """Ready to be asked."""
         self.connection = duckdb.connect()
         self.connection.execute("SET TimeZone='UTC'")
-        self.connection.execute(f"CREATE VIEW jobs AS SELECT * FROM '{folder}/parquet/*.parquet'")
+        self.connection.execute(f"CREATE VIEW jobs AS SELECT * FROM '{self.folder}/*.parquet'")
 
     def _rows(self, where: str, parameters: list[Any]) -> int:
         found = self.connection.cursor().execute(f"SELECT * FROM jobs WHERE {where}", parameters)
@@ -171,11 +189,11 @@ class PostgreSQL:
 
     name = "PostgreSQL"
 
-    def __init__(self, url: str, table: pa.Table, csv: Path) -> None:
+    def __init__(self, url: str, schema: pa.Schema, csv: Path, rows: int) -> None:
         self.url = url.replace("+psycopg", "")
         self.own = threading.local()
         types = {"int64": "bigint", "int32": "int", "double": "float8", "string": "text"}
-        columns = ", ".join(f'"{field.name}" {types.get(str(field.type), "timestamptz")}' for field in table.schema)
+        columns = ", ".join(f'"{field.name}" {types.get(str(field.type), "timestamptz")}' for field in schema)
         began = time.perf_counter()
         with psycopg.connect(self.url) as connection:
             connection.execute(f"CREATE TABLE jobs ({columns})")
@@ -185,7 +203,7 @@ class PostgreSQL:
             ):
                 while part := file.read(1 << 20):
                     copy.write(part)
-        self.load_rows_s = table.num_rows / (time.perf_counter() - began)
+        self.load_rows_s = rows / (time.perf_counter() - began)
         began = time.perf_counter()
         with psycopg.connect(self.url) as connection:
             for of in ("job_id", '"user", cloud, status, submitted', "cloud, status", "task", '"user", jobset'):
@@ -227,10 +245,10 @@ class PostgreSQL:
 Question = Callable[[Any], int]
 
 
-def questions(table: pa.Table, rounds: int) -> dict[str, list[Question]]:
-    """The same random questions for every system, a list for each kind."""
+def questions(table: pa.Table, count: int, rounds: int) -> dict[str, list[Question]]:
+    """The same random questions for every system, a list for each kind. Users, places and tasks are those of `table`, a
+    block of the `count` jobs."""
     choose = random.Random(5)
-    count = table.num_rows
     users, clouds, submitted = table["user"], table["cloud"], table["submitted"].cast(pa.int64())
 
     def five_days(row: int) -> tuple[str, str, int]:
@@ -243,10 +261,10 @@ def questions(table: pa.Table, rounds: int) -> dict[str, list[Question]]:
         return user, [number * 1_000 + choose.randrange(400) for _ in range(52)]
 
     # Bound at once, not when they are asked.
-    places = [five_days(choose.randrange(count)) for _ in range(rounds)]
-    sets = [jobsets_of(choose.randrange(count)) for _ in range(rounds)]
-    last_task = table["task"][count - 1].as_py()
-    tasks = [[choose.randrange(20_000_000, last_task + 1) for _ in range(100)] for _ in range(rounds)]
+    places = [five_days(choose.randrange(len(table))) for _ in range(rounds)]
+    sets = [jobsets_of(choose.randrange(len(table))) for _ in range(rounds)]
+    first_task, last_task = (table["task"][row].as_py() for row in (0, len(table) - 1))
+    tasks = [[choose.randrange(first_task, last_task + 1) for _ in range(100)] for _ in range(rounds)]
     ids = [choose.sample(range(1, count + 1), min(10_000, count)) for _ in range(rounds)]
     return {
         "count, user+cloud+failed, 5 days": [lambda s, p=p: s.count(*p) for p in places],
@@ -259,7 +277,7 @@ def questions(table: pa.Table, rounds: int) -> dict[str, list[Question]]:
     }
 
 
-def concurrent_ms(system: Any, ids: list[int], clients: int, each: int, many: int) -> list[float]:
+def concurrent_ms(system: Any, ids: range, clients: int, each: int, many: int) -> list[float]:
     """Milliseconds of look-ups by so many clients at once, each of `many` random ids, as the clients wait for them."""
 
     def client(number: int) -> list[float]:
@@ -299,13 +317,17 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="chronotile-bench-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        table = generate(given.rows)
-        pyarrow.csv.write_csv(table, folder / "jobs.csv")
-        print(f"{given.rows:,} jobs, CSV {(folder / 'jobs.csv').stat().st_size / 1e6:.0f} MB", flush=True)
-        ours = Chronotile(folder, table, folder / "jobs.csv", given.cluster)
-        systems: list[Any] = [ours, DuckDB(folder, table)]
+        csv, duckdb_ = folder / "jobs.csv", DuckDB(folder)
+        for number, table in enumerate(generate(given.rows)):
+            with csv.open("ab") as file:
+                pyarrow.csv.write_csv(table, file, pyarrow.csv.WriteOptions(include_header=number == 0))
+            duckdb_.add(number, table)
+        duckdb_.open()
+        print(f"{given.rows:,} jobs, CSV {csv.stat().st_size / 1e6:.0f} MB", flush=True)
+        ours = Chronotile(folder, table.schema, csv, given.cluster)
+        systems: list[Any] = [ours, duckdb_]
         if not given.no_postgresql and programs() is not None:
-            systems.append(PostgreSQL(stack.enter_context(postgresql()), table, folder / "jobs.csv"))
+            systems.append(PostgreSQL(stack.enter_context(postgresql()), table.schema, csv, given.rows))
         info, indexes = ours.jobs.dataset.info(), ours.jobs.dataset.indexes()
         notes = {
             "load, rows/s": {s.name: s.load_rows_s for s in systems if hasattr(s, "load_rows_s")},
@@ -314,9 +336,9 @@ def main() -> None:
             "index of data": {index.name: index.bytes / info.bytes for index in indexes},
         }
         print(json.dumps(notes, indent=1), flush=True)
-        samples = measure(systems, questions(table, given.rounds))
+        samples = measure(systems, questions(table, given.rows, given.rounds))
         clients: dict[str, dict[str, list[float]]] = {}
-        ids = list(range(1, given.rows + 1))
+        ids = range(1, given.rows + 1)
         for count, each, many in ((10, 1, 10_000), (30, 1, 10_000), (30, 40, 1)):
             what = f"{many:,} ids, {count} clients"
             clients[what] = {s.name: concurrent_ms(s, ids, count, each, min(many, given.rows)) for s in systems}

@@ -37,7 +37,7 @@ struct Version {
 
 pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
     let mut groups = groups(store, query.clone()).await?;
-    let mut seen = Seen { few: query.tests_rows(), ..Seen::default() };
+    let mut seen = Seen { few: query.seeks_few(), ..Seen::default() };
     while let Some(parts) = groups.try_next().await? {
         if is_light(&parts) {
             seen.enter(&query, parts)?;

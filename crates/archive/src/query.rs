@@ -156,6 +156,11 @@ impl Query {
         !matches!(self.rule, RowRule::All) || self.ids.is_some() || !self.tests.is_empty()
     }
 
+    /// Whether few of the rows looked at may be wanted: those of some ids, or that pass tests. In a region it is most of them.
+    pub(crate) fn seeks_few(&self) -> bool {
+        self.ids.is_some() || (!self.tests.is_empty() && !matches!(self.rule, RowRule::Region(_)))
+    }
+
     /// Positions of the columns that [`Query::filter`] looks at.
     pub(crate) fn tested_columns(&self) -> Vec<usize> {
         let tests = self.tests.iter().map(|test| test.column);
