@@ -1,0 +1,125 @@
+"""Requests beside each other: systems in blocks of their own, and an open loop."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from historian_systems import other_points
+
+from chronotile import load
+
+if TYPE_CHECKING:
+    from historian_systems import Client, Opening, Request, System
+
+WRITES_A_SECOND = 4
+WARM_UP_S = 3.0
+DRAIN_S = 10.0
+CLIENTS = 4
+"""Requests of one kind that may be under way at once."""
+
+
+def in_blocks(
+    systems: list[System], requests: Iterable[Request], blocks: int, seconds: float
+) -> dict[str, dict[str, list[float]]]:
+    """Requests a second of each system at its work, by system and kind, a figure for each block.
+
+    In each block every system answers requests of one kind, one after the other, for so many seconds; then the next
+    system does. The first block warms up and is thrown away.
+    """
+    by_kind = _by_kind(requests)
+    rates: dict[str, dict[str, list[float]]] = {system.name: {kind: [] for kind in by_kind} for system in systems}
+    for block in range(blocks + 1):
+        for kind, chosen in by_kind.items():
+            for system in systems:
+                rate = _rate(system.client, chosen, block, seconds)
+                if block:
+                    rates[system.name][kind].append(rate)
+    return rates
+
+
+def _by_kind(requests: Iterable[Request]) -> dict[str, list[Request]]:
+    found: dict[str, list[Request]] = {}
+    for request in requests:
+        found.setdefault(request.name, []).append(request)
+    return found
+
+
+def _rate(client: Client, requests: list[Request], first: int, seconds: float) -> float:
+    turns = itertools.islice(itertools.cycle(requests), first, None)
+    began, count = time.perf_counter(), 0
+    while (spent := time.perf_counter() - began) < seconds or count < 2:
+        client.answer(next(turns))
+        count += 1
+    return count / spent
+
+
+@dataclass(frozen=True)
+class Asks:
+    """Requests of one kind, as a target of the load generator."""
+
+    opening: Opening
+    requests: list[Request]
+
+    def connect(self) -> _Asking:
+        return _Asking(self.opening.connect(), self.requests)
+
+
+class _Asking:
+    def __init__(self, client: Client, requests: list[Request]) -> None:
+        self.client, self.requests = client, requests
+        # Catalogs are read now, not by the first request that is measured.
+        self.run(0)
+
+    def run(self, number: int) -> int:
+        return len(self.client.answer(self.requests[number % len(self.requests)]))
+
+    def close(self) -> None:
+        self.client.close()
+
+
+@dataclass(frozen=True)
+class Writes:
+    """Points of other tags, `count` at once, as a target of the load generator."""
+
+    opening: Opening
+    count: int
+
+    def connect(self) -> _Writing:
+        return _Writing(self.opening.connect(), self.count)
+
+
+class _Writing:
+    def __init__(self, client: Client, count: int) -> None:
+        self.client, self.count = client, count
+
+    def run(self, number: int) -> int:
+        self.client.write(other_points(number, self.count))
+        return self.count
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def open_loop(
+    opening: Opening, requests: Iterable[Request], rate: float, seconds: float, writes: int
+) -> dict[str, load.Recording]:
+    """A recording for each kind of request, and one of the writes.
+
+    `rate` requests a second in all arrive at times that are independent of each other and of all answers (Poisson),
+    in equal shares of the kinds, while `writes` values a second are written, in 4 writes a second. One process of its
+    own does all of it.
+    """
+    by_kind = _by_kind(requests)
+    streams = []
+    for place, (kind, chosen) in enumerate(by_kind.items()):
+        schedule = load.Schedule.poisson(rate / len(by_kind), seconds, warm_up_s=WARM_UP_S, seed=place)
+        streams.append(load.Stream(kind, Asks(opening, chosen), schedule, CLIENTS))
+    if writes:
+        schedule = load.Schedule.fixed(WRITES_A_SECOND, seconds, warm_up_s=WARM_UP_S)
+        streams.append(load.Stream("writes", Writes(opening, writes // WRITES_A_SECOND), schedule, 1))
+    with load.Generator(processes=1) as generator:
+        return generator.run(streams, drain_s=DRAIN_S)

@@ -1,0 +1,309 @@
+"""The work of the historian's benchmark, and its systems that run within this process: ours and DuckDB."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import chronotile as ct
+from chronotile import historian
+
+S = 10**9
+DAY = 86_400
+START = datetime(2026, 1, 1, tzinfo=UTC)
+START_NS = int(START.timestamp()) * S
+
+OTHER, OTHER_TAGS = 1_000_000, 500
+"""Tags that are written to while others are asked for, by place."""
+
+Answer = list[float]
+
+
+@dataclass(frozen=True)
+class Request:
+    """An aggregate that is asked for."""
+
+    name: str
+    tags: list[int]
+    first_day: int
+    days: int
+    interval_s: int
+
+    @property
+    def start(self) -> datetime:
+        return START + timedelta(days=self.first_day)
+
+    @property
+    def end(self) -> datetime:
+        return self.start + timedelta(days=self.days)
+
+
+def tag_name(tag: int) -> str:
+    """Name of a tag by its place."""
+    return f"plant.line{tag // 10}.sensor{tag:05}"
+
+
+def other_name(tag: int) -> str:
+    """Name of one of the other tags."""
+    return f"other.sensor{tag:05}"
+
+
+def day_of(tag: int, day: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times (ns) and values of one tag on one day."""
+    rng = np.random.default_rng([tag, day])
+    walk = np.cumsum(rng.normal(0, 0.004, DAY)) + rng.random()
+    values = np.round(np.abs((walk + 1) % 2 - 1), 2)
+    return START_NS + (day * DAY + np.arange(DAY)) * S, values
+
+
+def batches(tags: int, days: int) -> Iterator[tuple[int, pa.Table]]:
+    """Day after day, the points of all tags: tag number by place, time, value."""
+    for day in range(days):
+        parts = [day_of(tag, day) for tag in range(tags)]
+        yield (
+            day,
+            pa.table(
+                {
+                    "tag": np.repeat(np.arange(tags), DAY),
+                    "time": pa.array(np.concatenate([times for times, _ in parts]), pa.timestamp("ns", "UTC")),
+                    "value": np.concatenate([values for _, values in parts]),
+                }
+            ),
+        )
+
+
+def other_points(number: int, count: int) -> pa.Table:
+    """Points of other tags than those asked for, in writes of `count`: tag (by place, from OTHER on), time, value."""
+    rows = np.arange(count) + number * count
+    times = pa.array(START_NS + rows // OTHER_TAGS * 100 * 10**6, pa.timestamp("ns", "UTC"))
+    return pa.table({"tag": OTHER + rows % OTHER_TAGS, "time": times, "value": rows % 100 * 0.01})
+
+
+class Client(Protocol):
+    """Somebody who asks a system and writes to it. Threads may share it."""
+
+    def answer(self, request: Request) -> Answer:
+        """The averages that are asked for, by tag, then time."""
+
+    def write(self, points: pa.Table) -> None:
+        """Stores points of other tags: see :func:`other_points`."""
+
+    def close(self) -> None:
+        """End."""
+
+
+class Opening(Protocol):
+    """How a loaded system is reached, from any process."""
+
+    def connect(self) -> Client:
+        """A new client."""
+
+
+class System(Protocol):
+    """What is measured."""
+
+    name: str
+    opening: Opening
+    client: Client
+
+    def prepare(self, points: pa.Table) -> Any:
+        """A day in the form that it takes, which is not timed: of columns tag (by place), time, value."""
+
+    def load(self, prepared: Any) -> None:
+        """Store it."""
+
+    def finish(self) -> None:
+        """Upkeep after loading."""
+
+    def bytes(self) -> int:
+        """What it takes on disk."""
+
+    def close(self) -> None:
+        """End what asks here; one that runs within a process lets its files go."""
+
+    def stop(self) -> None:
+        """End the system."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """The historian of an archive, or behind a service."""
+
+    url: str
+    numbers: list[int]
+    served: bool = False
+
+    def connect(self) -> PlantClient:
+        return PlantClient(historian.connect(self.url, timeout=600) if self.served else historian.open(self.url), self)
+
+
+class PlantClient:
+    """A historian; tags are asked for by number."""
+
+    def __init__(self, h: Any, plant: Plant) -> None:
+        self.h, self.numbers, self.others = h, plant.numbers, np.zeros(0, np.int64)
+
+    def answer(self, request: Request) -> Answer:
+        tags = [self.numbers[tag] for tag in request.tags]
+        result = self.h.aggregate(tags, request.start, request.end, request.interval_s * S, "Average")
+        return list(result.to_arrow()["value"].to_pylist())
+
+    def write(self, points: pa.Table) -> None:
+        if not len(self.others):
+            defined = self.h.define_many([{"name": other_name(tag)} for tag in range(OTHER_TAGS)])
+            self.others = np.array([tag.number for tag in defined])
+        numbers = self.others[points["tag"].to_numpy() - OTHER]
+        self.h.write(points.set_column(0, "tag", pa.array(numbers)))
+
+    def close(self) -> None:
+        self.h.close()
+
+
+class Chronotile:
+    """The historian on a SQLite file, or on a cluster."""
+
+    name = "chronotile"
+
+    def __init__(self, folder: Path, tags: int, cluster: str | None = None) -> None:
+        self.path = folder / "plant.db"
+        url = cluster or str(self.path)
+        self.in_file = cluster is None
+        self.archive = ct.open(url)
+        self.h = historian.open(self.archive)
+        defined = self.h.define_many([{"name": tag_name(tag)} for tag in range(tags)])
+        self.opening = Plant(url, [tag.number for tag in defined])
+        self.client = PlantClient(self.h, self.opening)
+
+    def prepare(self, points: pa.Table) -> pa.Table:
+        return points.set_column(0, "tag", pa.array(np.array(self.opening.numbers)[points["tag"].to_numpy()]))
+
+    def load(self, points: pa.Table) -> None:
+        self.h.write(points)
+
+    def finish(self) -> None:
+        self.h.maintain()
+
+    def bytes(self) -> int:
+        if self.in_file:
+            return sum(file.stat().st_size for file in self.path.parent.glob("plant.db*"))
+        infos = [self.archive[name].info() for name in self.archive.datasets()]
+        return sum(info.bytes for info in infos)
+
+    def close(self) -> None:
+        self.client.close()
+        self.archive.close()
+
+    def stop(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class DuckFile:
+    """A database of DuckDB, and where in it the points are."""
+
+    database: str
+    source: str
+
+    def connect(self) -> DuckClient:
+        return DuckClient(self)
+
+
+class DuckClient:
+    """A connection to DuckDB, with a cursor for each thread."""
+
+    def __init__(self, file: DuckFile) -> None:
+        self.source, self.own = file.source, threading.local()
+        self.connection = duckdb.connect(file.database)
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        if not hasattr(self.own, "cursor"):
+            self.own.cursor = self.connection.cursor()
+            self.own.cursor.execute("SET TimeZone = 'UTC'")
+        return self.own.cursor
+
+    def answer(self, request: Request) -> Answer:
+        sql = f"""SELECT tag, time_bucket(INTERVAL {request.interval_s} SECOND, time, ?) AS start, avg(value)
+                  FROM {self.source} WHERE tag IN ({",".join(map(str, request.tags))}) AND time >= ? AND time < ?
+                  GROUP BY 1, 2 ORDER BY 1, 2"""
+        origin, end = request.start.replace(tzinfo=None), request.end.replace(tzinfo=None)
+        rows = self.cursor().execute(sql, [origin, origin, end]).fetchall()
+        return [row[2] for row in rows]
+
+    def write(self, points: pa.Table) -> None:
+        given = points.set_column(1, "time", points["time"].cast(pa.timestamp("us")))  # noqa: F841
+        self.cursor().execute("INSERT INTO points SELECT tag, time, value FROM given")
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Duck:
+    """DuckDB, with its own table."""
+
+    name = "duckdb table"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "plant.duckdb"
+        self.opening = DuckFile(str(self.path), "points")
+        self.client = self.opening.connect()
+        self.client.cursor().execute("CREATE TABLE points (tag INTEGER, time TIMESTAMP, value DOUBLE)")
+
+    def prepare(self, points: pa.Table) -> pa.Table:
+        return points
+
+    def load(self, points: pa.Table) -> None:
+        self.client.write(points)
+
+    def finish(self) -> None:
+        self.client.cursor().execute("CHECKPOINT")
+
+    def bytes(self) -> int:
+        return self.path.stat().st_size
+
+    def close(self) -> None:
+        self.client.close()
+
+    def stop(self) -> None:
+        pass
+
+
+class Parquet:
+    """DuckDB on Parquet files, one a day, sorted by tag."""
+
+    name = "duckdb on parquet"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "parquet"
+        self.folder.mkdir()
+        self.opening = DuckFile(":memory:", f"read_parquet('{self.folder}/*.parquet')")
+        self.client = self.opening.connect()
+        self.count = 0
+
+    def prepare(self, points: pa.Table) -> pa.Table:
+        return points
+
+    def load(self, points: pa.Table) -> None:
+        given = points.set_column(1, "time", points["time"].cast(pa.timestamp("us")))
+        pq.write_table(given, self.folder / f"{self.count:04}.parquet", compression="zstd", row_group_size=DAY)
+        self.count += 1
+
+    def finish(self) -> None:
+        """Nothing."""
+
+    def bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.folder.iterdir())
+
+    def close(self) -> None:
+        self.client.close()
+
+    def stop(self) -> None:
+        pass
