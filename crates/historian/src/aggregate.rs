@@ -160,7 +160,7 @@ async fn together(mut group: Vec<Work>, schema: &SchemaRef) -> Result<Vec<Record
         }
     }
     let mut batches = Vec::with_capacity(group.len());
-    if group.len() == 1 {
+    if group.len() == 1 || group.iter().all(Work::is_known) {
         for work in group {
             let tag = work.tag.clone();
             batches.push(computed(&tag, work.run().await?, schema)?);
@@ -226,6 +226,16 @@ impl Work {
     fn goes_with(&self, other: &Self) -> bool {
         let name = |work: &Self| work.points.spec().name.clone();
         name(self) == name(other) && self.summaries.is_some() == other.summaries.is_some()
+    }
+
+    /// Whether statistics of hours are there for all tiles it meets, so that little or nothing is left to be read.
+    fn is_known(&self) -> bool {
+        let Some(known) = self.known.as_ref() else { return false };
+        let (low, high) = self.range();
+        known.get(&self.tag.number).is_none_or(|known| {
+            let mut met = known.spans.iter().filter(|span| span.tick_max >= low && span.tick_min < high);
+            met.all(|span| known.hours(span).is_some())
+        })
     }
 
     async fn run(self) -> Result<Output> {

@@ -123,26 +123,31 @@ impl Store for SqliteStore {
 
     async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
         let scanner = Scanner::new(dataset.clone(), scan);
-        let groups = stream::try_unfold((self.readers.clone(), scanner), |(readers, mut scanner)| async move {
-            if scanner.is_finished() {
-                // No thread is asked to find out that nothing is left.
-                return Ok(None);
-            }
-            let (group, scanner) =
-                readers.run(move |pool| scanner.next_group(pool).map(|group| (group, scanner))).await?;
-            Ok((!group.is_empty()).then_some((group, (readers, scanner))))
-        });
+        let short = scanner.starts_short();
+        let groups =
+            stream::try_unfold((self.readers.clone(), scanner, short), |(readers, mut scanner, short)| async move {
+                if scanner.is_finished() {
+                    // No thread is asked to find out that nothing is left.
+                    return Ok(None);
+                }
+                let next = move |pool: &Arc<Readers>| scanner.next_group(pool).map(|group| (group, scanner));
+                let (group, scanner) = if short { readers.run_here(next).await? } else { readers.run(next).await? };
+                Ok((!group.is_empty()).then_some((group, (readers, scanner, false))))
+            });
         Ok(groups.boxed())
     }
 
     async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
         let dataset = dataset.clone();
+        if reader::fetches_short(&keys) {
+            return self.readers.query_here(move |conn| reader::fetch(conn, &dataset, &keys)).await;
+        }
         self.readers.query(move |conn| reader::fetch(conn, &dataset, &keys)).await
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
         let key = key.to_owned();
-        self.readers.query(move |conn| layout::read_record(conn, &key)).await
+        self.readers.query_here(move |conn| layout::read_record(conn, &key)).await
     }
 
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
@@ -164,7 +169,7 @@ impl Store for SqliteStore {
 
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
         let dataset = dataset.clone();
-        self.readers.query(move |conn| reader::slices(conn, &dataset)).await
+        self.readers.query_here(move |conn| reader::slices(conn, &dataset)).await
     }
 
     async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use chronotile_store::{Cells, Chunk, ChunkKey, Record, Result, Scan, StoreError, TileStatistics};
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use rusqlite::{Connection, Row, params};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 use crate::Options;
@@ -24,6 +25,9 @@ const GROUP_BYTES_MAX: usize = 8 << 20;
 const GROUP_CHUNKS_MAX: usize = 4_096;
 /// What a head counts for in a group of heads, in bytes; their sizes are not known beforehand.
 const HEAD_BYTES: u32 = 256;
+/// Ranges of cells in slices up to which a scan's first group, and keys up to which a fetch, counts as a short read.
+const SHORT_RANGES: usize = 64;
+const SHORT_KEYS: usize = 16;
 /// Idle connections kept.
 const IDLE_MAX: usize = 16;
 
@@ -71,18 +75,41 @@ impl Readers {
         task.await.unwrap_or_else(|error| Err(stopped(format!("a reading thread stopped: {error}"))))
     }
 
+    /// Runs a short read on the thread that waits for it, where the runtime has others to go on with: waking a thread that
+    /// may block takes longer than the read.
+    pub(crate) async fn run_here<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
+            return self.run(read).await;
+        }
+        let stopped = |reason: String| StoreError::Refused { engine: ENGINE, reason };
+        let _turn = self.turns.acquire().await.map_err(|error| stopped(error.to_string()))?;
+        tokio::task::block_in_place(|| read(self))
+    }
+
     /// Runs a read that sees one state of the archive.
     pub(crate) async fn query<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.run(move |pool| {
-            let mut reader = pool.take()?;
-            let outcome = reader.begin().and_then(|()| read(reader.conn()?));
-            reader.end();
-            outcome.map_err(|error| pool.error(error))
-        })
-        .await
+        self.run(move |pool| pool.query_now(read)).await
+    }
+
+    /// As [`Readers::query`], for one that looks at a few rows alone.
+    pub(crate) async fn query_here<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run_here(move |pool| pool.query_now(read)).await
+    }
+
+    fn query_now<T>(self: &Arc<Self>, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        let mut reader = self.take()?;
+        let outcome = reader.begin().and_then(|()| read(reader.conn()?));
+        reader.end();
+        outcome.map_err(|error| self.error(error))
     }
 }
 
@@ -147,6 +174,16 @@ impl Scanner {
     /// Whether every slice has been gone through.
     pub(crate) fn is_finished(&self) -> bool {
         self.slice >= self.scan.slices.len()
+    }
+
+    /// Whether the first group is found and read in about the time that waking a thread takes.
+    pub(crate) fn starts_short(&self) -> bool {
+        let ranges = match &self.scan.cells {
+            Cells::All => return false,
+            Cells::Ranges(ranges) => ranges,
+        };
+        let one_cell_each = ranges.iter().all(|(first, last)| first == last);
+        one_cell_each && ranges.len() * self.scan.slices.len() <= SHORT_RANGES
     }
 
     /// The next group, empty at the end.
@@ -365,6 +402,11 @@ impl Group {
 fn missing_row() -> rusqlite::Error {
     let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
     rusqlite::Error::SqliteFailure(code, Some("the row of a chunk is missing".to_owned()))
+}
+
+/// Whether so few keys are fetched in about the time that waking a thread takes.
+pub(crate) fn fetches_short(keys: &[ChunkKey]) -> bool {
+    keys.len() <= SHORT_KEYS
 }
 
 /// The chunks of these keys that exist.
