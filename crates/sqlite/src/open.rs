@@ -185,7 +185,8 @@ fn create(path: &Path) -> Result<(), StoreError> {
 fn write_empty_archive(draft: &Path) -> rusqlite::Result<()> {
     let conn = Connection::open_with_flags(draft, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     conn.execute_batch(&format!(
-        "PRAGMA page_size = {PAGE_BYTES}; PRAGMA synchronous = FULL; PRAGMA application_id = {APPLICATION_ID};
+        "PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA synchronous = FULL;
+         PRAGMA application_id = {APPLICATION_ID};
          BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; {CREATE} COMMIT;"
     ))?;
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;

@@ -27,6 +27,12 @@ const RESTART_PAGES: i32 = 16_000;
 /// How long it waits for them, each time.
 const RESTART_WAIT: Duration = Duration::from_millis(500);
 
+/// Free pages stay in the file for later rows while they are at most this part of it, or so few.
+const FREE_SHARE: i64 = 4;
+const FREE_PAGES_MIN: i64 = 64;
+/// Pages given back to the file system after each group that takes rows away, so that nobody waits long for it.
+const GIVEN_BACK_PAGES: i64 = 512;
+
 /// What the thread can be asked for.
 pub(crate) enum Work {
     Commit(Commit),
@@ -90,15 +96,19 @@ struct State {
 impl State {
     fn run(&mut self, jobs: &Receiver<Job>) {
         while let Ok(first) = jobs.recv() {
-            self.serve(first, jobs);
+            let removed = self.serve(first, jobs);
+            if removed {
+                self.give_back();
+            }
             self.checkpoint();
         }
     }
 
-    fn serve(&mut self, first: Job, jobs: &Receiver<Job>) {
+    /// Whether rows were taken away.
+    fn serve(&mut self, first: Job, jobs: &Receiver<Job>) -> bool {
         if let Err(error) = self.begin(first.since) {
             first.reply.send(Err(error)).ok();
-            return;
+            return false;
         }
         // Whatever else has come while we waited for the lock rides along.
         let group = gather(first, jobs);
@@ -107,9 +117,31 @@ impl State {
             Err(_) if group.len() > 1 => group.iter().map(|job| self.run_alone(job)).collect(),
             Err(error) => vec![Err(error)],
         };
+        let removed = group.iter().any(|job| job.work.removes());
         for (job, outcome) in group.into_iter().zip(outcomes) {
             // A caller that stopped waiting has no use for the outcome.
             job.reply.send(outcome).ok();
+        }
+        removed
+    }
+
+    /// Gives pages at the end of the file back to the file system, where many are free. Nothing depends on it: it is left for
+    /// another time where somebody else is writing, and archives of earlier releases keep their pages.
+    fn give_back(&mut self) {
+        let Some(conn) = &self.conn else { return };
+        let count = |pragma: &str| conn.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0)).unwrap_or(0);
+        let (free, pages) = (count("freelist_count"), count("page_count"));
+        if free < FREE_PAGES_MIN || free < pages / FREE_SHARE {
+            return;
+        }
+        // Each step of the statement moves one page; in an archive without page pointers there is none.
+        let moved = conn.prepare(&format!("PRAGMA incremental_vacuum({GIVEN_BACK_PAGES})")).and_then(|mut vacuum| {
+            let mut rows = vacuum.query([])?;
+            while rows.next()?.is_some() {}
+            Ok(())
+        });
+        if moved.is_err() && !conn.is_autocommit() {
+            self.conn = None;
         }
     }
 
@@ -221,6 +253,14 @@ fn run_job(conn: &Connection, job: &Job) -> rusqlite::Result<Result<()>> {
 }
 
 impl Work {
+    fn removes(&self) -> bool {
+        match self {
+            Self::Commit(commit) => !commit.remove.is_empty(),
+            Self::CreateSlice(_) => false,
+            Self::DropSlice(_) => true,
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Self::Commit(commit) => commit.put.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum(),

@@ -380,3 +380,22 @@ async fn replaced_and_removed_chunks_leave_no_row_behind() {
     };
     assert_eq!((count("keys"), count("chunks")), (40, 40));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn room_of_rows_that_are_taken_away_is_given_back() {
+    const COUNT: u128 = 2_000;
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("archive.db");
+    let store = open(&path);
+    store.create_slice(&dataset(), SliceId(0)).await.unwrap();
+    store.commit(&dataset(), put((0..COUNT).map(|id| chunk(key(id as i64, id), 20_000)))).await.unwrap();
+    let keys: Vec<_> = (0..COUNT - 20).map(|id| key(id as i64, id)).collect();
+    for remove in keys.chunks(60) {
+        store.commit(&dataset(), Commit { remove: remove.to_vec(), ..Commit::default() }).await.unwrap();
+    }
+    assert_eq!(chunks(&store).await.unwrap().len(), 20);
+    drop(store);
+    let size = fs::metadata(&path).unwrap().len();
+    assert!(size < COUNT as u64 * 20_000 / 4, "{size} bytes are left");
+    assert_eq!(integrity(&path), "ok");
+}
