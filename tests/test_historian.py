@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import sqlite3
 import subprocess
@@ -425,6 +426,72 @@ def test_tags_are_found_by_name_number_and_pattern(memory: ct.Archive) -> None:
 
 
 # ---------------------------------------------------------------- buffers
+
+
+PLANT = [f"line{n % 7}.unit{n % 13}.sensor{n:04}" for n in range(2_000)]
+
+
+def names_of(h: historian.Historian, pattern: str, limit: int | None = None) -> list[str]:
+    return [tag.name for tag in h.tags(pattern, limit=limit)]
+
+
+@pytest.mark.parametrize("pattern", ["line3.unit5.*", "line3.unit5*7", "*.sensor01?5", "*12.s*9", "line9*", "li?e2*99"])
+def test_patterns_find_the_same_tags_with_and_without_the_list_of_names(path: Path, pattern: str) -> None:
+    with historian.open(path) as h:
+        h.define_many([{"name": name, "unit": name[:5]} for name in PLANT])
+        known = h.tags(pattern)
+    with historian.open(path) as h:
+        assert h.tags(pattern) == known
+        assert names_of(h, pattern, 3) == [tag.name for tag in known][:3]
+        h.tags("*")
+        assert h.tags(pattern) == known
+    expected = sorted(name for name in PLANT if fnmatch.fnmatchcase(name, pattern))
+    assert [tag.name for tag in known] == expected
+
+
+def test_a_pattern_is_looked_up_without_reading_the_definitions_of_other_tags(path: Path) -> None:
+    with historian.open(path) as h:
+        h.define_many([{"name": name} for name in PLANT])
+        assert h.maintain().tiles_summarized == 0
+        wanted = h.tags("line3.unit5.*")
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        like = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'chunks_historian_tags%'"
+        ((chunks,),) = file.execute(like).fetchall()
+        spoil = f'UPDATE "{chunks}" SET body = zeroblob(length(body)) WHERE chunk % 2 = 0'
+        assert file.execute(spoil).rowcount > 100
+    with historian.open(path) as h:
+        found = []
+        for tag in wanted:
+            with contextlib.suppress(ct.DamagedError):
+                found += names_of(h, tag.name + "*")
+        assert 0 < len(found) < len(wanted)
+        with pytest.raises(ct.DamagedError):
+            h.tags("*")
+
+
+def test_tags_that_others_define_are_found_by_pattern_at_once(path: Path) -> None:
+    with historian.open(path) as mine, historian.open(path) as theirs:
+        theirs.define("a.first")
+        assert names_of(mine, "a.*") == ["a.first"]
+        theirs.define_many([{"name": "a.second"}, {"name": "b.third"}])
+        assert names_of(mine, "a.*") == ["a.first", "a.second"]
+        assert names_of(mine, "a.second") == ["a.second"]
+
+
+def test_an_archive_without_a_list_of_names_gets_one(path: Path) -> None:
+    with historian.open(path) as h:
+        h.define_many([{"name": name} for name in PLANT[:50]])
+    older = path.with_name("older.db")
+    with ct.open(path) as archive:
+        ct.copy(archive, older, [name for name in archive.datasets() if name != "historian_names"])
+    with historian.open(older) as h:
+        assert names_of(h, "line3.*") == sorted(name for name in PLANT[:50] if name.startswith("line3."))
+        h.define("line3.new")
+    with historian.open(older) as h:
+        assert names_of(h, "line3.*") == sorted(
+            ["line3.new", *(name for name in PLANT[:50] if name.startswith("line3."))]
+        )
+        assert h.archive["historian_names"].count() == 52
 
 
 def test_a_buffer_stores_at_its_limits_and_at_its_end(h: historian.Historian) -> None:

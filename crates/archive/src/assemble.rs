@@ -11,7 +11,7 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_select::take::take;
 use chronotile_chunk::{Body, Columns, Head, Origin};
 use chronotile_store::Chunk;
-use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile};
+use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile, TimeFormat, ZoneKey};
 use hashbrown::HashMap;
 
 use crate::error::Result;
@@ -48,17 +48,26 @@ pub(crate) fn touched(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-fn order_key(part: &Part) -> (SliceId, Tile, i64, i64, ChunkId) {
-    let key = &part.chunk.key;
-    (key.slice, key.tile, part.head.zone.time_min, part.head.zone.time_max, key.id)
+fn order_key(part: &Part) -> (SliceId, Tile, i64, i64, ZoneKey, ChunkId) {
+    let (key, zone) = (&part.chunk.key, &part.head.zone);
+    (key.slice, key.tile, zone.time_min, zone.time_max, zone.id_min, key.id)
 }
 
-/// Whether the chunks of one tile, in order of time, hold their rows in order and no record twice. `timed_ids` says that the
-/// time is a part of the ids, so that chunks apart in time share no record.
-pub(crate) fn is_clean(identity: Identity, timed_ids: bool, tile: &[Part]) -> bool {
-    let in_time = tile.windows(2).all(|pair| pair[0].head.zone.time_max < pair[1].head.zone.time_min);
+/// Whether the chunks of one tile, as [`prepare`] orders them, hold their rows in order and no record twice.
+pub(crate) fn is_clean(identity: Identity, frame: &Frame, tile: &[Part]) -> bool {
+    // Days of one tick may still differ.
+    let ticks_are_times = frame.spec.time.format == TimeFormat::Timestamp;
+    let follows = |pair: &[Part]| {
+        let (a, b) = (&pair[0].head.zone, &pair[1].head.zone);
+        // Rows that all have one time lie in the order of their ids.
+        let one_time = ticks_are_times && a.time_min == b.time_max;
+        a.time_max < b.time_min || one_time && a.id_max < b.id_min
+    };
     let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
-    in_time && unique_inside && (tile.len() < 2 || timed_ids || ids_apart(tile))
+    // Where the time is a part of the ids, chunks apart in time share no record.
+    let in_time = |pair: &[Part]| pair[0].head.zone.time_max < pair[1].head.zone.time_min;
+    let timed_ids = frame.timed_ids() && tile.windows(2).all(in_time);
+    tile.windows(2).all(follows) && unique_inside && (tile.len() < 2 || timed_ids || ids_apart(tile))
 }
 
 fn ids_apart(tile: &[Part]) -> bool {
@@ -151,7 +160,7 @@ impl<'a> Assembly<'a> {
         starts.push(rows);
         let tiles = tile_ranges(parts).into_iter();
         let dirty: Vec<_> =
-            tiles.filter(|tile| !is_clean(query.identity, query.frame.timed_ids(), &parts[tile.clone()])).collect();
+            tiles.filter(|tile| !is_clean(query.identity, &query.frame, &parts[tile.clone()])).collect();
         let first = first_columns(query, parts, !dirty.is_empty());
         let mut work = Self {
             query,

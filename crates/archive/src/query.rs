@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
 use chronotile_chunk::{Body, Head};
 use chronotile_store::{Cells, ChunkKey, Scan, Store};
-use chronotile_types::{BatchId, Cell, CellRule, SliceId, Window};
+use chronotile_types::{BatchId, Cell, CellRule, SliceId, Window, ZoneKey};
 use hashbrown::HashMap;
 
 use crate::assemble::Part;
@@ -17,7 +18,7 @@ use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::Wanted;
 use crate::predicate::Test;
-use crate::request::ReadRequest;
+use crate::request::{Comparison, Predicate, ReadRequest};
 use crate::text::Need;
 use crate::time_axis::Bounds;
 
@@ -51,6 +52,8 @@ pub(crate) struct Query {
     rule_columns: Vec<usize>,
     ids: Option<Wanted>,
     ids_columns: Vec<usize>,
+    /// Where the keys of the first id column lie that begin as the predicates ask for.
+    id_zone: Option<(ZoneKey, ZoneKey)>,
     tests: Vec<Test>,
     /// What chunks need in the filters of their texts, by column.
     pub needs: Vec<(usize, Need)>,
@@ -78,6 +81,7 @@ impl Query {
         };
         let tests: Vec<Test> = request.predicates.iter().map(|p| Test::new(&frame, p)).collect::<Result<_>>()?;
         let filtered = tests.iter().filter(|test| frame.text.contains(&test.column));
+        let id_zone = zone_of_prefixes(&frame, request);
         let needs = filtered.filter_map(|test| Some((test.column, test.need.clone()?))).collect();
         let mut cells = place.cells;
         if let (Cells::All, Some(bunches)) = (&cells, bunches_of_ids(&frame, request)) {
@@ -100,6 +104,7 @@ impl Query {
             keys_in_cell: place.keys_in_cell,
             ids,
             ids_columns,
+            id_zone,
             tests,
             needs,
             only,
@@ -117,6 +122,7 @@ impl Query {
     pub(crate) fn touches(&self, head: &Head) -> bool {
         self.bounds.touches(head.zone.time_min, head.zone.time_max)
             && self.ids.as_ref().is_none_or(|ids| ids.touches(head.zone.id_min, head.zone.id_max))
+            && self.id_zone.is_none_or(|(low, high)| head.zone.id_max >= low && head.zone.id_min <= high)
             && head.origins.iter().any(|origin| !self.leaves_out(&origin.batch))
     }
 
@@ -141,7 +147,7 @@ impl Query {
 
     /// Whether heads alone may rule out most chunks, so that bodies are better fetched one by one.
     pub(crate) fn prunes_by_head(&self) -> bool {
-        self.ids.is_some() || self.passes_over()
+        self.ids.is_some() || self.id_zone.is_some() || self.passes_over()
     }
 
     /// Clears `keep` for rows of other ids than those asked for. They can be left out before versions are compared, too.
@@ -209,6 +215,19 @@ fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<Wanted>, V
     let columns = cells::conform_keys(&frame.spec, &names, given, "ids")?;
     let wanted = Wanted::new(&columns).map_err(|e| frame.compute("reading ids", e))?;
     Ok((Some(wanted), frame.ids[..names.len()].to_vec()))
+}
+
+/// Between which keys the first id column lies in rows that have the prefixes asked for. Versions of a record have the same ids, so
+/// none is missed by leaving out the others.
+fn zone_of_prefixes(frame: &Frame, request: &ReadRequest) -> Option<(ZoneKey, ZoneKey)> {
+    let column = frame.spec.id.first()?;
+    let asks = |p: &&Predicate| p.comparison == Comparison::Prefix && p.column == *column;
+    let texts = request.predicates.iter().filter(asks).filter_map(|p| p.values.as_string_opt::<i32>());
+    // Each but the longest says nothing more, or contradicts it, which the rows then show.
+    let prefix = texts.filter(|texts| texts.len() == 1).map(|texts| texts.value(0)).max_by_key(|text| text.len())?;
+    let mut last = prefix.as_bytes().to_vec();
+    last.resize(prefix.len().max(ZoneKey::LEN_MAX), u8::MAX);
+    (!prefix.is_empty()).then(|| (ZoneKey::from_bytes(prefix.as_bytes()), ZoneKey::from_bytes(&last)))
 }
 
 /// Where the cell is a bunch of the first id column, ids name their cells.

@@ -114,7 +114,7 @@ impl Dataset {
                 let tile = &parts[tile];
                 let inside = |p: &Part| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
                 let whole = |p: &Part| inside(p) && !query.leaves_out_rows_of(&p.head);
-                if tile.iter().all(whole) && is_clean(query.identity, query.frame.timed_ids(), tile) {
+                if tile.iter().all(whole) && is_clean(query.identity, &query.frame, tile) {
                     rows += tile.iter().map(|part| u64::from(part.head.rows)).sum::<u64>();
                 } else {
                     unclear.extend(tile.iter().map(|part| part.chunk.key));

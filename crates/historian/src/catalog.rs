@@ -8,11 +8,12 @@ use arrow_array::types::{Float64Type, Int64Type};
 use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray,
 };
-use chronotile_archive::{Place, ReadRequest, WriteOptions};
+use chronotile_archive::{Dataset, Place, ReadRequest, WriteOptions};
 use futures::TryStreamExt;
 
 use crate::error::{HistorianError, Result};
 use crate::historian::{Historian, SharedTag};
+use crate::names::Pattern;
 use crate::rules::Settings;
 use crate::schema;
 use crate::tag::{DataType, Storage, Tag, TagKey};
@@ -20,18 +21,26 @@ use crate::tag::{DataType, Storage, Tag, TagKey};
 /// The tags this process knows.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
-    names: HashMap<String, SharedTag>,
-    numbers: HashMap<i64, SharedTag>,
+    by_name: HashMap<String, SharedTag>,
+    by_number: HashMap<i64, SharedTag>,
     /// Whether all tags there were at some moment are known.
     complete: bool,
-    /// All tags by name, once somebody asked for a pattern.
+    /// All tags by name, once somebody asked for them.
     sorted: Option<Arc<Vec<SharedTag>>>,
+    /// The list of names, once it was found to be whole.
+    pub(crate) names: Option<Dataset>,
+    /// All names that were in it when somebody asked for a pattern without a beginning.
+    pub(crate) listed: Option<Arc<Vec<StringArray>>>,
 }
 
 impl Catalog {
     fn add(&mut self, tag: SharedTag) {
-        self.numbers.insert(tag.number, tag.clone());
-        self.names.insert(tag.name.clone(), tag);
+        self.by_number.insert(tag.number, tag.clone());
+        self.by_name.insert(tag.name.clone(), tag);
+    }
+
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = String> + '_ {
+        self.by_name.keys().cloned()
     }
 }
 
@@ -59,7 +68,7 @@ impl Historian {
         let refuse = |tag: &Tag, reason: String| HistorianError::Definition { tag: tag.name.clone(), reason };
         let mut given: HashMap<i64, String> = HashMap::new();
         for tag in &mut tags {
-            let known = catalog.names.get(&tag.name);
+            let known = catalog.by_name.get(&tag.name);
             if tag.number == -1 {
                 tag.number = known.map_or_else(|| number_of(&tag.name), |known| known.number);
             }
@@ -72,12 +81,14 @@ impl Historian {
                     format!("it exists with number {number}, type {kind} and group {group}, which cannot change");
                 return Err(refuse(tag, reason));
             }
-            let holder = catalog.numbers.get(&tag.number).map(|other| other.name.clone());
+            let holder = catalog.by_number.get(&tag.number).map(|other| other.name.clone());
             let holder = holder.or_else(|| given.insert(tag.number, tag.name.clone()));
             if let Some(holder) = holder.filter(|holder| *holder != tag.name) {
                 return Err(refuse(tag, format!("tag {holder:?} has its number {}: give another", tag.number)));
             }
         }
+        let new =
+            tags.iter().map(|tag| &tag.name).filter(|name| !catalog.by_name.contains_key(*name)).cloned().collect();
         drop(catalog);
         // So that readers, who make nothing, find them.
         let places: HashSet<(&str, Storage)> =
@@ -87,11 +98,12 @@ impl Historian {
             self.summaries(group).await?;
         }
         let rows = rows_of(&tags)?;
+        self.list_names(new).await?;
         self.tags.write([Ok(rows)], WriteOptions::default()).await?;
         let tags: Vec<SharedTag> = tags.into_iter().map(Arc::new).collect();
         let mut catalog = self.catalog.write().await;
         tags.iter().for_each(|tag| catalog.add(tag.clone()));
-        catalog.sorted = None;
+        (catalog.sorted, catalog.listed) = (None, None);
         Ok(tags)
     }
 
@@ -118,8 +130,8 @@ impl Historian {
         self.learn(keys).await?;
         let catalog = self.catalog.read().await;
         let find = |key: &TagKey| match key {
-            TagKey::Name(name) => catalog.names.get(name).cloned(),
-            TagKey::Number(number) => catalog.numbers.get(number).cloned(),
+            TagKey::Name(name) => catalog.by_name.get(name).cloned(),
+            TagKey::Number(number) => catalog.by_number.get(number).cloned(),
         };
         Ok(keys.iter().map(find).collect())
     }
@@ -131,8 +143,8 @@ impl Historian {
         let mut number_missing = false;
         for key in keys {
             match key {
-                TagKey::Name(name) if !catalog.names.contains_key(name) => names.push(name),
-                TagKey::Number(number) => number_missing |= !catalog.numbers.contains_key(number),
+                TagKey::Name(name) if !catalog.by_name.contains_key(name) => names.push(name),
+                TagKey::Number(number) => number_missing |= !catalog.by_number.contains_key(number),
                 TagKey::Name(_) => {}
             }
         }
@@ -161,7 +173,7 @@ impl Historian {
     }
 
     /// Learns of all tags.
-    async fn complete(&self) -> Result<()> {
+    pub(crate) async fn complete(&self) -> Result<()> {
         if self.catalog.read().await.complete {
             return Ok(());
         }
@@ -179,7 +191,7 @@ impl Historian {
             return Ok(sorted.clone());
         }
         let mut catalog = self.catalog.write().await;
-        let mut tags: Vec<SharedTag> = catalog.names.values().cloned().collect();
+        let mut tags: Vec<SharedTag> = catalog.by_name.values().cloned().collect();
         tags.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let sorted = Arc::new(tags);
         catalog.sorted = Some(sorted.clone());
@@ -187,20 +199,22 @@ impl Historian {
     }
 
     /// The tags whose name fits `pattern`, by name, at most `limit`. `*` stands for any characters and `?` for one; all else
-    /// for itself. The first call reads all definitions; later ones look in a sorted list, from the text before the first
-    /// `*` or `?`.
+    /// for itself. The text before the first `*` or `?` says where in the list of names to look; a pattern that begins with one of
+    /// them is compared with all names. Where all definitions are known already, or very many fit, they are looked through instead.
     ///
     /// # Errors
     /// The engine.
     pub async fn find(&self, pattern: &str, limit: usize) -> Result<Vec<SharedTag>> {
+        let pattern = Pattern::new(pattern);
+        if !self.catalog.read().await.complete
+            && let Some(found) = self.find_listed(&pattern, limit).await?
+        {
+            return Ok(found);
+        }
         let sorted = self.all_tags().await?;
-        let prefix_len = pattern.find(['*', '?']).unwrap_or(pattern.len());
-        let prefix = &pattern[..prefix_len];
-        let start = sorted.partition_point(|tag| tag.name.as_str() < prefix);
-        let end = start + sorted[start..].partition_point(|tag| tag.name.starts_with(prefix));
-        let rest: Vec<char> = pattern[prefix_len..].chars().collect();
-        let fits = |tag: &&SharedTag| matches(&rest, &tag.name[prefix_len..]);
-        Ok(sorted[start..end].iter().filter(fits).take(limit).cloned().collect())
+        let start = sorted.partition_point(|tag| tag.name.as_str() < pattern.prefix);
+        let end = start + sorted[start..].partition_point(|tag| tag.name.starts_with(pattern.prefix));
+        Ok(sorted[start..end].iter().filter(|tag| pattern.fits(&tag.name)).take(limit).cloned().collect())
     }
 
     /// Tags as a table: one row each, with the columns that [`Historian::define`] takes.
@@ -213,28 +227,6 @@ impl Historian {
         let wanted: Vec<usize> = (0..batch.num_columns()).filter(|column| *column != 1).collect();
         batch.project(&wanted).map_err(HistorianError::compute("listing tags"))
     }
-}
-
-/// Whether `name` fits a pattern of `*`, `?` and plain characters. Takes time in proportion to both lengths' product at most.
-fn matches(pattern: &[char], name: &str) -> bool {
-    let name: Vec<char> = name.chars().collect();
-    let (mut p, mut n) = (0, 0);
-    let mut retry: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                retry = Some((p, n));
-                p += 1;
-            }
-            Some(c) if *c == '?' || *c == name[n] => (p, n) = (p + 1, n + 1),
-            _ => {
-                let Some((star, from)) = retry else { return false };
-                (p, n) = (star + 1, from + 1);
-                retry = Some((star, from + 1));
-            }
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
 }
 
 fn rows_of(tags: &[Tag]) -> Result<RecordBatch> {
@@ -296,22 +288,6 @@ fn tags_of(batch: &RecordBatch, tags: &mut Vec<Tag>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn fits(pattern: &str, name: &str) -> bool {
-        matches(&pattern.chars().collect::<Vec<_>>(), name)
-    }
-
-    #[test]
-    fn patterns_match_as_file_names_do() {
-        for (pattern, name) in
-            [("*", ""), ("a*c", "abbc"), ("*.t?mp", "x.temp"), ("**", "x"), ("", ""), ("a*b*c", "aXbYbZc")]
-        {
-            assert!(fits(pattern, name), "{pattern} {name}");
-        }
-        for (pattern, name) in [("", "x"), ("a*c", "ab"), ("?", ""), ("*b", "ba")] {
-            assert!(!fits(pattern, name), "{pattern} {name}");
-        }
-    }
 
     #[test]
     fn numbers_of_names_are_spread_and_stay_the_same() {

@@ -68,6 +68,11 @@ impl Historian {
         self.dataset(schema::summaries(group)?).await
     }
 
+    /// The list of the tags' names; made at the first use.
+    pub(crate) async fn names_dataset(&self) -> Result<Dataset> {
+        self.dataset(schema::names()?).await
+    }
+
     async fn dataset(&self, spec: chronotile_types::DatasetSpec) -> Result<Dataset> {
         let name = spec.name.to_string();
         if let Some(dataset) = self.datasets.read().await.get(&name) {

@@ -14,6 +14,7 @@ mod filter;
 mod historian;
 mod hours;
 mod maintain;
+mod names;
 mod plot;
 mod read;
 mod schema;

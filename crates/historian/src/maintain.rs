@@ -45,6 +45,7 @@ impl Historian {
     /// The engine, or a damaged chunk.
     pub async fn maintain(&self) -> Result<SummaryReport> {
         let mut report = SummaryReport::default();
+        self.maintain_names().await?;
         for group in self.groups().await? {
             for (storage, dataset) in self.existing_points(&group).await? {
                 let done: ConsolidateReport = dataset.consolidate(ConsolidateOptions::default(), None).await?;

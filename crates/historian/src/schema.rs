@@ -13,6 +13,8 @@ use crate::tag::Storage;
 
 /// The dataset of tags.
 pub(crate) const TAGS: &str = "historian_tags";
+/// The dataset of the tags' names.
+pub(crate) const NAMES: &str = "historian_names";
 /// The dataset of annotations.
 pub(crate) const ANNOTATIONS: &str = "historian_annotations";
 /// Cells that the tags are spread over.
@@ -82,6 +84,13 @@ pub(crate) fn tags() -> Result<DatasetSpec> {
     ]);
     let cell = CellRule::Hash { columns: vec!["name".into()], buckets: Some(TAG_BUCKETS) };
     spec(TAGS, Shape { columns, cell, window_days: 36_500, windows_per_slice: 1, id: &["name"] })
+}
+
+/// The names of the tags, in one tile and so in order: those with one beginning lie in few chunks.
+pub(crate) fn names() -> Result<DatasetSpec> {
+    let columns = schema(&[("name", DataType::Utf8), ("time", nanoseconds())]);
+    let cell = CellRule::Hash { columns: vec!["name".into()], buckets: Some(1) };
+    spec(NAMES, Shape { columns, cell, window_days: 36_500, windows_per_slice: 1, id: &["name"] })
 }
 
 /// The points of the tags of one group and storage type. Of points of one tag and time the one written last counts.
