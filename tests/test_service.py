@@ -328,6 +328,21 @@ def test_a_named_batch_is_stored_once_and_other_content_refused(fresh: Service) 
         assert h.latest("a").to_arrow()["value"].to_pylist() == [2.0]
 
 
+def test_a_buffer_of_the_client_applies_deviations_before_it_sends(fresh: Service) -> None:
+    with historian.connect(fresh.url) as h:
+        h.define_many([{"name": "steady", "exception_deviation": 0.5}, {"name": "line", "compression_deviation": 0.1}])
+        times = [f"2020-01-01T00:00:0{second}" for second in range(5)]
+        with h.buffered() as buffer:
+            buffer.write({"tag": ["steady"] * 5, "time": times, "value": [1.0, 1.2, 2.0, 1.9, 1.0]})
+            buffer.write({"tag": ["line"] * 5, "time": times, "value": [0.0, 1.0, 2.0, 3.0, 4.0]})
+        read = {
+            tag: h.raw(tag, "2020-01-01", "2020-01-02").to_arrow()["value"].to_pylist() for tag in ("steady", "line")
+        }
+        assert read == {"steady": [1.0, 2.0, 1.0], "line": [0.0, 4.0]}
+        with pytest.raises(ct.TagNotFoundError):
+            h.buffered().write({"tag": ["nobody"], "time": times[:1], "value": [1.0]})
+
+
 def test_the_client_does_all_that_the_library_does(fresh: Service) -> None:
     with historian.connect(fresh.url) as h:
         tag = h.define("a", unit="m", stepped=True, group="old", exception_deviation=0.5)

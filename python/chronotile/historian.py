@@ -31,7 +31,7 @@ from chronotile.errors import InvalidInputError
 from chronotile.result import ReadResult
 
 if TYPE_CHECKING:
-    from chronotile.remote import RemoteHistorian
+    from chronotile.remote import RemoteHistorian, _Filtering
 
 __all__ = [
     "AGGREGATES",
@@ -284,7 +284,9 @@ class Historian:
     def tags(self, pattern: str = "*", *, limit: int | None = None) -> list[Tag]:
         """The tags whose names fit `pattern`, by name: ``*`` stands for any characters, ``?`` for one.
 
-        The first call reads all definitions, of a million tags in a second or two; later ones look in a sorted list.
+        The text before the first ``*`` or ``?`` says where in the sorted list of names to look. A pattern that begins
+        with one of them is compared with all names. ``*`` alone reads all definitions, of a million tags in a second
+        or two.
         """
         return _tags(self._native.tags(pattern, _INT64_MAX if limit is None else limit))
 
@@ -504,7 +506,7 @@ class BufferedWriter:
     Made by :meth:`Historian.buffered`; as a context manager it flushes at the end. Safe to use from many threads.
     """
 
-    def __init__(self, historian: Historian | RemoteHistorian, points: int, seconds: float) -> None:
+    def __init__(self, historian: Historian | _Filtering, points: int, seconds: float) -> None:
         if points < 1 or not seconds > 0:
             raise InvalidInputError("a buffer needs room for a point and a time to wait", kind="invalid-setting")
         self._historian = historian

@@ -39,6 +39,9 @@ __all__ = ["Remote", "RemoteHistorian"]
 
 _ARROW = "application/vnd.apache.arrow.stream"
 
+_TAGS_AT_ONCE = 100
+"""Tags named in one request."""
+
 _Parameters = list[tuple[str, str]]
 
 _BY_KIND: dict[str, type[ChronotileError]] = {
@@ -200,6 +203,30 @@ class Remote:
         return _BY_KIND.get(kind, fallback)(message, kind=kind, **error)
 
 
+class _Filtering:
+    """Points to a service, with the deviations of their tags applied before they are sent.
+
+    Definitions are asked for when a tag is first seen, and kept.
+    """
+
+    def __init__(self, remote: RemoteHistorian) -> None:
+        self._remote = remote
+        self._known = historian.open("memory:")
+        self._seen: set[TagKey] = set()
+
+    def _filtered(self, filter_: _native.PointFilter, rows: Any) -> list[_native.Table]:
+        points = _native.Table.of(rows)
+        unseen = [key for key in _native.tags_of_points(points) if key not in self._seen]
+        for first in range(0, len(unseen), _TAGS_AT_ONCE):
+            keys = unseen[first : first + _TAGS_AT_ONCE]
+            self._known.define_many(self._remote.resolved(keys))
+            self._seen.update(keys)
+        return self._known._filtered(filter_, points)
+
+    def write(self, points: Any) -> PointsReport:
+        return self._remote.write(points)
+
+
 class RemoteHistorian(Remote):
     """Tags and their values, behind a service. Made by :func:`chronotile.historian.connect`; a context manager.
 
@@ -220,7 +247,11 @@ class RemoteHistorian(Remote):
 
     def tag(self, tag: TagKey) -> Tag:
         """A tag by name or number."""
-        return _tags(self._json("GET", "/v1/tags", _keys([tag])))[0]
+        return self.resolved([tag])[0]
+
+    def resolved(self, tags: Iterable[TagKey]) -> list[Tag]:
+        """Tags by name or number, in their order."""
+        return _tags(self._json("GET", "/v1/tags", _keys(tags)))
 
     def tags(self, pattern: str = "*", *, limit: int | None = None) -> list[Tag]:
         """The tags whose names fit `pattern`, by name: ``*`` stands for any characters, ``?`` for one."""
@@ -255,11 +286,8 @@ class RemoteHistorian(Remote):
         return total
 
     def buffered(self, *, points: int = 50_000, seconds: float = 5.0) -> BufferedWriter:
-        """A writer that collects points and sends them together. Deviations of tags are not applied on this side."""
-        return BufferedWriter(self, points, seconds)
-
-    def _filtered(self, filter_: _native.PointFilter, rows: Any) -> list[_native.Table]:
-        return [_native.Table.of(rows)]
+        """A writer that collects points and sends them together, those that the deviations of their tags leave."""
+        return BufferedWriter(_Filtering(self), points, seconds)
 
     def delete(self, tag: TagKey, start: times.Moment, end: times.Moment) -> int:
         """Delete a tag's points in ``[start, end)``; gives their number."""

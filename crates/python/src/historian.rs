@@ -1,5 +1,6 @@
 //! The historian: tags, points and aggregates, one method each for what the historian crate does.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use arrow_array::cast::AsArray;
@@ -362,6 +363,23 @@ impl PointFilter {
 #[pyfunction]
 pub fn aggregate_names() -> Vec<String> {
     Aggregate::ALL.iter().map(|aggregate| aggregate.name()).collect()
+}
+
+/// The tags that points name in their column tag, each once: names or numbers.
+#[pyfunction]
+pub fn tags_of_points<'py>(py: Python<'py>, points: PyRef<'_, Table>) -> PyResult<Bound<'py, PyAny>> {
+    let (mut names, mut numbers) = (BTreeSet::new(), BTreeSet::new());
+    for batch in points.batches() {
+        let Some(column) = batch.column_by_name("tag") else { continue };
+        let wanted = if column.data_type().is_integer() { ArrowType::Int64 } else { ArrowType::Utf8 };
+        let column = arrow_cast::cast(column, &wanted).map_err(arrow_error)?;
+        match wanted {
+            ArrowType::Int64 => numbers.extend(column.as_primitive::<Int64Type>().iter().flatten()),
+            _ => names.extend(column.as_string::<i32>().iter().flatten().map(str::to_owned)),
+        }
+    }
+    let names: Vec<String> = names.into_iter().collect();
+    if names.is_empty() { numbers.into_iter().collect::<Vec<i64>>().into_pyobject(py) } else { names.into_pyobject(py) }
 }
 
 /// The values of a table of tags, by column.

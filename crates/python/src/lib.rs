@@ -46,7 +46,7 @@ mod _native {
     #[pymodule_export]
     use super::files::{RecordBlock, RecordFile, content_hash, format_of_path, write_records};
     #[pymodule_export]
-    use super::historian::{Historian, PointFilter, aggregate_names, compute_aggregate, tag_columns};
+    use super::historian::{Historian, PointFilter, aggregate_names, compute_aggregate, tag_columns, tags_of_points};
     #[pymodule_export]
     use super::request::Request;
     #[pymodule_export]
