@@ -55,12 +55,11 @@ fn order_key(part: &Part) -> (SliceId, Tile, i64, i64, ZoneKey, ChunkId) {
 
 /// Whether the chunks of one tile, as [`prepare`] orders them, hold their rows in order and no record twice.
 pub(crate) fn is_clean(identity: Identity, frame: &Frame, tile: &[Part]) -> bool {
-    // Days of one tick may still differ.
-    let ticks_are_times = frame.spec.time.format == TimeFormat::Timestamp;
+    // Rows of one time lie in the order of their ids, where there are any. Days of one tick may still differ.
+    let ids_tell = identity != Identity::Ordinal && frame.spec.time.format == TimeFormat::Timestamp;
     let follows = |pair: &[Part]| {
         let (a, b) = (&pair[0].head.zone, &pair[1].head.zone);
-        // Rows that all have one time lie in the order of their ids.
-        let one_time = ticks_are_times && a.time_min == b.time_max;
+        let one_time = ids_tell && a.time_min == b.time_max;
         a.time_max < b.time_min || one_time && a.id_max < b.id_min
     };
     let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
