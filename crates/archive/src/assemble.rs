@@ -6,8 +6,10 @@
 
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow_schema::Schema;
 use arrow_select::take::take;
 use chronotile_chunk::{Body, Columns, Head, Origin};
 use chronotile_store::Chunk;
@@ -169,7 +171,7 @@ impl<'a> Assembly<'a> {
             starts,
             dirty,
             first,
-            first_rows: RecordBatch::new_empty(query.schema.clone()),
+            first_rows: RecordBatch::new_empty(Arc::new(Schema::empty())),
         };
         if !work.first.is_empty() {
             work.first_rows = work.decode(&work.first)?;
