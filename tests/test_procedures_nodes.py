@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,9 @@ from test_cluster_faults import archive_on, check, check_all_done
 import chronotile as ct
 from chronotile import lab
 from chronotile.ops.procedures import journal, plan, run
+from chronotile.ops.procedures.actuators import Laboratory
 from chronotile.ops.procedures.disruptions import Disruption, Return
+from chronotile.ops.procedures.engine import abandon
 from chronotile.ops.procedures.gate import copies
 from chronotile.ops.procedures.growing import Grow
 from chronotile.ops.procedures.leftovers import Leftovers
@@ -142,10 +145,33 @@ def test_a_dead_node_is_replaced_under_load(plant: lab.Cluster, tmp_path: Path, 
         run_cut_off(plant, tmp_path / "journals", work, [])
         history = load.stop()
     assert (address in addresses(plant)) == same_address
-    assert host_id not in {one.host_id for one in all_members(nodes_of(plant))}
+    # At the same address a node takes over the dead one's id, too.
+    assert (host_id in {one.host_id for one in all_members(nodes_of(plant))}) == same_address
+    assert dead.index not in {node.index for node in plant.nodes}
     check_well(plant, 3)
     check_all_done(history)
     check(url, history)
+
+
+class Restarting(Laboratory):
+    """Starts a dead node again with its data, where it should be replaced."""
+
+    def replace(self, dead: str, address: str) -> str:
+        """Start it."""
+        self.cluster.node(dead).start()
+        return dead
+
+
+@pytest.mark.slow
+def test_a_node_that_is_back_with_its_old_data_was_not_replaced(cluster: lab.Cluster, tmp_path: Path) -> None:
+    dead = cluster.nodes[2]
+    dead.kill()
+    wait_until_seen_down(cluster, dead)
+    work = Replace.of(context(cluster), dead.address, dead.address)
+    wrong = dataclasses.replace(context(cluster), actuator=Restarting(cluster), stream_s=5)
+    with pytest.raises(ct.BusyError, match="back with its data of before"):
+        run(work, wrong, tmp_path)
+    assert abandon(context(cluster), tmp_path) is not None
 
 
 @pytest.mark.slow

@@ -185,15 +185,13 @@ class Replace(Procedure):
         """One."""
 
         def replace() -> None:
-            if any(one.host_id == self.host_id for one in all_members(context.nodes)):
+            if "begun_us" not in context.notes:
+                context.note(begun_us=_clock_us(context, any_serving(context.nodes, without=[self.dead])))
+            if self._missing(context):
                 context.actuator.replace(self.dead, self.address)
 
         def proved() -> str:
-            def missing() -> str:
-                left = [one for one in all_members(context.nodes) if one.host_id == self.host_id]
-                return f"the nodes still know {self.dead} by its old id" if left else ""
-
-            wait_for(f"the replacement of {self.dead}", missing, timeout_s=context.stream_s)
+            wait_for(f"the replacement of {self.dead}", lambda: self._missing(context), timeout_s=context.stream_s)
             return proved_joined(context, [one for one in self.before if one != self.dead], len(self.before))
 
         return [
@@ -205,6 +203,19 @@ class Replace(Procedure):
                 changes=CHANGES,
             )
         ]
+
+    def _missing(self, context: Context) -> str:
+        """What shows that the dead node has not been replaced yet; empty when it has."""
+        if self.address != self.dead:
+            left = any(one.host_id == self.host_id for one in all_members(context.nodes))
+            return f"the nodes still know {self.dead} by its old id" if left else ""
+        # At the same address the new node takes over the id too: only when it was written tells the two apart.
+        if not answers(context.nodes, self.dead):
+            return f"{self.dead} takes no clients"
+        made_us = int(context.nodes.query(self.dead, statements.identity_time())[0]["made"])
+        if made_us < context.notes["begun_us"]:
+            return f"{self.dead} is back with its data of before: stop it, empty its data folders, and replace it"
+        return ""
 
 
 def enough_stay(context: Context, leaving: str) -> Finding:
@@ -268,6 +279,11 @@ def _proved_silent(context: Context, address: str) -> str:
         timeout_s=context.node_s,
     )
     return f"{address} takes no clients"
+
+
+def _clock_us(context: Context, address: str) -> int:
+    """A node's clock, in microseconds since 1970-01-01T00:00 UTC."""
+    return int(context.nodes.query(address, statements.server_time())[0]["now"]) * 1000
 
 
 def _new(context: Context, before: Sequence[str]) -> list[str]:

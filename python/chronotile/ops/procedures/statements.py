@@ -28,6 +28,14 @@ def server_time() -> str:
     return "SELECT toUnixTimestamp(now()) AS now FROM system.local"
 
 
+def identity_time() -> str:
+    """When a node wrote down who it is, in microseconds since 1970-01-01T00:00 UTC, as column ``made``.
+
+    Restarts leave it; a node that starts with empty folders writes it anew, also where it takes over an id.
+    """
+    return "SELECT writetime(host_id) AS made FROM system.local"
+
+
 def replication(copies: Mapping[str, int]) -> str:
     """A map of replication by data centre."""
     centres = ", ".join(f"{quoted(dc)}: {count}" for dc, count in copies.items())
