@@ -293,6 +293,16 @@ def test_names_that_are_not_there_are_said(store: Store, nodes: list[FakeNode]) 
         manifests.load(store, "../b1")
 
 
+def test_a_store_that_is_not_there_is_said(store: Store, nodes: list[FakeNode]) -> None:
+    for call in (store.require_there, lambda: manifests.retain(store, 1), lambda: manifests.remove(store, ["b1"]),
+                 lambda: restoring.found(store, "newest")):  # fmt: skip
+        with pytest.raises(ct.ArchiveNotFoundError, match="no store of backups at") as missing:
+            call()
+        assert missing.value.kind == "store-not-found"
+    back_up(store, nodes, "b1")
+    store.require_there()
+
+
 # ---------------------------------------------------------------- URLs and commands
 
 
@@ -319,6 +329,15 @@ def test_commands_list_and_remove_backups(tmp_path: Path, nodes: list[FakeNode])
     unknown = command("verify", store.url, "b1")
     assert (unknown.returncode, "has no backup b1; the newest there: b2" in unknown.stderr) == (3, True)
     assert command("verify", store.url, "newest").stdout.endswith("b2: 20 files of 2 nodes are as they were sent\n")
+
+
+@pytest.mark.parametrize("words", [["list"], ["verify", "newest"]])
+def test_commands_on_no_store_end_with_an_error(tmp_path: Path, words: list[str]) -> None:
+    done = command(words[0], str(tmp_path / "absent"), *words[1:])
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no store of backups at" in done.stderr
+    (tmp_path / "file").write_text("")
+    assert "is a file" in command(words[0], str(tmp_path / "file"), *words[1:]).stderr
 
 
 def test_secrets_stay_out_of_urls_and_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,7 @@ restore = procedure(
 def list_backups(store: str, as_json: bool) -> None:
     """Show the backups of a store, the oldest first, and those that were begun and not finished."""
     opened = Store(store)
+    opened.require_there()
     found, damaged = manifests.read_all(opened)
     if as_json:
         for one in found:

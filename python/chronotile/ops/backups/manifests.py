@@ -169,6 +169,7 @@ def load(store: Store, name: str) -> Manifest:
     try:
         record = store.get_json(f"{folder(name)}/manifest.json")
     except ArchiveNotFoundError:
+        store.require_there()
         there = ", ".join(names(store)[-5:]) or "none"
         raise ArchiveNotFoundError(
             f"{store.url} has no backup {name}; the newest there: {there}", kind="backup-not-found"
@@ -307,6 +308,7 @@ def retain(store: Store, keep: int, *, cluster: str = "") -> Removed:
     """Remove all but the newest backups of each cluster (or of `cluster` only), and files that no backup names."""
     if keep < 1:
         raise InvalidInputError("keep at least one backup", kind="invalid-request")
+    store.require_there()
     by_cluster: dict[str, list[str]] = {}
     for manifest in read_all(store)[0]:
         by_cluster.setdefault(manifest.cluster, []).append(manifest.name)
@@ -326,6 +328,7 @@ def remove(store: Store, chosen: Sequence[str]) -> Removed:
     DamagedError
         Another backup's manifest cannot be read, so nobody knows which files it needs; nothing was removed.
     """
+    store.require_there()
     known = {*names(store), *unfinished(store)}
     for name in chosen:
         if name not in known:

@@ -86,6 +86,27 @@ class Store:
         there = next(parent for parent in [self.folder, *self.folder.parents] if parent.exists())
         return shutil.disk_usage(there).free
 
+    def require_there(self) -> None:
+        """See that there is something to look at.
+
+        Raises
+        ------
+        ArchiveNotFoundError
+            Kind ``store-not-found``: there is no such folder, or nothing below such a prefix.
+        DataFileError
+            Kind ``file-io``: a file lies there.
+        """
+        with self._explained("opened"):
+            found = self._fs.get_file_info(self.root)
+            kind = found.type.name
+            if kind == "NotFound":
+                raise ArchiveNotFoundError(
+                    f"no store of backups at {self.url}: correct the path, or make a backup there first",
+                    kind="store-not-found",
+                )
+        if kind == "File":
+            raise DataFileError(f"{self.url} is a file: a store of backups is a folder", kind="file-io")
+
     def sizes(self, under: str = "") -> dict[str, int]:
         """Keys of all objects below `under` with their bytes."""
         base = f"{self.root}/{under}" if under else self.root
