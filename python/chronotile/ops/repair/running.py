@@ -39,6 +39,11 @@ ATTEMPTS = 5
 """How often a segment is tried before the repair stops; what is done stays done."""
 LATE_IN_TURN = 10
 """How many segments may be late, each half of the one before, until something else must be wrong."""
+SMALL_PARTITIONS = 2**16
+SMALL_BYTES = 64 << 20
+"""Tables up to this, all together, are repaired by one command a node within other procedures: a segment for each range
+of the ring would take minutes for nothing."""
+SMALL_SECONDS = 300.0
 _TERMINATE = (
     "sjk", "mx", "-mc", "-b", "org.apache.cassandra.db:type=StorageService", "-op", "forceTerminateAllRepairSessions",
 )  # fmt: skip
@@ -192,6 +197,32 @@ class _Group:
                     share_done = 1 - sum(one.width for one in [*left, *workers.values()]) / max(total, 1)
                     self.context.echo(f"      {self.key.partition(',')[0]}: {share_done:.0%}")
 
+    def run_small(self) -> bool:
+        """Repair small tables by one command a node, each for the ranges that it is the first replica of.
+
+        False where one failed or was late: then segments tell what is wrong.
+        """
+        whole = RingRange(
+            0, 0, tuple(sorted({one for each in _ranges(self.context, self.tables) for one in each.replicas}))
+        )
+        names = [name.partition(".")[2] for name in self.tables]
+        for address in whole.replicas:
+            key = f"repaired {self.key} {self.purpose} {address}"
+            if self.context.notes.get(key):
+                continue
+            self._await_replicas(whole)
+            words = ["repair", "-full", "-pr", self.keyspace, *names]
+            try:
+                said = self.context.nodes.nodetool(address, *words, timeout_s=SMALL_SECONDS)
+            except ChronotileError as error:
+                self.context.echo(f"      {address} did not repair {self.keyspace} at once: {error}")
+                self._terminate(whole)
+                return False
+            if "Repair completed successfully" not in said:
+                return False
+            self.context.note(**{key: True})
+        return True
+
     def _give_up(self, segment: RingRange, attempts: int) -> None:
         if attempts >= ATTEMPTS or self._late_in_turn >= LATE_IN_TURN:
             what = (
@@ -343,13 +374,21 @@ def previewed(context: Context, tables: Sequence[str]) -> str:
 
 
 def mend(context: Context, tables: Sequence[str], purpose: str) -> None:
-    """Repair tables in segments within a step of another procedure.
+    """Repair tables within a step of another procedure: small ones whole, others in segments.
 
     `purpose` tells this repair from others of the same tables in the same procedure: of an interrupted one, only what
     is left is done.
     """
     for group in grouped(context, tables):
-        _Group(context, group, SECONDS_MAX, purpose).run()
+        work = _Group(context, group, SECONDS_MAX, purpose)
+        if not (_is_small(context, group) and work.run_small()):
+            work.run()
+
+
+def _is_small(context: Context, tables: Sequence[str]) -> bool:
+    known = _known(context, tables)
+    partitions, size = sum(one.partitions for one in known), sum(one.bytes for one in known)
+    return partitions <= SMALL_PARTITIONS and size <= SMALL_BYTES
 
 
 def _ranges(context: Context, tables: Sequence[str]) -> list[RingRange]:
