@@ -94,10 +94,11 @@ def _explained(rules: list[library.Rule]) -> str:
         marks = "".join(
             f", {mark}"
             for mark, set_ in (
-                ("needs JMX", rule.jmx), ("needs a baseline", rule.needs_baseline), ("experimental", rule.experimental)
+                ("needs JMX", rule.jmx),
+                ("needs a baseline", rule.needs_baseline),
             )
             if set_
-        )  # fmt: skip
+        )
         parts.append(f"{rule.name}: {limits}{marks}\n  {rule.means}\n  What to do: {rule.do}")
     return "\n".join(parts)
 
@@ -114,7 +115,6 @@ def _found(finding: library.Finding) -> str:
 @access_options
 @jmx_option
 @click.option("--rule", "names", multiple=True, metavar="RULE", help="This rule only; repeatable.")
-@click.option("--all", "experimental", is_flag=True, help="Also the experimental rules.")
 @click.option("--limit", "limits", multiple=True, metavar="RULE=WARNING[,CRITICAL]", help="Other limits; repeatable.")
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True,
               metavar="SECONDS", help="Between the two looks that rules about rates need.")  # fmt: skip
@@ -122,16 +122,14 @@ def _found(finding: library.Finding) -> str:
 @click.option("--explain", is_flag=True, help="Say what the rules mean; looks at nothing.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def check(
-    access: library.Access | None, jmx_timeout_s: float, names: tuple[str, ...], experimental: bool,
-    limits: tuple[str, ...], interval_s: float, baseline: str | None, explain: bool, as_json: bool,
+    access: library.Access | None, jmx_timeout_s: float, names: tuple[str, ...], limits: tuple[str, ...],
+    interval_s: float, baseline: str | None, explain: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Check the cluster against rules; the exit code is 9 after a warning, 10 when something is critical.
 
     Rules about rates look twice. What could not be checked is listed, and is no warning by itself.
-    Experimental rules, which were never seen to fire and to clear on real nodes, run with --all or
-    when named.
     """
-    rules = with_limits(chosen(names, experimental=experimental), _limits(limits))
+    rules = with_limits(chosen(names), _limits(limits))
     if explain:
         click.echo(_explained(rules))
         return

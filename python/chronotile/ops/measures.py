@@ -256,10 +256,6 @@ def pool_pending(*names: str) -> Callable[[Node], float | None]:
     return lambda node: float(max(node.pools[n].pending for n in names if n in node.pools)) if node.pools else None
 
 
-def blocked(node: Node) -> float | None:
-    return float(sum(pool.blocked for pool in node.pools.values())) if node.pools else None
-
-
 def slower(metric: str, value: Callable[[Node], float | None], floor_ms: float) -> Measure:
     """How many times its usual a latency of each node is; those below `floor_ms` hurt nobody."""
 

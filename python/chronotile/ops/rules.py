@@ -1,7 +1,6 @@
 """Early warnings: what each rule measures, its limits, what it means and what to do.
 
-A rule measures numbers on a snapshot, or between two. Rules that are on by default have each been seen to fire and to
-clear on real nodes; the others are experimental and run when asked for.
+A rule measures numbers on a snapshot, or between two. Each has been seen to fire and to clear on real nodes.
 """
 
 from __future__ import annotations
@@ -65,8 +64,6 @@ class Rule:
     two_looks: bool = False
     """Whether it measures what happened between two snapshots."""
     needs_baseline: bool = False
-    experimental: bool = False
-    """Never seen to fire and to clear on real nodes by the tests."""
 
     def judged(self, measured: Measured) -> Finding | None:
         """A finding where a limit is reached."""
@@ -97,7 +94,7 @@ def check(
     baseline : Baseline, optional
         What is usual, for rules relative to that; without it they are not checked.
     rules : sequence of Rule, optional
-        All but the experimental ones by default.
+        All by default.
     """
     look = Look(now, before, baseline)
     applied = chosen() if rules is None else list(rules)
@@ -118,8 +115,8 @@ def check(
     return Result(findings, unchecked, [rule.name for rule in applied])
 
 
-def chosen(names: Iterable[str] = (), *, experimental: bool = False) -> list[Rule]:
-    """The named rules, or all; experimental ones only when named or asked for.
+def chosen(names: Iterable[str] = ()) -> list[Rule]:
+    """The named rules, or all where none is named.
 
     Raises
     ------
@@ -130,9 +127,7 @@ def chosen(names: Iterable[str] = (), *, experimental: bool = False) -> list[Rul
     for name in wanted:
         if name not in RULES:
             raise InvalidInputError(f"no rule {name!r}; there are {', '.join(RULES)}", kind="invalid-request")
-    if wanted:
-        return [RULES[name] for name in dict.fromkeys(wanted)]
-    return [rule for rule in RULES.values() if experimental or not rule.experimental]
+    return [RULES[name] for name in dict.fromkeys(wanted or RULES)]
 
 
 def with_limits(rules: Sequence[Rule], limits: Mapping[str, tuple[float | None, float | None]]) -> list[Rule]:
@@ -260,18 +255,17 @@ _ALL = [
     Rule(
         "read-slow", "times the usual", 3, 10, "Reads that this node coordinates take longer than they used to (p99).",
         "Compare the nodes' local latencies; look at compactions, tombstones, collections of the slow replica.",
-        measures.slower("latency_p99/Read", measures.p99("Read"), 20), jmx=True, needs_baseline=True, experimental=True,
+        measures.slower("latency_p99/Read", measures.p99("Read"), 20), jmx=True, needs_baseline=True,
     ),
     Rule(
         "write-slow", "times the usual", 3, 10, "Writes that this node coordinates take longer than they used to "
         "(p99).",
         "Look at the commit log's disk, collections and pending mutations of the slow replica.",
         measures.slower("latency_p99/Write", measures.p99("Write"), 20), jmx=True, needs_baseline=True,
-        experimental=True,
     ),
     Rule(
         "releases-differ", "releases", 2, 3, "Nodes run different releases: no schema change, repair or new node now.",
-        "Finish the upgrade.", measures.releases, experimental=True,
+        "Finish the upgrade.", measures.releases,
     ),
     Rule(
         "ring-changing", "nodes", 1, None, "A node is joining, leaving or moving.",
@@ -282,50 +276,39 @@ _ALL = [
         "stage-pending", "tasks", 500, 2000, "Requests queue inside the node: it is overloaded.",
         "Lower the load; see collections, disk and compactions.",
         measures.of_nodes(measures.pool_pending("MutationStage", "ReadStage", "Native-Transport-Requests")),
-        experimental=True,
-    ),
-    Rule(
-        "tasks-blocked", "tasks", 1, 100, "A thread pool's queue is full, which stops those who feed it.",
-        "nodetool tpstats names the pool; flushes blocked mean that the disk is too slow.",
-        measures.of_nodes(measures.blocked),
-        experimental=True,
     ),
     Rule(
         "commitlog-pending", "tasks", 15, 100, "Writes wait for the commit log's disk.",
         "Look at the disk; put the commit log on one of its own.",
-        measures.of_nodes(lambda node: measures.count(node.commitlog_pending)), jmx=True, experimental=True,
+        measures.of_nodes(lambda node: measures.count(node.commitlog_pending)), jmx=True,
     ),
     Rule(
         "heap", "%", 75, 85, "The heap is nearly full even after a collection.",
         "Look for large partitions and reads; raise the heap.", measures.of_nodes(measures.heap_share), jmx=True,
-        experimental=True,
     ),
     Rule(
         "exceptions", "per minute", 1e-9, 10, "The node met errors that it did not expect.",
         "Read its log.", measures.per_minute(lambda node: node.exceptions, "exceptions"), jmx=True, two_looks=True,
-        experimental=True,
     ),
     Rule(
         "messages-expired", "per minute", 1e-9, 60, "Messages to other nodes grew too old before they could be sent.",
         "Look at the network and at the nodes they were meant for.",
-        measures.per_minute(lambda node: node.internode_expired, "messages expired"), two_looks=True, experimental=True,
+        measures.per_minute(lambda node: node.internode_expired, "messages expired"), two_looks=True,
     ),
     Rule(
         "compaction-room", "% of what is free", 50, 100, "The largest table cannot be compacted in the room that is "
         "left.",
-        "See disk-used.", measures.compaction_room, jmx=True, experimental=True,
+        "See disk-used.", measures.compaction_room, jmx=True,
     ),
     Rule(
         "repair-stage", "tasks", 2, 20, "Repair work piles up on this node.",
         "Run one repair at a time.", measures.of_nodes(lambda node: measures.count(measures.anti_entropy(node))),
-        experimental=True,
     ),
     Rule(
         "clock", "s", 0.5, 5, "Its clock differs from this machine's: of two writes the wrong one may win.",
         "Run NTP or chrony on every node and here.",
         measures.of_nodes(measures.clock, lambda node, value: f"{value:.3f} s at least, {node.clock_offset_s:+.3f} s "
         "measured"),
-        experimental=True,
     ),
 ]  # fmt: skip
 
