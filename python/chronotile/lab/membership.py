@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from chronotile.errors import InvalidInputError
 from chronotile.lab import launching, network, places, resources, state, tools, versions
-from chronotile.lab.errors import LabError, LabTimeoutError
+from chronotile.lab.errors import LabError, LabTimeoutError, NodeFailedError
 from chronotile.lab.launching import Echo
 from chronotile.lab.state import ClusterState, NodeState, operating
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 STREAM_SECONDS = 1800.0
 """How long a node may take to hand over or fetch its data."""
 NOTICE_SECONDS = 120.0
+JOIN_ATTEMPTS = 4
+_UNANSWERED = "Unable to contact any seeds"
 
 
 def add(
@@ -157,7 +159,15 @@ def _join(cluster: Cluster, index: int, timeout_s: float, echo: Echo) -> Node:
     """Start a new node and wait until it serves; without success nothing of it stays but what the others saw."""
     node = cluster.node(index)
     try:
-        node.start(timeout_s=timeout_s, echo=echo)
+        for attempt in range(JOIN_ATTEMPTS, 0, -1):
+            try:
+                node.start(timeout_s=timeout_s, echo=echo)
+                break
+            except NodeFailedError as error:
+                # It gives up after seconds, which on a machine with other work may be too few for those it asks.
+                if attempt == 1 or _UNANSWERED not in error.log:
+                    raise
+                echo(f"{node.name} is started again: nobody answered it in time")
     except BaseException:
         node.kill()
         with state.changing(cluster.name) as changed:
