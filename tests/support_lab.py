@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from chronotile import lab
-from chronotile.lab import places, resources, versions
+from chronotile.lab import places, resources, versions, wire
 
 QUICK: dict[str, Any] = {"heap": "300m", "java_options": ["-XX:TieredStopAtLevel=1"]}
 
@@ -80,6 +81,24 @@ def secure_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
     require_software()
     with lab.up("secure", nodes=2, auth=True, tls="mutual", **QUICK) as cluster:
         yield cluster
+
+
+def read_alone(cluster: lab.Cluster, node: lab.Node, statement: str) -> list[list[str]]:
+    """Rows that a node has itself: it is asked while the others are paused, until it no longer counts on them."""
+    others = [other for other in cluster.nodes if other.index != node.index]
+    for other in others:
+        other.pause()
+    deadline = time.monotonic() + 120
+    try:
+        with node.connect(timeout_s=60) as connection:
+            while True:
+                try:
+                    return connection.run(statement, consistency="ONE").rows
+                except wire.CqlError:
+                    assert time.monotonic() < deadline, f"{node.name} does not answer by itself"
+    finally:
+        for other in others:
+            other.resume()
 
 
 def keyspace_of(request: pytest.FixtureRequest) -> str:

@@ -177,16 +177,8 @@ def make_uneven(cluster: lab.Cluster, begin: int) -> None:
 
 
 def rows_of(cluster: lab.Cluster, node: lab.Node) -> set[str]:
-    """The rows that a node has itself: it is asked while the others are paused."""
-    others = [other for other in cluster.nodes if other.index != node.index]
-    for other in others:
-        other.pause()
-    try:
-        with node.connect(timeout_s=60) as connection:
-            return {row[0] for row in connection.run(f"SELECT id FROM {TABLE}", consistency="ONE").rows}
-    finally:
-        for other in others:
-            other.resume()
+    """The rows that a node has itself."""
+    return {row[0] for row in support_lab.read_alone(cluster, node, f"SELECT id FROM {TABLE}")}
 
 
 @pytest.mark.slow
