@@ -172,10 +172,16 @@ def test_a_node_that_one_sees_down_is_down_and_disagreed_about() -> None:
         ("{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'dc1': '3', 'dc''2': '2'}", 5),
         ("{'class': 'org.apache.cassandra.locator.LocalStrategy'}", 0),
         ("{'class': 'NetworkTopologyStrategy', 'dc1': '3/1'}", 3),
+        ("{'class': 'NetworkTopologyStrategy', 'dc1': '3', 'note': ''}", 3),
     ],
 )
 def test_copies_are_counted_over_all_data_centres(replication: str, copies: int) -> None:
     assert reading_cql.replicas(replication) == copies
+
+
+def test_a_collection_that_is_none_is_told_as_any_other_value() -> None:
+    with pytest.raises(ValueError, match="is no collection"):
+        reading_cql.replicas("{'class'")
 
 
 def test_a_table_id_tells_when_the_table_was_made() -> None:

@@ -61,7 +61,7 @@ def test_requests_through_a_node_without_processor_time_are_slower_than_usual(
 
         with Recorder(tmp_path / "ops.db") as recorder:
             for _ in range(12):
-                work(100)
+                work(30)
                 usual = ops.observe(reach)
                 recorder.write(usual)
         baseline = read_baseline(tmp_path / "ops.db", watched.name, usual.taken + timedelta(seconds=1))
@@ -71,7 +71,8 @@ def test_requests_through_a_node_without_processor_time_are_slower_than_usual(
             return [finding for finding in found if finding.where == node.address]
 
         with starved(node):
-            work(60)
+            # Of those that come together in one burst only the first is late.
+            work(300)
         assert {finding.rule for finding in awaited(slow, fires=True)} == {"read-slow", "write-slow"}
 
         def after_work() -> list[Finding]:

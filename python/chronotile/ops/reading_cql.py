@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ _UUID_EPOCH = datetime(1582, 10, 15, tzinfo=UTC)
 _STATES = {"NORMAL": "N", "BOOT": "J", "BOOT_REPLACE": "J", "LEAVING": "L", "MOVING": "M"}
 _PROBES = 5
 _OWN_KEYSPACES = ("system", "dse_")
+_QUOTED = re.compile("'((?:[^']|'')*)'")
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -193,7 +195,8 @@ def _streams(view: CqlView, records: list[dict[str, str]]) -> None:
 def _repair_runs(view: CqlView, records: list[dict[str, str]]) -> None:
     view.fields["repairs"] = [
         RepairRun(
-            r["keyspace_name"], sorted(_literal(r["table_names"]) or []), r["status"], r["completed"] == "True",
+            r["keyspace_name"], sorted(filter(None, _literal(r["table_names"]) or [])), r["status"],
+            r["completed"] == "True",
             "" if r["failure_cause"] == "null" else r["failure_cause"].splitlines()[0], moment(r["last_updated_at"]),
         )
         for r in records
@@ -355,5 +358,10 @@ def _text(record: Record, name: str) -> str | None:
 
 
 def _literal(text: str) -> Any:
-    """A collection as the small client writes it, which is as Python does but for doubled quotes."""
-    return None if text == "null" else ast.literal_eval(text.replace("''", "\\'"))
+    """A collection as the small client writes it, which is as Python does but for quotes within quotes."""
+    if text == "null":
+        return None
+    try:
+        return ast.literal_eval(_QUOTED.sub(lambda quoted: repr(quoted[1].replace("''", "'")), text))
+    except SyntaxError:
+        raise ValueError(f"{text!r} is no collection") from None
