@@ -281,7 +281,7 @@ def slow_log(lab_home: Path) -> Iterator[lab.Cluster]:
     settings = {
         "commitlog_sync": "group",
         "commitlog_sync_period_in_ms": 0,
-        "commitlog_sync_group_window": "2000ms",
+        "commitlog_sync_group_window": "1500ms",
         "memtable_heap_space": "220MiB",
         "memtable_allocation_type": "heap_buffers",
         "memtable_cleanup_threshold": 0.9,
@@ -298,7 +298,9 @@ def test_writes_that_wait_for_the_commit_log_are_told(slow_log: lab.Cluster, req
     def write(number: int) -> None:
         with slow_log.nodes[0].connect(timeout_s=60) as connection:
             while not done.is_set():
-                connection.run(f"INSERT INTO {name}.t (k) VALUES ({number})", consistency="ONE")
+                # On a machine with other work some wait for longer than the node allows.
+                with contextlib.suppress(wire.CqlError):
+                    connection.run(f"INSERT INTO {name}.t (k) VALUES ({number})", consistency="ONE")
 
     with keyspace(slow_log, name, copies=1) as connection:
         connection.run(f"CREATE TABLE {name}.t (k int PRIMARY KEY)")
