@@ -90,12 +90,12 @@ def read_alone(cluster: lab.Cluster, node: lab.Node, statement: str) -> list[lis
         other.pause()
     deadline = time.monotonic() + 120
     try:
-        with node.connect(timeout_s=60) as connection:
-            while True:
-                try:
+        while True:
+            try:
+                with node.connect(timeout_s=60) as connection:
                     return connection.run(statement, consistency="ONE").rows
-                except wire.CqlError:
-                    assert time.monotonic() < deadline, f"{node.name} does not answer by itself"
+            except wire.CqlError as error:
+                assert time.monotonic() < deadline, f"{node.name} does not answer by itself: {error}"
     finally:
         for other in others:
             other.resume()

@@ -194,7 +194,9 @@ def test_a_node_leaves_under_load_once_another_was_added(plant: lab.Cluster, tmp
 @pytest.mark.slow
 def test_three_nodes_are_made_of_one_and_no_read_is_wrong(lab_home: Path, tmp_path: Path) -> None:
     support_lab.require_software()
-    with lab.up("growing", nodes=1, auth=True, **support_lab.QUICK) as cluster:
+    # Any node may say who logs in, so that each shows below that it knows.
+    alone = {"auth_read_consistency_level": "LOCAL_ONE"}
+    with lab.up("growing", nodes=1, auth=True, settings=alone, **support_lab.QUICK) as cluster:
         first = cluster.nodes[0]
         with first.connect() as connection:
             connection.run(
