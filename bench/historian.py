@@ -58,6 +58,9 @@ from historian_systems import (
 from chronotile import historian, load
 
 
+SETTLE_S = 5.0
+
+
 class Writing:
     """Values of other tags that are written meanwhile, as many in each second, until it ends. A context manager."""
 
@@ -127,6 +130,9 @@ def fill(systems: list[System], tags: int, days: int) -> dict[str, Figures]:
             figures[system.name].load_s += spent / 1e3
     for system in systems:
         figures[system.name].finish_s = timed_ms(system.finish) / 1e3
+    # What is folded and merged behind the answers has an end, too.
+    time.sleep(SETTLE_S)
+    for system in systems:
         figures[system.name].bytes = system.bytes()
     return figures
 
