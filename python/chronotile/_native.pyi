@@ -35,6 +35,7 @@ __all__ = [
     "region_cover",
     "serve",
     "tag_columns",
+    "tags_of_points",
     "write_records",
 ]
 

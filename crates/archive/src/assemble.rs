@@ -31,6 +31,9 @@ pub(crate) struct Part {
 /// Rows chosen beforehand, by chunk: only these are returned, and none of them is merged with another.
 pub(crate) type Chosen = HashMap<ChunkId, Vec<u32>>;
 
+/// Where rows lie: the chunk of each, and its number there.
+pub(crate) type Places = Vec<(ChunkId, u32)>;
+
 /// Parses heads, leaves out what the query does not touch or filters of texts rule out, and puts the chunks of each tile in order
 /// of time.
 pub(crate) fn prepare(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
@@ -112,7 +115,7 @@ pub(crate) fn assemble_few(
     parts: &[Part],
     bodies: &[Body],
     chosen: &Chosen,
-) -> Result<Option<(RecordBatch, Vec<(ChunkId, u32)>)>> {
+) -> Result<Option<(RecordBatch, Places)>> {
     let work = Assembly::new(query, parts, bodies, Some(chosen))?;
     let Some(rows) = work.rows_to_keep()?.filter(|rows| is_few(rows.len(), work.row_count())) else { return Ok(None) };
     let place = |row: &u32| {
@@ -203,11 +206,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// Has `append` take rows of a part, which it is told with the number of columns that the part has.
-    fn append(
-        &self,
-        index: usize,
-        append: impl FnOnce(&Body, usize) -> std::result::Result<(), Damage>,
-    ) -> Result<()> {
+    fn append(&self, index: usize, append: impl FnOnce(&Body, usize) -> std::result::Result<(), Damage>) -> Result<()> {
         let part = &self.parts[index];
         let count = self.frame().columns_in(&part.chunk.key, &part.head)?;
         append(&self.bodies[index], count).map_err(|damage| self.frame().damaged(&part.chunk.key, damage))

@@ -16,7 +16,7 @@ use chronotile_types::{BatchId, Cell, ChunkId, Window};
 use futures::{StreamExt, TryStreamExt, stream};
 use hashbrown::HashMap;
 
-use crate::assemble::{Chosen, Part, Rank, assemble, assemble_few, open, part_ranks, prepare};
+use crate::assemble::{Chosen, Part, Places, Rank, assemble, assemble_few, open, part_ranks, prepare};
 use crate::error::{ArchiveError, Result};
 use crate::keys::{Keys, OwnedKey};
 use crate::query::Query;
@@ -119,12 +119,7 @@ fn rows_of(winners: HashMap<OwnedKey, Version>) -> Chosen {
 }
 
 /// Enters the versions in one chunk. Returns the rows that took part.
-fn compare(
-    query: &Query,
-    part: &Part,
-    body: &Body,
-    winners: &mut HashMap<OwnedKey, Version>,
-) -> Result<Vec<u32>> {
+fn compare(query: &Query, part: &Part, body: &Body, winners: &mut HashMap<OwnedKey, Version>) -> Result<Vec<u32>> {
     let frame = &query.frame;
     let damaged = |damage| frame.damaged(&part.chunk.key, damage);
     let mut columns = frame.ids.clone();
@@ -183,8 +178,8 @@ struct Kept {
 }
 
 enum Group {
-    /// Rows that are asked for, with the chunk of each and its number there: those of older versions are still among them.
-    Rows(RecordBatch, Vec<(ChunkId, u32)>),
+    /// Rows that are asked for, those of older versions still among them.
+    Rows(RecordBatch, Places),
     Memory(Vec<Chunk>),
     /// Keys and sizes of chunks whose bytes follow one another in the file from `offset`.
     File {
@@ -194,7 +189,7 @@ enum Group {
 }
 
 impl Kept {
-    fn push_rows(&mut self, rows: RecordBatch, places: Vec<(ChunkId, u32)>) {
+    fn push_rows(&mut self, rows: RecordBatch, places: Places) {
         self.bytes += rows.get_array_memory_size();
         self.groups.push(Group::Rows(rows, places));
     }
@@ -249,7 +244,9 @@ impl Replay {
         let Some(group) = self.groups.next() else { return Ok(None) };
         let chunks = match group {
             Group::Rows(rows, places) => {
-                let won = |(chunk, row): &(ChunkId, u32)| chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok());
+                let won = |(chunk, row): &(ChunkId, u32)| {
+                    chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok())
+                };
                 let won: BooleanArray = places.iter().map(|place| Some(won(place))).collect();
                 let rows = filter_record_batch(&rows, &won);
                 return rows.map(Some).map_err(|e| query.frame.compute("selecting rows", e));

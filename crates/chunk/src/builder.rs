@@ -332,7 +332,8 @@ pub(crate) fn push_lens(
     Ok(end - start)
 }
 
-pub(crate) const TOO_LONG: Damage = Damage(chronotile_types::DamageKind::Malformed("lengths exceed what a column can hold"));
+pub(crate) const TOO_LONG: Damage =
+    Damage(chronotile_types::DamageKind::Malformed("lengths exceed what a column can hold"));
 
 /// Appends text or bytes whose ends are the last `count` of `offsets`, and checks that each text is UTF-8.
 pub(crate) fn push_bytes(

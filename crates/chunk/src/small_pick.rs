@@ -190,12 +190,7 @@ impl SmallReader<'_> {
 
     /// Where the texts or lists picked lie, of those that are not null, and the length of all. A constant text lies there once,
     /// the items of lists of constant length (`repeat`) for each.
-    fn ranges(
-        &mut self,
-        opened: &Opened,
-        picked: &Picked,
-        repeat: bool,
-    ) -> Result<(Vec<Range<usize>>, usize), Damage> {
+    fn ranges(&mut self, opened: &Opened, picked: &Picked, repeat: bool) -> Result<(Vec<Range<usize>>, usize), Damage> {
         let length = match opened.shape {
             SHAPE_PLAIN => return self.ranges_apart(opened.present, picked),
             SHAPE_CONSTANT => self.payload.size(DECODED_BYTES_MAX)?,
