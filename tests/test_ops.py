@@ -136,17 +136,18 @@ def test_views_of_the_ring_are_the_same_as_java_prints_them_and_as_json() -> Non
     printed = {
         "EndpointToHostId": "{10.0.0.1=aa, 10.0.0.2=bb, 10.0.0.3=cc}",
         "LiveNodes": "[10.0.0.1, 10.0.0.3]",
-        "UnreachableNodes": "[10.0.0.2]",
+        "UnreachableNodes": "[10.0.0.2, 10.0.0.9]",
         "LeavingNodes": "[10.0.0.3]",
         "JoiningNodes": "[]",
     }
     plain = {
         "EndpointToHostId": {"10.0.0.1": "aa", "10.0.0.2": "bb", "10.0.0.3": "cc"},
         "LiveNodes": ["10.0.0.1", "10.0.0.3"],
-        "UnreachableNodes": ["10.0.0.2"],
+        "UnreachableNodes": ["10.0.0.2", "10.0.0.9"],
         "LeavingNodes": ["10.0.0.3"],
         "JoiningNodes": [],
     }
+    # The last one left: nodes go on telling that they cannot reach it.
     expected = {"10.0.0.1": "UN", "10.0.0.2": "DN", "10.0.0.3": "UL"}
     assert reading_beans.seen({name: printed}) == reading_beans.seen({name: plain}) == expected
 

@@ -179,6 +179,10 @@ def test_a_node_that_joins_or_leaves_is_told_until_it_has(watched: lab.Cluster) 
     assert (finding.where, finding.message) == (leaving, "UL")
     worker.join()
     await_rule(watched, "ring-changing", fires=False)
+    # The others go on telling for days that they cannot reach it.
+    await_rule(watched, "node-down", fires=False)
+    for reach in (access(watched), ops.Access(watched.contact_points)):
+        assert [node.address for node in ops.observe(reach).nodes] == watched.contact_points
 
 
 @pytest.mark.slow

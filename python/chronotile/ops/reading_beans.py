@@ -51,7 +51,10 @@ def node_fields(beans: Beans) -> tuple[dict[str, Any], list[tuple[str, str]]]:
 
 
 def seen(beans: Beans) -> dict[str, str]:
-    """What the node says of each node: ``UN``, ``DN``, ``UJ``, ... by address."""
+    """What the node says of each node: ``UN``, ``DN``, ``UJ``, ... by address.
+
+    Nodes that left stay among the unreachable ones for days; without an id they are no part of the ring.
+    """
     storage = beans.get(_STORAGE, {})
     letters = dict.fromkeys(mapping(storage.get("EndpointToHostId")), "N")
     for attribute, letter in (("JoiningNodes", "J"), ("LeavingNodes", "L"), ("MovingNodes", "M")):
@@ -59,7 +62,7 @@ def seen(beans: Beans) -> dict[str, str]:
     live, dead = ({_address(one) for one in listing(storage.get(name))} for name in ("LiveNodes", "UnreachableNodes"))
     return {
         address: ("U" if address in live else "D" if address in dead else "?") + letters.get(address, "?")
-        for address in {*letters, *live, *dead}
+        for address in {*letters, *live}
     }
 
 

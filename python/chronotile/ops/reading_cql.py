@@ -31,6 +31,8 @@ Record = Mapping[str, str]
 
 _UUID_EPOCH = datetime(1582, 10, 15, tzinfo=UTC)
 _STATES = {"NORMAL": "N", "BOOT": "J", "BOOT_REPLACE": "J", "LEAVING": "L", "MOVING": "M"}
+_GONE = ("LEFT", "removed")
+"""What gossip tells for days of nodes that are no longer part of the ring."""
 _PROBES = 5
 _OWN_KEYSPACES = ("system", "dse_")
 _QUOTED = re.compile("'((?:[^']|'')*)'")
@@ -210,6 +212,8 @@ def _outbound(view: CqlView, records: list[dict[str, str]]) -> None:
 def _gossip(view: CqlView, records: list[dict[str, str]]) -> None:
     for record in records:
         status = _text(record, "status_with_port") or _text(record, "status") or ""
+        if status.split(",")[0] in _GONE:
+            continue
         view.seen[record["address"]] = "?" + _STATES.get(status.split(",")[0], "?")
         load = _text(record, "load")
         if record["address"] == view.address and load is not None:
