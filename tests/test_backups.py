@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -202,7 +203,8 @@ def test_a_changed_manifest_is_no_backup(store: Store, nodes: list[FakeNode]) ->
 @given(data=st.data())
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_backed_up_and_removed_each_backup_stays_whole(data: st.DataObject, tmp_path: Path) -> None:
-    root = tmp_path / f"{random.getrandbits(64):x}"
+    # Of its own, since an example may end anywhere; random numbers are the same for each.
+    root = Path(tempfile.mkdtemp(dir=tmp_path))
     store = Store(str(root / "store"))
     made = [FakeNode(root / f"node{k}", f"host-{k}", choose=random.Random(k)) for k in range(2)]
     held: dict[str, dict[str, dict[str, bytes]]] = {}
