@@ -216,7 +216,7 @@ def test_a_copy_to_a_cluster_killed_again_and_again_loses_and_doubles_nothing(tm
     source = tmp_path / "a.db"
     fill(source, 40)
     ct.open(url).close()
-    assert kill_and_finish(source, url, 2.0, random.Random(20_261_122)) >= 1, "no kill hit a copy"
+    assert kill_and_finish(source, url, 1.0, random.Random(20_261_122)) >= 1, "no kill hit a copy"
 
 
 def test_the_command_copies_compares_and_tells(tmp_path: Path, chronotile: Run) -> None:
