@@ -57,7 +57,6 @@ from historian_systems import (
 
 from chronotile import historian, load
 
-
 SETTLE_S = 5.0
 
 
