@@ -1,7 +1,7 @@
 //! The one thread that writes: it gathers what tasks ask for at the same time into one transaction and one disk sync.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,6 @@ const FREE_SHARE: i64 = 4;
 const FREE_PAGES_MIN: i64 = 64;
 /// Pages given back to the file system after each group that takes rows away, so that nobody waits long for it.
 const GIVEN_BACK_PAGES: i64 = 512;
-
-/// How long no work must come before the log's room is given back; while writes follow one another it is used again.
-const IDLE_WAIT: Duration = Duration::from_secs(2);
 
 /// What the thread can be asked for.
 pub(crate) enum Work {
@@ -98,31 +95,12 @@ struct State {
 
 impl State {
     fn run(&mut self, jobs: &Receiver<Job>) {
-        let mut idle = true;
-        loop {
-            // Only after work is there anything to do when none follows.
-            let next = if idle { jobs.recv().map_err(RecvTimeoutError::from) } else { jobs.recv_timeout(IDLE_WAIT) };
-            match next {
-                Ok(first) => {
-                    if self.serve(first, jobs) {
-                        self.give_back();
-                    }
-                    self.checkpoint();
-                    idle = false;
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    self.empty_log();
-                    idle = true;
-                }
-                Err(RecvTimeoutError::Disconnected) => return,
+        while let Ok(first) = jobs.recv() {
+            let removed = self.serve(first, jobs);
+            if removed {
+                self.give_back();
             }
-        }
-    }
-
-    /// Folds the whole log into the file and gives its room back, unless somebody else is at work.
-    fn empty_log(&self) {
-        if let Some(conn) = &self.conn {
-            conn.wal_checkpoint_v2(Some(c"main"), CheckpointMode::TRUNCATE).ok();
+            self.checkpoint();
         }
     }
 
