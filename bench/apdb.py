@@ -4,9 +4,9 @@
 
 Each detector of a simulated camera (chronotile.apdb.simulate: published densities, the LSST's own schema of 200
 columns) reads its footprint of twelve months and stores what it found; both systems get the same rows, in turns, and
-must read the same. In a file both are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB
+must read the same. After each night ours is maintained, as a survey does by day, unless --no-upkeep. In a file both are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB
 of heap each, RF 3, QUORUM on both sides); --url takes a cluster that runs. Then the footprints are read again, for
-Chronotile before and after `maintain`; then, with --writers, that many processes store at once beside readers.
+Chronotile before and after a whole `maintain`; then, with --writers, that many processes store at once beside readers.
 Writes apdb.md and apdb.json to bench/results/. To compare
 levels, windows and slices of ours: `chronotile apdb pixels --measure`."""
 
@@ -40,6 +40,9 @@ from chronotile.apdb.simulate.universe import PADDING_DEG
 warnings.filterwarnings("ignore")
 
 OURS, PEER = ChronotileDriver.name, PeerDriver.name
+
+UPKEEP_CHUNKS = 8
+"""Chunks of a tile from which on the daily upkeep rewrites it."""
 
 
 @dataclass
@@ -138,13 +141,23 @@ def one_visit(
         results["store a detector-visit, durable"][name].add(time.perf_counter() - began, time.process_time() - cpu)
 
 
+def maintain_by_day(url: str, upkeep: Samples) -> None:
+    """What a survey does between nights: rewrite the tiles that have gathered many chunks."""
+    began, cpu = time.perf_counter(), time.process_time()
+    with apdb.open(url) as database:
+        database.maintain(chunks_min=UPKEEP_CHUNKS)
+    upkeep.add(time.perf_counter() - began, time.process_time() - cpu)
+
+
 def empty_results(systems: list[str]) -> Results:
     kinds = ["read a footprint, 12 months", *(f"  {name}" for name in names.MAIN_TABLES)]
     kinds += ["store a detector-visit, durable", "read again, before maintain", "read again, after maintain"]
     return {kind: {system: Samples() for system in systems} for kind in kinds}
 
 
-def fill_and_read(place: Place, survey: Survey, repeat: int) -> tuple[Results, dict[str, int], dict[str, int], str]:
+def fill_and_read(
+    place: Place, survey: Survey, repeat: int, upkeep: Samples | None
+) -> tuple[Results, dict[str, int], dict[str, int], str]:
     ours, peer = place.make("bench")
     drivers: dict[str, Driver] = {OURS: ChronotileDriver(ours), PEER: PeerDriver(peer)}
     universe = Universe(survey, apdb.Schema.read())
@@ -155,6 +168,8 @@ def fill_and_read(place: Place, survey: Survey, repeat: int) -> tuple[Results, d
         for detector in range(survey.detectors):
             one_visit(universe, drivers, visit, detector, turn, results)
             turn += 1
+        if upkeep is not None:
+            maintain_by_day(ours, upkeep)
         gc.collect()
         say(f"visit {visit + 1} of {survey.visits}")
     last = survey.time(survey.visits - 1) + 0.01
@@ -166,6 +181,9 @@ def fill_and_read(place: Place, survey: Survey, repeat: int) -> tuple[Results, d
         database.maintain()
     # The peer has nothing to maintain: it is read again so that both met the same disturbances.
     read_again(survey, drivers, last, "read again, after maintain", results, repeat)
+    results["the same, ours in one call"] = read_at_once(
+        ours, survey, last, results["read again, after maintain"][PEER], repeat
+    )
     rows = drivers[OURS].read(survey.footprint(0, 0, PADDING_DEG), last)[1]
     for driver in drivers.values():
         driver.close()
@@ -182,6 +200,19 @@ def read_again(survey: Survey, drivers: dict[str, Driver], at: float, what: str,
                 _, _, seconds = drivers[name].read(survey.footprint(0, detector, PADDING_DEG), at)
                 if number:
                     results[what][name].add(sum(seconds.values()), time.process_time() - cpu)
+
+
+def read_at_once(ours: str, survey: Survey, at: float, peer: Samples, repeat: int) -> dict[str, Samples]:
+    """The same footprints in the one call that reads the three tables at once, which the peer has not."""
+    found = Samples()
+    with apdb.open(ours, read_only=True) as database:
+        for number in range(repeat + 1):
+            for detector in range(survey.detectors):
+                began, cpu = time.perf_counter(), time.process_time()
+                database.footprint(survey.footprint(0, detector, PADDING_DEG), at=at)
+                if number:
+                    found.add(time.perf_counter() - began, time.process_time() - cpu)
+    return {OURS: found, PEER: peer}
 
 
 def at_once(place: Place, survey: Survey, writers: int, readers: int) -> dict[str, dict[str, float]]:
@@ -226,7 +257,7 @@ def places(arguments: argparse.Namespace) -> Iterator[Place]:
 
 def report(
     survey: Survey, engine: str, results: Results, sizes: list[dict[str, int]], rows: str,
-    crowd: dict[str, dict[str, float]], load: float,
+    crowd: dict[str, dict[str, float]], load: float, upkeep: Samples | None,
 ) -> str:  # fmt: skip
     lines = []
     for kind, each in results.items():
@@ -262,6 +293,8 @@ def report(
         f"The last month's reads took, against the first month's: {', '.join(growth)} times.",
         common.table(["client CPU, ms", *header], cpu),
     ]
+    if upkeep is not None:
+        parts.append(f"Upkeep of a day, of ours, ms: {common.spread(upkeep.ms)}; client CPU {common.spread(upkeep.cpu_ms)}.")
     if disk:
         parts.append(common.table(["MiB on disk", *header], disk))
     if many:
@@ -276,6 +309,7 @@ def main() -> None:
     parser.add_argument("--visits", type=int, default=60)
     parser.add_argument("--detectors", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5, help="times the footprints are read again")
+    parser.add_argument("--no-upkeep", action="store_true", help="do not maintain ours after each night")
     parser.add_argument("--writers", type=int, default=0, help="processes that store at once in the end")
     parser.add_argument("--cluster", action="store_true", help="three nodes of chronotile lab")
     parser.add_argument("--url", help="a cluster that runs")
@@ -287,12 +321,13 @@ def main() -> None:
     load = common.load_average()
     with places(arguments) as place:
         engine = "SQLite" if place.hosts is None else "a cluster of three nodes, RF 3, QUORUM"
-        results, before, after, rows = fill_and_read(place, survey, arguments.repeat)
+        upkeep = None if arguments.no_upkeep else Samples()
+        results, before, after, rows = fill_and_read(place, survey, arguments.repeat, upkeep)
         crowd = {}
         if arguments.writers:
             smaller = Survey(min(visits, 12), arguments.writers, min(visits, 12), 30.0, seed=2)
             crowd = at_once(place, smaller, arguments.writers, 2)
-        text = report(survey, engine, results, [before, after], rows, crowd, load)
+        text = report(survey, engine, results, [before, after], rows, crowd, load, upkeep)
     print(text)
     common.RESULTS.mkdir(exist_ok=True)
     name = "apdb" if place.hosts is None else "apdb_cluster"

@@ -21,9 +21,6 @@ from chronotile.apdb.simulate import Run, Survey, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:Warning")
 
-QUICK = ("test_storeSources", "test_reassignDiaSourcesToDiaObjects")
-"""What the default run tries there; the rest waits minutes for tables to be made."""
-
 
 class OnACluster(SuiteOnChronotile):
     """Each database in a keyspace of its own."""
@@ -45,12 +42,6 @@ class OnACluster(SuiteOnChronotile):
         return f"{self.cluster.url(keyspace)}?catalog_buckets=16"
 
 
-LEFT_OUT = {name: None for name in dir(ApdbTest) if name.startswith("test_") and name not in QUICK}
-
-TestSomeOfTheSuite = type("TestSomeOfTheSuite", (OnACluster, ApdbTest, unittest.TestCase), LEFT_OUT)
-
-
-@pytest.mark.slow
 class TestSuite(OnACluster, ApdbTest, unittest.TestCase):  # type: ignore[misc]
     """All of ApdbTest, with replication."""
 
@@ -58,7 +49,6 @@ class TestSuite(OnACluster, ApdbTest, unittest.TestCase):  # type: ignore[misc]
     meta_row_count = 4
 
 
-@pytest.mark.slow
 class TestSchemaUpdates(OnACluster, ApdbSchemaUpdateTest, unittest.TestCase):  # type: ignore[misc]
     """All of ApdbSchemaUpdateTest."""
 

@@ -439,6 +439,33 @@ def test_consolidation_changes_no_read(survey: ct.Dataset, detections: pa.Table)
     assert dataset.info().chunks < before.chunks
 
 
+def test_older_versions_are_kept_apart_once_and_come_back_where_newer_are_removed(sqlite: ct.Archive) -> None:
+    schema = pa.schema([("id", pa.int64()), ("version", pa.int64()), ("t", pa.timestamp("us", "UTC")), ("v", "float64")])
+    dataset = sqlite.create(
+        "versions", schema=schema, cell=ct.single(), time="t", window="30d", id="id", merge="latest", version="version"
+    )
+    ids = np.arange(100)
+
+    def rows(version: int) -> pa.Table:
+        times = pa.array(np.full(100, 1_790_000_000_000_000 + version), pa.timestamp("us", "UTC"))
+        values = {"id": ids, "version": np.full(100, version), "t": times, "v": ids + version / 10}
+        return pa.table(values, schema)
+
+    for version in range(5):
+        dataset.write(rows(version), batch=f"v{version}")
+    report = dataset.consolidate()
+    assert (report.chunks_before, report.chunks_after) == (5, 2)
+    assert dataset.consolidate().tiles == 0, "nothing was written since"
+    assert by_id(dataset.read().to_arrow(), "id").equals(rows(4))
+    assert dataset.read(history=True).to_arrow().num_rows == 500
+    dataset.remove_batch("v4")
+    assert by_id(dataset.read().to_arrow(), "id").equals(rows(3))
+    dataset.write(rows(5), batch="v5")
+    assert dataset.consolidate().tiles == 1
+    assert by_id(dataset.read().to_arrow(), "id").equals(rows(5))
+    assert dataset.verify().damaged == ()
+
+
 def test_retire_drops_whole_slices_that_are_old(survey: ct.Dataset) -> None:
     info = survey.info()
     oldest = info.slices[0]

@@ -35,6 +35,9 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 const TILES_PER_COMMIT: usize = 64;
 /// Tiles committed at the same time where each is a commit of its own.
 const TILES_AT_ONCE: usize = 16;
+/// Older versions get chunks of their own where they are at least so many, and at least one in so many rows.
+const OLDER_ROWS_MIN: usize = 64;
+const OLDER_SHARE: usize = 4;
 /// Chunks looked up at once.
 const FETCH_CHUNKS: usize = 64;
 
@@ -104,8 +107,8 @@ impl Dataset {
         dry_run: bool,
         report: &mut ConsolidateReport,
     ) -> Result<()> {
-        let wanted: HashSet<Tile> = tiles.iter().map(|tile| tile.tile).collect();
-        let chunks = self.chunks_of(frame, slice, &wanted).await?;
+        let wanted = self.written_to(frame, slice, tiles.iter().map(|tile| tile.tile).collect()).await?;
+        let chunks = self.chunks_of(frame, slice, &wanted, true).await?;
         // Listed after the scan: a chunk that was seen belongs to a batch that is either finished or listed here.
         let unfinished = catalog::unfinished(self.store(), &frame.spec.name).await?;
         let unfinished: HashSet<BatchId> = unfinished.into_iter().map(|(batch, _)| batch).collect();
@@ -124,15 +127,32 @@ impl Dataset {
         Ok(())
     }
 
-    /// The chunks of some tiles of a slice, with their bodies.
-    async fn chunks_of(&self, frame: &Frame, slice: SliceId, tiles: &HashSet<Tile>) -> Result<Vec<Chunk>> {
+    /// Those of the tiles that have a chunk of a single write. Others are as a consolidation left them.
+    async fn written_to(&self, frame: &Frame, slice: SliceId, tiles: HashSet<Tile>) -> Result<HashSet<Tile>> {
+        let mut found = HashSet::new();
+        for chunk in self.chunks_of(frame, slice, &tiles, false).await? {
+            if frame.head(&chunk)?.origins.len() == 1 {
+                found.insert(chunk.key.tile);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The chunks of some tiles of a slice.
+    async fn chunks_of(
+        &self,
+        frame: &Frame,
+        slice: SliceId,
+        tiles: &HashSet<Tile>,
+        bodies: bool,
+    ) -> Result<Vec<Chunk>> {
         let mut cells: Vec<_> = tiles.iter().map(|tile| tile.cell).collect();
         cells.sort_unstable();
         cells.dedup();
         let windows = tiles.iter().map(|tile| tile.window);
         let (Some(first), Some(last)) = (windows.clone().min(), windows.max()) else { return Ok(vec![]) };
         let ranges: Arc<[_]> = cells.into_iter().map(|cell| (cell, cell)).collect();
-        let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges), windows: (first, last), bodies: true };
+        let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges), windows: (first, last), bodies };
         let scanned = self.store().scan(&frame.spec.name, scan).await?.map_err(ArchiveError::from);
         let mut chunks: Vec<Chunk> = scanned.try_concat().await?;
         chunks.retain(|chunk| tiles.contains(&chunk.key.tile));
@@ -237,7 +257,7 @@ impl Dataset {
     ) -> Result<bool> {
         let unwanted = move |origin: &Origin| origin.batch == batch && Some(origin.written_us) != keep_us;
         let mut mixed: HashMap<Tile, Vec<Part>> = HashMap::new();
-        for chunk in self.chunks_of(frame, slice, tiles).await? {
+        for chunk in self.chunks_of(frame, slice, tiles, true).await? {
             let head = frame.head(&chunk)?;
             if !written.contains(&chunk.key) && head.origins.iter().any(unwanted) {
                 mixed.entry(chunk.key.tile).or_default().push(Part { chunk, head });
@@ -295,8 +315,18 @@ fn rewrite(frame: &Frame, parts: Vec<Part>, unwanted: &dyn Fn(&Origin) -> bool) 
     let gathered = Gathered::new(frame, &parts)?;
     let order = gathered.order(frame, unwanted)?;
     let old: Vec<Chunk> = parts.into_iter().map(|part| part.chunk).collect();
-    let new = if order.is_empty() { vec![] } else { gathered.pack(frame, &old, &order)? };
+    let (newest, older) = gathered.by_age(frame, order)?;
+    let mut new = gathered.pack(frame, &old, &newest, Age::Newest)?;
+    new.extend(gathered.pack(frame, &old, &older, Age::Older)?);
     Ok(Rewrite { old, new })
+}
+
+/// Which versions of records a chunk was given.
+#[derive(Clone, Copy)]
+enum Age {
+    /// The newest in the tile, or all where they are not kept apart.
+    Newest,
+    Older,
 }
 
 /// The decoded rows of a tile with where each came from.
@@ -385,7 +415,34 @@ impl Gathered {
         place_rows(&frame.spec, self.rows.column(frame.time)).map_err(malformed)
     }
 
-    fn pack(&self, frame: &Frame, old: &[Chunk], order: &[u32]) -> Result<Vec<Chunk>> {
+    /// Parts the rows of `order` in the newest versions of their records and older ones, both in that order. Most reads want the
+    /// newest alone, and then leave out chunks that have none. A few older versions are not worth a chunk.
+    fn by_age(&self, frame: &Frame, order: Vec<u32>) -> Result<(Vec<u32>, Vec<u32>)> {
+        if !frame.keeps_latest() {
+            return Ok((order, vec![]));
+        }
+        let failed = |e| frame.compute("comparing versions", e);
+        let ids = Keys::new(&self.columns(&frame.ids)).map_err(failed)?;
+        let version = frame.version.map(|v| Keys::new(&self.columns(&[v]))).transpose().map_err(failed)?;
+        let age = |row: u32| (version.as_ref().map(|keys| keys.get(row as usize)), self.ranks[row as usize]);
+        let mut newest: hashbrown::HashMap<Key, u32> = hashbrown::HashMap::with_capacity(order.len());
+        for row in &order {
+            let kept = newest.entry(ids.get(*row as usize)).or_insert(*row);
+            if age(*kept) < age(*row) {
+                *kept = *row;
+            }
+        }
+        let older = order.len() - newest.len();
+        if older < OLDER_ROWS_MIN || older * OLDER_SHARE < order.len() {
+            return Ok((order, vec![]));
+        }
+        Ok(order.into_iter().partition(|row| newest.get(&ids.get(*row as usize)) == Some(row)))
+    }
+
+    fn pack(&self, frame: &Frame, old: &[Chunk], order: &[u32], age: Age) -> Result<Vec<Chunk>> {
+        if order.is_empty() {
+            return Ok(vec![]);
+        }
         let failed = |e| frame.compute("sorting rows", e);
         let rows = take_record_batch(&self.rows, &UInt32Array::from(order.to_vec())).map_err(failed)?;
         let (ticks, _) = self.places(frame)?;
@@ -415,7 +472,7 @@ impl Gathered {
         let mut kept: Vec<Origin> = row_origin.iter().map(|origin| self.origins[*origin as usize]).collect();
         kept.sort_unstable();
         kept.dedup();
-        pack(frame, &tile, row_bytes, &|range| consolidated_id(&sources, &kept, range))
+        pack(frame, &tile, row_bytes, &|range| consolidated_id(&sources, &kept, age, range))
     }
 }
 
@@ -430,7 +487,7 @@ fn unique(frame: &Frame, rows: &RecordBatch) -> Result<bool> {
 }
 
 /// The same chunks consolidated to the same pieces always give the same id; without the rows of a batch they give another.
-fn consolidated_id(sources: &[ChunkId], kept: &[Origin], range: std::ops::Range<usize>) -> ChunkId {
+fn consolidated_id(sources: &[ChunkId], kept: &[Origin], age: Age, range: std::ops::Range<usize>) -> ChunkId {
     let mut bytes = Vec::with_capacity(sources.len() * 16 + kept.len() * 24 + 16);
     sources.iter().for_each(|id| bytes.extend_from_slice(&id.to_bytes()));
     for origin in kept {
@@ -439,5 +496,8 @@ fn consolidated_id(sources: &[ChunkId], kept: &[Origin], range: std::ops::Range<
     }
     bytes.extend_from_slice(&(range.start as u64).to_be_bytes());
     bytes.extend_from_slice(&(range.end as u64).to_be_bytes());
+    if let Age::Older = age {
+        bytes.push(1);
+    }
     ChunkId(xxh3_128(&bytes))
 }

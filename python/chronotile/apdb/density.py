@@ -134,15 +134,15 @@ class Density:
 def _candidates(base: Layout) -> Iterator[Layout]:
     """Layouts from `base` on to ones of smaller cells."""
     # Slices of whole windows, each a table: as they are, and as short as windows.
-    lengths = [base, *(dataclasses.replace(base, window=text, slice=text) for text in ("15d", "5d"))]
+    lengths = [base, *(dataclasses.replace(base, window=text, slice=text) for text in ("30d", "15d", "5d"))]
     for shorter in lengths:
         if values.days(shorter.window, "window") > values.days(base.window, "window"):
             continue
         for level in range(base.level, base.level + _LEVELS_FINER + 1):
             yield dataclasses.replace(shorter, level=level)
-            for object_slice in ("180d", "90d"):
-                if base.object_window == "90d" and base.object_slice == "360d":
-                    yield dataclasses.replace(shorter, level=level, object_slice=object_slice)
+            for text in ("180d", "90d"):
+                if base.object_window == base.object_slice == "360d":
+                    yield dataclasses.replace(shorter, level=level, object_window=text, object_slice=text)
 
 
 def sky_pixels(scheme: str, level: int) -> int:

@@ -29,7 +29,8 @@ class Layout:
         Pixelization of the sky: mq3c, q3c, htm or healpix, and its level. A pixel of about the size of a detector
         serves best; mq3c 9 has 0.18 degrees.
     window : str
-        Length of a window of sources and forced sources.
+        Length of a window of sources and forced sources. The rows of a pixel and window become one chunk by upkeep: a
+        few long ones cost a read of twelve months less than many short ones.
     object_window : str
         Length of a window of object versions. The newest version of an object may be old, so that reads go through
         all windows; long ones are fewer.
@@ -51,8 +52,8 @@ class Layout:
 
     scheme: str = "mq3c"
     level: int = 9
-    window: str = "30d"
-    object_window: str = "90d"
+    window: str = "120d"
+    object_window: str = "360d"
     slice: str | None = None
     object_slice: str | None = "360d"
     history_days: float = 360.0

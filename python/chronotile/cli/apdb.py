@@ -69,7 +69,8 @@ def _moment(text: str | None) -> Any:
     "--scheme", type=click.Choice(["mq3c", "q3c", "htm", "healpix"]), default="mq3c", show_default=True, help="Pixels."
 )
 @click.option("--level", type=click.IntRange(0, 20), default=9, show_default=True, help="Level of the pixels.")
-@click.option("--window", default="30d", show_default=True, help="Length of a window of sources.")
+@click.option("--window", default="120d", show_default=True, help="Length of a window of sources.")
+@click.option("--slice", "slice_", metavar="LENGTH", help="Length of a slice of sources, a table; by default a window.")
 @click.option("--history", default="360d", show_default=True, help="How far back footprints are read.")
 @click.option("--feed", is_flag=True, help="Keep a list of changes for replication.")
 @click.option("--layout", "storage", type=_STORAGE, default="chunks", show_default=True, help=_STORAGE_HELP)
@@ -79,9 +80,9 @@ def _moment(text: str | None) -> Any:
 @click.option("--transients", type=float, default=0.0, help="With --density: new objects of a visit by square degree.")
 @click.option("--cell-mib-max", type=float, default=10.0, show_default=True, help="MiB of a pixel in a slice.")
 def create(
-    target: Target, schema: str, relaxed: bool, scheme: str, level: int, window: str, history: str, feed: bool,
-    storage: str, density: str | None, objects: float | None, visits_a_month: float | None, transients: float,
-    cell_mib_max: float,
+    target: Target, schema: str, relaxed: bool, scheme: str, level: int, window: str, slice_: str | None, history: str,
+    feed: bool, storage: str, density: str | None, objects: float | None, visits_a_month: float | None,
+    transients: float, cell_mib_max: float,
 ) -> None:  # fmt: skip
     """Create a database in an archive, which is made if need be.
 
@@ -101,8 +102,9 @@ def create(
     wanted = own.Schema.read(schema)
     days = values.days(history, "--history")
     layout = own.Layout(
-        scheme, level, window, history_days=days, feed=feed, storage=storage, cell_bytes_max=int(cell_mib_max * 2**20)
-    )
+        scheme, level, window, slice=slice_, history_days=days, feed=feed, storage=storage,
+        cell_bytes_max=int(cell_mib_max * 2**20),
+    )  # fmt: skip
     expected = None
     if density is not None:
         if objects is None or visits_a_month is None:
@@ -593,8 +595,8 @@ def report(logs: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> N
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @click.option("--measure", "url", metavar="ARCHIVE", help="Measure layouts too, in new databases beside this archive.")
 @click.option("--measure-levels", default="8-10", show_default=True, metavar="FIRST-LAST", help="Levels measured.")
-@click.option("--windows", default="30d,60d", show_default=True, metavar="LENGTH,...", help="Windows measured.")
-@click.option("--slices", default="30d,360d", show_default=True, metavar="LENGTH,...", help="Tables measured.")
+@click.option("--windows", default="120d,30d,60d,360d", show_default=True, metavar="LENGTH,...", help="Windows measured.")
+@click.option("--slices", default="120d,360d", show_default=True, metavar="LENGTH,...", help="Tables measured.")
 @click.option("--schema", default="lsst", show_default=True, metavar="FILE", help=_SCHEMA_HELP)
 @click.option("--visits", type=click.IntRange(2), default=24, show_default=True, help="Visits, over twelve months.")
 @click.option("--detectors", type=click.IntRange(1, 189), default=1, show_default=True, help="Detectors of a visit.")
@@ -616,7 +618,7 @@ def pixels(
     \b
     Examples:
         chronotile apdb pixels --detector 0.225 --levels 7-11 --out pixels.html
-        chronotile apdb pixels --measure sqlite:study.db --windows 30d,60d --slices 30d,360d
+        chronotile apdb pixels --measure sqlite:study.db --windows 120d,30d,60d --slices 120d,360d
         chronotile apdb pixels --measure cassandra://node1,node2/study --measure-levels 9-10
     """
     from chronotile import apdb as own
