@@ -4,11 +4,11 @@
 
 Each detector of a simulated camera (chronotile.apdb.simulate: published densities, the LSST's own schema of 200
 columns) reads its footprint of twelve months and stores what it found; both systems get the same rows, in turns, and
-must read the same. After each night ours is maintained, as a survey does by day, unless --no-upkeep. In a file both are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB
-of heap each, RF 3, QUORUM on both sides); --url takes a cluster that runs. Then the footprints are read again, for
-Chronotile before and after a whole `maintain`; then, with --writers, that many processes store at once beside readers.
-Writes apdb.md and apdb.json to bench/results/. To compare
-levels, windows and slices of ours: `chronotile apdb pixels --measure`."""
+must read the same. After each night ours is maintained, as a survey does by day, unless --no-upkeep. In a file both
+are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB of heap each, RF 3, QUORUM on both
+sides); --url takes a cluster that runs. Then the footprints are read again, for Chronotile before and after a whole
+`maintain`; then, with --writers, that many processes store at once beside readers. Writes apdb.md and apdb.json to
+bench/results/. To compare levels, windows and slices of ours: `chronotile apdb pixels --measure`."""
 
 from __future__ import annotations
 
@@ -294,7 +294,9 @@ def report(
         common.table(["client CPU, ms", *header], cpu),
     ]
     if upkeep is not None:
-        parts.append(f"Upkeep of a day, of ours, ms: {common.spread(upkeep.ms)}; client CPU {common.spread(upkeep.cpu_ms)}.")
+        parts.append(
+            f"Upkeep of a day, of ours, ms: {common.spread(upkeep.ms)}; client CPU {common.spread(upkeep.cpu_ms)}."
+        )
     if disk:
         parts.append(common.table(["MiB on disk", *header], disk))
     if many:

@@ -324,24 +324,24 @@ def test_other_tables_keep_the_newest_row_of_each_key(survey: apdb.Apdb) -> None
 
 
 def test_archived_slices_are_read_through_the_same_calls_and_restored(survey: apdb.Apdb, tmp_path: Path) -> None:
-    for number in (0, 20, 45, 70, 100):
+    for number in (0, 80, 180, 280, 400):
         survey.store(**visit_of(number, [1, 2, 3]))
     survey.reassociate({1_002: 9})
     survey.delete("DiaSource", [1_003])
     before = seen_sources(survey), survey.forced_sources(FIELD).to_arrow().sort_by("midpointMjdTai")
     cold = tmp_path / "cold"
-    planned = survey.archive_before(START + 75, cold, dry_run=True)
+    planned = survey.archive_before(START + 300, cold, dry_run=True)
     assert not cold.exists()
     assert len(seen_sources(survey)) == 14
-    survey.archive_before(START + 75, cold, keep=True)
+    survey.archive_before(START + 300, cold, keep=True)
     assert seen_sources(survey, archived=cold) == before[0], "in both places, and none twice"
-    done = survey.archive_before(START + 75, cold)
+    done = survey.archive_before(START + 300, cold)
     assert [(each.table, each.slice) for each in done] == [(each.table, each.slice) for each in planned]
     left = seen_sources(survey)
     assert 0 < len(left) < 14
     assert seen_sources(survey, archived=cold) == before[0]
-    assert seen_sources(survey, archived=cold, at=START + 25) == {
-        k: v for k, v in before[0].items() if k // 10_000 in (0, 20)
+    assert seen_sources(survey, archived=cold, at=START + 85) == {
+        k: v for k, v in before[0].items() if k // 10_000 in (0, 80)
     }
     found = survey.forced_sources(FIELD, archived=cold).to_arrow().sort_by("midpointMjdTai")
     assert found.num_rows == before[1].num_rows == 15
@@ -357,9 +357,9 @@ def test_archived_slices_are_read_through_the_same_calls_and_restored(survey: ap
     survey.restore(cold)
     assert seen_sources(survey) == before[0]
     with pytest.raises(ct.InvalidInputError, match="or restored"):
-        survey.remove_visit(20)
-    survey.remove_visit(20, changed=True)
-    assert seen_sources(survey) == {k: v for k, v in before[0].items() if k // 10_000 != 20}
+        survey.remove_visit(80)
+    survey.remove_visit(80, changed=True)
+    assert seen_sources(survey) == {k: v for k, v in before[0].items() if k // 10_000 != 80}
     with pytest.raises(ct.DataFileError, match="no folder"):
         survey.sources(FIELD, archived=tmp_path / "nothing")
 

@@ -47,6 +47,14 @@ struct Rewrite {
     new: Vec<Chunk>,
 }
 
+impl Rewrite {
+    /// Whether the chunks come out as they were.
+    fn is_idle(&self) -> bool {
+        let old: HashSet<&[u8]> = self.old.iter().map(|chunk| &*chunk.body).collect();
+        self.new.len() == self.old.len() && self.new.iter().all(|chunk| old.contains(&*chunk.body))
+    }
+}
+
 impl Dataset {
     /// Rewrites tiles of many chunks as few. Safe beside writers, readers and other consolidations, and safe to interrupt:
     /// a tile that somebody else changed meanwhile is left as it is and counted. Batches that are still being written are
@@ -307,7 +315,8 @@ fn rewrite_tiles(frame: &Frame, chunks: Vec<Chunk>, unfinished: &HashSet<BatchId
     }
     tiles.retain(|parts| parts.len() > 1);
     use rayon::prelude::*;
-    tiles.into_par_iter().map(|parts| rewrite(frame, parts, &|_| false)).collect()
+    let rewrites: Result<Vec<_>> = tiles.into_par_iter().map(|parts| rewrite(frame, parts, &|_| false)).collect();
+    Ok(rewrites?.into_iter().filter(|rewrite| !rewrite.is_idle()).collect())
 }
 
 /// The rows of the parts, all of one tile, as new chunks, without those of unwanted origins.
