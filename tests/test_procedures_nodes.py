@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from test_cluster_faults import archive_on, check, check_all_done
 
 import chronotile as ct
 from chronotile import lab
+from chronotile.lab import wire
 from chronotile.ops.procedures import journal, plan, run
 from chronotile.ops.procedures.actuators import Laboratory
 from chronotile.ops.procedures.disruptions import Disruption, Return
@@ -192,41 +194,70 @@ def test_a_node_leaves_under_load_once_another_was_added(plant: lab.Cluster, tmp
 # ---------------------------------------------------------------- one node becomes three
 
 
-@pytest.mark.slow
-def test_three_nodes_are_made_of_one_and_no_read_is_wrong(lab_home: Path, tmp_path: Path) -> None:
-    support_lab.require_software()
-    with lab.up("growing", nodes=1, auth=True, **support_lab.QUICK) as cluster:
-        first = cluster.nodes[0]
-        with first.connect() as connection:
-            connection.run(
-                "CREATE KEYSPACE field WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
-            )
-            connection.run("CREATE TABLE field.rows (id int PRIMARY KEY, text text)")
-            for number in range(300):
-                connection.run(f"INSERT INTO field.rows (id, text) VALUES ({number}, 'x')")
-        wrong: list[str] = []
-        ended = threading.Event()
+def field(cluster: lab.Cluster) -> None:
+    """A keyspace of 300 rows in one copy."""
+    with cluster.nodes[0].connect() as connection:
+        connection.run("CREATE KEYSPACE field WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+        connection.run("CREATE TABLE field.rows (id int PRIMARY KEY, text text)")
+        for number in range(300):
+            connection.run(f"INSERT INTO field.rows (id, text) VALUES ({number}, 'x')")
 
-        def read_on() -> None:
-            while not ended.is_set():
-                for node in cluster.nodes:
-                    if not node.serves():
-                        continue
+
+@contextlib.contextmanager
+def read_all_the_while(cluster: lab.Cluster) -> Iterator[list[str]]:
+    """Log in to every node that serves, and read all rows there at ONE, again and again; what was wrong."""
+    wrong: list[str] = []
+    ended = threading.Event()
+
+    def read_on() -> None:
+        while not ended.is_set():
+            for node in cluster.nodes:
+                if not node.serves():
+                    continue
+                try:
                     with node.connect() as connection:
                         found = len(connection.run("SELECT id FROM field.rows", consistency="ONE").rows)
-                    if found != 300:
-                        wrong.append(f"{node.name} read {found} rows")
+                except (wire.CqlError, OSError) as error:
+                    wrong.append(f"{node.name}: {error}")
+                    continue
+                if found != 300:
+                    wrong.append(f"{node.name} read {found} rows")
 
-        reader = threading.Thread(target=read_on)
-        reader.start()
-        try:
-            work = Grow.of(context(cluster))
+    reader = threading.Thread(target=read_on)
+    reader.start()
+    try:
+        yield wrong
+    finally:
+        ended.set()
+        reader.join()
+
+
+GROWN: list[tuple[str, dict[str, str], tuple[int, ...]]] = [
+    ("5.0", {}, (2, 3)),
+    ("5.0", {"auth_read_consistency_level": "LOCAL_ONE"}, ()),
+    ("4.0", {}, ()),
+]
+"""A release, its settings, and the copies that users get one after the other when the nodes are there."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "settings", "late"), GROWN, ids=["majority", "one-copy", "4.0"])
+def test_three_nodes_are_made_of_one_and_no_login_or_read_is_wrong(
+    lab_home: Path, tmp_path: Path, version: str, settings: dict[str, str], late: tuple[int, ...]
+) -> None:
+    support_lab.require_software(version)
+    with lab.up("growing", nodes=1, version=version, auth=True, settings=settings, **support_lab.QUICK) as cluster:
+        first = cluster.nodes[0]
+        field(cluster)
+        work = Grow.of(context(cluster))
+        steps = [step.name for step in work.steps(context(cluster))]
+        assert [name for name in steps if name.startswith("repair system_auth")] == [
+            f"repair system_auth {count}" for count in late
+        ]
+        with read_all_the_while(cluster) as wrong:
             with pytest.raises(ct.BusyError, match="LOCAL_QUORUM"):
                 run(work, context(cluster), tmp_path)
             run(work, context(cluster), tmp_path)
-        finally:
-            ended.set()
-            reader.join()
         assert not wrong, wrong[:5]
         check_well(cluster, 3)
         found = copies(nodes_of(cluster), first.address)
@@ -238,6 +269,22 @@ def test_three_nodes_are_made_of_one_and_no_read_is_wrong(lab_home: Path, tmp_pa
         for node in cluster.nodes:
             with node.connect() as connection:
                 assert len(connection.run("SELECT id FROM field.rows", consistency="ALL").rows) == 300
+
+
+@pytest.mark.slow
+def test_growing_is_refused_while_the_default_user_would_be_locked_out(lab_home: Path) -> None:
+    support_lab.require_software()
+    settings = {"auth_read_consistency_level": "LOCAL_ONE"}
+    with lab.up("default", nodes=1, auth=True, settings=settings, **support_lab.QUICK) as cluster:
+        node = cluster.nodes[0]
+        with node.connect() as connection:
+            connection.run("CREATE ROLE cassandra WITH PASSWORD = 'secret' AND LOGIN = true")
+        login = ("cassandra", "secret")
+        with wire.Connection(node.address, cluster.native_port, credentials=login) as connection:
+            connection.select("key", "system.local")
+            made = plan(Grow.of(context(cluster)), context(cluster))
+            assert [finding.what for finding in made.findings if finding.level == "refused"] == ["users"]
+        assert not plan(Grow.of(context(cluster)), context(cluster)).refused
 
 
 # ---------------------------------------------------------------- leftovers

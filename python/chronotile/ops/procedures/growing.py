@@ -2,7 +2,11 @@
 
 Keyspaces get their replication factor before the new nodes join: so each new node fetches all that it must have while
 it joins, and is read only afterwards. Raised afterwards instead, reads would find nothing on replicas that have nothing
-yet. The keyspace of users and passwords comes last, when there are nodes to ask, and is repaired at once.
+yet.
+
+Where nodes look up users and passwords in one copy, their keyspace is treated in the same way. Where they ask a
+majority, one node of three could let nobody in: there it comes when the nodes are there, a copy at a time with a repair
+after each, so that every majority has a replica that knows all.
 """
 
 from __future__ import annotations
@@ -25,8 +29,11 @@ from chronotile.ops.repair.running import grouped, mend, previewed
 
 COPIES = 3
 GRACE_S = 864_000
-SHARED = ("system_auth", "system_distributed", "system_traces", statements.KEYSPACE)
-"""Keyspaces that stay as they are until three nodes are there, in this order."""
+AUTH = "system_auth"
+SHARED = (AUTH, "system_distributed", "system_traces", statements.KEYSPACE)
+"""Keyspaces that stay as they are until three nodes are there, in this order; `AUTH` only where a majority is asked."""
+_DEFAULT_USER = "cassandra"
+"""Looked up at ``QUORUM`` whatever the settings say."""
 _SNITCH = re.compile(r"Snitch: \S*?(\w+)$", re.MULTILINE)
 _KEYSPACES = ("keyspace *",)
 
@@ -40,7 +47,7 @@ class Grow(Procedure):
     """The node that is there."""
     dc: str
     keyspaces: list[str]
-    """Of users."""
+    """Those that get their copies before the new nodes join."""
     second: str = ""
     third: str = ""
     """The new nodes; empty where the actuator chooses."""
@@ -58,8 +65,10 @@ class Grow(Procedure):
         if len(known) != 1:
             raise InvalidInputError(f"the cluster has {len(known)} nodes: this makes three out of one", kind="refused")
         found = copies(context.nodes, known[0].address)
-        users = sorted(name for name in found if not is_system(name) and name != statements.KEYSPACE)
-        return cls(known[0].address, known[0].dc, users, second, third)
+        early = sorted(name for name in found if not is_system(name) and name != statements.KEYSPACE)
+        if _logins_ask_one_copy(context, known[0].address):
+            early.append(AUTH)
+        return cls(known[0].address, known[0].dc, early, second, third)
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, the snitch, and what clients must do meanwhile."""
@@ -72,6 +81,12 @@ class Grow(Procedure):
                 "rack of now, and restart the node; it refuses to start under other names"
             )
             found.append(Finding("refused", "snitch", text))
+        if AUTH in self.keyspaces and _DEFAULT_USER in _users(context, self.first):
+            text = (
+                f"clients, or this, are logged in as {_DEFAULT_USER}, whom nodes look up at QUORUM: they would be "
+                "locked out until the second node has joined; let them use another role"
+            )
+            found.append(Finding("refused", "users", text))
         text = "clients must read and write at ONE until this says so: whether they do is not seen"
         return [*found, Finding("unseen", "clients", text)]
 
@@ -81,7 +96,9 @@ class Grow(Procedure):
 
     def cost(self, context: Context) -> list[str]:
         """In sentences."""
+        locked = "Roles and rights cannot be changed until the second node has joined."
         return [
+            *([locked] if AUTH in self.keyspaces else []),
             "Each new node fetches all data over the network: 1 Gbit/s or more is advised.",
             "Lightweight transactions need two of three copies: they fail from the change of replication until the "
             "second node has joined. Chronotile's own writers use them, so let these rest until then.",
@@ -94,7 +111,12 @@ class Grow(Procedure):
             *(self._alter_step(context, keyspace, COPIES) for keyspace in self.keyspaces),
             self._join_step(context, self.second, 2),
             self._join_step(context, self.third, 3),
-            *(step for keyspace in SHARED for step in self._shared_steps(context, keyspace)),
+            *(
+                step
+                for keyspace in SHARED
+                if keyspace not in self.keyspaces
+                for step in self._shared_steps(context, keyspace)
+            ),
             _clients_step(context),
             Step("proof", "compare all replicas", lambda: None, lambda: _proved(context)),
         ]
@@ -135,8 +157,8 @@ class Grow(Procedure):
         )
 
     def _shared_steps(self, context: Context, keyspace: str) -> list[Step]:
-        # Of the lease one by one: any two of three replicas must know it all the while.
-        counts = (2, COPIES) if keyspace == statements.KEYSPACE else (COPIES,)
+        # Of users and the lease one by one: any two of three replicas must know them all the while.
+        counts = (2, COPIES) if keyspace in (AUTH, statements.KEYSPACE) else (COPIES,)
         return [
             step
             for count in counts
@@ -158,6 +180,19 @@ class Grow(Procedure):
             repair,
             lambda: f"{count} replicas of {keyspace} were repaired",
         )
+
+
+def _logins_ask_one_copy(context: Context, asked: str) -> bool:
+    """Whether a node looks up users and passwords in one copy. Releases before 4.1 do, and have no setting of it."""
+    where = "name = 'auth_read_consistency_level'"
+    rows = context.nodes.query(asked, statements.select("value", "system_views.settings", where))
+    return not rows or rows[0]["value"] in ("ONE", "LOCAL_ONE")
+
+
+def _users(context: Context, asked: str) -> set[str]:
+    """Who is logged in to a node."""
+    rows = context.nodes.query(asked, statements.select("username", "system_views.clients"))
+    return {row["username"] for row in rows}
 
 
 def _clients_step(context: Context) -> Step:
