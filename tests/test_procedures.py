@@ -34,6 +34,8 @@ def journals(tmp_path: Path, cluster: lab.Cluster) -> Iterator[Path]:
     folder = tmp_path / "journals"
     yield folder
     support_lab.mend(cluster)
+    if not lease.prepared(nodes_of(cluster)):
+        return
     with cluster.nodes[0].connect() as connection:
         for name in ("work", "unfinished"):
             connection.run(f"DELETE FROM chronotile_ops.leases WHERE name = '{name}' IF EXISTS", consistency="QUORUM")
