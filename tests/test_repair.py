@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from support_procedures import context, run_apart, wait_until_seen_down
 
 import chronotile as ct
 from chronotile import lab, ops
+from chronotile.lab import network
 from chronotile.ops.procedures import run
 from chronotile.ops.procedures.reaching import AccessNodes
 from chronotile.ops.repair import Estimate, Pace, Repair, RingRange, previewed, segments
@@ -127,6 +131,7 @@ def test_no_replica_is_given_two_segments_at_once(replicas: list[set[str]], busy
 def test_senders_share_what_one_node_may_receive() -> None:
     assert segments.megabits_a_sender(100, [RingRange(0, 1, ("a", "b", "c"))]) == 50
     assert segments.megabits_a_sender(1, [RingRange(0, 1, ("a", "b", "c"))]) == 1
+    assert [segments.mebibytes(mbit) for mbit in (50, 20, 1)] == [5, 2, 1]
 
 
 def test_a_preview_is_read_as_what_it_says_and_nothing_else() -> None:
@@ -220,7 +225,75 @@ def test_replicas_that_differ_agree_after_a_repair_that_was_killed_and_lost_a_no
     assert not previewed(context(uneven), [TABLE])
     assert rows_of(uneven, uneven.nodes[2]) == {str(number) for number in range(ROWS)}
     for node in uneven.nodes:
-        assert "201" in node.nodetool("getstreamthroughput", "-d"), "the limit is what it was"
+        assert "201.326592" in node.nodetool("getstreamthroughput", "-d"), "the limit is what it was"
+
+
+@contextlib.contextmanager
+def bytes_towards(cluster: lab.Cluster, node: lab.Node) -> Iterator[list[tuple[float, int]]]:
+    """What the wire to a node has carried, as times and bytes, looked at five times a second."""
+    seen: list[tuple[float, int]] = []
+    ended = threading.Event()
+    cable = network.Namespaces(cluster.state.prefix).cable(node.index)
+    # What the end in the bridge sends is what the node receives.
+    counter = Path("/sys/class/net", cable, "statistics/tx_bytes")
+
+    def look() -> None:
+        while not ended.wait(0.2):
+            seen.append((time.monotonic(), int(counter.read_text())))
+
+    worker = threading.Thread(target=look)
+    worker.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        worker.join()
+
+
+def mbit_in_windows(seen: list[tuple[float, int]], seconds: float) -> list[float]:
+    """The mean rate of each window of so many seconds, in Mbit/s."""
+    found = []
+    for number, (began, before) in enumerate(seen):
+        after = next(((t, count) for t, count in seen[number:] if t >= began + seconds), None)
+        if after is not None:
+            found.append((after[1] - before) * 8e-6 / (after[0] - began))
+    return found
+
+
+BLOB_BYTES = 32 << 10
+BLOBS = 480
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", [2, 1], ids=["parts-of-files", "whole-files"])
+def test_what_a_repair_streams_to_a_node_stays_within_the_capacity(
+    uneven: lab.Cluster, tmp_path: Path, partitions: int
+) -> None:
+    if uneven.state.network != "namespaces":
+        pytest.skip("NO NETWORK OF ITS OWN: what goes to a node cannot be counted")
+    capacity_mbit, table, node = 20.0, f"uneven.blobs{partitions}", uneven.nodes[2]
+
+    def limits() -> list[str]:
+        return [one.nodetool("getstreamthroughput", word) for one in uneven.nodes for word in ("-d", "-e")]
+
+    with uneven.nodes[0].connect() as connection:
+        connection.run(f"CREATE TABLE {table} (part int, id int, blob blob, PRIMARY KEY (part, id))")
+        node.stop()
+        wait_until_seen_down(uneven, node)
+        for number in range(BLOBS):
+            values = f"{number % partitions}, {number}, 0x{os.urandom(BLOB_BYTES).hex()}"
+            connection.run(f"INSERT INTO {table} (part, id, blob) VALUES ({values})", consistency="TWO")
+        node.start()
+    before = limits()
+    work = Repair.of(context(uneven), tables=[table], capacity_mbit=capacity_mbit)
+    with bytes_towards(uneven, node) as seen:
+        run(work, context(uneven), tmp_path / "journals")
+    assert seen[-1][1] - seen[0][1] > BLOBS * BLOB_BYTES
+    rates = mbit_in_windows(seen, 3)
+    assert max(rates) > capacity_mbit / 4, "no stream was seen"
+    assert max(rates) < capacity_mbit * 1.2
+    assert not previewed(context(uneven), [table])
+    assert limits() == before
 
 
 class Hanging(AccessNodes):

@@ -15,6 +15,7 @@ _TOKEN_RANGE = re.compile(r"TokenRange\(start_token:(-?\d+), end_token:(-?\d+),.
 _PENDING = re.compile(r"pending tasks:?\s+(\d+)")
 _PERCENT = re.compile(r"Table(?: \(index\))?: (\S+)|Percent repaired: ([\d.]+)")
 _THROUGHPUT = re.compile(r"throughput: ([\d.]+) Mb/s")
+_WHOLE_FILES = re.compile(r"throughput: ([\d.]+) MiB/s")
 _STREAMING = re.compile(r"Total estimated streaming: (\d+) ranges, (\d+) sstables, (.*?)(?:;|$)", re.MULTILINE)
 AUTH = "system_auth"
 
@@ -105,6 +106,18 @@ def throughput_mbit(nodes: Nodes, address: str) -> float:
         # 4.0 tells whole numbers only, without being asked.
         text = nodes.nodetool(address, "getstreamthroughput", timeout_s=60)
     found = _THROUGHPUT.search(text)
+    return float(found[1]) if found else 0.0
+
+
+def whole_files_mib(nodes: Nodes, address: str) -> float | None:
+    """The limit of files that a node streams whole, because all in them is wanted, in MiB/s; 0 for none.
+
+    None before 4.1, where the other limit is of these, too.
+    """
+    rows = nodes.query(address, statements.select("release_version", "system.local"))
+    if rows[0]["release_version"].startswith(("3.", "4.0")):
+        return None
+    found = _WHOLE_FILES.search(nodes.nodetool(address, "getstreamthroughput", "-e", timeout_s=60))
     return float(found[1]) if found else 0.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,6 +24,7 @@ from chronotile.ops.repair.segments import (
     Pace,
     RingRange,
     disjoint,
+    mebibytes,
     megabits_a_sender,
     next_segment,
     remaining,
@@ -121,18 +122,22 @@ class Repair(Procedure):
             if "throughput_mbit" not in context.notes:
                 # Written down before it is changed: a run that goes on must not take our limit for the old one.
                 old = of_each(known, lambda one: reading.throughput_mbit(context.nodes, one))
-                context.note(throughput_mbit=old)
+                whole = of_each(known, lambda one: reading.whole_files_mib(context.nodes, one))
+                context.note(throughput_mbit=old, whole_files_mib=whole)
             limit = megabits_a_sender(self.capacity_mbit, self._all_ranges(context))
-            of_each(known, lambda one: context.nodes.nodetool(one, "setstreamthroughput", str(limit), timeout_s=60))
+            apart = [address for address, old in context.notes.get("whole_files_mib", {}).items() if old is not None]
+            _set_limits(context, dict.fromkeys(known, limit), dict.fromkeys(apart, mebibytes(limit)))
 
         def prove() -> str:
-            found = of_each(
-                list(context.notes["throughput_mbit"]), lambda one: reading.throughput_mbit(context.nodes, one)
-            )
             limit = megabits_a_sender(self.capacity_mbit, self._all_ranges(context))
-            if any(value == 0 or value > limit * 1.05 for value in found.values()):
-                raise ChronotileError(f"the limit of streams could not be set: {found}", kind="not-proved")
-            return f"each node streams at most {limit} Mbit/s"
+            old = context.notes["throughput_mbit"]
+            found = of_each(list(old), lambda one: reading.throughput_mbit(context.nodes, one))
+            whole = of_each(list(old), lambda one: reading.whole_files_mib(context.nodes, one))
+            if any(value == 0 or value > limit * 1.05 for value in found.values()) or any(
+                value is not None and (value == 0 or value > mebibytes(limit) * 1.05) for value in whole.values()
+            ):
+                raise ChronotileError(f"the limits of streams could not be set: {found}, {whole}", kind="not-proved")
+            return f"each node streams at most {limit} Mbit/s, whole files {mebibytes(limit)} MiB/s"
 
         return Step("limit", f"limit streams to {self.capacity_mbit:g} Mbit/s towards each node", do, prove)
 
@@ -147,11 +152,35 @@ class Repair(Procedure):
 
     def give_up(self, context: Context) -> None:
         """Set the limits of streams as they were before."""
-        for address, value in context.notes.get("throughput_mbit", {}).items():
-            context.nodes.nodetool(address, "setstreamthroughput", str(round(value)), timeout_s=60)
+        _set_limits(context, context.notes.get("throughput_mbit", {}), context.notes.get("whole_files_mib", {}))
 
     def _all_ranges(self, context: Context) -> list[RingRange]:
         return [one for group in self.groups for one in _ranges(context, group)]
+
+
+def _set_limits(context: Context, mbit: Mapping[str, float], whole_files_mib: Mapping[str, float | None]) -> None:
+    """Set the limits of what nodes stream, by address; 0 is none, and None where a node has no limit of its own."""
+
+    def set_of(address: str) -> None:
+        context.nodes.nodetool(address, "setstreamthroughput", *_as_nodetool_takes_it(mbit[address]), timeout_s=60)
+        apart = whole_files_mib.get(address)
+        if apart is not None:
+            context.nodes.nodetool(address, "setstreamthroughput", "-e", _whole_number(apart), timeout_s=60)
+
+    of_each(list(mbit), set_of)
+
+
+def _as_nodetool_takes_it(mbit: float) -> tuple[str, ...]:
+    """A limit of streams: whole Mbit/s, or from 4.1 on whole MiB/s, in which the default is."""
+    mebibytes_a_second = mbit * 1e6 / 8 / 2**20
+    if mbit and abs(mebibytes_a_second - round(mebibytes_a_second)) < 1e-6:
+        return "-m", str(round(mebibytes_a_second))
+    return (_whole_number(mbit),)
+
+
+def _whole_number(limit: float) -> str:
+    """A limit as nodetool takes it. Less than one must not become none, which 0 means."""
+    return str(max(1, round(limit)) if limit else 0)
 
 
 class _Group:

@@ -144,3 +144,8 @@ def megabits_a_sender(capacity_mbit: float, ranges: Iterable[RingRange]) -> int:
     """
     senders = max((len(one.replicas) - 1 for one in ranges), default=1)
     return max(1, int(capacity_mbit / max(1, senders)))
+
+
+def mebibytes(mbit: float) -> int:
+    """Mbit/s in MiB/s, whole ones and at least one, as nodes take the limit of files that they stream whole."""
+    return max(1, int(mbit * 1e6 / 8 / 2**20))
