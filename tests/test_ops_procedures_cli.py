@@ -29,6 +29,33 @@ def test_a_wrong_address_is_unavailable_by_name(chronotile: Run) -> None:
     assert NOWHERE in done.stderr
 
 
+def test_who_may_not_log_in_or_work_is_told_so_and_nothing_is_begun(
+    secure_cluster: lab.Cluster, chronotile: Run, tmp_path: Path
+) -> None:
+    tls, point = secure_cluster.tls, secure_cluster.contact_points[0]
+    assert tls is not None
+    with secure_cluster.nodes[0].connect() as connection:
+        for role, rights in (("novice", "system"), ("reader", "system_views")):
+            connection.run(f"CREATE ROLE IF NOT EXISTS {role} WITH PASSWORD = 'secret' AND LOGIN = true")
+            connection.run(f"GRANT SELECT ON KEYSPACE {rights} TO {role}")
+    nodetool = f"{sys.executable} -m chronotile lab nodetool -c {secure_cluster.name} {{host}}"
+    files = ["--ca", tls.ca, "--cert", tls.client_certificate, "--key", tls.client_key]
+    journals = tmp_path / "journals"
+
+    def run(user: str, password: str) -> str:
+        (tmp_path / "password").write_text(password)
+        login = ["--user", user, "--password-file", tmp_path / "password"]
+        done = chronotile("ops", "restart", "run", point, "--nodetool", nodetool, "--manual", "--journal", journals,
+                          *files, *login)  # fmt: skip
+        assert done.returncode == 8
+        return done.stderr
+
+    assert "refuses user ann" in run("ann", "wrong")
+    assert "novice has no SELECT permission" in run("novice", "secret")
+    assert "reader has no CREATE permission" in run("reader", "secret")
+    assert not journals.exists()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from support_procedures import Marks, context, nodes_of, run_apart, run_cut_off
 from test_cluster_faults import archive_on, check, check_all_done
 
 import chronotile as ct
-from chronotile import lab
+from chronotile import lab, ops
 from chronotile.ops.procedures import engine, journal, lease, plan, run, statements
 from chronotile.ops.procedures.gate import gate
 from chronotile.ops.procedures.journal import Journal
 from chronotile.ops.procedures.lease import Lease
-from chronotile.ops.procedures.nodes import wait_for
+from chronotile.ops.procedures.nodes import Row, wait_for
+from chronotile.ops.procedures.reaching import AccessNodes
 from chronotile.ops.procedures.restarts import RollingRestart
 from chronotile.ops.repair import Repair
 
@@ -230,6 +232,52 @@ def test_a_node_away_is_refused_by_name_and_nothing_is_begun(cluster: lab.Cluste
     assert refused.value.kind == "refused"
     assert not journal.paths(journals)
     assert cluster.nodes[0].pid is not None
+
+
+class Lying(AccessNodes):
+    """The first node says other things than are so: values of rows, by a part of the statement that asks for them."""
+
+    def __init__(self, cluster: lab.Cluster, lies: dict[str, Row], seen_down: str = "") -> None:
+        super().__init__(ops.for_lab(cluster.name))
+        self.liar, self.lies, self.seen_down = cluster.nodes[0].address, lies, seen_down
+
+    def query(self, address: str, statement: str, *, consistency: str = "ONE", timeout_s: float = 10) -> list[Row]:
+        rows = super().query(address, statement, consistency=consistency, timeout_s=timeout_s)
+        for part, lie in self.lies.items():
+            if address == self.liar and part in statement:
+                rows = [{**(rows[0] if rows else {}), **lie}, *rows[1:]]
+        return rows
+
+    def nodetool(self, address: str, *arguments: str, timeout_s: float = 600) -> str:
+        said = super().nodetool(address, *arguments, timeout_s=timeout_s)
+        return said.replace(f"UN  {self.seen_down}", f"DN  {self.seen_down}") if address == self.liar else said
+
+
+def test_a_node_that_lies_about_the_others_is_refused_by_name(shared_cluster: lab.Cluster) -> None:
+    liar, maligned = (node.address for node in shared_cluster.nodes[:2])
+    found = gate(Lying(shared_cluster, {}, maligned))
+    assert [(one.level, one.text.partition(":")[0]) for one in found] == [("refused", f"{liar} sees {maligned} down/N")]
+
+
+def test_each_thing_that_must_hold_of_a_node_is_refused_where_it_does_not(
+    shared_cluster: lab.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chronotile.ops.procedures.gate.AGREEMENT_S", 1.0)
+    lies = {
+        "toUnixTimestamp": {"now": str(int((time.time() + 60) * 1000))},
+        "SELECT schema_version FROM": {"schema_version": "00000000-0000-0000-0000-000000000000"},
+        statements.MEMBER: {"release_version": "4.1.10"},
+        "system_views.thread_pools": {"name": "AntiEntropyStage", "active_tasks": "1"},
+        "system_views.sstable_tasks": {"kind": "Cleanup"},
+        "system_views.streaming": {"operation": "Bootstrap", "status": "started"},
+        "system_views.disk_usage": {"keyspace_name": "plant", "table_name": "huge", "mebibytes": str(1 << 40)},
+    }
+    found = {one.what: one.text for one in gate(Lying(shared_cluster, lies)) if one.level == "refused"}
+    assert found.keys() == {"schema", "releases", "quiet", "clocks", "disks"}
+    liar = shared_cluster.nodes[0].address
+    assert f"{liar}: AntiEntropyStage, Cleanup, stream (Bootstrap)" in found["quiet"]
+    assert all(liar in found[what] for what in ("clocks", "disks"))
+    assert "plant.huge" in found["disks"]
 
 
 def test_a_plan_changes_nothing_and_says_what_would_be_done(shared_cluster: lab.Cluster, tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ class CqlError(LabError):
         """Whether user or password were refused."""
         return self.details.get("code") == 0x0100
 
+    @property
+    def unauthorized(self) -> bool:
+        """Whether the user may not do that."""
+        return self.details.get("code") == 0x2100
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -351,7 +351,7 @@ class Access:
             if error.bad_credentials or (self._credentials is None and error.details.get("code") == 0x000A):
                 who = f"refuses user {self._credentials[0]}" if self._credentials else "asks for user and password"
                 return AccessDeniedError(f"{where} {who}: {error}", kind="login")
-            if error.details.get("code") == 0x2100:
+            if error.unauthorized:
                 return AccessDeniedError(f"{where}: {error}", kind="permission")
         if isinstance(error, TimeoutError):
             return UnavailableError(f"{where} does not answer within {self.timeout_s:g} s", kind="no-connection")

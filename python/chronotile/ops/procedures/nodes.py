@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from chronotile.errors import BusyError, ChronotileError, UnavailableError
+from chronotile.errors import AccessDeniedError, BusyError, ChronotileError, UnavailableError
 from chronotile.ops.procedures import statements
 
 Row = dict[str, str]
@@ -20,6 +20,7 @@ Echo = Callable[[str], object]
 Found = TypeVar("Found")
 
 POLL_S = 0.5
+_SIGN_OF_LIFE = statements.select("key", "system.local")
 _STATUS_LINE = re.compile(
     r"^(?P<up>[UD?])(?P<state>[NLJM])\s+(?P<address>\S+)\s.*?(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s"
 )
@@ -44,7 +45,9 @@ class Nodes(Protocol):
         ------
         UnavailableError
             The node does not answer.
-        ChronotileError
+        AccessDeniedError
+            The node refuses user, password or certificate, or the user may not do that.
+        InvalidInputError
             The node refuses the statement.
         """
 
@@ -129,7 +132,7 @@ def parse_status(text: str) -> list[Seen]:
 def answers(nodes: Nodes, address: str) -> bool:
     """Whether a node serves clients."""
     try:
-        nodes.query(address, statements.select("key", "system.local"), timeout_s=5)
+        nodes.query(address, _SIGN_OF_LIFE, timeout_s=5)
     except ChronotileError:
         return False
     return True
@@ -140,13 +143,24 @@ def any_serving(nodes: Nodes, *, without: Iterable[str] = ()) -> str:
 
     Raises
     ------
+    AccessDeniedError
+        When one refuses user, password or certificate, and none serves.
     UnavailableError
-        When none does.
+        When none answers.
     """
     left = [address for address in nodes.addresses() if address not in set(without)]
+    denied: AccessDeniedError | None = None
     for address in left:
-        if answers(nodes, address):
+        try:
+            nodes.query(address, _SIGN_OF_LIFE, timeout_s=5)
+        except AccessDeniedError as error:
+            denied = error
+        except ChronotileError:
+            continue
+        else:
             return address
+    if denied is not None:
+        raise denied
     raise UnavailableError(f"none of {', '.join(left) or 'the nodes'} answers: check the addresses", kind="no-node")
 
 

@@ -51,6 +51,8 @@ class AccessNodes:
             with self.access.connect(address, timeout_s=timeout_s) as connection:
                 answer = connection.run(statement, consistency=consistency)
         except CqlError as error:
+            if error.unauthorized:
+                raise self.access.explained(error, address) from error
             # 0x2000 and above: the statement itself; below, what a coordinator could not do now.
             if (error.details.get("code") or 0) >= 0x2000:
                 raise InvalidInputError(f"{address} refuses: {error}", kind="invalid-cql") from error
