@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,8 @@ from chronotile.ops.procedures.leftovers import Leftovers
 from chronotile.ops.procedures.membership import Add, Decommission, Remove, Replace
 from chronotile.ops.procedures.nodes import all_members, seen_by
 from chronotile.ops.repair import previewed
+from chronotile.ops.repair.reading import repairable
+from chronotile.ops.repair.running import grouped
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +103,40 @@ def test_a_short_disruption_fails_no_operation_and_leaves_the_node_whole(plant: 
         load.work(5)
         run_cut_off(plant, tmp_path / "journals", work, [2, 3], failures=1)
         history = load.stop()
+    check_well(plant, 3)
+    check_all_done(history)
+    check(url, history)
+
+
+@pytest.mark.slow
+def test_a_node_that_was_away_for_longer_than_hints_are_kept_is_repaired_under_load(
+    plant: lab.Cluster, tmp_path: Path
+) -> None:
+    url = archive_on(plant, "extended")
+    node, others = plant.nodes[1], [plant.nodes[0], plant.nodes[2]]
+    kept = others[0].nodetool("getmaxhintwindow")
+    for other in others:
+        other.nodetool("setmaxhintwindow", "5000")
+    try:
+        with Load(url, tmp_path / "load", processes=2) as load:
+            node.kill()
+            since = datetime.now(UTC)
+            wait_until_seen_down(plant, node)
+            time.sleep(6)
+            load.work(5)
+            work = Return.of(context(plant), node.address, since)
+            # Killed when the node was started, and when the repair begins.
+            run_cut_off(plant, tmp_path / "journals", work, [2, 4])
+            history = load.stop()
+    finally:
+        for other in others:
+            other.nodetool("setmaxhintwindow", str(3 * 3_600_000))
+    assert others[0].nodetool("getmaxhintwindow") == kept
+    (path,) = journal.paths(tmp_path / "journals")
+    with journal.Journal(path) as told:
+        assert any(note.startswith("repaired faults_extended.") for note in told.notes()), "it was repaired"
+    for tables in grouped(context(plant), repairable(nodes_of(plant), ["faults_extended"], [])):
+        assert not previewed(context(plant), tables)
     check_well(plant, 3)
     check_all_done(history)
     check(url, history)

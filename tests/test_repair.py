@@ -20,7 +20,7 @@ from support_procedures import context, run_apart, wait_until_seen_down
 import chronotile as ct
 from chronotile import lab, ops
 from chronotile.lab import network
-from chronotile.ops.procedures import run
+from chronotile.ops.procedures import plan, run
 from chronotile.ops.procedures.reaching import AccessNodes
 from chronotile.ops.repair import Estimate, Pace, Repair, RingRange, previewed, segments
 from chronotile.ops.repair.reading import streams_of_preview
@@ -147,6 +147,23 @@ def test_what_cannot_be_repaired_is_refused_by_name(shared_cluster: lab.Cluster)
         Repair.of(work, keyspaces=["plant"])
     with pytest.raises(ct.InvalidInputError, match="system_auth has one copy"):
         Repair.of(work, keyspaces=["system_auth"])
+
+
+@pytest.mark.slow
+def test_nodes_that_repair_by_themselves_are_left_to_it(lab_home: Path) -> None:
+    support_lab.require_software()
+    options = [*support_lab.QUICK["java_options"], "-Dcassandra.autorepair.enable=true"]
+    quick = support_lab.QUICK | {"java_options": options}
+    with lab.up("selfmade", nodes=1, settings={"auto_repair": {"enabled": True}}, **quick) as cluster:
+        with cluster.nodes[0].connect() as connection:
+            connection.run(
+                "CREATE KEYSPACE two WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}"
+            )
+            connection.run("CREATE TABLE two.rows (id int PRIMARY KEY)")
+        for anyway, level in ((False, "refused"), (True, "warning")):
+            made = plan(Repair.of(context(cluster), keyspaces=["two"], anyway=anyway), context(cluster))
+            (finding,) = [one for one in made.findings if one.what == "scheduler"]
+            assert (finding.level, finding.text.split()[0]) == (level, cluster.nodes[0].address)
 
 
 # ---------------------------------------------------------------- on nodes
