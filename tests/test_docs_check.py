@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from chronotile.cli.main import cli
 
 CHECK = Path(__file__).resolve().parent.parent / "scripts" / "check_docs.py"
 
@@ -116,3 +121,43 @@ def test_links_that_lead_somewhere_pass(tmp_path: Path) -> None:
 def write_second_page(root: Path) -> None:
     (root / "docs").mkdir()
     (root / "docs" / "page.md").write_text("# A heading, with `code`\n\n## A heading with code\n")
+
+
+# ---------------------------------------------------------------- commands in the text
+
+
+ROOT = CHECK.parent.parent
+_SPAN = re.compile(r"`(chronotile [^`]+)`")
+_LINE = re.compile(r"^\s*(?:\$ )?(chronotile (?:.*\\\n)*.*)$", re.MULTILINE)
+
+
+def wrong_with(words: list[str]) -> str:
+    """What the command line has not of a command as a page tells it; values are not looked at."""
+    context = click.Context(cli)
+    command: click.Command = cli
+    options = {"--version", "--help", "-h", "--debug"}
+    for word in words:
+        if isinstance(command, click.Group):
+            options |= {name for parameter in command.params for name in parameter.opts}
+            found = command.get_command(context, word)
+            if found is not None:
+                command = found
+                options |= {
+                    name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]
+                }
+                continue
+            if not word.startswith("-") and word != "..." and not word.isupper():
+                return f"no command {word}"
+        if word in ("|", ">", "&&", "&", ";") or word.startswith("$("):
+            break
+        if word.startswith("-") and word != "-" and not word[1:].isdigit() and word.partition("=")[0] not in options:
+            return f"no option {word}"
+    return ""
+
+
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name)
+def test_commands_named_in_the_text_are_commands(page: Path) -> None:
+    text = page.read_text()
+    told = [*_SPAN.findall(text), *(line.replace("\\\n", " ") for line in _LINE.findall(text))]
+    wrong = {one: said for one in told if (said := wrong_with(shlex.split(one, comments=True)[1:]))}
+    assert not wrong
