@@ -27,7 +27,7 @@ from chronotile.ops.procedures.gate import copies
 from chronotile.ops.procedures.growing import Grow
 from chronotile.ops.procedures.leftovers import Leftovers
 from chronotile.ops.procedures.membership import Add, Decommission, Remove, Replace
-from chronotile.ops.procedures.nodes import all_members, seen_by
+from chronotile.ops.procedures.nodes import all_members, seen_by, wait_for
 from chronotile.ops.repair import previewed
 from chronotile.ops.repair.reading import repairable
 from chronotile.ops.repair.running import grouped
@@ -317,6 +317,16 @@ def test_growing_is_refused_while_the_default_user_would_be_locked_out(lab_home:
         with node.connect() as connection:
             connection.run("CREATE ROLE cassandra WITH PASSWORD = 'secret' AND LOGIN = true")
         login = ("cassandra", "secret")
+
+        def refused() -> str:
+            # The node remembers for a while that there was no such user.
+            try:
+                wire.Connection(node.address, cluster.native_port, credentials=login).close()
+            except wire.CqlError as error:
+                return str(error)
+            return ""
+
+        wait_for("logging in", refused, timeout_s=30)
         with wire.Connection(node.address, cluster.native_port, credentials=login) as connection:
             connection.select("key", "system.local")
             made = plan(Grow.of(context(cluster)), context(cluster))
