@@ -326,9 +326,11 @@ def test_what_a_repair_streams_to_a_node_stays_within_the_capacity(
     with bytes_towards(uneven, node) as seen:
         run(work, near, tmp_path / "journals")
     assert seen[-1][1] - seen[0][1] > BLOBS * BLOB_BYTES
-    rates = mbit_in_windows(seen, 3)
+    seconds = 3.0
+    rates = mbit_in_windows(seen, seconds)
     assert max(rates) > capacity_mbit / 4, "no stream was seen"
-    assert max(rates) < capacity_mbit * 1.2
+    # A node that has sent nothing for a while has saved up what it may send in a second.
+    assert max(rates) < capacity_mbit * (1 + 1 / seconds) * 1.05
     assert not previewed(context(uneven), [table])
     assert limits() == before
 
