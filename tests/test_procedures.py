@@ -250,7 +250,8 @@ class Lying(AccessNodes):
 
     def nodetool(self, address: str, *arguments: str, timeout_s: float = 600) -> str:
         said = super().nodetool(address, *arguments, timeout_s=timeout_s)
-        return said.replace(f"UN  {self.seen_down}", f"DN  {self.seen_down}") if address == self.liar else said
+        lies = self.seen_down and address == self.liar
+        return said.replace(f"UN  {self.seen_down}", f"DN  {self.seen_down}") if lies else said
 
 
 def test_a_node_that_lies_about_the_others_is_refused_by_name(shared_cluster: lab.Cluster) -> None:
@@ -334,6 +335,7 @@ def test_what_a_procedure_changed_for_its_time_only_is_set_back_when_it_is_given
     cluster: lab.Cluster, tmp_path: Path, journals: Path
 ) -> None:
     node = cluster.nodes[0]
+    lease.prepare(nodes_of(cluster))
     before = node.nodetool("getstreamthroughput", "-d")
     work = Repair([["chronotile_ops.leases"]], capacity_mbit=10)
     # Cut off when the limit was set and the first segment begins.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile.errors import AccessDeniedError, ChronotileError, InvalidInputError, UnavailableError
 from chronotile.lab.wire import CqlError
 from chronotile.ops.access import Access, Host, Runner
 from chronotile.ops.procedures import statements
@@ -57,6 +57,9 @@ class AccessNodes:
             if (error.details.get("code") or 0) >= 0x2000:
                 raise InvalidInputError(f"{address} refuses: {error}", kind="invalid-cql") from error
             raise UnavailableError(f"{address}: {error}", kind="too-few-replicas") from error
+        except AccessDeniedError:
+            # An OSError, too.
+            raise
         except OSError as error:
             raise UnavailableError(f"{address} does not answer: {error}", kind="no-node") from error
         return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
