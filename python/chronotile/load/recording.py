@@ -8,6 +8,7 @@ waits for. A load generator that measures service alone leaves out those who wou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -158,7 +159,8 @@ class Recording:
         return float(np.count_nonzero(done) / max(took, 1e-9))
 
     def write_log(self, folder: Path, tag: str) -> list[Path]:
-        """Append to HdrHistogram logs, one a worker, an interval for each kind of times tagged ``TAG/PART``."""
+        """Append to HdrHistogram logs, one a worker, an interval for each kind of times tagged ``TAG/PART``, with ``_``
+        for what a tag cannot have: commas and white space."""
         files = []
         for worker in np.unique(self.worker).tolist():
             path = folder / f"worker-{worker}.hlog"
@@ -168,7 +170,7 @@ class Recording:
                     writer.output_log_format_version()
                     writer.output_legend()
                 for part in PARTS:
-                    file.write(f"Tag={tag}/{part},")
+                    file.write(f"Tag={_tag(f'{tag}/{part}')},")
                     # Zero would mean: take the histogram's own stamps.
                     writer.output_interval_histogram(
                         self._of_worker(worker, part), 1e-6, max(self.end_ns / 1e9, 1e-6), 1e3
@@ -185,6 +187,10 @@ def merged(histograms: Iterable[Any]) -> Any:
     return total
 
 
+def _tag(text: str) -> str:
+    return re.sub(r"[,\s]+", "_", text)
+
+
 def read_log(paths: Sequence[Path], tag: str) -> Any:
     """The merged histogram of one tag in several workers' logs."""
     found = []
@@ -192,7 +198,7 @@ def read_log(paths: Sequence[Path], tag: str) -> Any:
         reader = HistogramLogReader(str(path), new_histogram())
         try:
             while (histogram := reader.get_next_interval_histogram()) is not None:
-                if histogram.get_tag() == tag:
+                if histogram.get_tag() == _tag(tag):
                     found.append(histogram)
         finally:
             reader.close()
