@@ -153,6 +153,62 @@ def test_variances_are_those_of_the_text_of_the_standard(name: str) -> None:
             assert historian.status_text(row["status"]).startswith(severity)
 
 
+# Of OPC 10000-13, Annex A: Historian 3 has the values of Historian 2, stepped, and both percents of quality at 50.
+# Seconds, value, status.
+ANNEX_HISTORIAN_3 = {
+    "Count": [(0, 1, "Good"), (16, 2, "Good"), (32, None, "Bad"), (48, 2, "Good"), (64, 1, "Good"), (80, 3, "Good")],
+    "StartBound": [
+        (0, None, "BadNoData"),
+        (16, 10, "Good, Interpolated"),
+        (32, 25, "Good, Interpolated"),
+        (48, 40, "Good"),
+        (64, 50, "Good, Interpolated"),
+        (80, None, "BadNoData"),
+    ],
+    "MinimumActualTime2": [
+        (2, 10, "Good"),
+        (16, 10, "Good, Interpolated"),
+        (32, 25, "Good, Interpolated"),
+        (48, 40, "Good"),
+        (64, 50, "Good, Interpolated"),
+        (83, 70, "Good"),
+    ],
+    "MaximumActualTime": [
+        (2, 10, "Good"),
+        (28, 25, "Good"),
+        (39, 30, "UncertainDataSubNormal"),
+        (52, 50, "Good"),
+        (72, 60, "UncertainDataSubNormal"),
+        (90, 90, "Good"),
+    ],
+    "MaximumActualTime2": [
+        (2, 10, "Good"),
+        (28, 25, "Good"),
+        (39, 30, "Good"),
+        (52, 50, "Good"),
+        (72, 60, "Good"),
+        (90, 90, "Good"),
+    ],
+}
+
+
+@pytest.mark.parametrize("aggregate", ANNEX_HISTORIAN_3)
+def test_stepped_values_with_thresholds_are_those_of_the_standard(aggregate: str) -> None:
+    raw = json.loads(data_file("opcua_aggregates.json").read_text())["raw"]["Historian2"]
+    points = {
+        "time": [clock_ns(point["Timestamp"]) for point in raw],
+        "value": [float(point["Value"]) if "Value" in point else None for point in raw],
+        "status": [code(point.get("Quality", "Good")) for point in raw],
+    }
+    found = historian.compute(points, 0, 96 * S, "16s", aggregate, stepped=True, percent_good=50, percent_bad=50)
+    bits = historian.CALCULATED | historian.PARTIAL
+    rows = [
+        (row["time"].value // S, row["value"], historian.status_text(row["status"] & ~(bits & 0xFF)))
+        for row in found.to_arrow().to_pylist()
+    ]
+    assert rows == ANNEX_HISTORIAN_3[aggregate]
+
+
 def test_status_codes_have_words() -> None:
     assert historian.status_text(0x40A4_0405) == "UncertainDataSubNormal, Calculated, Partial"
     assert historian.status_text(0x8001_0000) == "0x80010000"
@@ -397,6 +453,10 @@ def test_requests_that_make_no_sense_are_refused(h: historian.Historian) -> None
         h.aggregate("t", START, START + DAY, "1h", "Median")
     with pytest.raises(ct.InvalidInputError, match="percentage"):
         h.aggregate("t", START, START + DAY, "1h", "Count", percent_good=101)
+    with pytest.raises(ct.InvalidInputError, match="overlap"):
+        h.aggregate("t", START, START + DAY, "1h", "Count", percent_good=0, percent_bad=80)
+    with pytest.raises(ct.InvalidInputError, match="overlap"):
+        h.define("u", percent_good=30.0, percent_bad=60.0)
     with pytest.raises(ct.InvalidInputError, match="ends before"):
         h.raw("t", START + 1, START)
     with pytest.raises(ct.TagNotFoundError):

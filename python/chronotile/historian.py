@@ -422,8 +422,9 @@ class Historian:
             Which percentile ``Percentile`` gives, 0 to 100.
         rules : {"samples", "standard"}
             ``samples`` gives the results published with the OPC Foundation's samples also where these depart from the
-            text of the standard: in the standard deviations and variances, and in ``AnnotationCount`` of a tag that was
-            never annotated, which counts its values. ``standard`` follows the text.
+            text of the standard, ``standard`` follows the text. They differ in the standard deviations and variances,
+            in ``AnnotationCount`` of a tag that was never annotated, in ``Delta`` where no value is Good, in the first
+            of the ``NumberOfTransitions``, and in the Partial bit where data end.
         points_only : bool
             Compute from points alone, and leave the statistics of hours that :meth:`maintain` keeps aside.
 

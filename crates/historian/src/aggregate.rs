@@ -54,9 +54,9 @@ pub struct AggregateRequest {
 }
 
 impl AggregateRequest {
-    fn settings(&self, tag: &SharedTag) -> Settings {
+    fn settings(&self, tag: &SharedTag) -> Result<Settings> {
         let own = tag.settings;
-        Settings {
+        let settings = Settings {
             // A line between false and true means nothing.
             stepped: self.stepped.unwrap_or(own.stepped || tag.data_type == DataType::Bool),
             treat_uncertain_as_bad: self.treat_uncertain_as_bad.unwrap_or(own.treat_uncertain_as_bad),
@@ -65,16 +65,9 @@ impl AggregateRequest {
             sloped_extrapolation: self.sloped_extrapolation.unwrap_or(own.sloped_extrapolation),
             percent: self.percent,
             sample_results: self.sample_results,
-        }
-    }
-
-    fn check(&self) -> Result<()> {
-        let percent = |value: f64| (0.0..=100.0).contains(&value);
-        let given = [self.percent_good, self.percent_bad, Some(self.percent)];
-        match given.into_iter().flatten().find(|value| !percent(*value)) {
-            Some(value) => Err(HistorianError::Request(format!("{value} is no percentage: give 0 to 100"))),
-            None => Ok(()),
-        }
+        };
+        settings.check().map_err(|refused| HistorianError::Request(format!("tag {:?}: {refused}", tag.name)))?;
+        Ok(settings)
     }
 }
 
@@ -96,7 +89,6 @@ impl Historian {
     /// An unknown tag, intervals or percentages that make no sense, an aggregate of numbers of a tag of text: at once. The
     /// engine, or an interval with too many values, while streaming.
     pub async fn aggregate(&self, request: AggregateRequest) -> Result<Batches> {
-        request.check()?;
         let grid = Grid::new(request.start, request.end, request.interval)?;
         let tags = self.resolve(&request.tags).await?;
         let aggregate = request.aggregate;
@@ -106,7 +98,7 @@ impl Historian {
         let schema = points_schema(value_type(aggregate, &tags));
         let mut works = Vec::with_capacity(tags.len());
         for tag in tags {
-            let mut settings = request.settings(&tag);
+            let mut settings = request.settings(&tag)?;
             if aggregate == Aggregate::AnnotationCount
                 && settings.sample_results
                 && self.annotations.span_before(tag.number, i64::MAX).await?.is_some()

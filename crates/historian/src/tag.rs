@@ -101,15 +101,14 @@ impl Tag {
         let refuse =
             |reason: &str| Err(HistorianError::Definition { tag: self.name.clone(), reason: reason.to_owned() });
         let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        let percent = |value: f64| (0.0..=100.0).contains(&value);
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || self.name.chars().any(char::is_control) {
             return refuse("its name must have 1 to 512 bytes and no control characters");
         }
         if self.group.is_empty() || self.group.len() > GROUP_BYTES_MAX || !self.group.chars().all(legal) {
             return refuse("its group must have 1 to 24 characters of a-z, 0-9 and _");
         }
-        if !percent(self.settings.percent_good) || !percent(self.settings.percent_bad) {
-            return refuse("percent_good and percent_bad lie between 0 and 100");
+        if let Err(refused) = self.settings.check() {
+            return refuse(&refused.to_string());
         }
         if self.number < 0 {
             return refuse("its number must not be negative");

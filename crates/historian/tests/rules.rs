@@ -250,3 +250,77 @@ fn percentiles_lie_on_the_line_between_neighbours() {
         assert_eq!(output.values, [expected]);
     }
 }
+
+const S: i64 = 1_000_000_000;
+
+fn of(aggregate: Aggregate, settings: Settings, grid: Grid, rows: &[Row]) -> (f64, Status) {
+    let output = compute(aggregate, settings, grid, &[rows]);
+    (output.values[0], Status(output.statuses[0]))
+}
+
+#[test]
+fn bad_comes_before_good_where_both_shares_reach_their_thresholds() {
+    let half = Settings { stepped: true, percent_good: 50.0, percent_bad: 50.0, ..Settings::default() };
+    let grid = Grid::new(0, 10 * S, 0).unwrap();
+    // Half of the values, and half of the time.
+    let rows = [(0, 1.0, 0), (5 * S, f64::NAN, Status::BAD.0), (20 * S, 1.0, 0)];
+    for aggregate in [Aggregate::Count, Aggregate::NumberOfTransitions, Aggregate::Average, Aggregate::TimeAverage2] {
+        assert!(of(aggregate, half, grid, &rows).1.is_bad(), "{aggregate:?}");
+    }
+    // Uncertain values that count as Bad decide only where too few are Good.
+    let rows = [(0, 1.0, 0), (5 * S, 2.0, Status::UNCERTAIN.0), (20 * S, 1.0, 0)];
+    assert_eq!(of(Aggregate::Count, half, grid, &rows), (1.0, Status::GOOD.with(Status::CALCULATED)));
+    let rows = [(0, 1.0, Status::UNCERTAIN.0), (20 * S, 1.0, 0)];
+    assert!(of(Aggregate::Count, half, grid, &rows).1.is_bad());
+}
+
+#[test]
+fn no_bad_value_makes_a_result_bad_whatever_the_threshold() {
+    let settings = Settings { percent_bad: 0.0, ..Settings::default() };
+    let grid = Grid::new(0, 10 * S, 0).unwrap();
+    let rows = [(0, 1.0, 0), (20 * S, 1.0, 0)];
+    for aggregate in [Aggregate::Count, Aggregate::TimeAverage2, Aggregate::Minimum2] {
+        assert!(of(aggregate, settings, grid, &rows).1.is_good(), "{aggregate:?}");
+    }
+}
+
+#[test]
+fn start_end_and_delta_speak_of_the_earliest_and_latest_value_in_both_directions() {
+    let rows: Vec<Row> = (1..=4).map(|t| (t, t as f64, 0)).collect();
+    for grid in [Grid::new(1, 5, 0).unwrap(), Grid::new(4, 0, 0).unwrap()] {
+        for (aggregate, expected) in [(Aggregate::Start, 1.0), (Aggregate::End, 4.0), (Aggregate::Delta, 3.0)] {
+            assert_eq!(of(aggregate, Settings::default(), grid, &rows).0, expected, "{aggregate:?}");
+        }
+    }
+}
+
+#[test]
+fn the_text_and_the_samples_differ_where_a_series_begins_and_ends() {
+    let text = Settings::default();
+    let samples = Settings { sample_results: true, ..text };
+    let grid = Grid::new(0, 30 * S, 10 * S).unwrap();
+    // A first value is a transition by the text.
+    let rows = [(2 * S, 1.0, 0), (4 * S, 2.0, 0), (12 * S, f64::NAN, Status::BAD.0)];
+    for (settings, expected) in [(text, 2.0), (samples, 1.0)] {
+        assert_eq!(of(Aggregate::NumberOfTransitions, settings, grid, &rows).0, expected);
+    }
+    // No Good value has no difference by the text; and data that end in an interval make it Partial.
+    let partial = |status: Status| status.0 & Status::PARTIAL != 0;
+    for (settings, difference, ends) in
+        [(text, Status::BAD_NO_DATA, true), (samples, Status::UNCERTAIN_SUB_NORMAL, false)]
+    {
+        let output = compute(Aggregate::Delta, settings, grid, &[&rows]);
+        let status = Status(output.statuses[1]);
+        assert_eq!((status.code(), partial(status)), (difference, ends));
+    }
+}
+
+#[test]
+fn percents_of_quality_that_overlap_are_refused() {
+    let percents = |percent_good, percent_bad| Settings { percent_good, percent_bad, ..Settings::default() }.check();
+    assert_eq!(percents(50.0, 50.0), Ok(()));
+    assert_eq!(percents(0.0, 100.0), Ok(()));
+    assert!(percents(0.0, 80.0).unwrap_err().to_string().contains("overlap"));
+    assert!(percents(101.0, 100.0).unwrap_err().to_string().contains("101"));
+    assert!(percents(f64::NAN, 100.0).is_err());
+}

@@ -423,6 +423,7 @@ pub fn compute_aggregate(
         sample_results: overrides.sample_results,
     };
     let refused = |error: &dyn std::fmt::Display| invalid("invalid-request", error.to_string());
+    settings.check().map_err(|error| refused(&error))?;
     let grid = Grid::new(range.0, range.1, range.2).map_err(|error| refused(&error))?;
     let mut calculator = Calculator::new(aggregate_named(aggregate)?, settings, grid);
     let batches = source::open(points)?;

@@ -200,7 +200,8 @@ pub struct Settings {
     /// Which percentile, 0 to 100.
     pub percent: f64,
     /// Reproduce the results published with the OPC Foundation's samples also where these depart from the text of the
-    /// standard: the four deviations, and `AnnotationCount`, which counts values there, each having an annotation.
+    /// standard: the four deviations; `AnnotationCount`, which counts values there, each having an annotation; `Delta` of no
+    /// Good value; the first transition; Partial, where data end before the last interval.
     pub sample_results: bool,
 }
 
@@ -218,14 +219,50 @@ impl Default for Settings {
     }
 }
 
+/// Settings that make no sense; Part 13, 4.2.1.2, where the answer is Bad_AggregateInvalidInputs.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsRefused {
+    /// Less than 0, more than 100, or not a number.
+    #[error("{0} is no percentage: give 0 to 100")]
+    NoPercentage(f64),
+    /// A result could be Good and Bad at once.
+    #[error("percent_good {good} and percent_bad {bad} overlap: together they are at least 100")]
+    Overlap {
+        /// Percent of Good from which a result is Good.
+        good: f64,
+        /// Percent of Bad from which a result is Bad.
+        bad: f64,
+    },
+}
+
 impl Settings {
-    /// The code of a result of which these parts are Good and Bad. Of nothing at all everything is Good.
+    /// Checks the percents.
+    ///
+    /// # Errors
+    /// One of them is no percentage, or those of quality overlap.
+    pub fn check(&self) -> Result<(), SettingsRefused> {
+        let (good, bad) = (self.percent_good, self.percent_bad);
+        if let Some(value) = [good, bad, self.percent].into_iter().find(|value| !(0.0..=100.0).contains(value)) {
+            return Err(SettingsRefused::NoPercentage(value));
+        }
+        if good + bad < 100.0 {
+            return Err(SettingsRefused::Overlap { good, bad });
+        }
+        Ok(())
+    }
+
+    /// The code of a result of which these parts are Good and Bad; Part 13, 5.4.3.2.1. Where both reach their thresholds the
+    /// result is Bad, as in the examples of the standard. Of nothing at all everything is Good.
     pub(crate) fn code_of_parts(&self, good: f64, bad: f64, total: f64) -> super::Status {
         use super::Status;
-        if total <= 0.0 || good / total * 100.0 >= self.percent_good {
+        let percent = |part: f64| part / total * 100.0;
+        if total <= 0.0 {
             Status::GOOD
-        } else if bad / total * 100.0 >= self.percent_bad {
+        } else if bad > 0.0 && percent(bad) >= self.percent_bad {
             Status::BAD
+        } else if percent(good) >= self.percent_good {
+            Status::GOOD
         } else {
             Status::UNCERTAIN_SUB_NORMAL
         }

@@ -14,7 +14,7 @@ mod segment;
 mod simple;
 mod status;
 
-pub use aggregate::{Aggregate, Settings};
+pub use aggregate::{Aggregate, Settings, SettingsRefused};
 pub use bounds::At;
 pub use calculator::{Calculator, Output, TooManyValues, VALUES_PER_INTERVAL_MAX};
 pub use grid::{Grid, GridError, INTERVALS_MAX};

@@ -38,6 +38,8 @@ struct Sums {
     total: u64,
     good: u64,
     bad: u64,
+    /// Those of `bad` that are Uncertain and count as Bad.
+    doubtful: u64,
     sum: f64,
     /// Sum and sum of squares of the Good values less `origin`.
     moments: (f64, f64),
@@ -57,6 +59,8 @@ struct Sums {
     skipped_after: bool,
     transitions: u64,
     previous: Option<f64>,
+    /// Whether a value that none comes before is a transition.
+    first_is_change: bool,
     worst: Worst,
     values: Vec<f64>,
     distinct: HashSet<u64>,
@@ -99,7 +103,7 @@ impl RawFold {
     pub(crate) fn push(&mut self, frame: &mut Frame, point: Point) -> Result<(), TooManyValues> {
         let class = point.class(frame.settings.treat_uncertain_as_bad);
         if self.reach(frame, point.time) {
-            self.begin();
+            self.begin(frame);
             self.sums.meet(self.work, point, class)?;
         }
         if class.usable() {
@@ -108,10 +112,13 @@ impl RawFold {
         Ok(())
     }
 
-    /// Before the first value of an interval: the last usable value before it, if it was Good.
-    fn begin(&mut self) {
+    /// Before the first value of an interval: the last usable value before it. The samples want it to be Good.
+    fn begin(&mut self, frame: &Frame) {
         if self.sums.total == 0 {
-            self.sums.previous = self.usable.filter(|point| point.class(true) == Class::Good).map(|point| point.value);
+            let samples = frame.settings.sample_results;
+            let previous = self.usable.filter(|point| !samples || point.class(true) == Class::Good);
+            self.sums.previous = previous.map(|point| point.value);
+            self.sums.first_is_change = !samples;
         }
     }
 
@@ -128,7 +135,7 @@ impl RawFold {
             }
             let boundary = frame.grid.boundary(self.index + 1) + frame.shift;
             let end = row + times[row..].partition_point(|time| *time < boundary);
-            self.begin();
+            self.begin(frame);
             self.sums.meet_good(self.work, &times[row..end], &values[row..end])?;
             self.usable = Some(good(end - 1));
             frame.last = Some(times[end - 1]);
@@ -142,7 +149,7 @@ impl RawFold {
             return false;
         }
         if self.reach(frame, segment.first_time) {
-            self.begin();
+            self.begin(frame);
             self.sums.meet_segment(segment);
         }
         self.usable = Some(segment.last_point());
@@ -185,6 +192,7 @@ impl Sums {
         self.total += 1;
         self.good += u64::from(good);
         self.bad += u64::from(class == Class::Bad);
+        self.doubtful += u64::from(class == Class::Bad && point.status.is_uncertain());
         if work == Work::SampleMoments {
             // A value counts once another follows it in the interval.
             if let Some(last) = self.last {
@@ -228,7 +236,7 @@ impl Sums {
     }
 
     fn meet_change(&mut self, value: f64) {
-        self.transitions += u64::from(self.previous.is_some_and(|previous| previous != value));
+        self.transitions += u64::from(self.previous.map_or(self.first_is_change, |previous| previous != value));
         self.previous = Some(value);
     }
 
@@ -299,7 +307,7 @@ impl Sums {
     fn result(&mut self, frame: &Frame, index: usize) -> Option<(Option<i64>, f64, Status)> {
         use Aggregate::*;
         let calculated = Status::GOOD.with(Status::CALCULATED);
-        let code = frame.settings.code_of_parts(self.good as f64, self.bad as f64, self.total as f64);
+        let code = self.code(&frame.settings);
         // Where a result by counting is Bad, nothing was calculated.
         let counted = if code.is_bad() { code } else { code.with(Status::CALCULATED) };
         let own = |point: Point| (Some(point.time), point.value, point.status);
@@ -311,9 +319,10 @@ impl Sums {
             }
             NumberOfTransitions => (None, self.transitions as f64, counted),
             Distinct => (None, self.distinct.len() as f64, counted),
-            Start => own(if frame.grid.backward() { self.last? } else { self.first? }),
-            End => own(if frame.grid.backward() { self.first? } else { self.last? }),
-            Delta => self.delta(frame.grid.backward()),
+            Start => own(self.first?),
+            End => own(self.last?),
+            Delta if self.good == 0 && !frame.settings.sample_results => return None,
+            Delta => self.delta(),
             WorstQuality => {
                 let (value, status) = self.worst.result()?;
                 (None, value, status)
@@ -328,11 +337,19 @@ impl Sums {
         })
     }
 
-    fn delta(&self, backward: bool) -> (Option<i64>, f64, Status) {
+    /// The code of a result by counting. Uncertain values that count as Bad make it Bad only where too few are Good.
+    fn code(&self, settings: &Settings) -> Status {
+        let code = |bad: u64| settings.code_of_parts(self.good as f64, bad as f64, self.total as f64);
+        match code(self.bad - self.doubtful) {
+            Status::UNCERTAIN_SUB_NORMAL => code(self.bad),
+            code => code,
+        }
+    }
+
+    fn delta(&self) -> (Option<i64>, f64, Status) {
         let skipped = self.skipped_before || self.skipped_after;
         let code = if skipped { Status::UNCERTAIN_SUB_NORMAL } else { Status::GOOD };
         let value = match (self.first_good, self.last_good) {
-            (Some(first), Some(last)) if backward => first - last,
             (Some(first), Some(last)) => last - first,
             _ => 0.0,
         };
