@@ -443,6 +443,14 @@ def test_what_cannot_be_stored_is_refused_as_a_whole(h: historian.Historian) -> 
     assert h.raw("f", 0, START + 1).to_arrow().to_pylist()[0]["status"] == 0x808C_0000
 
 
+def test_no_points_are_points_too(h: historian.Historian) -> None:
+    none: dict[str, list[object]] = {"tag": [], "time": [], "value": []}
+    assert h.write(none).points == 0
+    h.define("t", exception_deviation=0.0)
+    with h.buffered() as buffer:
+        buffer.write(none)
+
+
 def test_requests_that_make_no_sense_are_refused(h: historian.Historian) -> None:
     h.define("t")
     with pytest.raises(ct.InvalidInputError, match="same instant"):
@@ -459,8 +467,9 @@ def test_requests_that_make_no_sense_are_refused(h: historian.Historian) -> None
         h.define("u", percent_good=30.0, percent_bad=60.0)
     with pytest.raises(ct.InvalidInputError, match="ends before"):
         h.raw("t", START + 1, START)
-    with pytest.raises(ct.TagNotFoundError):
+    with pytest.raises(ct.TagNotFoundError) as refused:
         h.latest("nobody")
+    assert refused.value.details["tag"] == "nobody"
     with pytest.raises(ct.InvalidInputError, match="cannot change"):
         h.define("t", data_type="bool")
     with pytest.raises(ct.InvalidInputError, match="no property"):

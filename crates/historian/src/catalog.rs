@@ -117,7 +117,7 @@ impl Historian {
     /// # Errors
     /// One that is not defined.
     pub async fn resolve(&self, keys: &[TagKey]) -> Result<Vec<SharedTag>> {
-        let unknown = |key: &TagKey| HistorianError::UnknownTag { tag: key.to_string() };
+        let unknown = |key: &TagKey| HistorianError::UnknownTag { tag: key.clone() };
         let found = self.lookup(keys).await?;
         keys.iter().zip(found).map(|(key, tag)| tag.ok_or_else(|| unknown(key))).collect()
     }

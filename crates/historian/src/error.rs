@@ -2,6 +2,7 @@ use arrow_schema::ArrowError;
 use chronotile_archive::ArchiveError;
 
 use crate::rules::{GridError, TooManyValues};
+use crate::tag::TagKey;
 
 /// Result of an operation of the historian.
 pub type Result<T> = std::result::Result<T, HistorianError>;
@@ -16,8 +17,8 @@ pub enum HistorianError {
     /// A tag that is not defined.
     #[error("no tag {tag}: define it first, or look for its name with tags()")]
     UnknownTag {
-        /// Its name in quotes, or its number.
-        tag: String,
+        /// How it was named.
+        tag: TagKey,
     },
     /// A definition that cannot be used.
     #[error("tag {tag:?} cannot be defined: {reason}")]

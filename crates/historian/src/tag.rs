@@ -81,6 +81,16 @@ pub enum TagKey {
     Number(i64),
 }
 
+impl TagKey {
+    /// The name, or the number's digits, as callers compare them.
+    pub fn plain(&self) -> String {
+        match self {
+            Self::Name(name) => name.clone(),
+            Self::Number(number) => number.to_string(),
+        }
+    }
+}
+
 impl std::fmt::Display for TagKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

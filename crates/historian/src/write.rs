@@ -72,7 +72,8 @@ impl Historian {
     pub async fn write(&self, batches: Vec<RecordBatch>, options: &PointsOptions) -> Result<PointsReport> {
         let mut parts: Vec<((String, Storage), Vec<RecordBatch>)> = Vec::new();
         let mut first_row = 0;
-        for batch in &batches {
+        // A list without values is of no type.
+        for batch in batches.iter().filter(|batch| batch.num_rows() > 0) {
             for (group, storage, rows) in self.conform(batch, first_row, options).await? {
                 let place = (group, storage);
                 match parts.iter_mut().find(|(key, _)| *key == place) {
@@ -118,7 +119,7 @@ impl Historian {
     /// As [`Historian::write`] of the columns and tags; values are not checked yet.
     pub async fn filter(&self, filter: &mut PointFilter, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
         let mut passed = Vec::with_capacity(batches.len());
-        for batch in batches {
+        for batch in batches.into_iter().filter(|batch| batch.num_rows() > 0) {
             let missing = |name: &str| HistorianError::Columns(format!("column {name:?} is missing"));
             let column = |name: &str| batch.column_by_name(name).cloned().ok_or_else(|| missing(name));
             let (tags, value) = (self.tag_column(&column("tag")?).await?, column("value")?);

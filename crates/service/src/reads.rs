@@ -27,7 +27,7 @@ pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
         let found = app.historian.find(pattern, tags_max + 1).await?;
         if found.is_empty() && keys.is_empty() {
             return Err(Failure::from(chronotile_historian::HistorianError::UnknownTag {
-                tag: format!("{pattern:?}"),
+                tag: TagKey::Name(pattern.to_owned()),
             }));
         }
         keys.extend(found.iter().map(|tag| TagKey::Number(tag.number)));
