@@ -13,7 +13,7 @@ use futures::TryStreamExt;
 
 use crate::error::{HistorianError, Result};
 use crate::historian::{Historian, SharedTag};
-use crate::names::Pattern;
+use crate::names::{Listed, Pattern};
 use crate::rules::Settings;
 use crate::schema;
 use crate::tag::{DataType, Storage, Tag, TagKey};
@@ -29,8 +29,10 @@ pub(crate) struct Catalog {
     sorted: Option<Arc<Vec<SharedTag>>>,
     /// The list of names, once it was found to be whole.
     pub(crate) names: Option<Dataset>,
-    /// All names that were in it when somebody asked for a pattern without a beginning.
-    pub(crate) listed: Option<Arc<Vec<StringArray>>>,
+    /// All names, once somebody asked for a pattern without a beginning.
+    pub(crate) listed: Option<Arc<Listed>>,
+    /// Grows with each definition here, which a list that is being read may lack.
+    pub(crate) definitions: u64,
 }
 
 impl Catalog {
@@ -87,8 +89,9 @@ impl Historian {
                 return Err(refuse(tag, format!("tag {holder:?} has its number {}: give another", tag.number)));
             }
         }
-        let new =
+        let mut new: Vec<String> =
             tags.iter().map(|tag| &tag.name).filter(|name| !catalog.by_name.contains_key(*name)).cloned().collect();
+        new.sort_unstable();
         drop(catalog);
         // So that readers, who make nothing, find them.
         let places: HashSet<(&str, Storage)> =
@@ -98,18 +101,24 @@ impl Historian {
             self.summaries(group).await?;
         }
         let rows = rows_of(&tags)?;
-        self.list_names(new).await?;
+        self.list_names(new.clone()).await?;
         self.tags.write([Ok(rows)], WriteOptions::default()).await?;
         let tags: Vec<SharedTag> = tags.into_iter().map(Arc::new).collect();
         let mut catalog = self.catalog.write().await;
         tags.iter().for_each(|tag| catalog.add(tag.clone()));
-        (catalog.sorted, catalog.listed) = (None, None);
+        catalog.sorted = None;
+        catalog.definitions += 1;
+        catalog.listed = catalog.listed.take().map(|listed| Arc::new(listed.with(&new)));
         Ok(tags)
     }
 
-    /// Forgets what this process knows of the tags, so that changes by others are seen.
+    /// Forgets what this process knows of the tags, so that changes by others are seen. Names are kept if none came.
     pub async fn refresh(&self) {
-        *self.catalog.write().await = Catalog::default();
+        let unchanged = self.names_still_listed().await;
+        let mut catalog = self.catalog.write().await;
+        let listed = catalog.listed.take().zip(unchanged).filter(|(now, then)| Arc::ptr_eq(now, then));
+        let definitions = catalog.definitions + 1;
+        *catalog = Catalog { listed: listed.map(|(now, _)| now), definitions, ..Catalog::default() };
     }
 
     /// The tags of these names or numbers, in their order.

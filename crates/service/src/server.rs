@@ -94,9 +94,12 @@ impl Signals {
     }
 }
 
-/// Looks for definitions that other processes changed.
+/// Looks for definitions that other processes changed, and keeps the names at hand, since people search by any part of them.
 async fn refresh(app: Arc<App>) {
     loop {
+        if let Err(error) = app.historian.keep_names().await {
+            app.log.event("warn", &format!("names of tags were not read ahead: {error}"));
+        }
         tokio::time::sleep(app.settings.limits.definitions_time).await;
         app.historian.refresh().await;
     }
