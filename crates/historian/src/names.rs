@@ -43,7 +43,7 @@ impl<'a> Pattern<'a> {
 
     /// Whether every name fits.
     fn fits_all(&self) -> bool {
-        self.prefix.is_empty() && self.part.is_empty()
+        self.prefix.is_empty() && self.rest.chars().all(|c| c == '*')
     }
 
     /// Whether a name fits.
