@@ -1,7 +1,7 @@
 //! Decodes arbitrary bytes as a chunk. The first byte says how many schema columns the chunk claims to have and whether its
 //! checksums are mended, without which the decoder behind them would never be reached.
 //!
-//! `cargo +nightly fuzz run chunk_decode -- -rss_limit_mb=1024 -malloc_limit_mb=512 -timeout=10`.
+//! `./dev fuzz`.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! Gives arbitrary bytes to the readers of foreign formats. The first byte chooses one; remote write gets its bytes packed too,
 //! because random bytes are seldom a snappy block.
 //!
-//! `cargo +nightly fuzz run ingest -- -rss_limit_mb=1024 -timeout=10`.
+//! `./dev fuzz`.
 
 #![no_main]
 

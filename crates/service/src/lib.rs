@@ -2,8 +2,8 @@
 //! crate, events and jobs by what the program gives it ([`FrontEnds`]).
 //!
 //! [`serve`] is the whole of it. `server` takes connections, `app` leads a request through everything that holds for all of
-//! them, `endpoints` is the table of what there is. The readers of foreign formats are public, so that they can be tried with
-//! any bytes.
+//! them, `endpoints` is the table of what there is. What reads bytes and words of others is public, so that it can be tried with
+//! any.
 
 mod access;
 mod answers;
@@ -23,7 +23,7 @@ mod log;
 mod metrics;
 mod openapi;
 mod operation;
-mod parameters;
+pub mod parameters;
 pub mod points;
 mod reads;
 pub mod remote_write;

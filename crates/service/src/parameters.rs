@@ -11,17 +11,7 @@ pub(crate) struct Parameters(Vec<(String, String)>);
 impl Parameters {
     /// Of the text behind the question mark.
     pub fn parse(query: &str) -> Result<Self> {
-        let decode = |word: &str| {
-            let word = word.replace('+', " ");
-            let decoded = percent_decode_str(&word).decode_utf8().map(|text| text.into_owned());
-            decoded.map_err(|_| Failure::invalid(format!("{word:?} in the address is no UTF-8 text once decoded")))
-        };
-        let pairs = query.split('&').filter(|pair| !pair.is_empty());
-        let pairs = pairs.map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Ok((decode(name)?, decode(value)?))
-        });
-        Ok(Self(pairs.collect::<Result<_>>()?))
+        pairs(query).map(Self).map_err(Failure::invalid)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -75,12 +65,33 @@ impl Parameters {
     }
 }
 
+/// The names and values of the text behind a question mark.
+///
+/// # Errors
+/// One that is no UTF-8 text once decoded; the message names it.
+pub fn pairs(query: &str) -> std::result::Result<Vec<(String, String)>, String> {
+    let decode = |word: &str| {
+        let word = word.replace('+', " ");
+        let decoded = percent_decode_str(&word).decode_utf8().map(|text| text.into_owned());
+        decoded.map_err(|_| format!("{word:?} in the address is no UTF-8 text once decoded"))
+    };
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Ok((decode(name)?, decode(value)?))
+    });
+    pairs.collect()
+}
+
 fn named<T>(name: &str, parsed: std::result::Result<T, String>) -> Result<T> {
     parsed.map_err(|reason| Failure { kind: "invalid-time".into(), ..Failure::invalid(format!("{name} {reason}")) })
 }
 
 /// A time: ISO 8601 (UTC unless it says otherwise), nanoseconds since 1970, `now`, or `now-6h`.
-pub(crate) fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, String> {
+///
+/// # Errors
+/// Anything else, in words that go on after the name of the parameter.
+pub fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, String> {
     let refuse = || {
         format!(
             "is {text:?}: give ISO 8601 such as 2026-01-31T12:00:00Z, nanoseconds since 1970, or now-6h, from 1677 to 2262"
@@ -110,7 +121,10 @@ pub(crate) fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, Strin
 }
 
 /// A length of time: a whole number and a unit, `w d h m s ms us ns`; nanoseconds without one.
-pub(crate) fn duration_ns(text: &str) -> std::result::Result<i64, String> {
+///
+/// # Errors
+/// As [`time_ns`].
+pub fn duration_ns(text: &str) -> std::result::Result<i64, String> {
     const UNITS: [(&str, i64); 8] = [
         ("ns", 1),
         ("us", 1_000),
