@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_buffer::Buffer;
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_ipc::reader::{FileReader, StreamReader, read_footer_length};
+use arrow_ipc::reader::{FileReader, StreamDecoder, read_footer_length};
 use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
@@ -206,11 +207,70 @@ impl BatchSource for ParquetReader {
     }
 }
 
+/// Bytes of a stream taken at once, at most.
+const BLOCK_BYTES: usize = 64 << 10;
+
 type IpcFile = io::BufReader<Counted<File>>;
 
 enum IpcBatches {
     File(Box<FileReader<IpcFile>>),
-    Stream(Box<StreamReader<Box<dyn Read + Send>>>),
+    Stream(Box<IpcStream>),
+}
+
+/// An Arrow IPC stream. The lengths in it are believed as far as there are bytes: a damaged one asks for no memory.
+struct IpcStream {
+    input: Box<dyn Read + Send>,
+    decoder: StreamDecoder,
+    schema: SchemaRef,
+    /// What was read and is not decoded yet.
+    rest: Buffer,
+    /// The first batch, which was decoded with the schema.
+    first: Option<RecordBatch>,
+}
+
+impl IpcStream {
+    fn open(input: Box<dyn Read + Send>) -> Result<Self, ArrowError> {
+        let (decoder, schema, rest) = (StreamDecoder::new(), Arc::new(Schema::empty()), Buffer::default());
+        let mut stream = Self { input, decoder, schema, rest, first: None };
+        stream.first = stream.decode()?;
+        let none = || ArrowError::IpcError("it ends before its schema".to_owned());
+        stream.schema = stream.decoder.schema().ok_or_else(none)?;
+        Ok(stream)
+    }
+
+    fn decode(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        loop {
+            if let Some(batch) = self.decoder.decode(&mut self.rest)? {
+                return Ok(Some(batch));
+            }
+            let block = self.block()?;
+            if block.is_empty() {
+                self.decoder.finish()?;
+                return Ok(None);
+            }
+            self.rest = Buffer::from_vec(block);
+        }
+    }
+
+    /// What has come of the stream, a block at most; nothing at its end.
+    fn block(&mut self) -> io::Result<Vec<u8>> {
+        let mut block = vec![0; BLOCK_BYTES];
+        let count = loop {
+            match self.input.read(&mut block) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
+        block.truncate(count);
+        Ok(block)
+    }
+
+    fn next(&mut self) -> Option<Result<RecordBatch, ArrowError>> {
+        match self.first.take() {
+            Some(batch) => Some(Ok(batch)),
+            None => self.decode().transpose(),
+        }
+    }
 }
 
 pub(crate) struct IpcReader {
@@ -268,8 +328,8 @@ impl IpcReader {
     fn open_stream(input: Input, options: &ReadOptions) -> Result<Self> {
         let name = input.name.clone();
         let failed = |e| IoError::decoding(&name, Format::Arrow, e);
-        let reader = StreamReader::try_new(input.into_stream()?, None).map_err(failed)?;
-        let stored = reader.schema();
+        let reader = IpcStream::open(input.into_stream()?).map_err(failed)?;
+        let stored = reader.schema.clone();
         let chosen = options.chosen(&name, &column_names(&stored, &name)?)?;
         let mut shape = Shape::new(&name, Format::Arrow, &stored, &chosen, options)?;
         // A stream is decoded whole, so the places are those of the stored columns.

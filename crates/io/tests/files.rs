@@ -114,6 +114,15 @@ fn a_binary_file_with_any_cut_is_an_error_not_fewer_rows() {
 }
 
 #[test]
+fn a_stream_that_promises_more_than_it_has_is_damaged() {
+    for promised in [64, i32::MAX] {
+        let bytes = [&[0xff; 4], promised.to_le_bytes().as_slice(), b"short"].concat();
+        let found = read_all(stream(&bytes), &ReadOptions::default()).unwrap_err();
+        assert!(matches!(found, IoError::Damaged { .. }), "{found:?}");
+    }
+}
+
+#[test]
 fn skipping_rows_equals_a_slice_in_every_format() {
     let parts: Vec<RecordBatch> = (0..5).map(|i| table(500).slice(i * 100, 100)).collect();
     for format in [OutFormat::Parquet, OutFormat::Arrow, OutFormat::ArrowStream, OutFormat::Ndjson, OutFormat::Csv] {
