@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import support_lab
 
 pytest.importorskip("lsst.dax.apdb", reason="THE LSST ADAPTER IS NOT TESTED: pip install 'chronotile[lsst]'")
 
@@ -21,18 +22,31 @@ from chronotile.apdb.simulate import Run, Survey, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:Warning")
 
+QUICK = ("test_storeSources", "test_reassignDiaSourcesToDiaObjects")
+"""What the default run tries on three nodes; the rest waits minutes there for tables to be made."""
+
+
+@pytest.fixture(scope="module")
+def single_node(lab_home: Path) -> Iterator[lab.Cluster]:
+    """A cluster of one node, where tables are made fast."""
+    support_lab.require_software()
+    with lab.up("suite", nodes=1, **support_lab.QUICK) as cluster:
+        yield cluster
+
 
 class OnACluster(SuiteOnChronotile):
     """Each database in a keyspace of its own."""
 
+    nodes = "shared_cluster"
+
     @pytest.fixture(autouse=True)
-    def on_cluster(self, shared_cluster: lab.Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
-        self.cluster = shared_cluster
+    def on_cluster(self, lab_home: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+        self.cluster: lab.Cluster = request.getfixturevalue(self.nodes)
         self.name = "".join(c for c in request.node.name.lower() if c.isalnum())[-24:]
         self.made: list[str] = []
         yield
         # Each database is some twenty tables: small nodes would not bear those of all tests.
-        with shared_cluster.nodes[0].connect(timeout_s=120) as connection:
+        with self.cluster.nodes[0].connect(timeout_s=120) as connection:
             for keyspace in self.made:
                 connection.run(f"DROP KEYSPACE IF EXISTS {keyspace}")
 
@@ -42,15 +56,37 @@ class OnACluster(SuiteOnChronotile):
         return f"{self.cluster.url(keyspace)}?catalog_buckets=16"
 
 
+LEFT_OUT = {name: None for name in dir(ApdbTest) if name.startswith("test_") and name not in QUICK}
+
+TestSomeOfTheSuite = type("TestSomeOfTheSuite", (OnACluster, ApdbTest, unittest.TestCase), LEFT_OUT)
+
+
 class TestSuite(OnACluster, ApdbTest, unittest.TestCase):  # type: ignore[misc]
     """All of ApdbTest, with replication."""
 
+    nodes = "single_node"
     enable_replica = True
     meta_row_count = 4
 
 
 class TestSchemaUpdates(OnACluster, ApdbSchemaUpdateTest, unittest.TestCase):  # type: ignore[misc]
     """All of ApdbSchemaUpdateTest."""
+
+    nodes = "single_node"
+
+
+@pytest.mark.slow
+class TestSuiteOnThreeNodes(TestSuite):
+    """The same on three nodes."""
+
+    nodes = "shared_cluster"
+
+
+@pytest.mark.slow
+class TestSchemaUpdatesOnThreeNodes(TestSchemaUpdates):
+    """The same on three nodes."""
+
+    nodes = "shared_cluster"
 
 
 def test_a_detector_visit_on_a_cluster_is_read_back_whole_and_stored_once(shared_cluster: lab.Cluster) -> None:

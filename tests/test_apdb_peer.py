@@ -185,4 +185,4 @@ def test_partitions_are_those_of_sphgeom(both: list[Apdb]) -> None:
     pixels = Mq3cPixelization(9)
     for ra, dec in ((0.0, 0.0), (150.0, 2.0), (279.5, -88.0)):
         assert both[0].admin.apdb_part(ra, dec) == pixels.index(UnitVector3d(LonLat.fromDegrees(ra, dec)))
-    assert both[0].admin.apdb_time_part(61_000.0) == (61_000 - 40_587) // 30
+    assert both[0].admin.apdb_time_part(61_000.0) == (61_000 - 40_587) // 120
