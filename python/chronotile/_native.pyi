@@ -67,6 +67,7 @@ class Archive:
         version: str | None,
         retention: str | None,
         layout: str,
+        partition_cells: int,
         text: list[str],
         exist_ok: bool,
     ) -> Dataset: ...

@@ -117,6 +117,7 @@ class Archive:
         retention: str | timedelta | None = None,
         slice: int | str | timedelta | None = None,
         layout: str = "chunks",
+        partition_cells: int = 1,
         text: str | Iterable[str] = (),
         time_format: str | None = None,
         time_scale: str = "utc",
@@ -155,6 +156,11 @@ class Archive:
             How the engine keeps the records. ``chunks``: blocks of encoded columns, small and fast, which only this
             library reads. ``rows``, on a cluster only: one row of a table per record with its columns in the cluster's
             own types, for cqlsh, Spark and other tools; several times larger and slower. Reads return the same.
+        partition_cells : int
+            On a cluster, how many cells with neighbouring numbers share a partition of a slice, 1 to 256: for reads of
+            several cells that lie together, which then ask for fewer partitions. 4, 16 or 64 join the pixels that make
+            up one of a coarser level. Keep what a partition holds below some 10 MiB. With `layout` ``rows`` it is 1; other
+            engines have no partitions.
         text : str or iterable of str
             Text columns (utf8) of which each chunk keeps a filter where it pays, about a twentieth of the chunk: reads
             with ``contains``, ``prefix``, ``matches``, ``==`` or ``in`` on them pass over chunks that cannot hold the
@@ -187,6 +193,7 @@ class Archive:
             version=version,
             retention=None if retention is None else times.duration_text(retention, "retention"),
             layout=layout,
+            partition_cells=partition_cells,
             text=[text] if isinstance(text, str) else list(text),
             exist_ok=exist_ok,
         )

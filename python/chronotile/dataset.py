@@ -154,6 +154,11 @@ class Dataset:
         return str(self._definition.get("layout", "chunks"))
 
     @property
+    def partition_cells(self) -> int:
+        """How many neighbouring cells share a partition on a cluster."""
+        return int(self._definition.get("partition_cells", 1))
+
+    @property
     def text(self) -> tuple[str, ...]:
         """The text columns of which chunks keep filters, see :meth:`Archive.create`."""
         return tuple(self._definition.get("text", ()))

@@ -117,9 +117,9 @@ class SliceInfo:
     bytes: int
     """Bytes of chunks."""
     cell_bytes_max: int
-    """Bytes of the largest cell: on a cluster, its largest partition."""
+    """Bytes of the largest cell, or of as many as share a partition: on a cluster, its largest partition."""
     cells_oversized: int
-    """Cells larger than the engine works well with (10 MiB on Cassandra); 0 where that does not matter."""
+    """Such that are larger than the engine works well with (10 MiB on Cassandra); 0 where that does not matter."""
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ fn spec(schema: Arc<Schema>) -> DatasetSpec {
         indexes: vec![],
         text: vec![],
         layout: chronotile_types::StorageLayout::Chunks,
+        partition_cells: 1,
     }
 }
 

@@ -103,6 +103,7 @@ pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static st
         (a.id != b.id, "list of id columns"),
         (a.merge != b.merge, "merge rule"),
         (a.layout != b.layout, "layout"),
+        (a.partition_cells != b.partition_cells, "number of cells in a partition"),
         (a.text != b.text, "list of text columns"),
     ];
     parts.into_iter().find_map(|(differs, part)| differs.then_some(part))

@@ -43,9 +43,10 @@ impl Dataset {
 
     fn slice_info(&self, frame: &Frame, slice: SliceId, tiles: &[TileStatistics]) -> SliceInfo {
         let good = self.store().capabilities().cell_bytes_good.unwrap_or(u64::MAX);
-        // Tiles of a cell are neighbours.
+        // Tiles of a cell are neighbours, and so are cells that share a partition.
+        let partition = |tile: &TileStatistics| frame.spec.partition_of(tile.tile.cell);
         let cells: Vec<u64> = tiles
-            .chunk_by(|a, b| a.tile.cell == b.tile.cell)
+            .chunk_by(|a, b| partition(a) == partition(b))
             .map(|cell| cell.iter().map(|tile| tile.bytes).sum())
             .collect();
         SliceInfo {

@@ -6,7 +6,7 @@ use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
 use chronotile_store::{Commit, Definition, Expect, Store, StoreError, Tuning};
-use chronotile_types::{DatasetSpec, Duration, SliceId, StorageLayout, normalize_schema};
+use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 
 use crate::catalog;
 use crate::error::{ArchiveError, Result};
@@ -47,10 +47,7 @@ impl Dataset {
     pub(crate) fn new(store: Arc<dyn Store>, spec: DatasetSpec) -> Result<Self> {
         let frame = RwLock::new(Frame::new(spec)?);
         let shared = Arc::new(Shared { frame, stored: RwLock::default(), slices: RwLock::default() });
-        let store = match shared.current().layout {
-            StorageLayout::Chunks => store,
-            StorageLayout::Rows => store.rows(shared.clone())?,
-        };
+        let store = store.laid_out(shared.clone())?.unwrap_or(store);
         Ok(Self { store, shared })
     }
 

@@ -65,9 +65,19 @@ pub(crate) struct Query {
 
 impl Query {
     pub(crate) async fn new(store: &dyn Store, frame: Frame, request: &ReadRequest) -> Result<Self> {
+        let slices = slices_of(store, &frame, request).await?;
+        Self::over(store, frame, request, slices).await
+    }
+
+    /// With the slices that [`slices_of`] found.
+    pub(crate) async fn over(
+        store: &dyn Store,
+        frame: Frame,
+        request: &ReadRequest,
+        slices: Vec<SliceId>,
+    ) -> Result<Self> {
         let bounds = Bounds::new(&frame.spec, &request.time)?;
         let windows = bounds.windows(&frame.spec);
-        let slices = slices_in(store, &frame, windows).await?;
         let place = cells::resolve(&frame.spec, &request.place)?;
         let (ids, ids_columns) = wanted_ids(&frame, request)?;
         let output = output(&frame, request.columns.as_deref())?;
@@ -195,6 +205,12 @@ impl Query {
 }
 
 /// Slices to look in for these windows, ascending. Of a few, an embedded engine finds out by itself which there are.
+/// The slices that a request may read.
+pub(crate) async fn slices_of(store: &dyn Store, frame: &Frame, request: &ReadRequest) -> Result<Vec<SliceId>> {
+    let windows = Bounds::new(&frame.spec, &request.time)?.windows(&frame.spec);
+    slices_in(store, frame, windows).await
+}
+
 pub(crate) async fn slices_in(store: &dyn Store, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
     const FEW: i64 = 4;
     let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));

@@ -15,7 +15,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::assemble::{Part, assemble, is_clean, prepare, tile_ranges};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::query::Query;
+use crate::query::{Query, slices_of};
 use crate::request::ReadRequest;
 
 /// Encoded bytes in a group: enough rows to make decoding worth a task, few enough to share among cores.
@@ -70,8 +70,7 @@ impl Dataset {
     /// # Errors
     /// A request that makes no sense for the dataset at once; a damaged chunk or a failing engine while streaming.
     pub async fn read(&self, request: ReadRequest) -> Result<ReadStream> {
-        self.refresh().await?;
-        let mut query = Query::new(self.store(), self.frame(), &request).await?;
+        let mut query = self.anew(&request).await?;
         self.prune_by_index(&mut query, &request).await?;
         stream(self.store_arc(), Arc::new(query)).await
     }
@@ -131,8 +130,15 @@ impl Dataset {
 
     /// Makes `request` ready, with the newest definition where it names a column this process has not seen.
     pub(crate) async fn query(&self, request: &ReadRequest) -> Result<Arc<Query>> {
-        self.refresh().await?;
-        Ok(Arc::new(Query::new(self.store(), self.frame(), request).await?))
+        Ok(Arc::new(self.anew(request).await?))
+    }
+
+    async fn anew(&self, request: &ReadRequest) -> Result<Query> {
+        // What a definition says of slices never changes: both are looked up at once.
+        let before = self.frame();
+        let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));
+        refreshed?;
+        Query::over(self.store(), self.frame(), request, slices?).await
     }
 }
 

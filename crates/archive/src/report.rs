@@ -74,9 +74,9 @@ pub struct SliceInfo {
     pub rows: u64,
     /// Bytes of chunks.
     pub bytes: u64,
-    /// Bytes of the largest cell: on a cluster, its largest partition.
+    /// Bytes of the largest cell, or of as many as share a partition: on a cluster, its largest partition.
     pub cell_bytes_max: u64,
-    /// Cells larger than the engine works well with; 0 where that does not matter.
+    /// Such that are larger than the engine works well with; 0 where that does not matter.
     pub cells_oversized: u64,
 }
 

@@ -8,12 +8,12 @@ use chronotile_cql::scylla::statement::batch::{Batch, BatchType};
 use chronotile_cql::scylla::value::CqlValue;
 use chronotile_cql::{Call, CqlError, Landed};
 use chronotile_store::{Chunk, ChunkKey, StoreError};
-use chronotile_types::{Cell, SliceId};
+use chronotile_types::SliceId;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::catalog::{applied, until};
 use crate::failure::{malformed, of_write, refused};
-use crate::form::{Form, Home, Insert, Names, Values};
+use crate::form::{Home, Insert, Names, Values};
 use crate::scan::unless_gone;
 use crate::schema::sure;
 
@@ -24,16 +24,18 @@ const REQUEST_BYTES: usize = 256 << 10;
 const REQUEST_CHUNKS: usize = 64;
 /// Chunks named in one look-up.
 pub(crate) const LOOKUP_CHUNKS: usize = 64;
+/// Tiles of one partition looked at at once.
+const LOOK_AT_ONCE: usize = 16;
 /// Bytes that one transaction may carry; what is more is put before it.
 const TRANSACTION_BYTES: usize = 4 << 20;
 /// Differences between clocks that a removal allows for.
 const CLOCKS_APART: Duration = Duration::from_secs(10);
 
-/// One partition: a cell of a slice.
-pub(crate) type Partition = (SliceId, Cell);
+/// One partition of a slice.
+pub(crate) type Partition = (SliceId, i64);
 
-fn partition(key: &ChunkKey) -> Partition {
-    (key.slice, key.tile.cell)
+fn partition(home: &Home, key: &ChunkKey) -> Partition {
+    (key.slice, home.partition(key.tile.cell))
 }
 
 /// What a commit does to one partition under the condition that every chunk it removes is there.
@@ -44,18 +46,18 @@ pub(crate) struct Swap {
 }
 
 /// The work of a commit by partition, in the order of partitions.
-pub(crate) fn swaps(form: &Form, put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> BTreeMap<Partition, Swap> {
+pub(crate) fn swaps(home: &Home, put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> BTreeMap<Partition, Swap> {
     let mut swaps: BTreeMap<Partition, Swap> = BTreeMap::new();
     // A chunk named twice is still one chunk.
     let distinct: BTreeSet<&ChunkKey> = remove.iter().collect();
     for key in distinct {
-        swaps.entry(partition(key)).or_default().remove.push(*key);
+        swaps.entry(partition(home, key)).or_default().remove.push(*key);
     }
     let mut size: BTreeMap<Partition, usize> = BTreeMap::new();
     put.retain(|chunk| {
-        let Some(swap) = swaps.get_mut(&partition(&chunk.key)) else { return true };
-        let bytes = size.entry(partition(&chunk.key)).or_default();
-        *bytes += form.bytes(chunk);
+        let Some(swap) = swaps.get_mut(&partition(home, &chunk.key)) else { return true };
+        let bytes = size.entry(partition(home, &chunk.key)).or_default();
+        *bytes += home.form.bytes(chunk);
         // Put first and then removed: it is gone.
         if swap.remove.contains(&chunk.key) || *bytes > TRANSACTION_BYTES {
             return true;
@@ -69,16 +71,16 @@ pub(crate) fn swaps(form: &Form, put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> B
 /// Chunks of one partition, and the request they go in.
 type Bundle = Vec<Chunk>;
 
-fn bundles(form: &Form, chunks: Vec<Chunk>) -> Vec<Bundle> {
+fn bundles(home: &Home, chunks: Vec<Chunk>) -> Vec<Bundle> {
     let mut by_partition: BTreeMap<Partition, Vec<Chunk>> = BTreeMap::new();
     for chunk in chunks {
-        by_partition.entry(partition(&chunk.key)).or_default().push(chunk);
+        by_partition.entry(partition(home, &chunk.key)).or_default().push(chunk);
     }
     let mut bundles = Vec::new();
     for chunks in by_partition.into_values() {
         let (mut bundle, mut bytes) = (Vec::new(), 0);
         for chunk in chunks {
-            let size = form.bytes(&chunk);
+            let size = home.form.bytes(&chunk);
             if !bundle.is_empty() && (bytes + size > REQUEST_BYTES || bundle.len() == REQUEST_CHUNKS) {
                 bundles.push(std::mem::take(&mut bundle));
                 bytes = 0;
@@ -92,14 +94,30 @@ fn bundles(form: &Form, chunks: Vec<Chunk>) -> Vec<Bundle> {
 }
 
 fn delete_cql(home: &Home, slice: SliceId) -> String {
-    let Names { cell, window, id, .. } = home.names();
-    format!("DELETE FROM {} WHERE {cell} = ? AND {window} = ? AND {id} = ?", home.place(slice))
+    format!("DELETE FROM {} WHERE {} AND {} = ?", home.place(slice), home.of_tile(), home.names().id)
+}
+
+fn chunk_id(key: &ChunkKey) -> CqlValue {
+    CqlValue::Blob(key.id.to_bytes().to_vec())
+}
+
+/// The values of the key of a chunk's row.
+fn chunk_key(home: &Home, key: &ChunkKey) -> Vec<Option<CqlValue>> {
+    let mut values = home.tile_values(key.tile);
+    values.push(Some(chunk_id(key)));
+    values
+}
+
+/// The values of a look-up of chunks of one tile by their ids.
+pub(crate) fn ids_in_tile(home: &Home, keys: &[ChunkKey]) -> Vec<Option<CqlValue>> {
+    let mut values = home.tile_values(keys[0].tile);
+    values.push(Some(CqlValue::List(keys.iter().map(chunk_id).collect())));
+    values
 }
 
 /// Puts chunks, many partitions at once.
 pub(crate) async fn put(home: &Home, chunks: Vec<Chunk>, call: &Call) -> Result<(), CqlError> {
-    let requests: Vec<_> =
-        bundles(&home.form, chunks).into_iter().map(|bundle| put_bundle(home, bundle, call)).collect();
+    let requests: Vec<_> = bundles(home, chunks).into_iter().map(|bundle| put_bundle(home, bundle, call)).collect();
     stream::iter(requests).buffer_unordered(WRITE_AT_ONCE).try_collect().await
 }
 
@@ -182,8 +200,7 @@ async fn remove_one(home: &Home, key: &ChunkKey, at_us: Option<i64>, call: &Call
     let sent = async {
         let mut delete = home.session.prepare(&delete_cql(home, key.slice), true).await?;
         delete.set_timestamp(at_us);
-        let values = (key.tile.cell.0, key.tile.window.0, &key.id.to_bytes()[..]);
-        home.session.execute(&delete, values, call).await
+        home.session.execute(&delete, chunk_key(home, key), call).await
     };
     match sent.await {
         // What is gone with its table is removed.
@@ -208,37 +225,39 @@ impl Sight {
 
 /// Looks which chunks of a partition are there.
 pub(crate) async fn look(home: &Home, keys: &[ChunkKey]) -> Result<Sight, CqlError> {
+    let requests = keys.chunk_by(|a, b| a.tile == b.tile).flat_map(|same_tile| same_tile.chunks(LOOKUP_CHUNKS));
+    let looks: Vec<_> = requests.map(|some| look_in_tile(home, some)).collect();
+    let rows: Vec<Vec<Seen>> = stream::iter(looks).buffer_unordered(LOOK_AT_ONCE).try_collect().await?;
     let mut sight = Sight { epoch: None, there: BTreeMap::new() };
     let mut seen_epochs = BTreeSet::new();
-    for same_tile in keys.chunk_by(|a, b| a.tile == b.tile) {
-        for some in same_tile.chunks(LOOKUP_CHUNKS) {
-            let key = some[0];
-            let Names { cell, window, id, epoch, rows, first, .. } = home.names();
-            let cql = format!(
-                "SELECT {epoch}, {id}, WRITETIME({rows}) FROM {} \
-                 WHERE {cell} = ? AND {window} = ? AND {id} IN ?{first}",
-                home.place(key.slice)
-            );
-            let select = home.session.prepare(&cql, true).await?;
-            let ids: Vec<Vec<u8>> = some.iter().map(|key| key.id.to_bytes().to_vec()).collect();
-            let values = (key.tile.cell.0, key.tile.window.0, ids);
-            let rows = home
-                .session
-                .execute(&select, values, &sure(&home.session))
-                .await?
-                .into_rows_result()
-                .map_err(malformed)?;
-            for row in rows.rows::<(Option<i64>, Option<Vec<u8>>, Option<i64>)>().map_err(malformed)? {
-                let (epoch, id, written_us) = row.map_err(malformed)?;
-                let Some(id) = id.and_then(|id| chronotile_types::ChunkId::from_bytes(&id)) else { continue };
-                seen_epochs.insert(epoch);
-                sight.there.insert(ChunkKey { id, ..key }, written_us.unwrap_or(0));
-            }
-        }
+    for (key, epoch, written_us) in rows.into_iter().flatten() {
+        seen_epochs.insert(epoch);
+        sight.there.insert(key, written_us);
     }
     // Between two looks the partition may have changed; the oldest view then makes the transaction fail.
     sight.epoch = seen_epochs.first().copied().flatten();
     Ok(sight)
+}
+
+/// A chunk that is there, the epoch of its partition, and when it was written, in microseconds since 1970.
+type Seen = (ChunkKey, Option<i64>, i64);
+
+async fn look_in_tile(home: &Home, keys: &[ChunkKey]) -> Result<Vec<Seen>, CqlError> {
+    let key = keys[0];
+    let Names { id, epoch, rows, first, .. } = home.names();
+    let (place, tile) = (home.place(key.slice), home.of_tile());
+    let cql = format!("SELECT {epoch}, {id}, WRITETIME({rows}) FROM {place} WHERE {tile} AND {id} IN ?{first}");
+    let select = home.session.prepare(&cql, true).await?;
+    let found = home.session.execute(&select, ids_in_tile(home, keys), &sure(&home.session)).await?;
+    let found = found.into_rows_result().map_err(malformed)?;
+    let mut seen = Vec::new();
+    for row in found.rows::<(Option<i64>, Option<Vec<u8>>, Option<i64>)>().map_err(malformed)? {
+        let (epoch, id, written_us) = row.map_err(malformed)?;
+        if let Some(id) = id.and_then(|id| chronotile_types::ChunkId::from_bytes(&id)) {
+            seen.push((ChunkKey { id, ..key }, epoch, written_us.unwrap_or(0)));
+        }
+    }
+    Ok(seen)
 }
 
 /// A chunk that a swap is to remove and that is not there.
@@ -318,23 +337,21 @@ async fn transact(home: &Home, swap: &Swap, sight: &Sight, deadline: Instant) ->
     let first = swap.remove[0];
     let place = home.place(first.slice);
     let names = home.names();
-    let guard = format!("UPDATE {place} SET {0} = ? WHERE {1} = ? IF {0} = ?", names.epoch, names.cell);
+    let guard = format!("UPDATE {place} SET {0} = ? WHERE {1} = ? IF {0} = ?", names.epoch, names.partition);
     let guard = home.session.prepare(&guard, false).await?;
     let delete = home.session.prepare(&delete_cql(home, first.slice), true).await?;
-    let cell = first.tile.cell.0;
     let big = |value: i64| Some(CqlValue::BigInt(value));
     let inserts = home.form.inserts(&swap.put)?;
     let mut batch = Batch::new(BatchType::Unlogged);
     let mut rows = Vec::with_capacity(1 + inserts.len() + swap.remove.len());
     batch.append_statement(guard);
     let epoch = sight.epoch.map(CqlValue::BigInt);
-    rows.push(Values::Plain(vec![big(sight.epoch.unwrap_or(0) + 1), big(cell), epoch]));
+    rows.push(Values::Plain(vec![big(sight.epoch.unwrap_or(0) + 1), big(home.partition(first.tile.cell)), epoch]));
     append(home, &place, &inserts, &mut batch).await?;
     rows.extend(inserts.into_iter().map(|insert| insert.values));
     for key in &swap.remove {
         batch.append_statement(delete.clone());
-        let id = CqlValue::Blob(key.id.to_bytes().to_vec());
-        rows.push(Values::Plain(vec![big(cell), Some(CqlValue::Int(key.tile.window.0)), Some(id)]));
+        rows.push(Values::Plain(chunk_key(home, key)));
     }
     applied(home.session.transact(&batch, &rows[..], &until(&home.session, deadline)).await?)
 }

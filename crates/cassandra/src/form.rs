@@ -1,4 +1,5 @@
-//! How the chunks of a dataset lie in the tables of its slices: as rows of head and body, or record by record.
+//! How the chunks of a dataset lie in the tables of its slices: as rows of head and body, or record by record; and which of
+//! them share a partition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,8 +12,8 @@ use chronotile_cql::scylla::serialize::writers::RowWriter;
 use chronotile_cql::scylla::value::CqlValue;
 use chronotile_cql::{CqlError, Session};
 use chronotile_rows::Line;
-use chronotile_store::Chunk;
-use chronotile_types::{DatasetName, SliceId};
+use chronotile_store::{Chunk, Definition};
+use chronotile_types::{Cell, DatasetName, SliceId, StorageLayout, Tile};
 
 use crate::failure::malformed;
 use crate::names;
@@ -25,14 +26,16 @@ const REQUEST_LINES: usize = 4_096;
 /// The form of a dataset's tables.
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
-    /// A chunk is a row.
-    Chunks,
+    /// A chunk is a row, and so many neighbouring cells are a partition.
+    Chunks { cells: i64 },
     /// A record is a row.
     Rows(Arc<RowForm>),
 }
 
 /// Names of the columns that both forms have, each in its own way.
 pub(crate) struct Names {
+    /// The key of a partition: the cell, or where several share one a column of its own.
+    pub partition: &'static str,
     pub cell: &'static str,
     pub window: &'static str,
     pub id: &'static str,
@@ -48,6 +51,7 @@ pub(crate) struct Names {
 }
 
 const CHUNK_NAMES: Names = Names {
+    partition: "cell",
     cell: "cell",
     window: "time_window",
     id: "chunk_id",
@@ -59,7 +63,10 @@ const CHUNK_NAMES: Names = Names {
     first_filtered: "",
 };
 
+const GROUP_NAMES: Names = Names { partition: "part", ..CHUNK_NAMES };
+
 const ROW_NAMES: Names = Names {
+    partition: "ct_cell",
     cell: "ct_cell",
     window: "ct_window",
     id: "ct_chunk",
@@ -82,15 +89,38 @@ pub(crate) struct Home {
 impl Home {
     pub(crate) fn names(&self) -> &'static Names {
         match self.form {
-            Form::Chunks => &CHUNK_NAMES,
+            Form::Chunks { cells: 1 } => &CHUNK_NAMES,
+            Form::Chunks { .. } => &GROUP_NAMES,
             Form::Rows(_) => &ROW_NAMES,
+        }
+    }
+
+    /// The partition that a cell lies in.
+    pub(crate) fn partition(&self, cell: Cell) -> i64 {
+        cell.0.div_euclid(self.form.cells())
+    }
+
+    /// The condition that limits a statement to one tile, with the values of [`Self::tile_values`].
+    pub(crate) fn of_tile(&self) -> String {
+        let Names { partition, cell, window, .. } = self.names();
+        match self.form.cells() {
+            1 => format!("{cell} = ? AND {window} = ?"),
+            _ => format!("{partition} = ? AND {cell} = ? AND {window} = ?"),
+        }
+    }
+
+    pub(crate) fn tile_values(&self, tile: Tile) -> Vec<Option<CqlValue>> {
+        let place = [CqlValue::BigInt(tile.cell.0), CqlValue::Int(tile.window.0)].map(Some);
+        match self.form.cells() {
+            1 => place.to_vec(),
+            _ => std::iter::once(Some(CqlValue::BigInt(self.partition(tile.cell)))).chain(place).collect(),
         }
     }
 
     /// The table of a slice.
     pub(crate) fn table(&self, slice: SliceId) -> String {
         match self.form {
-            Form::Chunks => names::chunk_table(&self.dataset, slice),
+            Form::Chunks { .. } => names::chunk_table(&self.dataset, slice),
             Form::Rows(_) => names::row_table(&self.dataset, slice),
         }
     }
@@ -113,11 +143,29 @@ impl Home {
 }
 
 impl Form {
+    /// How a view that keeps a dataset's chunks as its definition says lays them; `None` where every store does so.
+    pub(crate) fn of(definition: Arc<dyn Definition>) -> chronotile_store::Result<Option<Self>> {
+        let spec = definition.current();
+        Ok(match (spec.layout, spec.partition_cells) {
+            (StorageLayout::Rows, _) => Some(Self::Rows(Arc::new(RowForm::new(definition)?))),
+            (StorageLayout::Chunks, 0 | 1) => None,
+            (StorageLayout::Chunks, cells) => Some(Self::Chunks { cells: cells.into() }),
+        })
+    }
+
+    /// Cells in a partition.
+    pub(crate) fn cells(&self) -> i64 {
+        match self {
+            Self::Chunks { cells } => *cells,
+            Self::Rows(_) => 1,
+        }
+    }
+
     /// About the bytes that a chunk takes in a request.
     pub(crate) fn bytes(&self, chunk: &Chunk) -> usize {
         let bytes = chunk.head.len() + chunk.body.len();
         match self {
-            Self::Chunks => bytes,
+            Self::Chunks { .. } => bytes,
             Self::Rows(form) => 2 * bytes + chunk.rows as usize * (100 + 4 * form.width()),
         }
     }
@@ -145,12 +193,10 @@ impl Form {
     /// What puts some chunks of one slice.
     pub(crate) fn inserts(&self, chunks: &[Chunk]) -> Result<Vec<Insert>, CqlError> {
         match self {
-            Self::Chunks => {
-                let columns: Arc<str> = CHUNK_INSERT.into();
-                Ok(chunks
-                    .iter()
-                    .map(|chunk| Insert { columns: columns.clone(), values: chunk_values(chunk) })
-                    .collect())
+            Self::Chunks { cells } => {
+                let columns: Arc<str> = if *cells == 1 { CHUNK_INSERT } else { GROUP_INSERT }.into();
+                let insert = |chunk| Insert { columns: columns.clone(), values: chunk_values(chunk, *cells) };
+                Ok(chunks.iter().map(insert).collect())
             }
             Self::Rows(form) => {
                 let codec = form.codec()?;
@@ -180,6 +226,9 @@ impl Form {
 const CHUNK_INSERT: &str =
     "(cell, time_window, chunk_id, row_count, byte_count, head, body) VALUES (?, ?, ?, ?, ?, ?, ?)";
 
+const GROUP_INSERT: &str =
+    "(part, cell, time_window, chunk_id, row_count, byte_count, head, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+
 /// An `INSERT` into a slice's table.
 #[derive(Clone, Debug)]
 pub(crate) struct Insert {
@@ -201,25 +250,33 @@ impl Insert {
 
 /// Cell, window, id, rows, bytes, head, body.
 type ChunkValues = (i64, i32, Vec<u8>, i32, i32, Bytes, Bytes);
+/// Partition, and the others.
+type GroupValues = (i64, i64, i32, Vec<u8>, i32, i32, Bytes, Bytes);
 
 /// The values of one statement.
 #[derive(Clone, Debug)]
 pub(crate) enum Values {
     Chunk(Box<ChunkValues>),
+    Grouped(Box<GroupValues>),
     Line(Line),
     Plain(Vec<Option<CqlValue>>),
 }
 
-fn chunk_values(chunk: &Chunk) -> Values {
+fn chunk_values(chunk: &Chunk, cells: i64) -> Values {
     let (tile, id) = (chunk.key.tile, chunk.key.id.to_bytes().to_vec());
     let (rows, bytes) = (chunk.rows as i32, (chunk.head.len() + chunk.body.len()) as i32);
-    Values::Chunk(Box::new((tile.cell.0, tile.window.0, id, rows, bytes, chunk.head.clone(), chunk.body.clone())))
+    let (cell, window, head, body) = (tile.cell.0, tile.window.0, chunk.head.clone(), chunk.body.clone());
+    match cells {
+        1 => Values::Chunk(Box::new((cell, window, id, rows, bytes, head, body))),
+        _ => Values::Grouped(Box::new((cell.div_euclid(cells), cell, window, id, rows, bytes, head, body))),
+    }
 }
 
 impl Values {
     fn bytes(&self) -> usize {
         match self {
             Self::Chunk(values) => values.5.len() + values.6.len(),
+            Self::Grouped(values) => values.6.len() + values.7.len(),
             Self::Line(line) => line.bytes(),
             Self::Plain(_) => 0,
         }
@@ -234,6 +291,7 @@ impl SerializeRow for Values {
     ) -> Result<(), SerializationError> {
         match self {
             Self::Chunk(values) => values.as_ref().serialize(context, writer),
+            Self::Grouped(values) => values.as_ref().serialize(context, writer),
             Self::Line(line) => line.serialize(context, writer),
             Self::Plain(values) => values.serialize(context, writer),
         }
@@ -241,7 +299,7 @@ impl SerializeRow for Values {
 
     fn is_empty(&self) -> bool {
         match self {
-            Self::Chunk(_) => false,
+            Self::Chunk(_) | Self::Grouped(_) => false,
             Self::Line(line) => SerializeRow::is_empty(line),
             Self::Plain(values) => values.is_empty(),
         }
@@ -254,6 +312,6 @@ mod tests {
 
     #[test]
     fn chunks_of_one_row_need_no_common_time() {
-        assert_eq!(Form::Chunks.stamp(), None);
+        assert_eq!(Form::Chunks { cells: 1 }.stamp(), None);
     }
 }

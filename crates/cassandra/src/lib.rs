@@ -1,7 +1,7 @@
 //! The distributed engine: an archive in a keyspace of Apache Cassandra or ScyllaDB.
 //!
-//! A slice is a table, a cell of it a partition, a chunk a row or, in layout `rows`, a row for each of its records (`names`,
-//! `form`, `rows`). Chunks are written and read at the consistency
+//! A slice is a table, a cell of it or several neighbouring ones a partition, a chunk a row or, in layout `rows`, a row for
+//! each of its records (`names`, `form`, `rows`). Chunks are written and read at the consistency
 //! level the user chose; the catalog (`catalog`) and what removes chunks (`chunks`) go by lightweight transactions, and the
 //! schema is changed by one keeper at a time (`schema`).
 
@@ -31,7 +31,6 @@ use futures::{StreamExt, TryStreamExt};
 use crate::catalog::Catalog;
 use crate::failure::{ENGINE, of_write, refused};
 use crate::form::{Form, Home};
-use crate::rows::RowForm;
 use crate::scan::Sizes;
 
 /// Largest chunk taken, head and body, in bytes: half of what a node takes in one write by default.
@@ -71,8 +70,8 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct CassandraStore {
     shared: Arc<Shared>,
-    /// The dataset whose records are rows, in a view that was made for one.
-    rows: Option<Arc<RowForm>>,
+    /// A dataset and its form, in a view that was made for one.
+    own: Option<(DatasetName, Form)>,
     read: Call,
     write: Call,
 }
@@ -114,7 +113,7 @@ impl CassandraStore {
             ready: Mutex::default(),
             keeper: tokio::sync::Mutex::default(),
         };
-        Ok(Self { shared: Arc::new(shared), rows: None, read, write })
+        Ok(Self { shared: Arc::new(shared), own: None, read, write })
     }
 
     /// Changes how many copies each data centre keeps. What is stored already reaches new copies by repair only: run a full
@@ -140,8 +139,8 @@ impl CassandraStore {
     }
 
     fn home(&self, dataset: &DatasetName) -> Home {
-        let own = self.rows.as_ref().filter(|form| form.dataset() == *dataset);
-        let form = own.map_or(Form::Chunks, |form| Form::Rows(form.clone()));
+        let own = self.own.as_ref().filter(|(name, _)| name == dataset);
+        let form = own.map_or(Form::Chunks { cells: 1 }, |(_, form)| form.clone());
         Home { session: self.shared.session.clone(), dataset: dataset.clone(), form }
     }
 
@@ -171,7 +170,7 @@ impl CassandraStore {
             self.ready(|ready| ready.insert(known));
         }
         match &home.form {
-            Form::Chunks => Ok(()),
+            Form::Chunks { .. } => Ok(()),
             Form::Rows(form) => form.make_columns(home, chunks).await,
         }
     }
@@ -199,7 +198,7 @@ impl CassandraStore {
             }
             error => of_write(error, begun),
         };
-        let swaps = if require_removed { chunks::swaps(&home.form, &mut put, remove) } else { Default::default() };
+        let swaps = if require_removed { chunks::swaps(home, &mut put, remove) } else { Default::default() };
         let plain = !put.is_empty();
         chunks::put(home, put, &self.write).await.map_err(lost)?;
         let begun = begun || plain;
@@ -244,8 +243,10 @@ impl Store for CassandraStore {
         Ok(Arc::new(tuned))
     }
 
-    fn rows(&self, definition: Arc<dyn Definition>) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Self { rows: Some(Arc::new(RowForm::new(definition)?)), ..self.clone() }))
+    fn laid_out(&self, definition: Arc<dyn Definition>) -> Result<Option<Arc<dyn Store>>> {
+        let name = definition.current().name.clone();
+        let view = |form| Arc::new(Self { own: Some((name, form)), ..self.clone() }) as Arc<dyn Store>;
+        Ok(Form::of(definition)?.map(view))
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
@@ -261,7 +262,7 @@ impl Store for CassandraStore {
             // What fails already now leaves the catalog as it was. What is put by this commit will be there.
             let own: HashSet<ChunkKey> = put.iter().map(|chunk| chunk.key).collect();
             let others: Vec<ChunkKey> = remove.iter().filter(|key| !own.contains(key)).copied().collect();
-            chunks::look_at_all(home, &chunks::swaps(&home.form, &mut vec![], &others)).await?;
+            chunks::look_at_all(home, &chunks::swaps(home, &mut vec![], &others)).await?;
         }
         self.shared.catalog.apply(self.session(), &before, false).await?;
         let begun = !before.is_empty();

@@ -27,6 +27,15 @@ const RECORD_COMPRESSION: &str = "LZ4Compressor";
 const CHUNK_COLUMNS: &str = "cell bigint, time_window int, chunk_id blob, epoch bigint STATIC, row_count int, \
      byte_count int, head blob, body blob, PRIMARY KEY ((cell), time_window, chunk_id)";
 
+/// The same where several cells share a partition.
+const GROUP_COLUMNS: &str = "part bigint, cell bigint, time_window int, chunk_id blob, epoch bigint STATIC, row_count int, \
+     byte_count int, head blob, body blob, PRIMARY KEY ((part), cell, time_window, chunk_id)";
+
+/// Columns and key of a table of chunks with so many cells in a partition.
+pub(crate) fn chunk_columns(cells: i64) -> &'static str {
+    if cells == 1 { CHUNK_COLUMNS } else { GROUP_COLUMNS }
+}
+
 /// The table of a slice's chunks. No two slices share it.
 pub(crate) fn chunk_table(dataset: &DatasetName, slice: SliceId) -> String {
     slice_table("c_", "h_", dataset, slice)
@@ -60,20 +69,20 @@ pub(crate) fn create_fixed(keyspace: &str, with_ids: bool) -> Vec<(&'static str,
     FIXED.map(create).to_vec()
 }
 
-/// The statement that makes a slice's table: of records with these columns, or of chunks where there are none.
+/// The statement that makes a slice's table of these columns, which hold records or else chunks.
 pub(crate) fn create_slice(
     keyspace: &str,
     table: &str,
     id: Option<&str>,
-    records: Option<&str>,
+    columns: &str,
+    records: bool,
     options: &TableOptions,
 ) -> String {
-    let compression = match (&options.compression, records) {
-        (Some(class), _) => format!("{{'class': '{class}'}}"),
-        (None, Some(_)) => format!("{{'class': '{RECORD_COMPRESSION}'}}"),
-        (None, None) => "{'enabled': 'false'}".to_owned(),
+    let compression = match &options.compression {
+        Some(class) => format!("{{'class': '{class}'}}"),
+        None if records => format!("{{'class': '{RECORD_COMPRESSION}'}}"),
+        None => "{'enabled': 'false'}".to_owned(),
     };
-    let columns = records.unwrap_or(CHUNK_COLUMNS);
     let id = id.map(|id| format!("id = {id} AND ")).unwrap_or_default();
     format!(
         "CREATE TABLE IF NOT EXISTS {keyspace}.{table} ({columns}) WITH {id}compaction = {{'class': '{}'}} AND \

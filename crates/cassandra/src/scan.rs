@@ -11,13 +11,14 @@ use bytes::Bytes;
 use chronotile_cql::scylla::response::PagingState;
 use chronotile_cql::scylla::response::query_result::QueryRowsResult;
 use chronotile_cql::scylla::statement::prepared::PreparedStatement;
+use chronotile_cql::scylla::value::CqlValue;
 use chronotile_cql::{Call, CqlError, Session};
 use chronotile_rows::{Gatherer, Pushed};
 use chronotile_store::{Cells, Chunk, ChunkKey, Scan, TileStatistics};
 use chronotile_types::{Cell, ChunkId, SliceId, Tile, Window};
 use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 
-use crate::chunks::LOOKUP_CHUNKS;
+use crate::chunks::{LOOKUP_CHUNKS, ids_in_tile};
 use crate::failure::{malformed, refused};
 use crate::form::{Form, Home, Names};
 use crate::rows::RowForm;
@@ -96,76 +97,116 @@ pub(crate) fn scan(
         stream::iter(slices)
             .then(move |slice| {
                 let (reader, cells) = (reader.clone(), cells.clone());
-                async move {
-                    let cells = reader.cells(slice, &cells).await?;
-                    Ok::<_, CqlError>(stream::iter(cells.into_iter().map(move |cell| Ok((slice, cell)))))
-                }
+                async move { Ok::<_, CqlError>(stream::iter(reader.places(slice, &cells).await?.into_iter().map(Ok))) }
             })
             .try_flatten()
     };
     reader.partitions(places)
 }
 
+/// Cells of one partition, ascending, that are to be read: the first from a window on, the others whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    slice: SliceId,
+    cells: Vec<Cell>,
+    from: Window,
+}
+
+impl Place {
+    /// What is left from a tile on.
+    fn at(&self, tile: Tile) -> Self {
+        let cells = self.cells.iter().copied().filter(|cell| *cell >= tile.cell).collect();
+        Self { slice: self.slice, cells, from: tile.window }
+    }
+
+    /// The cells that one statement reads from one window on, and what is left; `first` is the window that all but the
+    /// first cell begin at.
+    fn split(mut self, first: Window) -> (Self, Option<Self>) {
+        if self.from == first || self.cells.len() == 1 {
+            return (self, None);
+        }
+        let others = self.cells.split_off(1);
+        let rest = Self { slice: self.slice, cells: others, from: first };
+        (self, Some(rest))
+    }
+}
+
 impl Reader {
-    /// The cells to ask for, ascending.
-    async fn cells(&self, slice: SliceId, cells: &Cells) -> Result<Vec<Cell>, CqlError> {
+    /// The partitions to read of a slice, ascending.
+    async fn places(&self, slice: SliceId, cells: &Cells) -> Result<Vec<Place>, CqlError> {
         if self.windows.0 > self.windows.1 {
             return Ok(vec![]);
         }
-        let Cells::Ranges(ranges) = cells else { return self.existing(slice).await };
-        let few = |(first, last): &(Cell, Cell)| last.0.checked_sub(first.0).map(|more| more as u64 + 1);
-        let asked = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(few(range)?));
+        let together = self.home.form.cells();
+        let place = |cells: Vec<Cell>| Place { slice, cells, from: self.windows.0 };
+        let all_of = |partition: &i64| {
+            let first = partition.saturating_mul(together);
+            (first..=first.saturating_add(together - 1)).map(Cell)
+        };
+        let Cells::Ranges(ranges) = cells else {
+            return Ok(self
+                .existing(slice)
+                .await?
+                .iter()
+                .map(|partition| place(all_of(partition).collect()))
+                .collect());
+        };
+        let many = |(first, last): &(Cell, Cell)| last.0.checked_sub(first.0).map(|more| more as u64 + 1);
+        let asked = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(many(range)?));
         if asked.is_some_and(|asked| asked <= CELLS_ASKED) {
-            return Ok(ranges.iter().flat_map(|(first, last)| first.0..=last.0).map(Cell).collect());
+            let cells: Vec<Cell> = ranges.iter().flat_map(|(first, last)| first.0..=last.0).map(Cell).collect();
+            let partition = |cell: &Cell| self.home.partition(*cell);
+            return Ok(cells.chunk_by(|a, b| partition(a) == partition(b)).map(|some| place(some.to_vec())).collect());
         }
-        let mut existing = self.existing(slice).await?;
-        existing.retain(|cell| {
+        let wanted = |cell: &Cell| {
             let at = ranges.partition_point(|(_, last)| last < cell);
             ranges.get(at).is_some_and(|(first, _)| first <= cell)
-        });
-        Ok(existing)
+        };
+        let existing = self.existing(slice).await?;
+        let places = existing.iter().map(|partition| place(all_of(partition).filter(wanted).collect()));
+        Ok(places.filter(|place| !place.cells.is_empty()).collect())
     }
 
-    /// The cells of a slice that hold something, ascending.
-    async fn existing(&self, slice: SliceId) -> Result<Vec<Cell>, CqlError> {
-        let cell = self.home.names().cell;
-        let cql = format!("SELECT DISTINCT {cell} FROM {} WHERE {}", self.home.place(slice), on_ring(cell));
-        let each = |rows: &mut Vec<Cell>, (cell,): (i64,)| rows.push(Cell(cell));
+    /// The partitions of a slice that hold something, ascending.
+    async fn existing(&self, slice: SliceId) -> Result<Vec<i64>, CqlError> {
+        let key = self.home.names().partition;
+        let cql = format!("SELECT DISTINCT {key} FROM {} WHERE {}", self.home.place(slice), on_ring(key));
+        let each = |rows: &mut Vec<i64>, (partition,): (i64,)| rows.push(partition);
         let read = || over_the_ring(&self.home.session, &cql, &self.call, each);
         let parts = unless_gone(&self.home, slice, &self.call, read).await?;
-        let mut cells: Vec<Cell> = parts.unwrap_or_default().into_iter().flatten().collect();
-        cells.sort_unstable();
-        Ok(cells)
+        let mut partitions: Vec<i64> = parts.unwrap_or_default().into_iter().flatten().collect();
+        partitions.sort_unstable();
+        Ok(partitions)
     }
 
-    /// The chunks of cells of slices in groups, several partitions read ahead, whatever their slices: a period that begins in
-    /// one slice and ends in the next waits for both at once.
+    /// The chunks of places in groups, several read ahead, whatever their slices: a period that begins in one slice and
+    /// ends in the next waits for both at once.
     fn partitions(
         self: Arc<Self>,
-        places: impl Stream<Item = Result<(SliceId, Cell), CqlError>> + Send + 'static,
+        places: impl Stream<Item = Result<Place, CqlError>> + Send + 'static,
     ) -> BoxStream<'static, chronotile_store::Result<Vec<Chunk>>> {
         let first = {
             let reader = self.clone();
-            move |place: Result<(SliceId, Cell), CqlError>| {
+            move |place: Result<Place, CqlError>| {
                 let reader = reader.clone();
                 async move {
-                    let (slice, cell) = place?;
-                    let part = reader.partition(slice, cell, reader.windows.0).await?;
-                    Ok::<_, CqlError>((slice, cell, part))
+                    let place = place?;
+                    let part = reader.partition(&place).await?;
+                    Ok::<_, CqlError>((place, part))
                 }
             }
         };
-        let rest = move |(slice, cell, part): (SliceId, Cell, Part)| {
+        let rest = move |(place, part): (Place, Part)| {
             let reader = self.clone();
             stream::try_unfold(Some(part), move |part| {
-                let reader = reader.clone();
+                let (reader, place) = (reader.clone(), place.clone());
                 async move {
                     let Some(Part { chunks, next, gone }) = part else { return Ok::<_, CqlError>(None) };
                     if gone {
                         return Err(CqlError::NoTable { reason: "its slice was dropped while it was read".to_owned() });
                     }
                     let following = match next {
-                        Some(window) => Some(reader.partition(slice, cell, window).await?),
+                        Some(tile) => Some(reader.partition(&place.at(tile)).await?),
                         None => None,
                     };
                     Ok(Some((chunks, following)))
@@ -174,11 +215,11 @@ impl Reader {
         };
         // What was read ahead of a partition that is gone would leave a gap before it: nothing of its slice follows.
         let mut dropped = None;
-        let there = move |(slice, _, part): &(SliceId, Cell, Part)| {
+        let there = move |(place, part): &(Place, Part)| {
             if part.gone {
-                dropped = Some(*slice);
+                dropped = Some(place.slice);
             }
-            std::future::ready(dropped != Some(*slice))
+            std::future::ready(dropped != Some(place.slice))
         };
         places
             .map(first)
@@ -192,61 +233,73 @@ impl Reader {
             .boxed()
     }
 
-    /// Reads a partition from a window on.
-    async fn partition(&self, slice: SliceId, cell: Cell, from: Window) -> Result<Part, CqlError> {
-        let read = || self.partition_at_once(slice, cell, from);
-        let Some((mut part, doubtful)) = unless_gone(&self.home, slice, &self.call, read).await? else {
+    /// Reads a place.
+    async fn partition(&self, place: &Place) -> Result<Part, CqlError> {
+        let read = || self.partition_at_once(place);
+        let Some((mut part, doubtful)) = unless_gone(&self.home, place.slice, &self.call, read).await? else {
             return Ok(Part::GONE);
         };
         look_again(&self.home, &mut part.chunks, doubtful).await?;
         Ok(part)
     }
 
-    /// Reads a partition from a window on, where its table is there; with the chunks of which rows were missing. A removal
-    /// that lands between two answers changes the partition's epoch; what was read of the window at hand is then read again.
-    async fn partition_at_once(
-        &self,
-        slice: SliceId,
-        cell: Cell,
-        from: Window,
-    ) -> Result<(Part, Vec<ChunkKey>), CqlError> {
-        let names = self.home.names();
-        let (columns, mut held) = begin(&self.home, slice, cell, self.bodies, false).await?;
-        let filter = if self.bodies { "" } else { names.first_filtered };
-        let cql = format!(
-            "SELECT {columns} FROM {} WHERE {} = ? AND {2} >= ? AND {2} <= ?{filter}",
-            self.home.place(slice),
-            names.cell,
-            names.window,
-        );
-        let mut select = self.home.session.prepare(&cql, true).await?;
-        let (mut from, mut state) = (from, PagingState::start());
-        loop {
-            select.set_page_size(held.sizes(&self.sizes).page_rows(self.bodies));
-            let values = (cell.0, from.0, self.windows.1.0);
-            let (page, next) = self.home.session.page(&select, values, state, &self.call).await?;
-            let page = page.into_rows_result().map_err(malformed)?;
-            if !held.take(&page, self.bodies, &self.sizes)? {
-                from = held.restart(from);
-                state = PagingState::start();
-                continue;
+    /// Reads a place where its table is there; with the chunks of which rows were missing. A removal that lands between two
+    /// answers changes the partition's epoch; what was read of the tile at hand is then read again.
+    async fn partition_at_once(&self, whole: &Place) -> Result<(Part, Vec<ChunkKey>), CqlError> {
+        let (columns, mut held) = begin(&self.home, whole.slice, whole.cells[0], self.bodies, false).await?;
+        let mut select = self.home.session.prepare(&self.select(whole.slice, &columns), true).await?;
+        let mut left = Some(whole.clone());
+        'places: while let Some(place) = left {
+            let (now, rest) = place.split(self.windows.0);
+            let values = self.values(&now);
+            let mut state = PagingState::start();
+            loop {
+                select.set_page_size(held.sizes(&self.sizes).page_rows(self.bodies));
+                let (page, next) = self.home.session.page(&select, &values, state, &self.call).await?;
+                let page = page.into_rows_result().map_err(malformed)?;
+                if !held.take(&page, self.bodies, &self.sizes)? {
+                    left = Some(held.restart().map_or_else(|| whole.clone(), |tile| whole.at(tile)));
+                    continue 'places;
+                }
+                match next.into_paging_control_flow() {
+                    ControlFlow::Break(()) => break,
+                    ControlFlow::Continue(next) => state = next,
+                }
+                if held.bytes > HELD_BYTES
+                    && let Some(part) = held.cut()
+                {
+                    return Ok(part);
+                }
             }
-            match next.into_paging_control_flow() {
-                ControlFlow::Break(()) => return held.end(),
-                ControlFlow::Continue(next) => state = next,
-            }
-            if held.bytes > HELD_BYTES
-                && let Some(part) = held.cut()
-            {
-                return Ok(part);
-            }
+            left = rest;
         }
+        held.end()
+    }
+
+    /// The statement that reads cells of a partition from a window on.
+    fn select(&self, slice: SliceId, columns: &str) -> String {
+        let Names { partition, cell, window, first_filtered, .. } = self.home.names();
+        let cells = if self.home.form.cells() == 1 { String::new() } else { format!(" AND {cell} IN ?") };
+        let filter = if self.bodies { "" } else { first_filtered };
+        let table = self.home.place(slice);
+        format!(
+            "SELECT {columns} FROM {table} WHERE {partition} = ?{cells} AND {window} >= ? AND {window} <= ?{filter}"
+        )
+    }
+
+    fn values(&self, place: &Place) -> Vec<Option<CqlValue>> {
+        let mut values = vec![CqlValue::BigInt(self.home.partition(place.cells[0]))];
+        if self.home.form.cells() > 1 {
+            values.push(CqlValue::List(place.cells.iter().map(|cell| CqlValue::BigInt(cell.0)).collect()));
+        }
+        values.extend([place.from, self.windows.1].map(|window| CqlValue::Int(window.0)));
+        values.into_iter().map(Some).collect()
     }
 }
 
 /// What to select of a slice's table, and what gathers it. With `anew` the table's columns are looked up again.
 async fn begin(home: &Home, slice: SliceId, cell: Cell, bodies: bool, anew: bool) -> Result<(String, Held), CqlError> {
-    let Names { window, id, epoch, rows, head, .. } = home.names();
+    let Names { cell: cell_name, window, id, epoch, rows, head, .. } = home.names();
     let mut held = Held { slice, cell, epoch: None, chunks: Vec::new(), bytes: 0, records: None, doubtful: Vec::new() };
     let columns = match (&home.form, bodies) {
         (Form::Rows(form), true) => {
@@ -256,8 +309,8 @@ async fn begin(home: &Home, slice: SliceId, cell: Cell, bodies: bool, anew: bool
             held.records = Some((form.clone(), Gatherer::new(codec, columns, slice, cell)));
             names
         }
-        (_, false) => format!("{epoch}, {window}, {id}, {rows}, {head}"),
-        (Form::Chunks, true) => format!("{epoch}, {window}, {id}, {rows}, {head}, body"),
+        (_, false) => format!("{epoch}, {cell_name}, {window}, {id}, {rows}, {head}"),
+        (Form::Chunks { .. }, true) => format!("{epoch}, {cell_name}, {window}, {id}, {rows}, {head}, body"),
     };
     Ok((columns, held))
 }
@@ -291,7 +344,7 @@ async fn look_again(home: &Home, chunks: &mut Vec<Chunk>, doubtful: Vec<ChunkKey
 /// Chunks of a partition, all tiles complete, and where to go on.
 struct Part {
     chunks: Vec<Chunk>,
-    next: Option<Window>,
+    next: Option<Tile>,
     /// Whether the table is not there: it was dropped, or never made.
     gone: bool,
 }
@@ -314,8 +367,9 @@ struct Held {
     doubtful: Vec<ChunkKey>,
 }
 
-type ChunkRow = (Option<i64>, Option<i32>, Option<Bytes>, Option<i32>, Option<Bytes>, Option<Bytes>);
-type HeadRow = (Option<i64>, Option<i32>, Option<Bytes>, Option<i32>, Option<Bytes>);
+/// Epoch, cell, window, id, rows, head, body.
+type ChunkRow = (Option<i64>, Option<i64>, Option<i32>, Option<Bytes>, Option<i32>, Option<Bytes>, Option<Bytes>);
+type HeadRow = (Option<i64>, Option<i64>, Option<i32>, Option<Bytes>, Option<i32>, Option<Bytes>);
 
 impl Held {
     /// Sizes of what is read.
@@ -343,8 +397,8 @@ impl Held {
             }
         } else {
             for row in answer.rows::<HeadRow>().map_err(malformed)? {
-                let (epoch, window, id, rows, head) = row.map_err(malformed)?;
-                if !self.add((epoch, window, id, rows, head, None))? {
+                let (epoch, cell, window, id, rows, head) = row.map_err(malformed)?;
+                if !self.add((epoch, cell, window, id, rows, head, None))? {
                     return Ok(false);
                 }
             }
@@ -375,22 +429,23 @@ impl Held {
         Ok((Part { chunks: self.chunks, next: None, gone: false }, self.doubtful))
     }
 
-    /// The window at hand: whether all of its chunks have come is not known yet.
-    fn window(&self) -> Option<Window> {
+    /// The tile at hand: whether all of its chunks have come is not known yet.
+    fn tile(&self) -> Option<Tile> {
         let open = self.records.as_ref().and_then(|(_, gatherer)| gatherer.window());
-        open.or_else(|| self.chunks.last().map(|chunk| chunk.key.tile.window))
+        let open = open.map(|window| Tile { cell: self.cell, window });
+        open.or_else(|| self.chunks.last().map(|chunk| chunk.key.tile))
     }
 
-    fn add(&mut self, (epoch, window, id, rows, head, body): ChunkRow) -> Result<bool, CqlError> {
+    fn add(&mut self, (epoch, cell, window, id, rows, head, body): ChunkRow) -> Result<bool, CqlError> {
         if *self.epoch.get_or_insert(epoch) != epoch {
             return Ok(false);
         }
         // A partition without chunks may still have an epoch.
-        let (Some(window), Some(id)) = (window, id) else { return Ok(true) };
+        let (Some(cell), Some(window), Some(id)) = (cell, window, id) else { return Ok(true) };
         // A deletion and a late write of another client may leave a row of which parts are gone: it is removed.
         let (Some(rows), Some(head)) = (rows, head) else { return Ok(true) };
         let id = ChunkId::from_bytes(&id).ok_or_else(|| malformed("a chunk id has not 16 bytes"))?;
-        let tile = Tile { cell: self.cell, window: Window(window) };
+        let tile = Tile { cell: Cell(cell), window: Window(window) };
         let chunk = Chunk {
             key: ChunkKey { slice: self.slice, tile, id },
             rows: rows as u32,
@@ -402,28 +457,28 @@ impl Held {
         Ok(true)
     }
 
-    /// Forgets the window at hand and says from which one to read again.
-    fn restart(&mut self, from: Window) -> Window {
+    /// Forgets the tile at hand and says which one that is: from there on is to be read again.
+    fn restart(&mut self) -> Option<Tile> {
         self.epoch = None;
-        let window = self.window();
+        let tile = self.tile();
         if let Some((_, gatherer)) = &mut self.records {
             gatherer.forget();
         }
-        let Some(window) = window else { return from };
-        self.chunks.retain(|chunk| chunk.key.tile.window < window);
-        self.doubtful.retain(|key| key.tile.window < window);
+        let tile = tile?;
+        self.chunks.retain(|chunk| chunk.key.tile < tile);
+        self.doubtful.retain(|key| key.tile < tile);
         self.bytes = self.chunks.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum();
-        window
+        Some(tile)
     }
 
     /// The complete tiles, where there is one besides the last; the reading goes on at that.
     fn cut(&mut self) -> Option<(Part, Vec<ChunkKey>)> {
-        let window = self.window()?;
-        let complete = self.chunks.partition_point(|chunk| chunk.key.tile.window < window);
+        let tile = self.tile()?;
+        let complete = self.chunks.partition_point(|chunk| chunk.key.tile < tile);
         (complete > 0).then(|| {
             self.chunks.truncate(complete);
-            self.doubtful.retain(|key| key.tile.window < window);
-            let part = Part { chunks: std::mem::take(&mut self.chunks), next: Some(window), gone: false };
+            self.doubtful.retain(|key| key.tile < tile);
+            let part = Part { chunks: std::mem::take(&mut self.chunks), next: Some(tile), gone: false };
             (part, std::mem::take(&mut self.doubtful))
         })
     }
@@ -477,12 +532,10 @@ async fn fetch_some(
 ) -> Result<(Vec<Chunk>, Vec<ChunkKey>), CqlError> {
     let first = keys[0];
     let (columns, mut held) = begin(home, first.slice, first.tile.cell, true, anew).await?;
-    let Names { cell, window, id, .. } = home.names();
-    let cql =
-        format!("SELECT {columns} FROM {} WHERE {cell} = ? AND {window} = ? AND {id} IN ?", home.place(first.slice));
-    let mut select = home.session.prepare(&cql, true).await?;
-    let ids: Vec<Vec<u8>> = keys.iter().map(|key| key.id.to_bytes().to_vec()).collect();
-    let values = (first.tile.cell.0, first.tile.window.0, ids);
+    let (place, tile, id) = (home.place(first.slice), home.of_tile(), home.names().id);
+    let mut select =
+        home.session.prepare(&format!("SELECT {columns} FROM {place} WHERE {tile} AND {id} IN ?"), true).await?;
+    let values = ids_in_tile(home, keys);
     let sizes = Sizes::default();
     // Chunks by their ids come in one answer, their records in several.
     let whole_rows = PAGE_ROWS.1 as i32;
@@ -491,7 +544,7 @@ async fn fetch_some(
         select.set_page_size(if held.records.is_some() { held.sizes(&sizes).page_rows(true) } else { whole_rows });
         let (page, next) = home.session.page(&select, &values, state, call).await?;
         if !held.take(&page.into_rows_result().map_err(malformed)?, true, &sizes)? {
-            held.restart(first.tile.window);
+            held.restart();
             state = PagingState::start();
             continue;
         }
@@ -506,12 +559,12 @@ async fn fetch_some(
 
 /// What each tile of a slice holds, by cell, then window.
 pub(crate) async fn statistics(home: &Home, slice: SliceId, call: &Call) -> Result<Vec<TileStatistics>, CqlError> {
-    let Names { cell, window, rows, bytes, first_filtered, .. } = home.names();
-    let place = home.place(slice);
-    let cql = format!("SELECT {cell}, {window}, {rows}, {bytes} FROM {place} WHERE {}{first_filtered}", on_ring(cell));
-    type Row = (i64, Option<i32>, Option<i32>, Option<i32>);
+    let Names { partition, cell, window, rows, bytes, first_filtered, .. } = home.names();
+    let (place, part) = (home.place(slice), on_ring(partition));
+    let cql = format!("SELECT {cell}, {window}, {rows}, {bytes} FROM {place} WHERE {part}{first_filtered}");
+    type Row = (Option<i64>, Option<i32>, Option<i32>, Option<i32>);
     let each = |tiles: &mut BTreeMap<Tile, TileStatistics>, row: Row| {
-        let (cell, Some(window), Some(rows), Some(bytes)) = row else { return };
+        let (Some(cell), Some(window), Some(rows), Some(bytes)) = row else { return };
         let tile = Tile { cell: Cell(cell), window: Window(window) };
         let none = TileStatistics { tile, chunks: 0, rows: 0, bytes: 0 };
         let found = tiles.entry(tile).or_insert(none);
@@ -554,9 +607,9 @@ pub(crate) async fn unless_gone<T, F: Future<Output = Result<T, CqlError>>>(
     }
 }
 
-/// The condition that limits a table keyed by `cell` to a part of the ring.
-fn on_ring(cell: &str) -> String {
-    format!("token({cell}) >= ? AND token({cell}) <= ?")
+/// The condition that limits a table with this partition key to a part of the ring.
+fn on_ring(key: &str) -> String {
+    format!("token({key}) >= ? AND token({key}) <= ?")
 }
 
 /// Reads a whole table by a statement with the condition of [`on_ring`], the ring in parts, several at once; each part is gathered by `each`.

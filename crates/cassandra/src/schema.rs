@@ -302,11 +302,11 @@ async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlE
         (None, Err(error)) => return Err(error),
         (None, Ok(_)) => return Err(malformed("the registry does not have a slice that was just entered")),
     };
-    let records = match &home.form {
-        Form::Chunks => None,
-        Form::Rows(form) => Some(form.table_columns()?),
+    let (columns, records) = match &home.form {
+        Form::Chunks { cells } => (names::chunk_columns(*cells).to_owned(), false),
+        Form::Rows(form) => (form.table_columns()?, true),
     };
-    let cql = names::create_slice(keyspace, &table, id.as_deref(), records.as_deref(), &settings.table);
+    let cql = names::create_slice(keyspace, &table, id.as_deref(), &columns, records, &settings.table);
     session.change_schema(&cql).await?;
     let cql =
         format!("UPDATE {keyspace}.{SLICES} SET ready = true WHERE dataset = ? AND slice = ? IF table_id != null");

@@ -1,4 +1,4 @@
-//! The distributed engine keeps the contract of [`Store`], on a real cluster.
+//! The distributed engine keeps the contract of [`Store`], on a real cluster, each cell a partition of its own or several in one.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 mod common;
@@ -6,13 +6,113 @@ mod common;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arrow_schema::Schema;
+use async_trait::async_trait;
+use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
-use chronotile_store::{Store, conformance};
-use chronotile_types::DatasetName;
+use chronotile_store::{
+    Capabilities, Chunk, ChunkKey, Commit, Definition, Record, Result, Scan, Store, TileStatistics, conformance,
+};
+use chronotile_types::{
+    CellRule, DatasetName, DatasetSpec, MergeRule, SliceId, StorageLayout, TimeFormat, TimeScale, TimeSpec,
+};
 use common::{contact_points, drop_keyspace, keyspace, open};
+use futures::stream::BoxStream;
 
 /// Datasets that the suite uses.
 const DATASETS: [&str; 8] = ["detections", "a", "a_1", "b", "other", "x", "y", "detections_1"];
+
+/// A store of datasets of which several cells share a partition.
+#[derive(Debug)]
+struct Grouped(CassandraStore);
+
+#[derive(Debug)]
+struct Fixed(Arc<DatasetSpec>);
+
+impl Definition for Fixed {
+    fn current(&self) -> Arc<DatasetSpec> {
+        self.0.clone()
+    }
+}
+
+impl Grouped {
+    /// The view for a dataset: three cells in a partition, which none of the suite's ranges keep to.
+    fn view(&self, dataset: &DatasetName) -> Arc<dyn Store> {
+        let spec = DatasetSpec {
+            name: dataset.clone(),
+            schema: Arc::new(Schema::empty()),
+            schema_versions: vec![0],
+            cell: CellRule::Single,
+            time: TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
+            window: "1d".parse().unwrap(),
+            windows_per_slice: 1,
+            id: vec![],
+            merge: MergeRule::Append,
+            retention: None,
+            indexes: vec![],
+            layout: StorageLayout::Chunks,
+            partition_cells: 3,
+            text: vec![],
+        };
+        self.0.laid_out(Arc::new(Fixed(Arc::new(spec)))).unwrap().unwrap()
+    }
+}
+
+#[async_trait]
+impl Store for Grouped {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+        self.view(dataset).commit(dataset, commit).await
+    }
+
+    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        self.view(dataset).scan(dataset, scan).await
+    }
+
+    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        self.view(dataset).fetch(dataset, keys).await
+    }
+
+    async fn record(&self, key: &str) -> Result<Option<Bytes>> {
+        self.0.record(key).await
+    }
+
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
+        self.0.records(prefix, after, limit).await
+    }
+
+    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.view(dataset).create_slice(dataset, slice).await
+    }
+
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+        self.view(dataset).drop_slice(dataset, slice).await
+    }
+
+    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+        self.0.slices(dataset).await
+    }
+
+    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        self.view(dataset).statistics(dataset, slice).await
+    }
+}
+
+/// Claims about what does not differ where cells share partitions: the catalog, which slices there are, sizes.
+const ELSEWHERE: [&str; 9] = [
+    "record",
+    "condition",
+    "increments",
+    "of_many",
+    "slice_may_be_created",
+    "dropped",
+    "slices_are",
+    "missing_slice",
+    "datasets_do_not_mix",
+];
 
 /// Makes an archive as empty as a new one; making a keyspace for each claim would take minutes.
 async fn emptied(store: &CassandraStore) {
@@ -27,14 +127,24 @@ async fn emptied(store: &CassandraStore) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_claim_of_the_contract_holds() {
+    every_claim(|store| Arc::new(store), |_| true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_claim_holds_where_cells_share_a_partition() {
+    let only = |name: &str| ELSEWHERE.iter().all(|part| !name.contains(part));
+    every_claim(|store| Arc::new(Grouped(store)), only).await;
+}
+
+async fn every_claim(view: impl Fn(CassandraStore) -> Arc<dyn Store>, wanted: impl Fn(&str) -> bool) {
     let Some(hosts) = contact_points() else { return };
     let keyspace = keyspace();
     let store = open(&hosts, &keyspace, "").await;
     let only = std::env::var("CHRONOTILE_TEST_CLAIM").unwrap_or_default();
-    for (name, claim) in conformance::CLAIMS.iter().filter(|(name, _)| name.contains(&only)) {
+    for (name, claim) in conformance::CLAIMS.iter().filter(|(name, _)| name.contains(&only) && wanted(name)) {
         let begun = Instant::now();
         emptied(&store).await;
-        claim(Arc::new(store.clone())).await;
+        claim(view(store.clone())).await;
         println!("claim {name}: {:.1} s", begun.elapsed().as_secs_f64());
     }
     drop_keyspace(&hosts, &keyspace).await;
@@ -42,6 +152,15 @@ async fn every_claim_of_the_contract_holds() {
 
 #[test]
 fn random_operations_agree_with_a_plain_map() {
+    random_operations(|store| Arc::new(store));
+}
+
+#[test]
+fn random_operations_agree_with_a_plain_map_where_cells_share_a_partition() {
+    random_operations(|store| Arc::new(Grouped(store)));
+}
+
+fn random_operations(view: impl Fn(CassandraStore) -> Arc<dyn Store>) {
     let Some(hosts) = contact_points() else { return };
     let keyspace = keyspace();
     // A session lives in the runtime it was made in, and the suite makes its own.
@@ -49,7 +168,7 @@ fn random_operations_agree_with_a_plain_map() {
     conformance::model(5, 20_260_103, || async {
         let store = opened.get_or_init(|| open(&hosts, &keyspace, "")).await;
         emptied(store).await;
-        Arc::new(store.clone()) as Arc<dyn Store>
+        view(store.clone())
     });
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(drop_keyspace(&hosts, &keyspace));

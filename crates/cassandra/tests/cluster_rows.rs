@@ -78,6 +78,7 @@ fn spec(name: &DatasetName) -> Arc<DatasetSpec> {
         retention: None,
         indexes: vec![],
         layout: StorageLayout::Rows,
+        partition_cells: 1,
         text: vec![],
     })
 }
@@ -131,7 +132,7 @@ impl Wrapping {
     }
 
     fn view(&self, dataset: &DatasetName) -> Arc<dyn Store> {
-        let view = || self.inner.rows(Arc::new(Fixed(spec(dataset)))).unwrap();
+        let view = || self.inner.laid_out(Arc::new(Fixed(spec(dataset)))).unwrap().unwrap();
         self.views.lock().unwrap().entry(dataset.clone()).or_insert_with(view).clone()
     }
 }

@@ -58,6 +58,7 @@ fn spec(name: &str, shape: Shape) -> Result<DatasetSpec> {
         retention: None,
         indexes: vec![],
         layout: StorageLayout::Chunks,
+        partition_cells: 1,
         text: vec![],
     })
 }

@@ -77,7 +77,7 @@ impl Archive {
 
     #[pyo3(signature = (
         name, schema, *, cell, time, window, windows_per_slice, id, merge, version, retention, layout,
-        text, exist_ok
+        partition_cells, text, exist_ok
     ))]
     #[allow(clippy::too_many_arguments, reason = "the parts of a dataset's definition")]
     fn create(
@@ -94,6 +94,7 @@ impl Archive {
         version: Option<String>,
         retention: Option<&str>,
         layout: &str,
+        partition_cells: u32,
         text: Vec<String>,
         exist_ok: bool,
     ) -> PyResult<Dataset> {
@@ -116,6 +117,7 @@ impl Archive {
             indexes: vec![],
             text,
             layout: layout.parse().map_err(bad_spec)?,
+            partition_cells,
         };
         let inner = wait(py, archive.create(spec, exist_ok))?;
         Ok(Dataset { inner, archive: self.inner.clone() })

@@ -40,6 +40,7 @@ fn spec(fields: Vec<Field>, versions: &[u32]) -> Arc<DatasetSpec> {
         retention: None,
         indexes: vec![],
         layout: StorageLayout::Rows,
+        partition_cells: 1,
         text: vec![],
     })
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chronotile_types::{Cell, ChunkId, DatasetName, DatasetSpec, SliceId, Tile, Window};
+use chronotile_types::{Cell, ChunkId, DatasetName, DatasetSpec, SliceId, StorageLayout, Tile, Window};
 use futures::stream::BoxStream;
 
 pub use error::{Outcome, StoreError};
@@ -298,19 +298,23 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Err(StoreError::Refused { engine, reason })
     }
 
-    /// A view of the same store that keeps the chunks of one dataset as rows of the engine's own tables, one for each record,
-    /// with the dataset's columns in the engine's own types. Other datasets and the catalog are as in the store itself; a
-    /// dataset is only ever reached through the one or the other.
+    /// A view of the same store that keeps the chunks of one dataset as its definition says; `None` where the store itself
+    /// does. Other datasets and the catalog are as in the store itself; a dataset is only ever reached through the one or
+    /// the other.
     ///
-    /// The contract is that of every store, with three differences. Chunks must be in plain form
+    /// Where several cells share a partition the contract is that of every store. So it is with layout `rows`, one row of
+    /// the engine's own tables for each record, with the dataset's columns in the engine's own types, but for three
+    /// differences. Chunks must be in plain form
     /// (`chronotile_chunk::encode_plain`). What is put under a key that exists must hold the same rows, as the ids of an
     /// archive's chunks have it. A chunk of which rows are missing or changed comes with its head and a body that does not fit
     /// its checksum.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] from an engine without [`Capabilities::native_rows`].
-    fn rows(&self, definition: Arc<dyn Definition>) -> Result<Arc<dyn Store>> {
-        let _ = definition;
+    /// [`StoreError::Refused`] for layout `rows` from an engine without [`Capabilities::native_rows`].
+    fn laid_out(&self, definition: Arc<dyn Definition>) -> Result<Option<Arc<dyn Store>>> {
+        if definition.current().layout == StorageLayout::Chunks {
+            return Ok(None);
+        }
         let reason = "it keeps no rows that other tools could read: use layout chunks, or a cluster".to_owned();
         Err(StoreError::Refused { engine: self.capabilities().engine, reason })
     }

@@ -150,8 +150,9 @@ impl Store for Metered {
         Ok(Arc::new(Self { inner: self.inner.tuned(tuning)?, meters: self.meters.clone() }))
     }
 
-    fn rows(&self, definition: Arc<dyn Definition>) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Self { inner: self.inner.rows(definition)?, meters: self.meters.clone() }))
+    fn laid_out(&self, definition: Arc<dyn Definition>) -> Result<Option<Arc<dyn Store>>> {
+        let inner = self.inner.laid_out(definition)?;
+        Ok(inner.map(|inner| Arc::new(Self { inner, meters: self.meters.clone() }) as Arc<dyn Store>))
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {

@@ -3,7 +3,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::schema::{SchemaError, normalize_schema, schema_from_base64, schema_to_base64};
 use crate::time::{Duration, TimeError, TimeSpec};
-use crate::{DatasetName, NameError, SliceId, Window};
+use crate::{Cell, DatasetName, NameError, SliceId, Window};
 
 /// How a record's cell follows from its columns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,10 +132,25 @@ pub struct DatasetSpec {
     /// How the engine keeps the records. Fixed at creation.
     #[serde(default, skip_serializing_if = "StorageLayout::is_default")]
     pub layout: StorageLayout,
+    /// Cells with neighbouring numbers that share a partition where the engine has such: cell `c` lies in partition
+    /// `floor(c / partition_cells)`. Fixed at creation.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub partition_cells: u32,
     /// Text columns of which chunks keep filters, so that reads for a part of a text pass over those without it. Fixed at creation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub text: Vec<String>,
 }
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(number: &u32) -> bool {
+    *number == 1
+}
+
+/// The greatest number of cells in a partition.
+pub const PARTITION_CELLS_MAX: u32 = 256;
 
 /// An index on a combination of columns: which of their values occur in which tile, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -310,8 +325,24 @@ impl DatasetSpec {
         }
     }
 
-    /// Refuses columns that layout `rows` has no place for; other layouts take every column.
+    /// The partition that a cell lies in.
+    pub fn partition_of(&self, cell: Cell) -> i64 {
+        cell.0.div_euclid(self.partition_cells.max(1).into())
+    }
+
+    /// Refuses what a layout has no place for: of columns, only `rows` does.
     pub fn check_layout(&self) -> Result<(), SpecError> {
+        let most = match self.layout {
+            StorageLayout::Chunks => PARTITION_CELLS_MAX,
+            StorageLayout::Rows => 1,
+        };
+        if !(1..=most).contains(&self.partition_cells) {
+            return Err(SpecError::Limit {
+                setting: "partition_cells",
+                value: self.partition_cells.to_string(),
+                expected: "use 1 to 256; with layout rows 1",
+            });
+        }
         if self.layout != StorageLayout::Rows {
             return Ok(());
         }
@@ -484,6 +515,7 @@ mod tests {
             retention: None,
             indexes: vec![],
             layout: StorageLayout::Chunks,
+            partition_cells: 1,
             text: vec![],
         }
     }
@@ -494,7 +526,10 @@ mod tests {
         let text = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), spec);
         // Definitions that were stored before there was a choice of layout are those of layout chunks.
-        assert!(!text.contains("layout") && !text.contains("\"text\""));
+        assert!(!text.contains("layout") && !text.contains("\"text\"") && !text.contains("partition_cells"));
+        let grouped = DatasetSpec { partition_cells: 16, ..spec.clone() };
+        let text = serde_json::to_string(&grouped).unwrap();
+        assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), grouped);
         let rows = DatasetSpec { layout: StorageLayout::Rows, ..spec };
         let text = serde_json::to_string(&rows).unwrap();
         assert!(text.contains("\"layout\":\"rows\""));

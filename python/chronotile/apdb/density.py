@@ -1,6 +1,6 @@
 """How dense a survey is at its densest place, and the layout that keeps what lies there within an engine's limits.
 
-On a cluster the rows of one pixel in one slice are a partition, which works well up to about 10 MiB. Sources crowd:
+On a cluster the rows of a few pixels in one slice are a partition, which works well up to about 10 MiB. Sources crowd:
 near the galactic plane there are a hundred times more than elsewhere. So the layout follows from the densest pixel, not
 from the mean; and what is stored is measured against the same limit.
 """
@@ -8,9 +8,10 @@ from the mean; and what is stored is measured against the same limit.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -59,6 +60,7 @@ class Density:
     visits_a_month: float
     detected: float = 0.5
     transients_deg2: float = 0.0
+    _densest: dict[tuple[str, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.ra) != len(self.dec) or not len(self.ra):
@@ -75,6 +77,12 @@ class Density:
         Where the densest pixel has fewer than sixteen positions they are too few to tell; from the level on at which it
         has more, objects are taken to be spread evenly in it.
         """
+        key = (scheme, level)
+        if key not in self._densest:
+            self._densest[key] = self._count_densest(scheme, level)
+        return self._densest[key]
+
+    def _count_densest(self, scheme: str, level: int) -> float:
         ra, dec = np.asarray(self.ra, float), np.asarray(self.dec, float)
         for coarser in range(level, -1, -1):
             _, counts = np.unique(np.asarray(sky.pixel_index(scheme, coarser, ra, dec)), return_counts=True)
@@ -84,26 +92,26 @@ class Density:
         return float((most + 3 * np.sqrt(most)) * self.objects / len(ra) / 4 ** (level - coarser))
 
     def cell_bytes(self, schema: Schema, layout: Layout) -> dict[str, int]:
-        """Bytes of the densest pixel in one slice, by table: an upper bound, since chunks are compressed.
+        """Bytes of the densest partition in one slice, by table: an upper bound, since chunks are compressed.
 
         Forced sources are measured for what was seen within thirty days, so that a transient has as many as there are
         visits in a month.
         """
-        known = self.densest(layout.scheme, layout.level)
-        area = _SKY_DEG2 / sky_pixels(layout.scheme, layout.level)
-        new, visits = self.transients_deg2 * area, self.visits_a_month
-        sources = visits * (known * self.detected + new)
-        rows = {names.OBJECT: sources, names.SOURCE: sources, names.FORCED: visits * (known + new * visits)}
-        return {
-            name: round(count * slice_days(layout, name) / _MONTH_DAYS * row_bytes(schema, name))
-            for name, count in rows.items()
-        }
+
+        def found(table: str) -> int:
+            level = layout.partition_level(table)
+            known = self.densest(layout.scheme, level)
+            new, visits = self.transients_deg2 * _SKY_DEG2 / sky_pixels(layout.scheme, level), self.visits_a_month
+            rows = visits * (known + new * visits if table == names.FORCED else known * self.detected + new)
+            return round(rows * slice_days(layout, table) / _MONTH_DAYS * row_bytes(schema, table))
+
+        return {table: found(table) for table in names.MAIN_TABLES}
 
     def layout(self, schema: Schema, base: Layout | None = None) -> Layout:
-        """The layout nearest to `base` whose densest pixel stays within ``base.cell_bytes_max`` in every slice.
+        """The layout nearest to `base` whose densest partition stays within ``base.cell_bytes_max`` in every slice.
 
-        Slices of objects become shorter first, which costs a read one more request; then pixels become finer, which
-        costs about twice the requests; then windows and slices become shorter.
+        Slices of objects become shorter first, which costs a read one more request; then partitions have fewer pixels;
+        then pixels become finer, which costs about twice the requests; then windows and slices become shorter.
 
         Raises
         ------
@@ -123,7 +131,7 @@ class Density:
         table = max(found, key=lambda name: found[name])
         if found[table] > layout.cell_bytes_max:
             raise InvalidInputError(
-                f"at the densest place {table} would have {found[table] / 2**20:.1f} MiB in one pixel and slice, and "
+                f"at the densest place {table} would have {found[table] / 2**20:.1f} MiB in one partition and slice, and "
                 f"the limit is {layout.cell_bytes_max / 2**20:.1f}, even with {layout.scheme} level {layout.level} and "
                 f"windows of {layout.window}: choose finer pixels, fewer columns or a greater cell_bytes_max",
                 kind="invalid-setting",
@@ -138,11 +146,17 @@ def _candidates(base: Layout) -> Iterator[Layout]:
     for shorter in lengths:
         if values.days(shorter.window, "window") > values.days(base.window, "window"):
             continue
-        for level in range(base.level, base.level + _LEVELS_FINER + 1):
-            yield dataclasses.replace(shorter, level=level)
+        finer = range(base.level, base.level + _LEVELS_FINER + 1)
+        shared = range(base.partition_levels, -1, -1)
+        objects_shared = range(base.object_partition_levels, -1, -1)
+        for level, levels, object_levels in itertools.product(finer, shared, objects_shared):
+            layout = dataclasses.replace(
+                shorter, level=level, partition_levels=levels, object_partition_levels=object_levels
+            )
+            yield layout
             for text in ("180d", "90d"):
                 if base.object_window == base.object_slice == "360d":
-                    yield dataclasses.replace(shorter, level=level, object_window=text, object_slice=text)
+                    yield dataclasses.replace(layout, object_window=text, object_slice=text)
 
 
 def sky_pixels(scheme: str, level: int) -> int:
@@ -167,7 +181,7 @@ def row_bytes(schema: Schema, table: str) -> float:
 
 @dataclass(frozen=True)
 class Crowded:
-    """A slice whose largest pixel is past the limit, or will be when the slice is full.
+    """A slice whose largest partition is past the limit, or will be when the slice is full.
 
     Attributes
     ----------
@@ -176,7 +190,7 @@ class Crowded:
     start, end : float
         What the slice covers, MJD in TAI.
     bytes : int
-        Bytes of the largest pixel so far.
+        Bytes of the largest partition so far.
     expected : int
         Bytes at the slice's end, if it goes on like this.
     """

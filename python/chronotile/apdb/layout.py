@@ -36,6 +36,10 @@ class Layout:
         all windows; long ones are fewer.
     slice, object_slice : str, optional
         Length of a slice, the unit that is retired or archived.
+    partition_levels, object_partition_levels : int
+        Levels by which a partition of a cluster is coarser than a pixel: with 2, sixteen pixels of sources share one, and
+        with 1 four pixels of objects. A footprint of several pixels then is read from few partitions. Other engines
+        have no partitions, nor has `storage` ``rows`` such.
     history_days : float
         How far back a footprint is read by default.
     feed : bool
@@ -46,7 +50,7 @@ class Layout:
         How the engine keeps the tables of the schema, the `layout` of their datasets: ``rows``, on a cluster only, is
         one CQL row a record, for tools that read the cluster's tables.
     cell_bytes_max : int
-        Bytes that a pixel may have in one slice, on a cluster a partition. A layout that follows from a
+        Bytes that the pixels of a partition may have in one slice. A layout that follows from a
         :class:`~chronotile.apdb.Density` keeps to it, and upkeep says where it is passed.
     """
 
@@ -56,6 +60,8 @@ class Layout:
     object_window: str = "360d"
     slice: str | None = None
     object_slice: str | None = "360d"
+    partition_levels: int = 2
+    object_partition_levels: int = 1
     history_days: float = 360.0
     feed: bool = False
     feed_chunk_s: int = 600
@@ -65,6 +71,21 @@ class Layout:
     def __post_init__(self) -> None:
         if self.storage not in ("chunks", "rows"):
             raise InvalidInputError(f"storage is {self.storage!r}: use chunks or rows", kind="invalid-definition")
+        if not (0 <= self.partition_levels <= 4 and 0 <= self.object_partition_levels <= 4):
+            raise InvalidInputError(
+                f"a partition is {self.partition_levels} and {self.object_partition_levels} levels coarser than a pixel: "
+                "use 0 to 4",
+                kind="invalid-definition",
+            )
+
+    def partition_level(self, table: str) -> int:
+        """The level of the pixels that the partitions of a table are on a cluster."""
+        coarser = self.object_partition_levels if table == names.OBJECT else self.partition_levels
+        return max(0, self.level - coarser) if self.storage == "chunks" else self.level
+
+    def partition_cells(self, table: str) -> int:
+        """Pixels of a table in a partition."""
+        return int(4 ** (self.level - self.partition_level(table)))
 
     def to_json(self) -> str:
         """As JSON text."""
@@ -73,7 +94,8 @@ class Layout:
     @staticmethod
     def from_json(text: str) -> Layout:
         """From the text that :meth:`to_json` made."""
-        return Layout(**json.loads(text))
+        # Databases that were made before pixels could share a partition have one in each.
+        return Layout(**{"partition_levels": 0, "object_partition_levels": 0, **json.loads(text)})
 
 
 def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
@@ -85,7 +107,8 @@ def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
         return archive.create(
             name, schema=_with(table, hidden), cell=place, time=times.mjd(names.VALID_FROM, scale="tai"),
             window=layout.object_window, slice=layout.object_slice, id=names.OBJECT_ID, merge="latest",
-            version=names.VERSION, layout=layout.storage, exist_ok=True,
+            version=names.VERSION, layout=layout.storage, partition_cells=layout.partition_cells(table.name),
+            exist_ok=True,
         )  # fmt: skip
     if table.name in (names.SOURCE, names.FORCED):
         key = [names.SOURCE_ID]
@@ -94,7 +117,8 @@ def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
         return archive.create(
             name, schema=_with(table, {names.UPDATE: pa.int64()}), cell=place,
             time=times.mjd(names.TIME, scale="tai"), window=layout.window, slice=layout.slice, id=key, merge="latest",
-            version=names.UPDATE, layout=layout.storage, exist_ok=True,
+            version=names.UPDATE, layout=layout.storage, partition_cells=layout.partition_cells(table.name),
+            exist_ok=True,
         )  # fmt: skip
     rule = cells.hash(*table.key) if table.key else cells.single()
     return archive.create(

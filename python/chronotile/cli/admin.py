@@ -87,6 +87,7 @@ def _definition(dataset: Dataset) -> dict[str, Any]:
         "version": dataset.version,
         "retention": dataset.retention,
         "layout": dataset.layout,
+        "partition_cells": dataset.partition_cells,
     }
 
 
@@ -134,7 +135,8 @@ def _info_text(dataset: Dataset) -> str:
         f"  cell {_cell_text(dataset)}, time {axis_text(dataset.time)}, window {dataset.window}, "
         f"slice {dataset.windows_per_slice} windows",
         f"  id {','.join(dataset.id) or '-'}, merge {dataset.merge}, retention {dataset.retention or '-'}, "
-        f"{len(dataset.column_types)} columns, layout {dataset.layout}",
+        f"{len(dataset.column_types)} columns, layout {dataset.layout}"
+        + (f", {dataset.partition_cells} cells in a partition" if dataset.partition_cells > 1 else ""),
     ]
     if not info.slices:
         return "\n".join(lines)
@@ -149,9 +151,9 @@ def _info_text(dataset: Dataset) -> str:
         lines.append(f"largest tile: {info.tile_largest}")
     lines += ["", _slices_text(info.slices)]
     lines += [
-        f"warning: {part.cells_oversized} cells of slice {part.slice} are larger than 10 MiB (up to "
+        f"warning: {part.cells_oversized} partitions of slice {part.slice} are larger than 10 MiB (up to "
         f"{bytes_text(part.cell_bytes_max)}), which slows reads, compaction and repair of the cluster; a dataset with "
-        "finer cells or shorter slices keeps them small"
+        "finer cells, fewer of them in a partition or shorter slices keeps them small"
         for part in info.slices
         if part.cells_oversized
     ]

@@ -45,6 +45,7 @@ pub fn spec() -> DatasetSpec {
         retention: None,
         indexes: vec![],
         layout: chronotile_types::StorageLayout::Chunks,
+        partition_cells: 1,
         text: vec![],
     }
 }

@@ -221,6 +221,7 @@ impl Shape {
             indexes: vec![],
             text: if self.filtered { text(&["note", "sub"]) } else { vec![] },
             layout: chronotile_types::StorageLayout::Chunks,
+            partition_cells: 1,
         };
         spec.checked().unwrap()
     }
