@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -194,8 +195,8 @@ def test_the_command_of_upkeep_gives_sources_to_objects_and_says_what_it_did(
     assert "2 sources given to solar-system objects" in done.stdout
     assert "dia_source" in done.stdout
     assert "1 sources of" in done.stderr
-    assert "pixel past the limit" in done.stderr
-    assert "pixel past the limit" in chronotile("apdb", "info", path).stderr
+    assert "partition past the limit" in done.stderr
+    assert "partition past the limit" in chronotile("apdb", "info", path).stderr
     with apdb.open(path) as database:
         assert sorted(database.sources()["ssObjectId"].drop_null().to_pylist()) == [8, 9]
 
@@ -252,6 +253,31 @@ def test_a_uniform_sky_keeps_the_usual_layout_and_an_impossible_one_is_refused()
         apdb.Density(*crowd, objects=2e7, visits_a_month=300).layout(small, apdb.Layout(cell_bytes_max=10_000))
 
 
+def test_fewer_pixels_share_a_partition_before_pixels_become_finer() -> None:
+    small, base = apdb.Schema.read("small"), apdb.Layout()
+    rng = np.random.default_rng(9)
+    field = apdb.Density(rng.uniform(8, 12, 20_000), rng.uniform(8, 12, 20_000), objects=2e5, visits_a_month=10)
+    alone = dataclasses.replace(base, partition_levels=0, object_partition_levels=0)
+    of_pixels, shared = field.cell_bytes(small, alone), field.cell_bytes(small, base)
+    assert shared[names.SOURCE] > 8 * of_pixels[names.SOURCE], "sixteen pixels, less dense than the densest"
+    chosen = field.layout(small, dataclasses.replace(base, cell_bytes_max=max(of_pixels.values())))
+    assert (chosen.level, chosen.window, chosen.slice) == (base.level, base.window, base.slice)
+    assert (chosen.partition_levels, chosen.object_partition_levels) < (2, 1)
+    assert max(field.cell_bytes(small, chosen).values()) <= max(of_pixels.values())
+    assert [base.partition_cells(table) for table in names.MAIN_TABLES] == [4, 16, 16]
+    assert dataclasses.replace(base, storage="rows").partition_cells(names.SOURCE) == 1
+
+
+def test_a_database_of_before_has_a_partition_for_each_pixel() -> None:
+    kept = json.loads(apdb.Layout().to_json())
+    del kept["partition_levels"], kept["object_partition_levels"]
+    old = apdb.Layout.from_json(json.dumps(kept))
+    assert (old.partition_levels, old.object_partition_levels) == (0, 0)
+    assert apdb.Layout.from_json(apdb.Layout().to_json()) == apdb.Layout()
+    with pytest.raises(ct.InvalidInputError, match="use 0 to 4"):
+        apdb.Layout(partition_levels=5)
+
+
 def test_a_slice_is_judged_by_what_it_will_hold_when_it_is_full(path: Path) -> None:
     with apdb.create(path, "small") as database:
         database.store(**visit_of(0, IDS[:300]))
@@ -273,7 +299,7 @@ def test_the_command_creates_what_the_densest_place_needs(tmp_path: Path, chrono
     given = ("--objects", "1000", "--visits-a-month", "30", "--cell-mib-max", "15")
     done = chronotile(*command, *given)
     assert done.returncode == 0, done.stderr
-    assert "expected in a pixel and slice" in done.stdout
+    assert "expected in a partition and slice" in done.stdout
     with apdb.open(tmp_path / "survey.db") as database:
         assert database.layout.cell_bytes_max == 15 * 2**20
         assert database.layout.object_slice == "180d", "22 MiB in twelve months"

@@ -77,6 +77,21 @@ def test_every_cell_rule_survives_the_catalog_and_finds_its_keys(
         assert dataset.read(keys=column).to_arrow()["tag"].to_pylist() == [3]
 
 
+def test_how_many_cells_share_a_partition_is_fixed_when_a_dataset_is_created(memory: ct.Archive) -> None:
+    def create(name: str, cells: int) -> ct.Dataset:
+        schema = {"ra": "float64", "dec": "float64", "t": "timestamp[us]"}
+        return memory.create(
+            name, schema=schema, cell=ct.sky("ra", "dec"), time="t", partition_cells=cells, exist_ok=True
+        )
+
+    assert create("sixteen", 16).partition_cells == memory["sixteen"].partition_cells == 16
+    for cells in (0, 257):
+        with pytest.raises(ct.InvalidInputError, match=f"partition_cells is {cells}: use 1 to 256"):
+            create("refused", cells)
+    with pytest.raises(ct.DatasetExistsError, match="number of cells in a partition"):
+        create("sixteen", 4)
+
+
 def test_creating_again_is_refused_or_opens_the_same(memory: ct.Archive) -> None:
     definition = {"schema": SCHEMA, "cell": ct.key("tag"), "time": "t"}
     memory.create("d", **definition)

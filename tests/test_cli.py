@@ -154,6 +154,7 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
         "version": "v",
         "retention": "365d",
         "layout": "chunks",
+        "partition_cells": 1,
     }
     same = ["create", path, "values", "--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--window", "1d"]
     assert chronotile(*same).returncode == 4

@@ -113,11 +113,13 @@ def test_processes_write_and_read_at_once_and_lose_and_double_nothing(url: str) 
         assert (report.batches, report.batches_unfinished) == (len(visits), 0)
 
 
-def changes(archive: ct.Archive, rows: pa.Table, layout: str = "chunks") -> Iterator[tuple[str, Any]]:
+def changes(
+    archive: ct.Archive, rows: pa.Table, layout: str = "chunks", partition_cells: int = 1
+) -> Iterator[tuple[str, Any]]:
     """Does what users do, and tells what they see after each step."""
     ds = archive.create(
         "detections", schema=rows.schema, cell=ct.sky("ra", "dec"), time="jd", window="30d", slice="360d",
-        id=["candid"], layout=layout,
+        id=["candid"], layout=layout, partition_cells=partition_cells,
     )  # fmt: skip
 
     def seen(dataset: ct.Dataset = ds) -> list[dict[str, Any]]:
@@ -147,14 +149,35 @@ def changes(archive: ct.Archive, rows: pa.Table, layout: str = "chunks") -> Iter
     yield "retired", (len(ds.retire(before=3000000.0)), ds.count())
 
 
-@pytest.mark.parametrize("layout", ["chunks", "rows"])
+@pytest.mark.parametrize(("layout", "partition_cells"), [("chunks", 1), ("chunks", 16), ("rows", 1)])
 def test_a_cluster_shows_users_what_a_file_shows(
-    url: str, layout: str, sqlite: ct.Archive, detections: pa.Table
+    shared_cluster: lab.Cluster, url: str, layout: str, partition_cells: int, sqlite: ct.Archive, detections: pa.Table
 ) -> None:
     with ct.open(url) as archive:
         assert archive.engine == "cassandra"
-        for ours, theirs in zip(changes(archive, detections, layout), changes(sqlite, detections), strict=True):
+        seen = changes(archive, detections, layout, partition_cells)
+        for ours, theirs in zip(seen, changes(sqlite, detections), strict=True):
             assert ours == theirs
+            if ours[0] == "written":
+                found = archive["detections"].info()
+                partitions = partitions_of(shared_cluster, url)
+        assert archive["detections"].partition_cells == partition_cells
+    tiles = sum(part.tiles for part in found.slices)
+    assert (partitions < tiles / 2) == (partition_cells > 1), "cells that lie together share a partition"
+
+
+def partitions_of(cluster: lab.Cluster, url: str) -> int:
+    """Partitions in the tables of an archive's slices."""
+    keyspace = url.rsplit("/", 1)[1].split("?")[0]
+    total = 0
+    with cluster.nodes[0].connect() as connection:
+        for table in tables_of(cluster, keyspace):
+            if table.startswith(("c_", "r_")):
+                columns = f"keyspace_name = '{keyspace}' AND table_name = '{table}'"
+                rows = connection.run(f"SELECT column_name, kind FROM system_schema.columns WHERE {columns}").rows
+                (key,) = [name for name, kind in rows if kind == "partition_key"]
+                total += len(connection.run(f"SELECT DISTINCT {key} FROM {keyspace}.{table}").rows)
+    return total
 
 
 @pytest.mark.slow

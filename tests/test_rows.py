@@ -316,6 +316,8 @@ def test_what_layout_rows_cannot_keep_is_refused_in_one_sentence(url: str, tmp_p
     with ct.open(url) as archive:
         with pytest.raises(ct.InvalidInputError, match='"chunks" or "rows"'):
             create(archive, "columns")
+        with pytest.raises(ct.InvalidInputError, match=r"partition_cells is 4: .* with layout rows 1"):
+            archive.create("no", schema=SCHEMA, cell=ct.key("place"), time="t", layout="rows", partition_cells=4)
         for name, kind in [("ct_mag", pa.float64()), ("tens", pa.decimal128(20, -2))]:
             with pytest.raises(ct.InvalidInputError, match=name):
                 archive.create(

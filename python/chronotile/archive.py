@@ -159,8 +159,8 @@ class Archive:
         partition_cells : int
             On a cluster, how many cells with neighbouring numbers share a partition of a slice, 1 to 256: for reads of
             several cells that lie together, which then ask for fewer partitions. 4, 16 or 64 join the pixels that make
-            up one of a coarser level. Keep what a partition holds below some 10 MiB. With `layout` ``rows`` it is 1; other
-            engines have no partitions.
+            up one of a coarser level. Keep what a partition holds below some 10 MiB. With `layout` ``rows`` it is 1;
+            other engines have no partitions.
         text : str or iterable of str
             Text columns (utf8) of which each chunk keeps a filter where it pays, about a twentieth of the chunk: reads
             with ``contains``, ``prefix``, ``matches``, ``==`` or ``in`` on them pass over chunks that cannot hold the

@@ -48,7 +48,7 @@ class Maintained:
     statistics : dict of str to DatasetInfo
         What the datasets hold, those of the tables first.
     crowded : list of Crowded
-        Slices in which a pixel is past the limit of the layout, or will be.
+        Slices in which a partition is past the limit of the layout, or will be.
     """
 
     consolidated: dict[str, ConsolidateReport]
@@ -145,11 +145,11 @@ class Keeping(Updates):
 
     def statistics(self) -> dict[str, Any]:
         """What the last :meth:`maintain` noted, without looking through the tables: ``noted``, its time (UTC), and
-        ``tables`` with rows, chunks, bytes and the largest pixel's bytes by dataset. Empty before the first."""
+        ``tables`` with rows, chunks, bytes and the largest partition's bytes by dataset. Empty before the first."""
         return dict(json.loads(self._metadata.get(_STATISTICS) or "{}"))
 
     def crowded(self) -> list[Crowded]:
-        """Slices in which a pixel is past the layout's limit, or will be when they are full."""
+        """Slices in which a partition is past the layout's limit, or will be when they are full."""
         return self._crowded(self.info())
 
     def _crowded(self, statistics: Mapping[str, DatasetInfo]) -> list[Crowded]:

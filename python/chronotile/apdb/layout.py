@@ -37,8 +37,8 @@ class Layout:
     slice, object_slice : str, optional
         Length of a slice, the unit that is retired or archived.
     partition_levels, object_partition_levels : int
-        Levels by which a partition of a cluster is coarser than a pixel: with 2, sixteen pixels of sources share one, and
-        with 1 four pixels of objects. A footprint of several pixels then is read from few partitions. Other engines
+        Levels by which a partition of a cluster is coarser than a pixel: with 2, sixteen pixels of sources share one,
+        and with 1 four pixels of objects. A footprint of several pixels then is read from few partitions. Other engines
         have no partitions, nor has `storage` ``rows`` such.
     history_days : float
         How far back a footprint is read by default.
@@ -73,8 +73,8 @@ class Layout:
             raise InvalidInputError(f"storage is {self.storage!r}: use chunks or rows", kind="invalid-definition")
         if not (0 <= self.partition_levels <= 4 and 0 <= self.object_partition_levels <= 4):
             raise InvalidInputError(
-                f"a partition is {self.partition_levels} and {self.object_partition_levels} levels coarser than a pixel: "
-                "use 0 to 4",
+                f"a partition is {self.partition_levels} and {self.object_partition_levels} levels coarser than a "
+                "pixel: use 0 to 4",
                 kind="invalid-definition",
             )
 

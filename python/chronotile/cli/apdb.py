@@ -71,6 +71,10 @@ def _moment(text: str | None) -> Any:
 @click.option("--level", type=click.IntRange(0, 20), default=9, show_default=True, help="Level of the pixels.")
 @click.option("--window", default="120d", show_default=True, help="Length of a window of sources.")
 @click.option("--slice", "slice_", metavar="LENGTH", help="Length of a slice of sources, a table; by default a window.")
+@click.option(
+    "--partition-levels", type=click.IntRange(0, 4), default=2, show_default=True,
+    help="Levels by which a partition of sources on a cluster is coarser than a pixel.",
+)  # fmt: skip
 @click.option("--history", default="360d", show_default=True, help="How far back footprints are read.")
 @click.option("--feed", is_flag=True, help="Keep a list of changes for replication.")
 @click.option("--layout", "storage", type=_STORAGE, default="chunks", show_default=True, help=_STORAGE_HELP)
@@ -78,16 +82,16 @@ def _moment(text: str | None) -> Any:
 @click.option("--objects", type=float, help="With --density: objects in all that are seen again and again.")
 @click.option("--visits-a-month", type=float, help="With --density: visits of one place in the busiest thirty days.")
 @click.option("--transients", type=float, default=0.0, help="With --density: new objects of a visit by square degree.")
-@click.option("--cell-mib-max", type=float, default=10.0, show_default=True, help="MiB of a pixel in a slice.")
+@click.option("--cell-mib-max", type=float, default=10.0, show_default=True, help="MiB of a partition in a slice.")
 def create(
-    target: Target, schema: str, relaxed: bool, scheme: str, level: int, window: str, slice_: str | None, history: str,
-    feed: bool, storage: str, density: str | None, objects: float | None, visits_a_month: float | None,
-    transients: float, cell_mib_max: float,
+    target: Target, schema: str, relaxed: bool, scheme: str, level: int, window: str, slice_: str | None,
+    partition_levels: int, history: str, feed: bool, storage: str, density: str | None, objects: float | None,
+    visits_a_month: float | None, transients: float, cell_mib_max: float,
 ) -> None:  # fmt: skip
     """Create a database in an archive, which is made if need be.
 
-    With --density the pixels and slices become as fine as the densest place needs: a pixel then stays within
-    --cell-mib-max in every slice, which is what a cluster's partitions want.
+    With --density pixels, partitions and slices become as fine as the densest place needs: a partition then stays
+    within --cell-mib-max in every slice.
 
     \b
     Examples:
@@ -102,7 +106,8 @@ def create(
     wanted = own.Schema.read(schema)
     days = values.days(history, "--history")
     layout = own.Layout(
-        scheme, level, window, slice=slice_, history_days=days, feed=feed, storage=storage,
+        scheme, level, window, slice=slice_, partition_levels=partition_levels,
+        object_partition_levels=max(0, partition_levels - 1), history_days=days, feed=feed, storage=storage,
         cell_bytes_max=int(cell_mib_max * 2**20),
     )  # fmt: skip
     expected = None
@@ -115,7 +120,7 @@ def create(
             most = max(expected.cell_bytes(made.schema, made.layout).values())
             click.echo(
                 f"{made.layout.scheme} level {made.layout.level}, windows of {made.layout.window}: at most "
-                f"{bytes_text(most)} expected in a pixel and slice"
+                f"{bytes_text(most)} expected in a partition and slice"
             )
         tables = ", ".join(f"{table.name} {len(table.columns)}" for table in made.schema.stored_tables)
         click.echo(f"{target.url}: {made.schema.name} {made.schema.version}; columns: {tables}")
@@ -392,7 +397,7 @@ def _show_crowded(found: list[own.Crowded]) -> None:
         return
     worst = max(found, key=lambda each: each.expected)
     click.echo(
-        f"note: {count_text(len(found))} slices have or will have a pixel past the limit, {worst.table} from MJD "
+        f"note: {count_text(len(found))} slices have or will have a partition past the limit, {worst.table} from MJD "
         f"{worst.start:g} on {bytes_text(worst.expected)}: such partitions make a cluster slow. A database of a finer "
         "level, or with shorter slices, has smaller ones (create --density)",
         err=True,
