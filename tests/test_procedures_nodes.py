@@ -134,7 +134,7 @@ def test_a_node_that_was_away_for_longer_than_hints_are_kept_is_repaired_under_l
     assert others[0].nodetool("getmaxhintwindow") == kept
     (path,) = journal.paths(tmp_path / "journals")
     with journal.Journal(path) as told:
-        assert any(note.startswith("repaired faults_extended.") for note in told.notes()), "it was repaired"
+        assert any(entry["tables"].startswith("faults_extended.") for entry in told.of("node")), "it was repaired"
     for tables in grouped(context(plant), repairable(nodes_of(plant), ["faults_extended"], [])):
         assert not previewed(context(plant), tables)
     check_well(plant, 3)
