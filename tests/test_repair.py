@@ -380,7 +380,8 @@ class Hanging(Near):
         return super().nodetool(address, *arguments, timeout_s=timeout_s)
 
 
-LATE_S = 25.0
+LATE_S = 10.0
+"""Sooner than nodes end a repair themselves because one of them does not answer."""
 
 
 def repaired_while_a_node_hangs(cluster: lab.Cluster, table: str, begin: int, journals: Path) -> journal.Journal:
@@ -402,7 +403,8 @@ def repaired_while_a_node_hangs(cluster: lab.Cluster, table: str, begin: int, jo
 @pytest.mark.slow
 def test_a_repair_that_is_late_is_ended_and_goes_on_in_smaller_segments(uneven: lab.Cluster, tmp_path: Path) -> None:
     kept = repaired_while_a_node_hangs(uneven, TABLE, ROWS, tmp_path)
-    (late,) = [entry for entry in kept.of("segment-failed") if entry["timed_out"]]
+    # On a busy machine others may be late, too.
+    late = next(entry for entry in kept.of("segment-failed") if entry["timed_out"])
     done = [entry for entry in kept.of("segment") if entry["start"] == late["start"]]
     assert done
     assert done[0]["width"] <= segments.width(late["start"], late["end"]) // 2 + 1
