@@ -11,7 +11,7 @@ pub fn contact_points() -> Option<String> {
     let found = std::env::var("CHRONOTILE_TEST_CASSANDRA").ok().filter(|text| !text.is_empty());
     if found.is_none() {
         eprintln!(
-            "SKIPPED: NO CLUSTER. Run  ./dev test-cassandra  which starts one and sets CHRONOTILE_TEST_CASSANDRA"
+            "SKIPPED: NO CLUSTER. Run  ./dev test-cluster  which starts one and sets CHRONOTILE_TEST_CASSANDRA"
         );
     }
     found
