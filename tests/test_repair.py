@@ -389,7 +389,8 @@ def repaired_while_a_node_hangs(cluster: lab.Cluster, table: str, begin: int, jo
     make_uneven(cluster, table, begin)
     numbers = [begin, begin + 1, begin + 2]
     with cluster.nodes[0].connect() as connection:
-        found = connection.run(f"SELECT token(id) FROM {table} WHERE id IN {tuple(numbers)}").rows
+        found = connection.run(f"SELECT token(id) FROM {table} WHERE id IN {tuple(numbers)}", consistency="ALL").rows
+    assert len(found) == len(numbers)
     hanging = Hanging(cluster, [int(token) for (token,) in found], cluster.nodes[1], LATE_S + 5)
     work = Repair.of(context(cluster), tables=[table], segment_s=LATE_S)
     kept = run(work, dataclasses.replace(context(cluster), nodes=hanging), journals)

@@ -19,6 +19,7 @@ from chronotile.ops.repair import reading
 from chronotile.ops.repair.segments import (
     BYTES_MAX,
     PARTITIONS_MAX,
+    RING,
     SECONDS_MAX,
     Estimate,
     Pace,
@@ -206,6 +207,8 @@ class _Group:
         self.key = ",".join(tables)
         self.purpose = purpose
         self._late_in_turn = 0
+        self._narrow: dict[int, int] = {}
+        """How many tokens may follow a token at which a segment was late, however fast others were since."""
         self._troubled = False
         self._calm_until: dict[str, float] = {}
         self._writing = threading.Lock()
@@ -230,7 +233,8 @@ class _Group:
                 chosen = disjoint(left, busy)
                 if chosen is not None:
                     left.remove(chosen)
-                    segment = next_segment(chosen, known, self.pace.width_max)
+                    width_max = min(self.pace.width_max, self._narrow.get(chosen.start, RING))
+                    segment = next_segment(chosen, known, width_max)
                     rest = remaining([chosen], [(segment.start, segment.end)])
                     left += rest
                     workers[pool.submit(self._segment, segment)] = segment
@@ -332,6 +336,7 @@ class _Group:
                 # nodetool is gone, but not what it began.
                 self._terminate(segment)
                 self.pace.timed_out(segment.width)
+                self._narrow[segment.start] = max(1, segment.width // 2)
                 self._late_in_turn += 1
             return False
         seconds = time.monotonic() - began
