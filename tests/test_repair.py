@@ -190,7 +190,7 @@ def uneven(lab_home: Path) -> Iterator[lab.Cluster]:
         for node in cluster.nodes:
             node.nodetool("flush", "uneven")
             node.nodetool("refreshsizeestimates")
-        assert not running._is_small(reading.estimates(AccessNodes(ops.for_lab(cluster.name)), TABLE))
+        assert not running._is_small(reading.estimates(AccessNodes(ops.for_lab(cluster.name)), [TABLE])[TABLE])
         yield cluster
 
 

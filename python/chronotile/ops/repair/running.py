@@ -379,13 +379,14 @@ class _Group:
 
     def _await_calm(self, segment: RingRange) -> None:
         """Wait while compactions pile up on a replica."""
-        for replica in segment.replicas:
-            while time.monotonic() > self._calm_until.get(replica, 0.0):
-                pending = reading.pending_compactions(self.context.nodes, replica)
-                if pending <= PENDING_MAX:
+        while asked := [one for one in segment.replicas if time.monotonic() > self._calm_until.get(one, 0.0)]:
+            pending = of_each(asked, lambda one: reading.pending_compactions(self.context.nodes, one))
+            for replica, count in pending.items():
+                if count <= PENDING_MAX:
                     self._calm_until[replica] = time.monotonic() + PRESSURE_S
-                    break
-                self.context.echo(f"      {replica} has {pending} compactions to do: waiting")
+                else:
+                    self.context.echo(f"      {replica} has {count} compactions to do: waiting")
+            if max(pending.values()) > PENDING_MAX:
                 time.sleep(PENDING_LOOK_S)
 
 
@@ -393,9 +394,9 @@ def grouped(context: Context, names: Sequence[str]) -> list[list[str]]:
     """Tables, small ones of a keyspace together as long as all of them are within the limits of one segment."""
     found: list[list[str]] = []
     room: dict[str, tuple[list[str], float, float]] = {}
+    estimates = reading.estimates(context.nodes, names)
     for name in names:
-        keyspace = name.partition(".")[0]
-        known = reading.estimates(context.nodes, name)
+        keyspace, known = name.partition(".")[0], estimates[name]
         partitions, size = sum(one.partitions for one in known), sum(one.bytes for one in known)
         group, had, held = room.get(keyspace, ([], 0.0, 0.0))
         if not group or had + partitions > PARTITIONS_MAX or held + size > BYTES_MAX:
@@ -445,7 +446,7 @@ def _replicas(ranges: Sequence[RingRange]) -> tuple[str, ...]:
 
 
 def _known(context: Context, tables: Sequence[str]) -> list[Estimate]:
-    return [one for table in tables for one in reading.estimates(context.nodes, table)]
+    return [one for known in reading.estimates(context.nodes, tables).values() for one in known]
 
 
 def _planned(ranges: Sequence[RingRange], known: Sequence[Estimate]) -> Sequence[RingRange]:
