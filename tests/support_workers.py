@@ -17,13 +17,13 @@ import chronotile as ct
 
 SHARED_GROUP = 99
 """Visits of this group are written by every process."""
-OWN_VISITS, SHARED_VISITS = 12, 8
+OWN_VISITS, SHARED_VISITS = 8, 6
 
 
 def visits_on(url: str) -> tuple[int, int]:
     """How many visits a process writes of its own and of those that all write: fewer on a cluster, where each write
     and read takes longer."""
-    return (6, 4) if url.startswith("cassandra:") else (OWN_VISITS, SHARED_VISITS)
+    return (5, 4) if url.startswith("cassandra:") else (OWN_VISITS, SHARED_VISITS)
 
 
 def run(what: Callable[[str, int, Any, Any], None], url: str, count: int) -> list[int]:

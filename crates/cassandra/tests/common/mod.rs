@@ -10,9 +10,7 @@ use chronotile_cql::{Session, Settings};
 pub fn contact_points() -> Option<String> {
     let found = std::env::var("CHRONOTILE_TEST_CASSANDRA").ok().filter(|text| !text.is_empty());
     if found.is_none() {
-        eprintln!(
-            "SKIPPED: NO CLUSTER. Run  ./dev test-cluster  which starts one and sets CHRONOTILE_TEST_CASSANDRA"
-        );
+        eprintln!("SKIPPED: NO CLUSTER. Run  ./dev test-cluster  which starts one and sets CHRONOTILE_TEST_CASSANDRA");
     }
     found
 }
