@@ -23,7 +23,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -259,6 +261,7 @@ def run_page(page: Path, text: str) -> Iterator[str]:
     runnable = [block for block in blocks if block.not_run is None]
     if not runnable:
         return
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chronotile-docs-") as folder, Session(Path(folder)) as session:
         for block in runnable:
             try:
@@ -266,7 +269,7 @@ def run_page(page: Path, text: str) -> Iterator[str]:
             except BlockError as error:
                 yield str(error)
                 return
-    print(f"{page}: {len(runnable)} blocks ran")
+    print(f"{page}: {len(runnable)} blocks ran in {time.monotonic() - began:.0f} s")
 
 
 def prose_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -331,13 +334,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--links-only", action="store_true", help="run nothing")
     options = parser.parse_args(arguments)
 
-    wrong: list[str] = []
     pages = options.files or find_pages(options.root)
-    for page in pages:
+
+    def check(page: Path) -> list[str]:
         text = page.read_text(encoding="utf-8")
-        wrong.extend(check_links(options.root, page, text))
-        if not options.links_only:
-            wrong.extend(run_page(page, text))
+        return [*check_links(options.root, page, text), *(() if options.links_only else run_page(page, text))]
+
+    # Two at a time: some wait for Cassandra nodes while others compute.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        wrong = [complaint for found in pool.map(check, pages) for complaint in found]
     for complaint in wrong:
         print(complaint)
     print(f"docs: {len(wrong)} complaints" if wrong else f"docs: {len(pages)} pages passed")

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import settings
-from support_lab import cluster, lab_home, one_node, secure_cluster, shared_cluster
+from support_lab import cluster, lab_home, one_node, secure_cluster, shared_cluster, single_node
 
 import chronotile as ct
 
-__all__ = ["cluster", "lab_home", "one_node", "secure_cluster", "shared_cluster"]
+__all__ = ["cluster", "lab_home", "one_node", "secure_cluster", "shared_cluster", "single_node"]
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("any machine", deadline=None)

@@ -76,6 +76,16 @@ def mend(cluster: lab.Cluster) -> None:
 
 
 @pytest.fixture(scope="session")
+def single_node(lab_home: Path) -> Iterator[lab.Cluster]:
+    """One node where tables are made fast: it keeps what it knows of them in memory, and so must never be killed."""
+    require_software()
+    fast = ["-Dcassandra.test.flush_local_schema_changes=false", "-Dcassandra.unsafesystem=true"]
+    options = QUICK | {"heap": "450m", "java_options": QUICK["java_options"] + fast}
+    with lab.up("single", nodes=1, **options) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def secure_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
     """Two nodes that want a password and a client certificate."""
     require_software()

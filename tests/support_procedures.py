@@ -1,16 +1,18 @@
-"""Procedures for tests, and a program that runs one and is killed at a chosen line of what it says.
+"""Procedures for tests, and a program that runs one and is killed at a chosen moment.
 
-Arguments of the program: the cluster, the folder of journals, the procedure as JSON (name and arguments), and after
-how many lines the process kills itself with SIGKILL (0: never).
+Arguments of the program: the cluster, the folder of journals, the procedure as JSON (name and arguments), and when the
+process kills itself with SIGKILL: after how many lines of what it says (0: never), or at a `Moment`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +64,22 @@ def context(cluster: lab.Cluster, echo: Callable[[str], object] = print) -> Cont
     return Context(nodes_of(cluster), hands, echo, node_s=180, stream_s=300, archive_url=cluster.url)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """When a process kills itself: a step was done and the journal does not say so yet, or so long after it began."""
+
+    step: str
+    after_s: float | None = None
+    """Seconds after it began; None when it was done."""
+
+
 def run_apart(
-    cluster: lab.Cluster, journals: Path, procedure: Procedure, lines: int
+    cluster: lab.Cluster, journals: Path, procedure: Procedure, when: int | Moment
 ) -> subprocess.CompletedProcess[str]:
-    """Run a procedure in a process of its own, killed after so many lines."""
+    """Run a procedure in a process of its own, killed after so many lines or at a moment."""
     work = json.dumps({"procedure": procedure.name, "arguments": procedure.arguments})
-    command = [sys.executable, __file__, cluster.name, str(journals), work, str(lines)]
+    moment = json.dumps(dataclasses.asdict(when) if isinstance(when, Moment) else when)
+    command = [sys.executable, __file__, cluster.name, str(journals), work, moment]
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
@@ -95,19 +107,45 @@ def wait_until_seen_down(cluster: lab.Cluster, node: lab.Node) -> None:
     wait_for("seeing it down", missing, timeout_s=60)
 
 
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_when_done(step: str) -> None:
+    """Have this process end when a step was done and proved, before the journal says so."""
+    write = journal.Journal.write
+
+    def writing(kept: journal.Journal, event: str, **fields: Any) -> None:
+        if event == "done" and fields["step"] == step:
+            die()
+        write(kept, event, **fields)
+
+    journal.Journal.write = writing  # type: ignore[method-assign]
+
+
 def main() -> None:
-    name, journals, work, lines = sys.argv[1:]
-    left = int(lines)
+    name, journals, work, when = sys.argv[1:]
+    moment = json.loads(when)
+    said: dict[str, Any] = json.loads(work)
+    procedure, begins, lines = engine.remade(said), "", 0
 
     def echo(line: str) -> None:
-        nonlocal left
+        nonlocal lines
         print(line, flush=True)
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        lines += 1
+        if lines == moment:
+            die()
+        if begins and line.startswith(begins):
+            threading.Timer(moment["after_s"], die).start()
 
-    said: dict[str, Any] = json.loads(work)
-    run(engine.remade(said), context(lab.attach(name), echo), Path(journals))
+    hands = context(lab.attach(name), echo)
+    if isinstance(moment, dict) and moment["after_s"] is None:
+        die_when_done(moment["step"])
+    elif isinstance(moment, dict):
+        # What is said whenever the step is begun or gone on with.
+        number = [step.name for step in procedure.steps(hands)].index(moment["step"]) + 1
+        begins = f"{number}/"
+    run(procedure, hands, Path(journals))
 
 
 if __name__ == "__main__":

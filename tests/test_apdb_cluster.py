@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import support_lab
 
 pytest.importorskip("lsst.dax.apdb", reason="THE LSST ADAPTER IS NOT TESTED: pip install 'chronotile[lsst]'")
 
@@ -24,14 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:Warning")
 
 QUICK = ("test_storeSources", "test_reassignDiaSourcesToDiaObjects")
 """What the default run tries on three nodes; the rest waits minutes there for tables to be made."""
-
-
-@pytest.fixture(scope="module")
-def single_node(lab_home: Path) -> Iterator[lab.Cluster]:
-    """A cluster of one node, where tables are made fast."""
-    support_lab.require_software()
-    with lab.up("suite", nodes=1, **support_lab.QUICK) as cluster:
-        yield cluster
 
 
 class OnACluster(SuiteOnChronotile):

@@ -342,6 +342,11 @@ def test_commands_on_no_store_end_with_an_error(tmp_path: Path, words: list[str]
     assert command(words[0], str(tmp_path / "file"), *words[1:]).returncode == 1
 
 
+def test_a_store_without_a_backup_is_said_to_have_none(tmp_path: Path) -> None:
+    done = command("list", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"no backup in {tmp_path.as_uri()}\n")
+
+
 def test_secrets_stay_out_of_urls_and_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("s3://key:secret@bucket/x", "s3://bucket/x?access_key=a&secret_key=b"):
         with pytest.raises(ct.InvalidInputError, match="keep keys out"):

@@ -221,16 +221,16 @@ BY_HOURS = [name for name in historian.AGGREGATES if name not in ("Percentile", 
 
 @pytest.fixture(scope="module")
 def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[historian.Historian]:
-    """Two days of a value every two seconds, with bad and missing stretches, maintained."""
+    """Two days of a value every ten seconds, with bad and missing stretches, maintained."""
     with historian.open(tmp_path_factory.mktemp("plant") / "plant.db") as h:
         h.define_many([{"name": "good"}, {"name": "holes", "stepped": True}])
-        seconds_of(h, "good", 86_400, step=2 * S)
+        seconds_of(h, "good", 17_280, step=10 * S)
         rng = np.random.default_rng(5)
-        keep = np.arange(0, 2 * 86_400, 2)
+        keep = np.arange(0, 2 * 86_400, 10)
         keep = keep[(keep < 20_000) | (keep > 31_000)]
         status = np.zeros(len(keep), np.uint32)
-        status[2_500:2_700] = historian.BAD
-        status[30_000:30_010] = historian.UNCERTAIN
+        status[500:540] = historian.BAD
+        status[6_000:6_010] = historian.UNCERTAIN
         h.write(
             {
                 "tag": pa.array(["holes"] * len(keep)),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import support_lab
 from support_history import Load
-from support_procedures import context, nodes_of, run_cut_off, wait_until_seen_down
+from support_procedures import Moment, context, nodes_of, run_apart, run_cut_off, wait_until_seen_down
 from test_cluster_faults import archive_on, check, check_all_done
 
 import chronotile as ct
@@ -134,7 +134,7 @@ def test_a_node_that_was_away_for_longer_than_hints_are_kept_is_repaired_under_l
     assert others[0].nodetool("getmaxhintwindow") == kept
     (path,) = journal.paths(tmp_path / "journals")
     with journal.Journal(path) as told:
-        assert any(note.startswith("repaired faults_extended.") for note in told.notes()), "it was repaired"
+        assert any(entry["tables"].startswith("faults_extended.") for entry in told.of("node")), "it was repaired"
     for tables in grouped(context(plant), repairable(nodes_of(plant), ["faults_extended"], [])):
         assert not previewed(context(plant), tables)
     check_well(plant, 3)
@@ -284,7 +284,6 @@ def test_three_nodes_are_made_of_one_and_no_login_or_read_is_wrong(
 ) -> None:
     support_lab.require_software(version)
     with lab.up("growing", nodes=1, version=version, auth=True, settings=settings, **support_lab.QUICK) as cluster:
-        first = cluster.nodes[0]
         field(cluster)
         work = Grow.of(context(cluster))
         steps = [step.name for step in work.steps(context(cluster))]
@@ -296,16 +295,45 @@ def test_three_nodes_are_made_of_one_and_no_login_or_read_is_wrong(
                 run(work, context(cluster), tmp_path)
             run(work, context(cluster), tmp_path)
         assert not wrong, wrong[:5]
-        check_well(cluster, 3)
-        found = copies(nodes_of(cluster), first.address)
-        assert {name: dict(found[name]) for name in ("field", "system_auth", "system_traces", "chronotile_ops")} == {
-            name: {"dc1": 3} for name in ("field", "system_auth", "system_traces", "chronotile_ops")
-        }
-        # Each node has everything, and knows who logs in.
-        assert not previewed(context(cluster), ["field.rows"]) + previewed(context(cluster), ["system_auth.roles"])
-        for node in cluster.nodes:
-            with node.connect() as connection:
-                assert len(connection.run("SELECT id FROM field.rows", consistency="ALL").rows) == 300
+        check_grown(cluster)
+
+
+def check_grown(cluster: lab.Cluster) -> None:
+    """Three nodes have three copies of everything, and know who logs in."""
+    check_well(cluster, 3)
+    found = copies(nodes_of(cluster), cluster.nodes[0].address)
+    assert {name: dict(found[name]) for name in ("field", "system_auth", "system_traces", "chronotile_ops")} == {
+        name: {"dc1": 3} for name in ("field", "system_auth", "system_traces", "chronotile_ops")
+    }
+    assert not previewed(context(cluster), ["field.rows"]) + previewed(context(cluster), ["system_auth.roles"])
+    for node in cluster.nodes:
+        with node.connect() as connection:
+            assert len(connection.run("SELECT id FROM field.rows", consistency="ALL").rows) == 300
+
+
+@pytest.mark.slow
+def test_growing_that_is_killed_at_every_step_goes_on_and_no_login_or_read_is_wrong(
+    lab_home: Path, tmp_path: Path
+) -> None:
+    support_lab.require_software()
+    with lab.up("killed", nodes=1, auth=True, **support_lab.QUICK) as cluster:
+        field(cluster)
+        work = Grow.of(context(cluster))
+        steps = [step.name for step in work.steps(context(cluster))]
+        with read_all_the_while(cluster) as wrong:
+            for step in steps:
+                # A node that joins is begun, is about to have its data, and has it.
+                for seconds in (3.0, 12.0) if step.startswith("join") else ():
+                    assert run_apart(cluster, tmp_path, work, Moment(step, seconds)).returncode == -9
+                if step == "clients":
+                    told = run_apart(cluster, tmp_path, work, 0)
+                    assert "LOCAL_QUORUM" in told.stderr, told.stderr
+                done = run_apart(cluster, tmp_path, work, Moment(step))
+                assert done.returncode == -9, done.stdout + done.stderr
+            kept = run(work, context(cluster), tmp_path)
+        assert not wrong, wrong[:5]
+        assert [entry["step"] for entry in kept.of("done")] == steps
+        check_grown(cluster)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,8 @@ from chronotile.cli.common import Command
 from chronotile.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    import ssl
+
     # Optional at run time: what serves an archive does not need it.
     from chronotile.ops import Access, Runner
 
@@ -113,6 +114,9 @@ def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | 
         if cert or key:
             raise click.UsageError("--cert and --key go with --ca.")
         return None
+    # Every command would load it otherwise, which takes a fifth of its start.
+    import ssl
+
     try:
         context = ssl.create_default_context(cafile=ca)
         if cert:

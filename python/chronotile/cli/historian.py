@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +13,10 @@ from chronotile import _native
 from chronotile import historian as library
 from chronotile.cli.common import Target, count_text, table_text, target
 from chronotile.cli.query import output_options, write_out
-from chronotile.remote import RemoteHistorian
 from chronotile.result import ReadResult
+
+if TYPE_CHECKING:
+    from chronotile.remote import RemoteHistorian
 
 _FUTURE_NS = 86_400 * 10**9
 """Points further ahead of the clock are refused, as by :func:`chronotile.historian.open`."""

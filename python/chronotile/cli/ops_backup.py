@@ -98,7 +98,7 @@ def list_backups(store: str, as_json: bool) -> None:
         for one in found
     ]  # fmt: skip
     columns = ["backup", "cluster", "release", "begun (UTC)", "nodes", "files", "MiB", "MiB sent"]
-    click.echo(table_text(columns, rows, right=frozenset({4, 5, 6, 7})))
+    click.echo(table_text(columns, rows, right=frozenset({4, 5, 6, 7})) if rows else f"no backup in {opened.url}")
     for name in damaged:
         click.echo(f"DAMAGED: {name}: its manifest is not as it was written")
     for name in manifests.unfinished(opened):

@@ -25,7 +25,7 @@ def _repair(
 
     It goes by table and by sub-range of the ring: each segment has at most 2^20 partitions and 50 GiB by the nodes'
     estimates and is adapted to take 1 to 15 minutes. No node takes part in two at once. It waits while compactions
-    pile up.
+    pile up. Small tables are repaired by one command a node.
     """
     return Repair.of(
         context, keyspaces=keyspaces, tables=tables, capacity_mbit=capacity_mbit, segment_s=segment_s, anyway=anyway
@@ -77,5 +77,10 @@ def _show(path: Path) -> None:
             share = sum(entry["width"] for entry in done) / segments.RING
             failed = sum(entry["tables"] == key for entry in kept.of("segment-failed"))
             name = group[0] if len(group) == 1 else f"{group[0]} and {len(group) - 1} more"
-            rows.append([name, str(len(done)), str(failed), f"{share:.0%}"])
-        click.echo(table_text(["tables", "segments", "failed", "done"], rows, right=frozenset({1, 2, 3})))
+            nodes = [entry for entry in kept.of("node") if entry["tables"] == key]
+            pieces = f"{len(done)} segments"
+            if nodes and not done:
+                # Small tables go by node.
+                pieces, share = f"{len(nodes)} nodes", len(nodes) / nodes[0]["of"]
+            rows.append([name, pieces, str(failed), f"{share:.0%}"])
+        click.echo(table_text(["tables", "repaired", "failed", "done"], rows, right=frozenset({1, 2, 3})))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile.ops.procedures import statements
 from chronotile.ops.procedures.gate import copies
-from chronotile.ops.procedures.nodes import Nodes, any_serving, is_system, members
+from chronotile.ops.procedures.nodes import Nodes, Row, any_serving, is_system, members, of_each
 from chronotile.ops.repair.segments import Estimate, RingRange, unwrapped
 
 _TOKEN_RANGE = re.compile(r"TokenRange\(start_token:(-?\d+), end_token:(-?\d+),.*?rpc_endpoints:\[([^\]]*)\]")
@@ -62,22 +64,27 @@ def ring(nodes: Nodes, keyspace: str) -> list[RingRange]:
     return unwrapped(found)
 
 
-def estimates(nodes: Nodes, table: str) -> list[Estimate]:
-    """What the nodes estimate of a table, each for its own ranges. Nodes that do not answer leave theirs out."""
-    keyspace, name = table.split(".", 1)
-    where = f"keyspace_name = {statements.quoted(keyspace)} AND table_name = {statements.quoted(name)}"
-    columns = "range_start, range_end, partitions_count, mean_partition_size"
-    found = []
-    for member in members(nodes, any_serving(nodes)):
-        try:
-            rows = nodes.query(member.address, statements.select(columns, "system.size_estimates", where))
-        except ChronotileError:
-            continue
-        for row in rows:
-            count = float(row["partitions_count"])
-            size = count * float(row["mean_partition_size"])
-            found.append(Estimate(int(row["range_start"]), int(row["range_end"]), count, size))
+def estimates(nodes: Nodes, tables: Sequence[str]) -> dict[str, list[Estimate]]:
+    """What the nodes estimate of tables, each for its own ranges. Nodes that do not answer leave theirs out."""
+    found: dict[str, list[Estimate]] = {table: [] for table in tables}
+    known = [one.address for one in members(nodes, any_serving(nodes))]
+    columns = "table_name, range_start, range_end, partitions_count, mean_partition_size"
+    for keyspace in {table.partition(".")[0] for table in tables}:
+        asked = statements.select(columns, "system.size_estimates", f"keyspace_name = {statements.quoted(keyspace)}")
+        for rows in of_each(known, functools.partial(_rows_or_none, nodes, asked)).values():
+            for row in rows:
+                count = float(row["partitions_count"])
+                size = count * float(row["mean_partition_size"])
+                if (table := f"{keyspace}.{row['table_name']}") in found:
+                    found[table].append(Estimate(int(row["range_start"]), int(row["range_end"]), count, size))
     return found
+
+
+def _rows_or_none(nodes: Nodes, statement: str, address: str) -> list[Row]:
+    try:
+        return nodes.query(address, statement)
+    except ChronotileError:
+        return []
 
 
 def pending_compactions(nodes: Nodes, address: str) -> int:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
 from chronotile.ops.procedures.engine import Context, Procedure, Step
@@ -19,6 +19,7 @@ from chronotile.ops.repair import reading
 from chronotile.ops.repair.segments import (
     BYTES_MAX,
     PARTITIONS_MAX,
+    RING,
     SECONDS_MAX,
     Estimate,
     Pace,
@@ -42,8 +43,8 @@ LATE_IN_TURN = 10
 """How many segments may be late, each half of the one before, until something else must be wrong."""
 SMALL_PARTITIONS = 2**16
 SMALL_BYTES = 64 << 20
-"""Tables up to this, all together, are repaired by one command a node within other procedures: a segment for each range
-of the ring would take minutes for nothing."""
+"""Tables up to this, all together, are repaired by one command a node: a segment for each range of the ring would take
+minutes for nothing."""
 SMALL_SECONDS = 300.0
 _TERMINATE = (
     "sjk", "mx", "-mc", "-b", "org.apache.cassandra.db:type=StorageService", "-op", "forceTerminateAllRepairSessions",
@@ -97,10 +98,11 @@ class Repair(Procedure):
         for group in self.groups:
             ranges, known = _ranges(context, group), _known(context, group)
             partitions, size = map(sum, zip(*(share(one, known) for one in ranges), strict=True))
-            count = len(list(_planned(ranges, known)))
+            small = _is_small(known) and self._may_go_by_node(ranges)
+            pieces = f"{len(_replicas(ranges))} nodes" if small else f"{len(_planned(ranges, known))} segments"
             what = f"{group[0]}" + (f" and {len(group) - 1} more" if len(group) > 1 else "")
             sentences.append(
-                f"{what}: about {partitions:,.0f} partitions, {size / 2**20:,.0f} MiB in each copy, {count} segments."
+                f"{what}: about {partitions:,.0f} partitions, {size / 2**20:,.0f} MiB in each copy, {pieces}."
             )
         sentences.append("Each replica reads all of it once; network is used for what differs only.")
         return sentences
@@ -114,7 +116,18 @@ class Repair(Procedure):
     def _group_step(self, context: Context, group: list[str]) -> Step:
         name = group[0] if len(group) == 1 else f"{group[0]} and {len(group) - 1} more"
         work = _Group(context, group, self.segment_s)
-        return Step(f"repair {','.join(group)}", f"repair {name}", work.run, work.prove, changes=())
+
+        def repair() -> None:
+            if self._may_go_by_node(_ranges(context, group)):
+                work.run()
+            else:
+                work.run_segments()
+
+        return Step(f"repair {','.join(group)}", f"repair {name}", repair, work.prove, changes=())
+
+    def _may_go_by_node(self, ranges: Sequence[RingRange]) -> bool:
+        """Whether a node may repair all its ranges at once: not where more nodes would stream than the limit is for."""
+        return not self.capacity_mbit or len({one.replicas for one in ranges}) == 1
 
     def _limit_step(self, context: Context) -> Step:
         def do() -> None:
@@ -189,16 +202,25 @@ class _Group:
     def __init__(self, context: Context, tables: list[str], segment_s: float, purpose: str = "") -> None:
         self.context, self.tables, self.segment_s = context, tables, segment_s
         self.keyspace = tables[0].partition(".")[0]
+        self.names = [name.partition(".")[2] for name in tables]
         self.pace = Pace()
         self.key = ",".join(tables)
         self.purpose = purpose
         self._late_in_turn = 0
+        self._narrow: dict[int, int] = {}
+        """How many tokens may follow a token at which a segment was late, however fast others were since."""
         self._troubled = False
         self._calm_until: dict[str, float] = {}
         self._writing = threading.Lock()
 
     def run(self) -> None:
-        """Repair what the journal does not say was repaired."""
+        """Repair what the journal does not say was repaired: small tables a node at a time, others in segments."""
+        small = _is_small(_known(self.context, self.tables)) and not self._done()
+        if not (small and self._run_nodes()):
+            self.run_segments()
+
+    def run_segments(self) -> None:
+        """Repair in segments what the journal does not say was repaired."""
         ranges = _ranges(self.context, self.tables)
         left = remaining(ranges, self._done())
         known = _known(self.context, self.tables)
@@ -211,7 +233,8 @@ class _Group:
                 chosen = disjoint(left, busy)
                 if chosen is not None:
                     left.remove(chosen)
-                    segment = next_segment(chosen, known, self.pace.width_max)
+                    width_max = min(self.pace.width_max, self._narrow.get(chosen.start, RING))
+                    segment = next_segment(chosen, known, width_max)
                     rest = remaining([chosen], [(segment.start, segment.end)])
                     left += rest
                     workers[pool.submit(self._segment, segment)] = segment
@@ -226,30 +249,29 @@ class _Group:
                     share_done = 1 - sum(one.width for one in [*left, *workers.values()]) / max(total, 1)
                     self.context.echo(f"      {self.key.partition(',')[0]}: {share_done:.0%}")
 
-    def run_small(self) -> bool:
-        """Repair small tables by one command a node, each for the ranges that it is the first replica of.
+    def _run_nodes(self) -> bool:
+        """Repair by one command a node, each for the ranges that it is the first replica of.
 
         False where one failed or was late: then segments tell what is wrong.
         """
-        whole = RingRange(
-            0, 0, tuple(sorted({one for each in _ranges(self.context, self.tables) for one in each.replicas}))
-        )
-        names = [name.partition(".")[2] for name in self.tables]
-        for address in whole.replicas:
-            key = f"repaired {self.key} {self.purpose} {address}"
-            if self.context.notes.get(key):
+        replicas = _replicas(_ranges(self.context, self.tables))
+        whole = RingRange(0, 0, replicas)
+        for address in replicas:
+            if address in self._nodes_done():
                 continue
             self._await_replicas(whole)
-            words = ["repair", "-full", "-pr", self.keyspace, *names]
+            self._await_calm(whole)
+            words = ["repair", "-full", "-pr", self.keyspace, *self.names]
             try:
-                said = self.context.nodes.nodetool(address, *words, timeout_s=SMALL_SECONDS)
+                said = self.context.nodes.nodetool(address, *words, timeout_s=min(SMALL_SECONDS, self.segment_s))
             except ChronotileError as error:
                 self.context.echo(f"      {address} did not repair {self.keyspace} at once: {error}")
                 self._terminate(whole)
                 return False
             if "Repair completed successfully" not in said:
                 return False
-            self.context.note(**{key: True})
+            self._log("node", address=address, of=len(replicas))
+            self.context.echo(f"      {self.tables[0]}: {len(self._nodes_done()) / len(replicas):.0%}")
         return True
 
     def _give_up(self, segment: RingRange, attempts: int) -> None:
@@ -266,64 +288,62 @@ class _Group:
     def prove(self) -> str:
         """Compare all replicas once more."""
         streams = previewed(self.context, self.tables)
-        count = sum(1 for _ in self._done())
+        done = f"{len(self._done())} segments" if self._done() else f"the ranges of {len(self._nodes_done())} nodes"
         if not streams:
-            return f"{count} segments repaired; a preview has nothing to stream"
+            return f"{done} repaired; a preview has nothing to stream"
         # Writes that arrive while replicas are read differ for a moment without anything being wrong.
         time.sleep(2)
         again = previewed(self.context, self.tables)
         if not again:
-            return f"{count} segments repaired; a preview has nothing to stream"
-        return f"{count} segments repaired; a preview finds {again}: clients write to it now, preview again at rest"
+            return f"{done} repaired; a preview has nothing to stream"
+        return f"{done} repaired; a preview finds {again}: clients write to it now, preview again at rest"
 
     def _done(self) -> list[tuple[int, int]]:
-        kept = self.context.journal
-        entries = kept.of("segment") if kept is not None else iter(())
-        return [
-            (entry["start"], entry["end"])
-            for entry in entries
-            if entry["tables"] == self.key and entry["purpose"] == self.purpose
-        ]
+        return [(entry["start"], entry["end"]) for entry in self._logged("segment")]
 
-    def _log(self, event: str, segment: RingRange, **facts: object) -> None:
+    def _nodes_done(self) -> set[str]:
+        return {entry["address"] for entry in self._logged("node")}
+
+    def _logged(self, event: str) -> list[dict[str, Any]]:
+        kept = self.context.journal
+        entries = kept.of(event) if kept is not None else iter(())
+        return [entry for entry in entries if entry["tables"] == self.key and entry["purpose"] == self.purpose]
+
+    def _log(self, event: str, **facts: object) -> None:
         with self._writing:
             if self.context.journal is not None:
-                fields = {
-                    "tables": self.key,
-                    "purpose": self.purpose,
-                    "start": segment.start,
-                    "end": segment.end,
-                    **facts,
-                }
-                self.context.journal.write(event, **fields)
+                self.context.journal.write(event, tables=self.key, purpose=self.purpose, **facts)
+
+    def _log_segment(self, event: str, segment: RingRange, **facts: object) -> None:
+        self._log(event, start=segment.start, end=segment.end, **facts)
 
     def _segment(self, segment: RingRange) -> bool:
         """Repair one segment; False where it must be tried again."""
         self._await_replicas(segment)
         self._await_calm(segment)
-        names = [name.partition(".")[2] for name in self.tables]
         asked, began = segment.replicas[0], time.monotonic()
         tokens = ["-st", str(segment.start), "-et", str(segment.end)]
         try:
             said = self.context.nodes.nodetool(
-                asked, "repair", "-full", *tokens, self.keyspace, *names, timeout_s=self.segment_s
+                asked, "repair", "-full", *tokens, self.keyspace, *self.names, timeout_s=self.segment_s
             )
         except ChronotileError as error:
             self._troubled = True
             seconds = time.monotonic() - began
             late = seconds >= self.segment_s
-            self._log("segment-failed", segment, error=str(error), seconds=round(seconds, 1), timed_out=late)
+            self._log_segment("segment-failed", segment, error=str(error), seconds=round(seconds, 1), timed_out=late)
             if late:
                 # nodetool is gone, but not what it began.
                 self._terminate(segment)
                 self.pace.timed_out(segment.width)
+                self._narrow[segment.start] = max(1, segment.width // 2)
                 self._late_in_turn += 1
             return False
         seconds = time.monotonic() - began
         if "Repair completed successfully" not in said:
-            self._log("segment-failed", segment, error=" ".join(said.split())[-300:], seconds=round(seconds, 1))
+            self._log_segment("segment-failed", segment, error=" ".join(said.split())[-300:], seconds=round(seconds, 1))
             return False
-        self._log("segment", segment, seconds=round(seconds, 1), width=segment.width)
+        self._log_segment("segment", segment, seconds=round(seconds, 1), width=segment.width)
         self.pace.finished(segment.width, seconds)
         self._late_in_turn, self._troubled = 0, False
         return True
@@ -359,13 +379,14 @@ class _Group:
 
     def _await_calm(self, segment: RingRange) -> None:
         """Wait while compactions pile up on a replica."""
-        for replica in segment.replicas:
-            while time.monotonic() > self._calm_until.get(replica, 0.0):
-                pending = reading.pending_compactions(self.context.nodes, replica)
-                if pending <= PENDING_MAX:
+        while asked := [one for one in segment.replicas if time.monotonic() > self._calm_until.get(one, 0.0)]:
+            pending = of_each(asked, lambda one: reading.pending_compactions(self.context.nodes, one))
+            for replica, count in pending.items():
+                if count <= PENDING_MAX:
                     self._calm_until[replica] = time.monotonic() + PRESSURE_S
-                    break
-                self.context.echo(f"      {replica} has {pending} compactions to do: waiting")
+                else:
+                    self.context.echo(f"      {replica} has {count} compactions to do: waiting")
+            if max(pending.values()) > PENDING_MAX:
                 time.sleep(PENDING_LOOK_S)
 
 
@@ -373,9 +394,9 @@ def grouped(context: Context, names: Sequence[str]) -> list[list[str]]:
     """Tables, small ones of a keyspace together as long as all of them are within the limits of one segment."""
     found: list[list[str]] = []
     room: dict[str, tuple[list[str], float, float]] = {}
+    estimates = reading.estimates(context.nodes, names)
     for name in names:
-        keyspace = name.partition(".")[0]
-        known = reading.estimates(context.nodes, name)
+        keyspace, known = name.partition(".")[0], estimates[name]
         partitions, size = sum(one.partitions for one in known), sum(one.bytes for one in known)
         group, had, held = room.get(keyspace, ([], 0.0, 0.0))
         if not group or had + partitions > PARTITIONS_MAX or held + size > BYTES_MAX:
@@ -390,8 +411,7 @@ def previewed(context: Context, tables: Sequence[str]) -> str:
     """What a repair of these tables would stream; empty when all replicas agree."""
     keyspace, names = tables[0].partition(".")[0], [name.partition(".")[2] for name in tables]
     differing = []
-    replicas = {replica for one in _ranges(context, list(tables)) for replica in one.replicas}
-    for address in sorted(replicas):
+    for address in _replicas(_ranges(context, tables)):
         # Each looks at the ranges that it is the first replica of: together they are the ring, each once.
         said = context.nodes.nodetool(
             address, "repair", "-full", "-pr", "--preview", keyspace, *names, timeout_s=context.stream_s
@@ -403,19 +423,16 @@ def previewed(context: Context, tables: Sequence[str]) -> str:
 
 
 def mend(context: Context, tables: Sequence[str], purpose: str) -> None:
-    """Repair tables within a step of another procedure: small ones whole, others in segments.
+    """Repair tables within a step of another procedure.
 
     `purpose` tells this repair from others of the same tables in the same procedure: of an interrupted one, only what
     is left is done.
     """
     for group in grouped(context, tables):
-        work = _Group(context, group, SECONDS_MAX, purpose)
-        if not (_is_small(context, group) and work.run_small()):
-            work.run()
+        _Group(context, group, SECONDS_MAX, purpose).run()
 
 
-def _is_small(context: Context, tables: Sequence[str]) -> bool:
-    known = _known(context, tables)
+def _is_small(known: Sequence[Estimate]) -> bool:
     partitions, size = sum(one.partitions for one in known), sum(one.bytes for one in known)
     return partitions <= SMALL_PARTITIONS and size <= SMALL_BYTES
 
@@ -424,8 +441,12 @@ def _ranges(context: Context, tables: Sequence[str]) -> list[RingRange]:
     return reading.ring(context.nodes, tables[0].partition(".")[0])
 
 
+def _replicas(ranges: Sequence[RingRange]) -> tuple[str, ...]:
+    return tuple(sorted({replica for one in ranges for replica in one.replicas}))
+
+
 def _known(context: Context, tables: Sequence[str]) -> list[Estimate]:
-    return [one for table in tables for one in reading.estimates(context.nodes, table)]
+    return [one for known in reading.estimates(context.nodes, tables).values() for one in known]
 
 
 def _planned(ranges: Sequence[RingRange], known: Sequence[Estimate]) -> Sequence[RingRange]:
