@@ -132,8 +132,8 @@ class Density:
         if found[table] > layout.cell_bytes_max:
             raise InvalidInputError(
                 f"at the densest place {table} would have {found[table] / 2**20:.1f} MiB in one partition and slice, "
-                f"and the limit is {layout.cell_bytes_max / 2**20:.1f}, even with {layout.scheme} level {layout.level} and "
-                f"windows of {layout.window}: choose finer pixels, fewer columns or a greater cell_bytes_max",
+                f"and the limit is {layout.cell_bytes_max / 2**20:.1f}, even with {layout.scheme} level {layout.level} "
+                f"and windows of {layout.window}: choose finer pixels, fewer columns or a greater cell_bytes_max",
                 kind="invalid-setting",
             )
         return layout
