@@ -59,9 +59,10 @@ from historian_systems import (
 )  # fmt: skip
 
 from chronotile import historian, lab, load
-from chronotile.load.recording import DONE
+from chronotile.load.recording import FAILED, TIMED_OUT
 
-SETTLE_S = 5.0
+SETTLE_S = 15.0
+LOOP_COLUMNS = ("values/s in", "failed")
 
 
 class Writing:
@@ -120,8 +121,8 @@ def distributions(recording: load.Recording) -> dict[str, object]:
 
 
 def failed(recording: load.Recording) -> int:
-    """Operations that were answered with an error, too late or not at all."""
-    return len(recording) - recording.count(DONE)
+    """Operations that were answered with an error, or too late. What was never begun counts as fallen behind."""
+    return recording.count(FAILED) + recording.count(TIMED_OUT)
 
 
 def requests(tags: int, days: int, repeat: int, rng: np.random.Generator) -> list[Request]:
@@ -222,7 +223,7 @@ def report(figures: dict[str, Figures], tags: int, days: int) -> str:
         percentiles = [np.percentile(samples, (50, 99)) for samples in figure.request_ms.values()]
         turns.append([name, *(f"{digits(float(half))} / {digits(float(most))}" for half, most in percentiles)])
         for state, loop in figure.open_loops.items():
-            loops.append([name + state, *map(shown, loop.values()), failures(loop)])
+            loops.append([name + state, *map(shown, loop.values()), written(loop), failures(loop)])
     first = next(iter(figures.values()))
     kinds = list(first.request_ms)
     tables = [
@@ -230,7 +231,7 @@ def report(figures: dict[str, Figures], tags: int, days: int) -> str:
         table(["in turns, p50 / p99, ms", *kinds], turns),
     ]
     if loops:
-        tables.append(table(["open loop, p50 / p99, ms", *next(iter(first.open_loops.values())), "failed"], loops))
+        tables.append(table(["open loop, p50 / p99, ms", *next(iter(first.open_loops.values())), *LOOP_COLUMNS], loops))
     return "\n\n".join(tables)
 
 
@@ -240,6 +241,12 @@ def shown(recording: load.Recording) -> str:
         return "fell behind"
     latency = recording.latency()
     return f"{digits(latency.p50)} / {digits(latency.p99)}"
+
+
+def written(loop: dict[str, load.Recording]) -> str:
+    """Values that were written in a second."""
+    writes = loop.get("writes")
+    return f"{writes.per_second * writes.rows.max():,.0f}" if writes else "-"
 
 
 def failures(loop: dict[str, load.Recording]) -> str:

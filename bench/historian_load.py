@@ -95,6 +95,8 @@ class Writes:
 class _Writing:
     def __init__(self, client: Client, count: int) -> None:
         self.client, self.count = client, count
+        # Tags are defined now, not by the first write that is measured.
+        self.run(0)
 
     def run(self, number: int) -> int:
         self.client.write(other_points(number, self.count))
@@ -120,6 +122,6 @@ def open_loop(
         streams.append(load.Stream(kind, Asks(opening, chosen), schedule, CLIENTS))
     if writes:
         schedule = load.Schedule.fixed(WRITES_A_SECOND, seconds, warm_up_s=WARM_UP_S)
-        streams.append(load.Stream("writes", Writes(opening, writes // WRITES_A_SECOND), schedule, 1))
+        streams.append(load.Stream("writes", Writes(opening, writes // WRITES_A_SECOND), schedule, CLIENTS))
     with load.Generator(processes=1) as generator:
         return generator.run(streams, drain_s=DRAIN_S)
