@@ -13,7 +13,8 @@ system after the other, so that each finds caches and processors as the others l
 
 With --cluster the archive lies on a cluster instead of in a file of SQLite, with --lab on three nodes that `chronotile
 lab` starts (1 GiB of heap each, three copies, QUORUM). With --writes so many values a second of other tags are written
-to it while it is asked.
+to it while it is asked, gathered for --write-every seconds (a quarter of one: two or three points of a tag; a plant's
+collectors send 10 to 100, as 5 seconds give).
 
 With --open-loop so many requests a second arrive at random times, whatever became of earlier ones, at one system after
 the other, while --writes values a second are written to that system; times count from the intended start, and what
@@ -68,10 +69,9 @@ LOOP_COLUMNS = ("values/s in", "failed")
 class Writing:
     """Values of other tags that are written meanwhile, as many in each second, until it ends. A context manager."""
 
-    ROUNDS_S = 4
-
-    def __init__(self, client: Client, rate: int) -> None:
-        self.client, self.count, self.written, self.seconds = client, rate // self.ROUNDS_S, 0, 0.0
+    def __init__(self, client: Client, rate: int, every_s: float) -> None:
+        self.client, self.every_s = client, every_s
+        self.count, self.written, self.seconds = round(rate * every_s), 0, 0.0
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.work)
 
@@ -84,7 +84,7 @@ class Writing:
 
     def work(self) -> None:
         began, number = time.monotonic(), 0
-        while not self.ended.wait(max(0.0, began + number / self.ROUNDS_S - time.monotonic())):
+        while not self.ended.wait(max(0.0, began + number * self.every_s - time.monotonic())):
             self.client.write(other_points(number, self.count))
             number += 1
             self.written, self.seconds = number * self.count, time.monotonic() - began
@@ -269,6 +269,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite; no latest value")
     parser.add_argument("--lab", action="store_true", help="the same on three nodes of chronotile lab")
     parser.add_argument("--writes", type=int, default=0, help="values a second written meanwhile")
+    parser.add_argument(
+        "--write-every", type=float, default=0.25, metavar="SECONDS", help="how long values are gathered"
+    )
     parser.add_argument("--open-loop", type=float, default=0.0, metavar="RATE", help="requests a second, all kinds")
     parser.add_argument("--open-loop-seconds", type=float, default=30.0)
     parser.add_argument("--service", action="store_true", help="over HTTP, beside its peers; no latest value")
@@ -304,7 +307,7 @@ def open_loops(
     def run(system: System, state: str = "") -> None:
         print(f"open loop: {system.name}{state}", file=sys.stderr)
         figures[system.name].open_loops[state] = open_loop(
-            system.opening, asked, given.open_loop, given.open_loop_seconds, given.writes
+            system.opening, asked, given.open_loop, given.open_loop_seconds, given.writes, given.write_every
         )
 
     for system in systems:
@@ -323,7 +326,9 @@ def measure(systems: list[System], given: argparse.Namespace) -> dict[str, Figur
     asked = requests(given.tags, given.days, given.repeat, np.random.default_rng(1))
     compare(systems, asked)
     beside = given.writes and not given.service and not given.open_loop
-    meanwhile: AbstractContextManager[None] = Writing(systems[0].client, given.writes) if beside else nullcontext()
+    meanwhile: AbstractContextManager[None] = (
+        Writing(systems[0].client, given.writes, given.write_every) if beside else nullcontext()
+    )
     with meanwhile:
         ask(systems, asked, figures)
         if given.blocks:
@@ -364,7 +369,7 @@ def main() -> None:
         "load": load_average(),
         "tags": given.tags,
         "days": given.days,
-        "open loop": f"{given.open_loop:g} requests/s, {given.writes:,} values/s written",
+        "open loop": f"{given.open_loop:g} requests/s, {given.writes:,} values/s written every {given.write_every:g} s",
     }
     print("\n".join(f"{key}: {value}" for key, value in about.items()))
     given.out.parent.mkdir(parents=True, exist_ok=True)
