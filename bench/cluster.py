@@ -19,9 +19,8 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -168,17 +167,8 @@ def disk_bytes(cluster: lab.Cluster, systems: list[System]) -> dict[str, int]:
         for node in cluster.nodes:
             node.nodetool("flush", system.keyspace)
         folders = [node.folder / "data" / "data" / system.keyspace for node in cluster.nodes]
-        found[system.name] = sum(bytes_below(folder) for folder in folders)
+        found[system.name] = sum(common.bytes_below(folder) for folder in folders)
     return found
-
-
-def bytes_below(folder: Path) -> int:
-    """Bytes of a folder's files, of which a node may remove some meanwhile."""
-    total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
 
 
 def requests_served(cluster: lab.Cluster) -> int:

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,15 @@ def timed_ms(work: Callable[[], Any]) -> float:
     began = time.perf_counter_ns()
     work()
     return (time.perf_counter_ns() - began) / 1e6
+
+
+def bytes_below(folder: Path) -> int:
+    """Bytes of a folder's files, of which a node may remove some meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def spread(samples: list[float]) -> str:

@@ -1,6 +1,6 @@
 """Process history: ingest, size, requests A to D and the latest value, beside DuckDB on its own table and on Parquet.
 
-    python bench/historian.py [--service | --cluster URL] [--writes N] [--open-loop RATE] [--tags N] [--days N]
+    python bench/historian.py [--service | --lab | --cluster URL] [--writes N] [--open-loop RATE] [--tags N] [--days N]
                               [--repeat N] [--blocks N] [--latest-tags N] [--quick] [--out FILE]
 
 One value a second of each tag, two decimals between 0 and 1, a random walk. Requests: A one tag, one day, hourly
@@ -11,11 +11,15 @@ Requests a second are measured in blocks: each system answers requests of one ki
 then the next system does, block after block. Times of single requests are measured in turns: one request of each
 system after the other, so that each finds caches and processors as the others left them.
 
-With --cluster the archive lies on a cluster instead of in a file of SQLite. With --writes so many values a second of
-other tags are written to it while it is asked.
+With --cluster the archive lies on a cluster instead of in a file of SQLite, with --lab on three nodes that `chronotile
+lab` starts (1 GiB of heap each, three copies, QUORUM). With --writes so many values a second of other tags are written
+to it while it is asked, gathered for --write-every seconds (a quarter of one: two or three points of a tag; a plant's
+collectors send 10 to 100, as 5 seconds give).
 
 With --open-loop so many requests a second arrive at random times, whatever became of earlier ones, at one system after
-the other, while --writes values a second are written to that system; times count from the intended start.
+the other, while --writes values a second are written to that system; times count from the intended start, and what
+failed is counted. With --lab this is done again while one of the nodes is killed, a third through, and once more with
+that node down.
 
 With --service all is done over HTTP: ours by Arrow and by InfluxDB line protocol, QuestDB, VictoriaMetrics and
 KairosDB. Maven fetches QuestDB and KairosDB, which Java runs, and Go builds VictoriaMetrics; what is missing is left
@@ -31,8 +35,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -40,7 +44,7 @@ import historian_http as over_http
 import numpy as np
 import pyarrow as pa
 from common import RESULTS, commit, digits, hardware, load_average, table, timed_ms, versions
-from historian_load import in_blocks, open_loop
+from historian_load import WARM_UP_S, in_blocks, open_loop
 from historian_systems import (
     DAY,
     START_NS,
@@ -55,18 +59,19 @@ from historian_systems import (
     tag_name,
 )  # fmt: skip
 
-from chronotile import historian, load
+from chronotile import historian, lab, load
+from chronotile.load.recording import FAILED, TIMED_OUT
 
-SETTLE_S = 5.0
+SETTLE_S = 15.0
+LOOP_COLUMNS = ("values/s in", "failed")
 
 
 class Writing:
     """Values of other tags that are written meanwhile, as many in each second, until it ends. A context manager."""
 
-    ROUNDS_S = 4
-
-    def __init__(self, client: Client, rate: int) -> None:
-        self.client, self.count, self.written, self.seconds = client, rate // self.ROUNDS_S, 0, 0.0
+    def __init__(self, client: Client, rate: int, every_s: float) -> None:
+        self.client, self.every_s = client, every_s
+        self.count, self.written, self.seconds = round(rate * every_s), 0, 0.0
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.work)
 
@@ -79,7 +84,7 @@ class Writing:
 
     def work(self) -> None:
         began, number = time.monotonic(), 0
-        while not self.ended.wait(max(0.0, began + number / self.ROUNDS_S - time.monotonic())):
+        while not self.ended.wait(max(0.0, began + number * self.every_s - time.monotonic())):
             self.client.write(other_points(number, self.count))
             number += 1
             self.written, self.seconds = number * self.count, time.monotonic() - began
@@ -96,14 +101,28 @@ class Figures:
     """Of single requests, one of each system in turn."""
     block_rates: dict[str, list[float]] = field(default_factory=dict)
     """Requests a second, a figure for each block."""
-    open_loop: dict[str, load.Recording] = field(default_factory=dict)
+    open_loops: dict[str, dict[str, load.Recording]] = field(default_factory=dict)
+    """By what became of the nodes meanwhile: "" where nothing did."""
 
     def raw(self) -> dict[str, object]:
-        """For JSON: the open loop as its distributions."""
-        loop = {name: {"response": asdict(each.latency()), "service": asdict(each.latency("service")),
-                       "rate": each.per_second, "saturated": each.saturated, "errors": dict(each.errors)}
-                for name, each in self.open_loop.items()}  # fmt: skip
-        return {**vars(self), "open_loop": loop}
+        """For JSON: the open loops as their distributions."""
+        loops = {state: {kind: distributions(each) for kind, each in loop.items()}
+                 for state, loop in self.open_loops.items()}  # fmt: skip
+        return {**vars(self), "open_loops": loops}
+
+
+def distributions(recording: load.Recording) -> dict[str, object]:
+    """What is kept of a recording."""
+    return {
+        "response": asdict(recording.latency()), "service": asdict(recording.latency("service")),
+        "count": len(recording), "failed": failed(recording), "rate": recording.per_second,
+        "saturated": recording.saturated, "errors": dict(recording.errors),
+    }  # fmt: skip
+
+
+def failed(recording: load.Recording) -> int:
+    """Operations that were answered with an error, or too late. What was never begun counts as fallen behind."""
+    return recording.count(FAILED) + recording.count(TIMED_OUT)
 
 
 def requests(tags: int, days: int, repeat: int, rng: np.random.Generator) -> list[Request]:
@@ -203,8 +222,8 @@ def report(figures: dict[str, Figures], tags: int, days: int) -> str:
         )
         percentiles = [np.percentile(samples, (50, 99)) for samples in figure.request_ms.values()]
         turns.append([name, *(f"{digits(float(half))} / {digits(float(most))}" for half, most in percentiles)])
-        if figure.open_loop:
-            loops.append([name, *map(shown, figure.open_loop.values())])
+        for state, loop in figure.open_loops.items():
+            loops.append([name + state, *map(shown, loop.values()), written(loop), failures(loop)])
     first = next(iter(figures.values()))
     kinds = list(first.request_ms)
     tables = [
@@ -212,7 +231,7 @@ def report(figures: dict[str, Figures], tags: int, days: int) -> str:
         table(["in turns, p50 / p99, ms", *kinds], turns),
     ]
     if loops:
-        tables.append(table(["open loop, p50 / p99, ms", *first.open_loop], loops))
+        tables.append(table(["open loop, p50 / p99, ms", *next(iter(first.open_loops.values())), *LOOP_COLUMNS], loops))
     return "\n\n".join(tables)
 
 
@@ -222,6 +241,20 @@ def shown(recording: load.Recording) -> str:
         return "fell behind"
     latency = recording.latency()
     return f"{digits(latency.p50)} / {digits(latency.p99)}"
+
+
+def written(loop: dict[str, load.Recording]) -> str:
+    """Values that were written in a second."""
+    writes = loop.get("writes")
+    return f"{writes.per_second * writes.rows.max():,.0f}" if writes else "-"
+
+
+def failures(loop: dict[str, load.Recording]) -> str:
+    """How many requests and writes failed, of how many."""
+    for recording in loop.values():
+        for kind, words in recording.errors.items():
+            print(f"{recording.name} failed, {kind}: {words}", file=sys.stderr)
+    return f"{sum(map(failed, loop.values()))} of {sum(map(len, loop.values())):,}"
 
 
 def arguments() -> argparse.Namespace:
@@ -234,7 +267,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--block-seconds", type=float, default=1.0)
     parser.add_argument("--latest-tags", type=int, default=1_000_000, help="0 leaves the latest value out")
     parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite; no latest value")
+    parser.add_argument("--lab", action="store_true", help="the same on three nodes of chronotile lab")
     parser.add_argument("--writes", type=int, default=0, help="values a second written meanwhile")
+    parser.add_argument(
+        "--write-every", type=float, default=0.25, metavar="SECONDS", help="how long values are gathered"
+    )
     parser.add_argument("--open-loop", type=float, default=0.0, metavar="RATE", help="requests a second, all kinds")
     parser.add_argument("--open-loop-seconds", type=float, default=30.0)
     parser.add_argument("--service", action="store_true", help="over HTTP, beside its peers; no latest value")
@@ -245,9 +282,42 @@ def arguments() -> argparse.Namespace:
     if given.quick:
         given.tags, given.days, given.repeat, given.latest_tags = 10, 2, 3, 2_000
         given.blocks, given.block_seconds, given.open_loop_seconds = 1, 0.1, 3.0
-    if given.service or given.cluster:
+    if (given.service, given.lab, bool(given.cluster)).count(True) > 1:
+        parser.error("--service, --lab and --cluster exclude each other")
+    if given.service or given.lab or given.cluster:
         given.latest_tags = 0
     return given
+
+
+@contextmanager
+def killed(node: lab.Node, after_s: float) -> Iterator[None]:
+    """A node is killed after so many seconds."""
+    timer = threading.Timer(after_s, node.kill)
+    timer.start()
+    yield
+    timer.join()
+    assert node.status == "down", f"{node} is {node.status}"
+
+
+def open_loops(
+    systems: list[System], asked: list[Request], figures: dict[str, Figures], given: argparse.Namespace
+) -> None:
+    """The open loop of each system, and the loops while a node dies and is down."""
+
+    def run(system: System, state: str = "") -> None:
+        print(f"open loop: {system.name}{state}", file=sys.stderr)
+        figures[system.name].open_loops[state] = open_loop(
+            system.opening, asked, given.open_loop, given.open_loop_seconds, given.writes, given.write_every
+        )
+
+    for system in systems:
+        run(system)
+    ours = systems[0]
+    if isinstance(ours, Chronotile) and isinstance(ours.cluster, lab.Cluster):
+        node = ours.cluster.nodes[1]
+        with killed(node, WARM_UP_S + given.open_loop_seconds / 3):
+            run(ours, ", a node dies")
+        run(ours, ", a node down")
 
 
 def measure(systems: list[System], given: argparse.Namespace) -> dict[str, Figures]:
@@ -256,7 +326,9 @@ def measure(systems: list[System], given: argparse.Namespace) -> dict[str, Figur
     asked = requests(given.tags, given.days, given.repeat, np.random.default_rng(1))
     compare(systems, asked)
     beside = given.writes and not given.service and not given.open_loop
-    meanwhile: AbstractContextManager[None] = Writing(systems[0].client, given.writes) if beside else nullcontext()
+    meanwhile: AbstractContextManager[None] = (
+        Writing(systems[0].client, given.writes, given.write_every) if beside else nullcontext()
+    )
     with meanwhile:
         ask(systems, asked, figures)
         if given.blocks:
@@ -267,12 +339,7 @@ def measure(systems: list[System], given: argparse.Namespace) -> dict[str, Figur
     for system in systems:
         system.close()
     if given.open_loop:
-        loops = [system for system in systems if not isinstance(system, Parquet)]
-        for system in loops:
-            print(f"open loop: {system.name}", file=sys.stderr)
-            figures[system.name].open_loop = open_loop(
-                system.opening, asked, given.open_loop, given.open_loop_seconds, given.writes
-            )
+        open_loops([system for system in systems if not isinstance(system, Parquet)], asked, figures, given)
     for system in systems:
         system.stop()
     return figures
@@ -281,13 +348,14 @@ def measure(systems: list[System], given: argparse.Namespace) -> dict[str, Figur
 def main() -> None:
     """Measure and print."""
     given = arguments()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         systems: list[System]
         if given.service:
             systems = over_http.systems(folder, [tag_name(tag) for tag in range(given.tags)], given.only)
         else:
-            systems = [Chronotile(folder, given.tags, given.cluster), Duck(folder), Parquet(folder)]
+            cluster = stack.enter_context(lab.up(nodes=3, heap="1g")) if given.lab else given.cluster
+            systems = [Chronotile(folder, given.tags, cluster), Duck(folder), Parquet(folder)]
         figures = measure(systems, given)
         print(report(figures, given.tags, given.days))
         many = latest(folder, given.latest_tags) if given.latest_tags else {}
@@ -301,7 +369,7 @@ def main() -> None:
         "load": load_average(),
         "tags": given.tags,
         "days": given.days,
-        "open loop": f"{given.open_loop:g} requests/s, {given.writes:,} values/s written",
+        "open loop": f"{given.open_loop:g} requests/s, {given.writes:,} values/s written every {given.write_every:g} s",
     }
     print("\n".join(f"{key}: {value}" for key, value in about.items()))
     given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ from chronotile import load
 if TYPE_CHECKING:
     from historian_systems import Client, Opening, Request, System
 
-WRITES_A_SECOND = 4
 WARM_UP_S = 3.0
 DRAIN_S = 10.0
 CLIENTS = 4
@@ -95,6 +94,8 @@ class Writes:
 class _Writing:
     def __init__(self, client: Client, count: int) -> None:
         self.client, self.count = client, count
+        # Tags are defined now, not by the first write that is measured.
+        self.run(0)
 
     def run(self, number: int) -> int:
         self.client.write(other_points(number, self.count))
@@ -105,13 +106,13 @@ class _Writing:
 
 
 def open_loop(
-    opening: Opening, requests: Iterable[Request], rate: float, seconds: float, writes: int
+    opening: Opening, requests: Iterable[Request], rate: float, seconds: float, writes: int, write_every_s: float
 ) -> dict[str, load.Recording]:
     """A recording for each kind of request, and one of the writes.
 
     `rate` requests a second in all arrive at times that are independent of each other and of all answers (Poisson),
-    in equal shares of the kinds, while `writes` values a second are written, in 4 writes a second. One process of its
-    own does all of it.
+    in equal shares of the kinds, while `writes` values a second are written, together every `write_every_s` seconds.
+    One process of its own does all of it.
     """
     by_kind = _by_kind(requests)
     streams = []
@@ -119,7 +120,7 @@ def open_loop(
         schedule = load.Schedule.poisson(rate / len(by_kind), seconds, warm_up_s=WARM_UP_S, seed=place)
         streams.append(load.Stream(kind, Asks(opening, chosen), schedule, CLIENTS))
     if writes:
-        schedule = load.Schedule.fixed(WRITES_A_SECOND, seconds, warm_up_s=WARM_UP_S)
-        streams.append(load.Stream("writes", Writes(opening, writes // WRITES_A_SECOND), schedule, 1))
+        schedule = load.Schedule.fixed(1 / write_every_s, seconds, warm_up_s=WARM_UP_S)
+        streams.append(load.Stream("writes", Writes(opening, round(writes * write_every_s)), schedule, CLIENTS))
     with load.Generator(processes=1) as generator:
         return generator.run(streams, drain_s=DRAIN_S)

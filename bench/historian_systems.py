@@ -13,9 +13,10 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from common import bytes_below
 
 import chronotile as ct
-from chronotile import historian
+from chronotile import historian, lab
 
 S = 10**9
 DAY = 86_400
@@ -169,14 +170,14 @@ class PlantClient:
 
 
 class Chronotile:
-    """The historian on a SQLite file, or on a cluster."""
+    """The historian on a SQLite file, on a cluster, or on the nodes of a laboratory."""
 
     name = "chronotile"
+    KEYSPACE = "historian"
 
-    def __init__(self, folder: Path, tags: int, cluster: str | None = None) -> None:
-        self.path = folder / "plant.db"
-        url = cluster or str(self.path)
-        self.in_file = cluster is None
+    def __init__(self, folder: Path, tags: int, cluster: str | lab.Cluster | None = None) -> None:
+        self.path, self.cluster = folder / "plant.db", cluster
+        url = cluster.url(self.KEYSPACE) if isinstance(cluster, lab.Cluster) else cluster or str(self.path)
         self.archive = ct.open(url)
         self.h = historian.open(self.archive)
         defined = self.h.define_many([{"name": tag_name(tag)} for tag in range(tags)])
@@ -193,10 +194,15 @@ class Chronotile:
         self.h.maintain()
 
     def bytes(self) -> int:
-        if self.in_file:
+        """Of a cluster those of one copy; of a laboratory the files' of its nodes, by copies."""
+        if self.cluster is None:
             return sum(file.stat().st_size for file in self.path.parent.glob("plant.db*"))
-        infos = [self.archive[name].info() for name in self.archive.datasets()]
-        return sum(info.bytes for info in infos)
+        if isinstance(self.cluster, str):
+            return sum(self.archive[name].info().bytes for name in self.archive.datasets())
+        for node in self.cluster.nodes:
+            node.nodetool("flush", self.KEYSPACE)
+        folders = [node.folder / "data" / "data" / self.KEYSPACE for node in self.cluster.nodes]
+        return sum(map(bytes_below, folders)) // len(folders)
 
     def close(self) -> None:
         self.client.close()

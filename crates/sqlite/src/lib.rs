@@ -22,7 +22,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 
 use crate::failure::ENGINE;
 use crate::reader::{Readers, Scanner};
-use crate::writer::{Work, Writer};
+use crate::writer::{IDLE, Work, Writer};
 
 /// Largest chunk taken, head and body, in bytes.
 pub const CHUNK_BYTES_MAX: usize = 64 << 20;
@@ -86,7 +86,7 @@ impl SqliteStore {
             reason: format!("resolving {}: {error}", path.as_ref().display()),
         })?;
         open::prepare(&path, &options)?;
-        let writer = if options.read_only { None } else { Some(Writer::start(path.clone(), options.clone())?) };
+        let writer = if options.read_only { None } else { Some(Writer::start(path.clone(), options.clone(), IDLE)?) };
         let readers = Readers::open(path.clone(), options)?;
         Ok(Self { path, writer, readers })
     }

@@ -1,7 +1,7 @@
 //! The one thread that writes: it gathers what tasks ask for at the same time into one transaction and one disk sync.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,9 @@ const CHECKPOINT_PAGES: i32 = 4_000;
 const RESTART_PAGES: i32 = 16_000;
 /// How long it waits for them, each time.
 const RESTART_WAIT: Duration = Duration::from_millis(500);
+/// After so long without work the log is folded whole and its file emptied. Sources that write every few seconds do not come to it:
+/// to fold a small log each time would write many pages again and again.
+pub(crate) const IDLE: Duration = Duration::from_secs(10);
 
 /// Free pages stay in the file for later rows while they are at most this part of it, or so few.
 const FREE_SHARE: i64 = 4;
@@ -55,10 +58,11 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn start(path: PathBuf, options: Options) -> Result<Self> {
+    /// `idle` is how long it waits for work before it empties the log.
+    pub(crate) fn start(path: PathBuf, options: Options, idle: Duration) -> Result<Self> {
         let conn = connect(&path, &options, Role::Writer)?;
         let (sender, receiver) = channel();
-        let mut state = State { path, options, conn: Some(conn) };
+        let mut state = State { path, options, idle, conn: Some(conn), logged: false };
         let thread = std::thread::Builder::new()
             .name("chronotile-sqlite".to_owned())
             .spawn(move || state.run(&receiver))
@@ -89,19 +93,45 @@ impl Drop for Writer {
 struct State {
     path: PathBuf,
     options: Options,
+    idle: Duration,
     /// `None` after an error that leaves the connection's state in doubt; the next group opens another.
     conn: Option<Connection>,
+    /// Whether the log may hold what we wrote.
+    logged: bool,
 }
 
 impl State {
     fn run(&mut self, jobs: &Receiver<Job>) {
-        while let Ok(first) = jobs.recv() {
+        while let Ok(first) = self.next(jobs) {
+            self.logged = true;
             let removed = self.serve(first, jobs);
             if removed {
                 self.give_back();
             }
             self.checkpoint();
         }
+    }
+
+    /// Waits for work, and empties the log where none comes.
+    fn next(&mut self, jobs: &Receiver<Job>) -> std::result::Result<Job, RecvError> {
+        while self.logged {
+            match jobs.recv_timeout(self.idle) {
+                Ok(job) => return Ok(job),
+                Err(RecvTimeoutError::Disconnected) => return Err(RecvError),
+                Err(RecvTimeoutError::Timeout) => self.logged = !self.empty_log(),
+            }
+        }
+        jobs.recv()
+    }
+
+    /// Whether nothing of the log is left. It is tried again later where somebody reads or writes: a process that is idle must
+    /// not hold up another.
+    fn empty_log(&self) -> bool {
+        let Some(conn) = &self.conn else { return true };
+        // The first does the work without a lock that writers need, so that the second takes no time.
+        [CheckpointMode::PASSIVE, CheckpointMode::TRUNCATE]
+            .into_iter()
+            .all(|mode| conn.wal_checkpoint_v2(Some(c"main"), mode).is_ok())
     }
 
     /// Whether rows were taken away.
@@ -273,4 +303,34 @@ impl Work {
 fn jitter() -> f64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0) as f64 / u64::MAX as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::{beside, prepare};
+
+    #[tokio::test]
+    async fn the_log_is_emptied_once_nobody_writes_or_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("archive.db");
+        let options = Options::default();
+        prepare(&path, &options).unwrap();
+        let writer = Writer::start(path.clone(), options, Duration::from_millis(20)).unwrap();
+        let log_bytes = || std::fs::metadata(beside(&path, "-wal")).unwrap().len();
+        let reader = Connection::open(&path).unwrap();
+        for round in 0..2 {
+            reader.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").unwrap();
+            let name = DatasetName::new("detections").unwrap();
+            writer.submit(&name, Work::CreateSlice(SliceId(round))).await.unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(log_bytes() > 0, "a reader needs it");
+            reader.execute_batch("COMMIT").unwrap();
+            let since = Instant::now();
+            while log_bytes() > 0 {
+                assert!(since.elapsed() < Duration::from_secs(30), "the log has {} bytes", log_bytes());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
 }
