@@ -356,6 +356,8 @@ def test_the_client_does_all_that_the_library_does(fresh: Service) -> None:
         assert h.groups() == ["old"]
         h.maintain()
         h.set_retention("old", "30d")
+        # Nothing said is not "for ever".
+        assert "retention" in fresh.ask("PUT", "/v1/groups/old", body={}).error["message"]
         assert h.retire("old", dry_run=True) == h.retire("old") > 0
         assert h.latest("a").to_arrow().num_rows == 0
         with pytest.raises(ct.TagNotFoundError):

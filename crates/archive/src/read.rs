@@ -85,6 +85,19 @@ impl Dataset {
         stream(self.store_arc(), Arc::new(query)).await
     }
 
+    /// As [`Dataset::read_as_known`], but each chunk for itself, in any order: a record that stands in several comes several
+    /// times, in all its versions. For readers who mind neither, since chunks are decoded on all cores and their rows are not
+    /// compared.
+    ///
+    /// # Errors
+    /// As [`Dataset::read_as_known`].
+    pub async fn read_unmerged(&self, request: ReadRequest) -> Result<ReadStream> {
+        let query = Arc::new(Query::new(self.store(), self.frame(), &request).await?);
+        let groups = groups(self.store_arc(), query.clone()).await?;
+        let alone = groups.map_ok(|parts| stream::iter(parts).map(|part| Ok(vec![part]))).try_flatten();
+        Ok(ReadStream::new(query.schema.clone(), assembled(alone, query)))
+    }
+
     /// Number of rows that [`Dataset::read`] would return. Reads chunk heads alone, or an index, where those suffice.
     ///
     /// # Errors
@@ -153,8 +166,15 @@ pub(crate) async fn stream(store: Arc<dyn Store>, query: Arc<Query>) -> Result<R
 
 /// The rows of a query that asks for more than the newest versions, tile by tile.
 async fn rows(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-    let groups = groups(store, query.clone()).await?;
-    let batches = groups
+    Ok(assembled(groups(store, query.clone()).await?, query))
+}
+
+/// The rows of each group, in order of the groups, several of which are decoded at once.
+fn assembled(
+    groups: impl Stream<Item = Result<Vec<Part>>> + Send + 'static,
+    query: Arc<Query>,
+) -> BoxStream<'static, Result<RecordBatch>> {
+    groups
         .map_ok(move |parts| {
             let query = query.clone();
             async move {
@@ -165,8 +185,8 @@ async fn rows(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'sta
             }
         })
         .try_buffered(rayon::current_num_threads())
-        .try_filter(|batch| std::future::ready(batch.num_rows() > 0));
-    Ok(batches.boxed())
+        .try_filter(|batch| std::future::ready(batch.num_rows() > 0))
+        .boxed()
 }
 
 /// Whether a group is decoded where it is.

@@ -14,6 +14,7 @@ use chronotile_memory::MemoryStore;
 use chronotile_store::Store;
 use chronotile_types::{CellRule, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec};
 use common::*;
+use futures::TryStreamExt;
 
 #[tokio::test]
 async fn nothing_written_reads_as_nothing_with_the_schema() {
@@ -35,6 +36,23 @@ async fn nothing_written_reads_as_nothing_with_the_schema() {
         assert!(!write(&dataset, &rows(&[]), named("empty")).await.unwrap().stored);
         assert!(dataset.batch("empty").await.unwrap().unwrap().finished);
         assert_sound(&dataset).await;
+    }
+}
+
+#[tokio::test]
+async fn unmerged_rows_come_as_often_as_chunks_hold_them() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &rows(&[(5, 1, 7), (6, 2, 8)]), named("a")).await.unwrap();
+        write(&dataset, &rows(&[(5, 1, 7), (HOUR, 3, 7)]), named("b")).await.unwrap();
+        for (time, expected) in [(TimeRange::default(), vec![1, 1, 2, 3]), (between(0, HOUR), vec![1, 1, 2])] {
+            let request = ReadRequest { time, columns: Some(vec!["id".to_owned()]), ..ReadRequest::default() };
+            assert_eq!(read(&dataset, request.clone()).await.unwrap().num_rows(), expected.len() - 1);
+            let batches: Vec<RecordBatch> = dataset.read_unmerged(request).await.unwrap().try_collect().await.unwrap();
+            let mut found: Vec<i64> = batches.iter().flat_map(ids).collect();
+            found.sort_unstable();
+            assert_eq!(found, expected);
+        }
     }
 }
 

@@ -92,7 +92,7 @@ fn between(names: &StringArray, prefix: &str) -> std::ops::Range<usize> {
     first(&|name| name >= prefix)..first(&|name| name > prefix && !name.starts_with(prefix))
 }
 
-/// Names as they were read from the list, each part in order.
+/// Names as they were read from the list, each part in order; a name may stand in several.
 #[derive(Debug)]
 pub(crate) struct Listed {
     parts: Vec<StringArray>,
@@ -202,7 +202,7 @@ impl Historian {
             predicates: if prefix.is_empty() { vec![] } else { vec![begins] },
             ..ReadRequest::default()
         };
-        let batches: Vec<RecordBatch> = dataset.read_as_known(request).await?.try_collect().await?;
+        let batches: Vec<RecordBatch> = dataset.read_unmerged(request).await?.try_collect().await?;
         let parts = batches.iter().map(|batch| in_order(batch.column(0).as_string())).collect();
         let listed = Arc::new(Listed { parts, fingerprint });
         if prefix.is_empty() {

@@ -153,6 +153,8 @@ pub(crate) async fn groups(app: Arc<App>, _: Call) -> Result<Reply> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Retention {
+    /// Null for ever. A body that does not say it is refused: an empty one must not end a retention.
+    #[serde(deserialize_with = "Option::deserialize")]
     retention: Option<String>,
 }
 

@@ -180,10 +180,12 @@ function axisText(value) {
   return size >= 1e6 || (size > 0 && size < 1e-4) ? value.toExponential(2) : Number(value.toPrecision(6)).toString();
 }
 
-function timeTicks(start, end) {
+/** Times to mark on an axis of this width, no more than there is room for their texts. */
+function timeTicks(start, end, width) {
   const steps = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000, 7776000,
     31536000].map((seconds) => seconds * 1000);
-  const step = steps.find((size) => (end - start) / size <= 8) || steps[steps.length - 1];
+  const count = Math.min(8, Math.max(2, width / 80));
+  const step = steps.find((size) => (end - start) / size <= count) || steps[steps.length - 1];
   const found = [];
   for (let time = Math.ceil(start / step) * step; time < end; time += step) found.push(time);
   const text = (time) => step >= 86400000 ? iso(time).slice(0, 10)
@@ -215,9 +217,10 @@ function draw() {
     parts.push(drawn("line", {class: "grid", x1: box.left, x2: box.right, y1: y(value), y2: y(value)}));
     parts.push(drawn("text", {x: box.left - 6, y: y(value) + 4, "text-anchor": "end"}, axisText(value)));
   }
-  for (const [time, text] of timeTicks(state.start, state.end)) {
+  for (const [time, text] of timeTicks(state.start, state.end, box.right - box.left)) {
     parts.push(drawn("line", {class: "grid", x1: x(time), x2: x(time), y1: box.top, y2: box.bottom}));
-    parts.push(drawn("text", {x: x(time), y: box.height - 6, "text-anchor": "middle"}, text));
+    const anchor = x(time) + 30 > box.right + EDGE.right ? "end" : "middle";
+    parts.push(drawn("text", {x: x(time), y: box.height - 6, "text-anchor": anchor}, text));
   }
   state.shown.forEach(({tag, points, strip}, place) => {
     parts.push(drawn("path", {class: `line s${place}`, d: path(points, strip, tag, x, y)}));
