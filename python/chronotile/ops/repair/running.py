@@ -98,7 +98,7 @@ class Repair(Procedure):
         for group in self.groups:
             ranges, known = _ranges(context, group), _known(context, group)
             partitions, size = map(sum, zip(*(share(one, known) for one in ranges), strict=True))
-            small = _is_small(known) and self._may_go_by_node(ranges)
+            small = _is_small(known) and self._may_go_by_node(context, group)
             pieces = f"{len(_replicas(ranges))} nodes" if small else f"{len(_planned(ranges, known))} segments"
             what = f"{group[0]}" + (f" and {len(group) - 1} more" if len(group) > 1 else "")
             sentences.append(
@@ -118,16 +118,16 @@ class Repair(Procedure):
         work = _Group(context, group, self.segment_s)
 
         def repair() -> None:
-            if self._may_go_by_node(_ranges(context, group)):
+            if self._may_go_by_node(context, group):
                 work.run()
             else:
                 work.run_segments()
 
         return Step(f"repair {','.join(group)}", f"repair {name}", repair, work.prove, changes=())
 
-    def _may_go_by_node(self, ranges: Sequence[RingRange]) -> bool:
+    def _may_go_by_node(self, context: Context, group: Sequence[str]) -> bool:
         """Whether a node may repair all its ranges at once: not where more nodes would stream than the limit is for."""
-        return not self.capacity_mbit or len({one.replicas for one in ranges}) == 1
+        return not self.capacity_mbit or len({one.replicas for one in _ranges(context, group)}) == 1
 
     def _limit_step(self, context: Context) -> Step:
         def do() -> None:
