@@ -658,6 +658,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_place_is_read_on_in_the_middle_of_its_first_cell_and_from_the_start_of_the_others() {
+        let place = |cells: &[i64], from| Place {
+            slice: SliceId(2),
+            cells: cells.iter().copied().map(Cell).collect(),
+            from: Window(from),
+        };
+        let whole = place(&[4, 5, 7], -3);
+        assert_eq!(whole.clone().split(Window(-3)), (whole.clone(), None));
+        let left = whole.at(Tile { cell: Cell(5), window: Window(8) });
+        assert_eq!(left, place(&[5, 7], 8));
+        assert_eq!(left.split(Window(-3)), (place(&[5], 8), Some(place(&[7], -3))));
+        let last = whole.at(Tile { cell: Cell(7), window: Window(8) });
+        assert_eq!(last.split(Window(-3)), (place(&[7], 8), None));
+    }
+
+    #[test]
     fn the_parts_of_the_ring_are_the_ring() {
         let parts: Vec<_> = ring_parts().collect();
         assert_eq!((parts[0].0, parts[parts.len() - 1].1), (i64::MIN, i64::MAX));
