@@ -60,10 +60,10 @@ from historian_systems import (
 )  # fmt: skip
 
 from chronotile import historian, lab, load
-from chronotile.load.recording import FAILED, TIMED_OUT
+from chronotile.load.recording import DONE, FAILED, TIMED_OUT
 
 SETTLE_S = 15.0
-LOOP_COLUMNS = ("values/s in", "failed")
+LOOP_COLUMNS = ("written", "failed")
 
 
 class Writing:
@@ -244,9 +244,9 @@ def shown(recording: load.Recording) -> str:
 
 
 def written(loop: dict[str, load.Recording]) -> str:
-    """Values that were written in a second."""
+    """How many writes ended well, of how many that were due."""
     writes = loop.get("writes")
-    return f"{writes.per_second * writes.rows.max():,.0f}" if writes else "-"
+    return f"{writes.count(DONE)} of {len(writes)}" if writes else "-"
 
 
 def failures(loop: dict[str, load.Recording]) -> str:
