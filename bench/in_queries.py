@@ -5,7 +5,7 @@
 Starts three nodes with `chronotile lab` (1 GiB of heap each, RF 3) and stores a simulated detector's visits of twelve
 months in databases whose slices (each a table on the nodes) are of several lengths, one with a partition for each cell
 and one where neighbouring cells share partitions. Then the chunks of a footprint are read with cassandra-driver at
-QUORUM, all requests under way at once: of the first `WHERE cell IN ?` once for each table, and `WHERE cell = ?` once for
+QUORUM, all requests under way at once: of the first `WHERE cell IN ?` once for each table and `WHERE cell = ?` once for
 each partition; of the second `WHERE part = ? AND cell IN ?` for each partition. As many rows must come. Writes
 in_queries.md and in_queries.json to bench/results/."""
 
