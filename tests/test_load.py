@@ -611,22 +611,22 @@ def test_consistency_levels_are_compared_on_a_cluster_that_exists(
         assert len(plant.tags()) == 20
 
 
+Experiment = Callable[..., dict[str, Any]]
+
+
 @pytest.fixture
-def quick_experiment(lab_home: Path, tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+def quick_experiment(lab_home: Path, tmp_path: Path) -> Experiment:
     """Runs an experiment on nodes of its own, and checks that none is left."""
 
-    def run_it(name: str) -> dict[str, Any]:
+    def run_it(name: str, heap: str = "300m") -> dict[str, Any]:
         require_software()
         before = {each["name"] for each in making.survey()}
         out = tmp_path / name
-        experiments.run(name, out, experiments.Settings(quick=True, heap="300m"), echo=lambda line: None)
+        experiments.run(name, out, experiments.Settings(quick=True, heap=heap), echo=lambda line: None)
         assert {each["name"] for each in making.survey()} == before
         return check_files(out)
 
     return run_it
-
-
-Experiment = Callable[[str], dict[str, Any]]
 
 
 @pytest.mark.slow
@@ -665,7 +665,8 @@ def test_copies_cost_processor_time_and_a_plan_can_be_made(quick_experiment: Exp
 
 @pytest.mark.slow
 def test_windows_divide_the_same_rows_differently(quick_experiment: Experiment) -> None:
-    found = quick_experiment("windows")["layouts"]
+    # Three layouts are more than a hundred tables: nodes with less spend their time collecting garbage.
+    found = quick_experiment("windows", heap="512m")["layouts"]
     assert found["months"]["tables"] > 2 * found["months_in_a_year"]["tables"]
     assert found["months"]["partition_bytes"] < found["a_year"]["partition_bytes"]
 
