@@ -188,7 +188,7 @@ pub struct Capabilities {
     pub chunk_bytes_max: usize,
     /// Bytes of one cell in one slice above which the engine works badly; `None` where it does not matter.
     pub cell_bytes_good: Option<u64>,
-    /// Whether it can keep the chunks of a dataset as rows of its own tables: [`Store::rows`].
+    /// Whether it can keep the chunks of a dataset as rows of its own tables: [`Store::laid_out`].
     pub native_rows: bool,
 }
 
