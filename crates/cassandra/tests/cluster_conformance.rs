@@ -11,12 +11,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, Definition, Record, Result, Scan, Store, TileStatistics, conformance,
+    Capabilities, Chunk, ChunkKey, Commit, Record, Result, Scan, Store, TileStatistics, conformance,
 };
-use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, MergeRule, SliceId, StorageLayout, TimeFormat, TimeScale, TimeSpec,
-};
-use common::{contact_points, drop_keyspace, keyspace, open};
+use chronotile_types::{DatasetName, SliceId, StorageLayout};
+use common::{contact_points, drop_keyspace, keyspace, laid_out, open};
 use futures::stream::BoxStream;
 
 /// Datasets that the suite uses.
@@ -26,35 +24,10 @@ const DATASETS: [&str; 8] = ["detections", "a", "a_1", "b", "other", "x", "y", "
 #[derive(Debug)]
 struct Grouped(CassandraStore);
 
-#[derive(Debug)]
-struct Fixed(Arc<DatasetSpec>);
-
-impl Definition for Fixed {
-    fn current(&self) -> Arc<DatasetSpec> {
-        self.0.clone()
-    }
-}
-
 impl Grouped {
     /// The view for a dataset: three cells in a partition, which none of the suite's ranges keep to.
     fn view(&self, dataset: &DatasetName) -> Arc<dyn Store> {
-        let spec = DatasetSpec {
-            name: dataset.clone(),
-            schema: Arc::new(Schema::empty()),
-            schema_versions: vec![0],
-            cell: CellRule::Single,
-            time: TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
-            window: "1d".parse().unwrap(),
-            windows_per_slice: 1,
-            id: vec![],
-            merge: MergeRule::Append,
-            retention: None,
-            indexes: vec![],
-            layout: StorageLayout::Chunks,
-            partition_cells: 3,
-            text: vec![],
-        };
-        self.0.laid_out(Arc::new(Fixed(Arc::new(spec)))).unwrap().unwrap()
+        laid_out(&self.0, dataset, Schema::empty(), StorageLayout::Chunks, 3)
     }
 }
 

@@ -19,13 +19,10 @@ use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
 use chronotile_chunk::{Binding, Columns, Defaults, Head, Layout, Origin, Rows, Zone, encode_plain};
 use chronotile_store::{
-    Capabilities, Cells, Chunk, ChunkKey, Commit, Definition, Record, Result, Scan, Store, TileStatistics, conformance,
+    Capabilities, Cells, Chunk, ChunkKey, Commit, Record, Result, Scan, Store, TileStatistics, conformance,
 };
-use chronotile_types::{
-    BatchId, CellRule, DatasetName, DatasetSpec, MergeRule, SliceId, StorageLayout, Tile, TimeFormat, TimeScale,
-    TimeSpec, Window, ZoneKey,
-};
-use common::{contact_points, drop_keyspace, keyspace, open};
+use chronotile_types::{BatchId, DatasetName, SliceId, StorageLayout, Tile, Window, ZoneKey};
+use common::{contact_points, drop_keyspace, keyspace, laid_out, open};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
@@ -49,42 +46,13 @@ const PIECE: usize = 12_000;
 /// Leaves room for what wrapping adds.
 const CHUNK_BYTES_MAX: usize = 6 << 20;
 
-#[derive(Debug)]
-struct Fixed(Arc<DatasetSpec>);
-
-impl Definition for Fixed {
-    fn current(&self) -> Arc<DatasetSpec> {
-        self.0.clone()
-    }
-}
-
-fn spec(name: &DatasetName) -> Arc<DatasetSpec> {
+fn schema() -> Schema {
     let field = |name: &str, data_type| Field::new(name, data_type, false);
-    let schema = Schema::new(vec![
-        field("rows", DataType::Int64),
-        field("head", DataType::Binary),
-        field("piece", DataType::Binary),
-    ]);
-    Arc::new(DatasetSpec {
-        name: name.clone(),
-        schema: Arc::new(schema),
-        schema_versions: vec![3],
-        cell: CellRule::Single,
-        time: TimeSpec { column: "rows".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
-        window: "1d".parse().unwrap(),
-        windows_per_slice: 1,
-        id: vec![],
-        merge: MergeRule::Append,
-        retention: None,
-        indexes: vec![],
-        layout: StorageLayout::Rows,
-        partition_cells: 1,
-        text: vec![],
-    })
+    Schema::new(vec![field("rows", DataType::Int64), field("head", DataType::Binary), field("piece", DataType::Binary)])
 }
 
 fn layout() -> Layout {
-    Layout::new(spec(&DatasetName::new("any").unwrap()).schema.clone()).unwrap()
+    Layout::new(Arc::new(schema())).unwrap()
 }
 
 fn wrapped(chunk: &Chunk) -> Chunk {
@@ -132,7 +100,7 @@ impl Wrapping {
     }
 
     fn view(&self, dataset: &DatasetName) -> Arc<dyn Store> {
-        let view = || self.inner.laid_out(Arc::new(Fixed(spec(dataset)))).unwrap().unwrap();
+        let view = || laid_out(&self.inner, dataset, schema(), StorageLayout::Rows, 1);
         self.views.lock().unwrap().entry(dataset.clone()).or_insert_with(view).clone()
     }
 }
