@@ -141,6 +141,7 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
         chronotile(
             "create", path, "values", "--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--window", "1d",
             "--id", "tag,t", "--merge", "latest", "--version", "v", "--retention", "365d", "--slice", "7",
+            "--partition-cells", "4",
         )
     )  # fmt: skip
     assert out == "created values: 5 columns, window 1d, merge latest\n"
@@ -157,8 +158,13 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
         "version": "v",
         "retention": "365d",
         "layout": "chunks",
-        "partition_cells": 1,
+        "partition_cells": 4,
     }
+    assert "4 cells in a partition" in ok(chronotile("info", path, "values"))
+    rows = ["--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--layout", "rows", "--partition-cells", "4"]
+    refused = chronotile("create", path, "others", *rows)
+    assert refused.returncode != 0
+    assert "partition_cells is 4: use 1 to 256; with layout rows 1" in refused.stderr
     same = ["create", path, "values", "--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--window", "1d"]
     assert chronotile(*same).returncode == 4
 

@@ -35,6 +35,7 @@ class Definition:
     retention: str | None
     slice: str | None
     layout: str
+    partition_cells: int
     text: str | None
 
     @property
@@ -66,6 +67,7 @@ class Definition:
             retention=self.retention,
             slice=slice_,
             layout=self.layout,
+            partition_cells=self.partition_cells,
             text=names(self.text) or [],
             exist_ok=exist_ok,
         )
@@ -148,6 +150,10 @@ def definition_options(command: Command) -> Command:
         click.option(
             "--layout", type=click.Choice(["chunks", "rows"]), default="chunks", show_default=True,
             help="rows: on a cluster, a row of native columns per record, for its other tools.",
+        ),
+        click.option(
+            "--partition-cells", type=click.IntRange(1, 256), default=1, show_default=True,
+            help="On a cluster, how many neighbouring cells share a partition.",
         ),
         click.option(
             "--text", metavar="COLUMNS", help="Text columns with filters: reads pass over chunks without a text."
