@@ -153,6 +153,11 @@ pub(crate) fn delete(key: String) -> RecordPut {
     RecordPut { key, value: None, expect: Expect::Any }
 }
 
+/// Changes nothing, under the condition that there is no such record.
+pub(crate) fn no_record(key: String) -> RecordPut {
+    RecordPut { key, value: None, expect: Expect::Absent }
+}
+
 /// Deletes a record that nobody has changed.
 pub(crate) fn delete_known(key: String, value: Bytes) -> RecordPut {
     RecordPut { key, value: None, expect: Expect::Is(value) }

@@ -14,6 +14,7 @@ use crate::time_axis::Times;
 use crate::{cells, time_axis};
 
 /// Rows of a batch with what places them.
+#[derive(Clone)]
 pub(crate) struct Filed {
     pub rows: RecordBatch,
     pub tiles: Vec<Tile>,

@@ -49,7 +49,7 @@ impl Dataset {
     {
         let frame = self.frame();
         let buffer_bytes = options.buffer_bytes.clamp(1 << 20, 4 << 30);
-        let mut write = Write::begin(self, &frame, options).await?;
+        let mut write = Write::begin(self, &frame, options);
         let result = write.run(batches, buffer_bytes).await;
         if result.is_err() && write.options.batch.is_none() {
             write.abandon().await;
@@ -64,6 +64,8 @@ struct Write<'a> {
     options: WriteOptions,
     batch: BatchId,
     intent: Intent,
+    /// Whether it is known what earlier writes of the batch left.
+    looked: bool,
     /// The record of an earlier write that ended.
     stored: Option<(BatchRecord, Bytes)>,
     /// The intent that lies in the catalog: of an attempt that was cut off, then ours.
@@ -81,15 +83,16 @@ struct Write<'a> {
 }
 
 impl<'a> Write<'a> {
-    async fn begin(dataset: &'a Dataset, frame: &'a Frame, options: WriteOptions) -> Result<Self> {
+    fn begin(dataset: &'a Dataset, frame: &'a Frame, options: WriteOptions) -> Self {
         let stamp = clock::stamp_us();
         let batch = options.batch.as_deref().map_or_else(|| clock::unique_batch(stamp), BatchId::of_key);
         let attempt = clock::unique_batch(stamp).to_string();
         let intent = Intent { key: options.batch.clone(), written_us: stamp, attempt };
         let report = WriteReport { batch, stored: true, rows: 0, duplicates: 0, tiles: 0, chunks: 0, bytes: 0 };
-        let mut write = Self {
+        Self {
             dataset,
             frame,
+            looked: options.batch.is_none(),
             options,
             batch,
             intent,
@@ -103,15 +106,14 @@ impl<'a> Write<'a> {
             report,
             ticks: None,
             tiles: HashSet::new(),
-        };
-        if write.options.batch.is_some() {
-            write.look_back().await?;
         }
-        Ok(write)
     }
 
-    /// Learns what earlier writes of the batch left, and takes over from one that was cut off.
+    /// Learns, once, what earlier writes of the batch left, and takes over from one that was cut off.
     async fn look_back(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.looked, true) {
+            return Ok(());
+        }
         let (store, name) = (self.dataset.store(), &self.frame.spec.name);
         // The intent is read first: a write that ends in between is then found by its record.
         let begun = catalog::get::<Intent>(store, &catalog::intent_key(name, self.batch)).await?;
@@ -137,6 +139,9 @@ impl<'a> Write<'a> {
     where
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
     {
+        if self.options.replace {
+            self.look_back().await?;
+        }
         let mut buffer = Vec::new();
         let mut buffered = 0;
         for batch in batches {
@@ -210,6 +215,10 @@ impl<'a> Write<'a> {
 
     /// Puts buffered rows before the batch ends.
     async fn flush(&mut self, buffer: Vec<Filed>) -> Result<()> {
+        self.look_back().await?;
+        if self.compares_only() {
+            return Ok(());
+        }
         let chunks = self.encode(buffer)?;
         for chunks in split(chunks) {
             let mut before = self.intent_puts()?;
@@ -219,8 +228,17 @@ impl<'a> Write<'a> {
         Ok(())
     }
 
-    /// Puts what is left and ends the batch.
+    /// Puts what is left and ends the batch. One that fits in a single commit is taken to be new, which most are: where it is not,
+    /// the commit says so and has done nothing.
     async fn finish(&mut self, buffer: Vec<Filed>) -> Result<WriteReport> {
+        if !self.looked {
+            let report = self.report.clone();
+            match self.put_rest(buffer.clone()).await {
+                Err(ArchiveError::BatchRace { .. }) => self.forget_try(report),
+                ended => return ended,
+            }
+            self.look_back().await?;
+        }
         if self.same_as_stored() {
             return Ok(self.already_stored());
         }
@@ -228,6 +246,18 @@ impl<'a> Write<'a> {
         if self.compares_only() || !self.options.replace && self.stored_differs() {
             return Err(self.differs());
         }
+        self.put_rest(buffer).await
+    }
+
+    /// As if nothing had been put yet.
+    fn forget_try(&mut self, report: WriteReport) {
+        self.report = report;
+        self.parts.clear();
+        self.tiles.clear();
+        (self.ticks, self.intent_stored) = (None, None);
+    }
+
+    async fn put_rest(&mut self, buffer: Vec<Filed>) -> Result<WriteReport> {
         let chunks = self.encode(buffer)?;
         let mut steps = split(chunks);
         let last = steps.pop().unwrap_or_default();
@@ -278,6 +308,9 @@ impl<'a> Write<'a> {
         let mut puts = vec![catalog::put(key, value, found.map_or(Expect::Absent, Expect::Is))];
         if let Some((_, bytes)) = self.stored.as_ref().filter(|_| first) {
             puts.push(catalog::put(catalog::batch_key(name, self.batch), bytes.clone(), Expect::Is(bytes.clone())));
+        }
+        if first && !self.looked {
+            puts.push(catalog::no_record(catalog::batch_key(name, self.batch)));
         }
         Ok(puts)
     }

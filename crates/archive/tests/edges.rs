@@ -11,7 +11,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Place, ReadRequest, RetireLimit, WriteOptions};
 use chronotile_memory::MemoryStore;
-use chronotile_store::Store;
+use chronotile_store::{Metered, Operation, Store};
 use chronotile_types::{CellRule, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec};
 use common::*;
 use futures::TryStreamExt;
@@ -321,4 +321,24 @@ async fn future_times_do_not_make_present_rows_expire() {
     dataset.set_retention(None).await.unwrap();
     assert!(matches!(dataset.retire(RetireLimit::Retention, false).await, Err(ArchiveError::Request { .. })));
     assert_eq!(dataset.retire(RetireLimit::OlderThan("1h".parse().unwrap()), false).await.unwrap(), vec![]);
+}
+
+/// On a cluster each look at the catalog is a round of requests.
+#[tokio::test]
+async fn a_new_batch_is_one_commit_and_one_that_is_stored_is_looked_up() {
+    for (store, _folder) in engines() {
+        create(&store, spec()).await;
+        let metered = Arc::new(Metered::new(store));
+        let watched: Arc<dyn Store> = metered.clone();
+        let dataset = open(&watched, "records").await;
+        let calls = |operation| metered.snapshot().into_iter().find(|m| m.operation == operation).unwrap().calls;
+        let before = (calls(Operation::Record), calls(Operation::Commit));
+        assert!(write(&dataset, &rows(&[(1, 1, 1)]), named("new")).await.unwrap().stored);
+        assert_eq!((calls(Operation::Record), calls(Operation::Commit)), (before.0, before.1 + 1));
+        assert!(!write(&dataset, &rows(&[(1, 1, 1)]), named("new")).await.unwrap().stored);
+        assert!(calls(Operation::Record) > before.0);
+        let other = write(&dataset, &rows(&[(1, 1, 2)]), named("new")).await.unwrap_err();
+        assert!(matches!(other, ArchiveError::BatchDiffers { .. }), "{other}");
+        assert_sound(&dataset).await;
+    }
 }
