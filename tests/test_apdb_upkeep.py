@@ -261,18 +261,33 @@ def test_fewer_pixels_share_a_partition_before_pixels_become_finer() -> None:
     of_pixels, shared = field.cell_bytes(small, alone), field.cell_bytes(small, base)
     assert shared[names.SOURCE] > 8 * of_pixels[names.SOURCE], "sixteen pixels, less dense than the densest"
     chosen = field.layout(small, dataclasses.replace(base, cell_bytes_max=max(of_pixels.values())))
-    assert (chosen.level, chosen.window, chosen.slice) == (base.level, base.window, base.slice)
+    assert (chosen.level, chosen.window) == (base.level, base.window)
     assert (chosen.partition_levels, chosen.object_partition_levels) < (2, 1)
     assert max(field.cell_bytes(small, chosen).values()) <= max(of_pixels.values())
     assert [base.partition_cells(table) for table in names.MAIN_TABLES] == [4, 16, 16]
     assert dataclasses.replace(base, storage="rows").partition_cells(names.SOURCE) == 1
 
 
-def test_a_database_of_before_has_a_partition_for_each_pixel() -> None:
+def test_a_slice_has_the_windows_of_a_year_unless_it_is_said() -> None:
+    assert [apdb.Layout(window=text).slice for text in ("30d", "100d", "400d")] == [12, 3, 1]
+    chosen = apdb.Layout(window="30d", slice="60d", object_window="90d")
+    assert (chosen.slice, chosen.object_slice) == ("60d", 4)
+    with apdb.create("memory:", "small", slice="120d") as database:
+        database.store(**visit_of(0, IDS[:2]))
+        (part,) = database.info()["dia_source"].slices
+        assert part.end - part.start == 120
+    with apdb.create("memory:", "small") as database:
+        database.store(**visit_of(0, IDS[:2]))
+        (part,) = database.info()["dia_source"].slices
+        assert part.end - part.start == 360
+
+
+def test_a_database_of_before_has_a_partition_for_each_pixel_and_slices_of_a_window() -> None:
     kept = json.loads(apdb.Layout().to_json())
     del kept["partition_levels"], kept["object_partition_levels"]
+    kept["slice"] = None
     old = apdb.Layout.from_json(json.dumps(kept))
-    assert (old.partition_levels, old.object_partition_levels) == (0, 0)
+    assert (old.partition_levels, old.object_partition_levels, old.slice) == (0, 0, 1)
     assert apdb.Layout.from_json(apdb.Layout().to_json()) == apdb.Layout()
     with pytest.raises(ct.InvalidInputError, match="use 0 to 4"):
         apdb.Layout(partition_levels=5)
@@ -287,7 +302,8 @@ def test_a_slice_is_judged_by_what_it_will_hold_when_it_is_full(path: Path) -> N
         strict = dataclasses.replace(database.layout, cell_bytes_max=limit)
         from chronotile.apdb.density import crowded
 
-        (found,) = crowded({"DiaSource": database.info()["dia_source"]}, strict, START)
+        quarter = part.start + (part.end - part.start) / 4
+        (found,) = crowded({"DiaSource": database.info()["dia_source"]}, strict, quarter)
         assert found.bytes == part.cell_bytes_max <= limit < found.expected
         assert crowded({"DiaSource": database.info()["dia_source"]}, strict, float(str(part.end))) == []
 
@@ -302,4 +318,4 @@ def test_the_command_creates_what_the_densest_place_needs(tmp_path: Path, chrono
     assert "expected in a partition and slice" in done.stdout
     with apdb.open(tmp_path / "survey.db") as database:
         assert database.layout.cell_bytes_max == 15 * 2**20
-        assert database.layout.object_slice == "180d", "22 MiB in twelve months"
+        assert (database.layout.object_window, database.layout.object_slice) == ("180d", 1), "22 MiB in twelve months"

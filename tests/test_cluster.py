@@ -225,6 +225,16 @@ def test_each_call_may_have_its_own_consistency_and_time(url: str, detections: p
         other.tuned("ONE")
 
 
+def test_a_column_that_one_adds_is_there_at_once_for_all_others(url: str, detections: pa.Table) -> None:
+    with ct.open(url) as one, ct.open(url) as other:
+        ds = one.create("d", schema=detections.schema, cell=ct.key("candid"), time=ct.jd("jd"), id=["candid"])
+        ds.write(detections.slice(0, 3), batch="a")
+        seen = other["d"]
+        for turn in range(3):
+            assert seen.read().to_arrow().column_names == ds.schema.names
+            ds.add_columns({f"more_{turn}": "int32"})
+
+
 def test_a_partition_that_outgrows_its_limit_is_counted_and_shown(url: str, chronotile: Callable[..., Any]) -> None:
     rng = np.random.default_rng(4)
     size = 200_000

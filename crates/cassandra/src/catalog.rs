@@ -1,9 +1,11 @@
 //! Catalog records: a group lies in one partition and is decided on by lightweight transactions.
 
+use std::collections::HashMap;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use chronotile_cql::scylla::response::query_result::QueryResult;
+use chronotile_cql::scylla::response::query_result::{QueryResult, QueryRowsResult};
 use chronotile_cql::scylla::statement::batch::{Batch, BatchType};
 use chronotile_cql::scylla::value::{CqlValue, Row};
 use chronotile_cql::{Call, CqlError, Landed, Session};
@@ -51,6 +53,9 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Catalog {
     buckets: u32,
+    /// Records without a group as they were read last, each with the time it was written at. Definitions are among them, which
+    /// have tens of kilobytes, seldom change and are looked at before every read.
+    known: std::sync::Mutex<HashMap<String, (i64, Bytes)>>,
     /// Transactions on one partition hinder each other: those of this process take turns.
     turns: Box<[Mutex<()>]>,
 }
@@ -73,7 +78,7 @@ impl Change {
 
 impl Catalog {
     pub(crate) fn new(buckets: u32) -> Self {
-        Self { buckets, turns: (0..buckets.min(1_024)).map(|_| Mutex::default()).collect() }
+        Self { buckets, known: Default::default(), turns: (0..buckets.min(1_024)).map(|_| Mutex::default()).collect() }
     }
 
     /// Makes the changes of a step, group by group, those with conditions first. `begun` where an earlier step of the same
@@ -102,7 +107,22 @@ impl Catalog {
     /// One record.
     pub(crate) async fn record(&self, session: &Session, key: &str) -> Result<Option<Bytes>> {
         let place = Place::of(key, self.buckets);
-        read(session, &place, key, &sure(session)).await.map_err(refused)
+        if place != Place::LOOSE {
+            return read(session, &place, key, &sure(session)).await.map_err(refused);
+        }
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = known().get(key).cloned();
+        if let Some((written, value)) = last
+            && written_at(session, key).await.map_err(refused)? == Some(written)
+        {
+            return Ok(Some(value));
+        }
+        let found = read_with_time(session, key).await.map_err(refused)?;
+        match &found {
+            Some(found) => known().insert(key.to_owned(), found.clone()),
+            None => known().remove(key),
+        };
+        Ok(found.map(|(_, value)| value))
     }
 
     /// Records by prefix, as the contract of the store has it.
@@ -297,6 +317,27 @@ async fn read(
     let found = session.execute(&statement, (&place.dataset, place.bucket, key), call).await?;
     let rows = found.into_rows_result().map_err(malformed)?;
     Ok(rows.maybe_first_row::<(Option<Bytes>,)>().map_err(malformed)?.and_then(|(value,)| value))
+}
+
+/// A record without a group, and the time it was written at: transactions give each change of it another.
+async fn read_with_time(session: &Session, key: &str) -> std::result::Result<Option<(i64, Bytes)>, CqlError> {
+    let found = loose(session, "WRITETIME(value), value", key).await?;
+    let row = found.maybe_first_row::<(Option<i64>, Option<Bytes>)>().map_err(malformed)?;
+    Ok(row.and_then(|(written, value)| Some((written?, value?))))
+}
+
+async fn written_at(session: &Session, key: &str) -> std::result::Result<Option<i64>, CqlError> {
+    let found = loose(session, "WRITETIME(value)", key).await?;
+    Ok(found.maybe_first_row::<(Option<i64>,)>().map_err(malformed)?.and_then(|(written,)| written))
+}
+
+async fn loose(session: &Session, what: &str, key: &str) -> std::result::Result<QueryRowsResult, CqlError> {
+    let keyspace = &session.settings().keyspace;
+    let cql = format!("SELECT {what} FROM {keyspace}.{CATALOG} WHERE dataset = ? AND bucket = ? AND record_key = ?");
+    let statement = session.prepare(&cql, true).await?;
+    let Place { dataset, bucket } = &Place::LOOSE;
+    let found = session.execute(&statement, (dataset, bucket, key), &sure(session)).await?;
+    found.into_rows_result().map_err(malformed)
 }
 
 /// The records of one partition whose keys begin with `prefix` and come after `after`.

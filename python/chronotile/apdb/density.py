@@ -110,8 +110,9 @@ class Density:
     def layout(self, schema: Schema, base: Layout | None = None) -> Layout:
         """The layout nearest to `base` whose densest partition stays within ``base.cell_bytes_max`` in every slice.
 
-        Slices of objects become shorter first, which costs a read one more request; then partitions have fewer pixels;
-        then pixels become finer, which costs about twice the requests; then windows and slices become shorter.
+        Slices of objects become shorter first, which costs a read one more request; then slices of sources have one
+        window, then partitions have fewer pixels; then pixels become finer, which costs about twice the requests; then
+        windows become shorter.
 
         Raises
         ------
@@ -141,22 +142,22 @@ class Density:
 
 def _candidates(base: Layout) -> Iterator[Layout]:
     """Layouts from `base` on to ones of smaller cells."""
-    # Slices of whole windows, each a table: as they are, and as short as windows.
-    lengths = [base, *(dataclasses.replace(base, window=text, slice=text) for text in ("30d", "15d", "5d"))]
-    for shorter in lengths:
+    windows = [base, *(dataclasses.replace(base, window=text, slice=1) for text in ("30d", "15d", "5d"))]
+    for shorter in windows:
         if values.days(shorter.window, "window") > values.days(base.window, "window"):
             continue
         finer = range(base.level, base.level + _LEVELS_FINER + 1)
         shared = range(base.partition_levels, -1, -1)
+        slices = dict.fromkeys([shorter.slice, 1])
         objects_shared = range(base.object_partition_levels, -1, -1)
-        for level, levels, object_levels in itertools.product(finer, shared, objects_shared):
+        for level, levels, length, object_levels in itertools.product(finer, shared, slices, objects_shared):
             layout = dataclasses.replace(
-                shorter, level=level, partition_levels=levels, object_partition_levels=object_levels
+                shorter, level=level, partition_levels=levels, slice=length, object_partition_levels=object_levels
             )
             yield layout
             for text in ("180d", "90d"):
-                if base.object_window == base.object_slice == "360d":
-                    yield dataclasses.replace(layout, object_window=text, object_slice=text)
+                if base.object_window == "360d" and slice_days(base, names.OBJECT) == 360:
+                    yield dataclasses.replace(layout, object_window=text, object_slice=1)
 
 
 def sky_pixels(scheme: str, level: int) -> int:
@@ -169,9 +170,7 @@ def slice_days(layout: Layout, table: str) -> float:
     window, length = (
         (layout.object_window, layout.object_slice) if table == names.OBJECT else (layout.window, layout.slice)
     )
-    days = values.days(window, "window")
-    # Without a length a slice has the windows that fit in thirty days.
-    return max(days, values.days(length, "slice") if length is not None else _MONTH_DAYS // days * days)
+    return length * values.days(window, "window") if isinstance(length, int) else values.days(length, "slice")
 
 
 def row_bytes(schema: Schema, table: str) -> float:

@@ -10,13 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from chronotile import cells, times
-from chronotile.apdb import names
+from chronotile.apdb import names, values
 from chronotile.apdb.schema import Column, Schema, Table
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 
 __all__ = ["Layout"]
+
+_YEAR_DAYS, _MONTH_DAYS = 360, 30
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,9 @@ class Layout:
     object_window : str
         Length of a window of object versions. The newest version of an object may be old, so that reads go through
         all windows; long ones are fewer.
-    slice, object_slice : str, optional
-        Length of a slice, the unit that is retired or archived.
+    slice, object_slice : str or int, optional
+        Length of a slice, or its windows: the unit that is retired or archived. By default the whole windows that fit
+        in 360 days: a cluster's partitions are of one slice, so that a read of twelve months asks for those of two.
     partition_levels, object_partition_levels : int
         Levels by which a partition of a cluster is coarser than a pixel: with 2, sixteen pixels of sources share one,
         and with 1 four pixels of objects. A footprint of several pixels then is read from few partitions. Other engines
@@ -58,8 +61,8 @@ class Layout:
     level: int = 9
     window: str = "120d"
     object_window: str = "360d"
-    slice: str | None = None
-    object_slice: str | None = "360d"
+    slice: str | int | None = None
+    object_slice: str | int | None = None
     partition_levels: int = 2
     object_partition_levels: int = 1
     history_days: float = 360.0
@@ -69,6 +72,10 @@ class Layout:
     cell_bytes_max: int = 10 * 2**20
 
     def __post_init__(self) -> None:
+        if self.slice is None:
+            object.__setattr__(self, "slice", _windows_in(_YEAR_DAYS, self.window))
+        if self.object_slice is None:
+            object.__setattr__(self, "object_slice", _windows_in(_YEAR_DAYS, self.object_window))
         if self.storage not in ("chunks", "rows"):
             raise InvalidInputError(f"storage is {self.storage!r}: use chunks or rows", kind="invalid-definition")
         if not (0 <= self.partition_levels <= 4 and 0 <= self.object_partition_levels <= 4):
@@ -94,8 +101,17 @@ class Layout:
     @staticmethod
     def from_json(text: str) -> Layout:
         """From the text that :meth:`to_json` made."""
-        # Databases that were made before pixels could share a partition have one in each.
-        return Layout(**{"partition_levels": 0, "object_partition_levels": 0, **json.loads(text)})
+        fields = json.loads(text)
+        # Databases that were made before pixels could share a partition have one in each, and slices of a month.
+        before = {"partition_levels": 0, "object_partition_levels": 0}
+        if fields.get("slice") is None:
+            fields["slice"] = _windows_in(_MONTH_DAYS, fields["window"])
+        return Layout(**{**before, **fields})
+
+
+def _windows_in(days: float, window: str) -> int:
+    """Whole windows in so many days, one at least."""
+    return max(1, int(days // values.days(window, "window")))
 
 
 def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
@@ -190,17 +206,17 @@ def create_own(archive: Archive, layout: Layout) -> None:
     )  # fmt: skip
     archive.create(
         names.VISITS, schema=VISIT_SCHEMA, cell=cells.bunch("visit", 8), time=times.mjd("visit_mjd_tai", scale="tai"),
-        window="1d", slice="30d", id="key", merge="latest", exist_ok=True,
+        window="1d", slice="360d", id="key", merge="latest", exist_ok=True,
     )  # fmt: skip
     if layout.feed:
         archive.create(
             names.FEED, schema=FEED_SCHEMA, cell=cells.bunch("chunk", 6 * layout.feed_chunk_s),
-            time=times.mjd("visit_mjd_tai", scale="tai"), window="1d", slice="30d", id="key", merge="latest",
+            time=times.mjd("visit_mjd_tai", scale="tai"), window="1d", slice="360d", id="key", merge="latest",
             exist_ok=True,
         )  # fmt: skip
         archive.create(
             UPDATES, schema=UPDATE_SCHEMA, cell=cells.bunch("chunk", 6 * layout.feed_chunk_s),
-            time=times.mjd("update_mjd_tai", scale="tai"), window="1d", slice="30d", id=["operation", "update_order"],
+            time=times.mjd("update_mjd_tai", scale="tai"), window="1d", slice="360d", id=["operation", "update_order"],
             merge="latest", exist_ok=True,
         )  # fmt: skip
 
