@@ -6,7 +6,9 @@ Each detector of a simulated camera (chronotile.apdb.simulate: published densiti
 columns) reads its footprint of twelve months and stores what it found; both systems get the same rows, in turns, and
 must read the same. After each night ours is maintained, as a survey does by day, unless --no-upkeep. In a file both
 are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB of heap each, RF 3, QUORUM on both
-sides); --url takes a cluster that runs. Then the footprints are read again, for Chronotile before and after a whole
+sides), and another survey is stored and read in both systems for --warm-up seconds before anything is timed: nodes that
+run for months have compiled their code, and new ones take five times as long for a request. --url takes a cluster that
+runs. Then the footprints are read again, for Chronotile before and after a whole
 `maintain`; then, with --writers, that many processes store at once beside readers. Writes apdb.md and apdb.json to
 bench/results/. To compare levels, windows and slices of ours: `chronotile apdb pixels --measure`."""
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import json
 import shutil
 import sqlite3
@@ -153,6 +156,20 @@ def empty_results(systems: list[str]) -> Results:
     kinds = ["read a footprint, 12 months", *(f"  {name}" for name in names.MAIN_TABLES)]
     kinds += ["store a detector-visit, durable", "read again, before maintain", "read again, after maintain"]
     return {kind: {system: Samples() for system in systems} for kind in kinds}
+
+
+def warm_up(place: Place, seconds: float) -> None:
+    """Both systems store and read visits of another survey, so that the nodes compile what they do most."""
+    ours, peer = place.make("warm")
+    drivers: dict[str, Driver] = {OURS: ChronotileDriver(ours), PEER: PeerDriver(peer)}
+    universe = Universe(Survey(10_000, 1, 1_000, seed=3), apdb.Schema.read())
+    until = time.monotonic() + seconds
+    for turn in itertools.count():
+        if time.monotonic() > until:
+            break
+        one_visit(universe, drivers, turn, 0, turn, empty_results(list(drivers)))
+    for driver in drivers.values():
+        driver.close()
 
 
 def fill_and_read(
@@ -315,6 +332,7 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=0, help="processes that store at once in the end")
     parser.add_argument("--cluster", action="store_true", help="three nodes of chronotile lab")
     parser.add_argument("--url", help="a cluster that runs")
+    parser.add_argument("--warm-up", type=float, default=180, help="seconds of other work before, on new nodes")
     parser.add_argument("--quick", action="store_true", help="6 visits: seconds, and no figures to quote")
     parser.add_argument("--keep", type=Path, help="keep the files in this new folder")
     arguments = parser.parse_args()
@@ -324,6 +342,9 @@ def main() -> None:
     with places(arguments) as place:
         engine = "SQLite" if place.hosts is None else "a cluster of three nodes, RF 3, QUORUM"
         upkeep = None if arguments.no_upkeep else Samples()
+        if arguments.cluster:
+            say(f"{arguments.warm_up:g} s of other work, until the nodes have compiled their code")
+            warm_up(place, arguments.warm_up)
         results, before, after, rows = fill_and_read(place, survey, arguments.repeat, upkeep)
         crowd = {}
         if arguments.writers:
