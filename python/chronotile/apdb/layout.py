@@ -18,7 +18,7 @@ from chronotile.errors import InvalidInputError
 
 __all__ = ["Layout"]
 
-_YEAR_DAYS, _MONTH_DAYS = 360, 30
+_SLICE_DAYS, _OBJECT_SLICE_DAYS, _MONTH_DAYS = 240, 360, 30
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Layout:
         all windows; long ones are fewer.
     slice, object_slice : str or int, optional
         Length of a slice, or its windows: the unit that is retired or archived. By default the whole windows that fit
-        in 360 days: a cluster's partitions are of one slice, so that a read of twelve months asks for those of two.
+        in 240 days, of objects in 360: a cluster's partitions are of one slice, so that a read of twelve months asks
+        for those of two or three, and a partition of the published survey stays below 10 MiB.
     partition_levels, object_partition_levels : int
         Levels by which a partition of a cluster is coarser than a pixel: with 2, sixteen pixels of sources share one,
         and with 1 four pixels of objects. A footprint of several pixels then is read from few partitions. Other engines
@@ -73,9 +74,9 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.slice is None:
-            object.__setattr__(self, "slice", _windows_in(_YEAR_DAYS, self.window))
+            object.__setattr__(self, "slice", _windows_in(_SLICE_DAYS, self.window))
         if self.object_slice is None:
-            object.__setattr__(self, "object_slice", _windows_in(_YEAR_DAYS, self.object_window))
+            object.__setattr__(self, "object_slice", _windows_in(_OBJECT_SLICE_DAYS, self.object_window))
         if self.storage not in ("chunks", "rows"):
             raise InvalidInputError(f"storage is {self.storage!r}: use chunks or rows", kind="invalid-definition")
         if not (0 <= self.partition_levels <= 4 and 0 <= self.object_partition_levels <= 4):

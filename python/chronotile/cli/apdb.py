@@ -70,7 +70,7 @@ def _moment(text: str | None) -> Any:
 )
 @click.option("--level", type=click.IntRange(0, 20), default=9, show_default=True, help="Level of the pixels.")
 @click.option("--window", default="120d", show_default=True, help="Length of a window of sources.")
-@click.option("--slice", "slice_", metavar="LENGTH", help="Length of a slice of sources, a table; by default 360 days.")
+@click.option("--slice", "slice_", metavar="LENGTH", help="Length of a slice of sources, a table; by default 240 days.")
 @click.option(
     "--partition-levels", type=click.IntRange(0, 4), default=2, show_default=True,
     help="Levels by which a partition of sources on a cluster is coarser than a pixel.",
