@@ -14,6 +14,9 @@ __all__ = ["condition", "days", "literal", "names", "number", "unquoted"]
 number = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 """A number as typed."""
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,38}")
+"""With more digits it is a number of any size, which no column of whole numbers holds."""
+
 _CONDITION = re.compile(
     r"\s*(?P<column>\"[^\"]+\"|[^\s<>=!]+)\s*(?P<comparison><=|>=|==|!=|<>|=|<|>|"
     r"\b(?:in|between|contains|matches|prefix|exists)\b)\s*(?P<value>.*)",
@@ -64,7 +67,7 @@ def literal(text: str) -> Any:
     """A constant as typed: numbers and booleans as such, quoted text without its quotes, anything else as text."""
     if unquoted(text) != text:
         return unquoted(text)
-    if re.fullmatch(r"[+-]?\d+", text):
+    if _INTEGER.fullmatch(text):
         return int(text)
     if number.fullmatch(text):
         return float(text)
@@ -85,7 +88,7 @@ def days(text: str | None) -> Any:
     """Whole days as typed: one, ``FIRST,LAST``, or a number of days up to today; as questions to jobs take them."""
     if text is None:
         return None
-    if text.isdigit() and len(text) < 8:
+    if text.isascii() and text.isdigit() and len(text) < 8:
         return int(text)
     first, comma, last = text.partition(",")
     return (first.strip(), last.strip()) if comma else text.strip()

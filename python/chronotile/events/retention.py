@@ -49,7 +49,7 @@ def ttl_seconds(ttl: str | timedelta | None, what: str = "ttl") -> int | None:
     seconds = int(found[1]) * _UNIT_SECONDS[found[2]] if found else 0
     if not 1 <= seconds <= _TTL_MAX_S:
         raise InvalidInputError(
-            f'{what} is {ttl!r}: give text such as "30d", "12h" or "90s", at most 100000d, or None for ever',
+            f'{what} is {ttl!r}: give text such as "30d", "12h" or "90s", at most 100000d',
             kind="invalid-time",
         )
     return seconds

@@ -373,12 +373,20 @@ def _period(days: Days) -> tuple[datetime, datetime]:
         if days < 1:
             raise InvalidInputError(f"days is {days}: ask for at least one", kind="invalid-time")
         end = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-        return end - timedelta(days=days), end
+        return _later(end, -days), end
     first, last = days if isinstance(days, tuple | list) and len(days) == 2 else (days, days)
     begin, finish = _day(first), _day(last)
     if finish < begin:
         raise InvalidInputError(f"days end on {finish:%Y-%m-%d}, before they begin", kind="invalid-time")
-    return begin, finish + timedelta(days=1)
+    return begin, _later(finish, 1)
+
+
+def _later(day: datetime, days: int) -> datetime:
+    try:
+        return day + timedelta(days=days)
+    except OverflowError:
+        message = f"days reach beyond what a date can be, {days} from {day:%Y-%m-%d}: give fewer, or others"
+        raise InvalidInputError(message, kind="invalid-time") from None
 
 
 def _day(day: Any) -> datetime:
