@@ -160,14 +160,18 @@ def service_archive(service: Service) -> str:
 
 def test_bad_reads_are_refused_with_the_reason(service: Service) -> None:
     for path, asked, status, kind, reason in [
-        ("/v1/points", {"tag": "none", "start": "2026-01-01"}, 404, "tag-not-found", "no tag"),
+        ("/v1/points", {"tag": "none", "start": "2026-01-01"}, 404, "tag-not-found", "a pattern such as"),
         ("/v1/points", {"tag": "boiler.temp", "start": "soon"}, 400, "invalid-time", "soon"),
         ("/v1/points", {"tag": "boiler.temp", "start": "3000-01-01"}, 400, "invalid-time", "1677 to 2262"),
         ("/v1/points", {"tag": "boiler.temp", "start": "now-1d", "end": "now-2d"}, 400, "invalid-request", "swap"),
         ("/v1/points", {"tag": "boiler.temp", "start": "1900-01-01"}, 413, "too-large", "longer than"),
-        ("/v1/points", {"start": "2026-01-01"}, 400, "invalid-request", "names no tag"),
+        ("/v1/points", {"start": "2026-01-01"}, 400, "invalid-request",
+         "give tag, number or match"),
+        ("/v1/plot", {"start": "2026-01-01"}, 400, "invalid-request", "give tag or number"),
+        ("/v1/plot", [("tag", "boiler.temp"), ("number", "7"), ("start", "2026-01-01")], 400, "invalid-request",
+         "one at a time"),
         ("/v1/points", {"number": "x", "start": "2026-01-01"}, 400, "invalid-request", "whole number"),
-        ("/v1/latest", {"match": "nothing*"}, 404, "tag-not-found", "nothing*"),
+        ("/v1/latest", {"match": "nothing*"}, 404, "tag-not-found", "no tag fits \"nothing*\""),
         ("/v1/at", {"tag": "boiler.temp", "time": "x"}, 400, "invalid-time", "x"),
         ("/v1/aggregate", {"tag": "boiler.temp", "start": "now-1h", "aggregate": "Avg"}, 400, "invalid-request", "Avg"),
         ("/v1/aggregate", {"tag": "boiler.temp", "start": "now-1d", "aggregate": "Count", "interval": "1ns"}, 413,
@@ -183,6 +187,26 @@ def test_bad_reads_are_refused_with_the_reason(service: Service) -> None:
         assert (answer.status, answer.error["kind"]) == (status, kind), (path, asked, answer.body)
         assert reason in answer.error["message"], answer.error
         assert answer.error["request_id"] == answer.headers["X-Request-Id"]
+
+
+def test_refusals_advise_what_the_interface_offers(service: Service) -> None:
+    arrow = {"Content-Type": ARROW}
+    soon = pa.table({"tag": ["boiler.temp"], "time": pa.array([4 * 10**18], pa.timestamp("ns", "UTC")), "value": [1.0]})
+    absent = soon.set_column(0, "tag", pa.array(["none"]))
+    nothing = soon.set_column(1, "time", pa.array([START], pa.timestamp("ns", "UTC")))
+    nothing = nothing.set_column(2, "value", pa.array([None], pa.float64()))
+    period = {"start": "2026-01-01", "end": "2026-01-02"}
+    for method, path, asked, body, status, reason in [
+        ("DELETE", "/v1/points", period, None, 400, "give tag or number"),
+        ("DELETE", "/v1/points", period | {"match": "*"}, None, 400, "it takes tag, number, start, end"),
+        ("POST", "/v1/points", None, arrow_bytes(soon), 400, "have max_future raised"),
+        ("POST", "/v1/points", None, arrow_bytes(absent), 404, "by a pattern such as *part*"),
+        ("POST", "/v1/points", None, arrow_bytes(nothing), 400, "write with not_finite=bad"),
+    ]:
+        answer = service.ask(method, path, asked, body, arrow if body else None)
+        assert (answer.status, reason in answer.error["message"]) == (status, True), answer.body
+        assert "()" not in answer.error["message"]
+        assert answer.error.get("tag", "boiler.temp") in ("boiler.temp", "none")
 
 
 def test_any_dataset_can_be_read(tmp_path: Path) -> None:

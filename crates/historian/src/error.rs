@@ -15,7 +15,7 @@ pub enum HistorianError {
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// A tag that is not defined.
-    #[error("no tag {tag}: define it first, or look for its name with tags()")]
+    #[error("no tag {tag}: define it first, or look for its name by a pattern such as *part*")]
     UnknownTag {
         /// How it was named.
         tag: TagKey,
@@ -32,11 +32,11 @@ pub enum HistorianError {
     #[error("points need columns tag, time and value, and may have status: {0}")]
     Columns(String),
     /// A point that cannot be stored.
-    #[error("row {row}, tag {tag}: {reason}; nothing of this batch was acknowledged")]
+    #[error("row {row}, tag {tag:?}: {reason}; nothing of this batch was acknowledged")]
     Point {
         /// Row number in the input, from 0.
         row: u64,
-        /// Name of its tag, or its number.
+        /// Name of its tag.
         tag: String,
         /// What is wrong and what to do.
         reason: String,

@@ -321,11 +321,7 @@ struct Conforming<'a> {
 impl Conforming<'_> {
     fn refuse(&self, row: usize, reason: impl Into<String>) -> HistorianError {
         let tag = &self.tags.tags[self.tags.rows[row] as usize];
-        HistorianError::Point {
-            row: self.first_row + row as u64,
-            tag: format!("{:?}", tag.name),
-            reason: reason.into(),
-        }
+        HistorianError::Point { row: self.first_row + row as u64, tag: tag.name.clone(), reason: reason.into() }
     }
 
     fn check_times(&self, future_max_ns: Option<i64>) -> Result<()> {
@@ -333,8 +329,8 @@ impl Conforming<'_> {
         match self.time.values().iter().position(|time| *time > limit) {
             Some(row) => Err(self.refuse(
                 row,
-                "its time lies further ahead of this machine's clock than max_future allows: correct it, or open the \
-                 historian with a larger max_future",
+                "its time lies further ahead of this machine's clock than max_future allows: correct it, or have \
+                 max_future raised",
             )),
             None => Ok(()),
         }
@@ -462,7 +458,7 @@ impl Conforming<'_> {
         if self.options.not_finite == NotFinite::Refuse {
             let what = if kind == DataType::String { "has no value" } else { "has no value that is a finite number" };
             let reason =
-                format!("{what}, and its status is not Bad: give one, a Bad status, or write with not_finite=\"bad\"");
+                format!("{what}, and its status is not Bad: give one, a Bad status, or write with not_finite=bad");
             return Err(self.refuse(row, reason));
         }
         let code = |row: usize| if needs_value(row) { SENSOR_FAILURE } else { self.status.value(row) };

@@ -203,7 +203,8 @@ impl Points {
         }
         if self.times[row] > checks.time_max {
             return Err(format!(
-                "the time of tag {:?} lies further ahead of this machine's clock than the service allows: correct it",
+                "the time of tag {:?} lies further ahead of this machine's clock than max_future allows: correct it, or have \
+                 max_future raised",
                 tag.name
             ));
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use chronotile_historian::rules::Aggregate;
 use chronotile_historian::{AggregateRequest, Downsampling, RawRequest, TagKey};
 
@@ -9,9 +10,8 @@ use crate::answers::{self, Reply, Rows, too_many};
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 
-/// The tags that a request names, by name, number or pattern.
-pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
-    let tags_max = app.settings.limits.tags;
+/// The tags that a request names, by name or number.
+fn named(call: &Call) -> Result<Vec<TagKey>> {
     let key = |(name, value): (&str, &str)| match name {
         "tag" => Some(Ok(TagKey::Name(value.to_owned()))),
         "number" => Some(
@@ -22,13 +22,18 @@ pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
         ),
         _ => None,
     };
-    let mut keys = call.parameters.pairs().filter_map(key).collect::<Result<Vec<TagKey>>>()?;
+    call.parameters.pairs().filter_map(key).collect()
+}
+
+/// The tags that a request names, by name, number or pattern.
+pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
+    let tags_max = app.settings.limits.tags;
+    let mut keys = named(call)?;
     if let Some(pattern) = call.parameters.one("match")? {
         let found = app.historian.find(pattern, tags_max + 1).await?;
         if found.is_empty() && keys.is_empty() {
-            return Err(Failure::from(chronotile_historian::HistorianError::UnknownTag {
-                tag: TagKey::Name(pattern.to_owned()),
-            }));
+            let message = format!("no tag fits {pattern:?}: look for a part of its name, such as *part*");
+            return Err(Failure::new(StatusCode::NOT_FOUND, "tag-not-found", message).with("tag", pattern));
         }
         keys.extend(found.iter().map(|tag| TagKey::Number(tag.number)));
     }
@@ -41,9 +46,14 @@ pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
     Ok(keys)
 }
 
-pub(crate) async fn one_tag(app: &App, call: &Call) -> Result<TagKey> {
-    let mut keys = tags(app, call).await?;
-    if keys.len() > 1 { Err(Failure::invalid("this takes one tag")) } else { Ok(keys.remove(0)) }
+/// The tag of a request that takes one, by name or number.
+pub(crate) fn one_tag(call: &Call) -> Result<TagKey> {
+    let mut keys = named(call)?;
+    match keys.len() {
+        0 => Err(Failure::invalid("the request names no tag: give tag or number")),
+        1 => Ok(keys.remove(0)),
+        count => Err(Failure::invalid(format!("the request names {count} tags: it takes one at a time"))),
+    }
 }
 
 /// The range of a request, ns. It may run backwards.
@@ -136,7 +146,7 @@ pub(crate) async fn aggregate(app: Arc<App>, call: Call) -> Result<Reply> {
 }
 
 pub(crate) async fn plot(app: Arc<App>, call: Call) -> Result<Reply> {
-    let (tag, (start, end)) = (one_tag(&app, &call).await?, range(&app, &call)?);
+    let (tag, (start, end)) = (one_tag(&call)?, range(&app, &call)?);
     let points = call.parameters.number("points")?.unwrap_or(1_000);
     if points as u64 > app.settings.limits.points {
         return Err(too_many(app.settings.limits.points));

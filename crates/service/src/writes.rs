@@ -225,7 +225,7 @@ async fn tags_of(app: &App, points: &Points, define: bool) -> Result<Vec<Option<
 }
 
 pub(crate) async fn delete(app: Arc<App>, call: Call) -> Result<Reply> {
-    let tag = reads::one_tag(&app, &call).await?;
+    let tag = reads::one_tag(&call)?;
     let time = |name| call.parameters.time(name, call.now_ns).map(Option::unwrap_or_default);
     let (start, end) = (time("start")?, time("end")?);
     reads::check_range(&app, start, end)?;
