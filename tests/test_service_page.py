@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,27 @@ def test_the_mouse_zooms_and_aggregates_and_datasets_are_shown(
     assert "2026-01-01" not in browser.run("document.querySelector('#error').textContent")
     assert browser.run("document.querySelector('#error').hidden")
     assert browser.complaints() == []
+
+
+def test_the_time_axis_has_marks_with_room_for_them_on_any_screen(
+    service: Service, browser: Browser, tmp_path: Path
+) -> None:
+    browser.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+    link = LINK.replace("2026-01-02", "2026-01-08")
+    opened(browser, f"{service.url}/{link}&tag=boiler.temperature")
+    wait(browser, "document.querySelector('#plot path.line')")
+    browser.screenshot(tmp_path / "week.png")
+    marks = browser.run("[...document.querySelectorAll('#plot text')].map(t => t.textContent)")
+    assert [text for text in marks if text.startswith("01-")] == ["01-01", "01-03", "01-05", "01-07"]
+    for width in (240, 282, 500, 1200):
+        for seconds in (2, 45, 600, 5_400, 86_400, 7 * 86_400, 31 * 86_400, 400 * 86_400, 25 * 365 * 86_400):
+            for shift in (0, 0.3, 0.7):
+                start, span = int(START.timestamp() * 1000) + int(shift * seconds * 1000), seconds * 1000
+                marks = browser.run(f"timeTicks({start}, {start + span}, {width}).map(([time]) => time)")
+                assert 1 <= len(marks) <= 9, (width, seconds, marks)
+                assert len(marks) > 1 or width < 282, (width, seconds, marks)
+                gaps = [(late - early) / span * width for early, late in pairwise(marks)]
+                assert all(gap >= 66 for gap in gaps), (width, seconds, gaps)
 
 
 def test_nodes_are_shown_and_their_figures_plotted(tmp_path: Path, browser: Browser) -> None:

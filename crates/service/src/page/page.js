@@ -180,16 +180,24 @@ function axisText(value) {
   return size >= 1e6 || (size > 0 && size < 1e-4) ? value.toExponential(2) : Number(value.toPrecision(6)).toString();
 }
 
+const MINUTE_S = 60, HOUR_S = 3600, DAY_S = 86400, YEAR_S = 31536000;
+/** Lengths between marks, s. None is more than twice the one before: so there are at least half as many as there is room for. */
+const STEPS_S = [1, 2, 3, 5, 10, 15, 30, ...[1, 2, 3, 5, 10, 15, 30].map((count) => count * MINUTE_S),
+  ...[1, 2, 3, 6, 12].map((count) => count * HOUR_S), ...[1, 2, 3, 5, 7, 14, 28, 56, 91, 182].map((count) => count * DAY_S),
+  ...[1, 2, 4, 8].map((count) => count * YEAR_S)];
+/** Room of a mark with its text. */
+const MARK_PX = 70;
+
 /** Times to mark on an axis of this width, no more than there is room for their texts. */
 function timeTicks(start, end, width) {
-  const steps = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000, 7776000,
-    31536000].map((seconds) => seconds * 1000);
-  const count = Math.min(8, Math.max(2, width / 80));
+  const steps = STEPS_S.map((seconds) => seconds * 1000);
+  const count = Math.min(8, Math.max(2, width / MARK_PX));
   const step = steps.find((size) => (end - start) / size <= count) || steps[steps.length - 1];
   const found = [];
   for (let time = Math.ceil(start / step) * step; time < end; time += step) found.push(time);
-  const text = (time) => step >= 86400000 ? iso(time).slice(0, 10)
-    : step >= 60000 ? (time % 86400000 === 0 ? iso(time).slice(5, 10) : iso(time).slice(11, 16)) : iso(time).slice(11, 19);
+  const day_ms = DAY_S * 1000;
+  const text = (time) => step >= 28 * day_ms ? iso(time).slice(0, 10)
+    : step >= 60000 ? (time % day_ms === 0 ? iso(time).slice(5, 10) : iso(time).slice(11, 16)) : iso(time).slice(11, 19);
   return found.map((time) => [time, text(time)]);
 }
 
