@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import Run
 from support_data import data_file, run_cli
 
 import chronotile as ct
@@ -423,7 +424,11 @@ def test_what_cannot_be_stored_is_refused_as_a_whole(h: historian.Historian) -> 
     h.define_many([{"name": "f"}, {"name": "i", "data_type": "integer"}, {"name": "b", "data_type": "bool"}])
     soon = datetime.now(UTC) + timedelta(days=2)
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"tag": ["f"], "time": [START], "value": ["warm"]}, "type float, the value of type Utf8"),
+        (
+            {"tag": ["f"], "time": [START], "value": ["warm"]},
+            'row 0, tag "f": .* the value "warm" is text',
+        ),
+        ({"tag": ["f"] * 3, "time": [START] * 3, "value": ["1", "x", "2"]}, 'row 1, tag "f": .* the value "x" is text'),
         ({"tag": ["f", "f"], "time": [START, START], "value": [1.0, float("nan")]}, 'row 1, tag "f"'),
         ({"tag": ["f"], "time": [START], "value": [float("inf")]}, "finite number"),
         ({"tag": ["i"], "time": [START], "value": [1.5]}, "not an integer"),
@@ -613,6 +618,17 @@ def test_the_command_line_writes_reads_and_aggregates(tmp_path: Path) -> None:
     assert "0 tiles" in run_cli("historian", "maintain", archive)
     run_cli("historian", "latest", archive, "nobody", code=3)
     run_cli("historian", "aggregate", archive, "x.y", *period, "--aggregate", "Median", code=2)
+
+
+def test_the_command_line_names_file_and_row_of_a_bad_value(tmp_path: Path, chronotile: Run) -> None:
+    with historian.open(tmp_path / "plant.db") as h:
+        h.define("x.y")
+    points = tmp_path / "points.csv"
+    points.write_text("tag,time,value\nx.y,2026-01-02,1\nx.y,2026-01-03,oops\n")
+    done = chronotile("historian", "write", tmp_path / "plant.db", points)
+    assert done.returncode == 2
+    assert "points.csv: row 1" in done.stderr
+    assert 'the value "oops" is text' in done.stderr
 
 
 def test_the_latest_value_takes_no_longer_with_history(sqlite: ct.Archive) -> None:

@@ -380,7 +380,12 @@ impl Conforming<'_> {
         let first = (0..self.value.len()).find(|row| inside(*row) && self.value.is_valid(*row));
         let given = self.value.data_type();
         let wrong = |row: usize| {
-            self.refuse(row, format!("its tag is of type {}, the value of type {given}: convert it first", kind.name()))
+            let Some((row, text)) = self.no_number(row, &inside) else {
+                let message =
+                    format!("its tag is of type {}, the value of type {given}: convert it first", kind.name());
+                return self.refuse(row, message);
+            };
+            self.refuse(row, format!("its tag is of type {}, the value {text:?} is text", kind.name()))
         };
         let numeric = given.is_numeric() || *given == ArrowType::Null;
         let fits = match kind {
@@ -425,6 +430,15 @@ impl Conforming<'_> {
         Ok((cast(&value, &stored_type(kind)).map_err(failed)?, status))
     }
 
+    /// Where values are text, the first from `row` on that is no number, which tells more than one that could be; else `row`.
+    fn no_number(&self, row: usize, inside: &dyn Fn(usize) -> bool) -> Option<(usize, &str)> {
+        let texts = self.value.as_string_opt::<i32>()?;
+        let is_none =
+            |row: &usize| inside(*row) && texts.is_valid(*row) && texts.value(*row).trim().parse::<f64>().is_err();
+        let row = (row..texts.len()).find(is_none).unwrap_or(row);
+        Some((row, texts.value(row)))
+    }
+
     /// Integer and bool tags take numbers that are whole, or 0 and 1.
     fn check_whole(&self, kind: DataType, value: &Float64Array, inside: &dyn Fn(usize) -> bool) -> Result<()> {
         const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -457,8 +471,9 @@ impl Conforming<'_> {
         let Some(row) = (0..self.status.len()).find(|row| needs_value(*row)) else { return Ok(self.status.clone()) };
         if self.options.not_finite == NotFinite::Refuse {
             let what = if kind == DataType::String { "has no value" } else { "has no value that is a finite number" };
-            let reason =
-                format!("{what}, and its status is not Bad: give one, a Bad status, or write with not_finite=bad");
+            let reason = format!(
+                "{what}, and its status is not Bad: give one, a Bad status, or write with not_finite=bad (--bad-values)"
+            );
             return Err(self.refuse(row, reason));
         }
         let code = |row: usize| if needs_value(row) { SENSOR_FAILURE } else { self.status.value(row) };

@@ -189,6 +189,7 @@ impl Points {
             let shown = match value {
                 Value::Float(number) => format!("is {number}"),
                 Value::Integer(number) => format!("is {number}"),
+                Value::Text(text) => format!("{text:?} is text"),
                 other => format!("is a {}", other.word()),
             };
             return Err(wrong(&shown));

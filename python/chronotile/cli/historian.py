@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,7 @@ from chronotile import _native
 from chronotile import historian as library
 from chronotile.cli.common import Target, count_text, table_text, target
 from chronotile.cli.query import output_options, write_out
+from chronotile.errors import InvalidInputError, TagNotFoundError
 from chronotile.result import ReadResult
 
 if TYPE_CHECKING:
@@ -125,9 +128,19 @@ def write(target: Target, format_: str | None, batch: str | None, define: bool, 
             if define:
                 _define_missing(h, points)
             key = batch if batch is None or len(target.rest) == 1 else f"{batch}:{file}"
-            done = h.write(points, batch=key, not_finite="bad" if bad_values else "refuse")
+            with _named(file):
+                done = h.write(points, batch=key, not_finite="bad" if bad_values else "refuse")
             state = "stored" if done.stored else "were there already"
             click.echo(f"{file}: {count_text(done.points)} points {state}", err=True)
+
+
+@contextmanager
+def _named(file: str) -> Iterator[None]:
+    """Errors about points say of which file they are."""
+    try:
+        yield
+    except (InvalidInputError, TagNotFoundError) as error:
+        raise type(error)(f"{file}: {error}", kind=error.kind, **error.details) from None
 
 
 def _file_table(file: str, format_: str | None) -> _native.Table:
