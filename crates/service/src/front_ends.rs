@@ -294,8 +294,6 @@ mod tests {
     use chronotile_historian::{Historian, HistorianOptions};
     use tower_service::Service as _;
 
-    use crate::access::Access;
-    use crate::app::router;
     use crate::settings::{Limits, LogFormat, Settings};
 
     /// Waits until it is given up, says so, and goes on until it is let go.
@@ -329,7 +327,7 @@ mod tests {
             limits,
             diagnostics: None,
         };
-        router(&App::new(historian, settings, Access::open(None).unwrap(), front_ends))
+        crate::routes(historian, settings, front_ends).unwrap()
     }
 
     async fn status(routes: &Router, path: &str) -> u16 {

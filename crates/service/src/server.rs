@@ -78,6 +78,21 @@ pub async fn serve(
     Ok(())
 }
 
+/// What answers requests, without connections: for programs that have requests of their own to put. Call it where a runtime of
+/// tokio runs, which stores what comes. Files of `settings` other than tokens are left aside, and so is everything about
+/// connections.
+///
+/// # Errors
+/// A file of tokens that cannot be used.
+pub fn routes(
+    historian: Historian,
+    settings: Settings,
+    front_ends: Option<Arc<dyn FrontEnds>>,
+) -> Result<Router, ServiceError> {
+    let access = Access::open(settings.tokens.as_deref())?;
+    Ok(router(&App::new(historian, settings, access, front_ends)))
+}
+
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
