@@ -646,6 +646,8 @@ def test_tokens_open_what_their_roles_say(tmp_path: Path) -> None:
             assert h.latest("a").to_arrow().num_rows == 1
             with pytest.raises(ct.AccessDeniedError, match="lacks the role admin"):
                 h.define("b")
+        with historian.connect(service.url) as h, pytest.raises(ct.AccessDeniedError, match="CHRONOTILE_TOKEN"):
+            h.latest("a")
         assert any(line.get("token") == "ann" for line in service.log())
         assert "0123456789abcdef" not in service.log_path.read_text()
         (tmp_path / "tokens").write_text("new read - fresh-0123456789abcdef\n")

@@ -199,6 +199,9 @@ class Remote:
                 kind="no-service",
             )
         kind, message = error.pop("kind"), error.pop("message")
+        if kind == "token-missing":
+            # The service speaks of headers, which are not the caller's to send.
+            message = f"{self.url} wants a token: give token, or set the environment variable CHRONOTILE_TOKEN"
         fallback = _BY_STATUS.get(answer.status, ChronotileError)
         return _BY_KIND.get(kind, fallback)(message, kind=kind, **error)
 
