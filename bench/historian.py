@@ -1,7 +1,7 @@
 """Process history: ingest, size, requests A to D and the latest value, beside DuckDB on its own table and on Parquet.
 
     python bench/historian.py [--service | --lab | --cluster URL] [--writes N] [--open-loop RATE] [--tags N] [--days N]
-                              [--repeat N] [--blocks N] [--latest-tags N] [--quick] [--out FILE]
+                              [--repeat N] [--blocks N] [--latest-tags N] [--latest-only] [--quick] [--out FILE]
 
 One value a second of each tag, two decimals between 0 and 1, a random walk. Requests: A one tag, one day, hourly
 averages; B the same of 10 tags; C one tag, one week, six-hour averages; D one tag, one month, daily averages. The
@@ -20,6 +20,9 @@ With --open-loop so many requests a second arrive at random times, whatever beca
 the other, while --writes values a second are written to that system; times count from the intended start, and what
 failed is counted. With --lab this is done again while one of the nodes is killed, a third through, and once more with
 that node down.
+
+At last the latest value of one tag among --latest-tags, and look-ups of tags by pattern; --latest-only does nothing
+else.
 
 With --service all is done over HTTP: ours by Arrow and by InfluxDB line protocol, QuestDB, VictoriaMetrics and
 KairosDB. Maven fetches QuestDB and KairosDB, which Java runs, and Go builds VictoriaMetrics; what is missing is left
@@ -199,13 +202,21 @@ def latest(folder: Path, tags: int, lookups: int = 2_000) -> dict[str, float]:
     return found | {f"{when}_ms": spent for when, spent in patterns(path).items()}
 
 
-def patterns(path: Path) -> dict[str, float]:
-    """Milliseconds of look-ups by pattern, the first one of a historian that has just been opened and a later one."""
+def patterns(path: Path, repeat: int = 9) -> dict[str, float]:
+    """Milliseconds of look-ups by pattern: of the first one of a historian that has just been opened, of processors
+    meanwhile, and of a later one. Medians."""
     found = {}
-    for name, pattern in {"prefix": "site5.unit5.*", "infix": "*unit77.point00012*"}.items():
-        with historian.open(path) as h:
-            spent = [timed_ms(lambda h=h, pattern=pattern: h.tags(pattern)) for _ in range(3)]
-        found |= {f"{name}_first": spent[0], f"{name}_later": spent[-1]}
+    for name, pattern in {"prefix": "site5.unit5.*", "infix": "*unit77.point00010*"}.items():
+        spent: dict[str, list[float]] = {"first": [], "first_cpu": [], "later": []}
+        for _ in range(repeat):
+            with historian.open(path) as h:
+                began = time.process_time()
+                look_up = lambda h=h, pattern=pattern: h.tags(pattern)  # noqa: E731
+                spent["first"].append(timed_ms(look_up))
+                spent["first_cpu"].append((time.process_time() - began) * 1e3)
+                look_up()
+                spent["later"].append(timed_ms(look_up))
+        found |= {f"{name}_{when}": statistics.median(samples) for when, samples in spent.items()}
     return found
 
 
@@ -266,6 +277,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=5, help="blocks of each system and kind; 0 for none")
     parser.add_argument("--block-seconds", type=float, default=1.0)
     parser.add_argument("--latest-tags", type=int, default=1_000_000, help="0 leaves the latest value out")
+    parser.add_argument("--latest-only", action="store_true", help="nothing else")
     parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite; no latest value")
     parser.add_argument("--lab", action="store_true", help="the same on three nodes of chronotile lab")
     parser.add_argument("--writes", type=int, default=0, help="values a second written meanwhile")
@@ -345,19 +357,22 @@ def measure(systems: list[System], given: argparse.Namespace) -> dict[str, Figur
     return figures
 
 
+def systems(folder: Path, given: argparse.Namespace, stack: ExitStack) -> list[System]:
+    """What is asked, in a folder of its own; nodes that are started end with the stack."""
+    if given.service:
+        return over_http.systems(folder, [tag_name(tag) for tag in range(given.tags)], given.only)
+    cluster = stack.enter_context(lab.up(nodes=3, heap="1g")) if given.lab else given.cluster
+    return [Chronotile(folder, given.tags, cluster), Duck(folder), Parquet(folder)]
+
+
 def main() -> None:
     """Measure and print."""
     given = arguments()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        systems: list[System]
-        if given.service:
-            systems = over_http.systems(folder, [tag_name(tag) for tag in range(given.tags)], given.only)
-        else:
-            cluster = stack.enter_context(lab.up(nodes=3, heap="1g")) if given.lab else given.cluster
-            systems = [Chronotile(folder, given.tags, cluster), Duck(folder), Parquet(folder)]
-        figures = measure(systems, given)
-        print(report(figures, given.tags, given.days))
+        figures = {} if given.latest_only else measure(systems(folder, given, stack), given)
+        if figures:
+            print(report(figures, given.tags, given.days))
         many = latest(folder, given.latest_tags) if given.latest_tags else {}
     if many:
         rows = [[key, digits(value)] for key, value in many.items()]
