@@ -77,7 +77,9 @@ impl Dataset {
         after.push(catalog::put(record_key.clone(), catalog::to_json(&record_key, &record)?, expect));
         after.push(catalog::delete_known(intent_key.clone(), intent.clone()));
         let before = vec![catalog::put(intent_key, intent.clone(), Expect::Is(intent))];
+        self.list_changing(batch).await?;
         self.clear_out(batch, None, &refs, Commit { before, after, ..Commit::default() }).await.map_err(race)?;
+        self.unlist_changing(batch).await;
         Ok(rows)
     }
 }

@@ -2,8 +2,6 @@
 //!
 //! `docs/format.md` describes each record; nothing else in this crate builds a key or parses a value.
 
-use std::collections::HashSet;
-
 use bytes::Bytes;
 use chronotile_store::{ChunkKey, Expect, Record, RecordPut, Store};
 use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, DatasetSpec, SliceId, Tile, Window};
@@ -26,6 +24,11 @@ pub(crate) fn batch_key(dataset: &DatasetName, batch: BatchId) -> String {
 
 pub(crate) fn intent_key(dataset: &DatasetName, batch: BatchId) -> String {
     format!("intent/{dataset}/{batch}")
+}
+
+/// The batches that are being replaced or removed.
+pub(crate) fn changing_key(dataset: &DatasetName) -> String {
+    format!("changing/{dataset}")
 }
 
 fn part_key(dataset: &DatasetName, batch: BatchId, part: u32) -> String {
@@ -223,11 +226,6 @@ pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetName) -> Resu
 pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<(BatchId, BatchRecord)>> {
     let records = list(store, &format!("batch/{dataset}/")).await?;
     records.iter().map(|record| Ok((id_of(&record.key)?, from_json(&record.key, &record.value)?))).collect()
-}
-
-/// Ids of the batches whose writing has ended, removed ones included.
-pub(crate) async fn finished_ids(store: &dyn Store, dataset: &DatasetName) -> Result<HashSet<BatchId>> {
-    list(store, &format!("batch/{dataset}/")).await?.iter().map(|record| id_of(&record.key)).collect()
 }
 
 pub(crate) fn id_of(key: &str) -> Result<BatchId> {

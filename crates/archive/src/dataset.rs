@@ -5,6 +5,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
+use chronotile_chunk::Origin;
 use chronotile_store::{Commit, Definition, Expect, Store, StoreError, Tuning};
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 
@@ -26,6 +27,8 @@ struct Shared {
     stored: RwLock<Bytes>,
     /// Slices known to exist. One may have been retired since: the engine then says so.
     slices: RwLock<HashSet<SliceId>>,
+    /// Batches that were seen finished, by what their rows say of them.
+    finished: RwLock<HashSet<Origin>>,
 }
 
 impl Definition for Shared {
@@ -46,7 +49,9 @@ pub struct AddedColumn {
 impl Dataset {
     pub(crate) fn new(store: Arc<dyn Store>, spec: DatasetSpec) -> Result<Self> {
         let frame = RwLock::new(Frame::new(spec)?);
-        let shared = Arc::new(Shared { frame, stored: RwLock::default(), slices: RwLock::default() });
+        let shared =
+            Shared { frame, stored: RwLock::default(), slices: RwLock::default(), finished: RwLock::default() };
+        let shared = Arc::new(shared);
         let store = store.laid_out(shared.clone())?.unwrap_or(store);
         Ok(Self { store, shared })
     }
@@ -169,6 +174,10 @@ impl Dataset {
             self.known_slices(|known| known.insert(slice));
         }
         Ok(())
+    }
+
+    pub(crate) fn seen_finished<T>(&self, use_it: impl FnOnce(&mut HashSet<Origin>) -> T) -> T {
+        use_it(&mut self.shared.finished.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn known_slices<T>(&self, use_it: impl FnOnce(&mut HashSet<SliceId>) -> T) -> T {

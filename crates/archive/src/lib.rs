@@ -15,6 +15,7 @@ mod content;
 mod copy;
 mod dataset;
 mod error;
+mod finished;
 mod frame;
 mod index;
 mod input;

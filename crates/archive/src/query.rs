@@ -12,7 +12,6 @@ use chronotile_types::{BatchId, Cell, CellRule, SliceId, Window, ZoneKey};
 use hashbrown::HashMap;
 
 use crate::assemble::Part;
-use crate::catalog;
 use crate::cells::{self, RowRule, filter_region};
 use crate::error::Result;
 use crate::frame::Frame;
@@ -58,24 +57,14 @@ pub(crate) struct Query {
     /// What chunks need in the filters of their texts, by column.
     pub needs: Vec<(usize, Need)>,
     /// The only batches whose rows count; `None` for all.
-    only: Option<HashSet<BatchId>>,
+    pub only: Option<HashSet<BatchId>>,
     /// The only chunks to look at, whole tiles in the order of a scan; `None` for all that the scan finds.
     pub keys: Option<Arc<[ChunkKey]>>,
 }
 
 impl Query {
-    pub(crate) async fn new(store: &dyn Store, frame: Frame, request: &ReadRequest) -> Result<Self> {
-        let slices = slices_of(store, &frame, request).await?;
-        Self::over(store, frame, request, slices).await
-    }
-
-    /// With the slices that [`slices_of`] found.
-    pub(crate) async fn over(
-        store: &dyn Store,
-        frame: Frame,
-        request: &ReadRequest,
-        slices: Vec<SliceId>,
-    ) -> Result<Self> {
+    /// With the slices that [`slices_of`] found. It returns rows of all batches, until it is told which count.
+    pub(crate) fn over(frame: Frame, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Self> {
         let bounds = Bounds::new(&frame.spec, &request.time)?;
         let windows = bounds.windows(&frame.spec);
         let place = cells::resolve(&frame.spec, &request.place)?;
@@ -83,7 +72,6 @@ impl Query {
         let output = output(&frame, request.columns.as_deref())?;
         let fields: Vec<_> = output.iter().map(|column| frame.spec.schema.fields()[*column].clone()).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, frame.spec.schema.metadata().clone()));
-        let only = if request.finished_only { Some(whole_batches(store, &frame).await?) } else { None };
         let identity = match (frame.ids.is_empty(), frame.keeps_latest()) {
             (true, _) => Identity::Ordinal,
             (false, true) => Identity::Versions,
@@ -117,7 +105,7 @@ impl Query {
             id_zone,
             tests,
             needs,
-            only,
+            only: None,
             keys: None,
             frame,
         })
@@ -264,14 +252,4 @@ fn output(frame: &Frame, columns: Option<&[String]>) -> Result<Vec<usize>> {
         Some(twice) => Err(frame.refuse(format!("column {:?} is asked for twice", names[twice]))),
         None => Ok(positions),
     }
-}
-
-/// The batches that ended before the read and are not being written anew. A batch that begins while chunks are scanned may be
-/// seen in part, so it is not enough to know which had begun and not ended before.
-async fn whole_batches(store: &dyn Store, frame: &Frame) -> Result<HashSet<BatchId>> {
-    let mut whole = catalog::finished_ids(store, &frame.spec.name).await?;
-    for (batch, _) in catalog::unfinished(store, &frame.spec.name).await? {
-        whole.remove(&batch);
-    }
-    Ok(whole)
 }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store};
+use chronotile_types::SliceId;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
 use hashbrown::{HashMap, HashSet};
@@ -81,7 +82,7 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::read`]; where columns were added meanwhile, a chunk that has them counts as damaged.
     pub async fn read_as_known(&self, request: ReadRequest) -> Result<ReadStream> {
-        let query = Query::new(self.store(), self.frame(), &request).await?;
+        let query = self.query_as_known(&request).await?;
         stream(self.store_arc(), Arc::new(query)).await
     }
 
@@ -92,7 +93,7 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::read_as_known`].
     pub async fn read_unmerged(&self, request: ReadRequest) -> Result<ReadStream> {
-        let query = Arc::new(Query::new(self.store(), self.frame(), &request).await?);
+        let query = Arc::new(self.query_as_known(&request).await?);
         let groups = groups(self.store_arc(), query.clone()).await?;
         let alone = groups.map_ok(|parts| stream::iter(parts).map(|part| Ok(vec![part]))).try_flatten();
         Ok(ReadStream::new(query.schema.clone(), assembled(alone, query)))
@@ -151,7 +152,21 @@ impl Dataset {
         let before = self.frame();
         let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));
         refreshed?;
-        Query::over(self.store(), self.frame(), request, slices?).await
+        self.over(request, slices?).await
+    }
+
+    /// Makes `request` ready with the definition as this process last saw it.
+    pub(crate) async fn query_as_known(&self, request: &ReadRequest) -> Result<Query> {
+        let slices = slices_of(self.store(), &self.frame(), request).await?;
+        self.over(request, slices).await
+    }
+
+    async fn over(&self, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Query> {
+        let mut query = Query::over(self.frame(), request, slices)?;
+        if request.finished_only {
+            query.only = Some(self.finished_of(&query).await?);
+        }
+        Ok(query)
     }
 }
 

@@ -294,8 +294,11 @@ impl<'a> Write<'a> {
         }
         self.commit(Commit { before, put: chunks, ..Commit::default() }).await?;
         let last = Commit { before: self.intent_puts()?, after, ..Commit::default() };
+        self.dataset.list_changing(self.batch).await?;
         let result = self.dataset.clear_out(self.batch, Some(self.intent.written_us), &stale, last).await;
-        result.map_err(|error| self.told(error))
+        result.map_err(|error| self.told(error))?;
+        self.dataset.unlist_changing(self.batch).await;
+        Ok(())
     }
 
     /// The conditions under which this write may go on: its intent, and at first what it found, still lie in the catalog.

@@ -342,3 +342,38 @@ async fn a_new_batch_is_one_commit_and_one_that_is_stored_is_looked_up() {
         assert_sound(&dataset).await;
     }
 }
+
+/// A reader that is told of finished batches alone looks at those that its chunks are of, each once.
+#[tokio::test]
+async fn finished_batches_are_looked_up_once_and_only_where_rows_of_them_are() {
+    for (store, _folder) in engines() {
+        let writer = create(&store, spec()).await;
+        for batch in 0..20_i64 {
+            write(&writer, &spread_rows(10 * batch, 10, 2, "n"), named(&batch.to_string())).await.unwrap();
+        }
+        let far = rows(&[(1_000 * HOUR, 5_000, 1)]);
+        write(&writer, &far, named("far")).await.unwrap();
+        let metered = Arc::new(Metered::new(store));
+        let watched: Arc<dyn Store> = metered.clone();
+        let dataset = open(&watched, "records").await;
+        let calls = |operation| metered.snapshot().into_iter().find(|m| m.operation == operation).unwrap().calls;
+        let near = ReadRequest { time: between(0, 100 * HOUR), ..finished_only() };
+        let mut spent = vec![];
+        for _ in 0..3 {
+            let before = calls(Operation::Record);
+            assert_eq!(read(&dataset, near.clone()).await.unwrap().num_rows(), 200);
+            spent.push(calls(Operation::Record) - before);
+        }
+        assert_eq!(
+            spent,
+            [2 + 2 * 20, 2, 2],
+            "the definition and the list of what changes; of a batch intent and record"
+        );
+        assert_eq!(calls(Operation::Records), 0);
+        write(&writer, &spread_rows(0, 10, 2, "new"), replacing("0")).await.unwrap();
+        let before = calls(Operation::Record);
+        assert_eq!(read(&dataset, near).await.unwrap().num_rows(), 200);
+        assert_eq!(calls(Operation::Record) - before, 2 + 2);
+        assert_sound(&dataset).await;
+    }
+}

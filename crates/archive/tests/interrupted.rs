@@ -124,6 +124,8 @@ async fn cut_off(work: Work, stepwise: bool, fault: Fault) -> bool {
     let inner: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let sound = create(&inner, spec()).await;
     work.prepare(&sound).await;
+    // What a reader has learnt of batches is out of date once the work has begun.
+    assert_eq!(id_notes(&read(&sound, finished_only()).await.unwrap()), work.states().0);
     let (faulty, struck) = failing(inner.clone(), fault);
     let store: Arc<dyn Store> = if stepwise { Arc::new(Stepwise(faulty)) } else { faulty };
     // Opening has calls of its own: a fault in those says nothing about the work.

@@ -123,7 +123,7 @@ impl Shapes {
 impl<'a> Builder<'a> {
     async fn new(dataset: &'a Dataset, index: &'a IndexSpec, options: &'a IndexBuildOptions) -> Result<Self> {
         let request = ReadRequest { columns: Some(index.columns.clone()), ..ReadRequest::default() };
-        let mut query = Query::new(dataset.store(), dataset.frame(), &request).await?;
+        let mut query = dataset.query_as_known(&request).await?;
         limit_windows(&mut query, &options.time)?;
         let (types, _) = columns_of(&query.frame, index)?;
         Ok(Self {

@@ -46,7 +46,7 @@ impl Dataset {
     /// Rows that the request asks for, from an index as far as it knows them; `None` where no index serves.
     pub(crate) async fn count_by_index(&self, request: &ReadRequest) -> Result<Option<u64>> {
         let request = ReadRequest { columns: Some(vec![]), ..request.clone() };
-        let mut query = Query::new(self.store(), self.frame(), &request).await?;
+        let mut query = self.query_as_known(&request).await?;
         let Ok(choice) = choose(&query.frame, &request, Purpose::Counts(&[]))? else { return Ok(None) };
         let Ok(plan) = Plan::new(self, &query, choice).await? else { return Ok(None) };
         let mut rows: u64 = 0;
@@ -83,7 +83,7 @@ impl Dataset {
             columns.push(frame.spec.time.column.clone());
         }
         let request = ReadRequest { columns: Some(columns), ..request };
-        let mut query = Query::new(self.store(), frame, &request).await?;
+        let mut query = self.query_as_known(&request).await?;
         let positions = by.iter().map(|name| query.frame.column(name)).collect::<Result<Vec<_>>>()?;
         let mut tally = Tally::new(by.len());
         let report = match choose(&query.frame, &request, Purpose::Counts(&positions))? {
@@ -119,7 +119,7 @@ impl Dataset {
     /// As [`Dataset::read`].
     pub async fn explain(&self, request: &ReadRequest, by: Option<&[String]>) -> Result<IndexUse> {
         self.refresh().await?;
-        let mut query = Query::new(self.store(), self.frame(), request).await?;
+        let mut query = self.query_as_known(request).await?;
         let mut report = match by {
             None => self.prune_by_index(&mut query, request).await?,
             Some(by) => {
