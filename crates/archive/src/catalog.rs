@@ -2,6 +2,8 @@
 //!
 //! `docs/format.md` describes each record; nothing else in this crate builds a key or parses a value.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use chronotile_store::{ChunkKey, Expect, Record, RecordPut, Store};
 use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, DatasetSpec, SliceId, Tile, Window};
@@ -220,6 +222,11 @@ pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetName) -> Resu
         }
     }
     Ok(begun)
+}
+
+/// Ids of the batches whose writing has ended, removed ones included.
+pub(crate) async fn finished_ids(store: &dyn Store, dataset: &DatasetName) -> Result<HashSet<BatchId>> {
+    list(store, &format!("batch/{dataset}/")).await?.iter().map(|record| id_of(&record.key)).collect()
 }
 
 /// The batches whose writing has ended, removed ones included.

@@ -17,8 +17,10 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::query::Query;
 
-/// Batches looked up at once.
+/// Batches looked up at once, and the number from which on all there are are listed instead: on a cluster a listing is a
+/// request to each of some hundred partitions.
 const LOOKED_UP_AT_ONCE: usize = 64;
+const LOOKED_UP: usize = 500;
 /// Batches remembered as finished; about 40 bytes each.
 const REMEMBERED: usize = 1 << 20;
 
@@ -33,12 +35,7 @@ impl Dataset {
             let unseen = met.iter().filter(|origin| !seen.contains(origin) || is_changing(&origin.batch));
             unseen.map(|origin| origin.batch).collect()
         });
-        let look_up = async |batch: BatchId| Ok::<_, ArchiveError>((batch, self.is_finished(batch).await?));
-        let looked_up = stream::iter(unsure).map(look_up).buffer_unordered(LOOKED_UP_AT_ONCE);
-        let unfinished: HashSet<BatchId> = looked_up
-            .try_filter_map(|(batch, finished)| std::future::ready(Ok((!finished).then_some(batch))))
-            .try_collect()
-            .await?;
+        let unfinished = self.unfinished_among(unsure).await?;
         let mut finished = met;
         finished.retain(|origin| !unfinished.contains(&origin.batch));
         self.seen_finished(|seen| {
@@ -60,6 +57,21 @@ impl Dataset {
             }
         }
         Ok(met)
+    }
+
+    async fn unfinished_among(&self, mut batches: HashSet<BatchId>) -> Result<HashSet<BatchId>> {
+        if batches.len() > LOOKED_UP {
+            let name = &self.spec().name;
+            let ended = catalog::finished_ids(self.store(), name).await?;
+            let begun = catalog::unfinished(self.store(), name).await?;
+            let begun: HashSet<BatchId> = begun.into_iter().map(|(batch, _)| batch).collect();
+            batches.retain(|batch| !ended.contains(batch) || begun.contains(batch));
+            return Ok(batches);
+        }
+        let look_up = async |batch: BatchId| Ok::<_, ArchiveError>((batch, self.is_finished(batch).await?));
+        let looked_up = stream::iter(batches).map(look_up).buffer_unordered(LOOKED_UP_AT_ONCE);
+        let unfinished = |(batch, finished): (BatchId, bool)| std::future::ready(Ok((!finished).then_some(batch)));
+        looked_up.try_filter_map(unfinished).try_collect().await
     }
 
     async fn is_finished(&self, batch: BatchId) -> Result<bool> {

@@ -11,7 +11,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Place, ReadRequest, RetireLimit, WriteOptions};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Metered, Operation, Store};
+use chronotile_store::{Commit, Expect, Metered, Operation, RecordPut, Store};
 use chronotile_types::{CellRule, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec};
 use common::*;
 use futures::TryStreamExt;
@@ -376,4 +376,31 @@ async fn finished_batches_are_looked_up_once_and_only_where_rows_of_them_are() {
         assert_eq!(calls(Operation::Record) - before, 2 + 2);
         assert_sound(&dataset).await;
     }
+}
+
+/// Many are not looked up one by one.
+#[tokio::test]
+async fn many_batches_are_listed_and_those_that_are_not_finished_left_out() {
+    let (store, _folder) = sqlite();
+    let writer = create(&store, spec()).await;
+    for batch in 0..510_i64 {
+        write(&writer, &rows(&[(batch, batch, 1)]), named(&batch.to_string())).await.unwrap();
+    }
+    let name = spec().name;
+    let (batch, key) = (chronotile_types::BatchId::of_key("17"), "17");
+    let intent = format!(r#"{{"key":"{key}","written_us":1,"attempt":"a"}}"#);
+    let put = RecordPut { key: format!("intent/{name}/{batch}"), value: Some(intent.into()), expect: Expect::Absent };
+    store.commit(&name, Commit { before: vec![put], ..Commit::default() }).await.unwrap();
+    let metered = Arc::new(Metered::new(store));
+    let watched: Arc<dyn Store> = metered.clone();
+    let dataset = open(&watched, "records").await;
+    let calls = |operation| metered.snapshot().into_iter().find(|m| m.operation == operation).unwrap().calls;
+    for listed in [true, false] {
+        let before = calls(Operation::Records);
+        let found = ids(&read(&dataset, finished_only()).await.unwrap());
+        assert_eq!(found, (0..510).filter(|id| *id != 17).collect::<Vec<_>>());
+        assert_eq!(calls(Operation::Records) > before, listed);
+    }
+    writer.remove_batch(key).await.unwrap();
+    assert_eq!(dataset.count(finished_only()).await.unwrap(), 509);
 }
