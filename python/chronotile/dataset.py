@@ -561,6 +561,8 @@ class Dataset:
     ) -> ConsolidateReport:
         """Rewrite tiles of many small chunks as few large ones. Reads return the same before, meanwhile and after.
 
+        A tile to which nothing was written since its last consolidation is left as it is.
+
         Parameters
         ----------
         before : time, optional
