@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
 use chronotile_chunk::Origin;
-use chronotile_store::{Commit, Expect, StoreError};
+use chronotile_store::{Commit, Expect, RecordPut, StoreError};
 use chronotile_types::BatchId;
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -102,8 +102,8 @@ impl Dataset {
                 return Ok(());
             }
             let key = catalog::changing_key(&self.spec().name);
-            let value = catalog::to_json(&key, &list)?;
-            let before = vec![catalog::put(key, value, found.map_or(Expect::Absent, Expect::Is))];
+            let value = if list.is_empty() { None } else { Some(catalog::to_json(&key, &list)?) };
+            let before = vec![RecordPut { key, value, expect: found.map_or(Expect::Absent, Expect::Is) }];
             match self.commit(Commit { before, ..Commit::default() }).await {
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => continue,
                 result => return result,

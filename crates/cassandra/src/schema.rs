@@ -386,10 +386,16 @@ impl Lease {
         let wait = session.settings().timeout.max(Duration::from_secs(2 * LEASE_S as u64));
         let deadline = Instant::now() + wait;
         let mut pause = Duration::from_millis(25);
+        let mut asked = false;
         loop {
             if goal.is_reached().await.map_err(refused)? {
+                // A try whose answer was lost with its node may have landed late: nobody else should wait for its end.
+                if asked {
+                    Self { holder }.release(session).await;
+                }
                 return Ok(None);
             }
+            asked = true;
             let tried = session.insist(&insert, (LEASE_NAME, &holder), &sure(session)).await;
             if let Err(error) = tried
                 && !error.passes()
