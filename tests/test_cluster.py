@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -233,6 +235,31 @@ def test_a_column_that_one_adds_is_there_at_once_for_all_others(url: str, detect
         for turn in range(3):
             assert seen.read().to_arrow().column_names == ds.schema.names
             ds.add_columns({f"more_{turn}": "int32"})
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_the_lease_of_a_keeper_whose_work_is_done_holds_up_nobody(
+    shared_cluster: lab.Cluster, url: str, reached: bool
+) -> None:
+    """As it lies there where a keeper's try to take it was slow, and landed when the keeper had gone on."""
+    keyspace, lease_s = url.rsplit("/", 1)[1].split("?")[0], 20
+    with ct.open(url) as archive:
+        schema = {"id": "int64", "time": "timestamp[us]"}
+        ds = archive.create("beats", schema=schema, cell=ct.single(), time="time", window="1d", slice=1, id="id")
+        ds.write({"id": [1], "time": [dt.datetime(2026, 1, 1)]})
+        (made,) = (part.slice for part in ds.info().slices)
+        holder = f"somebody ready beats {made if reached else made + 100}"
+        with shared_cluster.nodes[0].connect() as connection:
+            connection.run(
+                f"INSERT INTO {keyspace}.leases (name, holder) VALUES ('schema', '{holder}') IF NOT EXISTS "
+                f"USING TTL {lease_s}",
+                consistency="QUORUM",
+            )
+        began = time.monotonic()
+        ds.write({"id": [2], "time": [dt.datetime(2026, 1, 2)]})
+        waited = time.monotonic() - began
+        assert ds.count() == 2
+    assert (waited < lease_s - 2) == reached, f"{waited:.1f} s"
 
 
 def test_a_partition_that_outgrows_its_limit_is_counted_and_shown(url: str, chronotile: Callable[..., Any]) -> None:

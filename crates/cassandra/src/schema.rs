@@ -284,9 +284,6 @@ pub(crate) async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> 
 
 async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlError> {
     let (session, dataset) = (&home.session, &home.dataset);
-    if entry(session, dataset, slice).await?.is_some_and(|entry| entry.ready) {
-        return Ok(());
-    }
     let settings = session.settings();
     let keyspace = &settings.keyspace;
     let table = home.table(slice);
@@ -357,16 +354,45 @@ enum Goal<'a> {
 impl Goal<'_> {
     async fn is_reached(&self) -> std::result::Result<bool, CqlError> {
         match self {
-            Self::Ready(home, slice) => {
-                Ok(entry(&home.session, &home.dataset, *slice).await?.is_some_and(|entry| entry.ready))
-            }
-            Self::Gone(home, slice) => Ok(entry(&home.session, &home.dataset, *slice).await?.is_none()),
+            Self::Ready(home, slice) => is_there(&home.session, &home.dataset, *slice, true).await,
+            Self::Gone(home, slice) => is_there(&home.session, &home.dataset, *slice, false).await,
             Self::Columns(home, form, slice) => match form.addition(home, *slice).await {
                 // A node that was away does not know the table yet.
                 Err(CqlError::NoTable { .. }) => Ok(false),
                 missing => Ok(missing?.is_none()),
             },
         }
+    }
+
+    /// What others read in a lease of this goal.
+    fn text(&self) -> String {
+        match self {
+            Self::Ready(home, slice) => format!("ready {} {}", home.dataset, slice.0),
+            Self::Gone(home, slice) => format!("gone {} {}", home.dataset, slice.0),
+            Self::Columns(home, _, slice) => format!("columns {} {}", home.dataset, slice.0),
+        }
+    }
+}
+
+/// Whether the registry has a slice as usable, or, unless that is `wanted`, has none.
+async fn is_there(
+    session: &Session,
+    dataset: &DatasetName,
+    slice: SliceId,
+    wanted: bool,
+) -> std::result::Result<bool, CqlError> {
+    let entry = entry(session, dataset, slice).await?;
+    Ok(if wanted { entry.is_some_and(|entry| entry.ready) } else { entry.is_none() })
+}
+
+/// Whether a lease is nobody's although it stands: what it was taken for is reached. A try for it whose answer was lost may
+/// land when its keeper has long gone on.
+async fn is_left_over(session: &Session, holder: &str) -> std::result::Result<bool, CqlError> {
+    let words: Vec<&str> = holder.split(' ').collect();
+    let [_, goal @ ("ready" | "gone"), dataset, slice] = words[..] else { return Ok(false) };
+    match (DatasetName::new(dataset), slice.parse()) {
+        (Ok(dataset), Ok(slice)) => is_there(session, &dataset, SliceId(slice), goal == "ready").await,
+        _ => Ok(false),
     }
 }
 
@@ -379,31 +405,24 @@ impl Lease {
     /// Waits for the lease; `None` where the goal was reached meanwhile.
     async fn acquire(session: &Session, goal: &Goal<'_>) -> Result<Option<Self>> {
         let keyspace = &session.settings().keyspace;
-        let holder = unique(session);
-        let cql =
-            format!("INSERT INTO {keyspace}.{LEASES} (name, holder) VALUES (?, ?) IF NOT EXISTS USING TTL {LEASE_S}");
-        let insert = session.prepare(&cql, false).await.map_err(refused)?;
+        let holder = format!("{} {}", unique(session), goal.text());
         let wait = session.settings().timeout.max(Duration::from_secs(2 * LEASE_S as u64));
         let deadline = Instant::now() + wait;
         let mut pause = Duration::from_millis(25);
-        let mut asked = false;
+        let mut left_over = None;
         loop {
             if goal.is_reached().await.map_err(refused)? {
-                // A try whose answer was lost with its node may have landed late: nobody else should wait for its end.
-                if asked {
-                    Self { holder }.release(session).await;
-                }
                 return Ok(None);
             }
-            asked = true;
-            let tried = session.insist(&insert, (LEASE_NAME, &holder), &sure(session)).await;
-            if let Err(error) = tried
+            if let Err(error) = take(session, &holder, left_over.as_deref()).await
                 && !error.passes()
             {
                 return Err(refused(error));
             }
-            if holder_of(session).await.map_err(refused)?.as_deref() == Some(&holder) {
-                return Ok(Some(Self { holder }));
+            match holder_of(session).await.map_err(refused)? {
+                Some(found) if found == holder => return Self { holder }.unless_reached(session, goal).await,
+                Some(found) if is_left_over(session, &found).await.map_err(refused)? => left_over = Some(found),
+                _ => left_over = None,
             }
             if Instant::now() > deadline {
                 let place = format!("the schema of keyspace {keyspace}");
@@ -414,6 +433,17 @@ impl Lease {
         }
     }
 
+    /// Itself, unless somebody else reached the goal before it was taken.
+    async fn unless_reached(self, session: &Session, goal: &Goal<'_>) -> Result<Option<Self>> {
+        match goal.is_reached().await {
+            Ok(false) => Ok(Some(self)),
+            reached => {
+                self.release(session).await;
+                reached.map(|_| None).map_err(refused)
+            }
+        }
+    }
+
     async fn release(self, session: &Session) {
         let keyspace = &session.settings().keyspace;
         let cql = format!("DELETE FROM {keyspace}.{LEASES} WHERE name = ? IF holder = ?");
@@ -421,6 +451,26 @@ impl Lease {
         // What is not given back ends by itself.
         let _ = session.insist(&delete, (LEASE_NAME, &self.holder), &sure(session)).await;
     }
+}
+
+/// Tries to take the lease: where there is none, or from `left_over`. Who holds it then is seen by looking.
+async fn take(session: &Session, holder: &str, left_over: Option<&str>) -> std::result::Result<(), CqlError> {
+    let keyspace = &session.settings().keyspace;
+    let call = sure(session);
+    let result = match left_over {
+        None => {
+            let cql = format!(
+                "INSERT INTO {keyspace}.{LEASES} (name, holder) VALUES (?, ?) IF NOT EXISTS USING TTL {LEASE_S}"
+            );
+            session.insist(&session.prepare(&cql, false).await?, (LEASE_NAME, holder), &call).await
+        }
+        Some(left_over) => {
+            let cql =
+                format!("UPDATE {keyspace}.{LEASES} USING TTL {LEASE_S} SET holder = ? WHERE name = ? IF holder = ?");
+            session.insist(&session.prepare(&cql, false).await?, (holder, LEASE_NAME, left_over), &call).await
+        }
+    };
+    result.map(|_| ())
 }
 
 async fn holder_of(session: &Session) -> std::result::Result<Option<String>, CqlError> {
