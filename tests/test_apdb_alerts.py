@@ -187,6 +187,10 @@ def test_the_commands_create_import_show_read_and_remove(tmp_path: Path, capfd: 
     assert "1 detector-visits" in run("remove", archive, "--visit", "175815932", "--yes", "--changed")
     assert run("read", archive, "sources", "--columns", "diaSourceId", "--format", "csv").count("\n") == 582
     assert "use objects, sources or forced-sources" in run("read", archive, "stars", code=2)
+    strict = tmp_path / "strict.db"
+    run("create", strict)
+    assert "column x of DiaSource is missing" in (told := run("import", strict, path, code=2))
+    assert "--relaxed" in told
 
 
 def test_a_detector_visit_is_stored_from_files(tmp_path: Path, chronotile: Run) -> None:

@@ -199,7 +199,9 @@ def _plan(schema: Any, table: Table, filled: tuple[str, ...], where: str) -> tup
             fills.append((column.arrow, column.default))
         elif not column.nullable:
             raise InvalidInputError(
-                f"{where}: column {column.name} of {table.name} is missing, and may not be null", kind="invalid-rows"
+                f"{where}: column {column.name} of {table.name} is missing, and may not be null; give it, or create "
+                "the database with Schema.relaxed (--relaxed), which alerts need, for they leave columns out",
+                kind="invalid-rows",
             )
     table.plans[filled] = (schema, (casts, fills))
     return casts, fills

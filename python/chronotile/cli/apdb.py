@@ -255,10 +255,12 @@ def store(
 def import_(target: Target, timeout_s: int) -> None:
     """Import alerts of the ZTF or the LSST: Avro packets, or Parquet files of them or of their flattened parts.
 
-    Give the flattened tables of one stream together. Importing a file again changes nothing.
+    Give the flattened tables of one stream together. Importing a file again changes nothing. Alerts leave out columns
+    that a pipeline's schema demands: create the database with --relaxed.
 
     \b
     Examples:
+        chronotile apdb create survey.db --relaxed
         chronotile apdb import survey.db alerts/*.avro
         chronotile apdb import survey.db dia_objects.parquet dia_sources.parquet
     """
@@ -273,7 +275,9 @@ def import_(target: Target, timeout_s: int) -> None:
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if done.left_out:
-        click.echo(f"note: the schema has not {len(done.left_out)} columns: {', '.join(done.left_out)}", err=True)
+        click.echo(
+            f"note: the schema lacks {len(done.left_out)} of their columns: {', '.join(done.left_out)}", err=True
+        )
 
 
 @apdb.command()
