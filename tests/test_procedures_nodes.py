@@ -158,6 +158,8 @@ def test_a_node_is_added_under_load_and_the_others_keep_what_is_theirs_only(plan
 
 @pytest.mark.slow
 def test_a_dead_node_is_removed_under_load(plant: lab.Cluster, tmp_path: Path) -> None:
+    if len(plant.nodes) == 3:
+        plant.add()
     url = archive_on(plant, "removed")
     dead = plant.nodes[0]
     with Load(url, tmp_path / "load", processes=2) as load:
