@@ -162,12 +162,13 @@ def test_a_dead_node_is_removed_under_load(plant: lab.Cluster, tmp_path: Path) -
         plant.add()
     url = archive_on(plant, "removed")
     dead = plant.nodes[0]
+    address = dead.address
     with Load(url, tmp_path / "load", processes=2) as load:
         dead.kill()
         wait_until_seen_down(plant, dead)
-        run_cut_off(plant, tmp_path / "journals", Remove.of(context(plant), dead.address), [1, 2])
+        run_cut_off(plant, tmp_path / "journals", Remove.of(context(plant), address), [1, 2])
         history = load.stop()
-    assert dead.address not in addresses(plant)
+    assert address not in addresses(plant)
     assert dead.index not in {node.index for node in plant.nodes}
     check_well(plant, 3)
     check_all_done(history)
