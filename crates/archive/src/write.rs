@@ -312,7 +312,8 @@ impl<'a> Write<'a> {
         if let Some((_, bytes)) = self.stored.as_ref().filter(|_| first) {
             puts.push(catalog::put(catalog::batch_key(name, self.batch), bytes.clone(), Expect::Is(bytes.clone())));
         }
-        if first && !self.looked {
+        // Somebody else may have begun and ended the batch since it was looked for.
+        if first && self.stored.is_none() && self.options.batch.is_some() {
             puts.push(catalog::no_record(catalog::batch_key(name, self.batch)));
         }
         Ok(puts)

@@ -4,8 +4,12 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, WriteOptions, WriteReport};
+use chronotile_memory::MemoryStore;
+use chronotile_store::{Decision, Faulty, Store};
 use common::*;
 
 /// Repeats a write for as long as somebody else is at the batch.
@@ -40,6 +44,30 @@ async fn the_same_batch_written_by_many_at_once_is_stored_once() {
         }
         assert_eq!(chunks(store.as_ref(), &spec().name).await, vec![]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_batch_that_somebody_ends_while_another_begins_it_stays_finished() {
+    let large = || input((0..2).map(|part| spread_rows(part * 10, 10, 2, &"large".repeat(40_000))));
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    let (other, done) = (dataset.clone(), AtomicBool::new(false));
+    let late = Faulty::new(store.clone(), move |call| {
+        if call.commit.is_some() && !done.swap(true, Ordering::SeqCst) {
+            let other = other.clone();
+            let write = async move { other.write(large(), tight(named("a"))).await.unwrap() };
+            // The policy is not async: the other writer works on a thread of its own until it is done.
+            std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(write)).join().unwrap();
+        }
+        Decision::Pass
+    });
+    let late: Arc<dyn Store> = Arc::new(late);
+    let late = open(&late, "records").await;
+    let raced = late.write(large(), tight(named("a"))).await;
+    assert!(matches!(raced, Err(ArchiveError::BatchRace { .. })), "{raced:?}");
+    assert_eq!(ids(&read(&dataset, finished_only()).await.unwrap()), (0..20).collect::<Vec<_>>());
+    assert!(!late.write(large(), tight(named("a"))).await.unwrap().stored);
+    assert_sound(&dataset).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
