@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from test_cluster_faults import archive_on, check, check_all_done
 
 import chronotile as ct
 from chronotile import lab
-from chronotile.lab import wire
+from chronotile.lab import launching, wire
 from chronotile.ops.procedures import journal, plan, run
 from chronotile.ops.procedures.actuators import Laboratory
 from chronotile.ops.procedures.disruptions import Disruption, Return
@@ -39,6 +39,15 @@ def plant(lab_home: Path) -> Iterator[lab.Cluster]:
     support_lab.require_software()
     with lab.up("plant", nodes=3, **support_lab.QUICK) as cluster:
         yield cluster
+
+
+def fresh_archive(cluster: lab.Cluster, name: str) -> str:
+    """URL of an archive; those of tests before are dropped: each table makes changes of the ring take longer."""
+    with cluster.nodes[0].connect(timeout_s=60) as connection:
+        for (keyspace,) in connection.select("keyspace_name", "system_schema.keyspaces"):
+            if keyspace == "busy" or keyspace.startswith("faults_"):
+                connection.run(f"DROP KEYSPACE {keyspace}")
+    return archive_on(cluster, name)
 
 
 def addresses(cluster: lab.Cluster) -> set[str]:
@@ -92,7 +101,7 @@ def test_fewer_nodes_than_copies_are_refused(shared_cluster: lab.Cluster) -> Non
 
 @pytest.mark.slow
 def test_a_short_disruption_fails_no_operation_and_leaves_the_node_whole(plant: lab.Cluster, tmp_path: Path) -> None:
-    url = archive_on(plant, "disruption")
+    url = fresh_archive(plant, "disruption")
     node = plant.nodes[1]
     work = Disruption(node.address, 5)
     with Load(url, tmp_path / "load", processes=2) as load:
@@ -112,7 +121,7 @@ def test_a_short_disruption_fails_no_operation_and_leaves_the_node_whole(plant: 
 def test_a_node_that_was_away_for_longer_than_hints_are_kept_is_repaired_under_load(
     plant: lab.Cluster, tmp_path: Path
 ) -> None:
-    url = archive_on(plant, "extended")
+    url = fresh_archive(plant, "extended")
     node, others = plant.nodes[1], [plant.nodes[0], plant.nodes[2]]
     kept = others[0].nodetool("getmaxhintwindow")
     for other in others:
@@ -144,7 +153,7 @@ def test_a_node_that_was_away_for_longer_than_hints_are_kept_is_repaired_under_l
 
 @pytest.mark.slow
 def test_a_node_is_added_under_load_and_the_others_keep_what_is_theirs_only(plant: lab.Cluster, tmp_path: Path) -> None:
-    url = archive_on(plant, "added")
+    url = fresh_archive(plant, "added")
     before = addresses(plant)
     with Load(url, tmp_path / "load", processes=2) as load:
         # Killed when the node begins to join, and when the first cleanup begins.
@@ -160,7 +169,7 @@ def test_a_node_is_added_under_load_and_the_others_keep_what_is_theirs_only(plan
 def test_a_dead_node_is_removed_under_load(plant: lab.Cluster, tmp_path: Path) -> None:
     if len(plant.nodes) == 3:
         plant.add()
-    url = archive_on(plant, "removed")
+    url = fresh_archive(plant, "removed")
     dead = plant.nodes[0]
     address = dead.address
     with Load(url, tmp_path / "load", processes=2) as load:
@@ -178,7 +187,7 @@ def test_a_dead_node_is_removed_under_load(plant: lab.Cluster, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("same_address", [False, True])
 def test_a_dead_node_is_replaced_under_load(plant: lab.Cluster, tmp_path: Path, same_address: bool) -> None:
-    url = archive_on(plant, f"replaced_{same_address}".lower())
+    url = fresh_archive(plant, f"replaced_{same_address}".lower())
     dead = plant.nodes[-1]
     host_id, address = dead.state.host_id, dead.address
     with Load(url, tmp_path / "load", processes=2) as load:
@@ -194,6 +203,98 @@ def test_a_dead_node_is_replaced_under_load(plant: lab.Cluster, tmp_path: Path, 
     check_well(plant, 3)
     check_all_done(history)
     check(url, history)
+
+
+@contextlib.contextmanager
+def unreadable(nodes: Sequence[lab.Node]) -> Iterator[Callable[[], None]]:
+    """A table whose files these nodes cannot send to another; what is given mends it."""
+    with nodes[0].connect(timeout_s=60) as connection:
+        connection.run("DROP KEYSPACE IF EXISTS busy")
+        connection.run("CREATE KEYSPACE busy WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}")
+        connection.run("CREATE TABLE busy.rows (id int PRIMARY KEY)")
+        for number in range(300):
+            connection.run(f"INSERT INTO busy.rows (id) VALUES ({number})", consistency="ALL")
+    for node in nodes:
+        node.nodetool("flush", "busy")
+    files = [path for node in nodes for path in (node.folder / "data/data/busy").glob("rows-*/*-Data.db")]
+    assert len(files) >= len(nodes)
+
+    def mend() -> None:
+        for path in files:
+            away = path.with_suffix(".away")
+            if away.exists():
+                away.rename(path)
+
+    for path in files:
+        path.rename(path.with_suffix(".away"))
+    try:
+        yield mend
+    finally:
+        mend()
+
+
+def check_whole(cluster: lab.Cluster) -> None:
+    check_well(cluster, 3)
+    for tables in grouped(context(cluster), repairable(nodes_of(cluster), ["busy"], [])):
+        assert not previewed(context(cluster), tables)
+
+
+@pytest.mark.slow
+def test_a_node_that_fails_to_fetch_its_data_is_started_again(plant: lab.Cluster, tmp_path: Path) -> None:
+    fresh_archive(plant, "told")
+    said: list[str] = []
+    dead = plant.nodes[-1]
+    address = dead.address
+    with unreadable(plant.nodes[:2]) as mend:
+
+        def echo(line: str) -> None:
+            said.append(line)
+            if "failed to fetch" in line:
+                mend()
+
+        dead.kill()
+        wait_until_seen_down(plant, dead)
+        run(Replace.of(context(plant), address, address), context(plant, echo), tmp_path)
+    assert [line for line in said if "is started again: it failed to fetch its data" in line], said
+    check_whole(plant)
+
+
+class Unwatching(Laboratory):
+    """Starts a node and does not look after it, as commands of one's own do."""
+
+    started: threading.Thread
+
+    def replace(self, dead: str, address: str) -> str:
+        """Begin it."""
+
+        def start() -> None:
+            with contextlib.suppress(lab.NodeFailedError):
+                super(Unwatching, self).replace(dead, address)
+
+        self.started = threading.Thread(target=start)
+        self.started.start()
+        return address
+
+
+@pytest.mark.slow
+def test_a_node_that_failed_to_fetch_its_data_is_told_and_set_up_anew_by_hand(
+    plant: lab.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh_archive(plant, "by_hand")
+    dead = plant.nodes[-1]
+    address = dead.address
+    hands = Unwatching(plant)
+    with unreadable(plant.nodes[:2]), monkeypatch.context() as blind:
+        dead.kill()
+        wait_until_seen_down(plant, dead)
+        work = Replace.of(context(plant), address, address)
+        blind.setattr(launching, "FETCH_FAILED", "never said")
+        with pytest.raises(ct.ChronotileError, match="empty its data folders, then go on with chronotile ops resume"):
+            run(work, dataclasses.replace(context(plant), actuator=hands), tmp_path)
+    plant.node(address).kill()
+    hands.started.join()
+    run(work, context(plant), tmp_path)
+    check_whole(plant)
 
 
 class Restarting(Laboratory):
@@ -219,7 +320,7 @@ def test_a_node_that_is_back_with_its_old_data_was_not_replaced(cluster: lab.Clu
 
 @pytest.mark.slow
 def test_a_node_leaves_under_load_once_another_was_added(plant: lab.Cluster, tmp_path: Path) -> None:
-    url = archive_on(plant, "left")
+    url = fresh_archive(plant, "left")
     leaving = plant.nodes[0].address
     plant.add()
     with Load(url, tmp_path / "load", processes=2) as load:

@@ -151,6 +151,13 @@ class Node:
         if wait:
             self.wait_until_ready(timeout_s=timeout_s, echo=echo)
 
+    def join(self, *, timeout_s: float = membership.STREAM_SECONDS, echo: Echo = quiet) -> Node:
+        """Start a new node, again from nothing where it fails to fetch its data, and return it when it serves.
+
+        Without success nothing of it stays but what the others saw.
+        """
+        return membership.join(self, timeout_s=timeout_s, echo=echo)
+
     def install(self, version: str, *, echo: Echo = quiet) -> None:
         """Let it run another version from its next start on.
 
@@ -331,7 +338,8 @@ class Cluster:
         LabNotFoundError
             When the cluster has none such.
         """
-        for node in self.nodes:
+        # At the address of a dead node the one that takes its place is meant.
+        for node in reversed(self.nodes):
             if which in (node.index, str(node.index), node.name, node.address):
                 return node
         names = ", ".join(node.name for node in self.nodes) or "none"
@@ -452,6 +460,7 @@ class Cluster:
         with state.changing(self.name) as changed:
             for node in nodes:
                 found = changed.node(node.index)
+                membership.strike_replaced(changed, found)
                 found.joined, found.host_id, found.replaces = True, node.host_id or found.host_id, None
 
     def _free_address(self, cluster: ClusterState, asked: str = "new") -> str:

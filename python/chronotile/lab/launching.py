@@ -22,6 +22,8 @@ POLL_S = 0.15
 HANDSHAKE_S = 5.0
 LOG_BYTES_READ = 256 * 1024
 LOG_LINES_SHOWN = 12
+FETCH_FAILED = "Some data streaming failed"
+"""What a node writes to its log when it gives up fetching its data."""
 
 _LOG_LINE = re.compile(r"^(TRACE|DEBUG|INFO|WARN|ERROR)\s")
 _STACK_LINE = re.compile(r"^\s+(at |\.\.\. \d+ )")
@@ -62,6 +64,12 @@ def launch(cluster: ClusterState, node: NodeState) -> None:
         log.replace(plan.folder / "logs" / "system.log.before")
     command = [*net.command_prefix(node.index), *config.java_command(plan, server, java, release.java)]
     node.process = processes.start(command, output, _environment())
+
+
+def reseed(cluster: ClusterState, node: NodeState) -> None:
+    """Have a running node count all others among its seeds, also those that are down."""
+    config.write_files(_plan(cluster, node), software.server(versions.release(node.version)))
+    tools.nodetool(cluster, node, ["reloadseeds"], timeout_s=60)
 
 
 def _plan(cluster: ClusterState, node: NodeState) -> config.NodePlan:
@@ -112,7 +120,7 @@ def await_serving(cluster: ClusterState, nodes: Sequence[NodeState], timeout_s: 
     Raises
     ------
     NodeFailedError
-        As soon as one of them ends.
+        As soon as one of them ends, or gives up fetching its data.
     LabTimeoutError
         When `timeout_s` has passed; the message says what is missing.
     """
@@ -120,9 +128,11 @@ def await_serving(cluster: ClusterState, nodes: Sequence[NodeState], timeout_s: 
     deadline = began + timeout_s
     context = client_context(cluster)
     waiting = list(nodes)
+    read: dict[int, int] = {}
     while waiting:
         for node in list(waiting):
             _check_alive(cluster, nodes)
+            _check_fetching(cluster, node, read)
             if wire.answers(node.address, config.NATIVE_PORT, context, HANDSHAKE_S):
                 waiting.remove(node)
                 echo(f"{node.name} serves at {node.address} after {time.monotonic() - began:.0f} s")
@@ -132,6 +142,15 @@ def await_serving(cluster: ClusterState, nodes: Sequence[NodeState], timeout_s: 
         if waiting:
             time.sleep(POLL_S)
     _await_ring(cluster, nodes, deadline, timeout_s)
+
+
+def _check_fetching(cluster: ClusterState, node: NodeState, read: dict[int, int]) -> None:
+    """See that a new node has not given up fetching its data; it would wait for somebody, and take no clients."""
+    if node.joined:
+        return
+    lines, read[node.index] = tail(folder_of(cluster, node) / "logs" / "system.log", read.get(node.index, 0))
+    if any(FETCH_FAILED in line for line in lines):
+        raise failed(cluster, node, "failed to fetch its data")
 
 
 def _await_ring(cluster: ClusterState, nodes: Sequence[NodeState], deadline: float, timeout_s: float) -> None:

@@ -37,7 +37,7 @@ def add(
     with operating(cluster.name, "add a node"):
         index = _new_node(cluster, dc, rack, heap, version, replaced=None, same_address=False)
         echo(f"node{index} joins")
-        return _join(cluster, index, timeout_s, echo)
+        return join(cluster.node(index), timeout_s=timeout_s, echo=echo)
 
 
 def replace(
@@ -54,10 +54,28 @@ def replace(
         _await_seen_down(_running(cluster, without=dead), dead)
         index = _new_node(cluster, dead.dc, dead.rack, None, dead.version, replaced=dead, same_address=same_address)
         echo(f"node{index} takes the place of {dead.name}")
-        fresh = _join(cluster, index, timeout_s, echo)
-        with state.changing(cluster.name) as changed:
-            _forget(changed, dead.index)
-        return fresh
+        if same_address:
+            _reseed(cluster, index)
+        return join(cluster.node(index), timeout_s=timeout_s, echo=echo)
+
+
+def _reseed(cluster: Cluster, index: int) -> None:
+    """Have all nodes tell a new one of themselves.
+
+    To a node that replaces another at the same address they tell nothing unless it is among their seeds: it hibernates
+    in their eyes. What they do tell, they began to before it said so.
+    """
+    known = cluster.state
+    for node in cluster.nodes:
+        if node.index != index and node.status == "up":
+            launching.reseed(known, known.node(node.index))
+
+
+def strike_replaced(changed: ClusterState, fresh: NodeState) -> None:
+    """Forget the dead node whose place a new one has taken."""
+    for node in list(changed.nodes):
+        if node.address == fresh.replaces and node.index != fresh.index:
+            _forget(changed, node.index)
 
 
 def decommission(leaving: Node, *, force: bool, timeout_s: float) -> None:
@@ -155,23 +173,28 @@ def _new_node(
     return index
 
 
-def _join(cluster: Cluster, index: int, timeout_s: float, echo: Echo) -> Node:
-    """Start a new node and wait until it serves; without success nothing of it stays but what the others saw."""
-    node = cluster.node(index)
+def join(node: Node, *, timeout_s: float, echo: Echo) -> Node:
+    """`Node.join`."""
     try:
         for attempt in range(JOIN_ATTEMPTS, 0, -1):
             try:
                 node.start(timeout_s=timeout_s, echo=echo)
                 break
             except NodeFailedError as error:
+                waits = node.pid is not None
                 # It gives up after seconds, which on a machine with other work may be too few for those it asks.
-                if attempt == 1 or _UNANSWERED not in error.log:
+                if attempt == 1 or not (waits or _UNANSWERED in error.log):
                     raise
-                echo(f"{node.name} is started again: nobody answered it in time")
+                if waits:
+                    # What it fetched of a range it would not fetch again.
+                    node.kill()
+                    shutil.rmtree(node.folder / "data")
+                why = "it failed to fetch its data" if waits else "nobody answered it in time"
+                echo(f"{node.name} is started again: {why}")
     except BaseException:
         node.kill()
-        with state.changing(cluster.name) as changed:
-            _forget(changed, index)
+        with state.changing(node.cluster.name) as changed:
+            _forget(changed, node.index)
         raise
     return node
 

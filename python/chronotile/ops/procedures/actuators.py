@@ -179,6 +179,9 @@ class Manual:
 
     def replace(self, dead: str, address: str) -> str:
         """Say so."""
+        if address == dead:
+            # To a node that hibernates in their eyes others tell nothing, unless it is a seed of theirs.
+            self.echo(f"PLEASE see that {dead} is among the seeds of another node, and run nodetool reloadseeds there")
         self.echo(
             f"PLEASE start an empty node at {_given(address)}, not among its own seeds, "
             f"with -Dcassandra.replace_address_first_boot={dead}"
@@ -227,17 +230,15 @@ class Laboratory:
         for node in self.cluster.nodes:
             # One that was begun before somebody was cut off.
             if not node.state.joined and node.state.replaces is None:
-                node.start()
-                return node.address
-        return self.cluster.add().address
+                return node.join(echo=self.echo).address
+        return self.cluster.add(echo=self.echo).address
 
     def replace(self, dead: str, address: str) -> str:
         """Replace a dead node by a new one, at the same address where that is asked for."""
         for node in self.cluster.nodes:
             if not node.state.joined and node.state.replaces == dead:
-                node.start()
-                return node.address
-        return self.cluster.node(dead).replace(same_address=address == dead).address
+                return node.join(echo=self.echo).address
+        return self.cluster.node(dead).replace(same_address=address == dead, echo=self.echo).address
 
     def retire(self, address: str) -> None:
         """Strike the node from the laboratory's list."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
@@ -132,13 +132,18 @@ def return_steps(context: Context, address: str, down_since: float | None = None
     return [
         Step(f"start {address}", f"start {address}", start, proved, check),
         steps.hints_step(context, address),
-        Step(
-            f"whole {address}",
-            f"compare {address} with the other replicas, and repair it where it was away longer than hints are kept",
-            whole,
-            lambda: _proved_whole(context),
-        ),
+        whole_step(context, address, whole),
     ]
+
+
+def whole_step(context: Context, address: str, mend_first: Callable[[], None] = lambda: None) -> Step:
+    """Compare a node with the other replicas, and repair what differs."""
+    return Step(
+        f"whole {address}",
+        f"compare {address} with the other replicas, and repair what differs",
+        mend_first,
+        lambda: _proved_whole(context),
+    )
 
 
 def _noting_down(context: Context, down: list[Step]) -> list[Step]:

@@ -145,7 +145,7 @@ class Grow(Procedure):
                 context.actuator.join(address)
 
         def prove() -> str:
-            said = proved_joined(context, others(), count)
+            said = proved_joined(context, others(), count, address)
             if count == 2:
                 (second,) = (one.address for one in all_members(context.nodes) if one.address != self.first)
                 context.note(second=second)

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile.ops.procedures import statements, steps
+from chronotile.ops.procedures.disruptions import whole_step
 from chronotile.ops.procedures.engine import Context, Procedure, Step
 from chronotile.ops.procedures.findings import Finding
 from chronotile.ops.procedures.gate import copies, free_bytes, gate
-from chronotile.ops.procedures.nodes import all_members, answers, any_serving, members, seen_by, wait_for
+from chronotile.ops.procedures.nodes import all_members, answers, any_serving, is_system, members, seen_by, wait_for
 from chronotile.ops.procedures.restarts import known_addresses
 
 CHANGES = ("node *", "release *", "tokens *")
@@ -46,21 +47,21 @@ class Add(Procedure):
         return [
             f"The new node fetches about {share:.0%} of each data centre's data over the network.",
             "Cleanup rewrites the tables of each other node: hours where there are 100 GiB, one node at a time.",
+            *_transactions_cost(context),
         ]
 
     def steps(self, context: Context) -> list[Step]:
         """Join, then a cleanup a node."""
 
         def join() -> None:
-            if _new(context, self.before):
-                return
-            context.actuator.join(self.address)
+            if not _new(context, self.before):
+                context.actuator.join(self.address)
 
         step = Step(
             "join",
             f"start a new node{f' at {self.address}' if self.address else ''} and wait until it has its data",
             join,
-            lambda: proved_joined(context, self.before, len(self.before) + 1),
+            lambda: proved_joined(context, self.before, len(self.before) + 1, self.address),
             changes=CHANGES,
         )
         return [step, *(_cleanup_step(context, address) for address in self.before)]
@@ -81,6 +82,10 @@ class Decommission(Procedure):
     def checks(self, context: Context) -> list[Finding]:
         """The gate, and whether enough nodes stay."""
         return [*super().checks(context), enough_stay(context, self.address)]
+
+    def cost(self, context: Context) -> list[str]:
+        """In sentences."""
+        return ["It sends all it has over the network.", *_transactions_cost(context)]
 
     def needs(self) -> Sequence[str]:
         """Verbs of the actuator."""
@@ -128,6 +133,10 @@ class Remove(Procedure):
     def checks(self, context: Context) -> list[Finding]:
         """The gate but for the node, and whether enough nodes stay."""
         return [*gate(context.nodes, down=[self.address]), enough_stay(context, self.address)]
+
+    def cost(self, context: Context) -> list[str]:
+        """In sentences."""
+        return ["The others fetch from each other all that it had.", *_transactions_cost(context)]
 
     def steps(self, context: Context) -> list[Step]:
         """One."""
@@ -179,10 +188,17 @@ class Replace(Procedure):
 
     def cost(self, context: Context) -> list[str]:
         """In sentences."""
-        return ["The new node fetches all that the dead one had over the network."]
+        costs = ["The new node fetches all that the dead one had over the network.", *_transactions_cost(context)]
+        if self.address != self.dead:
+            return costs
+        return [
+            *costs,
+            "Until it has joined the others send it no writes: then it is compared with them, and repaired.",
+            "Have no tables made meanwhile (chronotile prepare makes slices ahead): it may fail to fetch them.",
+        ]
 
     def steps(self, context: Context) -> list[Step]:
-        """One."""
+        """One; two more at the dead node's address, where the new one is sent no writes until it has joined."""
 
         def replace() -> None:
             if "begun_us" not in context.notes:
@@ -190,19 +206,27 @@ class Replace(Procedure):
             if self._missing(context):
                 context.actuator.replace(self.dead, self.address)
 
-        def proved() -> str:
-            wait_for(f"the replacement of {self.dead}", lambda: self._missing(context), timeout_s=context.stream_s)
-            return proved_joined(context, [one for one in self.before if one != self.dead], len(self.before))
+        def missing() -> str:
+            found = self._missing(context)
+            if found:
+                _require_fetching(context, self.address)
+            return found
 
-        return [
-            Step(
-                f"replace {self.dead}",
-                f"start an empty node in the place of {self.dead} and wait until it has its data",
-                replace,
-                proved,
-                changes=CHANGES,
-            )
-        ]
+        def proved() -> str:
+            wait_for(f"the replacement of {self.dead}", missing, timeout_s=context.stream_s)
+            others = [one for one in self.before if one != self.dead]
+            return proved_joined(context, others, len(self.before), self.address)
+
+        step = Step(
+            f"replace {self.dead}",
+            f"start an empty node in the place of {self.dead} and wait until it has its data",
+            replace,
+            proved,
+            changes=CHANGES,
+        )
+        if self.address != self.dead:
+            return [step]
+        return [step, steps.hints_step(context, self.dead), whole_step(context, self.dead)]
 
     def _missing(self, context: Context) -> str:
         """What shows that the dead node has not been replaced yet; empty when it has."""
@@ -231,6 +255,18 @@ def enough_stay(context: Context, leaving: str) -> Finding:
         return Finding("ok", "copies", f"{left} nodes stay in {dc}, enough for every keyspace")
     text = ", ".join(f"{name} wants {count} copies" for name, count in sorted(wanting.items()))
     return Finding("refused", "copies", f"{left} nodes would stay in {dc}, and {text}: add a node first")
+
+
+def _transactions_cost(context: Context) -> list[str]:
+    """What it takes that nodes finish lightweight transactions first, in all tables: those of 4.1 or later do."""
+    asked = any_serving(context.nodes)
+    known = members(context.nodes, asked)
+    if all(one.release.startswith(("3.", "4.0.")) for one in known):
+        return []
+    rows = context.nodes.query(asked, statements.select("keyspace_name", "system_schema.tables"))
+    tables = sum(not is_system(row["keyspace_name"]) for row in rows)
+    ranges = sum(len(one.tokens) for one in known)
+    return [f"Nodes first finish lightweight transactions, in {tables} tables times {ranges} ranges, each by itself."]
 
 
 def _cleanup_step(context: Context, address: str) -> Step:
@@ -286,26 +322,47 @@ def _clock_us(context: Context, address: str) -> int:
     return int(context.nodes.query(address, statements.server_time())[0]["now"]) * 1000
 
 
+def _require_fetching(context: Context, address: str) -> None:
+    """See that a new node has not given up fetching its data; of one before 5.0 that is not to be seen.
+
+    Raises
+    ------
+    ChronotileError
+        Kind ``not-proved``: it has, and waits.
+    """
+    seen = seen_by(context.nodes, any_serving(context.nodes, without=[address]))
+    for one in [address] if address else [one.address for one in seen if one.state == "J"]:
+        if steps.mode(context, one) == "JOINING_FAILED":
+            _raise(
+                f"{one} failed to fetch its data (why, its log says): stop it, empty its data folders, "
+                "then go on with chronotile ops resume"
+            )
+
+
 def _new(context: Context, before: Sequence[str]) -> list[str]:
     """Addresses of nodes that were not there before and are up and normal."""
     asked = any_serving(context.nodes)
     return [one.address for one in seen_by(context.nodes, asked) if one.well and one.address not in before]
 
 
-def proved_joined(context: Context, before: Sequence[str], count: int) -> str:
-    """Wait until a node that was not there before is up and normal, and the cluster has `count`."""
+def proved_joined(context: Context, before: Sequence[str], count: int, address: str = "") -> str:
+    """Wait until a node that was not there before is up and normal, and the cluster has `count`.
+
+    `address` is the one it should have, empty where that is not known.
+    """
 
     def missing() -> str:
         found = _new(context, before)
         if not found:
+            _require_fetching(context, address)
             return "no new node is up and normal"
         known = all_members(context.nodes)
         return "" if len(known) == count else f"the cluster has {len(known)} nodes, not {count}"
 
     wait_for("the new node", missing, timeout_s=context.stream_s)
-    address = _new(context, before)[0]
-    steps.proved_up(context, address)
-    return f"{address} has joined and serves"
+    fresh = _new(context, before)[0]
+    steps.proved_up(context, fresh)
+    return f"{fresh} has joined and serves"
 
 
 def _is_known(context: Context, address: str) -> bool:

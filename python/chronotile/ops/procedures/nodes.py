@@ -215,12 +215,16 @@ def wait_for(what: str, holds: Callable[[], str], *, timeout_s: float) -> None:
     ------
     BusyError
         Kind ``not-in-time``, with what was missing last. Nodes that do not answer count as missing.
+    ChronotileError
+        Of kind ``not-proved``, when `holds` raises it: it will not come.
     """
     deadline = time.monotonic() + timeout_s
     while True:
         try:
             missing = holds()
         except ChronotileError as error:
+            if error.kind == "not-proved":
+                raise
             missing = str(error)
         if not missing:
             return

@@ -93,11 +93,11 @@ def require_others_well(context: Context, address: str) -> None:
 def drain(context: Context, address: str) -> None:
     """Drain a node, unless it is down or drained."""
     try:
-        mode = _mode(context, address)
+        seen = mode(context, address)
     except ChronotileError:
         proved_down(context, address)
         return
-    if mode not in ("DRAINED", "DRAINING"):
+    if seen not in ("DRAINED", "DRAINING"):
         context.nodes.nodetool(address, "drain", timeout_s=context.node_s)
 
 
@@ -106,10 +106,10 @@ def proved_drained(context: Context, address: str) -> str:
 
     def missing() -> str:
         try:
-            mode = _mode(context, address)
+            seen = mode(context, address)
         except ChronotileError:
             return _sees_up(context, address)
-        return "" if mode == "DRAINED" else f"it is {mode}"
+        return "" if seen == "DRAINED" else f"it is {seen}"
 
     wait_for(f"draining {address}", missing, timeout_s=context.node_s)
     return f"{address} is drained"
@@ -193,7 +193,8 @@ def _rest_s(context: Context, others: list[str]) -> float:
     return DISPATCH_S if any(known.get(other, "").startswith("4.0.") for other in others) else 0.0
 
 
-def _mode(context: Context, address: str) -> str:
+def mode(context: Context, address: str) -> str:
+    """What a node does, in its own word: ``NORMAL``, ``JOINING``, ``DRAINED`` and so on."""
     found = _MODE.search(context.nodes.nodetool(address, "netstats", timeout_s=60))
     return found[1] if found else "UNKNOWN"
 
