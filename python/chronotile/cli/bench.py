@@ -46,7 +46,11 @@ def _measure(name: str, words: str) -> Callable[[Command], Command]:
 @click.option("--url", metavar="URL", help="An empty keyspace of a cluster that exists: consistency, growing-reads.")
 @click.option("--heap", default="400m", show_default=True, metavar="SIZE", help="Heap of each node.")
 @click.option(
-    "--versions", default="4.1,5.0", show_default=True, metavar="OLD,NEW", help="What is compared: of 4.0, 4.1, 5.0."
+    "--versions",
+    default="4.1,5.0",
+    show_default=True,
+    metavar="OLD,NEW",
+    help="What is compared: of 3.11, 4.0, 4.1, 5.0.",
 )
 @click.option("--run-seconds", "run_s", type=click.FloatRange(0.4), metavar="SECONDS", help="Length of each run.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of random schedules.")
@@ -67,7 +71,7 @@ def cluster(experiment: str, out: Path | None, versions: str, **options: Any) ->
     \b
     Examples:
         chronotile bench cluster consistency --quick
-        chronotile bench cluster versions --versions 4.0,5.0 --out upgrade
+        chronotile bench cluster versions --versions 3.11,4.0 --out upgrade
         chronotile bench cluster growing-reads --url cassandra://10.0.0.1/try
     """
     from chronotile.load import experiments
