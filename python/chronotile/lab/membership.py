@@ -60,10 +60,10 @@ def replace(
 
 
 def _reseed(cluster: Cluster, index: int) -> None:
-    """Have all nodes tell a new one of themselves.
+    """Have all nodes count a new one among their seeds.
 
-    To a node that replaces another at the same address they tell nothing unless it is among their seeds: it hibernates
-    in their eyes. What they do tell, they began to before it said so.
+    A node that replaces another at the same address hibernates in their eyes, and to such they tell of themselves only
+    where it is a seed of theirs.
     """
     known = cluster.state
     for node in cluster.nodes:
