@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::failure::{malformed, of_write, refused};
 use crate::names::CATALOG;
-use crate::schema::sure;
+use crate::schema::{prepared, sure};
 
 /// Partitions asked at once for a listing.
 const LIST_AT_ONCE: usize = 32;
@@ -271,8 +271,8 @@ async fn transact(
     let keyspace = &session.settings().keyspace;
     let update =
         format!("UPDATE {keyspace}.{CATALOG} SET value = ? WHERE dataset = ? AND bucket = ? AND record_key = ?");
-    let plain = session.prepare(&update, true).await?;
-    let conditional = session.prepare(&format!("{update} IF value = ?"), false).await?;
+    let plain = prepared(session, &update, true).await?;
+    let conditional = prepared(session, &format!("{update} IF value = ?"), false).await?;
     let blob = |value: &Option<Bytes>| value.as_ref().map(|value| CqlValue::Blob(value.to_vec()));
     let mut batch = Batch::new(BatchType::Unlogged);
     let mut values = Vec::with_capacity(changes.len());
@@ -313,7 +313,7 @@ async fn read(
 ) -> std::result::Result<Option<Bytes>, CqlError> {
     let keyspace = &session.settings().keyspace;
     let cql = format!("SELECT value FROM {keyspace}.{CATALOG} WHERE dataset = ? AND bucket = ? AND record_key = ?");
-    let statement = session.prepare(&cql, true).await?;
+    let statement = prepared(session, &cql, true).await?;
     let found = session.execute(&statement, (&place.dataset, place.bucket, key), call).await?;
     let rows = found.into_rows_result().map_err(malformed)?;
     Ok(rows.maybe_first_row::<(Option<Bytes>,)>().map_err(malformed)?.and_then(|(value,)| value))
@@ -334,7 +334,7 @@ async fn written_at(session: &Session, key: &str) -> std::result::Result<Option<
 async fn loose(session: &Session, what: &str, key: &str) -> std::result::Result<QueryRowsResult, CqlError> {
     let keyspace = &session.settings().keyspace;
     let cql = format!("SELECT {what} FROM {keyspace}.{CATALOG} WHERE dataset = ? AND bucket = ? AND record_key = ?");
-    let statement = session.prepare(&cql, true).await?;
+    let statement = prepared(session, &cql, true).await?;
     let Place { dataset, bucket } = &Place::LOOSE;
     let found = session.execute(&statement, (dataset, bucket, key), &sure(session)).await?;
     found.into_rows_result().map_err(malformed)
@@ -364,7 +364,7 @@ async fn list(
         return Ok(vec![]);
     }
     let upper = if end.is_some() { " AND record_key < ?" } else { "" };
-    let mut statement = session.prepare(&cql(upper), true).await?;
+    let mut statement = prepared(session, &cql(upper), true).await?;
     statement.set_page_size(LIST_PAGE as i32);
     let mut records = Vec::new();
     let mut state = chronotile_cql::scylla::response::PagingState::start();

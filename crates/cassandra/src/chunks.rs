@@ -184,11 +184,8 @@ pub(crate) async fn remove(home: &Home, keys: &[ChunkKey], call: &Call) -> Resul
 
 /// Removes chunks of one tile, also those whose writer's clock is ahead of ours.
 async fn remove_of_tile(home: &Home, keys: &[ChunkKey], call: &Call) -> Result<(), CqlError> {
-    let sight = match look(home, keys).await {
-        // What is gone with its table is removed.
-        Err(CqlError::NoTable { .. }) => return Ok(()),
-        sight => sight?,
-    };
+    // What is gone with its table is removed.
+    let Some(sight) = unless_gone(home, keys[0].slice, call, || look(home, keys)).await? else { return Ok(()) };
     for key in keys {
         remove_one(home, key, None, call).await?;
     }
@@ -197,19 +194,17 @@ async fn remove_of_tile(home: &Home, keys: &[ChunkKey], call: &Call) -> Result<(
 
 /// Removes a chunk; with a time, as one that was removed then (microseconds since 1970).
 async fn remove_one(home: &Home, key: &ChunkKey, at_us: Option<i64>, call: &Call) -> Result<(), CqlError> {
-    let sent = async {
+    let remove = || async {
         let mut delete = home.session.prepare(&delete_cql(home, key.slice), true).await?;
         delete.set_timestamp(at_us);
         home.session.execute(&delete, chunk_key(home, key), call).await
     };
-    match sent.await {
-        // What is gone with its table is removed.
-        Ok(_) | Err(CqlError::NoTable { .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
+    // What is gone with its table is removed.
+    unless_gone(home, key.slice, call, remove).await.map(drop)
 }
 
 /// What a look at the chunks of a swap found.
+#[derive(Default)]
 pub(crate) struct Sight {
     epoch: Option<i64>,
     /// The chunks that are there, each with the time it was written at, in microseconds since 1970.
@@ -262,11 +257,9 @@ async fn look_in_tile(home: &Home, keys: &[ChunkKey]) -> Result<Vec<Seen>, CqlEr
 
 /// A chunk that a swap is to remove and that is not there.
 async fn first_missing(home: &Home, swap: &Swap) -> chronotile_store::Result<Option<ChunkKey>> {
-    match look(home, &swap.remove).await {
-        Ok(sight) => Ok(sight.missing(swap).copied()),
-        Err(CqlError::NoTable { .. }) => Ok(swap.remove.first().copied()),
-        Err(error) => Err(refused(error)),
-    }
+    let first = swap.remove[0];
+    let sight = unless_gone(home, first.slice, &sure(&home.session), || look(home, &swap.remove)).await;
+    Ok(sight.map_err(refused)?.map_or(Some(first), |sight| sight.missing(swap).copied()))
 }
 
 /// Looks at every partition, many at once.
@@ -282,7 +275,7 @@ pub(crate) async fn look_at_all(home: &Home, swaps: &BTreeMap<Partition, Swap>) 
 /// Makes a swap by a lightweight transaction on the partition's epoch, so that of two that remove the same chunk one
 /// fails, and readers see the old chunks or the new ones.
 pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> chronotile_store::Result<()> {
-    let deadline = Instant::now() + call.timeout;
+    let (slice, deadline) = (swap.remove[0].slice, Instant::now() + call.timeout);
     let mut pause = Duration::from_millis(5 + spread() % 10);
     let mut lost: Option<CqlError> = None;
     let mut lagging: Option<CqlError> = None;
@@ -291,7 +284,9 @@ pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> 
             Some(lost) => of_write(lost.clone(), true),
             None => of_write(error, begun),
         };
-        let sight = look(home, &swap.remove).await.map_err(told)?;
+        // A slice that is gone holds none of them.
+        let sight =
+            unless_gone(home, slice, call, || look(home, &swap.remove)).await.map_err(told)?.unwrap_or_default();
         if let Some(key) = sight.missing(swap) {
             // A try of our own whose answer was lost may have removed it: what was to be put then is there.
             if lost.is_some() && sight.there.is_empty() && is_there(home, &swap.put).await.map_err(told)? {
@@ -303,7 +298,7 @@ pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> 
             Ok(true) => return settle(home, &sight, call).await.map_err(|error| of_write(error, true)),
             Ok(false) => {}
             Err(error) if error.landed() == Landed::Maybe => lost = Some(error),
-            Err(error) if home.lags(&error) => lagging = Some(error),
+            Err(error) if home.lags(&error) || matches!(error, CqlError::NoTable { .. }) => lagging = Some(error),
             Err(error) => return Err(told(error)),
         }
         if Instant::now() + pause > deadline {

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use chronotile_cql::scylla::response::PagingState;
@@ -22,7 +22,7 @@ use crate::chunks::{LOOKUP_CHUNKS, ids_in_tile};
 use crate::failure::{malformed, refused};
 use crate::form::{Form, Home, Names};
 use crate::rows::RowForm;
-use crate::schema::{self, sure};
+use crate::schema::{self, TABLE_PAUSE, lagging, sure};
 
 /// Partitions read ahead, in order.
 const READ_AT_ONCE: usize = 32;
@@ -39,8 +39,6 @@ const HELD_BYTES: usize = 16 << 20;
 /// Chunks and bytes of one group of a scan.
 const GROUP_CHUNKS: usize = 1_024;
 const GROUP_BYTES: usize = 4 << 20;
-/// Pause before a node that does not know a table is asked again.
-const TABLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Mean size of the chunks seen, from which pages get their length.
 #[derive(Debug)]
@@ -600,8 +598,7 @@ pub(crate) async fn unless_gone<T, F: Future<Output = Result<T, CqlError>>>(
             return Ok(None);
         }
         if Instant::now() > deadline {
-            let reason = format!("{reason}, although its slice does: a node was away and has not learnt of it yet");
-            return Err(CqlError::ReplicaFailed { operation: "request", failed: 1, reason });
+            return Err(lagging(&reason, "slice"));
         }
         tokio::time::sleep(TABLE_PAUSE).await;
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use chronotile_cql::scylla::statement::prepared::PreparedStatement;
 use chronotile_cql::{Call, CqlError, Replication, Session};
 use chronotile_store::{Result, StoreError};
 use chronotile_types::{DatasetName, SliceId};
@@ -13,12 +14,15 @@ use crate::failure::{malformed, of_write, refused};
 use crate::form::{Form, Home};
 use crate::names::{self, LEASES, META, SLICES};
 use crate::rows::RowForm;
+use crate::scan::unless_gone;
 
 /// Format of the tables; see `docs/format.md`.
 const FORMAT: u32 = 1;
 /// Seconds after which a keeper that went silent has lost its lease.
 const LEASE_S: i32 = 60;
 const LEASE_NAME: &str = "schema";
+/// Pause before a node that does not know a table is asked again.
+pub(crate) const TABLE_PAUSE: Duration = Duration::from_millis(100);
 /// Copies in each data centre where nobody says and there are nodes enough.
 const COPIES: usize = 3;
 
@@ -76,22 +80,36 @@ async fn find(session: &Session) -> Result<Option<Meta>> {
     Ok(Some(Meta { catalog_buckets }))
 }
 
-/// What the archive says of itself under a name. One node may know the table while others, asked next, do not yet.
+/// What the archive says of itself under a name.
 async fn own_record(session: &Session, name: &str) -> std::result::Result<Option<String>, CqlError> {
     let cql = format!("SELECT value FROM {}.{META} WHERE name = ?", session.settings().keyspace);
-    let read = async || {
-        let statement = session.prepare(&cql, true).await?;
-        let rows = session.execute(&statement, (name,), &sure(session)).await?.into_rows_result().map_err(malformed)?;
-        let value = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
-        Ok(value.and_then(|(value,)| value))
-    };
-    match read().await {
-        Err(CqlError::NoTable { .. }) => {
-            session.agree_on_schema().await?;
-            read().await
+    let statement = prepared(session, &cql, true).await?;
+    let rows = session.execute(&statement, (name,), &sure(session)).await?.into_rows_result().map_err(malformed)?;
+    let value = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
+    Ok(value.and_then(|(value,)| value))
+}
+
+/// Prepares a statement about a table that every archive has. The nodes that there are connections to may have been away
+/// when it was made, or too busy to hear of it.
+pub(crate) async fn prepared(
+    session: &Session,
+    cql: &str,
+    repeatable: bool,
+) -> std::result::Result<PreparedStatement, CqlError> {
+    let deadline = Instant::now() + session.settings().timeout;
+    loop {
+        match session.prepare(cql, repeatable).await {
+            Err(CqlError::NoTable { reason }) if Instant::now() > deadline => return Err(lagging(&reason, "archive")),
+            Err(CqlError::NoTable { .. }) => tokio::time::sleep(TABLE_PAUSE).await,
+            result => return result,
         }
-        result => result,
     }
+}
+
+/// The error where nodes still do not know a table that `owner` has.
+pub(crate) fn lagging(reason: &str, owner: &str) -> CqlError {
+    let reason = format!("{reason}, although its {owner} does: a node was away and has not learnt of it yet");
+    CqlError::ReplicaFailed { operation: "request", failed: 1, reason }
 }
 
 /// A majority, whatever level the user reads and writes rows with: the catalog must be seen by all.
@@ -189,7 +207,7 @@ async fn takes_table_ids(session: &Session) -> std::result::Result<bool, CqlErro
 async fn claim_meta(session: &Session) -> Result<()> {
     let settings = session.settings();
     let cql = format!("INSERT INTO {}.{META} (name, value) VALUES (?, ?) IF NOT EXISTS", settings.keyspace);
-    let statement = session.prepare(&cql, false).await.map_err(refused)?;
+    let statement = prepared(session, &cql, false).await.map_err(refused)?;
     // The format comes last: whoever finds it finds the rest.
     for (name, value) in [("catalog_buckets", settings.catalog_buckets), ("format", FORMAT)] {
         let claim = session.insist(&statement, (name, value.to_string()), &sure(session)).await;
@@ -212,7 +230,7 @@ async fn entry(
 ) -> std::result::Result<Option<Entry>, CqlError> {
     let keyspace = &session.settings().keyspace;
     let cql = format!("SELECT table_id, ready FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ?");
-    let statement = session.prepare(&cql, true).await?;
+    let statement = prepared(session, &cql, true).await?;
     let found = session.execute(&statement, (dataset.as_str(), slice.0), &sure(session)).await?;
     let rows = found.into_rows_result().map_err(malformed)?;
     let row = rows.maybe_first_row::<(Option<String>, Option<bool>)>().map_err(malformed)?;
@@ -238,7 +256,7 @@ pub(crate) async fn slices(session: &Session, dataset: &DatasetName) -> Result<V
     let list = async {
         let keyspace = &session.settings().keyspace;
         let cql = format!("SELECT slice, ready FROM {keyspace}.{SLICES} WHERE dataset = ?");
-        let statement = session.prepare(&cql, true).await?;
+        let statement = prepared(session, &cql, true).await?;
         let found = session.execute(&statement, (dataset.as_str(),), &sure(session)).await?;
         let rows = found.into_rows_result().map_err(malformed)?;
         let mut ready = Vec::new();
@@ -266,7 +284,7 @@ pub(crate) async fn create_slice(home: &Home, slice: SliceId) -> Result<()> {
 pub(crate) async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> Result<()> {
     let session = &home.session;
     let Some(lease) = Lease::acquire(session, &Goal::Columns(home, form, slice)).await? else { return Ok(()) };
-    let add = async {
+    let add = || async {
         let Some(cql) = form.addition(home, slice).await? else { return Ok(()) };
         match session.change_schema(&cql).await {
             // Where an earlier try of this had landed the columns are there.
@@ -274,12 +292,9 @@ pub(crate) async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> 
             _ => form.columns_of(home, slice, true).await.map(drop),
         }
     };
-    let added = add.await;
+    let added = unless_gone(home, slice, &sure(session), add).await;
     lease.release(session).await;
-    match added {
-        Err(CqlError::NoTable { .. }) => Err(StoreError::NoSlice { dataset: home.dataset.clone(), slice }),
-        added => added.map_err(refused),
-    }
+    added.map_err(refused)?.ok_or_else(|| StoreError::NoSlice { dataset: home.dataset.clone(), slice })
 }
 
 async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlError> {
@@ -290,7 +305,7 @@ async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlE
     // A keeper that lost its lease while it slept may do this at the same time: both then make the same table.
     let own = names::table_id(&format!("{}.{table}.{}", keyspace, unique(session)));
     let cql = format!("INSERT INTO {keyspace}.{SLICES} (dataset, slice, table_id) VALUES (?, ?, ?) IF NOT EXISTS");
-    let claim = session.prepare(&cql, false).await?;
+    let claim = prepared(session, &cql, false).await?;
     let claimed = session.insist(&claim, (dataset.as_str(), slice.0, &own), &sure(session)).await;
     let known = entry(session, dataset, slice).await?.and_then(|entry| entry.table_id);
     let id = match (known, claimed) {
@@ -307,7 +322,7 @@ async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlE
     session.change_schema(&cql).await?;
     let cql =
         format!("UPDATE {keyspace}.{SLICES} SET ready = true WHERE dataset = ? AND slice = ? IF table_id != null");
-    let ready = session.prepare(&cql, false).await?;
+    let ready = prepared(session, &cql, false).await?;
     session.insist(&ready, (dataset.as_str(), slice.0), &sure(session)).await?;
     Ok(())
 }
@@ -321,11 +336,11 @@ pub(crate) async fn drop_slice(home: &Home, slice: SliceId) -> Result<()> {
     let drop = async {
         // First no new work finds it, then it goes; the registry forgets it last, so that a repetition goes on.
         let cql = format!("UPDATE {keyspace}.{SLICES} SET ready = false WHERE dataset = ? AND slice = ? IF EXISTS");
-        let hide = session.prepare(&cql, false).await?;
+        let hide = prepared(session, &cql, false).await?;
         session.insist(&hide, (dataset.as_str(), slice.0), &sure(session)).await?;
         session.change_schema(&format!("DROP TABLE IF EXISTS {keyspace}.{table}")).await?;
         let cql = format!("DELETE FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ? IF EXISTS");
-        let forget = session.prepare(&cql, false).await?;
+        let forget = prepared(session, &cql, false).await?;
         session.insist(&forget, (dataset.as_str(), slice.0), &sure(session)).await?;
         session.forget(&format!("{keyspace}.{table} "));
         Ok(())
@@ -447,7 +462,7 @@ impl Lease {
     async fn release(self, session: &Session) {
         let keyspace = &session.settings().keyspace;
         let cql = format!("DELETE FROM {keyspace}.{LEASES} WHERE name = ? IF holder = ?");
-        let Ok(delete) = session.prepare(&cql, false).await else { return };
+        let Ok(delete) = prepared(session, &cql, false).await else { return };
         // What is not given back ends by itself.
         let _ = session.insist(&delete, (LEASE_NAME, &self.holder), &sure(session)).await;
     }
@@ -462,12 +477,12 @@ async fn take(session: &Session, holder: &str, left_over: Option<&str>) -> std::
             let cql = format!(
                 "INSERT INTO {keyspace}.{LEASES} (name, holder) VALUES (?, ?) IF NOT EXISTS USING TTL {LEASE_S}"
             );
-            session.insist(&session.prepare(&cql, false).await?, (LEASE_NAME, holder), &call).await
+            session.insist(&prepared(session, &cql, false).await?, (LEASE_NAME, holder), &call).await
         }
         Some(left_over) => {
             let cql =
                 format!("UPDATE {keyspace}.{LEASES} USING TTL {LEASE_S} SET holder = ? WHERE name = ? IF holder = ?");
-            session.insist(&session.prepare(&cql, false).await?, (holder, LEASE_NAME, left_over), &call).await
+            session.insist(&prepared(session, &cql, false).await?, (holder, LEASE_NAME, left_over), &call).await
         }
     };
     result.map(|_| ())
@@ -475,7 +490,7 @@ async fn take(session: &Session, holder: &str, left_over: Option<&str>) -> std::
 
 async fn holder_of(session: &Session) -> std::result::Result<Option<String>, CqlError> {
     let cql = format!("SELECT holder FROM {}.{LEASES} WHERE name = ?", session.settings().keyspace);
-    let statement = session.prepare(&cql, true).await?;
+    let statement = prepared(session, &cql, true).await?;
     let call = Call { consistency: session.serial_read(), ..sure(session) };
     let rows = session.execute(&statement, (LEASE_NAME,), &call).await?.into_rows_result().map_err(malformed)?;
     let row = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;

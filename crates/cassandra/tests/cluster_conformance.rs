@@ -4,17 +4,18 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow_schema::Schema;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
+use chronotile_cql::Session;
 use chronotile_store::{
     Capabilities, Chunk, ChunkKey, Commit, Record, Result, Scan, Store, TileStatistics, conformance,
 };
-use chronotile_types::{DatasetName, SliceId, StorageLayout};
-use common::{contact_points, drop_keyspace, keyspace, laid_out, open};
+use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, StorageLayout, Tile, Window};
+use common::{contact_points, drop_keyspace, keyspace, laid_out, open, settings};
 use futures::stream::BoxStream;
 
 /// Datasets that the suite uses.
@@ -120,6 +121,38 @@ async fn every_claim(view: impl Fn(CassandraStore) -> Arc<dyn Store>, wanted: im
         claim(view(store.clone())).await;
         println!("claim {name}: {:.1} s", begun.elapsed().as_secs_f64());
     }
+    drop_keyspace(&hosts, &keyspace).await;
+}
+
+/// A node that was away while a table was made says that there is none, and so it is here until the table is made again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tables_that_nodes_have_not_learnt_of_are_waited_for() {
+    let Some(hosts) = contact_points() else { return };
+    let keyspace = keyspace();
+    let dataset = DatasetName::new("a").unwrap();
+    open(&hosts, &keyspace, "").await.create_slice(&dataset, SliceId(0)).await.unwrap();
+    let session = Session::connect(settings(&hosts, &keyspace, "")).await.unwrap();
+    session.change_schema(&format!("DROP TABLE {keyspace}.c_a_0")).await.unwrap();
+    let key = ChunkKey { slice: SliceId(0), tile: Tile { cell: Cell(1), window: Window(1) }, id: ChunkId(1) };
+    for require_removed in [false, true] {
+        let hasty = open(&hosts, &keyspace, "timeout_s=1").await;
+        let commit = Commit { remove: vec![key], require_removed, ..Commit::default() };
+        let error = hasty.commit(&dataset, commit).await.unwrap_err();
+        assert!(error.to_string().contains("has not learnt of it yet"), "{error}");
+    }
+
+    session.change_schema(&format!("DROP TABLE {keyspace}.catalog")).await.unwrap();
+    let error = open(&hosts, &keyspace, "timeout_s=1").await.record("dataset/a").await.unwrap_err();
+    assert!(error.to_string().contains("has not learnt of it yet"), "{error}");
+    let patient = open(&hosts, &keyspace, "").await;
+    let (found, made) = tokio::join!(patient.record("dataset/a"), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let columns = "dataset text, bucket int, record_key text, value blob";
+        let key = "PRIMARY KEY ((dataset, bucket), record_key)";
+        session.change_schema(&format!("CREATE TABLE {keyspace}.catalog ({columns}, {key})")).await
+    });
+    made.unwrap();
+    assert_eq!(found.unwrap(), None);
     drop_keyspace(&hosts, &keyspace).await;
 }
 

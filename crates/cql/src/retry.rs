@@ -5,7 +5,8 @@ use scylla::policies::retry::{RequestInfo, RetryDecision, RetryPolicy, RetrySess
 
 use crate::error::missing_table;
 
-/// Other nodes asked at once; after that the caller's own waiting and repeating begins.
+/// Other nodes asked at once; after that the caller's own waiting and repeating begins. For a table that one node does not
+/// know all are asked: those that were away are the exception.
 const NEXT_MAX: u32 = 2;
 
 /// Asks another node where the failure may be this node's alone, and never twice what may not be done twice.
@@ -24,7 +25,8 @@ struct Asked {
 
 impl RetrySession for Asked {
     fn decide_should_retry(&mut self, request: RequestInfo<'_>) -> RetryDecision {
-        if self.others == NEXT_MAX || !may_help(request.error, request.is_idempotent) {
+        let asks_all = matches!(request.error, RequestAttemptError::DbError(DbError::Invalid, _));
+        if self.others >= NEXT_MAX && !asks_all || !may_help(request.error, request.is_idempotent) {
             return RetryDecision::DontRetry;
         }
         self.others += 1;
