@@ -32,7 +32,8 @@ def agent() -> Path:
     return jar
 
 
-@pytest.fixture(scope="session")
+# A cluster for each module that imports it: one for the session would be made twice, at the same time.
+@pytest.fixture(scope="module")
 def _watched(lab_home: Path) -> Iterator[lab.Cluster]:
     require_software()
     option = f"-javaagent:{agent()}=port={AGENT_PORT},host=0.0.0.0,discoveryEnabled=false"
