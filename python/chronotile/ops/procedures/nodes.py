@@ -19,7 +19,8 @@ Echo = Callable[[str], object]
 """Called with each line of progress."""
 Found = TypeVar("Found")
 
-POLL_S = 0.5
+POLL_S, POLL_S_MAX = 0.5, 10.0
+"""Pause after the first look at something awaited, and the longest: looks cost the nodes processor time."""
 _SIGN_OF_LIFE = statements.select("key", "system.local")
 _STATUS_LINE = re.compile(
     r"^(?P<up>[UD?])(?P<state>[NLJM])\s+(?P<address>\S+)\s.*?(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s"
@@ -218,7 +219,7 @@ def wait_for(what: str, holds: Callable[[], str], *, timeout_s: float) -> None:
     ChronotileError
         Of kind ``not-proved``, when `holds` raises it: it will not come.
     """
-    deadline = time.monotonic() + timeout_s
+    began, pause = time.monotonic(), POLL_S
     while True:
         try:
             missing = holds()
@@ -228,6 +229,8 @@ def wait_for(what: str, holds: Callable[[], str], *, timeout_s: float) -> None:
             missing = str(error)
         if not missing:
             return
-        if time.monotonic() > deadline:
+        left = began + timeout_s - time.monotonic()
+        if left < 0:
             raise BusyError(f"{what} did not come within {timeout_s:.0f} s: {missing}", kind="not-in-time")
-        time.sleep(POLL_S)
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.1, POLL_S_MAX)
