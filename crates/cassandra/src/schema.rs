@@ -59,12 +59,12 @@ pub(crate) async fn open(session: &Session, create: bool) -> Result<Meta> {
     find(session).await?.ok_or_else(|| refused(malformed("the archive's own record is missing after it was made")))
 }
 
-/// What the archive says of itself, where there is one.
+/// What the archive says of itself, where there is one: where any node knows of it, since others may have been away.
 async fn find(session: &Session) -> Result<Option<Meta>> {
-    let known = tables(session).await.map_err(refused)?;
-    if known.is_none_or(|tables| !tables.contains(META)) {
-        return Ok(None);
-    }
+    match session.prepare(&own_record_cql(session), true).await {
+        Err(CqlError::NoTable { .. }) => return Ok(None),
+        known => known.map_err(refused)?,
+    };
     let keyspace = &session.settings().keyspace;
     let place = || PathBuf::from(format!("keyspace {keyspace}"));
     let Some(format) = own_record(session, "format").await.map_err(refused)? else { return Ok(None) };
@@ -80,10 +80,13 @@ async fn find(session: &Session) -> Result<Option<Meta>> {
     Ok(Some(Meta { catalog_buckets }))
 }
 
+fn own_record_cql(session: &Session) -> String {
+    format!("SELECT value FROM {}.{META} WHERE name = ?", session.settings().keyspace)
+}
+
 /// What the archive says of itself under a name.
 async fn own_record(session: &Session, name: &str) -> std::result::Result<Option<String>, CqlError> {
-    let cql = format!("SELECT value FROM {}.{META} WHERE name = ?", session.settings().keyspace);
-    let statement = prepared(session, &cql, true).await?;
+    let statement = prepared(session, &own_record_cql(session), true).await?;
     let rows = session.execute(&statement, (name,), &sure(session)).await?.into_rows_result().map_err(malformed)?;
     let value = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
     Ok(value.and_then(|(value,)| value))

@@ -282,9 +282,12 @@ fn level_name(level: Consistency) -> &'static str {
     }
 }
 
-/// Cassandra 4 and later say "table k.t does not exist", ScyllaDB and older ones "unconfigured table t".
+/// Cassandra 4 and later say "table t does not exist", ScyllaDB and older ones "unconfigured table t"; without the keyspace all
+/// but ScyllaDB say "keyspace k does not exist".
 pub(crate) fn missing_table(text: &str) -> bool {
-    text.contains("unconfigured table") || text.contains("does not exist") && text.contains("table")
+    let text = text.to_lowercase();
+    let missing = text.contains("does not exist") && (text.contains("table") || text.contains("keyspace"));
+    missing || text.contains("unconfigured table")
 }
 
 impl From<ConnectionPoolError> for CqlError {
