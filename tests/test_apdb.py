@@ -492,6 +492,14 @@ def test_a_schema_without_a_needed_column_is_refused() -> None:
     assert [table.name for table in small.tables] == list(names.MAIN_TABLES)
 
 
+def test_of_a_layout_that_no_archive_takes_nothing_is_left(path: Path) -> None:
+    with pytest.raises(ct.InvalidInputError, match="not a whole number of windows"):
+        apdb.create(path, "small", slice="50d")
+    with pytest.raises(ct.InvalidInputError, match="level"):
+        apdb.create(path, "small", level=99)
+    assert not path.exists()
+
+
 def test_opening_what_is_no_database_says_so(path: Path) -> None:
     with ct.open(path) as archive:
         archive.create("other", schema={"t": "timestamp[us]"}, cell=ct.single(), time="t")

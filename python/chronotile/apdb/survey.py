@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -90,6 +91,8 @@ def create(
     wanted, chosen = Schema.read(schema), layout or Layout(**choices)
     if density is not None:
         chosen = density.layout(wanted, chosen)
+    if not isinstance(url, Archive):
+        _rehearse(wanted, chosen)
     archive = url if isinstance(url, Archive) else open_archive(url)
     if names.METADATA in archive and Metadata(archive[names.METADATA]).get(_LAYOUT_KEY) is not None:
         found = Apdb(archive)
@@ -100,14 +103,24 @@ def create(
                 kind="invalid-definition",
             )
         return found
-    layouts.create_own(archive, chosen)
-    metadata = Metadata(archive[names.METADATA])
-    for table in wanted.stored_tables:
-        layouts.create_table(archive, table, chosen)
-    metadata.set(_SCHEMA_KEY, wanted.to_json(), force=True)
-    # Last: a database without this key is not finished, and made again as it should be.
-    metadata.set(_LAYOUT_KEY, chosen.to_json(), force=True)
+    _make(archive, wanted, chosen)
     return Apdb(archive)
+
+
+def _make(archive: Archive, schema: Schema, layout: Layout) -> None:
+    layouts.create_own(archive, layout)
+    metadata = Metadata(archive[names.METADATA])
+    for table in schema.stored_tables:
+        layouts.create_table(archive, table, layout)
+    metadata.set(_SCHEMA_KEY, schema.to_json(), force=True)
+    # Last: a database without this key is not finished, and made again as it should be.
+    metadata.set(_LAYOUT_KEY, layout.to_json(), force=True)
+
+
+def _rehearse(schema: Schema, layout: Layout) -> None:
+    """Make it in memory: of what no archive takes, no file or keyspace is left."""
+    with open_archive("memory:") as archive:
+        _make(archive, schema, dataclasses.replace(layout, storage="chunks"))
 
 
 def open(url: str | os.PathLike[str] | Archive, *, read_only: bool = False, timeout_s: int = 60) -> Apdb:
