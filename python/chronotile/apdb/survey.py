@@ -92,7 +92,7 @@ def create(
     if density is not None:
         chosen = density.layout(wanted, chosen)
     if not isinstance(url, Archive):
-        _rehearse(wanted, chosen)
+        _rehearse(chosen)
     archive = url if isinstance(url, Archive) else open_archive(url)
     if names.METADATA in archive and Metadata(archive[names.METADATA]).get(_LAYOUT_KEY) is not None:
         found = Apdb(archive)
@@ -117,10 +117,10 @@ def _make(archive: Archive, schema: Schema, layout: Layout) -> None:
     metadata.set(_LAYOUT_KEY, layout.to_json(), force=True)
 
 
-def _rehearse(schema: Schema, layout: Layout) -> None:
-    """Make it in memory: of what no archive takes, no file or keyspace is left."""
+def _rehearse(layout: Layout) -> None:
+    """Make a small one in memory: of a layout that no archive takes, no file or keyspace is left."""
     with open_archive("memory:") as archive:
-        _make(archive, schema, dataclasses.replace(layout, storage="chunks"))
+        _make(archive, Schema.read("small"), dataclasses.replace(layout, storage="chunks"))
 
 
 def open(url: str | os.PathLike[str] | Archive, *, read_only: bool = False, timeout_s: int = 60) -> Apdb:
