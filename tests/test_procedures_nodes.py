@@ -297,6 +297,35 @@ def test_a_node_that_failed_to_fetch_its_data_is_told_and_set_up_anew_by_hand(
     check_whole(plant)
 
 
+@pytest.mark.slow
+def test_a_node_of_an_older_release_that_fetches_nothing_is_told(
+    lab_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support_lab.require_software("4.1")
+    failed = launching.FETCH_FAILED
+    with lab.up("silent", nodes=3, version="4.1", **support_lab.QUICK) as cluster:
+        dead = cluster.nodes[-1]
+        address = dead.address
+        hands = Unwatching(cluster)
+
+        def echo(line: str) -> None:
+            if "has fetched nothing for 1 min" in line:
+                assert failed in (cluster.node(address).folder / "logs/system.log").read_text()
+                raise InterruptedError
+
+        with unreadable(cluster.nodes[:2]), monkeypatch.context() as blind:
+            dead.kill()
+            wait_until_seen_down(cluster, dead)
+            work = Replace.of(context(cluster), address, address)
+            blind.setattr(launching, "FETCH_FAILED", "never said")
+            with pytest.raises(InterruptedError):
+                run(work, dataclasses.replace(context(cluster, echo), actuator=hands, quiet_s=60), tmp_path)
+        cluster.node(address).kill()
+        hands.started.join()
+        run(work, context(cluster), tmp_path)
+        check_whole(cluster)
+
+
 class Restarting(Laboratory):
     """Starts a dead node again with its data, where it should be replaced."""
 

@@ -37,6 +37,8 @@ class Context:
     """How long a node may take to come up or go down."""
     stream_s: float = 7 * 86_400.0
     """How long a node may take to fetch or hand over its data, and a command on all its data to end."""
+    quiet_s: float = 1800.0
+    """After how long it is said of a new node that it fetches nothing."""
     archive_url: Callable[[str], str] | None = None
     """The URL of an archive in a keyspace of the cluster; None where archives cannot be opened from here."""
     notes: dict[str, Any] = field(default_factory=dict)

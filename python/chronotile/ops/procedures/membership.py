@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,6 +18,7 @@ from chronotile.ops.procedures.restarts import known_addresses
 
 CHANGES = ("node *", "release *", "tokens *")
 """What may differ in the fingerprint while a node comes or goes."""
+_ANEW = "stop it, empty its data folders, then go on with chronotile ops resume"
 
 
 @dataclass(frozen=True)
@@ -206,13 +208,15 @@ class Replace(Procedure):
             if self._missing(context):
                 context.actuator.replace(self.dead, self.address)
 
-        def missing() -> str:
-            found = self._missing(context)
-            if found:
-                _require_fetching(context, self.address)
-            return found
-
         def proved() -> str:
+            arrival = _Arrival(context, self.address)
+
+            def missing() -> str:
+                found = self._missing(context)
+                if found:
+                    arrival.look()
+                return found
+
             wait_for(f"the replacement of {self.dead}", missing, timeout_s=context.stream_s)
             others = [one for one in self.before if one != self.dead]
             return proved_joined(context, others, len(self.before), self.address)
@@ -322,21 +326,39 @@ def _clock_us(context: Context, address: str) -> int:
     return int(context.nodes.query(address, statements.server_time())[0]["now"]) * 1000
 
 
-def _require_fetching(context: Context, address: str) -> None:
-    """See that a new node has not given up fetching its data; of one before 5.0 that is not to be seen.
+class _Arrival:
+    """A new node on its way in, looked at time and again: whether it still fetches its data."""
 
-    Raises
-    ------
-    ChronotileError
-        Kind ``not-proved``: it has, and waits.
-    """
-    seen = seen_by(context.nodes, any_serving(context.nodes, without=[address]))
-    for one in [address] if address else [one.address for one in seen if one.state == "J"]:
-        if steps.mode(context, one) == "JOINING_FAILED":
-            _raise(
-                f"{one} failed to fetch its data (why, its log says): stop it, empty its data folders, "
-                "then go on with chronotile ops resume"
-            )
+    def __init__(self, context: Context, address: str) -> None:
+        self.context, self.address = context, address
+        self._moved: dict[str, float] = {}
+
+    def look(self) -> None:
+        """See that it has not given up, and say so where it fetches nothing: before 5.0 a node does not tell.
+
+        Raises
+        ------
+        ChronotileError
+            Kind ``not-proved``: it has, and waits.
+        """
+        for one in self._joining():
+            mode, streaming = steps.activity(self.context, one)
+            if mode == "JOINING_FAILED":
+                _raise(f"{one} failed to fetch its data (why, its log says): {_ANEW}")
+            now = time.monotonic()
+            if streaming or mode != "JOINING":
+                self._moved[one] = now
+            elif now - self._moved.setdefault(one, now) >= self.context.quiet_s:
+                self._moved[one] = now
+                self.context.echo(
+                    f"{one} has fetched nothing for {self.context.quiet_s / 60:.0f} min; "
+                    f"if its log says that streaming failed, {_ANEW}"
+                )
+
+    def _joining(self) -> list[str]:
+        if self.address:
+            return [self.address]
+        return [one.address for one in seen_by(self.context.nodes, any_serving(self.context.nodes)) if one.state == "J"]
 
 
 def _new(context: Context, before: Sequence[str]) -> list[str]:
@@ -350,11 +372,12 @@ def proved_joined(context: Context, before: Sequence[str], count: int, address: 
 
     `address` is the one it should have, empty where that is not known.
     """
+    arrival = _Arrival(context, address)
 
     def missing() -> str:
         found = _new(context, before)
         if not found:
-            _require_fetching(context, address)
+            arrival.look()
             return "no new node is up and normal"
         known = all_members(context.nodes)
         return "" if len(known) == count else f"the cluster has {len(known)} nodes, not {count}"

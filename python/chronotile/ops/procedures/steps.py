@@ -195,8 +195,14 @@ def _rest_s(context: Context, others: list[str]) -> float:
 
 def mode(context: Context, address: str) -> str:
     """What a node does, in its own word: ``NORMAL``, ``JOINING``, ``DRAINED`` and so on."""
-    found = _MODE.search(context.nodes.nodetool(address, "netstats", timeout_s=60))
-    return found[1] if found else "UNKNOWN"
+    return activity(context, address)[0]
+
+
+def activity(context: Context, address: str) -> tuple[str, bool]:
+    """What a node does, as `mode` has it, and whether data streams to it or from it."""
+    said = context.nodes.nodetool(address, "netstats", timeout_s=60)
+    found = _MODE.search(said)
+    return (found[1] if found else "UNKNOWN", "Not sending any streams" not in said)
 
 
 def _sees_up(context: Context, address: str) -> str:
