@@ -16,12 +16,14 @@ from support_procedures import context, run_apart, run_cut_off
 from test_cluster_faults import archive_on, check_all_done
 
 import chronotile as ct
-from chronotile import lab
-from chronotile.ops.backups import manifests, rehearsing
+from chronotile import lab, ops
+from chronotile.ops.backups import manifests, rehearsing, schemas
 from chronotile.ops.backups.making import Backup
 from chronotile.ops.backups.restoring import STAGING, Restore
 from chronotile.ops.backups.stores import Store
 from chronotile.ops.procedures import engine, plan, run
+from chronotile.ops.procedures.nodes import Row
+from chronotile.ops.procedures.reaching import AccessNodes
 
 pytestmark = pytest.mark.timeout(1200)
 KEYSPACES = ["faults_guarded", "field", "single"]
@@ -281,6 +283,31 @@ def small(shared_cluster: lab.Cluster) -> Iterator[str]:
     yield "small"
     with shared_cluster.nodes[0].connect(timeout_s=60) as connection:
         connection.run("DROP KEYSPACE small")
+
+
+class Making(AccessNodes):
+    """Nodes on which somebody makes one of these tables each time after their schema was described."""
+
+    def __init__(self, cluster: lab.Cluster, names: list[str]) -> None:
+        super().__init__(ops.for_lab(cluster.name))
+        self.names = names
+
+    def query(self, address: str, statement: str, *, consistency: str = "ONE", timeout_s: float = 10) -> list[Row]:
+        rows = super().query(address, statement, consistency=consistency, timeout_s=timeout_s)
+        if statement.startswith("DESCRIBE") and self.names:
+            super().query(address, f"CREATE TABLE small.{self.names.pop()} (id int PRIMARY KEY)", timeout_s=60)
+        return rows
+
+
+def test_a_schema_is_that_of_one_moment_while_tables_are_made(
+    shared_cluster: lab.Cluster, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = schemas.read(Making(shared_cluster, ["one", "two"]), [small])
+    names = {"rows", "one", "two"}
+    assert {table["name"] for table in schema.tables} == {one["name"] for one in schema.statements} == names
+    monkeypatch.setattr(schemas, "TRIES", 1)
+    with pytest.raises(ct.BusyError, match="tables of small are made or changed all the while: resume"):
+        schemas.read(Making(shared_cluster, ["three"]), [small])
 
 
 def test_a_backup_is_made_and_what_cannot_be_is_refused(

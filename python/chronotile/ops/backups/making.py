@@ -22,7 +22,7 @@ from chronotile.ops.backups.stores import Store
 from chronotile.ops.procedures import statements
 from chronotile.ops.procedures.engine import Context, Procedure, Step
 from chronotile.ops.procedures.findings import Finding
-from chronotile.ops.procedures.gate import data_folders, gate
+from chronotile.ops.procedures.gate import data_folders, gate, schema_versions
 from chronotile.ops.procedures.nodes import all_members, any_serving, of_each, wait_for
 from chronotile.ops.procedures.restarts import known_addresses
 
@@ -189,7 +189,9 @@ class Backup(Procedure):
             self._on_all(context, "snapshot", "-t", tags["first"], "-kt", ",".join(first))
         self._on_all(context, "snapshot", "-t", tags["second"], *self.keyspaces)
         seconds, ended = time.monotonic() - began, _now()
-        # Afterwards: whatever table the catalogs name was made before.
+        # Afterwards, by a node that has learnt of all: whatever table the catalogs name was made before.
+        if len(schema_versions(context.nodes, self.addresses)) > 1:
+            raise BusyError("the nodes do not agree on the schema: resume when they do", kind="busy")
         schema = schemas.read(context.nodes, self.keyspaces)
         if {table["id"] for table in before} - {table["id"] for table in schema.tables}:
             return False

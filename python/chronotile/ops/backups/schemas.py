@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from chronotile.errors import InvalidInputError
+from chronotile.errors import BusyError, InvalidInputError
 from chronotile.ops.backups.manifests import Schema
 from chronotile.ops.procedures import statements
 from chronotile.ops.procedures.gate import copies
@@ -15,6 +16,7 @@ from chronotile.ops.procedures.nodes import Member, Nodes, any_serving, is_syste
 ARCHIVE_TABLES = frozenset({"meta", "leases", "slices", "catalog"})
 """Tables that every archive of Chronotile has. They say what is stored in all others."""
 SCHEMA_S = 120.0
+TRIES = 20
 _OWN_ID = re.compile(r"\bWITH ID = [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\s+AND\s+")
 
 
@@ -41,23 +43,39 @@ def user_keyspaces(nodes: Nodes, wanted: Sequence[str]) -> list[str]:
 
 
 def read(nodes: Nodes, keyspaces: Collection[str]) -> Schema:
-    """The schema of keyspaces. Materialized views are left out."""
+    """The schema of keyspaces at one moment. Materialized views are left out.
+
+    Raises
+    ------
+    BusyError
+        It was changed each time it was read.
+    """
     asked = any_serving(nodes)
+    found = _without_statements(nodes, asked, keyspaces)
+    for _ in range(TRIES):
+        described = _described(nodes, asked, keyspaces)
+        before, found = found, _without_statements(nodes, asked, keyspaces)
+        if found == before:
+            return replace(found, statements=described)
+    raise BusyError(
+        f"tables of {', '.join(sorted(keyspaces))} are made or changed all the while: resume when that has ended",
+        kind="busy",
+    )
+
+
+def _described(nodes: Nodes, asked: str, keyspaces: Collection[str]) -> list[dict[str, str]]:
+    return [
+        {"keyspace": keyspace, "type": row["type"], "name": row["name"], "statement": row["create_statement"]}
+        for keyspace in sorted(keyspaces)
+        for row in nodes.query(asked, statements.describe(keyspace), timeout_s=SCHEMA_S)
+        if row["type"] not in ("keyspace", "materialized_view")
+    ]
+
+
+def _without_statements(nodes: Nodes, asked: str, keyspaces: Collection[str]) -> Schema:
     replication = {name: dict(found) for name, found in copies(nodes, asked).items() if name in keyspaces}
-    described = []
-    for keyspace in sorted(keyspaces):
-        for row in nodes.query(asked, statements.describe(keyspace), timeout_s=SCHEMA_S):
-            if row["type"] not in ("keyspace", "materialized_view"):
-                described.append(
-                    {
-                        "keyspace": keyspace,
-                        "type": row["type"],
-                        "name": row["name"],
-                        "statement": row["create_statement"],
-                    }
-                )
-    tables, columns = tables_of(nodes, keyspaces), _columns(nodes, asked, keyspaces)
-    return Schema(replication, described, tables, columns, strategies_of(nodes, keyspaces))
+    columns = _columns(nodes, asked, keyspaces)
+    return Schema(replication, [], tables_of(nodes, keyspaces), columns, strategies_of(nodes, keyspaces))
 
 
 def strategies_of(nodes: Nodes, keyspaces: Collection[str]) -> dict[str, str]:

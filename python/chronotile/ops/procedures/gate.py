@@ -42,7 +42,7 @@ def gate(nodes: Nodes, *, down: Collection[str] = (), mixed: bool = False, busy:
     if any(finding.level == "refused" for finding in findings):
         # Nodes that do not answer would only say so again.
         return findings
-    versions = _schema_versions(nodes, live)
+    versions = schema_versions(nodes, live)
     findings.append(_one("schema", versions, "schema version", "wait, or restart the node that stays behind"))
     if not mixed:
         releases = {member.release for member in known}
@@ -82,7 +82,7 @@ def _status(nodes: Nodes, live: list[str], down: Collection[str]) -> list[Findin
     return found or [Finding("ok", "nodes", f"{len(live)} nodes see each other up and normal, and take clients")]
 
 
-def _schema_versions(nodes: Nodes, live: list[str]) -> set[str]:
+def schema_versions(nodes: Nodes, live: list[str]) -> set[str]:
     """The versions that the nodes have; a change that is under way gets the time it needs."""
     deadline = time.monotonic() + AGREEMENT_S
     while True:
