@@ -83,6 +83,11 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
 @example(operation="jobs.count", question=[("days", "9999-12-31")])
 @example(operation="jobs.count", question=[("where", "run_s==" + "9" * 5_000)])
 @example(operation="jobs.find", question=[("id", "9" * 30)])
+@example(operation="jobs.count", question=[("where", "[" * 60_000)])
+@example(operation="jobs.count", question=[("where", '["run_s", "<", ' + "9" * 4_000 + "]")])
+@example(operation="jobs.count", question=[("where", "run_s==" + "9" * 60_000 + "x")])
+@example(operation="jobs.group", question=[("by", "user"), ("aggregate", "a(" + " " * 60_000)])
+@example(operation="events.histogram", question=[("interval", "9" * 60_000 + "d")])
 @example(operation="events.search", question=[("where", "message matches (")])
 def test_any_words_are_answered_or_refused(ask: Ask, operation: str, question: list[tuple[str, str]]) -> None:
     ask(operation, question, b"")

@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from chronotile import _native, cells, inputs, times
+from chronotile import _native, cells, inputs, scanning, times
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 
@@ -248,5 +248,4 @@ def _windows_per_slice(given: int | str | timedelta | None, window: str) -> int:
 
 
 def _seconds(text: str) -> int | None:
-    found = re.fullmatch(r"\s*(\d+)\s*([wdhms])\s*", text)
-    return int(found[1]) * _UNIT_SECONDS[found[2]] or None if found else None
+    return scanning.length_of_time(text, _UNIT_SECONDS) or None

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from chronotile import scanning
 from chronotile.errors import InvalidInputError
 from chronotile.predicates import Condition
 
-__all__ = ["condition", "days", "literal", "names", "number", "unquoted"]
+__all__ = ["aggregates", "condition", "days", "literal", "names", "unquoted"]
 
-number = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-"""A number as typed."""
-
-_INTEGER = re.compile(r"[+-]?[0-9]{1,38}")
-"""With more digits it is a number of any size, which no column of whole numbers holds."""
-
-_CONDITION = re.compile(
-    r"\s*(?P<column>\"[^\"]+\"|[^\s<>=!]+)\s*(?P<comparison><=|>=|==|!=|<>|=|<|>|"
-    r"\b(?:in|between|contains|matches|prefix|exists)\b)\s*(?P<value>.*)",
-    re.DOTALL,
-)
+_DIGITS_MAX = 38
+"""Of a whole number. With more digits it is a number of any size, which no column of whole numbers holds."""
 
 
 def condition(text: str, types: Mapping[str, str]) -> Condition:
@@ -39,14 +30,14 @@ def condition(text: str, types: Mapping[str, str]) -> Condition:
     InvalidInputError
         Text that is no condition.
     """
-    found = _CONDITION.fullmatch(text)
+    found = scanning.comparison(text)
     if found is None:
         raise InvalidInputError(
-            f'{text!r} is no condition: write column, comparison and value, such as "mag<18", "band in g,r" or '
-            '"x between 1,2"',
+            f'{scanning.shown(text)} is no condition: write column, comparison and value, such as "mag<18", "band in '
+            f'g,r" or "x between 1,2", in at most {scanning.TEXT_CHARS_MAX:,} characters',
             kind="invalid-request",
         )
-    column, comparison, value = found["column"].strip('"'), found["comparison"], found["value"].strip()
+    column, comparison, value = found
     constant = unquoted if types.get(column, "").startswith("utf8") else literal
     match comparison:
         case "in" | "between":
@@ -67,9 +58,10 @@ def literal(text: str) -> Any:
     """A constant as typed: numbers and booleans as such, quoted text without its quotes, anything else as text."""
     if unquoted(text) != text:
         return unquoted(text)
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if number.fullmatch(text):
+    whole = scanning.whole_number(text, _DIGITS_MAX)
+    if whole is not None:
+        return whole
+    if scanning.is_number(text):
         return float(text)
     return {"true": True, "false": False}.get(text.lower(), text)
 
@@ -82,6 +74,26 @@ def unquoted(text: str) -> str:
 def names(text: str | None) -> list[str] | None:
     """Names separated by commas."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def aggregates(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Aggregates as typed, ``sum(run_s)``, as the functions of each column.
+
+    Raises
+    ------
+    InvalidInputError
+        Text that is no function of a column.
+    """
+    wanted: dict[str, list[str]] = {}
+    for text in texts:
+        found = scanning.call(text)
+        if found is None:
+            raise InvalidInputError(
+                f"aggregate is {scanning.shown(text)}: write a function of a column, such as sum(run_s)",
+                kind="invalid-request",
+            )
+        wanted.setdefault(found[1], []).append(found[0])
+    return wanted
 
 
 def days(text: str | None) -> Any:

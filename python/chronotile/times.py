@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from typing import Any, Literal
 
+from chronotile import scanning
 from chronotile.errors import InvalidInputError
 
 __all__ = ["Moment", "TimeAxis", "jd", "mjd", "timestamp"]
@@ -24,7 +25,8 @@ _DAY_NS = 86_400_000_000_000
 _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _NUMPY_UNIT_NS = {"W": 7 * _DAY_NS, "D": _DAY_NS, "h": 3_600 * 10**9, "m": 60 * 10**9, **_UNIT_NS}
 _LENGTH_NS = {"w": 7 * _DAY_NS, "d": _DAY_NS, "h": 3_600 * 10**9, "m": 60 * 10**9, **_UNIT_NS}
-_FRACTION = re.compile(r"(\d\d:?\d\d:?\d\d)[.,](\d+)")
+_TEXT_CHARS_MAX = 100
+"""No time is longer."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ def moment(value: Moment, axis: TimeAxis, what: str) -> NativeMoment:
     days = axis.format in ("mjd", "jd")
     kind = _number_kind(value)
     if kind is int:
+        if not -(2**63) <= int(value) < 2**63:
+            raise _refused(what, scanning.shown(str(value)), "no time axis reaches so far")
         return ("native", float(value)) if days else ("ticks", int(value))
     if kind is float:
         if days:
@@ -146,17 +150,25 @@ def _refused(what: str, value: object, hint: str) -> InvalidInputError:
 
 def _text_ns(text: str, what: str) -> int:
     # `fromisoformat` cuts after microseconds; digits beyond them are added by hand.
-    digits = ""
-    found = _FRACTION.search(text)
-    if found:
-        digits = found[2]
-        text = text[: found.start(2) - 1] + text[found.end(2) :]
+    plain, digits = _without_fraction(text.strip()) if len(text) <= _TEXT_CHARS_MAX else ("", "")
     try:
-        whole = datetime.fromisoformat(text.strip())
+        # It takes a fraction of an hour for one of a second.
+        whole = datetime.fromisoformat("" if "." in plain or "," in plain else plain)
     except ValueError:
         hint = "write ISO 8601 such as 2026-01-31T12:00:00Z, or a number in the unit of the time column"
-        raise _refused(what, text, hint) from None
+        raise InvalidInputError(f"{what} is {scanning.shown(text)}: {hint}", kind="invalid-time") from None
     return _datetime_ns(whole, what) + int(digits[:9].ljust(9, "0") or 0)
+
+
+def _without_fraction(text: str) -> tuple[str, str]:
+    """A time without the fraction behind hours, minutes and seconds, and the digits of that fraction."""
+    point = next((at for at, char in enumerate(text) if char in ".,"), len(text))
+    end = next((at for at in range(point + 1, len(text)) if not "0" <= text[at] <= "9"), len(text))
+    has_colons = [len(part) for part in text[max(point - 8, 0) : point].split(":")] == [2, 2, 2]
+    is_clock = has_colons or (point >= len("20260131T120000") and text[point - 6 : point].isdigit())
+    if not is_clock or end <= point + 1:
+        return text, ""
+    return text[:point] + text[end:], text[point + 1 : end]
 
 
 def _datetime_ns(value: datetime, what: str) -> int:
@@ -219,18 +231,19 @@ def tick_ns(data_type: str) -> int:
 
 def duration_ns(value: str | timedelta | int, what: str) -> int:
     """A length of time in nanoseconds: of text such as ``"1h"`` or ``"500ms"``, a timedelta, or nanoseconds."""
-    found = re.fullmatch(r"\s*(\d+)\s*(w|d|h|ms|us|ns|m|s)\s*", value) if isinstance(value, str) else None
+    found = scanning.length_of_time(value, _LENGTH_NS) if isinstance(value, str) else None
     if isinstance(value, timedelta):
         number = (value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1_000
     elif isinstance(value, int) and not isinstance(value, bool):
         number = value
-    elif found:
-        number = int(found[1]) * _LENGTH_NS[found[2]]
+    elif found is not None:
+        number = found
     else:
         number = -1
     if not 0 <= number < 2**63:
         raise InvalidInputError(
-            f'{what} is {value!r}: give text such as "1h", "15m" or "500ms", a timedelta, or nanoseconds',
+            f'{what} is {scanning.shown(value) if isinstance(value, str) else repr(value)}: give text such as "1h", '
+            '"15m" or "500ms", a timedelta, or nanoseconds',
             kind="invalid-time",
         )
     return number

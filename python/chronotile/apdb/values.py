@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import bisect
 import math
-import re
 from datetime import timedelta
 from typing import Any
 
-from chronotile import sky, times
+from chronotile import scanning, sky, times
 from chronotile.errors import InvalidInputError
 from chronotile.sky import Region
 
@@ -86,10 +85,10 @@ def days(value: Any, what: str) -> float:
     if isinstance(value, int | float):
         length = float(value)
     elif isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([wdhms])\s*", value)
-        if found is None:
+        number, unit = value.strip()[:-1].rstrip(), value.strip()[-1:]
+        if unit not in _SECONDS or not number[:1].isdigit() or not scanning.is_number(number):
             raise _refused(what, value)
-        length = float(found[1]) * _SECONDS[found[2]] / _DAY_S
+        length = float(number) * _SECONDS[unit] / _DAY_S
     elif isinstance(value, timedelta):
         length = value / timedelta(days=1)
     elif hasattr(value, "jd"):

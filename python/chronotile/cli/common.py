@@ -13,9 +13,9 @@ from typing import Any, Self
 
 import click
 
-from chronotile import conditions, times
+from chronotile import conditions, scanning, times
 from chronotile.archive import Archive, open  # noqa: A004
-from chronotile.conditions import number, unquoted
+from chronotile.conditions import unquoted
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 from chronotile.predicates import Condition
@@ -92,21 +92,22 @@ timeout_option = click.option(
 
 def numbers(text: str, counts: tuple[int, ...], option: str, form: str) -> list[float]:
     """Numbers separated by commas or blanks."""
-    words = re.split(r"[,\s]+", text.strip())
-    if len(words) not in counts or not all(number.fullmatch(word) for word in words):
+    words = text.replace(",", " ").split()
+    if len(words) not in counts or not all(scanning.is_number(word) for word in words):
         raise click.BadParameter(f"{text!r} is not {form}", param_hint=option)
     return [float(word) for word in words]
 
 
 def moment(text: str | None, dataset: Dataset) -> Any:
     """A time as typed: a number is in the unit of the time column, anything else ISO 8601."""
-    if text is None or not number.fullmatch(text):
+    if text is None or not scanning.is_number(text):
         return text
     if dataset.time.format in ("mjd", "jd"):
         return float(text)
     # A plain year or a date without dashes reads as ISO 8601 would, which needs more digits than a tick of this age
     # has.
-    return int(text) if re.fullmatch(r"[+-]?\d+", text) and len(text) > 8 else text
+    tick = scanning.whole_number(text, 19)
+    return tick if tick is not None and len(text) > 8 else text
 
 
 def typed_conditions(texts: Iterable[str], dataset: Dataset) -> list[Condition]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from chronotile import _native, cells, inputs, times
+from chronotile import _native, cells, inputs, scanning, times
 from chronotile.archive import Archive
 from chronotile.cli.common import Command, Target, target
 from chronotile.conditions import names
@@ -167,7 +166,7 @@ def definition_options(command: Command) -> Command:
 
 def schema_of_text(text: str) -> _native.Schema:
     """``name:type,...``; types may hold commas inside brackets."""
-    parts = [part.strip() for part in re.split(r",(?![^\[(<]*[\])>])", text) if part.strip()]
+    parts = [part.strip() for part in scanning.outside_brackets(text) if part.strip()]
     columns = []
     for part in parts:
         name, colon, kind = part.partition(":")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 import click
 
+from chronotile import scanning
 from chronotile.cli.common import (
     Command,
     ProgressLine,
@@ -30,7 +30,8 @@ from chronotile.cli.common import (
 from chronotile.cli.query import output_options, write_out
 from chronotile.conditions import names
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_LAST_MAX_S = 999_999 * 604_800
 
 
 @click.group(short_help="Log records and security events.")
@@ -92,10 +93,10 @@ def question_options(command: Command) -> Command:
 
 
 def _length(text: str) -> timedelta:
-    found = re.fullmatch(r"(\d{1,6})([smhdw])", text)
-    if found is None:
-        raise click.UsageError(f"--last takes a length such as 15m, 1h or 7d, not {text!r}.")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    seconds = scanning.length_of_time(text, _UNIT_SECONDS)
+    if seconds is None or seconds > _LAST_MAX_S:
+        raise click.UsageError(f"--last takes a length such as 15m, 1h or 7d, not {scanning.shown(text)}.")
+    return timedelta(seconds=seconds)
 
 
 def _opened(archive: Any, target: Target) -> Any:

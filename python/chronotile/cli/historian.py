@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from chronotile import _native
+from chronotile import _native, scanning
 from chronotile import historian as library
 from chronotile.cli.common import Target, count_text, table_text, target
 from chronotile.cli.query import output_options, write_out
@@ -56,16 +55,22 @@ def _period(command: Any) -> Any:
 
 
 def _moment(text: str) -> Any:
-    return int(text) if re.fullmatch(r"[+-]?\d{9,}", text) else text
+    tick = scanning.whole_number(text, 19)
+    return tick if tick is not None and len(text.lstrip("+-")) >= 9 else text
 
 
 def _keys(words: list[str]) -> list[library.TagKey]:
     """Tags as typed: names, or ``#NUMBER``."""
-    return [int(word[1:]) if re.fullmatch(r"#\d+", word) else word for word in words]
+    return [_key(word) for word in words]
+
+
+def _key(word: str) -> library.TagKey:
+    number = scanning.whole_number(word[1:], 18) if word.startswith("#") and word[1:2].isdigit() else None
+    return word if number is None else number
 
 
 def _open(found: Target, *, create: bool = False) -> library.Historian | RemoteHistorian:
-    if re.match(r"https?://", found.url):
+    if found.url.startswith(("http://", "https://")):
         return library.connect(found.url, ca=os.environ.get("CHRONOTILE_CA"))
     archive = found.open(create=create, read_only=not create)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -92,15 +91,14 @@ def _of_iso(texts: pa.Array) -> pa.Array:
         without = pc.if_else(bare, cut, nothing).cast(pa.timestamp("us")).cast(MOMENT)
     except pa.ArrowInvalid:
         # One of them looks like a time and is none, such as a 30th of February: each by itself.
-        return pa.array([_iso_or_none(text) for text in upper.to_pylist()], MOMENT)
+        looking_like = pc.if_else(pc.is_valid(zone), upper, nothing)
+        return pa.array([_iso_or_none(text) for text in looking_like.to_pylist()], MOMENT)
     return pc.coalesce(with_zone, without)
 
 
 def _iso_or_none(text: str | None) -> datetime | None:
-    if text is None or re.match(_ISO, text) is None:
-        return None
     try:
-        found = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text or "")
     except ValueError:
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
@@ -110,11 +108,11 @@ def _of_pattern(texts: pa.Array, format: str, year: int | None) -> pa.Array:
     micros = None
     if "%f" in format:
         # Arrow's parser knows no fractions: they are taken out of the text, and added at the end.
-        format = re.sub(r"[.,]%f", "", format)
+        format = format.replace(".%f", "").replace(",%f", "")
         digits = pc.struct_field(pc.extract_regex(texts, _FRACTION), 1)
         micros = pc.utf8_slice_codeunits(pc.utf8_rpad(digits, 6, "0"), 0, 6).cast(pa.int64())
         texts = pc.replace_substring_regex(texts, _FRACTION, r"\1", max_replacements=1)
-    if re.search(r"%[YyCGsDFc]", format) is None:
+    if not any(f"%{letter}" in format for letter in "YyCGsDFc"):
         found = _of_yearless(texts, format, year)
     else:
         found = pc.strptime(texts, format, "us", error_is_null=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,8 @@ _PIECES = 16
 """Into so many pieces a block of JSON is cut where a line of it is bad."""
 
 _TEXT = pa.utf8()
-_JSON_FAULT = re.compile(r"^(Invalid: )?JSON parse error: |,? in row \d+.*$|: (?=Column\()")
+_FAULT_CHARS_MAX = 1_000
+"""Characters of what the parser of JSON says that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -278,12 +278,13 @@ def _in_struct(values: pa.Array, path: str) -> pa.Array:
 
 def _json_reason(error: Exception) -> str:
     """What the parser says, in one line, without its row numbers."""
-    text = (str(error).strip() or "it is no JSON").splitlines()[0]
-    path = re.search(r"Column\(/([^)]*)\) changed from (\w+) to (\w+)", text)
-    if path is not None:
-        return f"field {path[1].replace('/', '.')!r} is {path[3]}, declared as {path[2]}"
-    text = _JSON_FAULT.sub("", text).removesuffix(".")
-    return text[0].lower() + text[1:]
+    text = (str(error).strip() or "it is no JSON").splitlines()[0][:_FAULT_CHARS_MAX]
+    text = text.removeprefix("Invalid: ").removeprefix("JSON parse error: ").partition(" in row ")[0].rstrip(",.")
+    path, changed, kinds = text.removeprefix("Column(/").partition(") changed from ")
+    declared, to, found = kinds.partition(" to ")
+    if changed and to:
+        return f"field {path.replace('/', '.')!r} is {found}, declared as {declared}"
+    return text[:1].lower() + text[1:]
 
 
 # ---------------------------------------------------------------- text

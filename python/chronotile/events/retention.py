@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from chronotile import times
+from chronotile import scanning, times
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 from chronotile.events.searching import Question, Visibility, count, to_us
@@ -45,11 +44,10 @@ def ttl_seconds(ttl: str | timedelta | None, what: str = "ttl") -> int | None:
     if ttl is None:
         return None
     text = times.duration_text(ttl, what)
-    found = re.fullmatch(r"\s*(\d+)\s*([wdhms])\s*", text)
-    seconds = int(found[1]) * _UNIT_SECONDS[found[2]] if found else 0
+    seconds = scanning.length_of_time(text, _UNIT_SECONDS) or 0
     if not 1 <= seconds <= _TTL_MAX_S:
         raise InvalidInputError(
-            f'{what} is {ttl!r}: give text such as "30d", "12h" or "90s", at most 100000d',
+            f'{what} is {scanning.shown(text)}: give text such as "30d", "12h" or "90s", at most 100000d',
             kind="invalid-time",
         )
     return seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import cells, times
+from chronotile import cells, scanning, times
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
@@ -404,10 +403,11 @@ def _day(day: Any) -> datetime:
 
 
 def _seconds(text: str, what: str) -> int:
-    found = re.fullmatch(r"\s*(\d+)\s*([wdhms])\s*", text)
-    if found is None or int(found[1]) == 0:
-        raise InvalidInputError(f'{what} is {text!r}: give text such as "1d", "6h" or "15m"', kind="invalid-time")
-    return int(found[1]) * _UNIT_SECONDS[found[2]]
+    seconds = scanning.length_of_time(text, _UNIT_SECONDS)
+    if not seconds:
+        message = f'{what} is {scanning.shown(text)}: give text such as "1d", "6h" or "15m"'
+        raise InvalidInputError(message, kind="invalid-time")
+    return seconds
 
 
 def _functions(aggregates: Mapping[str, str | Iterable[str]]) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from chronotile import _native
+from chronotile import _native, scanning
 from chronotile.archive import open as open_archive
 from chronotile.dataset import Dataset
 from chronotile.errors import ChronotileError, DataFileError, InvalidInputError
@@ -327,6 +327,6 @@ def _fields(record: bytes, delimiter: str) -> list[str]:
 
 def _is_object(record: bytes) -> bool:
     try:
-        return isinstance(json.loads(record), dict)
+        return isinstance(scanning.json_value(record), dict)
     except ValueError:
         return False

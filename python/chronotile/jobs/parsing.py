@@ -22,6 +22,9 @@ from chronotile.jobs.blocks import Block, records
 
 _ZONE = re.compile(r"(Z|[+-][0-9][0-9]:?[0-9][0-9]|[0-9][0-9]:[0-9][0-9].*[+-][0-9][0-9])$")
 
+_TIME_CHARS_MAX = 64
+"""No time is longer."""
+
 RECORD_SHOWN = 2_000
 """Characters of a rejected record that are kept."""
 
@@ -121,7 +124,7 @@ def _joined(block: Block, starts: Any, ends: Any, first: int, last: int) -> byte
 
 def _reason(error: Exception, names: list[str]) -> str:
     """What a parser says, in one line, with the column's name for its number."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0].split(": If these")[0]
+    text = (str(error).strip() or type(error).__name__).splitlines()[0][:RECORD_SHOWN].split(": If these")[0]
     text = re.sub(r"^(CSV parse error|JSON parse error): ", "", text)
     text = re.sub(r"(In )?(CSV )?column #(\d+): ", lambda found: f"column {names[int(found[3])]!r} ", text)
     text = re.sub(r"(Row #\d+: | in row \d+$)", "", text)
@@ -193,7 +196,7 @@ def _without_zone(text: bytes, names: list[str], zoned: list[str], delimiter: st
         return []
     beginning = io.StringIO(text[:65_536].decode(errors="replace"))
     fields = dict(zip(names, next(csv.reader(beginning, delimiter=delimiter), []), strict=False))
-    return [name for name in zoned if not _ZONE.search(fields.get(name, ""))]
+    return [name for name in zoned if not _ZONE.search(fields.get(name, "")[:_TIME_CHARS_MAX])]
 
 
 def _ndjson_parser(reading: Reading) -> Callable[[bytes], pa.Table]:

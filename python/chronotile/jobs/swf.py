@@ -50,7 +50,7 @@ _TYPES: dict[str, pa.DataType] = {
     "utf8": pa.utf8(),
     "timestamp[s, UTC]": pa.timestamp("s", "UTC"),
 }
-_START = re.compile(rb";\s*UnixStartTime:\s*(\d+)")
+_START = re.compile(rb";\s*UnixStartTime:\s*(\d{1,18})\b")
 
 
 def start_of(header: bytes, name: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ from chronotile.service.words import Words
 __all__ = ["ServedJobs"]
 
 _ROWS_MAX = 2**62
-_AGGREGATE = re.compile(r"\s*(\w+)\s*\(\s*(.+?)\s*\)\s*")
 
 
 class ServedJobs:
@@ -63,7 +61,7 @@ class ServedJobs:
         by = words.names("by")
         if not by:
             raise InvalidInputError("by names no column: give one or several", kind="invalid-request")
-        table = found.group_by(by, aggregates=_aggregates(words.all("aggregate")), **_question(found, words))
+        table = found.group_by(by, aggregates=conditions.aggregates(words.all("aggregate")), **_question(found, words))
         limit = words.number("limit", 1, _ROWS_MAX)
         return table if limit is None else table.slice(0, limit)
 
@@ -80,16 +78,3 @@ def _question(found: jobs.Jobs, words: Words) -> dict[str, Any]:
         "days": conditions.days(words.one("days")),
         "where": words.conditions(found.dataset.column_types),
     }
-
-
-def _aggregates(texts: list[str]) -> dict[str, list[str]]:
-    """``sum(run_s)`` as the library takes it."""
-    wanted: dict[str, list[str]] = {}
-    for text in texts:
-        parts = _AGGREGATE.fullmatch(text)
-        if parts is None:
-            raise InvalidInputError(
-                f"aggregate is {text!r}: write a function of a column, such as sum(run_s)", kind="invalid-request"
-            )
-        wanted.setdefault(parts[2], []).append(parts[1])
-    return wanted

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from chronotile import conditions
+from chronotile import conditions, scanning
 from chronotile.errors import InvalidInputError
 from chronotile.predicates import Condition
 
@@ -45,7 +44,7 @@ class Words:
         if text is None:
             return None
         if not text.isascii() or not text.isdigit() or len(text) > 18 or not low <= int(text) <= high:
-            raise _refused(f"{name} is {text!r}: give a whole number from {low} to {high}")
+            raise _refused(f"{name} is {scanning.shown(text)}: give a whole number from {low} to {high}")
         return int(text)
 
     def numbers(self, name: str) -> list[int]:
@@ -53,7 +52,7 @@ class Words:
         found = [conditions.literal(text) for text in self.all(name)]
         for value in found:
             if not isinstance(value, int) or isinstance(value, bool):
-                raise _refused(f"{name} is {value!r}: give a whole number")
+                raise _refused(f"{name} is {scanning.shown(str(value))}: give a whole number")
         return found
 
     def flag(self, name: str) -> bool:
@@ -64,7 +63,7 @@ class Words:
             case "true" | "1" | "":
                 return True
             case other:
-                raise _refused(f"{name} is {other!r}: give true or false")
+                raise _refused(f"{name} is {scanning.shown(other)}: give true or false")
 
     def names(self, name: str) -> list[str] | None:
         """Names separated by commas."""
@@ -88,13 +87,15 @@ class Words:
 
 def _of_json(text: str) -> Condition:
     try:
-        found: Any = json.loads(text)
+        found: Any = scanning.json_value(text)
     except ValueError:
         found = None
     match found:
         case [str(column), str(comparison), value]:
             return column, comparison, value
-    raise _refused(f'{text!r} is no condition: write a JSON list such as ["user", "==", "ann"], or  user=ann')
+    raise _refused(
+        f'{scanning.shown(text)} is no condition: write a JSON list such as ["user", "==", "ann"], or  user=ann'
+    )
 
 
 def _refused(message: str) -> InvalidInputError:
