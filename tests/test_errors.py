@@ -42,6 +42,7 @@ def test_every_exception_is_a_chronotile_error_and_most_a_builtin_one() -> None:
         "DamagedChunkError": errors.DamagedError,
         "DataFileError": OSError,
         "ClosedError": RuntimeError,
+        "MissingPackageError": ImportError,
     }
     assert {"ChronotileError", *parents} == set(errors.__all__)
     for name, parent in parents.items():

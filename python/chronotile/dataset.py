@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native, cells, inputs, times
+from chronotile import _native, cells, inputs, optional, times
 from chronotile.errors import InvalidInputError
 from chronotile.predicates import Condition, native_predicates
 from chronotile.reports import (
@@ -103,9 +103,8 @@ class Dataset:
     @property
     def schema(self) -> pyarrow.Schema:
         """The columns as a `pyarrow.Schema`. Needs pyarrow; :attr:`column_types` does not."""
-        import pyarrow
-
-        return pyarrow.schema(self._native.schema())
+        found: pyarrow.Schema = optional.module("pyarrow", "schema", "arrow").schema(self._native.schema())
+        return found
 
     @property
     def column_types(self) -> dict[str, str]:
@@ -370,11 +369,11 @@ class Dataset:
         pyarrow.Table
             The columns, then ``count`` (uint64).
         """
-        import pyarrow
-
+        arrow = optional.module("pyarrow", "count_by()", "arrow")
         by = [columns] if isinstance(columns, str) else list(columns)
         table, _ = self._native.count_by(self._request(**place), by, by_window)
-        return pyarrow.table(table)
+        counts: pyarrow.Table = arrow.table(table)
+        return counts
 
     def explain(self, *, by: str | Iterable[str] | None = None, **place: Any) -> IndexUse:
         """How :meth:`read` with these arguments uses an index and filters of texts, or with `by` (perhaps empty) how

@@ -23,6 +23,7 @@ class                       also a                 what to do
 ``AccessDeniedError``       ``PermissionError``    correct user, password or certificate, or grant the permission
 ``DamagedError``            ``OSError``            verify, then restore or write again
 ``DataFileError``           ``OSError``            correct the file or the way it is read
+``MissingPackageError``     ``ImportError``        install the package that the message names
 ``ClosedError``             ``RuntimeError``       open or read again
 ==========================  =====================  ====================================================
 """
@@ -45,6 +46,7 @@ __all__ = [
     "DatasetExistsError",
     "DatasetNotFoundError",
     "InvalidInputError",
+    "MissingPackageError",
     "NotAnArchiveError",
     "OutcomeUnknownError",
     "ReadOnlyError",
@@ -193,6 +195,11 @@ class DamagedChunkError(DamagedError):
 class DataFileError(ChronotileError, OSError):
     """A record file cannot be read or written, or its content does not fit: ``file-not-found``, ``file-access``,
     ``file-exists``, ``file-format``, ``file-damaged``, ``file-content``, ``file-io``, ``broken-pipe``."""
+
+
+class MissingPackageError(ChronotileError, ImportError):
+    """An optional package is not installed or cannot be imported; the message gives the line for pip. Kind
+    ``missing-package``."""
 
 
 class ClosedError(ChronotileError, RuntimeError):

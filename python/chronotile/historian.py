@@ -24,7 +24,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from chronotile import _native, inputs, times
+from chronotile import _native, inputs, optional, times
 from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
 from chronotile.errors import InvalidInputError
@@ -635,23 +635,16 @@ class _Result:
 
     def to_arrow(self) -> Any:
         """The rows as a `pyarrow.Table`. Needs pyarrow."""
-        try:
-            import pyarrow
-        except ImportError:
-            raise ImportError("to_arrow() needs pyarrow: pip install 'chronotile[pyarrow]'") from None
-        return pyarrow.table(self._native)
+        return optional.module("pyarrow", "to_arrow()", "arrow").table(self._native)
 
     def to_pandas(self) -> Any:
         """The rows as a `pandas.DataFrame`. Needs pyarrow and pandas."""
+        optional.require("to_pandas()", "pandas", "pyarrow", "pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
         """The rows as a `polars.DataFrame`. Needs polars."""
-        try:
-            import polars
-        except ImportError:
-            raise ImportError("to_polars() needs polars: pip install 'chronotile[polars]'") from None
-        return polars.DataFrame(self._native)
+        return optional.module("polars", "to_polars()", "polars").DataFrame(self._native)
 
 
 def _key(tag: object) -> TagKey:

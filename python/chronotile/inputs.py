@@ -279,7 +279,9 @@ def _through_pyarrow(values: Sequence[Any], what: str) -> _native.Array:
         import pyarrow
     except ImportError:
         raise InvalidInputError(
-            f"{what} holds values of type {kind}: give an Arrow array, or install pyarrow", kind="invalid-rows"
+            f"{what} holds values of type {kind}: give an Arrow array, or install pyarrow: "
+            "pip install 'chronotile[arrow]'",
+            kind="invalid-rows",
         ) from None
     try:
         return _native.Array.of(pyarrow.array(values))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native
+from chronotile import _native, optional
 from chronotile.cells import BunchCell, HashCell, KeyCell
 
 if TYPE_CHECKING:
@@ -47,11 +47,10 @@ class Pushed:
 
 def scan(dataset: Dataset) -> polars.LazyFrame:
     """See :meth:`chronotile.Dataset.scan`."""
-    try:
-        import polars
-        from polars.io.plugins import register_io_source
-    except ImportError:
-        raise ImportError("scan() needs polars: pip install 'chronotile[polars]'") from None
+    optional.require("scan()", "polars", "polars")
+    import polars
+    from polars.io.plugins import register_io_source
+
     schema = polars.DataFrame(dataset._native.schema().empty_table()).schema
 
     def source(

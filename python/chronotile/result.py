@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native
+from chronotile import _native, optional
 
 if TYPE_CHECKING:
     import pandas
@@ -61,15 +61,13 @@ class ReadResult:
         As always with pandas, integer columns with nulls become float64 unless `options` say otherwise, for example
         ``types_mapper=pandas.ArrowDtype``.
         """
+        optional.require("to_pandas()", "pandas", "pyarrow", "pandas")
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> polars.DataFrame:
         """All rows as a `polars.DataFrame`. Needs polars, but not pyarrow."""
-        try:
-            import polars
-        except ImportError:
-            raise ImportError("to_polars() needs polars: pip install 'chronotile[polars]'") from None
-        return polars.DataFrame(self._native.collect())
+        frame: polars.DataFrame = optional.module("polars", "to_polars()", "polars").DataFrame(self._native.collect())
+        return frame
 
     def batches(self) -> Iterator[pyarrow.RecordBatch]:
         """The rows batch by batch, as `pyarrow.RecordBatch`, in bounded memory. Needs pyarrow.
@@ -94,11 +92,4 @@ class ReadResult:
 
 
 def _pyarrow(what: str) -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise ImportError(
-            f"{what} needs pyarrow: pip install 'chronotile[arrow]', or give the result to a library that reads "
-            "__arrow_c_stream__"
-        ) from None
-    return pyarrow
+    return optional.module("pyarrow", what, "arrow")

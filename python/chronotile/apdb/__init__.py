@@ -16,11 +16,9 @@ year of a detector's footprint before it, in a file on a laptop or on a cluster.
 1
 """
 
-try:
-    import numpy as _numpy  # noqa: F401
-    import pyarrow as _pyarrow  # noqa: F401
-except ImportError as error:
-    raise ImportError(f"chronotile.apdb needs {error.name}: pip install 'chronotile[apdb]'") from None
+from chronotile import optional
+
+optional.require("chronotile.apdb", "apdb", "numpy", "pyarrow")
 
 from chronotile.apdb.density import Crowded, Density
 from chronotile.apdb.feed import Feed

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from chronotile import optional
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import newest
 from chronotile.apdb.survey import Apdb
@@ -143,10 +144,7 @@ def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
 
 
 def _avro(path: Path) -> Iterator[Any]:
-    try:
-        import fastavro
-    except ImportError:
-        raise ImportError("reading Avro needs fastavro: pip install 'chronotile[alerts]'") from None
+    fastavro = optional.module("fastavro", "reading Avro", "alerts")
     with path.open("rb") as file:
         try:
             packets: list[dict[str, Any]] = []

@@ -19,6 +19,10 @@ import os
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
+from chronotile import optional
+
+optional.require("chronotile.apdb.lsst", "lsst", "lsst.dax.apdb", "pandas")
+
 import astropy.time
 import felis.datamodel
 import lsst.dax.apdb.apdb

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chronotile import optional
 from chronotile.apdb import names
 from chronotile.apdb.schema import Table
 from chronotile.errors import InvalidInputError
@@ -66,16 +67,17 @@ class Rows:
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:
         """As a `pandas.DataFrame`; `options` go to `pyarrow.Table.to_pandas`. Needs pandas."""
+        optional.require("to_pandas()", "pandas", "pandas")
         return self._table.to_pandas(**options)
 
     def to_polars(self) -> polars.DataFrame:
         """As a `polars.DataFrame`. Needs polars."""
-        import polars
-
-        return polars.DataFrame(self._table)
+        frame: polars.DataFrame = optional.module("polars", "to_polars()", "polars").DataFrame(self._table)
+        return frame
 
     def to_astropy(self) -> Any:
         """As an `astropy.table.QTable` whose columns have their units; columns with nulls are masked. Needs astropy."""
+        optional.require("to_astropy()", "lsst", "astropy")
         from astropy import units
         from astropy.table import QTable
 

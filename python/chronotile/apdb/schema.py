@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from chronotile import optional
 from chronotile.apdb import names
 from chronotile.errors import DataFileError, InvalidInputError
 
@@ -206,10 +207,7 @@ class Schema:
     @staticmethod
     def parse(text: str, where: str = "the schema", *, check: bool = True) -> Schema:
         """A schema from the text of a Felis file; `where` names it in errors. Without `check` it may be any part."""
-        try:
-            import yaml
-        except ImportError:
-            raise ImportError("reading a Felis schema needs PyYAML: pip install 'chronotile[apdb]'") from None
+        yaml = optional.module("yaml", "reading a Felis schema", "apdb")
         try:
             documents = [document for document in yaml.safe_load_all(text) if document]
         except yaml.YAMLError as error:
@@ -371,8 +369,8 @@ def _path_of(source: str | os.PathLike[str] | None) -> Path:
         found = importlib.resources.files("lsst.sdm.schemas") / "apdb.yaml"
     except ModuleNotFoundError:
         raise DataFileError(
-            "the APDB schema of the LSST is not installed: pip install lsst-sdm-schemas, or give the path of a Felis "
-            'file, or schema="small"',
+            "the APDB schema of the LSST needs lsst-sdm-schemas: pip install 'chronotile[apdb]'; or give the path of a "
+            'Felis file, or schema="small" (--schema small)',
             kind="file-not-found",
         ) from None
     return Path(str(found))

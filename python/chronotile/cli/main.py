@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from chronotile import __version__
+from chronotile import __version__, optional
 from chronotile.cli import admin, copy, cql, define, historian, index, ingest, jobs, query, serve
 from chronotile.errors import (
     AccessDeniedError,
@@ -186,6 +186,10 @@ def main() -> NoReturn:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, ModuleNotFoundError) and error.name in optional.DISTRIBUTIONS:
+            needed = f"the command needs {optional.DISTRIBUTIONS[error.name]}: pip install 'chronotile[all]'"
+            click.echo(f"chronotile: {needed}", err=True)
+            _end(FAILED)
         text = str(error) or type(error).__name__
         click.echo(f"chronotile: {type(error).__name__}: {text} (--debug shows where)", err=True)
         _end(FAILED)

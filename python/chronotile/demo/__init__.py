@@ -8,25 +8,21 @@ PosixPath('demo-doctest/index.html')
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chronotile import optional
 from chronotile.errors import ChronotileError, DataFileError, InvalidInputError
 
 if TYPE_CHECKING:
     from chronotile.demo.measure import Outcome
 
-__all__ = ["CheckError", "MissingPackageError", "run"]
+__all__ = ["CheckError", "run"]
 
 ARCHIVE, PAGE, MARKER = "survey.db", "index.html", ".chronotile-demo"
 _OWN = frozenset([ARCHIVE, f"{ARCHIVE}-wal", f"{ARCHIVE}-shm", PAGE, MARKER])
-
-
-class MissingPackageError(ChronotileError, ImportError):
-    """The demo needs a package that is not installed. Kind ``missing-package``."""
 
 
 class CheckError(ChronotileError, AssertionError):
@@ -76,13 +72,7 @@ def run(
     for name, value, least, most in (("nights", nights, 1, 100), ("visits", visits, 4, 800)):
         if not least <= value <= most:
             raise InvalidInputError(f"{name} is {value}: use {least} to {most}", kind="invalid-request")
-    for package, module in (("numpy", "numpy"), ("pyarrow", "pyarrow"), ("PyYAML", "yaml")):
-        try:
-            importlib.import_module(module)
-        except ImportError:
-            raise MissingPackageError(
-                f"the demo needs {package}: pip install 'chronotile[demo]'", kind="missing-package"
-            ) from None
+    optional.require("the demo", "demo", "numpy", "pyarrow", "yaml")
     from chronotile.demo import measure, page
     from chronotile.demo.simulate import Survey
 

@@ -13,6 +13,10 @@
 Needs pyarrow and numpy: ``pip install 'chronotile[events]'``.
 """
 
+from chronotile import optional
+
+optional.require("chronotile.events", "events", "numpy", "pyarrow")
+
 from chronotile.events.events import Events, IngestReport, create, open  # noqa: A004
 from chronotile.events.following import Follower
 from chronotile.events.loading import LoadReport, feed, load

@@ -22,6 +22,10 @@
 Needs pyarrow and numpy: ``pip install 'chronotile[jobs]'``; :func:`sync` and :func:`compare` also need SQLAlchemy.
 """
 
+from chronotile import optional
+
+optional.require("chronotile.jobs", "jobs", "numpy", "pyarrow")
+
 from chronotile.jobs.comparing import CompareReport, DayDifference, compare
 from chronotile.jobs.jobs import Jobs, create, open  # noqa: A004
 from chronotile.jobs.loading import LoadReport, load

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import times
+from chronotile import optional, times
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError, UnavailableError
 from chronotile.jobs.jobs import Jobs, _seconds
@@ -45,12 +45,7 @@ class Source:
     """A table of jobs in a database, with the columns that the archive has."""
 
     def __init__(self, url: str, table: str, dataset: Dataset) -> None:
-        try:
-            import sqlalchemy
-        except ImportError:
-            raise ImportError(
-                "jobs are read from a database with SQLAlchemy: pip install 'chronotile[sync]' and its driver"
-            ) from None
+        sqlalchemy = optional.module("sqlalchemy", "reading a database of jobs", "sync")
         self.name = f"{_plain(url)}/{table}"
         self.schema = dataset.schema
         self._sql = sqlalchemy

@@ -10,12 +10,9 @@
 What runs on clusters is in :mod:`chronotile.load.experiments`.
 """
 
-try:
-    import hdrh as _hdrh  # noqa: F401
-    import numpy as _numpy  # noqa: F401
-    import pyarrow as _pyarrow  # noqa: F401
-except ImportError as error:
-    raise ImportError(f"chronotile.load needs {error.name}: pip install 'chronotile[load]'") from None
+from chronotile import optional
+
+optional.require("chronotile.load", "load", "hdrh", "numpy", "pyarrow")
 
 from chronotile.load.generator import Client, Generator, LoadError, Noop, Stream, Target
 from chronotile.load.planner import Cluster, Demand, Measured, Plan, plan

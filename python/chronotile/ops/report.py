@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
+from chronotile import optional
+
+optional.require("the report of a cluster", "ops", "numpy", "pyarrow")
+
 import numpy as np
 import pyarrow as pa
 

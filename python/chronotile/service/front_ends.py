@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from chronotile import optional
 from chronotile.archive import Archive
-from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile.errors import ChronotileError, InvalidInputError, MissingPackageError
 from chronotile.service.words import Words
 
 __all__ = ["FrontEnds"]
@@ -65,14 +66,12 @@ class FrontEnds:
         with self._lock:
             if self._served is None:
                 try:
-                    from chronotile.service.events import ServedEvents
-                    from chronotile.service.jobs import ServedJobs
-                except ImportError as error:
-                    raise ChronotileError(
-                        f"events and jobs need {error.name or error} where the service runs: "
-                        "pip install 'chronotile[events,jobs]'",
-                        kind="not-installed",
-                    ) from None
+                    optional.require("a service of events and jobs", "events,jobs", "numpy", "pyarrow")
+                except MissingPackageError as error:
+                    raise ChronotileError(str(error), kind="not-installed") from None
+                from chronotile.service.events import ServedEvents
+                from chronotile.service.jobs import ServedJobs
+
                 self._served = {**ServedEvents(self._archive).operations, **ServedJobs(self._archive).operations}
             return self._served
 

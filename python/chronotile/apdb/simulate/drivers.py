@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from chronotile import apdb as own
+from chronotile import optional
 from chronotile.apdb import names
 from chronotile.apdb.simulate.universe import Seen
 from chronotile.sky import Region
@@ -84,6 +85,7 @@ class PeerDriver:
     name = "lsst-dax-apdb"
 
     def __init__(self, config: str) -> None:
+        optional.require("a database of lsst.dax.apdb", "lsst", "lsst.dax.apdb", "pandas")
         from lsst.dax.apdb import Apdb
 
         # A configuration of ours is known once this is imported.

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from chronotile import optional
 from chronotile.apdb.schema import Schema
 from chronotile.apdb.simulate.drivers import ChronotileDriver, Driver, PeerDriver
 from chronotile.apdb.simulate.universe import PADDING_DEG, Survey, Universe
@@ -114,6 +115,7 @@ def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list
 def _opened(plan: Run) -> tuple[Schema, dict[str, Any] | None]:
     """The schema of the database under the simulation, and the layout of one of ours."""
     if plan.peer:
+        optional.require("a database of lsst.dax.apdb", "lsst", "lsst.dax.apdb", "pandas")
         from lsst.dax.apdb import ApdbConfig
 
         import chronotile.apdb.lsst as adapter

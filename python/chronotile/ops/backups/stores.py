@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from chronotile import optional
 from chronotile.errors import (
     AccessDeniedError,
     ArchiveNotFoundError,
@@ -293,8 +294,7 @@ def digest_of(path: Path, *, pace: Pace | None = None) -> str:
 
 
 def _file_systems() -> Any:
-    try:
-        from pyarrow import fs
-    except ImportError:
-        raise InvalidInputError("backups need pyarrow: pip install 'chronotile[ops]'", kind="invalid-request") from None
+    optional.require("a backup's store", "ops", "pyarrow")
+    from pyarrow import fs
+
     return fs

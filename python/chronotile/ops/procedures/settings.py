@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from chronotile import optional
 from chronotile.errors import DataFileError, InvalidInputError
 
 Kind = Literal["kept", "taken", "conflict", "gone", "dropped"]
@@ -144,10 +145,4 @@ def write(path: Path, merged: Merged) -> None:
 
 
 def _yaml() -> Any:
-    try:
-        import yaml
-    except ImportError:
-        raise InvalidInputError(
-            "reading cassandra.yaml needs PyYAML: pip install 'chronotile[ops]'", kind="invalid-request"
-        ) from None
-    return yaml
+    return optional.module("yaml", "reading cassandra.yaml", "ops")
