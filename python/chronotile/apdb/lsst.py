@@ -1,7 +1,7 @@
 """Chronotile as the alert production database of the LSST pipeline: an implementation of ``lsst.dax.apdb.Apdb``.
 
-Importing this module lets ``lsst.dax.apdb.Apdb.from_config`` and ``from_uri`` know configurations of the type
-``chronotile``, so that a pipeline is put on a Chronotile archive by its configuration file alone::
+Where the package is installed, ``lsst.dax.apdb.Apdb.from_config`` and ``from_uri`` know configurations of the type
+``chronotile``: a pipeline is put on a Chronotile archive by its configuration file alone::
 
     from chronotile.apdb.lsst import ChronotileApdb
 
@@ -25,9 +25,6 @@ optional.require("chronotile.apdb.lsst", "lsst", "lsst.dax.apdb", "pandas")
 
 import astropy.time
 import felis.datamodel
-import lsst.dax.apdb.apdb
-import lsst.dax.apdb.apdbReplica
-import lsst.dax.apdb.config
 import lsst.sphgeom
 import pandas
 import pyarrow as pa
@@ -45,6 +42,9 @@ from lsst.dax.apdb import (
     ReplicaChunk,
     VersionTuple,
 )
+from lsst.dax.apdb import apdb as their_apdb
+from lsst.dax.apdb import apdbReplica as their_replicas  # noqa: N813
+from lsst.dax.apdb import config as their_config
 from lsst.dax.apdb.apdbAdmin import ApdbAdmin, DiaForcedSourceLocator, DiaObjectLocator, DiaSourceLocator
 from lsst.dax.apdb.apdbConfigFreezer import ApdbConfigFreezer
 from lsst.dax.apdb.apdbSchema import ApdbSchema, ApdbTables
@@ -601,9 +601,9 @@ def register() -> None:
     """
     # What the interface offers no hook for: the names by which these modules call the factories.
     places: list[tuple[Any, str]] = [
-        (lsst.dax.apdb.apdb, "make_apdb"),
-        (lsst.dax.apdb.apdbReplica, "make_apdb_replica"),
-        (lsst.dax.apdb.config, "config_type_for_name"),
+        (their_apdb, "make_apdb"),
+        (their_replicas, "make_apdb_replica"),
+        (their_config, "config_type_for_name"),
     ]
     theirs, theirs_replica, theirs_type = (getattr(module, name) for module, name in places)
     if hasattr(theirs, "chronotile"):
