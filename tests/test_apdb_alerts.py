@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ def test_detections_of_the_ztf_become_sources_with_their_times_places_and_fluxes
     given = pq.read_table(path)
     with apdb.create("memory:", "small") as database:
         done = import_alerts(database, [path])
-        assert (done.sources, done.detector_visits) == (582, 565)
+        assert (done.objects, done.sources, done.detector_visits) == (61, 582, 565)
         assert len(database.objects()) == len(set(given["objectId"].to_pylist())) == 61
         stored = database.sources().to_arrow().sort_by("diaSourceId")
         wanted = given.sort_by("candid")
@@ -61,7 +63,9 @@ def test_a_cone_around_an_object_of_the_ztf_has_its_light_curve() -> None:
         assert sorted(seen["diaSourceId"].to_pylist()) == sorted(np.array(given["candid"])[near].tolist())
         number = int(ztf_object_ids(pa.array([name]))[0])
         curve = database.light_curve(number, near=(ra, dec))
-        assert len(curve) == mine.num_rows
+        assert len(curve) == len(database.light_curve(name, near=(ra, dec))) == mine.num_rows
+        assert len(database.light_curve(name, near=(ra + 1, dec))) == 0
+        assert len(database.sources(object_ids=[name])) == mine.num_rows
         times = curve["midpointMjdTai"].to_pylist()
         assert times == sorted(times)
 
@@ -132,6 +136,159 @@ def test_packets_bring_their_history_and_no_row_twice(tmp_path: Path) -> None:
             assert len(database.objects()) == 1
 
 
+SAMPLES = Path(__file__).parent / "samples"
+
+
+def relaxed() -> Any:
+    pytest.importorskip("lsst.sdm.schemas", reason="lsst-sdm-schemas is not installed")
+    return apdb.Schema.read().relaxed()
+
+
+def test_packets_of_lsst_schema_10_keep_every_alert_and_name_what_has_no_place() -> None:
+    path = SAMPLES / "lsst_alerts_10_0.parquet"
+    packets = pq.read_table(path).to_pylist()
+    for schema in (relaxed(), "small"):
+        with apdb.create("memory:", schema) as database:
+            done = import_alerts(database, [path])
+            with_object = {p["diaSource"]["diaObjectId"] for p in packets if p["diaObject"] is not None}
+            previous = {s["diaSourceId"] for p in packets for s in p["prvDiaSources"] or []}
+            ids = {p["diaSourceId"] for p in packets} | previous
+            assert (done.objects, done.sources) == (len(with_object), len(ids)) == (22, 65)
+            # The file has the ids of objects as floats, which do not hold them: the sources do.
+            assert set(database.objects()["diaObjectId"].to_pylist()) == with_object
+            assert set(database.sources()["diaSourceId"].to_pylist()) == ids
+            starts = {p["diaObject"]["validityStartMjdTai"] for p in packets if p["diaObject"] is not None}
+            assert set(database.objects()["validityStartMjdTai"].to_pylist()) == starts
+            assert {"ssSource", "mpc_orbits", "observation_reason"} <= set(done.left_out)
+            assert import_alerts(database, [path]).sources == len(database.sources()) == 65
+
+
+def test_previous_detections_whose_ids_are_rounded_take_the_exact_ones_of_other_alerts() -> None:
+    path = SAMPLES / "ztf_alerts_2024.parquet"
+    whole = pq.read_table(path)
+    before = [p for packet in whole["prv_candidates"].to_pylist() for p in packet or [] if p["candid"]]
+    with apdb.create("memory:", "small") as database:
+        done = import_alerts(database, [path])
+        assert done.objects == len(set(whole["objectId"].to_pylist()))
+        assert done.sources == len(database.sources()) == whole.num_rows + len(before)
+        assert any(f"{len(before)} previous detections" in note for note in done.notes)
+        assert any("upper limits" in part for part in done.left_out)
+
+        # The alert of one of these detections comes later, or came before: each detection is there once.
+        packet = next(p for p in whole.to_pylist() if any(b["candid"] for b in p["prv_candidates"] or []))
+        detection = next(b for b in packet["prv_candidates"] if b["candid"])
+        exact = int(detection["candid"]) + 7
+        assert int(float(exact)) == int(detection["candid"]) != exact
+        alone = {**packet["candidate"], **detection, "candid": exact}
+        assert isinstance(alone["nbad"], float)
+        alert = {"objectId": packet["objectId"], "candidate": alone, "prv_candidates": []}
+        kinds = whole.schema.field("candidate").type
+        alert["candidate"] = {f.name: None if alone[f.name] is None else pa.scalar(alone[f.name]).cast(f.type).as_py()
+                              for f in kinds}  # fmt: skip
+        later = pa.table({"objectId": [alert["objectId"]], "candidate": pa.array([alert["candidate"]], kinds)})
+    for first, second in ((whole, later), (later, whole)):
+        with apdb.create("memory:", "small") as database:
+            for rows in (first, second, first):
+                import_table(database, rows)
+            found = database.sources()["diaSourceId"].to_pylist()
+            assert len(found) == len(set(found)) == done.sources
+            assert exact in found
+            assert int(detection["candid"]) not in found
+            assert len(database.light_curve(packet["objectId"])) == 1 + sum(
+                1 for b in packet["prv_candidates"] if b["candid"]
+            )
+
+
+def import_table(database: apdb.Apdb, rows: pa.Table) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(rows, Path(folder) / "alerts.parquet")
+        import_alerts(database, [Path(folder) / "alerts.parquet"])
+
+
+def test_integers_that_pandas_made_floats_are_kept_where_they_are_exact_and_never_wrong(tmp_path: Path) -> None:
+    """A column of integers with nulls is one of floats, in some parts of a packet and not in others."""
+    big = 2**60 + 1
+    source = {
+        "diaSourceId": big, "visit": 7, "detector": 3, "diaObjectId": big + 2, "ssObjectId": float(2**54 + 2),
+        "parentDiaSourceId": 5.0, "midpointMjdTai": 61_000.0, "ra": 150.0, "dec": 2.0, "band": "r",
+    }  # fmt: skip
+    before = {**source, "diaSourceId": float(big + 512), "visit": 6.0, "detector": 3.0, "diaObjectId": float(big + 2)}
+    for packets in (
+        [{"diaSource": source, "prvDiaSources": [before], "diaObject": None}],
+        [{"diaSource": source, "prvDiaSources": None,
+          "diaObject": {"diaObjectId": float(big + 2), "ra": 1.0, "dec": 2.0}}],
+    ):  # fmt: skip
+        pq.write_table(pa.Table.from_pylist(packets), tmp_path / "alerts.parquet")
+        with apdb.create("memory:", relaxed()) as database:
+            done = import_alerts(database, [tmp_path / "alerts.parquet"])
+            rows = database.sources().to_arrow().sort_by("visit").to_pylist()
+            assert [row["diaObjectId"] for row in rows] == [big + 2] * len(rows)
+            assert rows[-1]["diaSourceId"] == big
+            assert rows[-1]["parentDiaSourceId"] == 5
+            assert {row["ssObjectId"] for row in rows} == {None}
+            assert any("DiaSource.ssObjectId, rounded" in part for part in done.left_out)
+            if packets[0]["diaObject"]:
+                assert database.objects()["diaObjectId"].to_pylist() == [big + 2]
+                assert database.objects()["validityStartMjdTai"].to_pylist() == [61_000.0]
+            else:
+                assert any("1 previous detections" in note for note in done.notes)
+
+
+@pytest.mark.parametrize("version", ["7.4", "8.0", "9.0", "10.1", "11.1"])
+def test_avro_packets_of_each_lsst_schema_become_rows(version: str, tmp_path: Path) -> None:
+    fastavro = pytest.importorskip("fastavro")
+    major = int(version.split(".", maxsplit=1)[0])
+
+    def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
+        namespace = f"lsst.v{version.replace('.', '_')}"
+        return {"type": "record", "namespace": namespace, "name": name, "fields": [
+            {"name": n, "type": t, **({"default": None} if isinstance(t, list) else {})} for n, t in fields
+        ]}  # fmt: skip
+
+    double, place = ["null", "double"], [("ra", "double"), ("dec", "double")]
+    seen = [("visit", "long"), ("detector", "int"), ("midpointMjdTai", "double"), ("band", ["null", "string"])]
+    flux = [("psfFlux", ["null", "float"]), ("psfFluxErr", ["null", "float"])]
+    source = record(
+        "diaSource", ("diaSourceId", "long"), ("diaObjectId", ["null", "long"]), ("ssObjectId", ["null", "long"]),
+        ("parentDiaSourceId", ["null", "long"]), *seen, *place, *flux,
+    )  # fmt: skip
+    forced = record("diaForcedSource", ("diaForcedSourceId", "long"), ("diaObjectId", "long"), *place, *seen, *flux)
+    since = [("validityStartMjdTai", "double")] if major >= 8 else [("radecMjdTai", double)]
+    thing = record("diaObject", ("diaObjectId", "long"), *since, *place, ("nDiaSources", ["null", "int"]))
+    own: list[tuple[str, Any]] = [("alertId" if major < 10 else "diaSourceId", "long"), ("diaSource", source)]
+    of = source["namespace"]
+    own += [("prvDiaSources", ["null", {"type": "array", "items": f"{of}.diaSource"}])]
+    own += [("prvDiaForcedSources", ["null", {"type": "array", "items": forced}]), ("diaObject", ["null", thing])]
+    solar = "ssObject" if major < 9 else "ssSource"
+    own += [(solar, ["null", record(solar, ("ssObjectId", ["null", "long"]))]), ("cutoutScience", ["null", "bytes"])]
+
+    def detection(number: int, object_id: int | None) -> dict[str, Any]:
+        return {
+            "diaSourceId": 2**60 + number, "diaObjectId": object_id, "visit": number, "detector": 4, "ra": 150.0,
+            "dec": 2.0, "midpointMjdTai": 61_000.0 + number, "band": "r", "psfFlux": 100.0, "psfFluxErr": 1.0,
+        }  # fmt: skip
+
+    thing_row = {"diaObjectId": 2**59 + 1, "ra": 150.0, "dec": 2.0, "nDiaSources": 2, "validityStartMjdTai": 61_002.5}
+    measured = {**detection(1, 2**59 + 1), "diaForcedSourceId": 9}
+    of_solar_system = {"alertId": 2, "diaSource": detection(3, None), solar: {"ssObjectId": 77}}
+    packets: list[dict[str, Any]] = [
+        {"alertId": 1, "diaSource": detection(2, 2**59 + 1), "prvDiaSources": [detection(1, 2**59 + 1)],
+         "prvDiaForcedSources": [measured], "diaObject": thing_row, "cutoutScience": b"an image"},
+        of_solar_system,
+    ]  # fmt: skip
+    packets = [{**packet, "diaSourceId": packet["diaSource"]["diaSourceId"]} for packet in packets]
+    with (tmp_path / "alerts.avro").open("wb") as file:
+        fastavro.writer(file, fastavro.parse_schema(record("alert", *own)), packets)
+    with apdb.create("memory:", relaxed()) as database:
+        done = import_alerts(database, [tmp_path / "alerts.avro"])
+        assert (done.objects, done.sources, done.forced_sources, done.detector_visits) == (1, 3, 1, 3)
+        assert set(done.left_out) - {"DiaObject.radecMjdTai"} == {solar}
+        stored = database.objects().to_arrow().to_pylist()
+        assert [row["diaObjectId"] for row in stored] == [2**59 + 1]
+        assert stored[0]["validityStartMjdTai"] == (61_002.5 if major >= 8 else 61_002.0)
+        assert len(database.light_curve(2**59 + 1)) == 3
+
+
 def test_files_without_alerts_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("no parquet")
     (tmp_path / "text.avro").write_text("no avro")
@@ -172,6 +329,15 @@ def test_the_commands_create_import_show_read_and_remove(tmp_path: Path, capfd: 
     assert rows.num_rows == near.sum() > 3
     curve = run("light-curve", archive, "144594336015", "--near", "345.3917,-0.32", "--columns", "midpointMjdTai,band")
     assert curve.count("59512.15") == 1
+    # As the help says it: the place is rounded to a hundredth of a degree.
+    help_ = CliRunner().invoke(cli, ["apdb", "light-curve", "--help"]).output
+    example = re.search(r"light-curve survey.db (\S+) --near (\S+)", help_)
+    assert example is not None
+    assert run("light-curve", archive, example[1], "--near", example[2]) == run("light-curve", archive, example[1])
+    refused = run("light-curve", archive, example[1], "--near", "10,20", code=2)
+    assert "no measurement of object 144594336015 around 10,20" in refused
+    assert "--radius goes with --near" in run("light-curve", archive, example[1], "--radius", "1", code=2)
+    assert "ZTF name" in run("light-curve", archive, "M31", code=2)
     assert "dia_object" in run("maintain", archive)
     cold = tmp_path / "cold"
     assert "would be archived" in run("archive", archive, cold, "--before", "60000", "--dry-run")
@@ -180,6 +346,9 @@ def test_the_commands_create_import_show_read_and_remove(tmp_path: Path, capfd: 
         "read", archive, "sources", "--archived", cold, "--columns", "diaSourceId", "--limit", "1"
     )
     assert " 0  " in run("info", archive)
+    assert "--archived" in run("light-curve", archive, "144594336015", code=2)
+    words = ("light-curve", archive, "144594336015", "--columns", "midpointMjdTai,band")
+    assert run(*words, "--archived", cold).count("59512.15") == 1
     assert "slices restored" in run("restore", archive, cold)
     assert "refused: column diaForcedSourceId" in run("migrate", archive, "lsst", "--dry-run", code=2)
     refused = run("remove", archive, "--visit", "175815932", "--yes", code=2)

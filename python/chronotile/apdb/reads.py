@@ -22,7 +22,8 @@ from chronotile.result import ReadResult
 from chronotile.sky import Region
 from chronotile.times import Moment
 
-_NEAR_DEG = 5 * values.ARCSECOND
+_NEAR_DEG = 60 * values.ARCSECOND
+"""How far around a given place an object's records are looked for, unless the caller says otherwise."""
 _NO_VISIT = -1
 _NO_CODE = (_NO_VISIT << 16) + _NO_VISIT
 _NONE = np.empty(0, np.int64)
@@ -98,7 +99,7 @@ class Reads(Cold):
         self,
         region: Any = None,
         *,
-        object_ids: Iterable[int] | None = None,
+        object_ids: Iterable[int | str] | None = None,
         at: Moment = None,
         history: Any = None,
         start: Moment = None,
@@ -113,8 +114,8 @@ class Reads(Cold):
         ----------
         region : Region, optional
             Where. Without it all cells are looked through, also for `object_ids`.
-        object_ids : iterable of int, optional
-            Only those of these objects.
+        object_ids : iterable of int or str, optional
+            Only those of these objects: their ids, or their names in the ZTF.
         at : time, optional
             Up to then, itself included; and not further back than `history`.
         history : length of time, optional
@@ -139,7 +140,7 @@ class Reads(Cold):
         self,
         region: Any = None,
         *,
-        object_ids: Iterable[int] | None = None,
+        object_ids: Iterable[int | str] | None = None,
         at: Moment = None,
         history: Any = None,
         start: Moment = None,
@@ -155,7 +156,7 @@ class Reads(Cold):
         ))  # fmt: skip
 
     def _history(
-        self, table: str, place: Region | None, object_ids: Iterable[int] | None, at: Moment, since: float | None,
+        self, table: str, place: Region | None, object_ids: Iterable[int | str] | None, at: Moment, since: float | None,
         columns: Iterable[str] | None, withdrawn: bool, archived: str | os.PathLike[str] | None, known: Any,
     ) -> tuple[Rows, Any]:  # fmt: skip
         wanted = self._columns(table, columns)
@@ -243,19 +244,23 @@ class Reads(Cold):
         """The :meth:`footprint` of a circle: degrees, or astropy angles."""
         return self.footprint(sky.circle(values.degrees(ra), values.degrees(dec), values.degrees(radius)), **arguments)
 
-    def object_history(self, object_id: int, *, near: tuple[Any, Any] | None = None) -> Rows:
+    def object_history(
+        self, object_id: int | str, *, near: tuple[Any, Any] | None = None, radius: Any = _NEAR_DEG
+    ) -> Rows:
         """All versions of an object, oldest first, each with the time until which it held.
 
         Parameters
         ----------
-        object_id : int
-            The object.
+        object_id : int or str
+            The object: its id, or its name in the ZTF.
         near : (ra, dec), optional
-            About where it is (within 5 arc seconds): without it, all of the sky is looked through.
+            About where it is, degrees or astropy angles: without it, all of the sky is looked through.
+        radius : float or angle, optional
+            How far around `near`, degrees or an astropy angle; by default an arc minute.
         """
         dataset = self._datasets[names.OBJECT]
-        region = None if near is None else _near(near)
-        rows = dataset.read(region=region, ids=[int(object_id)], history=True).to_arrow()
+        region = None if near is None else _near(near, radius)
+        rows = dataset.read(region=region, ids=[values.object_id(object_id)], history=True).to_arrow()
         rows = newest(drop_deleted(rows), [names.VALID_FROM], names.VERSION)
         ends = pa.concat_arrays(
             [rows[names.VALID_FROM].combine_chunks()[1:], pa.nulls(min(len(rows), 1), pa.float64())]
@@ -266,28 +271,36 @@ class Reads(Cold):
         return Rows(rows.select(self._schema[names.OBJECT].column_names))
 
     def light_curve(
-        self, object_id: int, *, near: tuple[Any, Any] | None = None, forced: bool = True, start: Moment = None,
-        end: Moment = None,
+        self, object_id: int | str, *, near: tuple[Any, Any] | None = None, radius: Any = _NEAR_DEG,
+        forced: bool = True, start: Moment = None, end: Moment = None,
+        archived: str | os.PathLike[str] | None = None,
     ) -> Rows:  # fmt: skip
         """What was measured of one object, by time: from its sources, and with `forced` from its forced sources.
 
         The columns are those that both tables have, and ``forced``, which tells them apart. Withdrawn ones are left
-        out. `near` is as for :meth:`object_history`.
+        out. `object_id`, `near` and `radius` are as for :meth:`object_history`, `archived` as for :meth:`sources`.
+
+        Raises
+        ------
+        InvalidInputError
+            Without `near`: there is no such object (kind ``unknown-id``).
         """
+        number = values.object_id(object_id)
         tables = [names.SOURCE, names.FORCED] if forced else [names.SOURCE]
         if near is None:
-            near = self._position(object_id)
+            near = self._position(number)
             if near is None:
-                raise InvalidInputError(f"there is no object {object_id}", kind="unknown-id")
-        region = _near(near)
+                raise InvalidInputError(f"there is no object {object_id} in the database", kind="unknown-id")
+        region = _near(near, radius)
+        since = None if start is None else values.mjd_tai(start, "start")
         shared = [name for name in self._schema[names.SOURCE].column_names if name in self._schema[names.FORCED]]
         parts = []
         for table in tables:
-            where: list[Any] = [_kept(table), (names.OBJECT_ID, "==", int(object_id))]
-            found = self._datasets[table].read(region=region, where=where, start=start, end=end, columns=shared)
-            rows = found.to_arrow()
+            rows = self._history(table, region, [number], None, since, shared, False, archived, None)[0].to_arrow()
+            if end is not None:
+                rows = rows.filter(pc.less(rows[names.TIME], values.mjd_tai(end, "end")))
             if names.WITHDRAWN in shared:
-                rows = rows.filter(pc.is_null(rows[names.WITHDRAWN])).drop_columns([names.WITHDRAWN])
+                rows = rows.drop_columns([names.WITHDRAWN])
             parts.append(rows.append_column("forced", pa.repeat(table == names.FORCED, rows.num_rows)))
         whole = pa.concat_tables(parts, promote_options="permissive")
         return Rows(whole.sort_by([(names.TIME, "ascending"), ("forced", "ascending")]))
@@ -389,8 +402,8 @@ def _region(value: Any) -> Region | None:
     return None if value is None else values.region(value)
 
 
-def _near(position: tuple[Any, Any]) -> Region:
-    return sky.circle(values.degrees(position[0]), values.degrees(position[1]), _NEAR_DEG)
+def _near(position: tuple[Any, Any], radius: Any) -> Region:
+    return sky.circle(values.degrees(position[0]), values.degrees(position[1]), values.degrees(radius))
 
 
 def _until(at: Moment) -> float | None:
@@ -398,10 +411,9 @@ def _until(at: Moment) -> float | None:
     return None if at is None else values.mjd_tai(at, "at") + 1e-6 / 86_400 * 2
 
 
-def _ids(given: Iterable[int]) -> list[int]:
-    if hasattr(given, "to_numpy"):
-        given = given.to_numpy()
-    return [int(each) for each in np.asarray(list(given) if not hasattr(given, "dtype") else given).tolist()]
+def _ids(given: Iterable[int | str]) -> list[int]:
+    listed: Iterable[Any] = given.to_pylist() if hasattr(given, "to_pylist") else given
+    return [values.object_id(each) for each in listed]
 
 
 def _stored_codes(rows: Any) -> Any:

@@ -7,6 +7,10 @@ import math
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from chronotile import scanning, sky, times
 from chronotile.errors import InvalidInputError
 from chronotile.sky import Region
@@ -141,3 +145,36 @@ def region(value: Any) -> Region:
 def _position(vector: Any) -> tuple[float, float]:
     ra = math.degrees(math.atan2(vector.y(), vector.x())) % 360.0
     return ra, math.degrees(math.atan2(vector.z(), math.hypot(vector.x(), vector.y())))
+
+
+def object_id(given: Any) -> int:
+    """The id of an object: a number, or a name of the ZTF such as ``ZTF18abkdczc``.
+
+    Raises
+    ------
+    InvalidInputError
+        It is neither.
+    """
+    if isinstance(given, str) and given.strip().upper().startswith("ZTF"):
+        return int(ztf_object_ids(pa.array(["ZTF" + given.strip()[3:].lower()]))[0])
+    try:
+        return int(given)
+    except (TypeError, ValueError):
+        raise InvalidInputError(
+            f"{given!r} is not the id of an object: give its number, or a ZTF name such as ZTF18abkdczc",
+            kind="invalid-request",
+        ) from None
+
+
+def ztf_object_ids(texts: Any) -> Any:
+    """Numbers of ZTF objects: the two digits and seven letters of ``ZTF18abkdczc`` read as one number, in base 26."""
+    column = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    good = pc.match_substring_regex(column, r"^ZTF\d{2}[a-z]{7}$")
+    if not pc.all(good).as_py():
+        bad = column.filter(pc.invert(pc.fill_null(good, False)))
+        raise InvalidInputError(f"{bad[0].as_py()!r} is no name of a ZTF object", kind="invalid-rows")
+    letters = np.array(column.to_numpy(zero_copy_only=False), dtype="S12").view("u1").reshape(-1, 12).astype(np.int64)
+    number = (letters[:, 3] - 48) * 10 + (letters[:, 4] - 48)
+    for place in range(5, 12):
+        number = number * 26 + (letters[:, place] - 97)
+    return number

@@ -24,7 +24,7 @@ from chronotile.cli.common import (
 )
 from chronotile.cli.query import output_options, region_of, region_options, write_out
 from chronotile.conditions import names
-from chronotile.errors import ArchiveNotFoundError, DataFileError, DatasetNotFoundError
+from chronotile.errors import ArchiveNotFoundError, DataFileError, DatasetNotFoundError, InvalidInputError
 
 if TYPE_CHECKING:
     from chronotile import apdb as own
@@ -275,9 +275,7 @@ def import_(target: Target, timeout_s: int) -> None:
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if done.left_out:
-        click.echo(
-            f"note: the schema lacks {len(done.left_out)} of their columns: {', '.join(done.left_out)}", err=True
-        )
+        click.echo(f"note: not imported, for the schema has no place for it: {', '.join(done.left_out)}", err=True)
 
 
 @apdb.command()
@@ -286,7 +284,7 @@ def import_(target: Target, timeout_s: int) -> None:
 @click.option("--at", metavar="TIME", help="Up to then: MJD (TAI), or ISO 8601 (UTC).")
 @click.option("--history", metavar="LENGTH", help="How far back from --at: 90d. Default: as the database was created.")
 @click.option("--start", metavar="TIME", help="From then on, instead of --history.")
-@click.option("--object-ids", metavar="ID,...", help="Only those of these objects.")
+@click.option("--object-ids", metavar="ID,...", help="Only those of these objects: ids, or names in the ZTF.")
 @click.option("--complete-only", is_flag=True, help="Leave out detector-visits that are not complete.")
 @click.option("--archived", metavar="DIR", help="Read the files of archived slices too.")
 @output_options
@@ -306,7 +304,7 @@ def read(
     if name not in _TABLES:
         raise click.UsageError(f"TABLE is {name!r}: use objects, sources or forced-sources.")
     shared: dict[str, Any] = {"at": _moment(at), "columns": names(columns), "complete_only": complete_only}
-    ids = None if object_ids is None else [int(word) for word in object_ids.split(",") if word.strip()]
+    ids = None if object_ids is None else [word for word in object_ids.split(",") if word.strip()]
     region = region_of(circle, box, polygon)
     with _open(target, read_only=True) as database:
         if name == "objects":
@@ -323,28 +321,35 @@ def read(
 @apdb.command("light-curve")
 @target(dataset=False, rest="OBJECT")
 @click.option("--near", metavar="RA,DEC", help="About where it is, degrees: without, all of the sky is looked through.")
+@click.option("--radius", type=float, metavar="DEGREES", help="How far around --near; by default an arc minute.")
 @click.option("--detections", is_flag=True, help="Leave out forced sources.")
+@click.option("--archived", metavar="DIR", help="Read the files of archived slices too.")
 @output_options
 def light_curve(
-    target: Target, near: str | None, detections: bool, columns: str | None, format_: str | None, out: str | None,
-    overwrite: bool, limit: int | None,
+    target: Target, near: str | None, radius: float | None, detections: bool, archived: str | None,
+    columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
 ) -> None:  # fmt: skip
-    """What was measured of one object, by time; OBJECT is its id.
+    """What was measured of one object, by time; OBJECT is its id, or its name in the ZTF.
 
     \b
-    Example:
+    Examples:
         chronotile apdb light-curve survey.db 144594336015 --near 345.39,-0.32 --columns midpointMjdTai,band,psfFlux
+        chronotile apdb light-curve survey.db ZTF18abvpqtz --archived cold
     """
-    try:
-        object_id = int(target.rest[0])
-    except ValueError:
-        raise click.UsageError(f"OBJECT is {target.rest[0]!r}: give the number of an object.") from None
-    place = None
+    shared: dict[str, Any] = {"forced": not detections, "archived": archived}
     if near is not None:
         ra, dec = numbers(near, (2,), "--near", "RA,DEC in degrees")
-        place = (ra, dec)
+        shared["near"] = (ra, dec)
+    if radius is not None:
+        if near is None:
+            raise click.UsageError("--radius goes with --near.")
+        shared["radius"] = radius
     with _open(target, read_only=True) as database:
-        table = database.light_curve(object_id, near=place, forced=not detections).to_arrow()
+        table = database.light_curve(target.rest[0], **shared).to_arrow()
+    if not table.num_rows:
+        where = "" if near is None else f" around {near}: give a larger --radius, or leave out --near"
+        cold = "" if archived is not None else "; --archived DIR reads archived slices too"
+        raise InvalidInputError(f"there is no measurement of object {target.rest[0]}{where}{cold}", kind="unknown-id")
     wanted = names(columns)
     table = table if wanted is None else table.select(wanted)
     write_out(table, format_, out, overwrite, limit)
