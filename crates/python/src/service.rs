@@ -26,6 +26,8 @@ pub struct Options {
     #[pyo3(item)]
     log_format: String,
     #[pyo3(item)]
+    memory_bytes_max: Option<usize>,
+    #[pyo3(item)]
     body_bytes_max: usize,
     #[pyo3(item)]
     points_max: u64,
@@ -38,7 +40,7 @@ pub struct Options {
     #[pyo3(item)]
     writes_max: usize,
     #[pyo3(item)]
-    connections_max: usize,
+    connections_max: Option<usize>,
     #[pyo3(item)]
     query_s_max: f64,
     #[pyo3(item)]
@@ -71,19 +73,21 @@ impl Options {
             let length = Duration::try_from_secs_f64(seconds).ok().filter(|length| !length.is_zero());
             length.ok_or_else(|| refuse(format!("{seconds} is no time to wait: give seconds above 0")))
         };
+        let defaults = Limits::default();
         Ok(Settings {
             listen,
             tokens: self.tokens,
             tls,
             log,
             limits: Limits {
+                memory_bytes: self.memory_bytes_max.unwrap_or(defaults.memory_bytes),
                 body_bytes: self.body_bytes_max,
                 points: self.points_max,
                 tags: self.tags_max,
                 range: Duration::from_secs(self.range_s_max),
                 queries: self.queries_max,
                 writes: self.writes_max,
-                connections: self.connections_max,
+                connections: self.connections_max.unwrap_or(defaults.connections),
                 query_time: seconds(self.query_s_max)?,
                 client_time: seconds(self.client_s_max)?,
                 stop_time: seconds(self.stop_s_max)?,

@@ -1,6 +1,5 @@
 //! What every request goes through: who asks, for what, how much, how long; and what is said of it afterwards.
 
-use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,18 +15,19 @@ use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
 use chronotile_historian::Historian;
 use futures::StreamExt;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::access::Access;
 use crate::answers::Reply;
+use crate::bodies;
 use crate::collector::Collector;
 use crate::endpoints::{ENDPOINTS, Endpoint, Work};
 use crate::failure::{Failure, Result};
 use crate::front_ends::FrontEnds;
 use crate::log::Log;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::parameters::Parameters;
 use crate::settings::Settings;
@@ -40,6 +40,8 @@ pub(crate) struct App {
     pub metrics: Arc<Metrics>,
     pub log: Log,
     pub collector: Collector,
+    /// What bodies, queries and answers are charged to.
+    pub memory: Memory,
     /// What answers for events and jobs, where the program that serves has it.
     pub front_ends: Option<Arc<dyn FrontEnds>>,
     pub stopping: AtomicBool,
@@ -82,15 +84,17 @@ impl App {
         access: Access,
         front_ends: Option<Arc<dyn FrontEnds>>,
     ) -> Arc<Self> {
-        let (historian, metrics) = (Arc::new(historian), Arc::new(Metrics::default()));
-        let collector = Collector::start(historian.clone(), metrics.clone());
         let limits = settings.limits;
+        let memory = Memory::new(limits.memory_bytes);
+        let (historian, metrics) = (Arc::new(historian), Arc::new(Metrics::new(memory.clone())));
+        let collector = Collector::start(historian.clone(), metrics.clone());
         Arc::new(Self {
             historian,
             access,
             metrics,
             log: Log(settings.log),
             collector,
+            memory,
             front_ends,
             stopping: AtomicBool::new(false),
             queries: Arc::new(Semaphore::new(limits.queries)),
@@ -297,9 +301,10 @@ async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Re
     ending.token = app.access.check(&parts.headers, endpoint.role, now_ns())?;
     let parameters = Parameters::parse(parts.uri.query().unwrap_or_default())?;
     endpoint.check(&parameters)?;
-    let body = taken_in(&app, parts, body).await?;
+    let body = bodies::taken_in(&app, body).await?;
     ending.body_bytes = body.len();
     ending.permit = app.permit(endpoint.work)?;
+    let body = bodies::unpacked(&app, parts, body).await?;
     let path = RawPathParams::from_request_parts(parts, &()).await;
     let path = path.map_err(|_| Failure::invalid("the path is no UTF-8 text once decoded"))?;
     let call = Call {
@@ -320,41 +325,5 @@ async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Re
             .unwrap_or_else(|_| Err(Failure::out_of_time(limits.query_time.as_secs()))),
         // What is being written is worth waiting for.
         _ => work.await,
-    }
-}
-
-/// The body, unpacked where it is compressed.
-async fn taken_in(app: &App, parts: &Parts, body: Body) -> Result<Bytes> {
-    let limits = app.settings.limits;
-    let too_large = || {
-        let bytes = limits.body_bytes;
-        Failure::too_large(format!("the body has more than {bytes} bytes: send it in pieces"))
-    };
-    let slow = || {
-        let seconds = limits.client_time.as_secs();
-        let message = format!("the body did not come within {seconds} s: send it faster, or in pieces");
-        Failure::new(StatusCode::REQUEST_TIMEOUT, "slow-client", message)
-    };
-    let collected = tokio::time::timeout(limits.client_time, Limited::new(body, limits.body_bytes).collect()).await;
-    let body = match collected.map_err(|_| slow())? {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => return Err(too_large()),
-        Err(error) => return Err(Failure::invalid(format!("the body did not come whole: {error}"))),
-    };
-    app.metrics.bytes_in.fetch_add(body.len() as u64, Ordering::Relaxed);
-    match parts.headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
-        None | Some("identity" | "snappy") => Ok(body),
-        Some("gzip") => {
-            let mut out = Vec::new();
-            let mut unpacked = flate2::read::MultiGzDecoder::new(&*body).take(limits.body_bytes as u64 + 1);
-            unpacked
-                .read_to_end(&mut out)
-                .map_err(|error| Failure::invalid(format!("the body is no gzip: {error}")))?;
-            if out.len() > limits.body_bytes { Err(too_large()) } else { Ok(out.into()) }
-        }
-        Some(other) => {
-            let message = format!("the body is packed as {other:?}: use gzip, or send it plain");
-            Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message))
-        }
     }
 }

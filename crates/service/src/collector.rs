@@ -8,6 +8,7 @@ use chronotile_historian::{Historian, NotFinite, PointsOptions, PointsReport};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::failure::{Failure, Result};
+use crate::memory::Charge;
 use crate::metrics::Metrics;
 
 /// Rows of one commit.
@@ -19,6 +20,8 @@ const QUEUE_MAX: usize = 4_096;
 
 struct Job {
     tables: Vec<RecordBatch>,
+    /// What the tables hold of the service's memory, until they are stored.
+    charge: Charge,
     done: oneshot::Sender<Result<()>>,
 }
 
@@ -35,10 +38,11 @@ impl Collector {
     }
 
     /// Stores points that fit their tags. They are durable when this returns; if it is dropped they are stored all the same.
-    pub async fn store(&self, tables: Vec<RecordBatch>) -> Result<()> {
+    /// `charge` is for the memory of the tables, and is held for as long as they are.
+    pub async fn store(&self, tables: Vec<RecordBatch>, charge: Charge) -> Result<()> {
         let (done, answer) = oneshot::channel();
         let ended = || Failure::from(chronotile_archive::ArchiveError::Cancelled);
-        self.0.send(Job { tables, done }).await.map_err(|_| ended())?;
+        self.0.send(Job { tables, charge, done }).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
 }
@@ -59,11 +63,13 @@ async fn run(historian: Arc<Historian>, metrics: Arc<Metrics>, mut queue: mpsc::
         }
         let (historian, metrics) = (historian.clone(), metrics.clone());
         tokio::spawn(async move {
-            let (tables, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.tables, job.done)).unzip();
+            let held = jobs.into_iter().map(|job| (job.tables, (job.charge, job.done)));
+            let (tables, held): (Vec<_>, Vec<_>) = held.unzip();
+            let (charges, waiting): (Vec<_>, Vec<_>) = held.into_iter().unzip();
             // Rows were checked when they came: what is no number here was to be stored as Bad.
             let options = PointsOptions { not_finite: NotFinite::Bad, ..PointsOptions::default() };
             let stored = historian.write(tables.into_iter().flatten().collect(), &options).await;
-            drop(permit);
+            drop((permit, charges));
             metrics.commits.fetch_add(1, Ordering::Relaxed);
             tell(waiting, stored);
         });

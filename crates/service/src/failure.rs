@@ -44,6 +44,12 @@ impl Failure {
         Self { retry_after_s: Some(1), ..failure }
     }
 
+    /// A request for which there is no memory while others have it.
+    pub fn memory_in_use(message: impl Into<String>) -> Self {
+        let failure = Self::new(StatusCode::SERVICE_UNAVAILABLE, "memory-in-use", message);
+        Self { retry_after_s: Some(1), ..failure }
+    }
+
     /// A request that took longer than it may.
     pub fn out_of_time(seconds: u64) -> Self {
         let message =

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::memory::Memory;
+
 /// Upper bounds of the classes of latency, seconds.
 const BOUNDS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
@@ -19,8 +21,9 @@ struct Latency {
 /// Method, route and status of requests.
 type Key = (&'static str, &'static str, u16);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Metrics {
+    memory: Memory,
     requests: Mutex<BTreeMap<Key, Latency>>,
     pub points_in: AtomicU64,
     pub points_refused: AtomicU64,
@@ -36,6 +39,24 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
+    pub fn new(memory: Memory) -> Self {
+        Self {
+            memory,
+            requests: Mutex::default(),
+            points_in: AtomicU64::default(),
+            points_refused: AtomicU64::default(),
+            documents_in: AtomicU64::default(),
+            lines_refused: AtomicU64::default(),
+            rows_out: AtomicU64::default(),
+            bytes_in: AtomicU64::default(),
+            broken_off: AtomicU64::default(),
+            turned_away: AtomicU64::default(),
+            in_flight: AtomicI64::default(),
+            connections: AtomicI64::default(),
+            commits: AtomicU64::default(),
+        }
+    }
+
     pub fn observe(&self, method: &'static str, route: &'static str, status: u16, took: Duration) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let latency = requests.entry((method, route, status)).or_default();
@@ -86,6 +107,14 @@ impl Metrics {
             ("turned_away_total", "counter", "Requests told to come back later.", count(&self.turned_away)),
             ("requests_in_flight", "gauge", "Requests being served.", level(&self.in_flight)),
             ("connections", "gauge", "Open connections.", level(&self.connections)),
+            (
+                "memory_refused_total",
+                "counter",
+                "Times that a request found no memory left.",
+                self.memory.refused() as f64,
+            ),
+            ("memory_charged_bytes", "gauge", "Memory that requests hold.", self.memory.bytes() as f64),
+            ("memory_limit_bytes", "gauge", "Memory that requests may hold together.", self.memory.bytes_max() as f64),
             ("resident_memory_bytes", "gauge", "Memory of the process.", resident_bytes() as f64),
         ]
     }
@@ -129,7 +158,7 @@ mod tests {
 
     #[test]
     fn latencies_fall_into_cumulative_classes() {
-        let metrics = Metrics::default();
+        let metrics = Metrics::new(Memory::new(1 << 20));
         for ms in [1, 20, 40_000] {
             metrics.observe("GET", "/v1/points", 200, Duration::from_millis(ms));
         }

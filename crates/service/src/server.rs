@@ -32,6 +32,7 @@ use crate::access::Access;
 use crate::app::{App, Peer, router};
 use crate::diagnostics;
 use crate::front_ends::FrontEnds;
+use crate::machine;
 use crate::settings::{ServiceError, Settings};
 
 /// Serves an archive until the process is told to stop (SIGTERM or SIGINT): then no more connections are taken, requests that
@@ -50,6 +51,7 @@ pub async fn serve(
     if !access.is_required() && !settings.listen.ip().is_loopback() {
         return Err(ServiceError::Exposed { listen: settings.listen });
     }
+    check_open_files(settings.limits.connections)?;
     let tls = settings.tls.as_ref().map(|(certificate, key)| acceptor(certificate, key)).transpose()?;
     let failed = |error: io::Error| ServiceError::Listen { listen: settings.listen, reason: error.to_string() };
     let listener = TcpListener::bind(settings.listen).await.map_err(failed)?;
@@ -91,6 +93,17 @@ pub fn routes(
 ) -> Result<Router, ServiceError> {
     let access = Access::open(settings.tokens.as_deref())?;
     Ok(router(&App::new(historian, settings, access, front_ends)))
+}
+
+/// Refuses more connections than files may be open.
+fn check_open_files(connections: usize) -> Result<(), ServiceError> {
+    match machine::connections_max() {
+        Some((fit, files)) if connections > fit.max(1) => Err(ServiceError::Setting(format!(
+            "{connections} connections do not fit the limit of {files} open files, of which the engine needs some: raise it \
+             (ulimit -n), or allow {fit} connections"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 struct Signals {

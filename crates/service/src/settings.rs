@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use chronotile_historian::HistorianError;
 
+use crate::machine;
+
 /// Settings of a service. Nothing of them is stored.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -46,6 +48,9 @@ impl LogFormat {
 /// What requests may ask for, and how long things may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
+    /// Bytes of memory that bodies, queries and answers may take together. By default half of what this process may have: of the
+    /// machine's memory, of the limits of its control groups and of its address space, the least.
+    pub memory_bytes: usize,
     /// Bytes of a body, and of what it unpacks to.
     pub body_bytes: usize,
     /// Points in one answer.
@@ -58,7 +63,7 @@ pub struct Limits {
     pub queries: usize,
     /// Writes that are taken in at the same time; one more is told to come back.
     pub writes: usize,
-    /// Connections; further ones wait.
+    /// Connections; further ones wait. By default 1,024, or fewer where the limit of open files has no room for them.
     pub connections: usize,
     /// How long a query may take, its answer included.
     pub query_time: Duration,
@@ -75,13 +80,14 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            memory_bytes: machine::memory_share(),
             body_bytes: 64 << 20,
             points: 10_000_000,
             tags: 10_000,
             range: Duration::from_secs(86_400 * 3_660),
             queries: 64,
             writes: 64,
-            connections: 1_024,
+            connections: machine::connections_max().map_or(1_024, |(count, _)| count.clamp(1, 1_024)),
             query_time: Duration::from_secs(60),
             client_time: Duration::from_secs(30),
             stop_time: Duration::from_secs(30),

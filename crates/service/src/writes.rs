@@ -130,7 +130,8 @@ async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> R
     if wanted.batch.is_some() {
         report = stored_alone(app, tables, &wanted, NotFinite::Bad).await?;
     } else if count > 0 {
-        app.collector.store(tables).await?;
+        let bytes = tables.iter().map(RecordBatch::get_array_memory_size).sum();
+        app.collector.store(tables, app.memory.charge(bytes)?).await?;
         app.metrics.points_in.fetch_add(count as u64, Ordering::Relaxed);
     }
     app.metrics.points_refused.fetch_add(refused.len() as u64, Ordering::Relaxed);

@@ -55,6 +55,13 @@ class Size(click.ParamType[int]):
 
 def _limits(command: Any) -> Any:
     options = [
+        click.option(
+            "--memory",
+            type=Size(),
+            metavar="SIZE",
+            help="That bodies, queries and answers may take together; over it requests are answered 503. By default "
+            "half of the machine's memory, or of the limit of its control group.",
+        ),
         click.option("--max-body", default="64MiB", type=Size(), show_default=True, help="Of a body, unpacked too."),
         click.option(
             "--max-points", default=10_000_000, type=click.IntRange(1), show_default=True, help="In an answer."
@@ -63,7 +70,11 @@ def _limits(command: Any) -> Any:
         click.option("--max-range", default="3660d", type=Length(), show_default=True, help="Of a request."),
         click.option("--max-queries", default=64, type=click.IntRange(1), show_default=True, help="At the same time."),
         click.option("--max-writes", default=64, type=click.IntRange(1), show_default=True, help="At the same time."),
-        click.option("--max-connections", default=1_024, type=click.IntRange(1), show_default=True),
+        click.option(
+            "--max-connections",
+            type=click.IntRange(1),
+            help="At the same time; further ones wait. By default 1024, or what the limit of open files has room for.",
+        ),
         click.option(
             "--query-time",
             default="60s",
@@ -137,6 +148,7 @@ def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **g
         "tls_cert": given["tls_cert"],
         "tls_key": given["tls_key"],
         "log_format": given["log_format"],
+        "memory_bytes_max": given["memory"],
         "body_bytes_max": given["max_body"],
         "points_max": given["max_points"],
         "tags_max": given["max_tags"],

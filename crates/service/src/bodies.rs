@@ -1,0 +1,105 @@
+//! Bodies of requests: taken in piece by piece, each paid for from the memory of the service before it is kept.
+
+use std::io::Read;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use tokio::time::Instant;
+
+use crate::app::App;
+use crate::failure::{Failure, Result};
+use crate::memory::{ChargedVec, Memory};
+
+/// What is unpacked at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+fn too_large(bytes_max: usize) -> Failure {
+    Failure::too_large(format!("the body has more than {bytes_max} bytes: send it in pieces"))
+}
+
+/// The body as it came.
+pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
+    let limits = app.settings.limits;
+    let deadline = Instant::now() + limits.client_time;
+    let slow = |_| {
+        let seconds = limits.client_time.as_secs();
+        let message = format!("the body did not come within {seconds} s: send it faster, or in pieces");
+        Failure::new(StatusCode::REQUEST_TIMEOUT, "slow-client", message)
+    };
+    let mut taken = ChargedVec::new(&app.memory);
+    while let Some(frame) = tokio::time::timeout_at(deadline, body.frame()).await.map_err(slow)? {
+        let frame = frame.map_err(|error| Failure::invalid(format!("the body did not come whole: {error}")))?;
+        // Trailers say nothing that is asked for here.
+        let Ok(piece) = frame.into_data() else { continue };
+        if taken.len() + piece.len() > limits.body_bytes {
+            return Err(too_large(limits.body_bytes));
+        }
+        taken.extend(&piece)?;
+    }
+    app.metrics.bytes_in.fetch_add(taken.len() as u64, Ordering::Relaxed);
+    Ok(taken.freeze())
+}
+
+/// The body as its sender had it, unpacked where it is packed, on a thread for blocking work.
+pub(crate) async fn unpacked(app: &App, parts: &Parts, body: Bytes) -> Result<Bytes> {
+    match parts.headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
+        None | Some("identity" | "snappy") => Ok(body),
+        Some("gzip") => {
+            let (memory, bytes_max) = (app.memory.clone(), app.settings.limits.body_bytes);
+            let work = tokio::task::spawn_blocking(move || gunzipped(&body, bytes_max, &memory));
+            work.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))?
+        }
+        Some(other) => {
+            let message = format!("the body is packed as {other:?}: use gzip, or send it plain");
+            Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message))
+        }
+    }
+}
+
+fn gunzipped(body: &[u8], bytes_max: usize, memory: &Memory) -> Result<Bytes> {
+    let mut source = flate2::read::MultiGzDecoder::new(body);
+    let (mut out, mut piece) = (ChargedVec::new(memory), vec![0; PIECE_BYTES]);
+    loop {
+        let count = source.read(&mut piece);
+        let count = count.map_err(|error| Failure::invalid(format!("the body is no gzip: {error}")))?;
+        if count == 0 {
+            return Ok(out.freeze());
+        }
+        if out.len() + count > bytes_max {
+            return Err(too_large(bytes_max));
+        }
+        out.extend(&piece[..count])?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(bytes).unwrap();
+        packed.finish().unwrap()
+    }
+
+    #[test]
+    fn what_a_body_unpacks_to_is_paid_for_and_bounded() {
+        let memory = Memory::new(4 << 20);
+        let packed = gzip(&vec![b'a'; 1 << 20]);
+        let whole = gunzipped(&packed, 1 << 20, &memory).unwrap();
+        assert_eq!((whole.len(), memory.bytes()), (1 << 20, 1 << 20));
+        drop(whole);
+        assert_eq!(gunzipped(&packed, (1 << 20) - 1, &memory).unwrap_err().kind, "too-large");
+        assert_eq!(memory.bytes(), 0);
+        let _others = memory.charge(3 << 20).unwrap();
+        let failure = gunzipped(&packed[..], 1 << 20, &memory).unwrap_err();
+        assert_eq!((failure.status.as_u16(), failure.retry_after_s), (503, Some(1)));
+        assert_eq!(memory.bytes(), 3 << 20);
+        assert_eq!(gunzipped(b"no gzip", 10, &memory).unwrap_err().kind, "invalid-request");
+    }
+}

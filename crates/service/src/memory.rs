@@ -1,0 +1,284 @@
+//! One budget of memory for the whole service: what a body, a query or an answer takes is charged before it is taken.
+//!
+//! A [`Charge`] gives back what it holds when it is dropped. [`Charge::keep`] ties it to bytes, so that a body or a piece of an
+//! answer is paid for exactly as long as it is there, wherever it waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use crate::failure::Failure;
+
+/// A charge of at most so many bytes is small, and may also use the part of the budget that is kept for small ones: a few large
+/// requests do not shut out everybody else.
+const SMALL_BYTES: usize = 1 << 20;
+/// The part of the budget that only small charges may use.
+const SMALL_SHARE: usize = 8;
+
+/// The budget. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<Budget>);
+
+#[derive(Debug)]
+struct Budget {
+    bytes_max: usize,
+    bytes: AtomicUsize,
+    refused: AtomicU64,
+}
+
+/// Memory that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// Others hold it at the moment.
+    #[error("the memory of the service is in use, and {bytes} bytes more were needed: repeat the request in a second")]
+    InUse {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// It is more than the whole budget: waiting does not help.
+    #[error(
+        "the request needs more than the {bytes_max} bytes of memory that the service has for all requests: send or ask for less \
+         at a time, or start the service with more --memory"
+    )]
+    TooLarge {
+        /// The budget.
+        bytes_max: usize,
+    },
+}
+
+impl From<MemoryError> for Failure {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::InUse { .. } => Self::memory_in_use(error.to_string()),
+            MemoryError::TooLarge { .. } => Self::too_large(error.to_string()),
+        }
+    }
+}
+
+impl Memory {
+    /// A budget of so many bytes.
+    pub fn new(bytes_max: usize) -> Self {
+        Self(Arc::new(Budget { bytes_max, bytes: AtomicUsize::new(0), refused: AtomicU64::new(0) }))
+    }
+
+    /// A charge of nothing yet, which [`Charge::grow`] adds to.
+    pub fn empty(&self) -> Charge {
+        Charge { memory: self.clone(), bytes: 0 }
+    }
+
+    /// Charges `bytes`, at once or not at all.
+    ///
+    /// # Errors
+    /// Where the budget has no room for them.
+    pub fn charge(&self, bytes: usize) -> Result<Charge, MemoryError> {
+        let mut charge = self.empty();
+        charge.grow(bytes)?;
+        Ok(charge)
+    }
+
+    /// Bytes charged now.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The budget, bytes.
+    pub fn bytes_max(&self) -> usize {
+        self.0.bytes_max
+    }
+
+    /// Charges refused so far.
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+}
+
+/// Memory charged to the budget, until this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    memory: Memory,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Bytes charged.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Charges `more` bytes on top, or leaves the charge as it was.
+    ///
+    /// # Errors
+    /// Where the budget has no room for them.
+    pub fn grow(&mut self, more: usize) -> Result<(), MemoryError> {
+        let budget = &self.memory.0;
+        let bytes_max = budget.bytes_max;
+        let whole = self.bytes.saturating_add(more);
+        let limit = if whole <= SMALL_BYTES { bytes_max } else { bytes_max - bytes_max / SMALL_SHARE };
+        let taken = budget.bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |bytes| {
+            bytes.checked_add(more).filter(|after| *after <= limit)
+        });
+        if taken.is_err() {
+            budget.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(if whole > limit {
+                MemoryError::TooLarge { bytes_max: limit }
+            } else {
+                MemoryError::InUse { bytes: more }
+            });
+        }
+        self.bytes = whole;
+        Ok(())
+    }
+
+    /// Charges what is missing to `bytes`, or gives back what is over it.
+    ///
+    /// # Errors
+    /// Where the budget has no room for what is missing.
+    pub fn set(&mut self, bytes: usize) -> Result<(), MemoryError> {
+        if let Some(more) = bytes.checked_sub(self.bytes) {
+            return self.grow(more);
+        }
+        self.memory.0.bytes.fetch_sub(self.bytes - bytes, Ordering::AcqRel);
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    /// `bytes`, which hold the charge until their last clone or slice is gone.
+    pub fn keep(self, bytes: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Kept { bytes, _charge: self })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.memory.0.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+struct Kept {
+    bytes: Vec<u8>,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Bytes that are gathered, each paid for before there is room for it.
+#[derive(Debug)]
+pub struct ChargedVec {
+    bytes: Vec<u8>,
+    charge: Charge,
+}
+
+impl ChargedVec {
+    /// Without room yet.
+    pub fn new(memory: &Memory) -> Self {
+        Self { bytes: Vec::new(), charge: memory.empty() }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Adds `piece`. The room grows by half at a time.
+    ///
+    /// # Errors
+    /// Where the budget has no room; what was gathered stays.
+    pub fn extend(&mut self, piece: &[u8]) -> Result<(), MemoryError> {
+        let needed = self.bytes.len().saturating_add(piece.len());
+        if needed > self.bytes.capacity() {
+            let room = needed.max(self.bytes.capacity() + self.bytes.capacity() / 2);
+            self.charge.set(room)?;
+            self.bytes.reserve_exact(room - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// What was gathered, with its charge.
+    pub fn freeze(mut self) -> Bytes {
+        self.bytes.shrink_to_fit();
+        // Less than before: this cannot fail.
+        let _ = self.charge.set(self.bytes.capacity().min(self.charge.bytes));
+        self.charge.keep(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn what_is_dropped_can_be_charged_again() {
+        let memory = Memory::new(80 * MIB);
+        let first = memory.charge(40 * MIB).unwrap();
+        assert_eq!(memory.charge(40 * MIB).unwrap_err(), MemoryError::InUse { bytes: 40 * MIB });
+        assert_eq!((memory.bytes(), memory.refused()), (40 * MIB, 1));
+        drop(first);
+        assert_eq!(memory.charge(70 * MIB).unwrap().bytes(), 70 * MIB);
+        assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn more_than_the_whole_is_told_apart_from_a_busy_moment() {
+        let memory = Memory::new(80 * MIB);
+        assert_eq!(memory.charge(71 * MIB).unwrap_err(), MemoryError::TooLarge { bytes_max: 70 * MIB });
+        assert_eq!(memory.charge(usize::MAX).unwrap_err(), MemoryError::TooLarge { bytes_max: 70 * MIB });
+        assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn small_charges_have_room_where_large_ones_fill_the_rest() {
+        let memory = Memory::new(80 * MIB);
+        let _large = memory.charge(70 * MIB).unwrap();
+        assert!(memory.charge(2 * MIB).is_err());
+        let small: Vec<Charge> = (0..10).map(|_| memory.charge(MIB).unwrap()).collect();
+        assert!(memory.charge(1).is_err());
+        drop(small);
+        let mut growing = memory.charge(MIB).unwrap();
+        assert!(growing.grow(1).is_err(), "a charge that grows is judged by its whole size");
+        assert_eq!(growing.bytes(), MIB);
+    }
+
+    #[test]
+    fn bytes_hold_their_charge_until_the_last_slice_is_gone() {
+        let memory = Memory::new(80 * MIB);
+        let mut gathered = ChargedVec::new(&memory);
+        for _ in 0..100 {
+            gathered.extend(&[7; 1_000]).unwrap();
+            assert!(gathered.charge.bytes() >= gathered.bytes.capacity());
+        }
+        let bytes = gathered.freeze();
+        let slice = bytes.slice(99_999..);
+        assert_eq!((bytes.len(), &slice[..], memory.bytes()), (100_000, &[7][..], 100_000));
+        drop(bytes);
+        assert_eq!(memory.bytes(), 100_000);
+        drop(slice);
+        assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_leaves_what_was_gathered() {
+        let memory = Memory::new(8 * MIB);
+        let mut gathered = ChargedVec::new(&memory);
+        let mut failed = None;
+        while failed.is_none() {
+            failed = gathered.extend(&vec![1; MIB]).err();
+        }
+        assert_eq!(failed, Some(MemoryError::TooLarge { bytes_max: 7 * MIB }));
+        assert!(gathered.len() >= 4 * MIB && memory.bytes() <= 7 * MIB);
+        drop(gathered);
+        assert_eq!(memory.bytes(), 0);
+    }
+}
