@@ -144,7 +144,7 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path, done: jobs.Jobs) -> No
     with pytest.raises(ct.InvalidInputError, match="does not tell its format"):
         jobs.load(done, tmp_path / "jobs.dat")
     (tmp_path / "many.csv").write_text("job_id,submitted\n" + "x,y\n" * 50)
-    with pytest.raises(ct.DataFileError, match="50 records are no jobs"):
+    with pytest.raises(ct.DataFileError, match="50 records rejected"):
         jobs.load(done, tmp_path / "many.csv", rejects_max=10)
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"job_id,submitted\n1,2026-01-01\n")[:-10])
     with pytest.raises(ct.DataFileError, match="cannot be unpacked"):

@@ -29,6 +29,7 @@ from chronotile.cli.common import (
 )
 from chronotile.cli.query import output_options, write_out
 from chronotile.conditions import names
+from chronotile.errors import InvalidInputError
 
 _UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _LAST_MAX_S = 999_999 * 604_800
@@ -222,10 +223,9 @@ def ingest(
                 )  # fmt: skip
             else:
                 report = library.load(found, target.rest, reading, ttl=ttl, workers=workers, progress=keep)
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
-        return
-    click.echo(_report_text(report))
+    click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _report_text(report))
+    if report.all_rejected:
+        raise InvalidInputError(_all_rejected_text(report), kind="invalid-rows")
 
 
 def _progress_text(state: Any) -> str:
@@ -242,8 +242,25 @@ def _report_text(report: Any) -> str:
     if report.documents_before:
         parts.append(f"{count_text(report.documents_before)} were stored before")
     if report.rejected:
-        parts.append(f"{count_text(report.rejected)} lines are no documents, see `chronotile events dead`")
+        lines = "1 line" if report.rejected == 1 else f"{count_text(report.rejected)} lines"
+        parts.append(f"{lines} rejected, see `chronotile events dead`")
+        if not report.all_rejected:
+            parts += [_first_reject_text(report)]
     return "; ".join(parts)
+
+
+def _first_reject_text(report: Any) -> str:
+    source, line, reason = report.first_reject
+    of = "standard input" if source == "-" else source
+    return f"the first is line {line} of {of}: {reason}{_guess_text(report.guess)}"
+
+
+def _guess_text(guess: Any) -> str:
+    return "" if guess is None else f". This looks like {guess.what}: {guess.options}"
+
+
+def _all_rejected_text(report: Any) -> str:
+    return f"no document stored: every line was rejected; {_first_reject_text(report)}"
 
 
 # ---------------------------------------------------------------- search

@@ -26,7 +26,7 @@ from chronotile.cli.common import (
 from chronotile.cli.query import output_options, write_out
 from chronotile.conditions import days as day_period
 from chronotile.conditions import literal, names
-from chronotile.errors import DatasetNotFoundError
+from chronotile.errors import DatasetNotFoundError, InvalidInputError
 
 
 @click.group(short_help="Finished jobs of a batch system.")
@@ -138,9 +138,14 @@ def load(
                 found, target.rest, url=archive.url, format=format_, names=given, delimiter=delimiter, workers=workers,
                 rejects=rejects, rejects_max=rejects_max, progress=lambda now: state.__setitem__(slice(None), [now]),
             )  # fmt: skip
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
-        return
+    click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _load_text(report))
+    if report.all_rejected:
+        raise InvalidInputError(
+            f"no job stored: every record was rejected; {_first_reject_text(report)}", kind="invalid-rows"
+        )
+
+
+def _load_text(report: Any) -> str:
     parts = [
         f"stored {count_text(report.rows)} jobs of {count_text(report.files)} files in {report.seconds:.1f} s "
         f"({report.rows / max(report.seconds, 1e-6):,.0f} jobs/s)"
@@ -150,8 +155,16 @@ def load(
     if report.duplicates:
         parts.append(f"{count_text(report.duplicates)} had the id of a later record and were left out")
     if report.rejected:
-        parts.append(f"{count_text(report.rejected)} records are no jobs" + (f": see {rejects}" if rejects else ""))
-    click.echo("; ".join(parts))
+        records = "1 record" if report.rejected == 1 else f"{count_text(report.rejected)} records"
+        parts.append(f"{records} rejected" + (f", see {report.rejects}" if report.rejects else ""))
+        if not report.all_rejected and report.first_reject:
+            parts.append(_first_reject_text(report))
+    return "; ".join(parts)
+
+
+def _first_reject_text(report: Any) -> str:
+    file, line, reason = report.first_reject
+    return f"the first is line {count_text(line)} of {file}: {reason}"
 
 
 def _progress_text(state: Any) -> str:

@@ -25,7 +25,7 @@ from chronotile.events.retention import TtlChange
 from chronotile.events.searching import Question, Visibility, count, in_order, to_us
 from chronotile.events.settings import Limits, Settings, SettingsStore
 from chronotile.predicates import Condition, listed
-from chronotile.reports import SliceInfo
+from chronotile.reports import BatchInfo, SliceInfo
 
 __all__ = ["Events", "IngestReport", "create", "open"]
 
@@ -341,6 +341,9 @@ class Events:
             ("ttl_s", ttl_s, pa.int64()),
         ):
             table = table.append_column(name, pa.array(pa.repeat(pa.scalar(value, kind), count)))
+        if documents.rejects and not count:
+            # The name stays free for the same lines, read in another way.
+            return IngestReport(batch, buried, 0, 0, documents.blank, tuple(documents.rejects))
         try:
             report = self._dataset.write(table.select(self._dataset.column_types), batch)
         except BatchConflictError as error:
@@ -414,6 +417,17 @@ class Events:
         if self._dead.batch(batch) is not None:
             self._dead.remove_batch(batch)
         return removed
+
+    def rejected_batches(self) -> list[BatchInfo]:
+        """The batches of dead letters of which no line was a document."""
+        stored = {batch.key for batch in self._dataset.batches() if batch.rows}
+        return [batch for batch in self._dead.batches() if batch.key not in stored]
+
+    def forget_rejects(self, batch: str) -> None:
+        """Remove what a call left of which no line was a document: the lines are about to be read again."""
+        if self._dataset.batch(batch) is not None:
+            self._dataset.remove_batch(batch)
+        self._dead.remove_batch(batch)
 
     def _declared(self) -> list[Field]:
         schema, paths = self._dataset.schema, self.settings.paths

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from chronotile.errors import ChronotileError, DataFileError
 from chronotile.events.events import Events, IngestReport
+from chronotile.events.guessing import Guess, guess
 from chronotile.events.parsing import Reading
 from chronotile.reports import BatchInfo
 
@@ -47,13 +48,25 @@ class LoadReport:
     """Lines that are no documents, among the dead letters; those of batches stored before are not counted again."""
     reasons: dict[str, int] = field(default_factory=dict)
     """Rejected lines by reason."""
+    first_reject: tuple[str, int, str] | None = None
+    """File, line and reason of the first rejected line."""
+    guess: Guess | None = None
+    """What the rejected lines seem to be, where another way to read them is likely."""
     batches: int = 0
     """Batches stored now."""
     seconds: float = 0.0
 
-    def add(self, report: IngestReport) -> None:
-        """Count one batch."""
-        if not report.stored:
+    @property
+    def all_rejected(self) -> bool:
+        """Whether there were lines, and none of them is a document."""
+        return self.rejected > 0 and self.documents == self.documents_before == 0
+
+    def add(self, report: IngestReport, source: str, reading: Reading) -> None:
+        """Count one batch of lines of a source."""
+        if report.rejects and (report.stored or not report.documents) and self.first_reject is None:
+            self.first_reject = (source, report.rejects[0].line, report.rejects[0].reason)
+            self.guess = guess(report.rejects, reading)
+        if not report.stored and report.documents:
             self.documents_before += report.documents
             return
         self.documents += report.documents
@@ -140,7 +153,7 @@ def load(
             own = replace(own, stream=path.name.lstrip(".").partition(".")[0] or path.name)
         seed = "" if reading is None or reading.stream is None else reading.stream
         for block, outcome in _stored(events, path, seed, own, ttl, workers, limited, report):
-            report.add(outcome)
+            report.add(outcome, str(path), own)
             state.bytes_done = done_before + block.bytes_done
             report.seconds = time.monotonic() - began
             if progress is not None:
@@ -174,7 +187,7 @@ def _stored(
 
     def store(block: _Block) -> IngestReport:
         known = events.dataset.batch(block.key)
-        if known is not None and known.finished:
+        if known is not None and known.finished and known.rows:
             return IngestReport(block.key, False, known.rows, 0, 0, ())
         return events.ingest_lines(
             block.text, reading, batch=block.key, source=str(path), first_line=block.first_line, ttl=ttl,
@@ -243,15 +256,13 @@ class _Source:
 
 def _blocks(events: Events, path: Path, seed: str, report: LoadReport) -> Iterator[_Block]:
     """The parts of a file that no finished batch covers, in order."""
-    stored: _Stored = defaultdict(lambda: defaultdict(list))
-    for batch in events.dataset.batches():
-        place = _place_of(batch.key) if batch.finished else None
-        if place is not None:
-            stored[place[0]][place[1]].append(batch)
+    stored = _by_place(events.dataset.batches())
+    refused = _by_place(events.rejected_batches())
     with path.open("rb") as raw:
         source = _Source(path, raw, seed)
         while True:
             _pass_stored(events, source, stored, report)
+            _forget_refused(events, source, refused)
             text = source.peek(BATCH_BYTES)
             if not text:
                 return
@@ -267,6 +278,26 @@ def _blocks(events: Events, path: Path, seed: str, report: LoadReport) -> Iterat
 
 _Stored = dict[int, dict[int, list[BatchInfo]]]
 """Finished batches of files, by first byte and end."""
+
+
+def _by_place(batches: Iterable[BatchInfo]) -> _Stored:
+    found: _Stored = defaultdict(lambda: defaultdict(list))
+    for batch in batches:
+        place = _place_of(batch.key) if batch.finished and batch.rows else None
+        if place is not None:
+            found[place[0]][place[1]].append(batch)
+    return found
+
+
+def _forget_refused(events: Events, source: _Source, refused: _Stored) -> None:
+    """Remove the dead letters of a part that begins here of which no line was a document: it is read again."""
+    for end, batches in refused.get(source.position, {}).items():
+        text = source.peek(end - source.position)
+        digest = source.digest.copy()
+        digest.update(text)
+        for batch in batches:
+            if str(batch.key).endswith(digest.hexdigest()):
+                events.forget_rejects(str(batch.key))
 
 
 def _pass_stored(events: Events, source: _Source, stored: _Stored, report: LoadReport) -> None:
@@ -341,7 +372,7 @@ def feed(
             text, own, batch=f"pipe:{run}:{first}", source=source, first_line=first, ttl=ttl, limited=limited
         )
 
-    held = _Held(ingest, LoadProgress(0, LoadReport(files=1), file=source), progress)
+    held = _Held(ingest, LoadProgress(0, LoadReport(files=1), file=source), own, progress)
     try:
         _drain(pipe, held, batch_bytes, batch_s)
     except KeyboardInterrupt:
@@ -355,9 +386,10 @@ class _Held:
     """What was read from a pipe and is not stored yet."""
 
     def __init__(
-        self, ingest: Callable[[bytes, int], IngestReport], state: LoadProgress, progress: Callable[..., object] | None
-    ) -> None:
-        self._ingest, self.state, self._progress = ingest, state, progress
+        self, ingest: Callable[[bytes, int], IngestReport], state: LoadProgress, reading: Reading,
+        progress: Callable[..., object] | None,
+    ) -> None:  # fmt: skip
+        self._ingest, self.state, self._reading, self._progress = ingest, state, reading, progress
         self._began = time.monotonic()
         self._line = 1
         self._text = bytearray()
@@ -390,7 +422,7 @@ class _Held:
         self._line += self._closed.count(b"\n")
         self.state.bytes_done += len(self._closed)
         self._closed = b""
-        self.state.report.add(outcome)
+        self.state.report.add(outcome, self.state.file, self._reading)
         self.state.report.seconds = time.monotonic() - self._began
         if self._progress is not None:
             self._progress(self.state)

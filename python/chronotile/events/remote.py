@@ -101,6 +101,8 @@ class RemoteEvents(Remote):
 
         Raises
         ------
+        InvalidInputError
+            Every line is rejected (kind ``invalid-rows``); they are among the dead letters.
         BusyError
             A stream is over its limit (kind ``quota-exceeded``): nothing of the call was stored.
         BatchConflictError

@@ -77,6 +77,13 @@ class LoadReport:
     rejects: str | None
     """The reject file, where there is one."""
     seconds: float
+    first_reject: tuple[str, int, str] | None = None
+    """File, line and reason of the first rejected record."""
+
+    @property
+    def all_rejected(self) -> bool:
+        """Whether there were records, and none of them is a job."""
+        return self.rejected > 0 and self.rows == self.rows_before == 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,7 @@ class _Done:
     stored: bool
     duplicates: int
     rejected: int
+    first: Reject | None = None
 
 
 @dataclass
@@ -168,26 +176,33 @@ def load(
         raise InvalidInputError(f"workers is {count}: use at least one", kind="invalid-setting")
     state = LoadProgress(sum(file.bytes for file in found), began)
     totals = {"rows": 0, "rows_before": 0, "duplicates": 0, "rejected": 0}
+    first: tuple[str, int, str] | None = None
     ends = {file.path: file.bytes for file in found}
     for block, done in _work(jobs, found, reading, keep, url, count):
         totals["rows" if done.stored else "rows_before"] += done.rows
         totals["duplicates"] += done.duplicates
         totals["rejected"] += done.rejected
+        if first is None and done.first is not None:
+            first = (block.file.path, done.first.line, done.first.reason)
         before = sum(ends[file.path] for file in found[: found.index(block.file)])
         state.rows += done.rows
         state.bytes_done = max(state.bytes_done, before + min(block.bytes_done, block.file.bytes))
         state.file = block.file.path
         if totals["rejected"] > rejects_max:
             raise DataFileError(
-                f"{totals['rejected']:,} records are no jobs, the last of them in {block.file.path}: check the format, "
-                "the columns and the delimiter, or allow more with rejects_max",
+                f"{totals['rejected']:,} records rejected, more than allowed{_first_text(first)}; check the format, "
+                "the columns and the delimiter, or allow more with rejects_max (--rejects-max)",
                 kind="file-content",
             )
         if progress is not None:
             progress(state)
     if keep is not None:
         _without_repetitions(keep)
-    return LoadReport(len(found), rejects=keep, seconds=time.monotonic() - began, **totals)
+    return LoadReport(len(found), rejects=keep, seconds=time.monotonic() - began, first_reject=first, **totals)
+
+
+def _first_text(first: tuple[str, int, str] | None) -> str:
+    return "" if first is None else f"; the first is line {first[1]:,} of {first[0]}: {first[2]}"
 
 
 def _work(
@@ -240,15 +255,19 @@ def _load_here(block: Block) -> _Done:
 
 def _load(worker: _Worker, block: Block) -> _Done:
     stored = worker.dataset.batch(block.batch)
-    if stored is not None and stored.finished:
+    if stored is not None and stored.finished and stored.rows:
         return _Done(stored.rows, False, 0, 0)
     table, rejects = parse(block, worker.reading)
     if rejects and worker.rejects is not None:
         # Before the rows are stored: where this is cut off, the block is parsed again, and what is told twice is
         # sorted out.
         _reject(worker.rejects, block, rejects)
-    report = worker.dataset.write(table, batch=block.batch)
-    return _Done(report.rows, report.stored, report.duplicates, len(rejects))
+    first = rejects[0] if rejects else None
+    if rejects and not table.num_rows:
+        # The name stays free for the same block, read in another way.
+        return _Done(0, True, 0, len(rejects), first)
+    report = worker.dataset.write(table, batch=block.batch, replace=stored is not None and stored.finished)
+    return _Done(report.rows, report.stored, report.duplicates, len(rejects), first)
 
 
 def _reject(path: str, block: Block, rejects: list[Reject]) -> None:

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from chronotile import events
 from chronotile.archive import Archive
+from chronotile.errors import InvalidInputError
+from chronotile.events.guessing import guess
 from chronotile.events.limits import FloodGuard
 from chronotile.service.front_ends import Answer, as_json
 from chronotile.service.words import Words
@@ -61,6 +63,8 @@ class ServedEvents:
         report = log.ingest_lines(
             body, reading, batch=batch, source="http" if source is None else source, ttl=words.one("ttl")
         )
+        if report.rejected and not report.documents:
+            raise _all_rejected(report, reading)
         stored = report.documents if report.stored else 0
         return as_json(report.to_dict(errors_max=ERRORS_MAX)), stored, report.rejected if report.stored else 0
 
@@ -86,6 +90,17 @@ class ServedEvents:
         found = log.dead_letters(start=words.moment("start"), end=words.moment("end"), limit=_limit(words))
         texts = [record.decode(errors="replace") for record in found["record"].to_pylist()]
         return found.set_column(found.schema.get_field_index("record"), "record", pa.array(texts, pa.utf8()))
+
+
+def _all_rejected(report: events.IngestReport, reading: events.Reading) -> InvalidInputError:
+    """The answer to lines of which none is a document: a sender that got 200 would go on for ever."""
+    first, found = report.rejects[0], guess(report.rejects, reading)
+    settings = "" if found is None else "&".join(f"{name}={value}" for name, value in found.settings.items())
+    hint = f". This looks like {found.what}: {settings}" if found else ""
+    return InvalidInputError(
+        f"no document stored: every line was rejected; the first is line {first.line}: {first.reason}{hint}",
+        kind="invalid-rows", batch=report.batch, rejected=report.rejected, line=first.line, reason=first.reason,
+    )  # fmt: skip
 
 
 def _limit(words: Words) -> int:

@@ -1,0 +1,143 @@
+"""What a person meets in the first hour: real commands, in empty folders, and what they say when something is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+from conftest import Run
+from support_service import Service
+
+SYSLOG = (
+    "Dec 10 06:55:46 LabSZ sshd[24200]: Invalid user webmaster from 173.234.31.186\n"
+    "Dec 10 06:55:48 LabSZ sshd[24200]: Failed password for invalid user web from 173.234.31.186 port 38926 ssh2\n"
+)
+
+
+class Shell:
+    """Runs commands in a folder of their own; each has to end with the code that is expected."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        self._run, self.folder = run, folder
+        self.errors = ""
+
+    def __call__(self, *arguments: object, code: int = 0, stdin: str | None = None, **env: str) -> str:
+        done = self._run(*arguments, cwd=self.folder, stdin=stdin, env=env)
+        assert done.returncode == code, f"{arguments} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        self.errors = done.stderr
+        return done.stdout
+
+    def json(self, *arguments: object, code: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", code=code))
+
+    def write(self, name: str, text: str) -> str:
+        (self.folder / name).write_bytes(text.encode())
+        return name
+
+    @property
+    def files(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()}
+
+
+@pytest.fixture
+def shell(chronotile: Run, tmp_path: Path) -> Shell:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return Shell(chronotile, folder)
+
+
+# ---------------------------------------------------------------- every record is refused
+
+
+def test_events_of_which_every_line_is_refused_fail_with_the_reason_and_the_likely_format(shell: Shell) -> None:
+    shell("events", "create", "logs.db", "ssh", "--syslog")
+    shell.write("auth.log", SYSLOG)
+    for _ in range(2):
+        out = shell("events", "ingest", "logs.db", "ssh", "auth.log", code=2)
+        assert out.endswith("2 lines rejected, see `chronotile events dead`\n")
+        assert shell.errors == (
+            "chronotile: no document stored: every line was rejected; the first is line 1 of auth.log: the line is no "
+            "JSON object. This looks like syslog: --format syslog\n"
+        )
+    assert len(shell("events", "dead", "logs.db", "ssh", "--format", "ndjson").splitlines()) == 2
+    report = shell.json("events", "ingest", "logs.db", "ssh", "auth.log", code=2)
+    assert (report["rejected"], report["first_reject"][1:]) == (2, [1, "the line is no JSON object"])
+
+
+def test_a_refused_file_is_stored_once_it_is_read_in_the_right_way(shell: Shell) -> None:
+    shell("events", "create", "logs.db", "ssh", "--syslog")
+    shell.write("auth.log", SYSLOG)
+    shell("events", "ingest", "logs.db", "ssh", "auth.log", code=2)
+    assert shell("events", "ingest", "logs.db", "ssh", "auth.log", "--format", "syslog").startswith(
+        "stored 2 documents"
+    )
+    assert shell("events", "dead", "logs.db", "ssh", "--format", "ndjson") == ""
+    assert "2 were stored before" in shell("events", "ingest", "logs.db", "ssh", "auth.log", "--format", "syslog")
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "advice"),
+    [
+        (
+            '{"ts": 1767225600.5, "level": "info"}',
+            [],
+            "JSON with the time in 'ts': --time-field ts --time-format epoch_s",
+        ),
+        ('{"@timestamp": "2026-01-01T00:00:00Z"}', [], "JSON with the time in '@timestamp': --time-field @timestamp"),
+        ('{"time": 1767225600123}', [], "JSON with the time in 'time': --time-format epoch_ms"),
+        ('{"time": "2026-01-01T00:00:00Z"}', ["--format", "syslog"], "JSON with the time in 'time': --format ndjson"),
+        ("<34>1 2026-01-01T00:00:00Z web1 su 70 ID47 - refused", [], "syslog: --format syslog"),
+    ],
+)
+def test_the_likely_way_to_read_lines_is_told_and_works(
+    line: str, options: list[str], advice: str, shell: Shell
+) -> None:
+    shell("events", "create", "logs.db", "web")
+    shell("events", "ingest", "logs.db", "web", "-", *options, stdin=line + "\n", code=2)
+    assert shell.errors.endswith(f". This looks like {advice}\n")
+    assert "line 1 of standard input" in shell.errors
+    told = advice.partition(": ")[2].split()
+    assert shell("events", "ingest", "logs.db", "web", "-", *told, stdin=line + "\n").startswith("stored 1 documents")
+
+
+def test_lines_of_which_some_are_refused_are_stored_and_the_first_refusal_is_told(shell: Shell) -> None:
+    shell("events", "create", "logs.db", "web")
+    text = '{"time": "2026-01-01T00:00:00Z"}\nnothing\n'
+    told = shell("events", "ingest", "logs.db", "web", "-", stdin=text)
+    assert told.startswith("stored 1 documents")
+    assert "1 line rejected" in told
+    assert "the first is line 2 of standard input: the line is no JSON object" in told
+
+
+def test_events_of_which_every_line_is_refused_are_an_error_over_http(shell: Shell) -> None:
+    shell("events", "create", "logs.db", "ssh", "--syslog")
+    with Service(shell.folder / "logs.db", shell.folder / "log") as service:
+        refused = service.ask("POST", "/v1/events/ssh", {"batch": "one"}, SYSLOG)
+        assert (refused.status, refused.error["kind"]) == (400, "invalid-rows")
+        assert refused.error["message"].endswith(
+            "every line was rejected; the first is line 1: the line is no JSON object. This looks like syslog: "
+            "format=syslog"
+        )
+        assert (refused.error["rejected"], refused.error["batch"]) == (2, "one")
+        asked = {"batch": "one", "format": "syslog", "stream_field": "host"}
+        assert service.ask("POST", "/v1/events/ssh", asked, SYSLOG).json["documents"] == 2
+        blank = service.ask("POST", "/v1/events/ssh", None, "\n\n")
+        assert (blank.status, blank.json["documents"]) == (200, 0)
+
+
+def test_jobs_of_which_every_record_is_refused_fail_with_the_reason(shell: Shell) -> None:
+    shell("jobs", "load", "jobs.db", "jobs", shell.write("good.csv", "job_id,submitted\n1,2026-01-01\n"), "--create")
+    shell.write("bad.csv", "job_id,submitted\nx,2026-01-01\ny,2026-01-01\n")
+    for _ in range(2):
+        assert shell("jobs", "load", "jobs.db", "jobs", "bad.csv", code=2).endswith("; 2 records rejected\n")
+        assert shell.errors == (
+            "chronotile: no job stored: every record was rejected; the first is line 2 of bad.csv: column 'job_id' is "
+            "no int64: invalid value 'x'\n"
+        )
+    assert shell.json("jobs", "load", "jobs.db", "jobs", "bad.csv", code=2)["rejected"] == 2
+    mixed = shell.write("mixed.csv", "job_id,submitted\n2,2026-01-01\nz,2026-01-01\n")
+    assert "1 record rejected; the first is line 3 of mixed.csv" in shell("jobs", "load", "jobs.db", "jobs", mixed)
