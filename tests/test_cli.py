@@ -397,6 +397,24 @@ def test_a_constant_for_a_text_column_stays_as_typed(chronotile: Run, path: Path
         assert ok(chronotile("count", path, "d", "--where", condition)) == f"{found}\n", condition
 
 
+def test_constants_are_compared_exactly(chronotile: Run, path: Path) -> None:
+    schema = {"day": "date32", "price": "decimal128(30, 2)", "n": "uint64", "t": "timestamp[us]"}
+    with ct.open(path) as archive:
+        dataset = archive.create("d", schema=schema, cell=ct.single(), time="t", id="day")
+        price = ["1.02", "1.03", "1234567890123456789012345.67"]
+        dataset.write({"day": ["2026-01-01", "2026-01-02", "2026-01-03"], "price": price, "n": [0, 1, 2], "t": [1] * 3})
+    for condition, found in [
+        ("price=1.025", 0), ("price<1.025", 1), ("price in 1.025,1.03", 1), ("price=1234567890123456789012345.67", 1),
+        ("day=2026-01-01T12:00", 0), ("day<2026-01-01T12:00", 1), ("day between 2026-01-01,2026-01-02", 2),
+        ("n>-1", 3), ("n<=1.5", 2), ("n<1e400", 3), ("t<1970-01-01T00:00:00.0000015", 3),
+    ]:  # fmt: skip
+        assert ok(chronotile("count", path, "d", "--where", condition)) == f"{found}\n", condition
+    assert ok(chronotile("count", path, "d", "--ids", "2026-01-01")) == "1\n"
+    refused = chronotile("count", path, "d", "--ids", "2026-01-01T12:00")
+    assert refused.returncode != 0
+    assert "finer than date32" in refused.stderr
+
+
 def test_a_table_is_for_people_and_limit_cuts(chronotile: Run, stored: Path) -> None:
     out = ok(chronotile("read", stored, "detections", "--columns", "candid,band", "--limit", "3"))
     assert "candid" in out

@@ -229,6 +229,12 @@ def test_any_dataset_can_be_read(tmp_path: Path) -> None:
         assert read(cell="3") == list(range(30, 40))
         assert read(where="job between 5,7") == [5, 6, 7]
         assert read(where="job in 5,7") == [5, 7]
+        assert read(where="job<2.5") == [0, 1, 2]
+        assert read(where="job>=1e99") == read(where="end==2026-01-01T00:00:01.0000001Z") == []
+        assert read(where="end<=2026-01-01T00:00:01.0000001Z") == [0, 1]
+        assert read(where="end in 2026-01-01T00:00:01Z,2026-01-01T00:00:01.5Z") == [1]
+        for wrong in ({"where": "job<many"}, {"where": "end<yesterday"}, {"id": "1.5"}, {"key": "1.5"}):
+            assert service.ask("GET", "/v1/datasets/jobs/read", wrong).status == 400, wrong
         assert len(read(limit="7")) == 7
         state = service.ask("GET", "/v1/datasets/jobs").json
         assert (state["rows"], len(state["slices"])) == (100, 1)

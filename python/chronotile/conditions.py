@@ -38,7 +38,8 @@ def condition(text: str, types: Mapping[str, str]) -> Condition:
             kind="invalid-request",
         )
     column, comparison, value = found
-    constant = unquoted if types.get(column, "").startswith("utf8") else literal
+    # A decimal keeps all of its digits as text.
+    constant = unquoted if types.get(column, "").startswith(("utf8", "decimal")) else literal
     match comparison:
         case "in" | "between":
             return column, comparison, [constant(word) for word in _split(value)]

@@ -308,7 +308,9 @@ class Dataset:
             Conditions, all of which must hold. Comparisons: ``== != < <= > >=``, ``in`` with a list, ``between`` with
             a pair, both ends included; of text ``contains`` and ``prefix`` with a text, ``matches`` with a regular
             expression (of the Rust crate `regex`; ``(?i)`` ignores case) that is searched for anywhere; ``exists``
-            with True (not null) or False (null). Null matches nothing else; NaN matches only ``!=``.
+            with True (not null) or False (null). Null matches nothing else; NaN matches only ``!=``. Constants are
+            compared exactly: ``("price", "==", "1.025")`` holds for no value of two decimal places, and noon is after
+            its day. A float stands for its shortest decimal. What does not compare is refused.
         history : bool
             With merge ``latest``, return every version instead of the newest.
         finished_only : bool

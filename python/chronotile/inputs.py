@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from chronotile import _native
+from chronotile import _native, times
 from chronotile.errors import InvalidInputError
 from chronotile.result import ReadResult
 
@@ -17,7 +18,7 @@ __all__: list[str] = []
 Types = Mapping[str, str]
 """Column types of a dataset, as text."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_NS = 86_400 * 10**9
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NUMPY_NUMBERS = frozenset(
     ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
@@ -209,14 +210,14 @@ def _numpy_times(values: Any, nulls: Any, name: str) -> _native.Array:
 def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _native.Array:
     """A column of Python values: None, bool, numbers, text, bytes, dates, times, timedeltas. Other values go through
     pyarrow."""
-    plain = [value.item() if hasattr(value, "item") and not isinstance(value, datetime) else value for value in values]
+    plain = [_plain(value) for value in values]
     first = next((value for value in plain if value is not None), None)
-    if isinstance(first, datetime | date | time | timedelta):
+    if isinstance(first, datetime | date | time | timedelta | _Nanoseconds):
         wanted = wanted if wanted and wanted.split("[")[0] in _TIME_TYPES else _natural_time(first)
         ticks = [None if value is None else _ticks(value, wanted, what) for value in plain]
         return _native.column_of_list(ticks, wanted)
     if first is None or isinstance(first, bool | int | float | str | bytes):
-        if isinstance(first, str) and wanted and wanted.split("[")[0] in _TIME_TYPES:
+        if isinstance(first, str) and wanted and wanted.startswith(("timestamp", "date")):
             parsed = [None if value is None else _parsed(value, wanted, what) for value in plain]
             return _native.column_of_list([None if p is None else _ticks(p, wanted, what) for p in parsed], wanted)
         if any(
@@ -227,10 +228,31 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
     return _through_pyarrow(values, what)
 
 
+@dataclass(frozen=True)
+class _Nanoseconds:
+    """A time, or a length of time, that may be finer than Python's own types."""
+
+    count: int
+    moment: bool
+
+
+def _plain(value: Any) -> Any:
+    """Values of numpy as Python's own, which count times no finer than microseconds."""
+    if isinstance(value, datetime) or not hasattr(value, "item"):
+        return value
+    plain = value.item()
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if kind in ("m", "M") and isinstance(plain, int):
+        return _Nanoseconds(times.numpy_ns(value, "a time"), kind == "M")
+    return plain
+
+
 _TIME_TYPES = frozenset(["timestamp", "date32", "date64", "time32", "time64", "duration"])
 
 
 def _natural_time(value: object) -> str:
+    if isinstance(value, _Nanoseconds):
+        return "timestamp[ns]" if value.moment else "duration[ns]"
     if isinstance(value, datetime):
         return "timestamp[us]" if value.tzinfo is None else "timestamp[us, UTC]"
     if isinstance(value, date):
@@ -238,39 +260,31 @@ def _natural_time(value: object) -> str:
     return "time64[us]" if isinstance(value, time) else "duration[us]"
 
 
-def _parsed(text: str, wanted: str, what: str) -> datetime | time:
+def _parsed(text: str, wanted: str, what: str) -> _Nanoseconds:
     try:
-        return (
-            time.fromisoformat(text)
-            if wanted.startswith("time") and "stamp" not in wanted
-            else datetime.fromisoformat(text)
-        )
-    except ValueError:
-        raise InvalidInputError(f"{what}: {text!r} is no {wanted}: write ISO 8601", kind="invalid-rows") from None
+        return _Nanoseconds(int(times.moment(text, times.TimeAxis(what), what)[1]), True)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error}; it goes to a column of {wanted}", kind="invalid-rows") from None
 
 
 def _ticks(value: Any, wanted: str, what: str) -> int:
     """`value` as a whole number of the unit of the time type `wanted`."""
     name, _, rest = wanted.partition("[")
-    if name in ("date32", "date64"):
-        day = value.date() if isinstance(value, datetime) else value
-        days = int(day.toordinal() - _EPOCH.toordinal())
-        return days if name == "date32" else days * 86_400_000
-    if isinstance(value, timedelta):
-        since = value
+    if isinstance(value, _Nanoseconds):
+        nanoseconds = value.count
+    elif isinstance(value, timedelta):
+        nanoseconds = times.timedelta_ns(value)
     elif isinstance(value, time):
         since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
-    elif isinstance(value, datetime):
-        since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
+        nanoseconds = times.timedelta_ns(since)
     else:
-        since = timedelta(days=value.toordinal() - _EPOCH.toordinal())
-    per_second = _TICKS_PER_SECOND[rest.split(",")[0].rstrip("]")]
-    microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    nanoseconds = microseconds * 1_000 + int(getattr(value, "nanosecond", 0))
-    ticks, left = divmod(nanoseconds * per_second, 1_000_000_000)
+        nanoseconds = int(times.moment(value, times.TimeAxis(what), what)[1])
+    unit_ns = _DAY_NS if name in ("date32", "date64") else 10**9 // _TICKS_PER_SECOND[rest.split(",")[0].rstrip("]")]
+    ticks, left = divmod(nanoseconds, unit_ns)
     if left:
-        raise InvalidInputError(f"{what}: {value} is finer than {wanted} keeps: round it first", kind="invalid-rows")
-    return ticks
+        shown = f"{value.count} ns" if isinstance(value, _Nanoseconds) else value
+        raise InvalidInputError(f"{what}: {shown} is finer than {wanted} keeps: round it first", kind="invalid-rows")
+    return ticks * 86_400_000 if name == "date64" else ticks
 
 
 def _through_pyarrow(values: Sequence[Any], what: str) -> _native.Array:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native, optional
+from chronotile import _native, optional, times
 from chronotile.cells import BunchCell, HashCell, KeyCell
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__: list[str] = []
 _COMPARISONS = {"Eq": "==", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _EXPRESSION = frozenset("\\.+*?()|[]{}^$")
 """What makes a regular expression of a text."""
+_TICKS_END = 2**63
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -44,6 +45,14 @@ class Pushed:
     ids: list[_native.Array] | None = None
     predicates: list[tuple[str, str, _native.Array]] = field(default_factory=list)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the period holds no time, as where a filter contradicts itself."""
+        if self.start is None:
+            return False
+        beyond = self.start[0] == "ticks" and self.start[1] >= _TICKS_END
+        return beyond or (self.end is not None and self.start[1] >= self.end[1])
+
 
 def scan(dataset: Dataset) -> polars.LazyFrame:
     """See :meth:`chronotile.Dataset.scan`."""
@@ -62,6 +71,8 @@ def scan(dataset: Dataset) -> polars.LazyFrame:
             # A read returns at least one column, and polars may ask for none to count rows.
             columns = list(dict.fromkeys(needed)) or [dataset.time.column]
         pushed = push_down(dataset, predicate, schema)
+        if pushed.is_empty:
+            return
         result = dataset._native.read(_native.Request(columns=columns, **vars(pushed)))
         left = n_rows
         if predicate is None and n_rows is not None:
@@ -194,16 +205,32 @@ def _constant(tree: Any) -> polars.Series | None:
 def _push_time(pushed: Pushed, term: Term, dataset: Dataset) -> None:
     if term.comparison not in ("<", "<=", ">", ">=", "=="):
         return
-    value = term.values.to_physical().item()
-    days = dataset.time.format != "timestamp"
-    kind = "native" if days else "ticks"
-    after = math.nextafter(value, math.inf) if days else value + 1
-    if term.comparison in (">", ">=", "==") and (pushed.start is None or value > pushed.start[1]):
-        pushed.start = (kind, value)
+    first, after = _times_at(term, dataset)
+    if term.comparison in (">", ">=", "=="):
+        start = after if term.comparison == ">" else first
+        if pushed.start is None or start[1] > pushed.start[1]:
+            pushed.start = start
     if term.comparison in ("<", "<=", "=="):
-        end = value if term.comparison == "<" else after
-        if pushed.end is None or end < pushed.end[1]:
-            pushed.end = (kind, end)
+        end = first if term.comparison == "<" else after
+        if pushed.end is None or end[1] < pushed.end[1]:
+            pushed.end = end
+    if pushed.end is not None and pushed.end[1] == _TICKS_END and pushed.end[0] == "ticks":
+        # Nothing comes after the last tick there is, and only an end could say that it belongs to the period.
+        pushed.end = None
+
+
+def _times_at(term: Term, dataset: Dataset) -> tuple[tuple[str, int | float], tuple[str, int | float]]:
+    """The first time of the dataset's axis that is not before a constant, and the first one after it."""
+    value = term.values.to_physical().item()
+    if dataset.time.format != "timestamp":
+        return ("native", value), ("native", math.nextafter(value, math.inf))
+    # Polars has no seconds, and counts them by milliseconds; a constant may lie between two of them.
+    tick_ns = times.tick_ns(dataset.column_types[term.column])
+    unit = getattr(term.values.dtype, "time_unit", None)
+    whole, rest = divmod(value * times.tick_ns(f"timestamp[{unit}]" if unit else "date32"), tick_ns)
+    after = ("ticks", whole + 1)
+    # Between two ticks, nothing is at the constant: what is not before it begins with the next.
+    return (after if rest else ("ticks", whole)), after
 
 
 def _push_condition(pushed: Pushed, term: Term, dataset: Dataset) -> None:
@@ -216,7 +243,8 @@ def _push_condition(pushed: Pushed, term: Term, dataset: Dataset) -> None:
         if pushed.keys is None and term.column == _key_column(dataset):
             pushed.keys = [values]
             return
-        if pushed.ids is None and dataset.id[:1] == (term.column,):
+        # Ids are looked up by values of their column, which times of polars need not be.
+        if pushed.ids is None and dataset.id[:1] == (term.column,) and not term.values.dtype.is_temporal():
             pushed.ids = [values]
             return
     pushed.predicates.append((term.column, term.comparison, values))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from datetime import time, timedelta
+from decimal import Decimal
 from typing import Any
 
-from chronotile import _native
+from chronotile import _native, times
 from chronotile.errors import InvalidInputError
 from chronotile.inputs import Types, values_column
 
@@ -66,19 +68,80 @@ def _predicate(column: str, comparison: str, value: Any, types: Types) -> Native
         values = list(values)
         if comparison == "between" and len(values) != 2:
             raise _refused(f"condition on {column!r}: between takes two values, not {len(values)}")
-    if any(item is None for item in values):
-        raise _refused(f"condition on {column!r}: a comparison with None never holds")
-    if "int" in kind and kind.lstrip("u").startswith("int"):
-        comparison, values = _on_integers(comparison, values, kind)
     return column, comparison, _constants(values, kind, f"condition on {column!r}")
 
 
+_NUMBERS = ("int", "uint", "float", "decimal", "bool")
+_DIGITS_MAX = 40
+"""Decimal digits of whole numbers beyond which no type of whole steps goes."""
+
+
 def _constants(values: list[Any], kind: str, what: str) -> _native.Array:
+    """Constants in exact form: numbers and times as text, of which the archive finds where they lie in the column."""
+    if any(item is None for item in values):
+        raise _refused(f"{what}: a comparison with None never holds")
+    if kind.startswith(_NUMBERS):
+        return _native.column_of_list([_number_text(value, kind, what) for value in values], "utf8")
+    if kind.startswith("utf8") and not all(isinstance(value, str) for value in values):
+        raise _refused(f"{what}, whose type is {kind}: it is compared with text, not {values!r}")
+    if kind.startswith(("timestamp", "date", "time", "duration")):
+        numbers = [int(value) for value in values if times.is_whole(value)]
+        if numbers and len(numbers) == len(values):
+            return _native.column_of_list(numbers, "int64")
+        if kind.startswith("duration"):
+            return _native.column_of_list([_length_ns(value, kind, what) for value in values], "duration[ns]")
+        text = _moment_text if kind.startswith(("timestamp", "date")) else _time_text
+        return _native.column_of_list([text(value, kind, what) for value in values], "utf8")
     try:
         return values_column(values, kind, what)
     except InvalidInputError as error:
         message = str(error) if what in str(error) else f"{what}: {error}"
         raise InvalidInputError(message, kind=error.kind) from None
+
+
+def _number_text(value: Any, kind: str, what: str) -> str:
+    plain = value.item() if hasattr(value, "item") else value
+    if isinstance(plain, bool):
+        return str(int(plain))
+    if isinstance(plain, int):
+        if abs(plain) < 10**_DIGITS_MAX:
+            return str(plain)
+        # Exact for columns of floats, and beyond every other type.
+        return f"{plain // 10 ** (digits := _digits(plain) - _DIGITS_MAX)}e{digits}"
+    if isinstance(plain, float):
+        return str(int(plain)) if 2**53 <= abs(plain) < 10**_DIGITS_MAX else repr(plain)
+    if isinstance(plain, Decimal | str):
+        return str(plain)
+    raise _refused(f"{what}, whose type is {kind}: {value!r} is no number")
+
+
+def _digits(value: int) -> int:
+    """Decimal digits of a large number, or one less."""
+    return int((abs(value).bit_length() - 1) * math.log10(2))
+
+
+def _moment_text(value: Any, kind: str, what: str) -> str:
+    """A time as ISO 8601 text with nanoseconds."""
+    unit, number = times.moment(value, times.TimeAxis(what), what)
+    if unit != "utc_ns":
+        raise _refused(f"{what}, whose type is {kind}: give all times as times or all as whole numbers of its unit")
+    return times.text_of_ns(int(number), what)
+
+
+def _time_text(value: Any, kind: str, what: str) -> str:
+    if isinstance(value, time) and value.tzinfo is None:
+        return value.isoformat()
+    if isinstance(value, str):
+        return value
+    raise _refused(f"{what}, whose type is {kind}: give a time of day without zone, not {value!r}")
+
+
+def _length_ns(value: Any, kind: str, what: str) -> int:
+    if isinstance(value, timedelta):
+        return times.timedelta_ns(value)
+    if getattr(getattr(value, "dtype", None), "kind", "") == "m":
+        return times.numpy_ns(value, what)
+    raise _refused(f"{what}, whose type is {kind}: give a timedelta, not {value!r}")
 
 
 def _text(column: str, comparison: str, value: Any, kind: str) -> _native.Array:
@@ -87,49 +150,6 @@ def _text(column: str, comparison: str, value: Any, kind: str) -> _native.Array:
     if not isinstance(value, str):
         raise _refused(f"condition on {column!r}: {comparison} takes one text, not {value!r}")
     return _native.column_of_list([value], kind)
-
-
-def _on_integers(comparison: str, values: list[Any], kind: str) -> tuple[str, list[Any]]:
-    """The same condition with constants that the integer type holds: `x < 2.5` is `x <= 2`, `x == 2.5` holds for no
-    row."""
-    bits = int(kind.lstrip("uint"))
-    low, high = (0, 2**bits - 1) if kind.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    plain = [item.item() if hasattr(item, "item") else item for item in values]
-    if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in plain):
-        return comparison, plain
-    exact = [item for item in plain if not math.isnan(item) and item == _floor(item) and low <= item <= high]
-    if len(exact) == len(plain):
-        return comparison, [int(item) for item in plain]
-    if comparison in ("==", "in"):
-        return "in", [int(item) for item in exact]
-    if comparison == "between":
-        lower, upper = _at_least(plain[0], low, high), _at_most(plain[1], low, high)
-        return ("between", [lower, upper]) if lower is not None and upper is not None else ("in", [])
-    if comparison == "!=":
-        return "between", [low, high]
-    value = plain[0]
-    if comparison in ("<", "<="):
-        bound = _at_most(value, low, high)
-        return ("in", []) if bound is None else ("<=", [bound])
-    bound = _at_least(value, low, high)
-    return ("in", []) if bound is None else (">=", [bound])
-
-
-def _floor(value: float) -> float:
-    return value if math.isinf(value) else math.floor(value)
-
-
-def _at_most(value: float, low: int, high: int) -> int | None:
-    """The largest integer of the type not above `value`, which is no integer of the type itself."""
-    if math.isnan(value) or value < low:
-        return None
-    return high if value > high else math.floor(value)
-
-
-def _at_least(value: float, low: int, high: int) -> int | None:
-    if math.isnan(value) or value > high:
-        return None
-    return low if value < low else math.ceil(value)
 
 
 def _refused(message: str) -> InvalidInputError:

@@ -122,7 +122,7 @@ def moment(value: Moment, axis: TimeAxis, what: str) -> NativeMoment:
     if isinstance(value, date):
         return ("utc_ns", (value.toordinal() - _EPOCH.toordinal()) * _DAY_NS)
     if _is_numpy(value, "datetime64"):
-        return ("utc_ns", _numpy_ns(value, what))
+        return ("utc_ns", numpy_ns(value, what))
     if hasattr(value, "jd1") and hasattr(value, "jd2") and hasattr(value, axis.scale):
         return _astropy(value, axis, what)
     raise _refused(what, value, "give a datetime, ISO 8601 text, or a number in the unit of the time column")
@@ -137,6 +137,11 @@ def _number_kind(value: object) -> type | None:
     if isinstance(value, float) or _is_numpy(value, "floating"):
         return float
     return None
+
+
+def is_whole(value: object) -> bool:
+    """Whether `value` is a whole number of Python or numpy."""
+    return _number_kind(value) is int
 
 
 def _is_numpy(value: object, name: str) -> bool:
@@ -157,6 +162,8 @@ def _text_ns(text: str, what: str) -> int:
     except ValueError:
         hint = "write ISO 8601 such as 2026-01-31T12:00:00Z, or a number in the unit of the time column"
         raise InvalidInputError(f"{what} is {scanning.shown(text)}: {hint}", kind="invalid-time") from None
+    if digits[9:].strip("0"):
+        raise _refused(what, text, "nanoseconds are the finest there are: give at most 9 decimal places")
     return _datetime_ns(whole, what) + int(digits[:9].ljust(9, "0") or 0)
 
 
@@ -169,6 +176,16 @@ def _without_fraction(text: str) -> tuple[str, str]:
     if not is_clock or end <= point + 1:
         return text, ""
     return text[:point] + text[end:], text[point + 1 : end]
+
+
+def text_of_ns(value_ns: int, what: str) -> str:
+    """Nanoseconds since 1970 UTC as ISO 8601 text."""
+    seconds, rest_ns = divmod(value_ns, 10**9)
+    try:
+        whole = _EPOCH + timedelta(seconds=seconds)
+    except OverflowError:
+        raise _refused(what, f"{seconds} s from 1970", "give a time of the years 1 to 9999") from None
+    return f"{whole.isoformat()[:19]}.{rest_ns:09}Z"
 
 
 def _datetime_ns(value: datetime, what: str) -> int:
@@ -186,13 +203,20 @@ def _datetime_ns(value: datetime, what: str) -> int:
     return (microseconds - shift) * 1_000 + int(getattr(value, "nanosecond", 0))
 
 
-def _numpy_ns(value: Any, what: str) -> int:
+def timedelta_ns(value: timedelta) -> int:
+    """Nanoseconds of a ``timedelta``, of pandas too."""
+    microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+    return microseconds * 1_000 + int(getattr(value, "nanoseconds", 0))
+
+
+def numpy_ns(value: Any, what: str) -> int:
+    """Nanoseconds of a ``datetime64``, since 1970, or of a ``timedelta64``."""
     text = str(value.dtype)  # datetime64[us], datetime64[25s]
-    found = re.fullmatch(r"datetime64\[(\d*)(\w+)\]", text)
+    found = re.fullmatch(r"(?:datetime|timedelta)64\[(\d*)(\w+)\]", text)
     if found is None or str(value) == "NaT":
         raise _refused(what, value, "it is no time")
     count, unit = int(found[1] or 1), found[2]
-    if unit in ("Y", "M"):
+    if unit in ("Y", "M") and value.dtype.kind == "M":
         value, count, unit = value.astype("datetime64[D]"), 1, "D"
     if unit not in _NUMPY_UNIT_NS:
         raise _refused(what, value, "use a unit from years to nanoseconds")
@@ -233,7 +257,7 @@ def duration_ns(value: str | timedelta | int, what: str) -> int:
     """A length of time in nanoseconds: of text such as ``"1h"`` or ``"500ms"``, a timedelta, or nanoseconds."""
     found = scanning.length_of_time(value, _LENGTH_NS) if isinstance(value, str) else None
     if isinstance(value, timedelta):
-        number = (value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1_000
+        number = timedelta_ns(value)
     elif isinstance(value, int) and not isinstance(value, bool):
         number = value
     elif found is not None:

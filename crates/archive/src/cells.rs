@@ -14,8 +14,8 @@ use hashbrown::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{ArchiveError, Result};
-use crate::input::conform_array;
 use crate::keys::{Keys, Wanted};
+use crate::literal::exact_values;
 use crate::request::Place;
 
 /// A column and a row that cannot be filed, and why.
@@ -238,7 +238,7 @@ pub(crate) fn conform_keys(
     }
     let conform = |(name, array): (&&str, &ArrayRef)| {
         let field = spec.schema.field_with_name(name).map_err(|_| refuse(format!("{name:?} is not in the dataset")))?;
-        conform_array(array, field.data_type()).map_err(|reason| refuse(format!("{what}: column {name:?} {reason}")))
+        exact_values(array, field.data_type()).map_err(|reason| refuse(format!("{what}: column {name:?} {reason}")))
     };
     names.iter().zip(given).map(conform).collect()
 }

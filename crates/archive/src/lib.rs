@@ -21,7 +21,9 @@ mod index;
 mod input;
 mod keys;
 mod latest;
+mod literal;
 mod newest;
+mod number;
 mod open;
 mod pack;
 mod pattern;
@@ -42,6 +44,7 @@ pub use copy::{CopyOptions, CopyProgress, CopyReporter};
 pub use dataset::{AddedColumn, Dataset};
 pub use error::{ArchiveError, Result};
 pub use index::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
+pub use literal::exact_values;
 pub use open::OpenOptions;
 pub use read::ReadStream;
 pub use report::{

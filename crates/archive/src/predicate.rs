@@ -3,14 +3,13 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, BooleanArray, Scalar};
-use arrow_cast::{CastOptions, cast_with_options};
 use arrow_ord::cmp;
 use arrow_schema::{ArrowError, DataType};
 
 use crate::error::Result;
 use crate::frame::Frame;
-use crate::input::conform_array;
 use crate::keys::Wanted;
+use crate::literal::{self, Spot, Spots, whole_array};
 use crate::pattern::Pattern;
 use crate::request::{Comparison, Predicate};
 use crate::text::Need;
@@ -21,14 +20,14 @@ pub(crate) struct Test {
     pub column: usize,
     /// What a filter of the column's texts must have for the predicate to hold for some row; `None` where it tells nothing.
     pub need: Option<Need>,
-    kind: Kind,
+    /// All of them must hold.
+    kinds: Vec<Kind>,
 }
 
 enum Kind {
     /// Float columns follow IEEE 754, which Arrow's kernels (total order) do not.
     Floats(Comparison, Vec<f64>),
     Compare(Comparison, Scalar<ArrayRef>),
-    Between(Scalar<ArrayRef>, Scalar<ArrayRef>),
     In(Wanted),
     Text(Pattern),
     Exists(bool),
@@ -41,16 +40,16 @@ impl Test {
         let refuse = |reason: String| frame.refuse(format!("predicate on column {:?} {reason}", predicate.column));
         if let Comparison::Contains | Comparison::Matches | Comparison::Prefix = predicate.comparison {
             let (pattern, need) = pattern(predicate, data_type).map_err(refuse)?;
-            return Ok(Self { column, need, kind: Kind::Text(pattern) });
+            return Ok(Self { column, need, kinds: vec![Kind::Text(pattern)] });
         }
         if predicate.comparison == Comparison::Exists {
             let wanted = boolean(&predicate.values).ok_or_else(|| refuse("exists takes true or false".to_owned()))?;
-            return Ok(Self { column, need: None, kind: Kind::Exists(wanted) });
+            return Ok(Self { column, need: None, kinds: vec![Kind::Exists(wanted)] });
         }
         if data_type.is_nested() {
             return Err(refuse(format!("is not possible for its type {data_type}")));
         }
-        let values = constants(&predicate.values, data_type).map_err(&refuse)?;
+        let values = &predicate.values;
         let wanted = match predicate.comparison {
             Comparison::In => None,
             Comparison::Between => Some(2),
@@ -59,39 +58,36 @@ impl Test {
         if wanted.is_some_and(|count| count != values.len()) {
             return Err(refuse(format!("takes {} constant(s), not {}", wanted.unwrap_or(0), values.len())));
         }
-        if values.null_count() > 0 {
+        if values.logical_null_count() > 0 {
             return Err(refuse("compares with null, which nothing matches".to_owned()));
         }
-        let need = match predicate.comparison {
-            Comparison::Equal | Comparison::In => Need::of_values(&values),
+        let spots = literal::spots(values, data_type).map_err(&refuse)?;
+        let need = match (&spots, predicate.comparison) {
+            (Spots::Plain(values), Comparison::Equal | Comparison::In) => Need::of_values(values),
             _ => None,
         };
-        let scalar = |place: usize| Scalar::new(values.slice(place, 1));
-        let kind = match (predicate.comparison, floats(&values)) {
-            (comparison, Some(constants)) => Kind::Floats(comparison, constants),
-            (Comparison::In, None) => Kind::In(Wanted::new(&[values]).map_err(|e| refuse(e.to_string()))?),
-            (Comparison::Between, None) => Kind::Between(scalar(0), scalar(1)),
-            (comparison, None) => Kind::Compare(comparison, scalar(0)),
-        };
-        Ok(Self { column, need, kind })
+        let kinds = kinds(predicate.comparison, spots, data_type).map_err(refuse)?;
+        Ok(Self { column, need, kinds })
     }
 
     /// Clears `keep` for rows of `column` for which the predicate does not hold.
     pub(crate) fn filter(&self, column: &ArrayRef, keep: &mut [bool]) -> std::result::Result<(), ArrowError> {
-        match &self.kind {
-            Kind::Floats(comparison, constants) => filter_floats(column, *comparison, constants, keep),
-            Kind::Text(pattern) => pattern.filter(column, keep),
-            Kind::Exists(wanted) => {
+        self.kinds.iter().try_for_each(|kind| kind.filter(column, keep))
+    }
+}
+
+impl Kind {
+    fn filter(&self, column: &ArrayRef, keep: &mut [bool]) -> std::result::Result<(), ArrowError> {
+        match self {
+            Self::Floats(comparison, constants) => filter_floats(column, *comparison, constants, keep),
+            Self::Text(pattern) => pattern.filter(column, keep),
+            Self::Exists(wanted) => {
                 let nulls = column.logical_nulls();
                 let exists = |row: usize| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
                 keep.iter_mut().enumerate().for_each(|(row, keep)| *keep = *keep && exists(row) == *wanted);
             }
-            Kind::In(wanted) => wanted.filter(std::slice::from_ref(column), keep)?,
-            Kind::Between(low, high) => {
-                clear(keep, &cmp::gt_eq(column, low)?);
-                clear(keep, &cmp::lt_eq(column, high)?);
-            }
-            Kind::Compare(comparison, value) => {
+            Self::In(wanted) => wanted.filter(std::slice::from_ref(column), keep)?,
+            Self::Compare(comparison, value) => {
                 let holds = match comparison {
                     Comparison::NotEqual => cmp::neq(column, value)?,
                     Comparison::Less => cmp::lt(column, value)?,
@@ -104,6 +100,77 @@ impl Test {
             }
         }
         Ok(())
+    }
+}
+
+/// A comparison with constants that may lie between the values of a type, as one with values of the type.
+enum Exact<T> {
+    /// Holds for every value that is not null.
+    Always,
+    OneOf(Vec<T>),
+    Compare(Comparison, T),
+}
+
+/// Which comparisons with values of the type hold exactly where the one with the constants does.
+fn exact<T: Copy>(comparison: Comparison, spots: &[Spot<T>]) -> Vec<Exact<T>> {
+    use Comparison::{Equal, Greater, GreaterOrEqual, In, Less, LessOrEqual, NotEqual};
+    if let (Comparison::Between, [low, high]) = (comparison, spots) {
+        let mut both = exact(GreaterOrEqual, &[*low]);
+        both.extend(exact(LessOrEqual, &[*high]));
+        return both;
+    }
+    let held = spots.iter().filter_map(|spot| if let Spot::At(value) = spot { Some(*value) } else { None });
+    let [spot] = spots else { return vec![Exact::OneOf(held.collect())] };
+    vec![match (comparison, *spot) {
+        (In, _) => Exact::OneOf(held.collect()),
+        (_, Spot::At(value)) => Exact::Compare(comparison, value),
+        (Less | LessOrEqual, Spot::After(value)) => Exact::Compare(LessOrEqual, value),
+        (Greater | GreaterOrEqual, Spot::After(value)) => Exact::Compare(Greater, value),
+        (NotEqual, _) | (Less | LessOrEqual, Spot::Above) | (Greater | GreaterOrEqual, Spot::Below) => Exact::Always,
+        (Equal | Less | LessOrEqual | Greater | GreaterOrEqual, _) => Exact::OneOf(vec![]),
+        // Compared above, by other means.
+        (
+            Comparison::Between | Comparison::Contains | Comparison::Matches | Comparison::Prefix | Comparison::Exists,
+            _,
+        ) => Exact::OneOf(vec![]),
+    }]
+}
+
+fn kinds(comparison: Comparison, spots: Spots, data_type: &DataType) -> std::result::Result<Vec<Kind>, String> {
+    let wanted = |values: ArrayRef| Wanted::new(&[values]).map(Kind::In).map_err(|e| e.to_string());
+    match spots {
+        Spots::Floats(spots) => Ok(exact(comparison, &spots).into_iter().map(Kind::of_floats).collect()),
+        Spots::Whole(spots) => {
+            let kind = |exact: Exact<i128>| match exact {
+                Exact::Always => Ok(Kind::Exists(true)),
+                Exact::OneOf(values) => wanted(whole_array(&values, data_type)?),
+                Exact::Compare(comparison, value) => {
+                    Ok(Kind::Compare(comparison, Scalar::new(whole_array(&[value], data_type)?)))
+                }
+            };
+            exact(comparison, &spots).into_iter().map(kind).collect()
+        }
+        Spots::Plain(values) => {
+            let scalar = |place: usize| Scalar::new(values.slice(place, 1));
+            match comparison {
+                Comparison::In => Ok(vec![wanted(values)?]),
+                Comparison::Between => Ok(vec![
+                    Kind::Compare(Comparison::GreaterOrEqual, scalar(0)),
+                    Kind::Compare(Comparison::LessOrEqual, scalar(1)),
+                ]),
+                comparison => Ok(vec![Kind::Compare(comparison, scalar(0))]),
+            }
+        }
+    }
+}
+
+impl Kind {
+    fn of_floats(exact: Exact<f64>) -> Self {
+        match exact {
+            Exact::Always => Self::Exists(true),
+            Exact::OneOf(values) => Self::Floats(Comparison::In, values),
+            Exact::Compare(comparison, value) => Self::Floats(comparison, vec![value]),
+        }
     }
 }
 
@@ -135,29 +202,6 @@ fn clear(keep: &mut [bool], holds: &BooleanArray) {
     }
 }
 
-/// The constants in the column's type. float64 constants are rounded to a float32 column; a number that the column's type
-/// cannot hold is refused; text becomes a time where the column holds times.
-fn constants(given: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, String> {
-    use DataType::*;
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    let cast =
-        || cast_with_options(given, wanted, &options).map_err(|e| format!("has a constant that does not fit: {e}"));
-    let number = |t: &DataType| t.is_integer() || t.is_floating();
-    match (given.data_type(), wanted) {
-        (Float64, Float32) => cast(),
-        (a, b) if number(a) && number(b) => {
-            let exact = cast_with_options(&cast()?, a, &options).is_ok_and(|back| &back == given);
-            if exact { cast() } else { Err(format!("has a constant that {wanted} cannot hold exactly")) }
-        }
-        (Utf8 | LargeUtf8 | Utf8View, Timestamp(_, _) | Date32 | Date64 | Time32(_) | Time64(_) | Decimal128(_, _)) => {
-            cast()
-        }
-        (Timestamp(_, _), Timestamp(_, _) | Date32 | Date64) | (Date32, Timestamp(_, _)) => cast(),
-        (a, Decimal128(_, _)) if number(a) => cast(),
-        _ => conform_array(given, wanted).map_err(|reason| format!("has constants whose column {reason}")),
-    }
-}
-
 fn floats(values: &ArrayRef) -> Option<Vec<f64>> {
     match values.data_type() {
         DataType::Float64 => Some(values.as_primitive::<Float64Type>().values().to_vec()),
@@ -171,7 +215,6 @@ fn floats(values: &ArrayRef) -> Option<Vec<f64>> {
 fn filter_floats(column: &ArrayRef, comparison: Comparison, constants: &[f64], keep: &mut [bool]) {
     let Some(values) = floats(column) else { return keep.fill(false) };
     let first = constants.first().copied().unwrap_or(f64::NAN);
-    let last = constants.last().copied().unwrap_or(f64::NAN);
     let holds = |value: f64| match comparison {
         Comparison::Equal => value == first,
         Comparison::NotEqual => value != first,
@@ -180,9 +223,8 @@ fn filter_floats(column: &ArrayRef, comparison: Comparison, constants: &[f64], k
         Comparison::Greater => value > first,
         Comparison::GreaterOrEqual => value >= first,
         Comparison::In => constants.contains(&value),
-        Comparison::Between => first <= value && value <= last,
-        // Compared above, by other means.
-        Comparison::Contains | Comparison::Matches | Comparison::Prefix | Comparison::Exists => false,
+        // Compared by other means.
+        _ => false,
     };
     for (row, keep) in keep.iter_mut().enumerate() {
         *keep = *keep && column.is_valid(row) && holds(values[row]);

@@ -86,13 +86,12 @@ fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
     if whole && array.data_type().is_floating() {
         return Err(refuse("they are no whole numbers".to_owned()));
     }
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    if wanted.is_temporal() && array.data_type().is_integer() {
-        // Whole numbers are counts of the type's own unit, which a cast through its storage type keeps.
-        let storage = if wanted.primitive_width() == Some(4) { DataType::Int32 } else { DataType::Int64 };
-        let counts = cast_with_options(&array, &storage, &options).map_err(|e| refuse(e.to_string()))?;
-        return cast_with_options(&counts, wanted, &options).map_err(|e| refuse(e.to_string()));
+    let exact = whole || matches!(wanted, DataType::Decimal128(_, _) | DataType::Boolean);
+    if exact {
+        return chronotile_archive::exact_values(&array, wanted)
+            .map_err(|reason| invalid("invalid-rows", format!("the list {reason}")));
     }
+    let options = CastOptions { safe: false, ..CastOptions::default() };
     cast_with_options(&array, wanted, &options).map_err(|e| refuse(e.to_string()))
 }
 

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
-use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::DataType as ArrowType;
 use chronotile_archive::{Comparison, Dataset, Place, Predicate, ReadRequest};
 use chronotile_sky::Region;
 use chronotile_types::{DatasetSpec, Instant, TimeRange};
@@ -94,12 +92,12 @@ fn request(dataset: &Dataset, call: &Call) -> Result<ReadRequest> {
     let (given, spec) = (&call.parameters, dataset.spec());
     let instant = |time: Option<i64>| time.map(|ns| Instant::UtcNanoseconds(i128::from(ns)));
     let columns = given.one("columns")?.map(|names| names.split(',').map(|name| name.trim().to_owned()).collect());
-    let predicates = given.all("where").map(|text| predicate(&spec, text)).collect::<Result<Vec<_>>>()?;
+    let predicates = given.all("where").map(predicate).collect::<Result<Vec<_>>>()?;
     let ids: Vec<&str> = given.all("id").collect();
     let ids = match (ids.is_empty(), spec.id.first()) {
         (true, _) => None,
         (false, None) => return Err(Failure::invalid(format!("dataset {} has no id columns", spec.name))),
-        (false, Some(column)) => Some(vec![constants(&spec, column, &ids)?]),
+        (false, Some(_)) => Some(vec![constants(&ids)]),
     };
     Ok(ReadRequest {
         place: place(&spec, call)?,
@@ -126,7 +124,7 @@ fn place(spec: &DatasetSpec, call: &Call) -> Result<Place> {
             Ok(Place::Cells(cells.iter().map(number).collect::<Result<_>>()?))
         }
         (true, false, None) => match spec.cell.columns()[..] {
-            [column] => Ok(Place::Keys(vec![constants(spec, column, &keys)?])),
+            [_] => Ok(Place::Keys(vec![constants(&keys)])),
             _ => Err(Failure::invalid(format!("dataset {} is not filed by one column: use where", spec.name))),
         },
         (true, true, Some(text)) => region(text),
@@ -145,21 +143,13 @@ fn region(text: &str) -> Result<Place> {
     Ok(Place::Region(circle))
 }
 
-/// Words as values of a column.
-fn constants(spec: &DatasetSpec, column: &str, words: &[&str]) -> Result<ArrayRef> {
-    let field = spec.schema.field_with_name(column);
-    let field = field.map_err(|_| Failure::invalid(format!("dataset {} has no column {column:?}", spec.name)))?;
-    let words: ArrayRef = Arc::new(StringArray::from(words.to_vec()));
-    let strict = CastOptions { safe: false, ..CastOptions::default() };
-    if *field.data_type() == ArrowType::Utf8 {
-        return Ok(words);
-    }
-    cast_with_options(&words, field.data_type(), &strict)
-        .map_err(|error| Failure::invalid(format!("column {column:?} is {}: {error}", field.data_type())))
+/// Words as constants, which the archive reads as its columns need them.
+fn constants(words: &[&str]) -> ArrayRef {
+    Arc::new(StringArray::from(words.to_vec()))
 }
 
 /// A condition as written: `mag<18`, `band in g,r`, `x between 1,2`.
-fn predicate(spec: &DatasetSpec, text: &str) -> Result<Predicate> {
+fn predicate(text: &str) -> Result<Predicate> {
     // Longer signs first: each of them begins with a shorter one.
     const SIGNS: [(&str, Comparison); 10] = [
         (" between ", Comparison::Between),
@@ -184,5 +174,5 @@ fn predicate(spec: &DatasetSpec, text: &str) -> Result<Predicate> {
         Comparison::In | Comparison::Between => value.split(',').map(str::trim).collect(),
         _ => vec![value],
     };
-    Ok(Predicate { column: column.to_owned(), comparison, values: constants(spec, column, &words)? })
+    Ok(Predicate { column: column.to_owned(), comparison, values: constants(&words) })
 }

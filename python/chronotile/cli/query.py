@@ -123,7 +123,7 @@ def _values(text: str, dataset: Dataset, columns: tuple[str, ...]) -> Any:
 
 
 def _value(text: str, kind: str) -> Any:
-    return text if kind.startswith("utf8") else literal(text)
+    return text if kind.startswith(("utf8", "decimal")) else literal(text)
 
 
 def output_options(command: Command) -> Command:
