@@ -262,7 +262,7 @@ def _natural_time(value: object) -> str:
 
 def _parsed(text: str, wanted: str, what: str) -> _Nanoseconds:
     try:
-        return _Nanoseconds(int(times.moment(text, times.TimeAxis(what), what)[1]), True)
+        return _Nanoseconds(times.exact_text_ns(text, what), True)
     except InvalidInputError as error:
         raise InvalidInputError(f"{error}; it goes to a column of {wanted}", kind="invalid-rows") from None
 

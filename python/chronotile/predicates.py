@@ -122,6 +122,8 @@ def _digits(value: int) -> int:
 
 def _moment_text(value: Any, kind: str, what: str) -> str:
     """A time as ISO 8601 text with nanoseconds."""
+    if isinstance(value, str):
+        return times.text_of_ns(times.exact_text_ns(value, what), what)
     unit, number = times.moment(value, times.TimeAxis(what), what)
     if unit != "utc_ns":
         raise _refused(f"{what}, whose type is {kind}: give all times as times or all as whole numbers of its unit")

@@ -162,9 +162,14 @@ def _text_ns(text: str, what: str) -> int:
     except ValueError:
         hint = "write ISO 8601 such as 2026-01-31T12:00:00Z, or a number in the unit of the time column"
         raise InvalidInputError(f"{what} is {scanning.shown(text)}: {hint}", kind="invalid-time") from None
-    if digits[9:].strip("0"):
-        raise _refused(what, text, "nanoseconds are the finest there are: give at most 9 decimal places")
     return _datetime_ns(whole, what) + int(digits[:9].ljust(9, "0") or 0)
+
+
+def exact_text_ns(text: str, what: str) -> int:
+    """Nanoseconds since 1970 UTC of ISO 8601 text; a time between two nanoseconds is refused."""
+    if len(text) <= _TEXT_CHARS_MAX and _without_fraction(text.strip())[1][9:].strip("0"):
+        raise _refused(what, text, "nanoseconds are the finest there are: give at most 9 decimal places")
+    return _text_ns(text, what)
 
 
 def _without_fraction(text: str) -> tuple[str, str]:

@@ -157,7 +157,7 @@ fn decimal_step(negative: bool, digits: u128, exponent: i32, more: bool) -> Spot
             None => return beyond,
         },
         (false, None) => (0, false),
-        (false, Some(power)) => (digits / power, digits % power == 0 && !more),
+        (false, Some(power)) => (digits / power, digits.is_multiple_of(power) && !more),
     };
     let Ok(steps) = i128::try_from(steps) else { return beyond };
     match (negative, exact) {
