@@ -325,9 +325,9 @@ def test_commands_list_and_remove_backups(tmp_path: Path, nodes: list[FakeNode])
     text = command("list", store.url).stdout.splitlines()
     assert text[0].split()[:2] == ["backup", "cluster"]
     assert text[-1] == "UNFINISHED: b3"
-    busy = command("retain", store.url, "--keep", "1")
+    busy = command("retain", store.url, "--keep", "1", "--yes")
     assert (busy.returncode, "b3 is unfinished" in busy.stderr) == (6, True)
-    assert command("remove", store.url, "b3", "b1").stdout.startswith("removed b3\nremoved b1\n0 files")
+    assert command("remove", store.url, "b3", "b1", "--yes").stdout.startswith("removed b3\nremoved b1\n0 files")
     unknown = command("verify", store.url, "b1")
     assert (unknown.returncode, "has no backup b1; the newest there: b2" in unknown.stderr) == (3, True)
     assert command("verify", store.url, "newest").stdout.endswith("b2: 20 files of 2 nodes are as they were sent\n")

@@ -626,10 +626,10 @@ def test_the_commands_of_ttl_and_limits(tmp_path: Path, run: Run) -> None:
     assert "TTL would be 36h, is never" in preview
     assert "3 documents would expire at once, 2 would stay visible" in preview
     assert run("count", path, "log") == "5\n"
-    assert "3 documents expired at once, 2 are visible" in run("ttl", path, "log", "36h")
+    assert "3 documents expired at once, 2 are visible" in run("ttl", path, "log", "36h", "--yes")
     assert run("count", path, "log") == "2\n"
     would = run("reclaim", path, "log", "--dry-run").splitlines()
-    gone = run("reclaim", path, "log").splitlines()
+    gone = run("reclaim", path, "log", "--yes").splitlines()
     assert gone[:-1] == would[:-1] != []
     assert gone[-1].startswith(f"dropped {len(gone) - 1} slice")
     run("limits", path, "log", "--documents-per-s", 1, "--period", 3)

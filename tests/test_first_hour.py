@@ -141,3 +141,56 @@ def test_jobs_of_which_every_record_is_refused_fail_with_the_reason(shell: Shell
     assert shell.json("jobs", "load", "jobs.db", "jobs", "bad.csv", code=2)["rejected"] == 2
     mixed = shell.write("mixed.csv", "job_id,submitted\n2,2026-01-01\nz,2026-01-01\n")
     assert "1 record rejected; the first is line 3 of mixed.csv" in shell("jobs", "load", "jobs.db", "jobs", mixed)
+
+
+# ---------------------------------------------------------------- deleting asks
+
+
+def test_a_shorter_ttl_says_what_expires_and_asks(shell: Shell) -> None:
+    shell("events", "create", "logs.db", "ssh", "--syslog", "--ttl", "36500d")
+    shell("events", "ingest", "logs.db", "ssh", shell.write("auth.log", SYSLOG), "--format", "syslog")
+    told = shell("events", "ttl", "logs.db", "ssh", "1s", code=2)
+    assert "2 documents would expire at once, 0 would stay visible" in told
+    assert "Nothing done. Expire 2 documents of ssh for good? Give --yes" in shell.errors
+    assert shell("events", "count", "logs.db", "ssh") == "2\n"
+    assert shell("events", "ttl", "logs.db", "ssh", "1s", "--dry-run") == told
+    assert shell("events", "count", "logs.db", "ssh") == "2\n"
+    # Nothing expires by a longer one: there is nothing to ask.
+    shell("events", "ttl", "logs.db", "ssh", "never")
+    assert "2 documents expired at once" in shell("events", "ttl", "logs.db", "ssh", "1s", "--yes")
+    assert shell("events", "count", "logs.db", "ssh") == "0\n"
+    assert "slice" in shell("events", "reclaim", "logs.db", "ssh", "--dry-run")
+    shell("events", "reclaim", "logs.db", "ssh", code=2)
+    assert "Give --yes" in shell.errors
+    assert json.loads(shell("info", "logs.db", "ssh", "--json"))["statistics"]["rows"] == 2
+    shell("events", "reclaim", "logs.db", "ssh", "--yes")
+    assert json.loads(shell("info", "logs.db", "ssh", "--json"))["statistics"]["rows"] == 0
+
+
+def test_old_documents_are_said_to_have_expired_already(shell: Shell) -> None:
+    shell("events", "create", "logs.db", "ssh", "--ttl", "30d")
+    shell.write("old.log", SYSLOG)
+    told = shell("events", "ingest", "logs.db", "ssh", "old.log", "--format", "syslog", "--year", 2020)
+    assert told.startswith("stored 2 documents")
+    assert "; 2 already expired" in told
+    line = '{"time": "2020-01-01T00:00:00Z"}\n'
+    for own, expired in (("99999d", 0), ("1d", 1)):
+        told = shell("events", "ingest", "logs.db", "ssh", "-", "--ttl", own, "--stream", "s", stdin=line)
+        assert ("already expired" in told) == bool(expired)
+
+
+def test_every_command_that_deletes_asks(shell: Shell) -> None:
+    shell("create", "a.db", "d", "--schema", "t:timestamp[us],x:int64", "--single", "--time", "t", "--window", "1d")
+    shell("ingest", "a.db", "d", shell.write("d.csv", "t,x\n2020-01-01T00:00:00,1\n"))
+    shell("index", "create", "a.db", "d", "--columns", "x")
+    for command in (
+        ["retire", "a.db", "d", "--older-than", "30d"],
+        ["index", "drop", "a.db", "d", "x"],
+        ["apdb", "remove", "a.db", "--visit", 1],
+        ["ops", "backup", "remove", "store", "one"],
+        ["ops", "backup", "retain", "store", "--keep", 1],
+    ):
+        shell(*command, code=2)
+        assert "Give --yes to do it without being asked" in shell.errors, command
+    assert shell("count", "a.db", "d") == "1\n"
+    assert len(shell.json("index", "status", "a.db", "d")) == 1

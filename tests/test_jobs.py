@@ -290,10 +290,10 @@ def test_the_command_line_loads_looks_up_and_counts(chronotile: Run, path: Path,
     assert "#" in bars.stdout
     percentiles = chronotile("jobs", "percentiles", path, "jobs", "--of", "run_s", "--format", "csv")
     assert percentiles.stdout.startswith("count,p50,p90,p99\n18239,")
-    dropped = chronotile("index", "drop", path, "jobs", "user_status")
+    dropped = chronotile("index", "drop", path, "jobs", "user_status", "--yes")
     assert "dropped index user_status" in dropped.stdout
     assert chronotile("jobs", "count", path, "jobs", "user=4").stdout == f"{want}\n"
-    assert chronotile("index", "drop", path, "jobs", "user_status").returncode == 2
+    assert chronotile("index", "drop", path, "jobs", "user_status", "--yes").returncode == 2
     assert chronotile("jobs", "find", path, "jobs", "user").returncode == 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -18,14 +17,16 @@ from chronotile.cli.common import (
     TileProgress,
     axis_text,
     bytes_text,
+    confirm,
     count_text,
     moment,
     table_text,
     target,
     timeout_option,
+    yes_option,
 )
 from chronotile.dataset import Dataset
-from chronotile.reports import SliceInfo, VerifyReport
+from chronotile.reports import DatasetInfo, SliceInfo, VerifyReport
 
 
 @click.command(short_help="List the datasets.")
@@ -116,10 +117,15 @@ def info(target: Target, as_json: bool) -> None:
     with target.open(read_only=True) as archive:
         found = _chosen(archive, target)
         if as_json:
-            reports = [{**_definition(dataset), "statistics": dataclasses.asdict(dataset.info())} for dataset in found]
+            reports = [{**_definition(dataset), "statistics": _statistics(dataset.info())} for dataset in found]
             click.echo(json.dumps(reports[0] if target.dataset else reports, indent=2, default=_json_value))
             return
         click.echo("\n\n".join(_info_text(dataset) for dataset in found))
+
+
+def _statistics(info: DatasetInfo) -> dict[str, Any]:
+    totals = {"rows": info.rows, "tiles": info.tiles, "chunks": info.chunks, "bytes": info.bytes}
+    return {**totals, **dataclasses.asdict(info)}
 
 
 def _json_value(value: object) -> str:
@@ -235,7 +241,7 @@ def prepare(target: Target, start: str, end: str, timeout_s: int) -> None:
 @click.option("--older-than", metavar="TIME", help="Slices that ended this long ago: 365d.")
 @click.option("--before", metavar="TIME", help="Slices that end at or before this time.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, drop nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @timeout_option
 def retire(
     target: Target, older_than: str | None, before: str | None, dry_run: bool, yes: bool, timeout_s: int
@@ -262,10 +268,7 @@ def retire(
         if dry_run:
             click.echo(f"{dataset.name}: would drop {_total(slices)}")
             return
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("Nothing dropped: give --yes to drop slices without being asked.")
-            click.confirm(f"Drop {_total(slices)} of {dataset.name} for good?", abort=True, err=True)
+        confirm(f"Drop {_total(slices)} of {dataset.name} for good?", yes)
         click.echo(f"{dataset.name}: dropped {_total(dataset.retire(**limits))}")
 
 
@@ -294,7 +297,11 @@ def verify(context: click.Context, target: Target, as_json: bool) -> None:
             with ProgressLine(progress.text):
                 reports[dataset.name] = dataset.verify(progress=progress)
     if as_json:
-        click.echo(json.dumps({name: dataclasses.asdict(report) for name, report in reports.items()}, indent=2))
+        click.echo(
+            json.dumps(
+                {name: {"ok": report.ok, **dataclasses.asdict(report)} for name, report in reports.items()}, indent=2
+            )
+        )
     else:
         for name, report in reports.items():
             click.echo(_verify_text(name, report))

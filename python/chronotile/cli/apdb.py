@@ -16,11 +16,13 @@ from chronotile.cli.common import (
     Target,
     bar,
     bytes_text,
+    confirm,
     count_text,
     numbers,
     table_text,
     target,
     timeout_option,
+    yes_option,
 )
 from chronotile.cli.query import output_options, region_of, region_options, write_out
 from chronotile.conditions import names
@@ -419,7 +421,7 @@ def _show_crowded(found: list[own.Crowded]) -> None:
 @click.option("--detector", type=int, help="One detector of it; by default all.")
 @click.option("--night", metavar="DATE", help="A night, by the day on which it began.")
 @click.option("--changed", is_flag=True, help="Records too that were reassigned, withdrawn or closed since.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @timeout_option
 def remove(
     target: Target, visit: int | None, detector: int | None, night: str | None, changed: bool, yes: bool, timeout_s: int
@@ -434,8 +436,7 @@ def remove(
     if (visit is None) == (night is None) or (night is not None and detector is not None):
         raise click.UsageError("Say what to remove: --visit, with or without --detector, or --night.")
     what = f"night {night}" if visit is None else f"visit {visit}" + ("" if detector is None else f" {detector}")
-    if not yes:
-        click.confirm(f"Remove {what} from {target.url}?", abort=True, err=True)
+    confirm(f"Remove {what} from {target.url}?", yes)
     with _open(target, timeout_s=timeout_s) as database:
         if visit is None:
             done = database.remove_night(_moment(night), changed=changed)
@@ -449,7 +450,7 @@ def remove(
 @click.option("--before", required=True, metavar="TIME", help="Slices that end by then: MJD (TAI), or ISO 8601 (UTC).")
 @click.option("--keep", is_flag=True, help="Write the files, drop nothing.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, do nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @timeout_option
 def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, timeout_s: int) -> None:
     """Write old slices of sources and forced sources to Parquet files in DIR, then drop them from the database.
@@ -462,8 +463,8 @@ def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, t
     folder = target.rest[0]
     with _open(target, timeout_s=timeout_s) as database:
         planned = database.archive_before(_moment(before), folder, dry_run=True)
-        if planned and not (dry_run or keep or yes):
-            click.confirm(f"Archive {len(planned)} slices to {folder} and drop them?", abort=True, err=True)
+        if planned and not (dry_run or keep):
+            confirm(f"Archive {len(planned)} slices to {folder} and drop them?", yes)
         done = planned if dry_run else database.archive_before(_moment(before), folder, keep=keep)
     _show_slices(done, "would be archived" if dry_run else "written" if keep else "archived")
 

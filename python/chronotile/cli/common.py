@@ -90,6 +90,18 @@ timeout_option = click.option(
 )  # fmt: skip
 
 
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is deleted, unless `yes` was given. Where nobody can be asked, nothing is deleted."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"Nothing done. {question} Give --yes to do it without being asked.")
+    click.confirm(question, abort=True, err=True)
+
+
 def numbers(text: str, counts: tuple[int, ...], option: str, form: str) -> list[float]:
     """Numbers separated by commas or blanks."""
     words = text.replace(",", " ").split()

@@ -19,6 +19,7 @@ from chronotile.cli.common import (
     Target,
     bar,
     bytes_text,
+    confirm,
     count_text,
     equalities,
     moment,
@@ -26,6 +27,7 @@ from chronotile.cli.common import (
     target,
     timeout_option,
     typed_conditions,
+    yes_option,
 )
 from chronotile.cli.query import output_options, write_out
 from chronotile.conditions import names
@@ -239,6 +241,8 @@ def _report_text(report: Any) -> str:
         f"stored {count_text(report.documents)} documents ({bytes_text(report.bytes)}) in {report.seconds:.1f} s "
         f"({report.documents / max(report.seconds, 1e-6):,.0f} documents/s)"
     ]
+    if report.expired:
+        parts.append(f"{count_text(report.expired)} already expired: older than their TTL, no search shows them")
     if report.documents_before:
         parts.append(f"{count_text(report.documents_before)} were stored before")
     if report.rejected:
@@ -444,16 +448,19 @@ def dead(
 @events.command("ttl", short_help="Show or change how long documents are visible.")
 @target(rest="[LENGTH]")
 @click.option("--dry-run", is_flag=True, help="Say what would change, change nothing.")
+@yes_option
 @timeout_option
-def ttl(target: Target, dry_run: bool, timeout_s: int) -> None:
+def ttl(target: Target, dry_run: bool, yes: bool, timeout_s: int) -> None:
     """Show how long documents without a TTL of their own are visible, or change it; `never` for ever.
 
-    A longer TTL never shows again what has expired.
+    Says what would expire and asks, unless nothing would or --yes is given: a longer TTL never shows again what has
+    expired.
 
     \b
     Examples:
         chronotile events ttl logs.db web
         chronotile events ttl logs.db web 14d --dry-run
+        chronotile events ttl logs.db web 14d --yes
     """
     if len(target.rest) > 1:
         raise click.UsageError("Give one length, such as 14d.")
@@ -463,7 +470,16 @@ def ttl(target: Target, dry_run: bool, timeout_s: int) -> None:
             click.echo(found.ttl or "never")
             return
         wanted = None if target.rest[0] == "never" else target.rest[0]
-        report = found.set_ttl(wanted, dry_run=dry_run)
+        report = found.set_ttl(wanted, dry_run=True)
+        if not dry_run:
+            if report.documents_expiring:
+                _say_ttl(report, dry_run=True)
+                confirm(f"Expire {count_text(report.documents_expiring)} documents of {target.dataset} for good?", yes)
+            report = found.set_ttl(wanted)
+    _say_ttl(report, dry_run=dry_run)
+
+
+def _say_ttl(report: Any, *, dry_run: bool) -> None:
     verb = "would be" if dry_run else "is"
     click.echo(f"TTL {verb} {report.ttl_after or 'never'}, {'is' if dry_run else 'was'} {report.ttl_before or 'never'}")
     click.echo(
@@ -483,18 +499,26 @@ def _slices_text(slices: Any, size: int) -> str:
 @events.command("reclaim", short_help="Give back the storage of expired documents.")
 @target()
 @click.option("--dry-run", is_flag=True, help="Say what would go, drop nothing.")
+@yes_option
 @timeout_option
-def reclaim(target: Target, dry_run: bool, timeout_s: int) -> None:
-    """Drop whole slices of which all documents have expired.
+def reclaim(target: Target, dry_run: bool, yes: bool, timeout_s: int) -> None:
+    """Drop whole slices of which all documents have expired. Shows them and asks, unless --yes is given.
 
     \b
-    Example:
-        chronotile events reclaim logs.db web
+    Examples:
+        chronotile events reclaim logs.db web --dry-run
+        chronotile events reclaim logs.db web --yes
     """
     with target.open(read_only=dry_run, timeout_s=timeout_s) as archive:
-        gone = _opened(archive, target).reclaim(dry_run=dry_run)
-    for part in gone:
-        click.echo(f"{part.start:%Y-%m-%dT%H:%M}  {part.end:%Y-%m-%dT%H:%M}  {count_text(part.rows)} documents")
+        found = _opened(archive, target)
+        gone = found.reclaim(dry_run=True)
+        for part in gone:
+            click.echo(f"{part.start:%Y-%m-%dT%H:%M}  {part.end:%Y-%m-%dT%H:%M}  {count_text(part.rows)} documents")
+        if gone and not dry_run:
+            size = sum(part.bytes for part in gone)
+            confirm(f"Drop {_slices_text(gone, size)} of {target.dataset} for good?", yes)
+        if not dry_run:
+            gone = found.reclaim()
     size = sum(part.bytes for part in gone)
     click.echo(f"{'would drop' if dry_run else 'dropped'} {_slices_text(gone, size)}")
 

@@ -11,7 +11,18 @@ from typing import Any
 
 import click
 
-from chronotile.cli.common import ProgressLine, Target, bar, bytes_text, count_text, moment, table_text, target
+from chronotile.cli.common import (
+    ProgressLine,
+    Target,
+    bar,
+    bytes_text,
+    confirm,
+    count_text,
+    moment,
+    table_text,
+    target,
+    yes_option,
+)
 from chronotile.cli.query import place_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
@@ -154,16 +165,18 @@ def _json_value(value: object) -> str:
 
 @index.command("drop", short_help="Drop an index.")
 @target(rest="INDEX")
-def drop(target: Target) -> None:
+@yes_option
+def drop(target: Target, yes: bool) -> None:
     """Drop an index with all that was built of it. Answers stay the same.
 
     \b
     Example:
-        chronotile index drop jobs.db jobs user_cloud_status
+        chronotile index drop jobs.db jobs user_cloud_status --yes
     """
     if len(target.rest) != 1:
         raise click.UsageError("Name one index.")
     with target.open() as archive:
+        confirm(f"Drop index {target.rest[0]} of {target.dataset}, which has to be built again to be used again?", yes)
         windows = archive[target.dataset].drop_index(target.rest[0])
         click.echo(f"dropped index {target.rest[0]}, {count_text(windows)} windows of it")
 

@@ -12,7 +12,7 @@ from typing import Any, overload
 import click
 
 from chronotile import lab as laboratory
-from chronotile.cli.common import bytes_text, table_text
+from chronotile.cli.common import bytes_text, confirm, table_text, yes_option
 from chronotile.lab import cluster as clusters
 from chronotile.lab import config, launching, making, shell, state, wire
 from chronotile.lab.errors import LabError, LabNotFoundError, LabTimeoutError
@@ -508,8 +508,9 @@ def _show(rows: wire.Rows) -> None:
 @lab.command(short_help="End a cluster and remove its data.")
 @click.argument("name", required=False)
 @click.option("--all", "every", is_flag=True, help="Every cluster of this user.")
-def down(name: str | None, every: bool) -> None:
-    """End all processes of a cluster and remove its folder, with all data.
+@yes_option
+def down(name: str | None, every: bool, yes: bool) -> None:
+    """End all processes of a cluster and remove its folder, with all data. Asks on a terminal.
 
     \b
     Examples:
@@ -523,6 +524,9 @@ def down(name: str | None, every: bool) -> None:
         if name is None and len(names) != 1:
             raise click.UsageError(f"Say which cluster: {', '.join(names)}." if names else "There is no cluster.")
         names = [name or names[0]]
+    # A script that takes a laboratory down has made it, and holds nothing else in it.
+    if names and sys.stdin.isatty():
+        confirm(f"End {', '.join(names)} and remove all data?", yes)
     for one in names:
         clusters.take_down(one)
         click.echo(f"cluster {one} is down, its folder removed")

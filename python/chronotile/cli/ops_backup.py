@@ -6,7 +6,7 @@ import json
 
 import click
 
-from chronotile.cli.common import table_text
+from chronotile.cli.common import confirm, table_text, yes_option
 from chronotile.cli.ops_work import procedure
 from chronotile.errors import DamagedError
 from chronotile.ops.backups import manifests, rehearsing, restoring
@@ -144,8 +144,10 @@ def verify(store: str, name: str, drop: bool) -> None:
 @backup.command(short_help="Remove backups.")
 @_store
 @click.argument("names", nargs=-1, required=True, metavar="BACKUP...")
-def remove(store: str, names: tuple[str, ...]) -> None:
-    """Remove backups, and the files that no other backup names."""
+@yes_option
+def remove(store: str, names: tuple[str, ...], yes: bool) -> None:
+    """Remove backups, and the files that no other backup names. Asks, unless --yes is given."""
+    confirm(f"Remove {', '.join(names)} from {store} for good?", yes)
     _say(manifests.remove(Store(store), names))
 
 
@@ -153,8 +155,11 @@ def remove(store: str, names: tuple[str, ...]) -> None:
 @_store
 @click.option("--keep", type=click.IntRange(1), required=True, metavar="N", help="How many of each cluster stay.")
 @click.option("--cluster", default="", metavar="NAME", help="Only those of this cluster.")
-def retain(store: str, keep: int, cluster: str) -> None:
-    """Remove all but the newest backups of each cluster, and the files that none of them names."""
+@yes_option
+def retain(store: str, keep: int, cluster: str, yes: bool) -> None:
+    """Remove all but the newest backups of each cluster, and the files that none of them names. Asks, unless --yes is
+    given."""
+    confirm(f"Remove all but the newest {keep} backups{f' of {cluster}' if cluster else ''} from {store}?", yes)
     _say(manifests.retain(Store(store), keep, cluster=cluster))
 
 

@@ -55,6 +55,8 @@ class IngestReport:
     """Lines of nothing but white space, passed over."""
     rejects: tuple[Reject, ...]
     """Lines that are no documents; they are among the dead letters."""
+    expired: int = 0
+    """Documents stored that were older than their TTL already: they are in no answer."""
 
     @property
     def rejected(self) -> int:
@@ -74,6 +76,7 @@ class IngestReport:
             "stored": self.stored,
             "documents": self.documents,
             "duplicates": self.duplicates,
+            "expired": self.expired,
             "rejected": self.rejected,
             "reasons": dict(Counter(reject.reason for reject in self.rejects).most_common()),
             "errors": [{"line": reject.line, "reason": reject.reason} for reject in self.rejects[:errors_max]],
@@ -351,7 +354,14 @@ class Events:
                 self._dead.remove_batch(batch)
             raise
         size = pc.sum(table["body_bytes"]).as_py() or 0
-        return IngestReport(batch, report.stored, count, size, documents.blank, tuple(documents.rejects))
+        expired = self._expired(table) if report.stored else 0
+        return IngestReport(batch, report.stored, count, size, documents.blank, tuple(documents.rejects), expired)
+
+    def _expired(self, table: pa.Table) -> int:
+        """How many of some documents are in no answer any more."""
+        visible = self._visibility()
+        parts = table.select(["time", "ttl_s"]).combine_chunks().to_batches()
+        return sum(part.num_rows - int(visible.mask(part).sum()) for part in parts)
 
     def _admit(self, table: pa.Table, batch: str, source: str) -> None:
         limits = self.settings.limits

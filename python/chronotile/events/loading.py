@@ -44,6 +44,8 @@ class LoadReport:
     """Documents that were stored before."""
     bytes: int = 0
     """Bytes of the documents stored now."""
+    expired: int = 0
+    """Documents stored now that were older than their TTL already: they are in no answer."""
     rejected: int = 0
     """Lines that are no documents, among the dead letters; those of batches stored before are not counted again."""
     reasons: dict[str, int] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class LoadReport:
             return
         self.documents += report.documents
         self.bytes += report.bytes
+        self.expired += report.expired
         self.rejected += report.rejected
         self.batches += 1
         for reject in report.rejects:

@@ -34,6 +34,8 @@ class RemoteReport:
     """Documents accepted."""
     duplicates: int
     """Of these, how many were stored before."""
+    expired: int
+    """Documents that were older than their TTL already: they are in no answer."""
     rejected: int
     """Lines that are no documents; they are among the dead letters."""
     reasons: dict[str, int]
