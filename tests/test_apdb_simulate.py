@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -192,7 +194,7 @@ def test_simulate_makes_the_database_it_is_told_to_and_refuses_another(chronotil
 def fake_logs(folder: Path, visits: int, days: float, slope: float = 1e-4) -> Path:
     """Logs of a simulation whose times are known."""
     folder.mkdir()
-    settings = {"survey": {"radius": 0.0}, "driver": "chronotile"}
+    settings = {"survey": {"radius": 0.0}, "driver": "chronotile", "engine": "sqlite", "machine": "2 processors"}
     (folder / "run.json").write_text(json.dumps(settings))
     rng = np.random.default_rng(5)
     lines = []
@@ -227,6 +229,30 @@ def test_the_report_finds_the_line_the_scatter_and_the_plateau(tmp_path: Path) -
     assert logs.nodes == 3
 
 
+def test_a_report_says_nothing_of_later_visits_from_a_few_and_draws_no_line_past_the_plateau(tmp_path: Path) -> None:
+    few = report.read_logs(fake_logs(tmp_path / "few", 8, 8))
+    assert few.fit("read") is not None
+    assert few.at_visit("read", 180_000) is None
+    assert report.figures(few)["read"]["extrapolated_s"] == {"180000": None, "300000": None}
+    assert "too short to say anything of 180,000 visits: simulate at least 30 visits" in report.text(few)
+    assert "at 180,000 visits" not in report.text(few)
+    page = report.page([few])
+    assert "few is too short" in page
+    assert "±" not in page
+    # Many visits of one night, in a wide patch, reach no tenth of the way.
+    near = dataclasses.replace(few, visits=np.arange(100.0), days=np.arange(100.0) / 100)
+    near = dataclasses.replace(near, seconds={name: np.linspace(0.1, 0.2, 100) for name in few.seconds})
+    assert near.at_visit("read", 180_000) is None
+    long = report.read_logs(fake_logs(tmp_path / "long", 300, 450))
+    assert long.at_visit("read", 180_000) is not None
+    trend = report._Series("long", long, "read").trend
+    assert trend is not None
+    assert trend[0][1] == long.visits[long.days < 360].max() < long.visits.max()
+    for said in (report.text(long), report.page([long])):
+        assert "engine sqlite" in said
+        assert "2 processors" in said
+
+
 def test_clusters_of_several_sizes_are_compared_with_one_over_n(tmp_path: Path, chronotile: RunCli) -> None:
     # Two nodes are twice as fast as one; four are no faster than two.
     sizes = [("nodes-1", 4e-4), ("nodes-2", 2e-4), ("again-nodes-2", 2e-4), ("nodes-4", 2e-4)]
@@ -253,6 +279,8 @@ def test_the_page_of_a_report_stands_alone(simulated: Path, chronotile: RunCli, 
     assert done.returncode == 0, done.stderr
     assert "read DiaForcedSource" in done.stdout
     assert "cones of other readers" in done.stdout
+    assert "engine sqlite" in done.stdout
+    assert f"{os.cpu_count()} processors" in done.stdout
     check_page(page.read_text())
     again = chronotile("apdb", "report", simulated / "log", "--out", page)
     assert (again.returncode, "--overwrite" in again.stderr) == (4, True)

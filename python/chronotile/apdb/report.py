@@ -28,6 +28,8 @@ __all__ = ["Fit", "Logs", "Scaled", "figures", "page", "read_logs", "scaling", "
 HEMISPHERE_DEG2 = 20_626.5
 TARGETS = (180_000, 300_000)
 PLATEAU_DAYS = 360.0
+VISITS_MIN, SHARE_MIN = 30, 0.1
+"""A line is read at a later visit only from so many visits, which cover at least this share of the way there."""
 PUBLISHED = (
     ("3 nodes, RF 1", 180_000, 10.0),
     ("3 nodes, RF 3, QUORUM", 180_000, 23.0),
@@ -116,6 +118,13 @@ class Logs:
         spread = (float(covariance[0, 0]), float(covariance[0, 1]), float(covariance[1, 1]))
         return Fit(float(offset), float(slope), spread, scatter)
 
+    def at_visit(self, what: str, visit: float) -> tuple[float, float] | None:
+        """Seconds expected at a later visit and one standard error; None where the simulation is too short to say."""
+        fit, before = self.fit(what), self.visits[self.days < PLATEAU_DAYS]
+        if fit is None or len(before) < VISITS_MIN or before.max() < visit * SHARE_MIN:
+            return None
+        return fit.at(visit)
+
     def plateau(self, what: str) -> tuple[float, float] | None:
         """Mean and standard deviation of times past twelve months, where the simulation got there."""
         late = self.seconds[what][self.days >= PLATEAU_DAYS]
@@ -179,6 +188,7 @@ def _by_visit(entries: Sequence[dict[str, Any]], values: Sequence[float]) -> tup
 def figures(logs: Logs) -> dict[str, Any]:
     """All figures, for programs."""
     out: dict[str, Any] = {"name": logs.name, "driver": logs.run["driver"], "visits": len(logs.visits)}
+    out |= {"engine": logs.run.get("engine"), "machine": logs.run.get("machine")}
     out["equivalent_visits_a_visit"] = logs.factor
     for what in _LABELS:
         fit = logs.fit(what)
@@ -189,7 +199,7 @@ def figures(logs: Logs) -> dict[str, Any]:
             "plateau_s": None if (flat := logs.plateau(what)) is None else flat[0],
             "slope_s_a_visit": None if fit is None else fit.slope,
             "scatter_s": None if fit is None else fit.scatter,
-            "extrapolated_s": None if fit is None else {str(visit): fit.at(visit) for visit in TARGETS},
+            "extrapolated_s": {str(visit): logs.at_visit(what, visit) for visit in TARGETS},
         }
     out["cpu_s"] = logs.cpu
     out["rows"] = {name: float(values[-max(len(values) // 10, 1) :].mean()) for name, values in logs.rows.items()}
@@ -201,17 +211,31 @@ def figures(logs: Logs) -> dict[str, Any]:
 def text(logs: Logs) -> str:
     """The main figures, for people."""
     lines = [f"{logs.name}: {logs.run['driver']}, {len(logs.visits)} visits (each {logs.factor:,.0f} of a hemisphere)"]
+    lines += [f"  {where}"] if (where := _where(logs)) else []
     for what, label in _LABELS.items():
-        values, fit = logs.seconds[what], logs.fit(what)
+        values = logs.seconds[what]
         line = f"  {label:24} mean {_s(values.mean())}, 99% below {_s(np.quantile(values, 0.99))}"
-        if fit is not None:
-            line += f", at {TARGETS[0]:,} visits {_pair(fit.at(TARGETS[0]))}"
+        if (ahead := logs.at_visit(what, TARGETS[0])) is not None:
+            line += f", at {TARGETS[0]:,} visits {_pair(ahead)}"
         if (flat := logs.plateau(what)) is not None:
             line += f", plateau {_s(flat[0])} ({flat[0] / max(logs.first_month(what), 1e-9):.1f} times the first month)"
         lines.append(line)
     if len(logs.cones):
         lines.append(f"  {'cones of other readers':24} median {_s(np.median(logs.cones))}, {len(logs.cones):,} of them")
+    if logs.at_visit("read", TARGETS[0]) is None:
+        lines.append(f"  too short to say anything of {TARGETS[0]:,} visits: {_too_short(logs)}")
     return "\n".join(lines)
+
+
+def _where(logs: Logs) -> str:
+    """Engine and machine, as far as the log says them."""
+    given = {"engine": logs.run.get("engine"), "clients on": logs.run.get("machine")}
+    return "; ".join(f"{name} {value}" for name, value in given.items() if value)
+
+
+def _too_short(logs: Logs) -> str:
+    wanted = max(VISITS_MIN, int(np.ceil(TARGETS[0] * SHARE_MIN / logs.factor)) + 1)
+    return f"simulate at least {wanted:,} visits before the plateau of twelve months"
 
 
 def _s(seconds: float) -> str:
@@ -239,7 +263,10 @@ def page(found: Sequence[Logs]) -> str:
     for logs in found:
         title = f"{logs.name}: tables"
         sections.append(_section(title, "Time to read each table, by visit.", _tables(logs)))
-    sections.append(_section("Figures", "Seconds; extrapolated with one standard error of the line.", _figures(found)))
+    words = "Seconds; those at later visits are of the line, with one standard error"
+    short = [logs for logs in found if logs.at_visit("read", TARGETS[0]) is None]
+    words += "".join(f". {logs.name} is too short for them: {_too_short(logs)}" for logs in short)
+    sections.append(_section("Figures", f"{words}.", _figures(found)))
     sections.append(
         _section("Beside the published", "Seconds to read the three tables of a detector.", _published(found))
     )
@@ -247,10 +274,15 @@ def page(found: Sequence[Logs]) -> str:
         words = "Reading by number of nodes; the last column is 1 where time goes as 1/N. Bars are one standard error."
         sections.append(_section("Scaling", words, _scaling(lines)))
     body = '\n<div style="height:16px"></div>'.join(sections)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Simulated survey</title>'
-        f"<style>{STYLE}</style></head><body><main><h1>Simulated survey</h1>{body}</main></body></html>\n"
-    )
+    head = f'<meta charset="utf-8"><title>Simulated survey</title><style>{STYLE}</style>'
+    inner = f"<main><h1>Simulated survey</h1>{_about(found)}{body}</main>"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{inner}</body></html>\n'
+
+
+def _about(found: Sequence[Logs]) -> str:
+    """What ran where: without it no time means anything."""
+    said = [f"{logs.name}: {logs.run['driver']}; {where}" for logs in found if (where := _where(logs))]
+    return "".join(f"<p>{escape(line)}</p>" for line in said)
 
 
 def _section(title: str, words: str, inner: str) -> str:
@@ -258,37 +290,56 @@ def _section(title: str, words: str, inner: str) -> str:
 
 
 def _times(found: Sequence[Logs], what: str) -> str:
-    series = [(logs.name, logs.visits, logs.seconds[what], logs.fit(what)) for logs in found]
-    return _plot(f"{what} by visit", series)
+    return _plot(f"{what} by visit", [_Series(logs.name, logs, what) for logs in found])
 
 
 def _tables(logs: Logs) -> str:
-    return _plot(
-        f"tables of {logs.name}", [(name, logs.visits, logs.seconds[name], logs.fit(name)) for name in _TABLES]
-    )
+    return _plot(f"tables of {logs.name}", [_Series(name, logs, name) for name in _TABLES])
 
 
-def _plot(title: str, series: Sequence[tuple[str, Any, Any, Fit | None]]) -> str:
+@dataclass(frozen=True)
+class _Series:
+    """Times of one simulation in a plot, and what tells them apart there."""
+
+    name: str
+    logs: Logs
+    what: str
+
+    @property
+    def seconds(self) -> Any:
+        return self.logs.seconds[self.what]
+
+    @property
+    def trend(self) -> tuple[Any, Any] | None:
+        """Ends of the line, which stops where the plateau begins: visits and seconds."""
+        fit = self.logs.fit(self.what)
+        if fit is None:
+            return None
+        ends = np.array([0.0, float(self.logs.visits[self.logs.days < PLATEAU_DAYS].max())])
+        return ends, fit.offset + fit.slope * ends
+
+
+def _plot(title: str, series: Sequence[_Series]) -> str:
     width, height, left, right, top, bottom = 1080.0, 340.0, 70.0, 1060.0, 40.0, 280.0
-    last = max(float(x.max()) for _, x, _, _ in series) or 1.0
-    high = max(float(y.max()) for _, _, y, _ in series) * 1.05 or 1.0
+    last = max(float(each.logs.visits.max()) for each in series) or 1.0
+    high = max(float(each.seconds.max()) for each in series) * 1.05 or 1.0
     x_axis = plot.linear("equivalent visits", 0, last, left, right, [(t, f"{t:,.0f}") for t in _ticks(last)])
     y_axis = plot.linear("seconds", 0, high, bottom, top, [(t, f"{t:g}") for t in _ticks(high)])
     panel = plot.Panel(left, top, right, bottom, x_axis, y_axis)
     parts = [panel.frame()]
-    for number, (name, x, y, fit) in enumerate(series):
+    for number, each in enumerate(series):
+        x, y = each.logs.visits, each.seconds
         hue = number % 4
         shape = ("circle", "square", "triangle")[number % 3]
         keep = slice(None, None, max(len(x) // 600, 1))
         points = zip(x_axis.place(x[keep]).tolist(), y_axis.place(y[keep]).tolist(), strict=True)
         css = f"f{hue} dot" if len(x) > 100 else f"f{hue}"
         parts += [plot.marker(shape, a, b, css, 3.0) for a, b in points]
-        if fit is not None:
-            ends = np.array([0.0, last])
-            fitted = np.clip([fit.at(0)[0], fit.at(last)[0]], 0, high)
-            parts.append(plot.path(x_axis.place(ends), y_axis.place(fitted), f"s{hue} trend"))
+        if (trend := each.trend) is not None:
+            ends, fitted = trend
+            parts.append(plot.path(x_axis.place(ends), y_axis.place(np.clip(fitted, 0, high)), f"s{hue} trend"))
         parts.append(plot.marker(shape, left + 104 + 210 * number, 16, f"f{hue}"))
-        parts.append(plot.text(left + 116 + 210 * number, 20, name, "label"))
+        parts.append(plot.text(left + 116 + 210 * number, 20, each.name, "label"))
     return plot.svg(width, height, title, *parts)
 
 
@@ -309,7 +360,7 @@ def _figures(found: Sequence[Logs]) -> str:
     for logs in found:
         for what, label in _LABELS.items():
             fit, flat = logs.fit(what), logs.plateau(what)
-            ahead = [_pair(fit.at(visit)) if fit else "" for visit in TARGETS]
+            ahead = [_pair(value) if (value := logs.at_visit(what, visit)) else "—" for visit in TARGETS]
             rows.append([
                 logs.name, label, _s(logs.seconds[what].mean()), _s(fit.scatter) if fit else "",
                 _s(logs.first_month(what)), _s(flat[0]) if flat else "", *ahead,
@@ -323,9 +374,9 @@ def _published(found: Sequence[Logs]) -> str:
     for label, visit, seconds in PUBLISHED:
         ours = []
         for logs in found:
-            flat, fit = logs.plateau("read"), logs.fit("read")
-            value = flat if "plateau" in label and flat else fit.at(visit) if fit else None
-            ours.append(_pair(value) if value else "")
+            flat = logs.plateau("read")
+            value = flat if "plateau" in label and flat else logs.at_visit("read", visit)
+            ours.append(_pair(value) if value else "—")
         rows.append([label, f"{visit:,}", f"{seconds:g} s", *ours])
     return _table(["published", "visits", "seconds", *(logs.name for logs in found)], rows)
 
@@ -354,9 +405,9 @@ def scaling(found: Sequence[Logs]) -> list[Scaled]:
     """How reading goes with the number of nodes; empty unless there are clusters of two sizes."""
     by_nodes: dict[int, list[tuple[float, float]]] = {}
     for logs in found:
-        fit = logs.fit("read")
-        if logs.nodes and fit is not None:
-            by_nodes.setdefault(logs.nodes, []).append(fit.at(TARGETS[0]))
+        ahead = logs.at_visit("read", TARGETS[0])
+        if logs.nodes and ahead is not None:
+            by_nodes.setdefault(logs.nodes, []).append(ahead)
     if len(by_nodes) < 2:
         return []
     lines: list[Scaled] = []

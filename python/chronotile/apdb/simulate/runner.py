@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import multiprocessing
+import os
+import platform
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,6 +16,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from chronotile import apdb as own
 from chronotile import optional
 from chronotile.apdb.schema import Schema
 from chronotile.apdb.simulate.drivers import ChronotileDriver, Driver, PeerDriver
@@ -62,6 +66,30 @@ class Run:
     barrier: bool = True
 
 
+def _engine(plan: Run) -> str:
+    """What stands under the database, for the report; a peer's configuration file says no more than its kind."""
+    if plan.peer:
+        return f"that of {Path(plan.target).name}"
+    with own.open(plan.target, read_only=True) as database:
+        return database.archive.engine
+
+
+def _machine() -> str:
+    """The machine that ran the clients: processors, memory, system."""
+    cores = os.cpu_count() or 1
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    models = (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name"))
+    model = next(models, "")
+    return ", ".join(filter(None, [f"{cores} processors", model, f"{memory_gib:.0f} GiB", platform.platform()]))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
 def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list[Path]:
     """Run a simulation; returns the log files. The database must exist.
 
@@ -86,6 +114,7 @@ def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list
     stop, results = spawn.Event(), spawn.Queue()
     record = {"survey": asdict(survey), "target": plan.target, "workers": plan.workers, "readers": plan.readers}
     record["layout"] = layout
+    record |= {"engine": _engine(plan), "machine": _machine(), "version": importlib.metadata.version("chronotile")}
     driver = PeerDriver.name if plan.peer else ChronotileDriver.name
     (plan.log / "run.json").write_text(json.dumps({**record, "driver": driver, "started": time.time()}, indent=1))
     files = [plan.log / f"worker-{number}.jsonl" for number in range(plan.workers)]
