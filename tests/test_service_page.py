@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -145,6 +148,82 @@ def test_the_time_axis_has_marks_with_room_for_them_on_any_screen(
                 assert len(marks) > 1 or width < 282, (width, seconds, marks)
                 gaps = [(late - early) / span * width for early, late in pairwise(marks)]
                 assert all(gap >= 66 for gap in gaps), (width, seconds, gaps)
+
+
+def periods(browser: Browser) -> str:
+    text: str = browser.run("document.querySelector('#plot .period').textContent")
+    return text
+
+
+def test_a_page_without_a_link_opens_where_the_data_are_and_its_address_holds_the_view(
+    service: Service, browser: Browser, tmp_path: Path
+) -> None:
+    opened(browser, service.url)
+    wait(browser, "document.querySelector('#plot path.line')?.getAttribute('d').length > 100")
+    start, end = shown(browser)
+    newest = START + timedelta(minutes=1439)
+    assert start < newest < end < newest + timedelta(minutes=1)
+    assert "2026-01-01" in periods(browser)
+    assert periods(browser).endswith("UTC")
+    assert browser.run("document.querySelector('#empty').hidden")
+    # What is set is in the address, and a page that is opened with it shows the same.
+    browser.run("document.querySelector('#aggregate').value = 'Maximum'")
+    browser.run("document.querySelector('#interval').value = '2h'")
+    browser.run("document.querySelector('#zone').value = 'local'")
+    browser.run("document.querySelector('#range').requestSubmit()")
+    browser.run("document.querySelector('#zone').dispatchEvent(new Event('change'))")
+    wait(browser, "location.search.includes('Maximum')")
+    view = "[state.start, state.end, state.chosen.map(tag => tag.name), csvText()]"
+    wait(browser, "csvText().split('\\n').length < 20")
+    before, address = browser.run(view), browser.run("location.href")
+    assert before[2] == ["boiler.pressure"]
+    opened(browser, address)
+    wait(browser, "document.querySelector('#plot path.line') && csvText().split('\\n').length < 20")
+    assert browser.run(view) == before
+    # A period without data says so, and leads back.
+    browser.run("show(Date.UTC(2020, 0, 1), Date.UTC(2020, 0, 2))")
+    wait(browser, "!document.querySelector('#empty').hidden")
+    browser.run("document.querySelector('#fit').click()")
+    wait(browser, "document.querySelector('#empty').hidden")
+    assert browser.complaints() == []
+
+
+def test_times_are_shown_in_local_time_on_demand_on_either_side_of_a_change_to_summer_time(
+    service: Service, browser: Browser
+) -> None:
+    browser.call("Emulation.setTimezoneOverride", timezoneId="Europe/Berlin")
+    opened(browser, f"{service.url}/{LINK}&tag=boiler.temperature&zone=local")
+    wait(browser, "document.querySelector('#plot path.line')")
+    assert periods(browser) == "2026-01-01 01:00:00 to 2026-01-02 01:00:00, Europe/Berlin"
+    assert browser.run("document.querySelector('#start').value").startswith("2026-01-01T01:00")
+    assert "2026-01-02 00:59:00" in browser.run("document.querySelector('#latest-rows').innerText")
+    assert browser.run("document.querySelector('#latest th .zone').textContent") == "local"
+    browser.run("document.querySelector('#range').requestSubmit()")
+    assert browser.run("state.start") == int(START.timestamp() * 1000), "what the field says is read as it was written"
+    night = "Date.UTC(2026, 2, 28, 12)", "Date.UTC(2026, 2, 29, 12)"
+    marks = browser.run(f"timeTicks({night[0]}, {night[1]}, 1200)")
+    hours = [text for _, text in marks]
+    assert "03-29" in hours
+    assert all(text == "03-29" or int(text[:2]) % 3 == 0 for text in hours), hours
+    assert all(late > early for (early, _), (late, _) in pairwise(marks))
+
+
+def test_what_is_shown_is_saved_as_csv_and_as_a_picture(service: Service, browser: Browser, tmp_path: Path) -> None:
+    opened(browser, f"{service.url}/{LINK}&tag=boiler.temperature&tag=boiler.pressure&aggregate=Count&interval=6h")
+    wait(browser, "document.querySelectorAll('#plot path.line').length === 2")
+    rows = list(csv.DictReader(io.StringIO(browser.run("csvText()"), newline="")))
+    assert [row["tag"] for row in rows] == ["boiler.temperature"] * 4 + ["boiler.pressure"] * 4
+    assert rows[0]["time"] == "2026-01-01T00:00:00.000Z"
+    assert rows[0]["unit"] == "degC"
+    assert rows[3]["quality"].startswith("Good")
+    assert rows[0]["quality"].startswith("Uncertain")
+    text = "Array.from(new Uint8Array(bytes), byte => String.fromCharCode(byte)).join('')"
+    picture = base64.b64decode(browser.run(f"picture().then(blob => blob.arrayBuffer()).then(bytes => btoa({text}))"))
+    assert picture.startswith(b"\x89PNG")
+    (tmp_path / "saved.png").write_bytes(picture)
+    assert len(picture) > 10_000
+    assert browser.run("fileName('csv')") == "boiler.temperature-2026-01-01.csv"
+    assert browser.complaints() == []
 
 
 def test_nodes_are_shown_and_their_figures_plotted(tmp_path: Path, browser: Browser) -> None:

@@ -10,7 +10,8 @@ const CODES = {0x00000000: "Good", 0x40000000: "Uncertain", 0x40A40000: "Uncerta
   0x809B0000: "Bad, no data", 0x808C0000: "Bad, sensor failure"};
 const BITS = {1: "calculated", 2: "interpolated", 4: "partial", 16: "multiple values"};
 
-const state = {found: [], at: -1, chosen: [], start: 0, end: 0, shown: [], history: [], request: 0, drag: null};
+// `placed`: the period was chosen, by the link or by hand; until then it follows the data.
+const state = {found: [], at: -1, chosen: [], start: 0, end: 0, shown: [], history: [], request: 0, drag: null, placed: false};
 
 // ---------------------------------------------------------------- talking to the service
 
@@ -39,6 +40,15 @@ async function attempt(work) {
 }
 
 const iso = (ms) => new Date(ms).toISOString();
+
+/** Milliseconds by which the chosen zone is behind UTC at a time. */
+const behind = (ms) => $("zone").value === "local" ? new Date(ms).getTimezoneOffset() * 60000 : 0;
+
+/** A time in the chosen zone, as 2026-01-01T00:00:00. */
+const stamp = (ms) => iso(ms - behind(ms)).slice(0, 19);
+
+/** The time of text in the chosen zone. */
+const parsed = (text) => Date.parse($("zone").value === "local" ? text : `${text}Z`);
 
 function element(name, properties = {}, ...children) {
   const made = document.createElement(name);
@@ -88,7 +98,31 @@ function choose(tag) {
   if (place >= 0) state.chosen.splice(place, 1);
   else if (state.chosen.length < SERIES_MAX) state.chosen.push(tag);
   listFound();
-  attempt(async () => { await Promise.all([load(), latest()]); });
+  attempt(async () => { await Promise.all([state.placed ? load() : fit(), latest()]); });
+}
+
+/** Lengths of a view, ms: a day, a month, a year. */
+const VIEWS_MS = [1, 30, 365].map((days) => days * 86400000);
+const POINTS_MIN = 10;
+
+/** Moves the view to the newest data of the chosen tags, and makes it long enough to hold some of their points. */
+async function fit() {
+  const tags = state.chosen.filter(numeric).map((tag) => ["tag", tag.name]);
+  const newest = tags.length ? (await ask("v1/latest", tags)).rows.map((row) => Date.parse(row.time)) : [];
+  if (!newest.length) {
+    await load();
+    return;
+  }
+  const end = Math.max(...newest) + 1000;
+  let best = {length: VIEWS_MS[0], count: 0};
+  for (const length of VIEWS_MS) {
+    const counts = await ask("v1/aggregate", [...tags, ["start", iso(end - length)], ["end", iso(end)], ["aggregate", "Count"],
+      ["interval", `${length}ms`]]);
+    const count = Math.max(...counts.rows.map((row) => Number(row.value)));
+    if (count > best.count) best = {length, count};
+    if (count >= POINTS_MIN) break;
+  }
+  show(end - best.length, end, state.placed);
 }
 
 function foundKeys(event) {
@@ -126,6 +160,7 @@ function statusText(status) {
 
 async function load() {
   const request = ++state.request;
+  remember();
   const tags = state.chosen.filter(numeric);
   const width = Math.max(300, $("plot").clientWidth);
   const range = [["start", iso(state.start)], ["end", iso(state.end)]];
@@ -157,7 +192,18 @@ function quality_of(row) {
   return severity(row.value);
 }
 
-const EDGE = {left: 64, right: 12, top: 22, strip: 8, bottom: 22};
+/** Writes the view into the address, so that it can be kept, sent and gone back to. */
+function remember() {
+  const words = state.chosen.map((tag) => ["tag", tag.name]);
+  if ($("live").checked) words.push(["live", String(state.end - state.start)]);
+  else if (state.placed) words.push(["start", iso(state.start)], ["end", iso(state.end)]);
+  for (const name of ["aggregate", "interval"]) if ($(name).value) words.push([name, $(name).value]);
+  if ($("zone").value !== "UTC") words.push(["zone", $("zone").value]);
+  const query = new URLSearchParams(words).toString();
+  history.replaceState(null, "", query ? `?${query}${location.hash}` : location.pathname + location.hash);
+}
+
+const EDGE = {left: 64, right: 12, top: 22, strip: 8, bottom: 38};
 
 function frame() {
   const width = $("plot").clientWidth, height = $("plot").clientHeight;
@@ -194,11 +240,27 @@ function timeTicks(start, end, width) {
   const count = Math.min(8, Math.max(2, width / MARK_PX));
   const step = steps.find((size) => (end - start) / size <= count) || steps[steps.length - 1];
   const found = [];
-  for (let time = Math.ceil(start / step) * step; time < end; time += step) found.push(time);
+  // Marks stand at round times of the chosen zone, on either side of a change to summer time.
+  for (let wall = Math.ceil((start - behind(start)) / step) * step; ; wall += step) {
+    const time = wall + behind(wall + behind(start));
+    if (time >= end) break;
+    if (time >= start) found.push(time);
+  }
   const day_ms = DAY_S * 1000;
-  const text = (time) => step >= 28 * day_ms ? iso(time).slice(0, 10)
-    : step >= 60000 ? (time % day_ms === 0 ? iso(time).slice(5, 10) : iso(time).slice(11, 16)) : iso(time).slice(11, 19);
+  const text = (time) => {
+    const [date, clock] = stamp(time).split("T");
+    if (step >= 28 * day_ms) return date;
+    if (step >= 60000) return clock === "00:00:00" ? date.slice(5) : clock.slice(0, 5);
+    return clock;
+  };
   return found.map((time) => [time, text(time)]);
+}
+
+/** The period in words, for the axis: its year and its zone. */
+function periodText() {
+  const text = (time) => stamp(time).replace("T", " ");
+  const zone = $("zone").value === "local" ? Intl.DateTimeFormat().resolvedOptions().timeZone : "UTC";
+  return `${text(state.start)} to ${text(state.end)}, ${zone}`;
 }
 
 /** Maps times and values to places in the plot. */
@@ -228,8 +290,9 @@ function draw() {
   for (const [time, text] of timeTicks(state.start, state.end, box.right - box.left)) {
     parts.push(drawn("line", {class: "grid", x1: x(time), x2: x(time), y1: box.top, y2: box.bottom}));
     const anchor = x(time) + 30 > box.right + EDGE.right ? "end" : "middle";
-    parts.push(drawn("text", {x: x(time), y: box.height - 6, "text-anchor": anchor}, text));
+    parts.push(drawn("text", {x: x(time), y: box.height - 22, "text-anchor": anchor}, text));
   }
+  parts.push(drawn("text", {class: "period", x: box.left, y: box.height - 6}, periodText()));
   state.shown.forEach(({tag, points, strip}, place) => {
     parts.push(drawn("path", {class: `line s${place}`, d: path(points, strip, tag, x, y)}));
     for (const point of points) if (point.value !== null && (point.status >>> 30) === 1 && points.length < 2000) {
@@ -249,6 +312,10 @@ function draw() {
   $("plot").replaceChildren(...parts);
   const names = state.shown.map(({tag}) => tag.name).join(", ");
   $("plot").setAttribute("aria-label", names ? `${names} from ${iso(state.start)} to ${iso(state.end)}` : "No tag is chosen");
+  const empty = state.shown.length > 0 && state.shown.every(({points}) => points.every(({value}) => value === null));
+  $("empty").hidden = !empty;
+  $("csv").disabled = $("png").disabled = !state.shown.length || empty;
+  $("fit").disabled = !state.chosen.some(numeric);
   legend();
 }
 
@@ -284,10 +351,15 @@ function show(start, end, keep = true) {
   if (!(end > start)) return;
   if (keep && state.end) state.history.push([state.start, state.end]);
   [state.start, state.end] = [Math.round(start), Math.round(end)];
-  $("start").value = iso(state.start).slice(0, 19);
-  $("end").value = iso(state.end).slice(0, 19);
+  state.placed = true;
+  fillRange();
   $("back").disabled = state.history.length === 0;
   attempt(load);
+}
+
+function fillRange() {
+  $("start").value = stamp(state.start);
+  $("end").value = stamp(state.end);
 }
 
 function zoom(factor, centre = (state.start + state.end) / 2) {
@@ -336,8 +408,58 @@ function readout(time) {
     const before = points.filter((point) => point.time <= time).pop();
     return before ? `${tag.name}: ${valueText(before.value)} ${tag.unit} (${statusText(before.status)})` : `${tag.name}: —`;
   });
-  $("readout").textContent = lines.length ? [iso(time).slice(0, 19).replace("T", " "), ...lines].join("\n") : "";
+  $("readout").textContent = lines.length ? [stamp(time).replace("T", " "), ...lines].join("\n") : "";
 }
+
+// ---------------------------------------------------------------- what is shown, as a file
+
+function save(name, blob) {
+  const link = element("a", {href: URL.createObjectURL(blob), download: name});
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+const quoted = (text) => /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+
+/** The points of the plot as CSV (RFC 4180); times are UTC whatever zone is shown. */
+function csvText() {
+  const lines = [["tag", "time", "value", "unit", "quality"]];
+  for (const {tag, points} of state.shown) for (const {time, value, status} of points) {
+    lines.push([tag.name, iso(time), value === null ? "" : String(value), tag.unit || "", statusText(status)]);
+  }
+  return lines.map((cells) => cells.map(quoted).join(",") + "\r\n").join("");
+}
+
+const PAINT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-family"];
+
+/** The plot as a picture that stands alone: with its colours, on paper, below the names of its lines. */
+async function picture() {
+  const plot = $("plot"), width = plot.clientWidth, height = plot.clientHeight, head = 20 * state.shown.length;
+  const copy = plot.cloneNode(true);
+  const shown = plot.querySelectorAll("*");
+  copy.querySelectorAll("*").forEach((part, index) => {
+    const style = getComputedStyle(shown[index]);
+    for (const name of PAINT) part.setAttribute(name, style.getPropertyValue(name));
+  });
+  const ink = getComputedStyle(document.body), paper = getComputedStyle($("trends")).backgroundColor;
+  const lines = state.shown.map(({tag}, place) => {
+    const name = `${tag.name}${tag.unit ? ` [${tag.unit}]` : ""}`;
+    const fill = getComputedStyle(plot.querySelector(`.s${place}`)).stroke;
+    return drawn("text", {x: EDGE.left, y: -head + 15 + 20 * place, fill, "font-family": ink.fontFamily, "font-size": 14}, name);
+  });
+  copy.prepend(drawn("rect", {x: 0, y: -head, width, height: height + head, fill: paper}), ...lines);
+  for (const [name, value] of Object.entries({xmlns: SVG, width, height: height + head, viewBox: `0 ${-head} ${width} ${height + head}`})) {
+    copy.setAttribute(name, value);
+  }
+  const image = new Image();
+  image.src = `data:image/svg+xml,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
+  await image.decode();
+  const canvas = element("canvas", {width: width * 2, height: (height + head) * 2});
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((done) => { canvas.toBlob(done, "image/png"); });
+}
+
+const fileName = (kind) => `${state.shown[0].tag.name.replace(/[^\w.-]+/g, "_")}-${stamp(state.start).slice(0, 10)}.${kind}`;
 
 // ---------------------------------------------------------------- latest values, datasets
 
@@ -346,13 +468,19 @@ async function latest() {
   const answer = await ask("v1/latest", state.chosen.map((tag) => ["tag", tag.name]));
   const rows = state.chosen.map((tag) => {
     const row = answer.rows.find((point) => point.tag === tag.name);
-    const cells = [tag.name, row ? valueText(row.value) : "—", tag.unit, row ? row.time.replace("T", " ").replace("Z", "") : ""];
+    const cells = [tag.name, row ? valueText(row.value) : "—", tag.unit, row ? timeText(row.time) : ""];
     const made = cells.map((text, place) => element("td", {textContent: text, className: place === 1 ? "number" : ""}));
     const quality = row ? statusText(row.status) : "no points";
     made.push(element("td", {textContent: quality, className: `quality ${row ? severity(row.status) : "none"}`}));
     return element("tr", {}, ...made);
   });
   $("latest-rows").replaceChildren(...rows);
+}
+
+/** A time of the service in the chosen zone; what is finer than a second stays as it came. */
+function timeText(text) {
+  const fraction = text.match(/\.\d+/)?.[0] || "";
+  return stamp(Date.parse(text)).replace("T", " ") + fraction;
 }
 
 function sizeText(bytes) {
@@ -447,7 +575,7 @@ function nodeRow({cluster, node, tags}) {
 function nodeState({up, cql}) {
   if (!up?.point) return ["none", "not seen"];
   const age = Date.now() - Date.parse(up.point.time);
-  if (age > STALE_MS) return ["none", `seen ${iso(Date.parse(up.point.time)).slice(0, 16).replace("T", " ")}`];
+  if (age > STALE_MS) return ["none", `seen ${stamp(Date.parse(up.point.time)).slice(0, 16).replace("T", " ")}`];
   if (Number(up.point.value) !== 1) return ["bad", "down"];
   return cql?.point && Number(cql.point.value) !== 1 ? ["uncertain", "up, no clients"] : ["good", "up"];
 }
@@ -460,7 +588,20 @@ async function greet() {
 }
 
 function begin() {
-  return attempt(async () => { await greet(); await Promise.all([find(), datasets(), nodes(), load(), latest()]); });
+  return attempt(async () => {
+    await greet();
+    await Promise.all([find(), datasets(), nodes()]);
+    // A page without a link shows something at once: the first tag there is.
+    const first = state.found.find(numeric);
+    if (!state.chosen.length && !location.search && first) choose(first);
+    else await Promise.all([state.placed ? load() : fit(), latest()]);
+  });
+}
+
+/** Says in which zone times are. */
+function zoned() {
+  for (const place of document.querySelectorAll(".zone")) place.textContent = $("zone").value === "local" ? "local" : "UTC";
+  fillRange();
 }
 
 function tick() {
@@ -485,13 +626,18 @@ function start() {
   }, {passive: false});
   $("range").addEventListener("submit", (event) => {
     event.preventDefault();
-    show(Date.parse(`${$("start").value}Z`), Date.parse(`${$("end").value}Z`));
+    show(parsed($("start").value), parsed($("end").value));
   });
   $("last").addEventListener("change", () => {
     if ($("last").value) show(Date.now() - Number($("last").value) * 1000, Date.now());
   });
   $("aggregate").addEventListener("change", () => attempt(load));
   $("back").addEventListener("click", back);
+  $("fit").addEventListener("click", () => attempt(fit));
+  $("live").addEventListener("change", () => { remember(); tick(); });
+  $("zone").addEventListener("change", () => { zoned(); attempt(async () => { await Promise.all([load(), latest(), nodes()]); }); });
+  $("csv").addEventListener("click", () => save(fileName("csv"), new Blob([csvText()], {type: "text/csv"})));
+  $("png").addEventListener("click", () => attempt(async () => save(fileName("png"), await picture())));
   $("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
     sessionStorage.setItem("token", $("token").value);
@@ -505,12 +651,15 @@ function start() {
   });
   window.addEventListener("resize", () => draw());
   setInterval(tick, 5000);
-  // A trend can be linked to: ?tag=a&tag=b&start=...&end=...
+  // A view can be linked to: ?tag=a&tag=b&start=...&end=...&aggregate=...&interval=...&zone=local, or live=LENGTH in ms.
   const link = new URLSearchParams(location.search);
+  for (const name of ["aggregate", "interval", "zone"]) if (link.has(name)) $(name).value = link.get(name);
+  const live = Number(link.get("live"));
+  $("live").checked = live > 0;
   const end = Date.parse(link.get("end")) || Date.now();
-  [state.start, state.end] = [Date.parse(link.get("start")) || end - 86400000, end];
-  $("start").value = iso(state.start).slice(0, 19);
-  $("end").value = iso(state.end).slice(0, 19);
+  [state.start, state.end] = [Date.parse(link.get("start")) || end - (live || 86400000), end];
+  state.placed = live > 0 || link.has("start") || link.has("end");
+  zoned();
   attempt(async () => {
     for (const name of link.getAll("tag").slice(0, SERIES_MAX)) state.chosen.push(await ask(`v1/tags/${encodeURIComponent(name)}`));
     await begin();
