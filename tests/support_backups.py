@@ -66,11 +66,14 @@ def back_up(store: Store, nodes: list[FakeNode], name: str, *, finish: bool = Tr
     about = [{"host_id": n.host_id, "address": n.host_id, "dc": "dc1", "rack": "r1", "tokens": ["1"]} for n in nodes]
     tags = tags_of(name)
     record = {"cluster": "plant", "keyspaces": ["field"], "first": [], "nodes": about, "tags": tags}
+    store.create()
+    newest = manifests.newest(store, "plant")
+    base = manifests.pinned(store, newest.name) if newest is not None else ""
     manifests.begin(store, name, record)
     told = []
     for node in nodes:
         node.snapshot(tags["second"])
-        Send(store.url, name, node.host_id, (str(node.folder),)).run(str)
+        Send(store.url, name, node.host_id, (str(node.folder),), base=base).run(str)
         told.append(jobs.told_of(store.get_json(jobs.part_key(name, node.host_id))))
     held = {node.host_id: node.files() for node in nodes}
     if finish:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,7 @@ def test_a_fetch_goes_on_where_it_was(store: Store, nodes: list[FakeNode], tmp_p
 
 def test_a_limit_is_kept(tmp_path: Path) -> None:
     store, node = Store(str(tmp_path / "store")), FakeNode(tmp_path / "node", "host-0")
+    store.create()
     node.table.mkdir(parents=True)
     (node.table / "nb-1-big-Data.db").write_bytes(bytes(300_000))
     pace, began = Pace(1_000_000), time.monotonic()
@@ -343,6 +345,7 @@ def test_commands_on_no_store_end_with_an_error(tmp_path: Path, words: list[str]
 
 
 def test_a_store_without_a_backup_is_said_to_have_none(tmp_path: Path) -> None:
+    Store(str(tmp_path)).create()
     done = command("list", str(tmp_path))
     assert (done.returncode, done.stdout) == (0, f"no backup in {tmp_path.as_uri()}\n")
 
@@ -366,8 +369,54 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 def test_a_store_in_the_place_of_a_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ct.DataFileError, match="could not be written"):
-        Store(str(tmp_path / "file" / "store")).require_writable()
+    with pytest.raises(ct.DataFileError, match="could not be made"):
+        Store(str(tmp_path / "file" / "store")).create()
+    with pytest.raises(ct.DataFileError, match="is a file"):
+        Store(str(tmp_path / "file")).put("files/x", b"")
+
+
+def test_a_store_is_made_only_when_asked(store: Store) -> None:
+    """A folder where a disk should be mounted is no store, and nothing is written to it."""
+    if store.folder is not None:
+        with pytest.raises(ct.ArchiveNotFoundError, match="mount its disk"):
+            store.put("files/x", b"")
+        assert not store.folder.exists()
+        store.folder.mkdir()
+    with pytest.raises(ct.ArchiveNotFoundError, match="no store of backups at") as missing:
+        store.require_there()
+    assert missing.value.kind == "store-not-found"
+    assert not store.sizes()
+    store.create()
+    store.require_there()
+    store.create()
+
+
+def test_a_store_of_before_stores_had_a_mark_is_one(store: Store, nodes: list[FakeNode]) -> None:
+    back_up(store, nodes, "b1")
+    store.delete("store.json")
+    store.require_there()
+
+
+def test_only_the_owner_may_read_a_store(tmp_path: Path, nodes: list[FakeNode]) -> None:
+    store = Store(str(tmp_path / "store"))
+    previous = os.umask(0)
+    try:
+        back_up(store, nodes, "b1")
+    finally:
+        os.umask(previous)
+    assert modes_of(tmp_path / "store") == {0o600, 0o700}
+
+
+def test_a_group_shares_a_folder_with_the_set_group_id_bit(tmp_path: Path, nodes: list[FakeNode]) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store").chmod(0o2770)
+    back_up(Store(str(tmp_path / "store")), nodes, "b1")
+    assert modes_of(tmp_path / "store") == {0o660, 0o2770}
+
+
+def modes_of(folder: Path) -> set[int]:
+    """Modes of a folder and all in it."""
+    return {stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
 
 
 def test_jobs_go_to_machines_as_words(tmp_path: Path, nodes: list[FakeNode]) -> None:
@@ -376,26 +425,17 @@ def test_jobs_go_to_machines_as_words(tmp_path: Path, nodes: list[FakeNode]) -> 
     back_up(store, nodes, "b1", finish=False)
     before = store.get_json(part_key("b1", "host-0"))
     store.delete(part_key("b1", "host-0"))
-    hands = Commands({"send": f"{sys.executable} -m chronotile ops backup send"})
+    hands = Commands({"send": f"{sys.executable} -m chronotile ops backup send {{words}}"})
     hands.work("host-0", Send(store.url, "b1", "host-0", (str(nodes[0].folder),), 500.0), timeout_s=60)
     after = store.get_json(part_key("b1", "host-0"))
     assert after["files"] == before["files"]
     assert after["sent_files"] == 0
     job = Fetch(store.url, "b 1", ("host-0",), ("field",), "/data/x")
-    echoed = Commands({"fetch": "echo"})._run("fetch", job.words, host="h")
+    echoed = Commands({"fetch": "echo {words}"})._run("fetch", job.words, host="h")
     assert echoed == f"--from {store.url} --backup b 1 --into /data/x --node host-0 --keyspace field"
 
 
 # ---------------------------------------------------------------- schemas
-
-
-def test_statements_are_parted_outside_of_quotes() -> None:
-    text = "CREATE TABLE a (b int) WITH comment = 'x; ''y;';\nALTER TABLE \"q;\" DROP c; $$;$$;"
-    assert schemas.parted(text) == [
-        "CREATE TABLE a (b int) WITH comment = 'x; ''y;'",
-        'ALTER TABLE "q;" DROP c',
-        "$$;$$",
-    ]
 
 
 def member(number: int, dc: str) -> Member:
@@ -431,7 +471,7 @@ def test_copies_are_fitted_to_the_nodes(centres: list[str], expected: dict[str, 
 def test_differences_of_schemas_are_told() -> None:
     def schema(columns: dict[str, str], type: str = "x int") -> Schema:
         made = {"keyspace": "k", "type": "type", "name": "p", "statement": f"CREATE TYPE k.p ({type});"}
-        return Schema({}, [made], [{"keyspace": "k", "name": "t", "id": "1"}], {"k.t": columns})
+        return Schema({}, [made], [{"keyspace": "k", "name": "t", "id": "1" * 32}], {"k.t": columns})
 
     backup = schema({"a": "partition_key int", "b": "regular text"})
     assert not schemas.differences(backup, backup, ["k"])
@@ -448,6 +488,7 @@ def test_differences_of_schemas_are_told() -> None:
 
 def test_manifests_of_other_releases_are_refused(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
+    store.create()
     manifests.save(store, Manifest("b1", "c", "5.0.8", "", "", Schema({}, [], [], {}), []))
     record = store.get_json("backups/b1/manifest.json")
     store.put_json("backups/b1/manifest.json", {**record, "format": 2})

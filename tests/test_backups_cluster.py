@@ -20,6 +20,7 @@ from chronotile import lab, ops
 from chronotile.ops.backups import manifests, rehearsing, schemas
 from chronotile.ops.backups.making import Backup
 from chronotile.ops.backups.restoring import STAGING, Restore
+from chronotile.ops.backups.signing import make_key
 from chronotile.ops.backups.stores import Store
 from chronotile.ops.procedures import engine, plan, run
 from chronotile.ops.procedures.nodes import Row
@@ -75,19 +76,21 @@ def _made(cluster: lab.Cluster, folder: Path) -> Source:
     with Load(url, folder / "load", processes=2, day_s=25) as load:
         load.work(10)
         first = time.monotonic()
-        work = Backup.of(context(cluster), store.url, KEYSPACES, "first")
+        work = Backup.of(context(cluster), store.url, KEYSPACES, "first", create=True)
         # Killed before the snapshot, before and within the sending, and before the manifest.
         run_cut_off(cluster, folder / "j1", work, [3, 4, 4, 4])
         load.work(3)
         second = time.monotonic()
-        run(Backup.of(context(cluster), store.url, KEYSPACES, "second"), context(cluster), folder / "j2")
+        make_key(folder / "key")
+        signed = Backup.of(context(cluster), store.url, KEYSPACES, "second", key_file=str(folder / "key"))
+        run(signed, context(cluster), folder / "j2")
         load.work(3)
         history = load.stop()
     refused = str(plan(Restore.of(context(cluster), store.url, "second"), context(cluster)))
     _spoil(cluster, url)
     other = archive_on(cluster, "bystander")
     with Load(other, folder / "bystanders", processes=2, day_s=60) as load:
-        work_back = Restore.of(context(cluster), store.url, "second", replace=True)
+        work_back = Restore.of(context(cluster), store.url, "second", replace=True, key_file=str(folder / "key"))
         assert work_back.in_place
         run_cut_off(cluster, folder / "j3", work_back, [2, 4, 7, 5])
         bystanders = load.stop()
@@ -252,7 +255,7 @@ def test_older_releases_are_backed_up_and_restored(one_node: Releases, version: 
                 connection.run(statement.replace("'dc1': 3", "'dc1': 1"))
         _fill_rows(cluster)
         given_up(cluster, store, tmp_path / "j0")
-        run(Backup.of(context(cluster), store.url, KEYSPACES[1:]), context(cluster), tmp_path / "j1")
+        run(Backup.of(context(cluster), store.url, KEYSPACES[1:], create=True), context(cluster), tmp_path / "j1")
         with cluster.nodes[0].connect(timeout_s=60) as connection:
             connection.run("TRUNCATE field.rows")
             connection.run("DROP TABLE field.counts")
@@ -264,7 +267,7 @@ def test_older_releases_are_backed_up_and_restored(one_node: Releases, version: 
 
 def given_up(cluster: lab.Cluster, store: Store, journals: Path) -> None:
     """A backup that is cut off once snapshots were taken, and given up: nothing of it stays."""
-    work = Backup.of(context(cluster), store.url, KEYSPACES[1:], "never")
+    work = Backup.of(context(cluster), store.url, KEYSPACES[1:], "never", create=True)
     assert run_apart(cluster, journals, work, 5).returncode == -9
     assert manifests.unfinished(store) == ["never"]
     assert "never.all" in cluster.nodes[0].nodetool("listsnapshots")
@@ -321,7 +324,16 @@ def test_a_backup_is_made_and_what_cannot_be_is_refused(
     (tmp_path / "file").write_text("")
     blocked = Backup.of(context(shared_cluster), str(tmp_path / "file" / "x"), [small])
     assert "refused  store: " in str(plan(blocked, context(shared_cluster)))
-    run(Backup.of(context(shared_cluster), store.url, [small]), context(shared_cluster), tmp_path / "j")
+    # A store that is not there is refused unless it is to be made, and no plan makes it.
+    absent = Backup.of(context(shared_cluster), store.url, [small])
+    assert "mount its disk" in str(plan(absent, context(shared_cluster)))
+    wanted = Backup.of(context(shared_cluster), store.url, [small], create=True)
+    assert not plan(wanted, context(shared_cluster)).refused
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(ct.InvalidInputError, match="mount its disk"):
+        run(absent, context(shared_cluster), tmp_path / "j")
+    assert not (tmp_path / "store").exists()
+    run(wanted, context(shared_cluster), tmp_path / "j")
     (name,) = manifests.names(store)
     assert name.endswith("-shared")
     manifest = manifests.load(store, name)
@@ -340,6 +352,13 @@ def test_a_backup_is_made_and_what_cannot_be_is_refused(
     store.put_json(key, {**record, "release": "9.0.1"})
     newer = plan(Restore.of(context(shared_cluster), store.url, name), context(shared_cluster))
     assert "an older release reads neither its files nor its schema" in str(newer)
+    more = {"keyspace": small, "type": "table", "name": "rows", "statement": "CREATE ROLE evil WITH SUPERUSER = true"}
+    schema = {**record["schema"], "statements": [*record["schema"]["statements"], more]}
+    store.put_json(key, {**record, "schema": schema})
+    hostile = Restore.of(context(shared_cluster), store.url, name, replace=True)
+    assert "holds what is not run: 'CREATE ROLE evil" in str(plan(hostile, context(shared_cluster)))
+    with pytest.raises(ct.InvalidInputError, match="holds what is not run"):
+        run(hostile, context(shared_cluster), tmp_path / "j")
     store.put_json(key, record)
     store.delete(max(store.sizes("files")))
     lacking = plan(Restore.of(context(shared_cluster), store.url, name), context(shared_cluster))

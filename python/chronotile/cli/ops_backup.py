@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
@@ -14,6 +15,7 @@ from chronotile.ops.backups.jobs import Fetch, Progress, Send
 from chronotile.ops.backups.making import Backup
 from chronotile.ops.backups.manifests import Manifest, Removed
 from chronotile.ops.backups.restoring import Restore
+from chronotile.ops.backups.signing import Key, make_key
 from chronotile.ops.backups.stores import Store
 from chronotile.ops.procedures import Context, Procedure
 
@@ -26,7 +28,19 @@ _store = click.argument("store", metavar="STORE")
 _backup = click.argument("name", metavar="BACKUP")
 
 
-def _make(context: Context, url: str, keyspaces: tuple[str, ...], label: str, limit_mib: float) -> Procedure:
+_key = click.option("--key", "key_file", default="", metavar="FILE",
+                    help="The manifest is signed with this key, or must be.")  # fmt: skip
+
+
+def _make(
+    context: Context,
+    url: str,
+    keyspaces: tuple[str, ...],
+    label: str,
+    limit_mib: float,
+    create: bool,
+    key_file: str,
+) -> Procedure:
     """Copy keyspaces of all nodes to a folder or an object store, list, check and remove such copies.
 
     All nodes take a snapshot at nearly the same moment, catalogs of archives first; then each sends the files that the
@@ -36,26 +50,35 @@ def _make(context: Context, url: str, keyspaces: tuple[str, ...], label: str, li
     Examples:
         chronotile ops backup run 10.0.0.1 --nodetool 'ssh {host} nodetool' \\
             --send-command 'ssh {host} chronotile ops backup send' --to s3://backups/plant
-        chronotile ops backup run --lab plant --to /mnt/backups
+        chronotile ops backup run --lab plant --to /mnt/backups --create --key ~/backups.key
         chronotile ops backup verify /mnt/backups newest
     """
-    return Backup.of(context, url, keyspaces, label, limit_mib)
+    return Backup.of(context, url, keyspaces, label, limit_mib, create=create, key_file=key_file)
 
 
 def _restore(
-    context: Context, url: str, backup: str, keyspaces: tuple[str, ...], replace: bool, quick: bool, limit_mib: float
+    context: Context,
+    url: str,
+    backup: str,
+    keyspaces: tuple[str, ...],
+    replace: bool,
+    quick: bool,
+    limit_mib: float,
+    key_file: str,
 ) -> Procedure:
     """Bring keyspaces back to what they were when a backup was made, in place or on any other nodes.
 
     Where the nodes and their tokens are those of the backup, each gets its own files; else each gets all, and drops
     what it does not own. Copies are adapted to the number of nodes. Rows that are there go with --replace only.
+    Of its schema, only statements that create tables, types, functions, aggregates and indexes of its keyspaces are
+    run. With --key, a backup that is unsigned or signed with another key is refused.
 
     \b
     Examples:
         chronotile ops restore plan --lab plant --from /mnt/backups --backup newest
         chronotile ops restore run --lab plant --from /mnt/backups --backup newest --replace
     """
-    return Restore.of(context, url, backup, keyspaces, replace, quick, limit_mib)
+    return Restore.of(context, url, backup, keyspaces, replace, quick, limit_mib, key_file=key_file)
 
 
 backup = procedure(
@@ -65,6 +88,8 @@ backup = procedure(
     _keyspace,
     click.option("--name", "label", default="", metavar="NAME", help="[default: time and name of the cluster]"),
     _limit,
+    click.option("--create", is_flag=True, help="Make the store where it is not there."),
+    _key,
 )
 restore = procedure(
     "restore",
@@ -77,17 +102,23 @@ restore = procedure(
     ),
     click.option("--quick", is_flag=True, help="Count no rows and verify no archive at the end."),
     _limit,
+    _key,
 )
 
 
 @backup.command("list", short_help="What a store of backups holds.")
 @_store
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def list_backups(store: str, as_json: bool) -> None:
-    """Show the backups of a store, the oldest first, and those that were begun and not finished."""
+@_key
+def list_backups(store: str, as_json: bool, key_file: str) -> None:
+    """Show the backups of a store, the oldest first, and those that were begun and not finished. With --key, those that
+    are not signed with it are named apart."""
     opened = Store(store)
     opened.require_there()
     found, damaged = manifests.read_all(opened)
+    trusted = manifests.read_all(opened, Key.read(key_file))[0] if key_file else found
+    unsigned = [one.name for one in found if one not in trusted]
+    found = trusted
     if as_json:
         for one in found:
             click.echo(json.dumps(_about(one)))
@@ -100,7 +131,9 @@ def list_backups(store: str, as_json: bool) -> None:
     columns = ["backup", "cluster", "release", "begun (UTC)", "nodes", "files", "MiB", "MiB sent"]
     click.echo(table_text(columns, rows, right=frozenset({4, 5, 6, 7})) if rows else f"no backup in {opened.url}")
     for name in damaged:
-        click.echo(f"DAMAGED: {name}: its manifest is not as it was written")
+        click.echo(f"DAMAGED: {name}: its manifest cannot be used (ops backup verify says why)")
+    for name in unsigned:
+        click.echo(f"UNSIGNED: {name}: not signed with {key_file}")
     for name in manifests.unfinished(opened):
         click.echo(f"UNFINISHED: {name}")
 
@@ -118,10 +151,11 @@ def _about(one: Manifest) -> dict[str, object]:
 @_store
 @_backup
 @click.option("--drop", is_flag=True, help="Delete damaged files: a node that still has one sends it again next time.")
-def verify(store: str, name: str, drop: bool) -> None:
+@_key
+def verify(store: str, name: str, drop: bool, key_file: str) -> None:
     """Read all files of a backup (or of the newest) and compare their sizes and digests; name those that differ."""
     opened = Store(store)
-    manifest = restoring.found(opened, name)
+    manifest = restoring.found(opened, name, Key.read_optional(key_file))
     progress = Progress(click.echo, "read", 0)
 
     def told(done: int, whole: int) -> None:
@@ -175,10 +209,11 @@ def _say(removed: Removed) -> None:
 @click.option("--nodes", type=click.IntRange(1, 9), default=1, show_default=True, help="Of the cluster.")
 @click.option("--heap", default="512m", show_default=True, metavar="SIZE", help="Of each node.")
 @_keyspace
-def rehearse(store: str, name: str, nodes: int, heap: str, keyspaces: tuple[str, ...]) -> None:
+@_key
+def rehearse(store: str, name: str, nodes: int, heap: str, keyspaces: tuple[str, ...], key_file: str) -> None:
     """Restore a backup (or the newest) into a new cluster on this machine, count its rows, verify its archives, and
     take the cluster down. Ends with 0 only if all came back whole."""
-    report = rehearsing.rehearse(store, name, keyspaces, nodes=nodes, heap=heap, echo=click.echo)
+    report = rehearsing.rehearse(store, name, keyspaces, nodes=nodes, heap=heap, key_file=key_file, echo=click.echo)
     click.echo(str(report))
 
 
@@ -188,15 +223,24 @@ def rehearse(store: str, name: str, nodes: int, heap: str, keyspaces: tuple[str,
 @click.option("--node", "host_id", required=True, metavar="HOST-ID")
 @click.option("--data", "folders", required=True, multiple=True, metavar="FOLDER", help="A data folder of the node.")
 @_limit
-def send(url: str, name: str, host_id: str, folders: tuple[str, ...], limit_mib: float) -> None:
+@click.option("--base", default="", metavar="BACKUP@SHA256", help="Whose digests are taken for files of then.")
+def send(url: str, name: str, host_id: str, folders: tuple[str, ...], limit_mib: float, base: str) -> None:
     """Send the files of a node's snapshots that the store does not have yet. Run by "ops backup run", on the machine of
     the node, by a user who may read its data."""
-    Send(url, name, host_id, folders, limit_mib).run(click.echo)
+    Send(url, name, host_id, folders, limit_mib, base).run(click.echo)
+
+
+@backup.command("key", short_help="Make a key that manifests are signed with.")
+@click.argument("file", type=click.Path(path_type=Path))
+def make_key_file(file: Path) -> None:
+    """Write a new key into FILE, which only you may read. Keep a copy away from the store: whoever has it can sign."""
+    make_key(file)
+    click.echo(f"wrote {file}; sign with it: chronotile ops backup run ... --key {file}")
 
 
 @restore.command(short_help="On a node's machine: fetch files of a backup.")
 @click.option("--from", "url", required=True, metavar="STORE")
-@click.option("--backup", "name", required=True, metavar="BACKUP")
+@click.option("--backup", "name", required=True, metavar="BACKUP[@SHA256]")
 @click.option("--into", "folder", required=True, metavar="FOLDER")
 @click.option("--node", "sources", required=True, multiple=True, metavar="HOST-ID", help="Whose files.")
 @click.option("--keyspace", "keyspaces", required=True, multiple=True, metavar="NAME")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chronotile.errors import ArchiveNotFoundError, ChronotileError, DamagedError, DataFileError
-from chronotile.ops.backups import manifests
+from chronotile.ops.backups import manifests, names
 from chronotile.ops.backups.manifests import File, Part
 from chronotile.ops.backups.stores import Pace, Store, digest_of
 from chronotile.ops.procedures.nodes import Echo
@@ -41,13 +41,16 @@ class Send:
     """The node's data folders."""
     limit_mib: float = 0.0
     """MiB a second at most; 0 for no limit."""
+    base: str = ""
+    """A backup, ``NAME@SHA256``, whose digests are taken for files that are as they were then. Empty to read all."""
 
     @property
     def words(self) -> list[str]:
         """Arguments of ``chronotile ops backup send``."""
         data = [word for folder in self.folders for word in ("--data", folder)]
         limit = ["--limit", str(self.limit_mib)] if self.limit_mib else []
-        return ["--to", self.url, "--name", self.backup, "--node", self.host_id, *data, *limit]
+        base = ["--base", self.base] if self.base else []
+        return ["--to", self.url, "--name", self.backup, "--node", self.host_id, *data, *limit, *base]
 
     def run(self, echo: Echo) -> None:
         """Do it.
@@ -63,7 +66,7 @@ class Send:
         if about is None:
             raise ArchiveNotFoundError(f"backup {self.backup} has no node {self.host_id}", kind="node-not-found")
         pace, reading, began = Pace(self.limit_mib * 2**20), Pace(self.limit_mib * 2**20), time.monotonic()
-        known = _known_digests(store, begun["cluster"], self.host_id)
+        known = _known_digests(store, self.base, self.host_id)
         files = [
             (path, _file_of(path, place, known, reading))
             for place, path in _snapshot_files(self.folders, begun["tags"], set(begun["first"]))
@@ -89,6 +92,7 @@ class Fetch:
     verb: ClassVar[str] = "fetch"
     url: str
     backup: str
+    """``NAME@SHA256``: the manifest that the operator has looked at, and no other."""
     sources: tuple[str, ...]
     """Host ids of the nodes whose files are wanted."""
     keyspaces: tuple[str, ...]
@@ -121,6 +125,8 @@ class Fetch:
             for file in part.files
             if file.keyspace in self.keyspaces
         ]
+        # Its folders and files get the modes that Cassandra's own have; nobody else looks into what holds them.
+        Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         pace, progress = Pace(self.limit_mib * 2**20), Progress(echo, "fetched", sum(f.bytes for _, f in wanted))
 
         def fetch(one: tuple[Part, File]) -> None:
@@ -132,7 +138,6 @@ class Fetch:
             list(pool.map(fetch, wanted))
         progress.end()
         marker = Path(self.folder, "fetched")
-        marker.parent.mkdir(parents=True, exist_ok=True)
         marker.write_text(f"{self.backup}\n", encoding="utf-8")
 
 
@@ -163,7 +168,14 @@ class Progress:
 
 
 def part_key(backup: str, host_id: str) -> str:
-    """Where a node's part is recorded."""
+    """Where a node's part is recorded.
+
+    Raises
+    ------
+    InvalidInputError
+        Kind ``invalid-name``: the name or the id cannot be one.
+    """
+    names.require("id of a node", host_id)
     return f"{manifests.folder(backup)}/parts/{host_id}.json"
 
 
@@ -193,10 +205,13 @@ def _snapshot_files(
                     yield (keyspace, match["table"], match["id"]), path
 
 
-def _known_digests(store: Store, cluster: str, host_id: str) -> dict[tuple[str, str, int, int], str]:
-    """Digests of this node's files in the newest backup, by table id, name, bytes and time."""
-    newest = manifests.newest(store, cluster)
-    parts = [] if newest is None else [part for part in newest.parts if part.host_id == host_id]
+def _known_digests(store: Store, base: str, host_id: str) -> dict[tuple[str, str, int, int], str]:
+    """Digests of this node's files in another backup, by table id, name, bytes and time."""
+    try:
+        parts = [part for part in manifests.load(store, base).parts if part.host_id == host_id] if base else []
+    except (ArchiveNotFoundError, DamagedError):
+        # It was removed or replaced meanwhile: the files are read.
+        parts = []
     return {(file.table_id, file.name, file.bytes, file.mtime_ns): file.sha256 for part in parts for file in part.files}
 
 

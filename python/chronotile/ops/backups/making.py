@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, ClassVar
 
-from chronotile.errors import BusyError, ChronotileError, DamagedError, InvalidInputError
+from chronotile.errors import ArchiveNotFoundError, BusyError, ChronotileError, DamagedError, InvalidInputError
 from chronotile.ops.backups import jobs, manifests, schemas, stores
 from chronotile.ops.backups.jobs import Send
 from chronotile.ops.backups.manifests import Manifest, Part, Schema
+from chronotile.ops.backups.signing import Key
 from chronotile.ops.backups.stores import Store
 from chronotile.ops.procedures import statements
 from chronotile.ops.procedures.engine import Context, Procedure, Step
@@ -43,16 +45,32 @@ class Backup(Procedure):
     """The backup's name; empty for one of cluster and time."""
     limit_mib: float = 0.0
     """MiB a second that each node may send; 0 for no limit."""
+    create: bool = False
+    """Whether to make the store where it is not there."""
+    key_file: str = ""
+    """Holds the key that signs the manifest; empty for none."""
 
     @classmethod
     def of(
-        cls, context: Context, url: str, keyspaces: Sequence[str] = (), label: str = "", limit_mib: float = 0.0
+        cls,
+        context: Context,
+        url: str,
+        keyspaces: Sequence[str] = (),
+        label: str = "",
+        limit_mib: float = 0.0,
+        *,
+        create: bool = False,
+        key_file: str = "",
     ) -> Backup:
         """Of these keyspaces, or all of users."""
         if label:
             manifests.folder(label)
+        if key_file:
+            Key.read(key_file)
+            key_file = str(Path(key_file).expanduser().resolve())
         wanted = schemas.user_keyspaces(context.nodes, keyspaces)
-        return cls(stores.normal(url), wanted, known_addresses(context, []), label, limit_mib)
+        addresses = known_addresses(context, [])
+        return cls(stores.normal(url), wanted, addresses, label, limit_mib, create, key_file)
 
     def needs(self) -> Sequence[str]:
         """Verbs of the actuator."""
@@ -76,11 +94,18 @@ class Backup(Procedure):
 
     def _store_findings(self, context: Context) -> list[Finding]:
         store = Store(self.url)
-        store.require_writable()
-        manifests.require_no_removal(store)
-        if self.label and self.label in manifests.names(store):
-            raise InvalidInputError(f"it has a backup {self.label}: take another name", kind="refused")
-        found = [Finding("ok", "store", f"{self.url} can be written")]
+        try:
+            store.require_there()
+        except ArchiveNotFoundError:
+            if not self.create:
+                raise
+            found = [Finding("ok", "store", f"{self.url} is not there and will be made")]
+        else:
+            store.require_writable()
+            manifests.require_no_removal(store)
+            if self.label and self.label in manifests.names(store):
+                raise InvalidInputError(f"it has a backup {self.label}: take another name", kind="refused")
+            found = [Finding("ok", "store", f"{self.url} is there")]
         free, needed = store.free_bytes(), self._needed(context, store)
         if free is None:
             return [*found, Finding("unseen", "space", "how much the object store may still take")]
@@ -89,18 +114,22 @@ class Backup(Procedure):
 
     def _needed(self, context: Context, store: Store) -> int:
         """Bytes that may have to be sent: all that is there, less what the newest backup of these keyspaces has."""
-        newest = manifests.newest(store, cluster_name(context))
+        newest = self._newest(store, context)
         kept = (
             0 if newest is None else sum(f.bytes for p in newest.parts for f in p.files if f.keyspace in self.keyspaces)
         )
         return max(0, sum(sizes(context, self.addresses, self.keyspaces).values()) - kept)
+
+    def _newest(self, store: Store, context: Context) -> Manifest | None:
+        """The backup of this cluster whose files are not sent again; with a key only one that is signed with it."""
+        return manifests.newest(store, cluster_name(context), Key.read_optional(self.key_file))
 
     def cost(self, context: Context) -> list[str]:
         """What lies where, and what the store has."""
         by_node = sizes(context, self.addresses, self.keyspaces)
         said = [f"{size >> 20:,} MiB on {address}." for address, size in by_node.items()]
         try:
-            newest = manifests.newest(Store(self.url), cluster_name(context))
+            newest = self._newest(Store(self.url), context)
         except ChronotileError:
             newest = None
         said.append(
@@ -133,6 +162,9 @@ class Backup(Procedure):
 
     def _begin_step(self, context: Context) -> Step:
         def do() -> None:
+            if self.create:
+                Store(self.url).create()
+            Store(self.url).require_there()
             if "backup" not in context.notes:
                 cluster = cluster_name(context)
                 context.note(backup=self.label or default_name(cluster), cluster=cluster)
@@ -233,11 +265,13 @@ class Backup(Procedure):
         name = context.notes["backup"]
         there = store.sizes(f"{manifests.folder(name)}/parts")
         ids = {one.address: one.host_id for one in all_members(context.nodes)}
+        newest = self._newest(store, context)
+        base = manifests.pinned(store, newest.name) if newest is not None else ""
 
         def send(address: str) -> None:
             if jobs.part_key(name, ids[address]) not in there:
                 folders = tuple(data_folders(context.nodes, address))
-                job = Send(self.url, name, ids[address], folders, self.limit_mib)
+                job = Send(self.url, name, ids[address], folders, self.limit_mib, base)
                 context.actuator.work(address, job, timeout_s=context.stream_s)
 
         on_all(self.addresses, send)
@@ -272,11 +306,13 @@ class Backup(Procedure):
                     f"{len(damage)} files went from {self.url} meanwhile ({damage[0]}): make it anew (--again)",
                     kind="damaged-backup",
                 )
-            manifests.save(store, made)
+            manifests.save(store, made, Key.read_optional(self.key_file))
 
         def prove() -> str:
-            made = manifests.load(Store(self.url), context.notes["backup"])
-            return f"backup {made.name}: {made.files} files, {made.bytes / 2**20:,.1f} MiB of {len(made.parts)} nodes"
+            made = manifests.load(Store(self.url), context.notes["backup"], Key.read_optional(self.key_file))
+            signed = ", signed" if self.key_file else ""
+            size = f"{made.files} files, {made.bytes / 2**20:,.1f} MiB"
+            return f"backup {made.name}: {size} of {len(made.parts)} nodes{signed}"
 
         return Step("manifest", "write the manifest: from then on the backup exists", do, prove)
 

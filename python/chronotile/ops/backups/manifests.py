@@ -8,7 +8,6 @@ backup without a manifest does not exist; its files are kept while it is being m
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +16,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from chronotile.errors import ArchiveNotFoundError, BusyError, ChronotileError, DamagedError, InvalidInputError
-from chronotile.ops.backups.stores import Store
+from chronotile.ops.backups import names as checked
+from chronotile.ops.backups.schema_text import flat_map
+from chronotile.ops.backups.signing import Key
+from chronotile.ops.backups.stores import Record, Store
 
 FORMAT = 1
 REMOVING = "removing.json"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _DELETES_BETWEEN_LOOKS = 200
 
 
@@ -39,6 +40,14 @@ class File:
     mtime_ns: int
     """When it was written, in nanoseconds since 1970: such files never change, so the same time means the same file."""
 
+    def __post_init__(self) -> None:
+        checked.require_keyspace(self.keyspace)
+        checked.require("table", self.table)
+        checked.require("id of a table", self.table_id)
+        checked.require("file of an SSTable", self.name)
+        checked.require("digest", self.sha256)
+        checked.require_count(self.bytes, self.mtime_ns)
+
     @property
     def key(self) -> str:
         """Its place in the store."""
@@ -55,6 +64,10 @@ class Part:
     rack: str
     tokens: list[str]
     files: list[File]
+
+    def __post_init__(self) -> None:
+        checked.require("id of a node", self.host_id)
+        checked.require_text(self.address, self.dc, self.rack, *self.tokens)
 
     @property
     def bytes(self) -> int:
@@ -77,6 +90,26 @@ class Schema:
     strategies: dict[str, str] = field(default_factory=dict)
     """Replication by keyspace as statements have it, strategy and all."""
 
+    def __post_init__(self) -> None:
+        for keyspace, copies in self.replication.items():
+            checked.require_keyspace(keyspace)
+            checked.require_text(*copies)
+            checked.require_count(*copies.values())
+        for one in self.statements:
+            checked.require_keyspace(one["keyspace"])
+            checked.require_text(one["type"], one["name"])
+            if not isinstance(one["statement"], str):
+                raise InvalidInputError("a statement of the schema is not a text", kind="invalid-name")
+        for table in self.tables:
+            checked.require_keyspace(table["keyspace"])
+            checked.require("table", table["name"])
+            checked.require("id of a table", table["id"])
+        for name, columns in self.columns.items():
+            checked.require_text(name, *columns, *columns.values())
+        for keyspace, replicated in self.strategies.items():
+            checked.require_keyspace(keyspace)
+            flat_map(replicated)
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -95,6 +128,18 @@ class Manifest:
     sent_files: int = 0
     """Files that the store did not have yet."""
     sent_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        checked.require("name of a backup", self.name)
+        checked.require("release", self.release)
+        checked.require_text(self.cluster, self.begun_utc, self.ended_utc, *self.remarks)
+        checked.require_count(self.sent_files, self.sent_bytes)
+        for part in self.parts:
+            for file in part.files:
+                if file.keyspace not in self.schema.replication:
+                    raise InvalidInputError(
+                        f"a file is of keyspace {file.keyspace}, which the schema does not have", kind="invalid-name"
+                    )
 
     @property
     def bytes(self) -> int:
@@ -139,7 +184,7 @@ def folder(name: str) -> str:
     InvalidInputError
         The name cannot be one.
     """
-    if not _NAME.fullmatch(name):
+    if not checked.is_valid("name of a backup", name):
         raise InvalidInputError(
             f"{name!r} is no name of a backup: up to 100 letters, digits and _ . -", kind="invalid-request"
         )
@@ -147,38 +192,97 @@ def folder(name: str) -> str:
 
 
 def part_of(record: dict[str, Any]) -> Part:
-    """A part from its record."""
+    """A part from its record.
+
+    Raises
+    ------
+    InvalidInputError
+        Kind ``invalid-name``: a name in it cannot be one.
+    """
     return Part(**{**record, "files": [File(**file) for file in record["files"]]})
 
 
-def save(store: Store, manifest: Manifest) -> None:
-    """Write a manifest: from then on the backup exists."""
-    store.put_json(f"{folder(manifest.name)}/manifest.json", {"format": FORMAT, **asdict(manifest)})
+def save(store: Store, manifest: Manifest, key: Key | None = None) -> None:
+    """Write a manifest, signed where there is a key: from then on the backup exists."""
+    store.put_json(_manifest_key(manifest.name), {"format": FORMAT, **asdict(manifest)}, key)
 
 
-def load(store: Store, name: str) -> Manifest:
+def pinned(store: Store, name: str, key: Key | None = None) -> str:
+    """A backup's name with the digest of its manifest, ``NAME@SHA256``: `load` of that gets this manifest or none.
+
+    Raises what `load` raises.
+    """
+    return f"{name}@{_read(store, name, key)[1].sha256}"
+
+
+def name_of(backup: str) -> str:
+    """The name in ``NAME`` or ``NAME@SHA256``."""
+    return backup.partition("@")[0]
+
+
+def load(store: Store, backup: str, key: Key | None = None) -> Manifest:
     """A backup's manifest.
+
+    Parameters
+    ----------
+    backup : str
+        Its name, or a name and a digest as `pinned` gives them.
+    key : Key, optional
+        Whose signature it must have.
 
     Raises
     ------
     ArchiveNotFoundError
         Kind ``backup-not-found``: the store has no backup of this name.
     DamagedError
-        Kind ``damaged-backup``: its manifest is not as it was written.
+        Kind ``damaged-backup``: its manifest is not as it was written, or holds names that cannot be such; kind
+        ``unsigned-backup``: it has no signature of this key.
     """
+    return _read(store, backup, key)[0]
+
+
+def _manifest_key(name: str) -> str:
+    return f"{folder(name)}/manifest.json"
+
+
+def _read(store: Store, backup: str, key: Key | None) -> tuple[Manifest, Record]:
+    name, pin = name_of(backup), backup.partition("@")[2]
     try:
-        record = store.get_json(f"{folder(name)}/manifest.json")
+        record = store.get_record(_manifest_key(name))
     except ArchiveNotFoundError:
         store.require_there()
         there = ", ".join(names(store)[-5:]) or "none"
         raise ArchiveNotFoundError(
             f"{store.url} has no backup {name}; the newest there: {there}", kind="backup-not-found"
         ) from None
+    if pin and pin != record.sha256:
+        raise DamagedError(
+            f"the manifest of backup {name} in {store.url} was replaced since it was looked at: plan anew",
+            kind="damaged-backup",
+        )
+    if key is not None and not record.is_signed(key):
+        what = "is signed with another key than" if record.signature else "is not signed with"
+        raise DamagedError(
+            f"backup {name} in {store.url} {what} {key.source}: it may be somebody else's; name another backup",
+            kind="unsigned-backup",
+        )
+    return _manifest_of(name, record.body), record
+
+
+def _manifest_of(name: str, body: dict[str, Any]) -> Manifest:
+    found = {field: value for field, value in body.items() if field != "format"}
     try:
-        if record.pop("format", None) == FORMAT:
-            parts = [part_of(part) for part in record["parts"]]
-            return Manifest(**{**record, "schema": Schema(**record["schema"]), "parts": parts})
-    except (TypeError, KeyError):
+        if body.get("format") == FORMAT:
+            parts = [part_of(part) for part in body["parts"]]
+            made = Manifest(**{**found, "schema": Schema(**body["schema"]), "parts": parts})
+            if made.name == name:
+                return made
+            raise InvalidInputError(f"it calls itself {made.name!r}", kind="invalid-name")
+    except InvalidInputError as error:
+        raise DamagedError(
+            f"the manifest of backup {name} is refused: {error}. Nothing of it was used", kind="damaged-backup"
+        ) from None
+    except (TypeError, KeyError, AttributeError, ValueError):
         # Fields that this release does not know, or that one did not write.
         pass
     raise DamagedError(f"backup {name} is of another release of Chronotile: use that", kind="damaged-backup")
@@ -186,29 +290,35 @@ def load(store: Store, name: str) -> Manifest:
 
 def names(store: Store) -> list[str]:
     """Names of the backups that exist."""
-    return sorted(key.split("/")[1] for key in store.sizes("backups") if key.endswith("/manifest.json"))
+    return sorted(name for key in store.sizes("backups") if key.endswith("/manifest.json") and (name := _owner(key)))
 
 
 def unfinished(store: Store) -> list[str]:
     """Names of backups that were begun and have no manifest."""
-    found = {key.split("/")[1] for key in store.sizes("backups")}
+    found = {name for key in store.sizes("backups") if (name := _owner(key))}
     return sorted(found - set(names(store)))
 
 
-def read_all(store: Store) -> tuple[list[Manifest], list[str]]:
-    """All backups, oldest first, and the names of those whose manifest cannot be read."""
+def _owner(key: str) -> str:
+    """The backup that an object belongs to; empty for one that is none of a backup's."""
+    name = key.split("/")[1]
+    return name if checked.is_valid("name of a backup", name) else ""
+
+
+def read_all(store: Store, key: Key | None = None) -> tuple[list[Manifest], list[str]]:
+    """All backups, oldest first, and the names of those whose manifest cannot be read, or has no signature of a key."""
     found, damaged = [], []
     for name in names(store):
         try:
-            found.append(load(store, name))
+            found.append(load(store, name, key))
         except DamagedError:
             damaged.append(name)
     return sorted(found, key=lambda one: (one.ended_utc, one.name)), damaged
 
 
-def newest(store: Store, cluster: str = "") -> Manifest | None:
-    """The newest backup that can be read; of a cluster, where one is named."""
-    found, _ = read_all(store)
+def newest(store: Store, cluster: str = "", key: Key | None = None) -> Manifest | None:
+    """The newest backup that can be read and is signed with a key; of a cluster, where one is named."""
+    found, _ = read_all(store, key)
     return next((one for one in reversed(found) if cluster in ("", one.cluster)), None)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from chronotile import lab, ops
 from chronotile.ops.backups import restoring
 from chronotile.ops.backups.restoring import Restore
+from chronotile.ops.backups.signing import Key
 from chronotile.ops.backups.stores import Store
 from chronotile.ops.procedures.actuators import Laboratory
 from chronotile.ops.procedures.engine import Context, run
@@ -41,7 +42,14 @@ class Report:
 
 
 def rehearse(
-    url: str, backup: str, keyspaces: Sequence[str] = (), *, nodes: int = 1, heap: str = "512m", echo: Echo = print
+    url: str,
+    backup: str,
+    keyspaces: Sequence[str] = (),
+    *,
+    nodes: int = 1,
+    heap: str = "512m",
+    key_file: str = "",
+    echo: Echo = print,
 ) -> Report:
     """Restore a backup into a new cluster of this machine, prove what came back, and take the cluster down.
 
@@ -51,6 +59,8 @@ def rehearse(
         How many nodes.
     heap : str
         Heap of each.
+    key_file : str
+        Holds the key that the manifest must be signed with; empty for none.
 
     Raises
     ------
@@ -58,7 +68,7 @@ def rehearse(
         It did not come back whole; the message says what.
     """
     began = time.monotonic()
-    manifest = restoring.found(Store(url), backup)
+    manifest = restoring.found(Store(url), backup, Key.read_optional(key_file))
     with (
         lab.up(nodes=nodes, version=manifest.release, heap=heap) as cluster,
         tempfile.TemporaryDirectory(prefix="chronotile-restore-") as folder,
@@ -66,7 +76,7 @@ def rehearse(
         echo(f"{nodes} nodes of Cassandra {manifest.release} serve")
         reached = AccessNodes(ops.for_lab(cluster.name))
         context = Context(reached, Laboratory(cluster, echo), echo, archive_url=reached.archive_url)
-        work = Restore.of(context, url, manifest.name, keyspaces)
+        work = Restore.of(context, url, manifest.name, keyspaces, key_file=key_file)
         kept = run(work, context, Path(folder))
         proof = next(entry["seen"] for entry in reversed(list(kept.of("done"))))
         rows = kept.notes()["rows"]

@@ -17,6 +17,7 @@ from chronotile.errors import ChronotileError, InvalidInputError, UnavailableErr
 from chronotile.ops.backups import making, manifests, proving, schemas
 from chronotile.ops.backups.jobs import Fetch, import_folder
 from chronotile.ops.backups.manifests import Manifest
+from chronotile.ops.backups.signing import Key
 from chronotile.ops.backups.stores import Store
 from chronotile.ops.procedures import statements
 from chronotile.ops.procedures.engine import Context, Procedure, Step
@@ -38,6 +39,7 @@ class Restore(Procedure):
     name: ClassVar[str] = "restore"
     url: str
     backup: str
+    """Its name and the digest of its manifest, ``NAME@SHA256``: what was looked at is what is restored."""
     keyspaces: list[str]
     addresses: list[str]
     in_place: bool
@@ -59,18 +61,22 @@ class Restore(Procedure):
         replace: bool = False,
         quick: bool = False,
         limit_mib: float = 0.0,
+        *,
+        key_file: str = "",
     ) -> Restore:
-        """Of these keyspaces of a backup, or all; ``backup`` may be ``newest``.
+        """Of these keyspaces of a backup, or all; ``backup`` may be ``newest``. With a key's file it must be signed.
 
         Raises
         ------
         ArchiveNotFoundError
             There is no such backup.
+        DamagedError
+            Kind ``unsigned-backup``: it has no signature of the key; others where its manifest cannot be used.
         InvalidInputError
             It has no such keyspace.
         """
-        store = Store(url)
-        manifest = found(store, backup)
+        store, key = Store(url), Key.read_optional(key_file)
+        manifest = found(store, backup, key)
         strange = set(keyspaces) - set(manifest.keyspaces)
         if strange:
             raise InvalidInputError(
@@ -83,7 +89,8 @@ class Restore(Procedure):
             manifest.schema.strategies[keyspace] == found for keyspace, found in there.items()
         )
         addresses = known_addresses(context, [])
-        return cls(store.url, manifest.name, wanted, addresses, same, replace, quick, limit_mib)
+        pinned = manifests.pinned(store, manifest.name, key)
+        return cls(store.url, pinned, wanted, addresses, same, replace, quick, limit_mib)
 
     def needs(self) -> Sequence[str]:
         """Verbs of the actuator."""
@@ -124,7 +131,8 @@ class Restore(Procedure):
     def _schema_findings(self, context: Context, manifest: Manifest) -> list[Finding]:
         present = self._present(context)
         there = schemas.read(context.nodes, present)
-        said = [Finding("refused", "schema", text) for text in schemas.type_differences(manifest.schema, there)]
+        said = [Finding("refused", "schema", text) for text in schemas.refusals(manifest.schema, self.keyspaces)]
+        said += [Finding("refused", "schema", text) for text in schemas.type_differences(manifest.schema, there)]
         views = schemas.views_of(context.nodes, present)
         if views:
             text = f"{_some(views)} would keep their tables from being dropped: drop these materialized views first"
@@ -225,6 +233,9 @@ class Restore(Procedure):
             rows = self._with_rows(context, self._present(context))
             if rows and not self.replace:
                 raise InvalidInputError(f"{_some(rows)} got rows meanwhile: say --replace", kind="refused")
+            refused = schemas.refusals(manifests.load(Store(self.url), self.backup).schema, self.keyspaces)
+            if refused:
+                raise InvalidInputError(refused[0], kind="refused")
 
         def do() -> None:
             manifest = manifests.load(Store(self.url), self.backup)
@@ -296,7 +307,7 @@ class Restore(Procedure):
         return True
 
     def _staging(self, context: Context, address: str) -> str:
-        return str(PurePosixPath(data_folders(context.nodes, address)[0], STAGING, self.backup))
+        return str(PurePosixPath(data_folders(context.nodes, address)[0], STAGING, manifests.name_of(self.backup)))
 
     def _import_step(self, context: Context) -> Step:
         def prove() -> str:
@@ -380,16 +391,18 @@ class Restore(Procedure):
         return Step("proof", "count rows, and verify archives", lambda: None, prove)
 
 
-def found(store: Store, backup: str) -> Manifest:
-    """A backup by name, or the newest one.
+def found(store: Store, backup: str, key: Key | None = None) -> Manifest:
+    """A backup by name, or the newest one. With a key, the newest one too must be signed: none is passed over.
 
     Raises
     ------
     ArchiveNotFoundError
         There is none.
+    DamagedError
+        Its manifest cannot be used, or has no signature of the key.
     """
     newest = manifests.newest(store) if backup == "newest" else None
-    return manifests.load(store, backup) if newest is None else newest
+    return manifests.load(store, backup if newest is None else newest.name, key)
 
 
 def is_same(manifest: Manifest, members: Sequence[Member]) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from chronotile.errors import BusyError, InvalidInputError
+from chronotile.ops.backups import schema_text
 from chronotile.ops.backups.manifests import Schema
 from chronotile.ops.procedures import statements
 from chronotile.ops.procedures.gate import copies
@@ -17,7 +17,6 @@ ARCHIVE_TABLES = frozenset({"meta", "leases", "slices", "catalog"})
 """Tables that every archive of Chronotile has. They say what is stored in all others."""
 SCHEMA_S = 120.0
 TRIES = 20
-_OWN_ID = re.compile(r"\bWITH ID = [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\s+AND\s+")
 
 
 def user_keyspaces(nodes: Nodes, wanted: Sequence[str]) -> list[str]:
@@ -160,45 +159,34 @@ def fitting(replication: Mapping[str, int], members: Sequence[Member]) -> dict[s
     return {dc: min(count, nodes_of[dc]) for dc, count in wanted.items()}
 
 
+def refusals(backup: Schema, keyspaces: Collection[str]) -> list[str]:
+    """Why statements of a backup would not be run, a sentence each."""
+    return list(schema_text.refusals(one for one in backup.statements if one["keyspace"] in keyspaces))
+
+
 def make(nodes: Nodes, backup: Schema, keyspaces: Collection[str], replication: Mapping[str, str]) -> None:
     """Make keyspaces, types, functions, tables and indexes of a backup that are not there.
 
     `replication` is that of keyspaces that are made, as statements have it. Tables get new ids.
+
+    Raises
+    ------
+    InvalidInputError
+        Kind ``refused``: a statement of the backup would do something else. None was run then.
     """
+    wanted = [one for one in backup.statements if one["keyspace"] in keyspaces]
+    admitted = [(one, schema_text.admitted(one)) for one in wanted]
+    copies = {keyspace: statements.constants(schema_text.flat_map(replication[keyspace])) for keyspace in keyspaces}
     asked = any_serving(nodes)
     for keyspace in keyspaces:
-        nodes.query(asked, statements.create_keyspace_as(keyspace, replication[keyspace]), timeout_s=SCHEMA_S)
+        nodes.query(asked, statements.create_keyspace_as(keyspace, copies[keyspace]), timeout_s=SCHEMA_S)
     there = {(table["keyspace"], table["name"]) for table in tables_of(nodes, keyspaces)}
-    for one in backup.statements:
-        if one["keyspace"] not in keyspaces:
-            continue
+    for one, parts in admitted:
         if one["type"] == "table" and (one["keyspace"], one["name"]) in there:
             continue
-        for statement in parted(_OWN_ID.sub("WITH ", one["statement"])):
+        for statement in parts:
             try:
                 nodes.query(asked, statement, timeout_s=SCHEMA_S)
             except InvalidInputError as error:
                 if "already exist" not in str(error).lower():
                     raise
-
-
-def parted(text: str) -> list[str]:
-    """The statements of a text, parted at semicolons outside of quotes."""
-    found, begin, place = [], 0, 0
-    while place < len(text):
-        if text.startswith("$$", place):
-            place = _after(text, "$$", place + 2)
-        elif text[place] in "'\"":
-            place = _after(text, text[place], place + 1)
-        else:
-            if text[place] == ";":
-                found.append(text[begin:place])
-                begin = place + 1
-            place += 1
-    found.append(text[begin:])
-    return [statement.strip() for statement in found if statement.strip()]
-
-
-def _after(text: str, quote: str, start: int) -> int:
-    end = text.find(quote, start)
-    return len(text) if end < 0 else end + len(quote)

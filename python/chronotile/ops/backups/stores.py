@@ -10,9 +10,11 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,12 @@ from chronotile.errors import (
     StorageFullError,
     UnavailableError,
 )
+from chronotile.ops.backups.signing import Key
 
 BLOCK_BYTES = 4 << 20
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_MARKER = "store.json"
+"""The object that tells a store from any other folder, such as the one where its disk should be mounted."""
 _SECRET = re.compile(r"^[^/]*//[^/]*@|[?&](access_key|secret_key|session_token)=")
 
 
@@ -51,8 +56,27 @@ class Pace:
         time.sleep(max(0.0, pause))
 
 
+@dataclass(frozen=True)
+class Record:
+    """What `Store.put_json` wrote."""
+
+    body: dict[str, Any]
+    sha256: str
+    signature: str
+    """Empty where it has none."""
+    text: bytes
+    """The body as it was digested and signed."""
+
+    def is_signed(self, key: Key) -> bool:
+        """Whether its signature is this key's."""
+        return key.is_of(self.signature, self.text)
+
+
 class Store:
     """A store of backups.
+
+    Only the owner may read what it writes to a folder; the group too where the folder has the set-group-ID bit
+    (``chmod 2770``), for nodes that send as other users.
 
     Parameters
     ----------
@@ -88,25 +112,52 @@ class Store:
         return shutil.disk_usage(there).free
 
     def require_there(self) -> None:
-        """See that there is something to look at.
+        """See that there is a store. Changes nothing.
 
         Raises
         ------
         ArchiveNotFoundError
-            Kind ``store-not-found``: there is no such folder, or nothing below such a prefix.
+            Kind ``store-not-found``: there is no such folder, nothing below such a prefix, or something else than a
+            store, as where a disk is not mounted.
         DataFileError
             Kind ``file-io``: a file lies there.
         """
         with self._explained("opened"):
-            found = self._fs.get_file_info(self.root)
-            kind = found.type.name
-            if kind == "NotFound":
-                raise ArchiveNotFoundError(
-                    f"no store of backups at {self.url}: correct the path, or make a backup there first",
-                    kind="store-not-found",
-                )
+            kind = self._fs.get_file_info(self.root).type.name
         if kind == "File":
             raise DataFileError(f"{self.url} is a file: a store of backups is a folder", kind="file-io")
+        if kind == "NotFound" or not (self._is_folder("backups") or self.size(_MARKER) is not None):
+            raise ArchiveNotFoundError(
+                f"no store of backups at {self.url}: correct the path, mount its disk, or have a new store made there "
+                "(--create)",
+                kind="store-not-found",
+            )
+
+    def create(self) -> None:
+        """Make a store where there is none yet."""
+        if self.folder is not None:
+            with self._explained("made"):
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.size(_MARKER) is None:
+            self.put_json(_MARKER, {"format": 1})
+
+    def require_writable(self) -> None:
+        """See that a store's folder may be written, as far as that shows without writing. Changes nothing.
+
+        Raises
+        ------
+        AccessDeniedError
+            Kind ``permission``: it may not.
+        """
+        if self.folder is not None and not os.access(self.folder, os.W_OK | os.X_OK):
+            raise AccessDeniedError(
+                f"{self.url} cannot be written: correct the permissions of the folder, or run as its owner",
+                kind="permission",
+            )
+
+    def _is_folder(self, key: str) -> bool:
+        with self._explained("opened"):
+            return str(self._fs.get_file_info(f"{self.root}/{key}").type.name) == "Directory"
 
     def sizes(self, under: str = "") -> dict[str, int]:
         """Keys of all objects below `under` with their bytes."""
@@ -169,13 +220,18 @@ class Store:
         if self.folder is not None:
             shutil.rmtree(self.folder / key, ignore_errors=True)
 
-    def put_json(self, key: str, body: dict[str, Any]) -> None:
-        """Store a record with a digest of its own, so that one cut short or changed is known."""
-        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        self.put(key, f'{{"sha256":"{digest}","body":{text}}}\n'.encode())
+    def put_json(self, key: str, body: dict[str, Any], sign: Key | None = None) -> None:
+        """Store a record with a digest of its own, so that one cut short or changed is known, and a key's signature."""
+        text = _text_of(body)
+        signature = "" if sign is None else f'"hmac_sha256":"{sign.sign(text)}",'
+        digest = hashlib.sha256(text).hexdigest()
+        self.put(key, f'{{"sha256":"{digest}",{signature}"body":'.encode() + text + b"}\n")
 
     def get_json(self, key: str) -> dict[str, Any]:
+        """The body of a record. Raises what `get_record` raises."""
+        return self.get_record(key).body
+
+    def get_record(self, key: str) -> Record:
         """A record.
 
         Raises
@@ -190,18 +246,12 @@ class Store:
         try:
             record = json.loads(content)
             body: dict[str, Any] = record["body"]
-            text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-        except (ValueError, KeyError, TypeError):
+            text, digest = _text_of(body), record["sha256"]
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise damaged from None
-        if hashlib.sha256(text.encode()).hexdigest() != record["sha256"]:
+        if not isinstance(body, dict) or hashlib.sha256(text).hexdigest() != digest:
             raise damaged
-        return body
-
-    def require_writable(self) -> None:
-        """Write and remove a small object, to see that it can be done."""
-        key = f"probe-{secrets.token_hex(4)}"
-        self.put(key, b"chronotile\n")
-        self.delete(key)
+        return Record(body, digest, record.get("hmac_sha256", ""), text)
 
     def _write(self, key: str, content: Any) -> None:
         if self.folder is None:
@@ -210,11 +260,14 @@ class Store:
                 for block in content:
                     stream.write(block)
             return
-        path = self.folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path, shared = self.folder / key, self._is_shared()
+        self._make_folders(path.parent, shared)
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
-            with fresh.open("xb") as file:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                if shared:
+                    os.fchmod(descriptor, 0o660)
                 for block in content:
                     file.write(block)
                 file.flush()
@@ -222,6 +275,30 @@ class Store:
             fresh.replace(path)
         finally:
             fresh.unlink(missing_ok=True)
+
+    def _is_shared(self) -> bool:
+        """Whether a group shares the folder. Never makes it: a disk that is not mounted would be another one's."""
+        assert self.folder is not None
+        if not self.folder.is_dir():
+            if self.folder.exists():
+                raise DataFileError(f"{self.url} is a file: a store of backups is a folder", kind="file-io")
+            raise ArchiveNotFoundError(
+                f"no store of backups at {self.url}: mount its disk, or have a new store made there (--create)",
+                kind="store-not-found",
+            )
+        return bool(self.folder.stat().st_mode & stat.S_ISGID)
+
+    def _make_folders(self, path: Path, shared: bool) -> None:
+        assert self.folder is not None
+        for one in [*reversed(path.relative_to(self.folder).parents), path.relative_to(self.folder)]:
+            inner = self.folder / one
+            try:
+                if one.parts:
+                    inner.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            if one.parts and shared:
+                inner.chmod(0o2770)
 
     @contextlib.contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -280,6 +357,10 @@ def normal(url: str) -> str:
             kind="invalid-url",
         )
     return text
+
+
+def _text_of(body: Any) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
 def digest_of(path: Path, *, pace: Pace | None = None) -> str:

@@ -42,6 +42,11 @@ def replication(copies: Mapping[str, int]) -> str:
     return f"{{'class': 'NetworkTopologyStrategy', {centres}}}"
 
 
+def constants(values: Mapping[str, str]) -> str:
+    """A map of texts."""
+    return "{" + ", ".join(f"{quoted(key)}: {quoted(value)}" for key, value in values.items()) + "}"
+
+
 def create_keyspace(keyspace: str, copies: Mapping[str, int]) -> str:
     return create_keyspace_as(keyspace, replication(copies))
 
