@@ -149,7 +149,7 @@ def test_a_way_to_jmx_that_leads_nowhere_is_told_and_cql_goes_on(
 
 @pytest.mark.slow
 def test_a_command_reads_beans_as_the_laboratory_and_an_agent_do(watched: lab.Cluster) -> None:
-    command = f"{sys.executable} -m chronotile lab nodetool -c {watched.name} {{host}}"
+    command = f"{sys.executable} -m chronotile lab nodetool -c {watched.name} {{host}} {{words}}"
     runner = ops.CommandRunner(command, shell="env HOST={host}")
     now = ops.observe(ops.Access(watched.contact_points, runner=runner), jmx_timeout_s=PATIENT_S)
     assert now.not_seen == []

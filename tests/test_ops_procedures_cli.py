@@ -38,7 +38,7 @@ def test_who_may_not_log_in_or_work_is_told_so_and_nothing_is_begun(
         for role, rights in (("novice", "system"), ("reader", "system_views")):
             connection.run(f"CREATE ROLE IF NOT EXISTS {role} WITH PASSWORD = 'secret' AND LOGIN = true")
             connection.run(f"GRANT SELECT ON KEYSPACE {rights} TO {role}")
-    nodetool = f"{sys.executable} -m chronotile lab nodetool -c {secure_cluster.name} {{host}}"
+    nodetool = f"{sys.executable} -m chronotile lab nodetool -c {secure_cluster.name} {{host}} {{words}}"
     files = ["--ca", tls.ca, "--cert", tls.client_certificate, "--key", tls.client_key]
     journals = tmp_path / "journals"
 

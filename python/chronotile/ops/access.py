@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from chronotile import lab
 from chronotile.errors import AccessDeniedError, ChronotileError, InvalidInputError, UnavailableError
 from chronotile.lab import wire
+from chronotile.ops.templates import Template
 
 __all__ = [
     "NATIVE_PORT",
@@ -164,7 +165,9 @@ class CommandRunner(_NodetoolRunner):
     Parameters
     ----------
     nodetool : str
-        Words as in a shell, with ``{host}`` for the node's address, such as ``ssh {host} nodetool``.
+        Words as in a shell, with ``{host}`` for the node's address, such as ``ssh {host} nodetool``. What it is to run
+        follows, quoted for a remote shell unless the template ends with ``{words}``: see
+        :mod:`chronotile.ops.templates`.
     shell : str, optional
         The same for any command on the node's machine, such as ``ssh {host}``. Without it, disks are not seen.
 
@@ -189,11 +192,9 @@ class CommandRunner(_NodetoolRunner):
             raise UnavailableError("no way to the machine: give --shell 'ssh {host}'", kind="no-connection")
         return self._run(self._shell, host, command, timeout_s)
 
-    def _run(self, template: list[str], host: Host, arguments: Sequence[str], timeout_s: float) -> str:
-        command = _filled(template, host)
-        # A remote shell reads the words once more.
-        words = [shlex.quote(word) for word in arguments] if Path(command[0]).name == "ssh" else list(arguments)
-        return _run([*command, *words], f"{' '.join([*command, *arguments])}", timeout_s)
+    def _run(self, template: Template, host: Host, arguments: Sequence[str], timeout_s: float) -> str:
+        command = template.command(arguments, host=host.address)
+        return _run(command, shlex.join(command), timeout_s)
 
 
 class JolokiaRunner:
@@ -419,18 +420,11 @@ def bean_name(name: str) -> str:
     return f"{domain}:{','.join(sorted(keys.split(',')))}"
 
 
-def _template(text: str, option: str, example: str) -> list[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise InvalidInputError(f"{option} {text!r}: {error}", kind="invalid-request") from None
-    if not any("{host}" in word for word in words):
+def _template(text: str, option: str, example: str) -> Template:
+    found = Template(text, option, {"host"})
+    if not found.fields:
         raise InvalidInputError(f"{option} {text!r} names no {{host}}, as '{example}' does", kind="invalid-request")
-    return words
-
-
-def _filled(template: list[str], host: Host) -> list[str]:
-    return [word.replace("{host}", host.address) for word in template]
+    return found
 
 
 def _run(command: Sequence[str], what: str, timeout_s: float) -> str:

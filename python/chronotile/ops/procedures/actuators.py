@@ -5,16 +5,15 @@ Three ways: the laboratory's nodes, commands given as templates, and an operator
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Protocol
 
 from chronotile import lab
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile.ops.procedures.nodes import Echo
+from chronotile.ops.templates import Template
 
 COMMAND_S = 3600.0
 VERBS = ("stop", "start", "install", "join", "replace", "retire", "configure", "send", "fetch")
@@ -81,16 +80,15 @@ class Commands:
 
     ``{host}`` is the node's address, ``{release}`` the release to install, ``{replaced}`` the address of a dead node,
     ``{setting}`` and ``{value}`` what to write into cassandra.yaml. ``send`` and ``fetch`` get the words of their job
-    at their end. A command runs without a shell, must be safe to repeat, and fails with an exit code other than 0.
+    at their end, quoted for a remote shell unless the template ends with ``{words}`` (:mod:`chronotile.ops.templates`).
+    A command runs without a shell, must be safe to repeat, and fails with an exit code other than 0.
     """
 
     def __init__(self, templates: Mapping[str, str], *, timeout_s: float = COMMAND_S) -> None:
-        for verb, template in templates.items():
-            strange = set(re.findall(r"\{(.*?)\}", template)) - _FIELDS
-            if verb not in VERBS or strange or not template.strip():
-                what = f"{{{strange.pop()}}} means nothing" if strange else "that is no command"
-                raise InvalidInputError(f"command for {verb}, {template!r}: {what}", kind="invalid-request")
-        self.templates = dict(templates)
+        for verb in templates:
+            if verb not in VERBS:
+                raise InvalidInputError(f"no command is ever run to {verb} a node", kind="invalid-request")
+        self.templates = {verb: Template(text, f"--{verb}-command", _FIELDS) for verb, text in templates.items()}
         self.timeout_s = timeout_s
 
     def can(self, verb: str) -> bool:
@@ -134,9 +132,7 @@ class Commands:
     def _run(self, verb: str, more: Sequence[str] = (), timeout_s: float | None = None, **fields: str) -> str:
         if not self.can(verb):
             raise InvalidInputError(f"nothing says how to {verb} a node: give --{verb}-command", kind="invalid-request")
-        words = [word.format(**fields) for word in shlex.split(self.templates[verb])]
-        # A remote shell reads the words once more.
-        words += [shlex.quote(word) for word in more] if PurePath(words[0]).name == "ssh" else more
+        words = self.templates[verb].command(more, **fields)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         try:
             done = subprocess.run(

@@ -1,0 +1,89 @@
+"""Commands of the operator's own, as templates: ``ssh {host} nodetool``.
+
+The words of a command follow its template. Nobody can tell whether a program hands them to a shell on another machine,
+which reads them once more; so they are quoted for one, once for each ``ssh`` in the template and at least once. Only
+programs that are known to start another one with the words as they are, and templates that end with ``{words}``, get
+them unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Sequence
+from pathlib import PurePath
+
+from chronotile.errors import InvalidInputError
+
+_WORDS = "{words}"
+_REMOTE_SHELLS = frozenset({"ssh", "autossh", "rsh", "mosh", "dbclient", "plink"})
+_DIRECT = frozenset({"nodetool", "docker", "podman", "nerdctl", "kubectl", "chronotile"})
+_FIELD = re.compile(r"\{([^{}]*)\}")
+
+
+class Template:
+    """A command with places for values.
+
+    Parameters
+    ----------
+    text : str
+        Words as in a shell, with fields such as ``{host}``.
+    option : str
+        Where it was given, for messages.
+    fields : collection of str
+        What may stand in braces, beside ``{words}`` as the last word.
+
+    Raises
+    ------
+    InvalidInputError
+        It is empty, has an open quote, or a field that means nothing.
+    """
+
+    def __init__(self, text: str, option: str, fields: Collection[str]) -> None:
+        what = f"{option} {text!r}"
+        try:
+            self._words = shlex.split(text)
+        except ValueError as error:
+            raise InvalidInputError(f"{what}: {error}", kind="invalid-request") from None
+        self._verbatim = bool(self._words) and self._words[-1] == _WORDS
+        if self._verbatim:
+            self._words.pop()
+        if not self._words:
+            raise InvalidInputError(f"{what} is not a command", kind="invalid-request")
+        self.fields = {name for word in self._words for name in _FIELD.findall(word)}
+        strange = sorted(self.fields - set(fields))
+        if strange:
+            raise InvalidInputError(
+                f"{what}: {{{strange[0]}}} means nothing here; use {', '.join(f'{{{one}}}' for one in sorted(fields))}"
+                + (f", and {_WORDS} as the last word only" if strange[0] == "words" else ""),
+                kind="invalid-request",
+            )
+
+    @property
+    def _quotings(self) -> int:
+        """How many shells read the words before the program that they are for."""
+        shells = sum(PurePath(word).name in _REMOTE_SHELLS for word in self._words)
+        if self._verbatim or (not shells and PurePath(self._words[0]).name in _DIRECT):
+            return 0
+        return max(1, shells)
+
+    def command(self, words: Sequence[str] = (), **values: str) -> list[str]:
+        """The command to run, without a shell here.
+
+        Raises
+        ------
+        InvalidInputError
+            A value begins with a dash: a program would take it for an option.
+        """
+        for name, value in values.items():
+            if value.startswith("-") and name in self.fields:
+                raise InvalidInputError(f"{name} {value!r} would be taken for an option", kind="invalid-request")
+        quoted = {name: _quoted(value, self._quotings) for name, value in values.items()}
+        filled = [_FIELD.sub(lambda field: quoted.get(field[1], field[0]), word) for word in self._words]
+        return filled + [_quoted(word, self._quotings) for word in words]
+
+
+def _quoted(word: str, times: int) -> str:
+    for _ in range(times):
+        word = shlex.quote(word)
+    return word
