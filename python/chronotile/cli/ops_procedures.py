@@ -11,7 +11,7 @@ from chronotile.cli import ops_backup, ops_repair
 from chronotile.cli.ops import ops
 from chronotile.cli.ops_work import Session, procedure, session_options
 from chronotile.errors import ArchiveNotFoundError
-from chronotile.ops.procedures import Context, Journal, Procedure, engine, journal, settings
+from chronotile.ops.procedures import Context, Journal, Procedure, engine, journal, lease, settings
 from chronotile.ops.procedures.disruptions import Disruption, Return
 from chronotile.ops.procedures.growing import Grow
 from chronotile.ops.procedures.leftovers import Leftovers
@@ -29,7 +29,9 @@ def resume(session: Session) -> None:
     """Go on with the procedure of this cluster that was cut off, with the arguments it was begun with."""
     path = journal.unfinished(session.folder)
     if path is None:
-        raise ArchiveNotFoundError(f"nothing is unfinished in {session.folder}", kind="journal-not-found")
+        other = lease.unfinished_elsewhere(session.context.nodes)
+        elsewhere = "" if other is None else f"; elsewhere {lease.told(other)}"
+        raise ArchiveNotFoundError(f"nothing is unfinished in {session.folder}{elsewhere}", kind="journal-not-found")
     with Journal(path) as kept:
         work = engine.remade(kept.header)
     finished = engine.run(work, session.context, session.folder)

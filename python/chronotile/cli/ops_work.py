@@ -93,7 +93,8 @@ def procedure(name: str, make: Callable[..., Procedure], *options: Callable[[Com
     @with_options
     def plan(session: Session, **values: Any) -> None:
         """Say what would be done, what was checked, and what it will cost. Changes nothing; exits with 1 if refused."""
-        made = engine.plan(make(session.context, **values), session.context)
+        work = engine.made(lambda: make(session.context, **values), session.context, session.folder)
+        made = engine.plan(work, session.context)
         click.echo(str(made))
         if made.refused:
             raise click.exceptions.Exit(1)
@@ -104,7 +105,9 @@ def procedure(name: str, make: Callable[..., Procedure], *options: Callable[[Com
     @with_options
     def run(session: Session, again: bool, **values: Any) -> None:
         """Do it, step by step. Run again, or resumed, after an interruption, it goes on where it was."""
-        kept = engine.run(make(session.context, **values), session.context, session.folder, again=again)
+        kept = engine.run_asked(
+            name, values, lambda: make(session.context, **values), session.context, session.folder, again=again
+        )
         click.echo(f"finished; journal: {kept.path}")
 
     return group

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import json
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ from chronotile.ops.procedures.actuators import Actuator
 from chronotile.ops.procedures.findings import Finding
 from chronotile.ops.procedures.gate import gate
 from chronotile.ops.procedures.journal import Journal
-from chronotile.ops.procedures.lease import LIFE_S, Lease, prepared
+from chronotile.ops.procedures.lease import LIFE_S, Lease, prepared, told, unfinished_elsewhere
 from chronotile.ops.procedures.nodes import Echo, Nodes
 
 SETTLE_S = 30.0
@@ -146,7 +147,86 @@ def plan(procedure: Procedure, context: Context) -> Plan:
     return Plan(procedure.name, found, list(procedure.steps(context)), procedure.cost(context))
 
 
-def run(procedure: Procedure, context: Context, folder: Path, *, again: bool = False, life_s: int = LIFE_S) -> Journal:
+def run_asked(
+    name: str,
+    asked: Mapping[str, Any],
+    make: Callable[[], Procedure],
+    context: Context,
+    folder: Path,
+    *,
+    again: bool = False,
+) -> Journal:
+    """Run what an operator asked for, or go on with it where an earlier run of the same was cut off.
+
+    The journal and the lease are looked at before the procedure is made: half-way, the cluster may no longer be one of
+    which it could be made, as when the node that is to leave has left.
+
+    Parameters
+    ----------
+    name : str
+        Of the procedure.
+    asked : mapping
+        The operator's own words, which tell whether he asks for the same again.
+    make : callable
+        Makes the procedure for the cluster as it is.
+
+    Returns and raises what `run` does, and what `make` raises.
+    """
+    asked = json.loads(json.dumps(asked, default=str))
+    path = journal.unfinished(folder)
+    if path is None or again:
+        work = made(make, context, folder)
+    else:
+        with Journal(path) as kept:
+            header = kept.header
+        if "asked" not in header:
+            # Begun from Python, or by an earlier release: its arguments tell.
+            work = made(make, context, folder)
+        elif (header["procedure"], header["asked"]) == (name, asked):
+            work = remade(header)
+        else:
+            raise _other_work(header, path)
+    return run(work, context, folder, again=again, asked=asked)
+
+
+def made(make: Callable[[], Procedure], context: Context, folder: Path) -> Procedure:
+    """What `make` returns. Where it fails and work is unfinished, which may be why, the message says how to go on."""
+    try:
+        return make()
+    except ChronotileError as error:
+        unfinished = _unfinished_words(context, folder)
+        if not unfinished:
+            raise
+        raise BusyError(f"{error}. {unfinished}", kind="unfinished") from error
+
+
+def _unfinished_words(context: Context, folder: Path) -> str:
+    """What is unfinished, here or elsewhere; empty where nothing is."""
+    path = journal.unfinished(folder)
+    if path is not None:
+        with Journal(path) as kept:
+            return str(_other_work(kept.header, path))
+    other = unfinished_elsewhere(context.nodes)
+    return "" if other is None else told(other)
+
+
+def _other_work(header: Mapping[str, Any], path: Path) -> BusyError:
+    return BusyError(
+        f"{header['procedure']} with {_words(header['arguments'])} is unfinished ({path}): resume it "
+        "(chronotile ops resume), or give it up (chronotile ops abandon) once you have looked at the nodes",
+        kind="unfinished",
+    )
+
+
+def run(
+    procedure: Procedure,
+    context: Context,
+    folder: Path,
+    *,
+    again: bool = False,
+    life_s: int = LIFE_S,
+    asked: Mapping[str, Any] | None = None,
+) -> Journal:
     """Run a procedure, or go on with it where an earlier run was cut off.
 
     Parameters
@@ -161,6 +241,8 @@ def run(procedure: Procedure, context: Context, folder: Path, *, again: bool = F
         Give up what is unfinished, here or elsewhere, and plan anew.
     life_s : int
         Seconds after which the lease of a run that is gone ends.
+    asked : mapping, optional
+        What it was made of, kept in the journal for `run_asked`.
 
     Returns
     -------
@@ -176,6 +258,7 @@ def run(procedure: Procedure, context: Context, folder: Path, *, again: bool = F
     ChronotileError
         A step failed. Run it again when what the message says is mended.
     """
+    journal.require_writable(folder)
     with contextlib.ExitStack() as stack:
         kept = _unfinished(procedure, folder, again, stack)
         identity = kept.id if kept is not None and not again else journal.new_id(procedure.name)
@@ -193,11 +276,11 @@ def run(procedure: Procedure, context: Context, folder: Path, *, again: bool = F
             _give_up(context, kept)
             context.notes, kept = {}, None
         if kept is None:
-            made = plan(procedure, context)
-            findings.require(made.findings, procedure.name)
+            planned = plan(procedure, context)
+            findings.require(planned.findings, procedure.name)
             # Refused before anything is written where other work is unfinished elsewhere.
             lease.begin(take_over=again)
-            kept = stack.enter_context(_begin(procedure, context, folder, identity, made))
+            kept = stack.enter_context(_begin(procedure, context, folder, identity, planned, asked))
         else:
             context.echo(f"going on with {kept.path}")
             lease.begin(take_over=again)
@@ -263,11 +346,7 @@ def _unfinished(procedure: Procedure, folder: Path, again: bool, stack: contextl
     kept = stack.enter_context(Journal(path))
     header = kept.header
     if not again and (header["procedure"], header["arguments"]) != (procedure.name, procedure.arguments):
-        raise BusyError(
-            f"{header['procedure']} with {_words(header['arguments'])} is unfinished ({path}): resume it "
-            "(chronotile ops resume), or give it up (chronotile ops abandon) once you have looked at the nodes",
-            kind="unfinished",
-        )
+        raise _other_work(header, path)
     return kept
 
 
@@ -277,15 +356,23 @@ def _words(arguments: Mapping[str, Any]) -> str:
     )
 
 
-def _begin(procedure: Procedure, context: Context, folder: Path, identity: str, made: Plan) -> Journal:
+def _begin(
+    procedure: Procedure,
+    context: Context,
+    folder: Path,
+    identity: str,
+    planned: Plan,
+    asked: Mapping[str, Any] | None,
+) -> Journal:
     return Journal.begin(
         folder,
         identity,
         {
             "procedure": procedure.name,
             "arguments": procedure.arguments,
-            "steps": [step.name for step in made.steps],
-            "findings": [str(finding) for finding in made.findings],
+            **({} if asked is None else {"asked": asked}),
+            "steps": [step.name for step in planned.steps],
+            "findings": [str(finding) for finding in planned.findings],
             "fingerprint": _fingerprint(procedure, context),
         },
     )

@@ -43,17 +43,27 @@ class Journal:
 
     @classmethod
     def begin(cls, folder: Path, identity: str, header: dict[str, Any]) -> Self:
-        """A new journal in `folder`, which is made where it is missing."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """A new journal in `folder`, which is made where it is missing. Only its owner may read it.
+
+        Raises
+        ------
+        DataFileError
+            Kind ``file-access``: it cannot be written.
+        """
         path = folder / f"{identity}.jsonl"
         # Written aside and renamed: a journal that is there has its header.
         fresh = folder / f".{path.name}"
         first = {"event": "header", "format": FORMAT, "at": _now(), **header}
-        with fresh.open("x", encoding="utf-8") as file:
-            file.write(json.dumps(first) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(path)
+        require_writable(folder, make=True)
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(json.dumps(first) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(path)
+        except OSError as error:
+            raise _not_written(folder, error) from error
         _sync_folder(folder)
         return cls(path)
 
@@ -125,6 +135,37 @@ def new_id(name: str) -> str:
     return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}-{name}"
 
 
+def require_writable(folder: Path, *, make: bool = False) -> None:
+    """See that journals can be written to a folder, which may still be missing; make it where that is asked for.
+
+    Raises
+    ------
+    DataFileError
+        Kind ``file-access``: they cannot.
+    """
+    there = next(one for one in [folder, *folder.absolute().parents] if one.exists())
+    if not there.is_dir():
+        raise DataFileError(f"no journal can be written to {folder}: {there} is a file", kind="file-access")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise DataFileError(
+            f"no journal can be written to {folder}: you may not write to {there}; name another folder (--journal)",
+            kind="file-access",
+        )
+    if not make:
+        return
+    try:
+        # What is made on the way is the owner's, too.
+        for one in [*reversed(folder.absolute().relative_to(there.absolute()).parents)][1:]:
+            (there.absolute() / one).mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise _not_written(folder, error) from error
+
+
+def _not_written(folder: Path, error: OSError) -> DataFileError:
+    return DataFileError(f"no journal can be written to {folder}: {error.strerror}", kind="file-access")
+
+
 def paths(folder: Path) -> list[Path]:
     """All journals of a folder, oldest first."""
     return sorted(path for path in folder.glob("*.jsonl") if not path.name.startswith("."))
@@ -136,10 +177,19 @@ def unfinished(folder: Path) -> Path | None:
 
 
 def ended(path: Path) -> bool:
-    """Whether the procedure of a journal was finished or abandoned."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 4096))
-        tail = file.read()
+    """Whether the procedure of a journal was finished or abandoned.
+
+    Raises
+    ------
+    DataFileError
+        Kind ``file-access``: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            tail = file.read()
+    except OSError as error:
+        raise DataFileError(f"the journal {path} cannot be opened: {error.strerror}", kind="file-access") from error
     return any(f'"event": "{end}"'.encode() in tail for end in _ENDS)
 
 

@@ -102,9 +102,7 @@ class Lease:
             other = json.loads(row["about"])
             if not take_over and not _is_over(other):
                 raise BusyError(
-                    f"{other['procedure']}, begun by {other['who']}, was not finished; its journal is "
-                    f"{other['journal']} on {other['host']}. Resume it there, or plan anew (--again) once you "
-                    "have looked at the nodes",
+                    f"{told(other)} Or plan anew (--again) once you have looked at the nodes",
                     kind="unfinished",
                 )
             self._ask(statements.drop_lease(_UNFINISHED, row["holder"]))
@@ -182,6 +180,23 @@ def unfinished(nodes: Nodes) -> dict[str, Any] | None:
         return None
     rows = nodes.query(any_serving(nodes), statements.read_lease(_UNFINISHED), consistency="SERIAL")
     return json.loads(rows[0]["about"]) if rows else None
+
+
+def unfinished_elsewhere(nodes: Nodes) -> dict[str, Any] | None:
+    """What is said to be unfinished in the cluster and is not over; None also where the cluster cannot decide."""
+    try:
+        other = unfinished(nodes)
+    except ChronotileError:
+        return None
+    return None if other is None or _is_over(other) else other
+
+
+def told(other: dict[str, str]) -> str:
+    """What unfinished work is, and how it is gone on with."""
+    return (
+        f"{other['procedure']}, begun by {other['who']}, was not finished; its journal is {other['journal']} on "
+        f"{other['host']}. Go on with it there: chronotile ops resume."
+    )
 
 
 def _is_over(other: dict[str, str]) -> bool:
