@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import threading
+import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from chronotile.ops.access import Host, read_beans, read_credentials
 from chronotile.ops.exporting import Exporter, dashboard
 from chronotile.ops.metrics import METRICS, prometheus
 from chronotile.ops.rules import RULES, Baseline, Result, check, chosen, with_limits
+from chronotile.ops.screen import screen
 from chronotile.ops.state import (
     ClusterSettings,
     HintsFor,
@@ -185,8 +187,35 @@ def test_a_collection_that_is_none_is_told_as_any_other_value() -> None:
         reading_cql.replicas("{'class'")
 
 
-def test_a_table_id_tells_when_the_table_was_made() -> None:
-    assert reading_cql.created_of("13814000-1dd2-11b2-8000-000000000000") == datetime(1970, 1, 1, tzinfo=UTC)
+V1 = "13814000-1dd2-11b2-8000-000000000000"
+"""An id whose time is 1970."""
+HASHED = "f00dfeed-dead-8eef-9234-567812345678"
+"""As archives give their tables; its bits are no time."""
+MADE = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def v1_of(when: datetime) -> str:
+    """An id as Cassandra chooses it at a time."""
+    ticks = int((when - datetime(1582, 10, 15, tzinfo=UTC)).total_seconds() * 10_000_000)
+    return str(uuid.UUID(fields=(ticks & 0xFFFFFFFF, ticks >> 32 & 0xFFFF, ticks >> 48 & 0xFFF | 0x1000, 0x80, 0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("table_id", "written", "made"),
+    [
+        # The row of a table that was altered is younger than the table.
+        (v1_of(MADE), MADE + timedelta(days=9), MADE),
+        (v1_of(MADE), None, MADE),
+        (V1, MADE, MADE),
+        (v1_of(MADE + timedelta(days=9)), MADE, MADE),
+        (HASHED, MADE, MADE),
+        (HASHED, None, None),
+        ("5a1c395e-b41f-4fe5-9f22-ba0be0483c18", MADE, MADE),
+    ],
+)
+def test_when_a_table_was_made(table_id: str, written: datetime | None, made: datetime | None) -> None:
+    written_us = "null" if written is None else str(int(written.timestamp() * 1e6))
+    assert reading_cql.created_of(table_id, written_us) == made
 
 
 @pytest.mark.parametrize(
@@ -335,7 +364,27 @@ def test_a_table_never_repaired_counts_from_when_it_was_made() -> None:
     fresh = TableRepair("app", "u", 864_000, START - timedelta(days=50), START - timedelta(days=1))
     result = one("repair-age", snapshot(node(cql=True), repairs=[week, fresh]))
     assert found(result) == [("warning", "repair-age", "app.t")]
+    assert "repair: app.t was made and never repaired whole 8.0 d ago" in screen(
+        snapshot(node(cql=True), repairs=[fresh, week, TableRepair("app", "v", 864_000, None, None)])
+    )
     assert one("repair-age", snapshot(node(cql=True), repairs=None)).unchecked == ["repair-age: cluster: not seen"]
+
+
+def test_a_repair_whose_time_is_unknown_or_to_come_is_told_as_unchecked() -> None:
+    unknown = TableRepair("app", "t", 864_000, None, None)
+    to_come = TableRepair("app", "u", 864_000, START, START + timedelta(days=500))
+    # Clocks that are a little apart.
+    ahead = TableRepair("app", "v", 864_000, START + timedelta(minutes=5), None)
+    now = snapshot(node(cql=True), repairs=[unknown, to_come, ahead])
+    result = one("repair-age", now)
+    assert result.findings == []
+    assert result.unchecked == [
+        "repair-age: app.t: when it was made is not told",
+        f"repair-age: app.u: it is dated {START + timedelta(days=500):%Y-%m-%d}, still to come",
+    ]
+    assert ahead.age_s(START) == 0
+    assert "app.v was made and never repaired whole 0.0 d ago" in screen(now)
+    assert "repair:" not in screen(snapshot(node(cql=True), repairs=[unknown, to_come]))
 
 
 def test_a_failed_repair_counts_until_a_later_one_does_its_work_or_its_keyspace_is_gone() -> None:

@@ -20,6 +20,7 @@ from conftest import Run
 from support_lab import Releases, keyspace_of
 from support_ops import _watched, access, watched
 
+import chronotile as ct
 from chronotile import lab, ops
 from chronotile.errors import AccessDeniedError, UnavailableError
 from chronotile.lab import wire
@@ -571,3 +572,17 @@ def _await(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def test_tables_of_an_archive_are_as_old_as_they_are(shared_cluster: lab.Cluster) -> None:
+    """Their ids hold no time, and look as if they did."""
+    with ct.open(shared_cluster.url("aged") + "?catalog_buckets=4") as archive:
+        schema = {"id": "int64", "t": "timestamp[ms]"}
+        rows = archive.create("rows", schema=schema, cell=ct.single(), time="t", window="30d", id="id")
+        rows.write({"id": [1], "t": ["2026-03-01"]})
+    now = ops.observe(ops.Access(shared_cluster.contact_points), jmx=False)
+    ages = [one.age_s(now.taken) for one in now.repairs or [] if one.keyspace == "aged"]
+    assert len(ages) >= 4
+    assert all(age_s is not None and age_s < 1800 for age_s in ages)
+    findings = ops.check(now, rules=chosen(["repair-age"])).findings
+    assert not [finding for finding in findings if finding.where.startswith("aged.")]

@@ -221,6 +221,11 @@ def repair_age(look: Look) -> Iterator[Measured]:
         yield Measured("cluster", None)
     for table in look.now.repairs or []:
         age_s = table.age_s(look.now.taken)
+        if age_s is None:
+            since = table.repaired or table.created
+            why = "when it was made is not told" if since is None else f"it is dated {since:%Y-%m-%d}, still to come"
+            yield Measured(f"{table.keyspace}.{table.table}", None, why)
+            continue
         said = "repaired whole" if table.repaired else "made, never repaired whole,"
         words = f"{said} {_ago(age_s)} ago; gc_grace is {_ago(table.gc_grace_s)}"
         # With no grace at all nothing can come back that a repair would have kept away.

@@ -30,6 +30,8 @@ __all__ = ["CqlView", "Peer", "read_node"]
 Record = Mapping[str, str]
 
 _UUID_EPOCH = datetime(1582, 10, 15, tzinfo=UTC)
+_FIRST_RELEASE = datetime(2008, 7, 1, tzinfo=UTC)
+"""No table is older than Cassandra."""
 _STATES = {"NORMAL": "N", "BOOT": "J", "BOOT_REPLACE": "J", "LEAVING": "L", "MOVING": "M"}
 _GONE = ("LEFT", "removed")
 """What gossip tells for days of nodes that are no longer part of the ring."""
@@ -283,7 +285,8 @@ def _add_repairs(view: CqlView, connection: wire.Connection) -> None:
         for r in connection.records("system_schema.keyspaces", columns="keyspace_name, replication")
         if not is_own_keyspace(r["keyspace_name"]) and replicas(r["replication"]) > 1
     }
-    tables = connection.records("system_schema.tables", columns="keyspace_name, table_name, gc_grace_seconds, id")
+    columns = "keyspace_name, table_name, gc_grace_seconds, id, writetime(id) AS written_us"
+    tables = connection.records("system_schema.tables", columns=columns)
     tables = [r for r in tables if r["keyspace_name"] in replicated]
     history: list[dict[str, str]] = []
     if tables:
@@ -301,7 +304,7 @@ def _add_repairs(view: CqlView, connection: wire.Connection) -> None:
             repaired.setdefault((r["keyspace_name"], table), []).extend(pieces)
     view.repairs = [
         TableRepair(
-            r["keyspace_name"], r["table_name"], int(r["gc_grace_seconds"]), created_of(r["id"]),
+            r["keyspace_name"], r["table_name"], int(r["gc_grace_seconds"]), created_of(r["id"], r["written_us"]),
             _moment_of(coverage.covered_since(repaired.get((r["keyspace_name"], r["table_name"]), []))),
         )
         for r in tables
@@ -318,9 +321,20 @@ def replicas(replication: str) -> int:
     return sum(int(count) for count in counts if count.isdigit())
 
 
-def created_of(table_id: str) -> datetime:
-    """When a table was made, by its id, which holds the time."""
-    return _UUID_EPOCH + timedelta(microseconds=uuid.UUID(table_id).time / 10)
+def created_of(table_id: str, written_us: str) -> datetime | None:
+    """When a table was made, as far as its row in the schema tells; None where it does not.
+
+    The row is written anew with each change of the table. An id that Cassandra chose holds the time at which it was
+    made; one that was given, as archives do, holds none, and looks as if it did.
+    """
+    written = datetime.fromtimestamp(int(written_us) / 1e6, UTC) if written_us.isdigit() else None
+    given = uuid.UUID(table_id)
+    if given.version != 1:
+        return written
+    made = _UUID_EPOCH + timedelta(microseconds=given.time // 10)
+    if written is None:
+        return made
+    return made if _FIRST_RELEASE < made < written else written
 
 
 def is_own_keyspace(keyspace: str) -> bool:

@@ -121,10 +121,13 @@ def _weight(table: Table) -> tuple[int, float, int]:
 
 
 def _repairs(snapshot: Snapshot) -> list[str]:
-    if not snapshot.repairs:
+    if snapshot.repairs is None:
         return []
-    oldest = max(snapshot.repairs, key=lambda one: one.age_s(snapshot.taken) / max(one.gc_grace_s, 1))
-    days = oldest.age_s(snapshot.taken) / 86_400
+    ages = [(age_s, one) for one in snapshot.repairs if (age_s := one.age_s(snapshot.taken)) is not None]
+    if not ages:
+        return []
+    age_s, oldest = max(ages, key=lambda found: found[0] / max(found[1].gc_grace_s, 1))
+    days = age_s / 86_400
     said = "was repaired whole" if oldest.repaired else "was made and never repaired whole"
     grace = oldest.gc_grace_s / 86_400
     return [f"repair: {oldest.keyspace}.{oldest.table} {said} {days:.1f} d ago; gc_grace is {grace:.1f} d"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 __all__ = [
@@ -25,6 +25,10 @@ __all__ = [
     "Table",
     "TableRepair",
 ]
+
+
+CLOCKS_S = timedelta(hours=1)
+"""By how much the clocks of a cluster and of this machine may differ before what they tell is taken for wrong."""
 
 
 @dataclass(frozen=True)
@@ -174,13 +178,17 @@ class TableRepair:
     keyspace: str
     table: str
     gc_grace_s: int
-    created: datetime
+    created: datetime | None
+    """None where nothing tells."""
     repaired: datetime | None
     """Since when every range was repaired at least once; None where some range never was."""
 
-    def age_s(self, now: datetime) -> float:
-        """Seconds since then, or since the table was made."""
-        return (now - (self.repaired or self.created)).total_seconds()
+    def age_s(self, now: datetime) -> float | None:
+        """Seconds since then, or since the table was made; None where that is unknown or, by a wrong clock, to come."""
+        since = self.repaired or self.created
+        if since is None or since > now + CLOCKS_S:
+            return None
+        return max(0.0, (now - since).total_seconds())
 
 
 @dataclass(frozen=True)
