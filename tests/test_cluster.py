@@ -74,6 +74,39 @@ def test_the_engine_keeps_the_contract_of_every_store(
     assert "claim a_scan_beside_replacements_returns_no_chunk_twice_or_half" in claims
 
 
+def test_a_read_asks_for_no_more_replicas_than_it_was_told(
+    single_node: lab.Cluster, request: pytest.FixtureRequest
+) -> None:
+    """As while a cluster grows: a keyspace has three copies, and the two nodes to come are not there yet."""
+    keyspace = keyspace_of(request)
+    url = f"{single_node.url(keyspace)}?catalog_buckets=4"
+    with ct.open(url) as archive:
+        schema = {"id": "int64", "t": "timestamp[ms]"}
+        values = archive.create("values", schema=schema, cell=ct.single(), time="t", window="30d", id="id")
+        values.write({"id": [1, 2], "t": ["2026-03-01", "2026-03-02"]}, batch="first")
+        with single_node.nodes[0].connect(timeout_s=60) as connection:
+            copies = "{'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+            connection.run(f"ALTER KEYSPACE {keyspace} WITH replication = {copies}")
+        began = time.monotonic()
+        at_one = values.tuned("ONE")
+        assert at_one.count() == 2
+        assert at_one.read(finished_only=True).to_arrow()["id"].to_pylist() == [1, 2]
+        assert at_one.batch("first") is not None
+        assert time.monotonic() - began < 10
+        with pytest.raises(ct.UnavailableError, match="QUORUM needs 2 replicas and 1"):
+            values.tuned("QUORUM", timeout_s=1).count()
+        with pytest.raises(ct.OutcomeUnknownError, match="QUORUM needs 2 replicas and 1"):
+            values.tuned("QUORUM", timeout_s=1).write({"id": [3], "t": ["2026-03-03"]}, batch="second")
+    # Somebody who knows nothing of the archive yet, and writes to slices that are there.
+    with ct.open(f"{url}&consistency=ONE&timeout_s=5", create=False) as archive:
+        values = archive["values"]
+        assert values.count() == 2
+        assert values.write({"id": [4], "t": ["2026-03-04"]}, batch="third").stored
+        assert values.count() == 3
+        with pytest.raises(ct.UnavailableError, match="QUORUM needs 2 replicas and 1"):
+            values.write({"id": [5], "t": ["2027-09-01"]}, batch="fourth")
+
+
 def test_what_many_do_at_once_is_decided_by_three_nodes(shared_cluster: lab.Cluster) -> None:
     claims = run_claims(shared_cluster, "cluster_conformance", "many")
     assert "claim of_many_that_expect_absence_one_wins" in claims

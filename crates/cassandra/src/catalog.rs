@@ -105,19 +105,19 @@ impl Catalog {
     }
 
     /// One record.
-    pub(crate) async fn record(&self, session: &Session, key: &str) -> Result<Option<Bytes>> {
+    pub(crate) async fn record(&self, session: &Session, key: &str, call: &Call) -> Result<Option<Bytes>> {
         let place = Place::of(key, self.buckets);
         if place != Place::LOOSE {
-            return read(session, &place, key, &sure(session)).await.map_err(refused);
+            return read(session, &place, key, call).await.map_err(refused);
         }
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let last = known().get(key).cloned();
         if let Some((written, value)) = last
-            && written_at(session, key).await.map_err(refused)? == Some(written)
+            && written_at(session, key, call).await.map_err(refused)? == Some(written)
         {
             return Ok(Some(value));
         }
-        let found = read_with_time(session, key).await.map_err(refused)?;
+        let found = read_with_time(session, key, call).await.map_err(refused)?;
         match &found {
             Some(found) => known().insert(key.to_owned(), found.clone()),
             None => known().remove(key),
@@ -132,6 +132,7 @@ impl Catalog {
         prefix: &str,
         after: Option<&str>,
         limit: usize,
+        call: &Call,
     ) -> Result<Vec<Record>> {
         if limit == 0 {
             return Ok(vec![]);
@@ -146,7 +147,7 @@ impl Catalog {
             _ => vec![Place::LOOSE],
         };
         let alone = places.len() == 1;
-        let lists = stream::iter(places).map(|place| list(session, place, prefix, after, limit));
+        let lists = stream::iter(places).map(|place| list(session, place, prefix, after, limit, call));
         let lists: Vec<Vec<Record>> = lists.buffer_unordered(LIST_AT_ONCE).try_collect().await.map_err(refused)?;
         let mut records: Vec<Record> = lists.into_iter().flatten().collect();
         if !alone {
@@ -320,23 +321,32 @@ async fn read(
 }
 
 /// A record without a group, and the time it was written at: transactions give each change of it another.
-async fn read_with_time(session: &Session, key: &str) -> std::result::Result<Option<(i64, Bytes)>, CqlError> {
-    let found = loose(session, "WRITETIME(value), value", key).await?;
+async fn read_with_time(
+    session: &Session,
+    key: &str,
+    call: &Call,
+) -> std::result::Result<Option<(i64, Bytes)>, CqlError> {
+    let found = loose(session, "WRITETIME(value), value", key, call).await?;
     let row = found.maybe_first_row::<(Option<i64>, Option<Bytes>)>().map_err(malformed)?;
     Ok(row.and_then(|(written, value)| Some((written?, value?))))
 }
 
-async fn written_at(session: &Session, key: &str) -> std::result::Result<Option<i64>, CqlError> {
-    let found = loose(session, "WRITETIME(value)", key).await?;
+async fn written_at(session: &Session, key: &str, call: &Call) -> std::result::Result<Option<i64>, CqlError> {
+    let found = loose(session, "WRITETIME(value)", key, call).await?;
     Ok(found.maybe_first_row::<(Option<i64>,)>().map_err(malformed)?.and_then(|(written,)| written))
 }
 
-async fn loose(session: &Session, what: &str, key: &str) -> std::result::Result<QueryRowsResult, CqlError> {
+async fn loose(
+    session: &Session,
+    what: &str,
+    key: &str,
+    call: &Call,
+) -> std::result::Result<QueryRowsResult, CqlError> {
     let keyspace = &session.settings().keyspace;
     let cql = format!("SELECT {what} FROM {keyspace}.{CATALOG} WHERE dataset = ? AND bucket = ? AND record_key = ?");
     let statement = prepared(session, &cql, true).await?;
     let Place { dataset, bucket } = &Place::LOOSE;
-    let found = session.execute(&statement, (dataset, bucket, key), &sure(session)).await?;
+    let found = session.execute(&statement, (dataset, bucket, key), call).await?;
     found.into_rows_result().map_err(malformed)
 }
 
@@ -347,6 +357,7 @@ async fn list(
     prefix: &str,
     after: Option<&str>,
     limit: usize,
+    call: &Call,
 ) -> std::result::Result<Vec<Record>, CqlError> {
     let keyspace = &session.settings().keyspace;
     let from_after = after.filter(|after| *after >= prefix);
@@ -372,11 +383,11 @@ async fn list(
         let (page, next) = match &end {
             Some(end) => {
                 let values = (&place.dataset, place.bucket, from, end, limit);
-                session.page(&statement, values, state, &sure(session)).await?
+                session.page(&statement, values, state, call).await?
             }
             None => {
                 let values = (&place.dataset, place.bucket, from, limit);
-                session.page(&statement, values, state, &sure(session)).await?
+                session.page(&statement, values, state, call).await?
             }
         };
         let rows = page.into_rows_result().map_err(malformed)?;

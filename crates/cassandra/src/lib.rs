@@ -101,8 +101,8 @@ impl CassandraStore {
             return Err(StoreError::Refused { engine: ENGINE, reason });
         }
         let timeout = settings.timeout;
-        let read = Call { consistency: settings.read_consistency, timeout };
-        let write = Call { consistency: settings.write_consistency, timeout };
+        let read = Call { consistency: settings.read_consistency, timeout, instead: None };
+        let write = Call { consistency: settings.write_consistency, timeout, instead: None };
         let session = Session::connect(settings).await.map_err(refused)?;
         let meta = schema::open(&session, options.create && !options.read_only).await?;
         let shared = Shared {
@@ -132,6 +132,11 @@ impl CassandraStore {
     pub async fn forget_all_records(&self) -> Result<()> {
         let keyspace = &self.session().settings().keyspace;
         self.session().change_schema(&format!("TRUNCATE {keyspace}.{}", names::CATALOG)).await.map_err(refused)
+    }
+
+    /// How the catalog is read for whoever reads rows at the level of this store.
+    fn seen(&self) -> Call {
+        schema::seen(self.session(), self.read.consistency)
     }
 
     fn session(&self) -> &Session {
@@ -164,7 +169,7 @@ impl CassandraStore {
             if self.ready(|ready| ready.contains(&known)) {
                 continue;
             }
-            if !schema::is_ready(self.session(), dataset, slice).await? {
+            if !schema::is_ready(self.session(), dataset, slice, &self.seen()).await? {
                 return Err(StoreError::NoSlice { dataset: dataset.clone(), slice });
             }
             self.ready(|ready| ready.insert(known));
@@ -283,16 +288,16 @@ impl Store for CassandraStore {
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
-        self.shared.catalog.record(self.session(), key).await
+        self.shared.catalog.record(self.session(), key, &self.seen()).await
     }
 
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
-        self.shared.catalog.records(self.session(), prefix, after, limit).await
+        self.shared.catalog.records(self.session(), prefix, after, limit, &self.seen()).await
     }
 
     async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
         self.writable()?;
-        if !schema::is_ready(self.session(), dataset, slice).await? {
+        if !schema::is_ready(self.session(), dataset, slice, &self.seen()).await? {
             let _turn = self.shared.keeper.lock().await;
             schema::create_slice(&self.home(dataset), slice).await?;
         }
@@ -312,7 +317,7 @@ impl Store for CassandraStore {
     }
 
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
-        schema::slices(self.session(), dataset).await
+        schema::slices(self.session(), dataset, &self.seen()).await
     }
 
     async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {

@@ -87,7 +87,8 @@ fn own_record_cql(session: &Session) -> String {
 /// What the archive says of itself under a name.
 async fn own_record(session: &Session, name: &str) -> std::result::Result<Option<String>, CqlError> {
     let statement = prepared(session, &own_record_cql(session), true).await?;
-    let rows = session.execute(&statement, (name,), &sure(session)).await?.into_rows_result().map_err(malformed)?;
+    let call = seen(session, session.settings().read_consistency);
+    let rows = session.execute(&statement, (name,), &call).await?.into_rows_result().map_err(malformed)?;
     let value = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
     Ok(value.and_then(|(value,)| value))
 }
@@ -120,7 +121,14 @@ pub(crate) fn sure(session: &Session) -> Call {
     use chronotile_cql::scylla::statement::Consistency;
     let settings = session.settings();
     let consistency = if settings.local_serial { Consistency::LocalQuorum } else { Consistency::Quorum };
-    Call { consistency, timeout: settings.timeout }
+    Call { consistency, timeout: settings.timeout, instead: None }
+}
+
+/// A majority; where so many replicas are not alive, as many as rows are read from. Such a reader has been told that it may
+/// miss what one replica lacks, and is not to be refused for more than it asked for. Whatever it then changes is decided by
+/// a majority, as ever.
+pub(crate) fn seen(session: &Session, rows: chronotile_cql::scylla::statement::Consistency) -> Call {
+    Call { instead: Some(rows), ..sure(session) }
 }
 
 /// Tables of the keyspace; `None` where it does not exist.
@@ -230,19 +238,20 @@ async fn entry(
     session: &Session,
     dataset: &DatasetName,
     slice: SliceId,
+    call: &Call,
 ) -> std::result::Result<Option<Entry>, CqlError> {
     let keyspace = &session.settings().keyspace;
     let cql = format!("SELECT table_id, ready FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ?");
     let statement = prepared(session, &cql, true).await?;
-    let found = session.execute(&statement, (dataset.as_str(), slice.0), &sure(session)).await?;
+    let found = session.execute(&statement, (dataset.as_str(), slice.0), call).await?;
     let rows = found.into_rows_result().map_err(malformed)?;
     let row = rows.maybe_first_row::<(Option<String>, Option<bool>)>().map_err(malformed)?;
     Ok(row.map(|(table_id, ready)| Entry { table_id, ready: ready.unwrap_or(false) }))
 }
 
 /// Whether a slice can be used.
-pub(crate) async fn is_ready(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<bool> {
-    has_table(session, dataset, slice).await.map_err(refused)
+pub(crate) async fn is_ready(session: &Session, dataset: &DatasetName, slice: SliceId, call: &Call) -> Result<bool> {
+    Ok(entry(session, dataset, slice, call).await.map_err(refused)?.is_some_and(|entry| entry.ready))
 }
 
 /// Whether a slice's table has been made and not been given up, whatever a single node knows of it.
@@ -251,16 +260,16 @@ pub(crate) async fn has_table(
     dataset: &DatasetName,
     slice: SliceId,
 ) -> std::result::Result<bool, CqlError> {
-    Ok(entry(session, dataset, slice).await?.is_some_and(|entry| entry.ready))
+    Ok(entry(session, dataset, slice, &sure(session)).await?.is_some_and(|entry| entry.ready))
 }
 
 /// The slices that can be used, ascending.
-pub(crate) async fn slices(session: &Session, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+pub(crate) async fn slices(session: &Session, dataset: &DatasetName, call: &Call) -> Result<Vec<SliceId>> {
     let list = async {
         let keyspace = &session.settings().keyspace;
         let cql = format!("SELECT slice, ready FROM {keyspace}.{SLICES} WHERE dataset = ?");
         let statement = prepared(session, &cql, true).await?;
-        let found = session.execute(&statement, (dataset.as_str(),), &sure(session)).await?;
+        let found = session.execute(&statement, (dataset.as_str(),), call).await?;
         let rows = found.into_rows_result().map_err(malformed)?;
         let mut ready = Vec::new();
         for row in rows.rows::<(i32, Option<bool>)>().map_err(malformed)? {
@@ -310,7 +319,7 @@ async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlE
     let cql = format!("INSERT INTO {keyspace}.{SLICES} (dataset, slice, table_id) VALUES (?, ?, ?) IF NOT EXISTS");
     let claim = prepared(session, &cql, false).await?;
     let claimed = session.insist(&claim, (dataset.as_str(), slice.0, &own), &sure(session)).await;
-    let known = entry(session, dataset, slice).await?.and_then(|entry| entry.table_id);
+    let known = entry(session, dataset, slice, &sure(session)).await?.and_then(|entry| entry.table_id);
     let id = match (known, claimed) {
         (Some(id), _) => takes_table_ids(session).await?.then_some(id),
         // A table of another id than the registry's would be a second one for some nodes.
@@ -399,7 +408,7 @@ async fn is_there(
     slice: SliceId,
     wanted: bool,
 ) -> std::result::Result<bool, CqlError> {
-    let entry = entry(session, dataset, slice).await?;
+    let entry = entry(session, dataset, slice, &sure(session)).await?;
     Ok(if wanted { entry.is_some_and(|entry| entry.ready) } else { entry.is_none() })
 }
 

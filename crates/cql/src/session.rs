@@ -48,6 +48,17 @@ pub struct Call {
     pub consistency: Consistency,
     /// When to give up, repetitions included.
     pub timeout: Duration,
+    /// For reads: the level to ask for where fewer replicas are alive than `consistency` needs. `None` to fail then.
+    pub instead: Option<Consistency>,
+}
+
+impl Call {
+    /// The same with a lower level for when too few replicas are alive.
+    fn lowered(&self, error: &CqlError) -> Option<Self> {
+        let CqlError::Unavailable { .. } = error else { return None };
+        let consistency = self.instead.filter(|level| *level != self.consistency)?;
+        Some(Self { consistency, instead: None, ..*self })
+    }
 }
 
 /// An open session. Every method may be called from many tasks.
@@ -124,7 +135,7 @@ impl Session {
     /// Prepares a statement without keeping it: for text that may never come again. Each answer describes its columns
     /// itself, so that one of a table that was altered meanwhile is not misread.
     pub async fn prepare_anew(&self, cql: &str) -> Result<PreparedStatement> {
-        let call = Call { consistency: Consistency::One, timeout: self.settings.timeout };
+        let call = Call { consistency: Consistency::One, timeout: self.settings.timeout, instead: None };
         self.repeat(&call, true, &Attempts::default(), || async { Ok(self.inner.prepare(cql).await?) }).await
     }
 
@@ -166,7 +177,14 @@ impl Session {
         let mut statement = with_call(statement, call);
         let attempts = Arc::new(Attempts::at(statement.get_statement()));
         statement.set_history_listener(attempts.clone());
-        let send = || async { Ok(self.inner.execute_unpaged(&statement, &values).await?) };
+        let send = || async {
+            let failed = match self.inner.execute_unpaged(&statement, &values).await {
+                Ok(found) => return Ok(found),
+                Err(error) => CqlError::from(error),
+            };
+            let Some(lowered) = call.lowered(&failed) else { return Err(failed) };
+            Ok(self.inner.execute_unpaged(&with_call(&statement, &lowered), &values).await?)
+        };
         self.repeat(call, repeatable, &attempts, send).await
     }
 
@@ -198,7 +216,15 @@ impl Session {
         let mut statement = with_call(statement, call);
         let attempts = Arc::new(Attempts::at(statement.get_statement()));
         statement.set_history_listener(attempts.clone());
-        let send = || async { Ok(self.inner.execute_single_page(&statement, &values, from.clone()).await?) };
+        let send = || async {
+            let failed = match self.inner.execute_single_page(&statement, &values, from.clone()).await {
+                Ok(found) => return Ok(found),
+                Err(error) => CqlError::from(error),
+            };
+            let Some(lowered) = call.lowered(&failed) else { return Err(failed) };
+            let statement = with_call(&statement, &lowered);
+            Ok(self.inner.execute_single_page(&statement, &values, from.clone()).await?)
+        };
         self.repeat(call, true, &attempts, send).await
     }
 
@@ -236,7 +262,7 @@ impl Session {
     /// fate is unknown: it must do nothing where it was done.
     pub async fn change_schema(&self, cql: &str) -> Result<()> {
         let timeout = self.settings.timeout.max(SCHEMA_WAIT);
-        let call = Call { consistency: self.settings.write_consistency, timeout };
+        let call = Call { consistency: self.settings.write_consistency, timeout, instead: None };
         let mut statement = scylla::statement::unprepared::Statement::new(cql);
         statement.set_request_timeout(Some(timeout));
         let send = || async { Ok(self.inner.query_unpaged(statement.clone(), &[]).await?) };
@@ -254,7 +280,7 @@ impl Session {
     /// to fetch what it missed; after some seconds most nodes are enough.
     pub async fn agree_on_schema(&self) -> Result<()> {
         let timeout = self.settings.timeout.max(SCHEMA_WAIT);
-        let call = Call { consistency: Consistency::One, timeout };
+        let call = Call { consistency: Consistency::One, timeout, instead: None };
         let attempts = Attempts::default();
         let all = || async { Ok(self.inner.await_schema_agreement().await.map(|_| ())?) };
         let all = tokio::time::timeout(AGREEMENT_GRACE, self.repeat(&call, true, &attempts, all));

@@ -73,6 +73,7 @@ impl Tables {
         Call {
             consistency: options.consistency.unwrap_or(settings.read_consistency),
             timeout: options.timeout.unwrap_or(settings.timeout),
+            instead: None,
         }
     }
 
@@ -116,6 +117,7 @@ impl Tables {
         let call = Call {
             consistency: options.consistency.unwrap_or(settings.write_consistency),
             timeout: options.timeout.unwrap_or(settings.timeout),
+            instead: None,
         };
         if parameters.is_empty() && changes_schema(cql) {
             self.session.change_schema(cql).await?;
