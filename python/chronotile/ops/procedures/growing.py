@@ -100,9 +100,9 @@ class Grow(Procedure):
         return [
             *([locked] if AUTH in self.keyspaces else []),
             "Each new node fetches all data over the network: 1 Gbit/s or more is advised.",
-            "From the change of replication until the second node has joined, whatever asks for QUORUM fails: a majority "
-            "of three copies is two. Clients at ONE go on, readers and writers of archives too, but no slice is made: "
-            "make those of the time ahead before (chronotile prepare).",
+            "From the change of replication until the second node has joined, whatever asks for QUORUM fails: a "
+            "majority of three copies is two. Clients at ONE go on, readers and writers of archives too, but no slice "
+            "is made: make those of the time ahead before (chronotile prepare).",
         ]
 
     def steps(self, context: Context) -> list[Step]:
