@@ -189,7 +189,6 @@ def uneven(lab_home: Path) -> Iterator[lab.Cluster]:
         insert(cluster, TABLE, range(-FILLING, 0), "x", "ALL")
         for node in cluster.nodes:
             node.nodetool("flush", "uneven")
-            node.nodetool("refreshsizeestimates")
         assert not running._is_small(reading.estimates(AccessNodes(ops.for_lab(cluster.name)), [TABLE])[TABLE])
         yield cluster
 

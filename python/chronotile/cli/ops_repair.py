@@ -23,9 +23,9 @@ def _repair(
 ) -> Procedure:
     """Compare the replicas of tables, and send what one of them lacks.
 
-    It goes by table and by sub-range of the ring: each segment has at most 2^20 partitions and 50 GiB by the nodes'
-    estimates and is adapted to take 1 to 15 minutes. No node takes part in two at once. It waits while compactions
-    pile up. Small tables are repaired by one command a node.
+    It goes by table and by sub-range of the ring: each segment has at most 2^20 partitions and 50 GiB by what the nodes
+    tell of their tables, and is adapted to take 1 to 15 minutes. No node takes part in two at once. It waits while
+    compactions pile up. Small tables are repaired by one command a node.
     """
     return Repair.of(
         context, keyspaces=keyspaces, tables=tables, capacity_mbit=capacity_mbit, segment_s=segment_s, anyway=anyway

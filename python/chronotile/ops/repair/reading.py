@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,12 +9,17 @@ from collections.abc import Sequence
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile.ops.procedures import statements
 from chronotile.ops.procedures.gate import copies
-from chronotile.ops.procedures.nodes import Nodes, Row, any_serving, is_system, members, of_each
-from chronotile.ops.repair.segments import Estimate, RingRange, unwrapped
+from chronotile.ops.procedures.nodes import Nodes, any_serving, is_system, members, of_each
+from chronotile.ops.repair.segments import LEAST, Estimate, RingRange, unwrapped
 
 _TOKEN_RANGE = re.compile(r"TokenRange\(start_token:(-?\d+), end_token:(-?\d+),.*?rpc_endpoints:\[([^\]]*)\]")
 _PENDING = re.compile(r"pending tasks:?\s+(\d+)")
 _PERCENT = re.compile(r"Table(?: \(index\))?: (\S+)|Percent repaired: ([\d.]+)")
+_STATS = re.compile(
+    r"^\s*(Keyspace|Table(?: \(index\))?|Space used \(live\)|SSTable Compression Ratio|Memtable data size"
+    r"|Number of partitions \(estimate\))\s?: (\S+)",
+    re.MULTILINE,
+)
 _THROUGHPUT = re.compile(r"throughput: ([\d.]+) Mb/s")
 _WHOLE_FILES = re.compile(r"throughput: ([\d.]+) MiB/s")
 _STREAMING = re.compile(r"Total estimated streaming: (\d+) ranges, (\d+) sstables, (.*?)(?:;|$)", re.MULTILINE)
@@ -65,26 +69,64 @@ def ring(nodes: Nodes, keyspace: str) -> list[RingRange]:
 
 
 def estimates(nodes: Nodes, tables: Sequence[str]) -> dict[str, list[Estimate]]:
-    """What the nodes estimate of tables, each for its own ranges. Nodes that do not answer leave theirs out."""
-    found: dict[str, list[Estimate]] = {table: [] for table in tables}
-    known = [one.address for one in members(nodes, any_serving(nodes))]
-    columns = "table_name, range_start, range_end, partitions_count, mean_partition_size"
-    for keyspace in {table.partition(".")[0] for table in tables}:
-        asked = statements.select(columns, "system.size_estimates", f"keyspace_name = {statements.quoted(keyspace)}")
-        for rows in of_each(known, functools.partial(_rows_or_none, nodes, asked)).values():
-            for row in rows:
-                count = float(row["partitions_count"])
-                size = count * float(row["mean_partition_size"])
-                if (table := f"{keyspace}.{row['table_name']}") in found:
-                    found[table].append(Estimate(int(row["range_start"]), int(row["range_end"]), count, size))
+    """How much of each table lies in one copy, by what each node tells of its own files, spread evenly over the ring.
+
+    What nodes estimate of ranges (``system.size_estimates``) is no measure here: they count by samples of an index, so
+    each range of a table of few large partitions has many times what is there, and they count every five minutes. Nodes
+    that do not answer leave theirs out.
+    """
+    keyspaces = sorted({table.partition(".")[0] for table in tables})
+    asked = any_serving(nodes)
+    factors = {name: sum(centres.values()) for name, centres in copies(nodes, asked).items()}
+    known = [one.address for one in members(nodes, asked)]
+    told = [found for found in of_each(known, lambda one: _sizes_or_none(nodes, one, keyspaces)).values() if found]
+    return {table: [_in_one_copy([found[table] for found in told if table in found],
+                                 factors.get(table.partition(".")[0], 1))] for table in tables}  # fmt: skip
+
+
+def _sizes_or_none(nodes: Nodes, address: str, keyspaces: Sequence[str]) -> dict[str, tuple[float, float]] | None:
+    try:
+        return sizes_of(nodes.nodetool(address, "tablestats", *keyspaces, timeout_s=120))
+    except ChronotileError:
+        return None
+
+
+def _in_one_copy(sizes: Sequence[tuple[float, float]], factor: int) -> Estimate:
+    """The nodes' shares by the number of copies. A replica that lacks much must not make it less than another has."""
+    largest = max((one[0] for one in sizes), default=0.0), max((one[1] for one in sizes), default=0.0)
+    shared = [sum(one[k] for one in sizes) / max(1, factor) for k in (0, 1)]
+    return Estimate(LEAST, LEAST, max(largest[0], shared[0]), max(largest[1], shared[1]))
+
+
+def sizes_of(text: str) -> dict[str, tuple[float, float]]:
+    """Partitions and bytes by table, from ``nodetool tablestats``: of files, unpacked, and of what is in memory."""
+    found: dict[str, tuple[float, float]] = {}
+    keyspace = table = ""
+    packed = ratio = 1.0
+    for name, value in _STATS.findall(text):
+        if name == "Keyspace":
+            keyspace = value
+        elif name == "Table":
+            table, packed, ratio = f"{keyspace}.{value}", 0.0, 1.0
+        elif name.startswith("Table ("):
+            table = ""
+        elif table:
+            if name == "Space used (live)":
+                packed = _number(value)
+            elif name == "SSTable Compression Ratio" and 0 < _number(value) < 1:
+                ratio = _number(value)
+            elif name == "Number of partitions (estimate)":
+                found[table] = (max(0.0, _number(value)), packed / ratio)
+            elif name == "Memtable data size" and table in found:
+                found[table] = (found[table][0], packed / ratio + _number(value))
     return found
 
 
-def _rows_or_none(nodes: Nodes, statement: str, address: str) -> list[Row]:
+def _number(text: str) -> float:
     try:
-        return nodes.query(address, statement)
-    except ChronotileError:
-        return []
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def pending_compactions(nodes: Nodes, address: str) -> int:

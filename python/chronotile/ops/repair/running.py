@@ -42,9 +42,9 @@ ATTEMPTS = 5
 LATE_IN_TURN = 10
 """How many segments may be late, each half of the one before, until something else must be wrong."""
 SMALL_PARTITIONS = 2**16
-SMALL_BYTES = 64 << 20
-"""Tables up to this, all together, are repaired by one command a node: a segment for each range of the ring would take
-minutes for nothing."""
+SMALL_BYTES = 1 << 30
+"""Tables up to this, all together, are repaired by one command a node: a segment for each range of the ring, some
+seconds each, would take minutes for nothing."""
 SMALL_SECONDS = 300.0
 _TERMINATE = (
     "sjk", "mx", "-mc", "-b", "org.apache.cassandra.db:type=StorageService", "-op", "forceTerminateAllRepairSessions",
@@ -95,8 +95,9 @@ class Repair(Procedure):
     def cost(self, context: Context) -> list[str]:
         """From the nodes' estimates."""
         sentences = []
+        estimates = reading.estimates(context.nodes, [name for group in self.groups for name in group])
         for group in self.groups:
-            ranges, known = _ranges(context, group), _known(context, group)
+            ranges, known = _ranges(context, group), [one for name in group for one in estimates[name]]
             partitions, size = map(sum, zip(*(share(one, known) for one in ranges), strict=True))
             small = _is_small(known) and self._may_go_by_node(context, group)
             pieces = f"{len(_replicas(ranges))} nodes" if small else f"{len(_planned(ranges, known))} segments"
@@ -215,15 +216,16 @@ class _Group:
 
     def run(self) -> None:
         """Repair what the journal does not say was repaired: small tables a node at a time, others in segments."""
-        small = _is_small(_known(self.context, self.tables)) and not self._done()
+        known = _known(self.context, self.tables)
+        small = _is_small(known) and not self._done()
         if not (small and self._run_nodes()):
-            self.run_segments()
+            self.run_segments(known)
 
-    def run_segments(self) -> None:
+    def run_segments(self, known: Sequence[Estimate] | None = None) -> None:
         """Repair in segments what the journal does not say was repaired."""
         ranges = _ranges(self.context, self.tables)
         left = remaining(ranges, self._done())
-        known = _known(self.context, self.tables)
+        known = _known(self.context, self.tables) if known is None else known
         total = sum(one.width for one in ranges)
         attempts: Counter[RingRange] = Counter()
         workers: dict[Future[bool], RingRange] = {}
