@@ -250,6 +250,23 @@ def test_the_smallest_detectable_difference_is_detected_in_four_of_five_cases() 
     assert 0.62 <= np.mean(hits) <= 0.95
 
 
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "detectable", "verdict"),
+    [
+        (1.10, 1.02, 1.19, 0.12, "below detectable"),
+        (1.12, 1.02, 1.19, 0.12, "yes"),
+        (1 / 1.10, 0.84, 0.98, 0.12, "below detectable"),
+        (1 / 1.13, 0.84, 0.98, 0.12, "yes"),
+        (1.30, 0.98, 1.60, 0.12, "no"),
+        (1.0, 1.0, 1.0, 0.0, "no"),
+    ],
+)
+def test_no_difference_below_the_detectable_one_is_claimed(
+    ratio: float, low: float, high: float, detectable: float, verdict: str
+) -> None:
+    assert load.Difference(ratio, low, high, detectable, 5).verdict == verdict
+
+
 def test_percentiles_are_compared_as_percentiles() -> None:
     rng = np.random.default_rng(14)
     fast = [made(rng.exponential(5, 1_000)) for _ in range(5)]

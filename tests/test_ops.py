@@ -604,3 +604,40 @@ def test_recording_goes_on_when_nothing_answers(chronotile: Run, tmp_path: Path)
     assert "NAME=URL" in chronotile("ops", "record", "h", "--to", path, "--scrape", "x").stderr
     assert chronotile("ops", "report", tmp_path / "absent.db").returncode == 3
     assert "ISO 8601" in chronotile("ops", "report", path, "--start", "soon").stderr
+
+
+# ---------------------------------------------------------------------- latencies over CQL
+
+
+def latencies(count: int, p50: float, p99: float, most: float) -> dict[str, str]:
+    return {"count": str(count), "p50th_ms": str(p50), "p99th_ms": str(p99), "max_ms": str(most)}
+
+
+@pytest.mark.parametrize(
+    ("own_reads", "unit_ms"),
+    [
+        # As a node of 5.0 wrote it while nodetool told 149 and 2,759 microseconds of the coordinator's reads.
+        (latencies(12, 0.0, 0.001, 0.017), 1000.0),
+        (latencies(12, 0.0, 0.0, 0.0), 1000.0),
+        (latencies(12, 0.06, 0.3, 3.0), 1.0),
+        (latencies(4, 0.06, 0.3, 3.0), None),
+        (None, None),
+    ],
+)
+def test_the_unit_of_latencies_is_told_by_what_no_node_can_do(
+    own_reads: dict[str, str] | None, unit_ms: float | None
+) -> None:
+    assert reading_cql.latency_unit_ms(own_reads) == unit_ms
+
+
+def test_a_latency_that_is_not_known_is_no_nought() -> None:
+    told = reading_cql._latency(latencies(3000, 0.0, 0.002, 0.008), 1000.0)
+    assert told is not None
+    assert (told.p99_ms, told.max_ms) == (2.0, 8.0)
+    assert reading_cql._latency(latencies(3000, 0.0, 0.0, 0.0), 1.0) is None
+    assert reading_cql._latency(latencies(3000, 1.0, 2.0, 3.0), None) is None
+    unknown = node(cql=True, coordinator_latency={"read": Latency(3, 0.0, 0.0, 0.0)}, requests=requests())
+    known = node("10.0.0.2", cql=True, coordinator_latency={"read": Latency(3, 1.0, 2.0, 3.0)})
+    shown = screen(snapshot(unknown, known))
+    assert "0.0 ms" not in shown
+    assert "2.0 ms" in shown

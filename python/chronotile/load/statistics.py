@@ -51,6 +51,14 @@ class Difference:
         """Whether the interval leaves out "no difference"."""
         return not self.low <= 1 <= self.high
 
+    @property
+    def verdict(self) -> str:
+        """``"yes"`` for a difference that may be claimed; ``"below detectable"`` for one that shows and is smaller than
+        such runs can be trusted with; ``"no"`` for none that shows."""
+        if not self.found:
+            return "no"
+        return "yes" if abs(math.log(self.ratio)) >= math.log1p(self.detectable) else "below detectable"
+
 
 @dataclass(frozen=True)
 class Estimate:

@@ -36,6 +36,7 @@ _STATES = {"NORMAL": "N", "BOOT": "J", "BOOT_REPLACE": "J", "LEAVING": "L", "MOV
 _GONE = ("LEFT", "removed")
 """What gossip tells for days of nodes that are no longer part of the ring."""
 _PROBES = 5
+_LOCAL_READ_LEAST_MS = 0.005
 _OWN_KEYSPACES = ("system", "dse_")
 _QUOTED = re.compile("'((?:[^']|'')*)'")
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -251,6 +252,7 @@ def _add_tables(view: CqlView, connection: wire.Connection, existing: set[str]) 
 
     disk, partition, tombstones = (by_table(n) for n in ("disk_usage", "max_partition_size", "tombstones_per_read"))
     reads, writes = by_table("local_read_latency"), by_table("local_write_latency")
+    unit_ms = latency_unit_ms(reads.get(("system", "local")))
     view.fields["tables"] = [
         Table(
             *key,
@@ -258,23 +260,40 @@ def _add_tables(view: CqlView, connection: wire.Connection, existing: set[str]) 
             partition_max_mib=int(number(partition.get(key, {}).get("mebibytes", "0"))),
             tombstones_p99=number(tombstones.get(key, {}).get("p99th", "0")),
             tombstones_max=number(tombstones.get(key, {}).get("max", "0")),
-            local_read=_latency(reads[key]) if key in reads else None,
-            local_write=_latency(writes[key]) if key in writes else None,
+            local_read=_latency(reads[key], unit_ms) if key in reads else None,
+            local_write=_latency(writes[key], unit_ms) if key in writes else None,
         )
         for key, record in disk.items()
     ]
     for kind in ("read", "write", "scan"):
         used = [
-            _latency(r) for key, r in by_table(f"coordinator_{kind}_latency").items() if not is_own_keyspace(key[0])
+            _latency(record, unit_ms)
+            for key, record in by_table(f"coordinator_{kind}_latency").items()
+            if not is_own_keyspace(key[0])
         ]
-        slowest = max((one for one in used if one.count), key=lambda one: one.p99_ms, default=None)
+        slowest = max((one for one in used if one is not None), key=lambda one: one.p99_ms, default=None)
         if slowest is not None:
             view.fields.setdefault("coordinator_latency", {})[kind] = slowest
 
 
-def _latency(record: Record) -> Latency:
+def latency_unit_ms(own_reads: Record | None) -> float | None:
+    """Milliseconds in what the tables of latencies call one; None where nothing tells.
+
+    Nodes of 5.0 keep microseconds and write them out as if they were nanoseconds, so that 2.8 ms reads 0.003. What tells
+    are the reads of `system.local` with which each look begins: no node takes less than `_LOCAL_READ_LEAST_MS` for one.
+    """
+    if own_reads is None or int(own_reads["count"]) < _PROBES:
+        return None
+    return 1000.0 if number(own_reads["p50th_ms"]) < _LOCAL_READ_LEAST_MS else 1.0
+
+
+def _latency(record: Record, unit_ms: float | None) -> Latency | None:
+    """None where nothing was asked lately, or what was cannot be told: zeros are no latencies."""
+    p99 = number(record["p99th_ms"])
+    if unit_ms is None or p99 <= 0:
+        return None
     return Latency(
-        int(record["count"]), number(record["p50th_ms"]), number(record["p99th_ms"]), number(record["max_ms"])
+        int(record["count"]), number(record["p50th_ms"]) * unit_ms, p99 * unit_ms, number(record["max_ms"]) * unit_ms
     )
 
 

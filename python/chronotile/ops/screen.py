@@ -55,11 +55,9 @@ def _line(node: Node) -> list[str]:
 
 
 def _p99(node: Node, kind: str, coordinator: str) -> str | None:
-    if kind in node.requests:
-        return f"{node.requests[kind].latency.p99_ms:.1f} ms"
-    if coordinator in node.coordinator_latency:
-        return f"{node.coordinator_latency[coordinator].p99_ms:.1f} ms"
-    return None
+    known = node.requests[kind].latency if kind in node.requests else node.coordinator_latency.get(coordinator)
+    # Without requests in the last minutes there is no latency, and nought would be the best of all.
+    return None if known is None or known.p99_ms <= 0 else f"{known.p99_ms:.1f} ms"
 
 
 def _clock(node: Node) -> str | None:

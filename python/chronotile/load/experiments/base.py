@@ -182,14 +182,15 @@ class Bench:
             [
                 f"{each.arm}, {each.stream}", each.what if isinstance(each.what, str) else f"p{each.what:g}",
                 f"{each.difference.ratio:.3f}", f"{each.difference.low:.3f} to {each.difference.high:.3f}",
-                f"{each.difference.detectable:.1%}", "yes" if each.difference.found else "no",
+                f"{each.difference.detectable:.1%}", each.difference.verdict,
             ]
             for each in found
         ]  # fmt: skip
         words = (
             f"Time over that of {arms[0]}, with 95 % intervals over {found[0].difference.pairs} pairs "
             "of neighbouring runs. The control is the first arm against itself. Detectable is the smallest difference "
-            "that runs of this scatter would have shown in four of five cases: nothing below it can be claimed."
+            "that runs of this scatter would have shown in four of five cases: nothing below it can be claimed, so a "
+            "smaller one is marked so, whatever its interval."
         )
         header = ["arm, stream", "statistic", "ratio", "95 % interval", "detectable", "differs"]
         self.report.table(title, words, header, rows)
@@ -198,8 +199,8 @@ class Bench:
         )
         control = [each.difference.found for each in found if each.is_control]
         self.report.notes.append(
-            f"{title}: the control found a difference, where there is none, in {sum(control)} of {len(control)} cases; "
-            "one in twenty is to be expected."
+            f"{title}: the control's interval leaves out 1, where there is no difference, in {sum(control)} of "
+            f"{len(control)} cases; one in twenty is to be expected."
         )
         self.results.setdefault("comparisons", []).extend(asdict(each) for each in found)
         return found
