@@ -279,7 +279,7 @@ def _add_tables(view: CqlView, connection: wire.Connection, existing: set[str]) 
 def latency_unit_ms(own_reads: Record | None) -> float | None:
     """Milliseconds in what the tables of latencies call one; None where nothing tells.
 
-    Nodes of 5.0 keep microseconds and write them out as if they were nanoseconds, so that 2.8 ms reads 0.003. What tells
+    Nodes of 5.0 keep microseconds and write them as if they were nanoseconds, so that 2.8 ms reads 0.003. What tells
     are the reads of `system.local` with which each look begins: no node takes less than `_LOCAL_READ_LEAST_MS` for one.
     """
     if own_reads is None or int(own_reads["count"]) < _PROBES:
