@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +197,77 @@ def test_every_command_that_deletes_asks(shell: Shell) -> None:
         assert "Give --yes to do it without being asked" in shell.errors, command
     assert shell("count", "a.db", "d") == "1\n"
     assert len(shell.json("index", "status", "a.db", "d")) == 1
+
+
+# ---------------------------------------------------------------- jobs from a database
+
+FORMS = ["{:%Y-%m-%d %H:%M:%S}", "{:%Y-%m-%dT%H:%M:%S}", "{:%Y-%m-%d %H:%M:%S.%f}", "{:%Y-%m-%dT%H:%M:%SZ}"]
+
+
+def production(path: Path, kind: str, *, days: int = 21) -> None:
+    """A database of ten jobs a day, the first of each at midnight, whose times are texts of any form."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            f"CREATE TABLE jobs (job_id INTEGER PRIMARY KEY, submitted {kind}, modified {kind}, user TEXT, run_s INT)"
+        )
+        for number in range(10 * days):
+            submitted = datetime(2026, 1, 1) + timedelta(hours=2.4) * number
+            form = FORMS[number % len(FORMS)]
+            moments = [form.format(submitted), form.format(submitted + timedelta(hours=1))]
+            database.execute(
+                "INSERT INTO jobs VALUES (?, ?, ?, ?, ?)",
+                [1_234_567 + number, *moments, ["ann", "bob"][number % 2], 60],
+            )
+        database.commit()
+
+
+@pytest.mark.parametrize("kind", ["TEXT", "DATETIME"])
+def test_jobs_are_copied_from_and_compared_with_times_that_a_database_keeps_as_text(kind: str, shell: Shell) -> None:
+    production(shell.folder / "p.db", kind)
+    source = ("sqlite:///p.db", "jobs")
+    shell("jobs", "sync", "jobs.db", "jobs", *source, code=3)
+    assert shell.files == {"p.db"}
+    shell("jobs", "sync", "jobs.db", "jobs", *source, "--create", code=2)
+    assert "--version COLUMN" in shell.errors
+    first = shell.json("jobs", "sync", "jobs.db", "jobs", *source, "--create", "--version", "modified")
+    assert (first["rows"], first["rows_seen"]) == (210, 210)
+    assert shell.json("jobs", "sync", "jobs.db", "jobs", *source)["rows"] == 0
+    same = shell("jobs", "compare", "jobs.db", "jobs", *source)
+    assert same == "compared 21 days, 210 jobs: the same\n"
+
+    with closing(sqlite3.connect(shell.folder / "p.db")) as database:
+        database.execute("UPDATE jobs SET user = 'eve' WHERE job_id = 1234570")
+        database.execute("DELETE FROM jobs WHERE job_id = 1234571")
+        database.execute("INSERT INTO jobs VALUES (7654321, '2026-01-01 23:59:59', '2026-01-02', 'ann', 1)")
+        database.execute("DELETE FROM jobs WHERE submitted LIKE '2026-01-05%'")
+        database.commit()
+    told = shell("jobs", "compare", "jobs.db", "jobs", *source, code=5).splitlines()
+    assert told[0] == (
+        "2026-01-01: 10 jobs in the database, 10 in the archive; missing: 7654321; superfluous: 1234571; "
+        "differing: 1234570"
+    )
+    assert told[1].startswith("2026-01-05: 0 jobs in the database, 10 in the archive; superfluous: 1234607, 1234608")
+    assert told[2:] == ["compared 21 days, 200 jobs: 2 days differ"]
+    report = shell.json("jobs", "compare", "jobs.db", "jobs", *source, "--days", "2026-01-01", code=5)
+    assert (report["days"], report["differences"][0]["differing"]) == (1, [1234570])
+
+
+def test_jobs_have_sums_averages_and_calendar_months_on_the_command_line(shell: Shell) -> None:
+    rows = "1,2026-01-31T23:00:00,ann,10\n2,2026-02-01T00:00:00,ann,30\n3,2026-02-28T00:00:00,bob,5\n"
+    dump = shell.write("dump.csv", "job_id,submitted,user,run_s\n" + rows)
+    assert shell("jobs", "create", "jobs.db", "jobs", "--like", dump, "--index", "user").startswith(
+        "created jobs jobs: 4"
+    )
+    shell("jobs", "load", "jobs.db", "jobs", dump)
+    asked = ("--aggregate", "sum(run_s)", "--aggregate", "mean(run_s)", "--format", "csv")
+    assert shell("jobs", "group", "jobs.db", "jobs", "--by", "user", *asked) == (
+        "user,count,run_s_sum,run_s_mean\nann,2,40,20.0\nbob,1,5,5.0\n"
+    )
+    assert shell("jobs", "group", "jobs.db", "jobs", *asked) == "count,run_s_sum,run_s_mean\n3,45,15.0\n"
+    months = shell("jobs", "histogram", "jobs.db", "jobs", "--interval", "1mo", "--format", "csv").splitlines()
+    assert [line.split(",") for line in months[1:]] == [["2026-01-01T00:00:00", "1"], ["2026-02-01T00:00:00", "2"]]
+    assert len(shell("jobs", "histogram", "jobs.db", "jobs", "--interval", "1y", "--format", "csv").splitlines()) == 2
+    assert shell("jobs", "count", "jobs.db", "jobs", "--days", "2026-02") == "2\n"
+    assert shell("jobs", "count", "jobs.db", "jobs", "--days", "2025-12,2026-01") == "1\n"
+    shell("jobs", "histogram", "jobs.db", "jobs", "--interval", "1x", code=2)
+    assert '"1mo", "3mo" or "1y" of the calendar' in shell.errors

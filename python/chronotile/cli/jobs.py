@@ -23,9 +23,10 @@ from chronotile.cli.common import (
     timeout_option,
     typed_conditions,
 )
+from chronotile.cli.define import describe, schema_of_text
 from chronotile.cli.query import output_options, write_out
+from chronotile.conditions import aggregates, literal, names
 from chronotile.conditions import days as day_period
-from chronotile.conditions import literal, names
 from chronotile.errors import DatasetNotFoundError, InvalidInputError
 
 
@@ -67,9 +68,48 @@ def question_options(command: Command) -> Command:
     options: list[Callable[[Command], Command]] = [
         click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC), or a number in the column's unit."),
         click.option("--end", metavar="TIME", help="First time after the period."),
-        click.option("--days", metavar="DAYS", help="A day, FIRST,LAST, or a number of days up to today (UTC)."),
+        click.option(
+            "--days", metavar="DAYS", help="A day, a month (2026-01), FIRST,LAST, or a number of days up to today."
+        ),
         click.option("--where", multiple=True, metavar="CONDITION", help='"run_s>3600", "x between 1,2"; repeatable.'),
     ]
+    decorated: Command = run
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+_create_option = click.option(
+    "--create", is_flag=True, help="Create the archive of jobs if there is none, by the options below."
+)
+
+
+def definition_options(command: Command) -> Command:
+    """Options that define an archive of jobs, which the command gets as `definition`."""
+
+    def run(
+        id_: str, time_: str, version: str | None, bunch: int, window: str, indexes: tuple[str, ...], **options: Any
+    ) -> Any:
+        definition = {
+            "id": id_, "time": time_, "version": version, "bunch": bunch, "window": window,
+            "indexes": [names(text) or [] for text in indexes],
+        }  # fmt: skip
+        return command(definition=definition, **options)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    options: list[Callable[[Command], Command]] = [
+        click.option("--id", "id_", default="job_id", show_default=True, metavar="COLUMN", help="Job ids, integers."),
+        click.option("--time", "time_", default="submitted", show_default=True, metavar="COLUMN",
+                     help="When a job is filed."),
+        click.option("--version", metavar="COLUMN",
+                     help="What orders the states of a job. Default: the time of writing."),
+        click.option("--bunch", type=click.IntRange(1), default=100, show_default=True, metavar="N",
+                     help="Ids in a bunch."),
+        click.option("--window", default="1d", show_default=True, metavar="LENGTH", help="What indexes are built for."),
+        click.option("--index", "indexes", multiple=True, metavar="NAMES",
+                     help="An index to define: columns; repeatable."),
+    ]  # fmt: skip
     decorated: Command = run
     for option in reversed(options):
         decorated = option(decorated)
@@ -80,6 +120,48 @@ def _opened(archive: Any, target: Target) -> Any:
     from chronotile import jobs as library
 
     return library.open(archive, target.dataset)
+
+
+@jobs.command("create", short_help="Create an archive of jobs.")
+@target()
+@click.option("--like", metavar="FILE", help="Take the columns from this file of jobs.")
+@click.option("--schema", metavar="NAME:TYPE,...", help="The columns: job_id:int64,submitted:timestamp[us],user:utf8.")
+@click.option("--database", nargs=2, metavar="URL TABLE", help="Take the columns from a database's table.")
+@definition_options
+@timeout_option
+def create(
+    target: Target, definition: dict[str, Any], like: str | None, schema: str | None, database: tuple[str, str] | None,
+    timeout_s: int,
+) -> None:  # fmt: skip
+    """Create an archive of jobs, and the archive if there is none.
+
+    \b
+    Examples:
+        chronotile jobs create jobs.db jobs --like dump.csv --version modified --index user,status
+        chronotile jobs create jobs.db jobs --database postgresql+psycopg://grid@db1/production jobs --version modified
+    """
+    from chronotile.jobs import create as create_jobs
+    from chronotile.jobs.loading import infer_schema
+
+    columns: Any
+    match (like, schema, database):
+        case (str(), None, None):
+            columns = infer_schema(like, None, None, ",")
+        case (None, str(), None):
+            columns = schema_of_text(schema)
+        case (None, None, (url, table)):
+            columns = _database_schema(url, table, definition)
+        case _:
+            raise click.UsageError("Give the columns once: by --like, --schema or --database.")
+    with target.open(create=True, timeout_s=timeout_s) as archive:
+        made = create_jobs(archive, target.dataset, schema=columns, **definition)
+        click.echo(f"created jobs {describe(made.dataset)}")
+
+
+def _database_schema(url: str, table: str, definition: dict[str, Any]) -> dict[str, str]:
+    from chronotile.jobs.sources import schema_of
+
+    return schema_of(url, table, filter(None, [definition["time"], definition["version"]]))
 
 
 @jobs.command("load", short_help="Load files of jobs.")
@@ -93,19 +175,13 @@ def _opened(archive: Any, target: Target) -> Any:
 @click.option("--rejects", metavar="FILE", help="Where records go that are no jobs, as NDJSON. Default: nowhere.")
 @click.option("--rejects-max", type=click.IntRange(0), default=100_000, show_default=True, metavar="N",
               help="End when there are more.")  # fmt: skip
-@click.option("--create", is_flag=True, help="Create the archive of jobs if there is none, by the options below.")
-@click.option("--id", "id_", default="job_id", show_default=True, metavar="COLUMN", help="Job ids, integers.")
-@click.option("--time", "time_", default="submitted", show_default=True, metavar="COLUMN", help="When a job is filed.")
-@click.option("--version", metavar="COLUMN", help="What orders the states of a job. Default: the time of writing.")
-@click.option("--bunch", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Ids in a bunch.")
-@click.option("--window", default="1d", show_default=True, metavar="LENGTH", help="What indexes are built for.")
-@click.option("--index", "indexes", multiple=True, metavar="NAMES", help="An index to define: columns; repeatable.")
+@_create_option
+@definition_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @timeout_option
 def load(
-    target: Target, format_: str | None, column_names: str | None, delimiter: str, workers: int | None, rejects: str |
-    None, rejects_max: int, create: bool, id_: str, time_: str, version: str | None, bunch: int, window: str,
-    indexes: tuple[str, ...], as_json: bool, timeout_s: int,
+    target: Target, definition: dict[str, Any], format_: str | None, column_names: str | None, delimiter: str,
+    workers: int | None, rejects: str | None, rejects_max: int, create: bool, as_json: bool, timeout_s: int,
 ) -> None:  # fmt: skip
     """Load files of jobs, and folders of them: CSV, NDJSON (both also as .gz), Parquet, Standard Workload Format.
 
@@ -127,11 +203,8 @@ def load(
         except DatasetNotFoundError:
             if not create:
                 raise
-            found = create_jobs(
-                archive, target.dataset, schema=infer_schema(target.rest[0], format_, given, delimiter), id=id_,
-                time=time_, version=version, bunch=bunch, window=window, indexes=[names(text) or [] for text in
-                indexes], exist_ok=True,
-            )  # fmt: skip
+            schema = infer_schema(target.rest[0], format_, given, delimiter)
+            found = create_jobs(archive, target.dataset, schema=schema, exist_ok=True, **definition)
         state: list[LoadProgress] = []
         with ProgressLine(lambda: _progress_text(state[-1]) if state else "looking at the files"):
             report = load_files(
@@ -260,10 +333,36 @@ def top(
         _write_table(table, columns, format_, out, overwrite, limit)
 
 
+@jobs.command("group", short_help="Counts, sums and averages by value.")
+@target(rest="[COLUMN=VALUE]...")
+@question_options
+@click.option("--by", metavar="NAMES", help="Columns whose values get a row each. Default: one row for all.")
+@click.option("--aggregate", "functions", multiple=True, metavar="FUNCTION",
+              help="sum(run_s), mean(run_s), min, max, stddev, count_distinct; repeatable.")  # fmt: skip
+@output_options
+def group(
+    target: Target, question: Callable[..., dict[str, Any]], by: str | None, functions: tuple[str, ...],
+    columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Count jobs by the values of columns, with sums, averages and more of others; the most frequent first.
+
+    \b
+    Examples:
+        chronotile jobs group jobs.db jobs --by user --aggregate "sum(run_s)" --aggregate "mean(run_s)"
+        chronotile jobs group jobs.db jobs status=done --aggregate "sum(run_s)" --days 2026-01
+    """
+    with target.open(read_only=True) as archive:
+        found = _opened(archive, target)
+        asked = question(found, target.rest)
+        table = found.group_by(names(by) or [], aggregates=aggregates(functions), **asked)
+        _write_table(table, columns, format_, out, overwrite, limit)
+
+
 @jobs.command("histogram", short_help="Jobs over time.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
-@click.option("--interval", default="1d", show_default=True, metavar="LENGTH", help="1d, 6h, 15m, ...")
+@click.option("--interval", default="1d", show_default=True, metavar="LENGTH",
+              help="1d, 6h, 15m, ...; 1mo, 3mo, 1y of the calendar.")  # fmt: skip
 @click.option("--by", metavar="NAMES", help="Count these columns' values by themselves.")
 @click.option("--plot", is_flag=True, help="Draw bars.")
 @output_options
@@ -271,11 +370,12 @@ def histogram(
     target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, plot: bool, columns: str |
     None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
 ) -> None:  # fmt: skip
-    """Jobs over time, in intervals counted from 1970.
+    """Jobs over time, in intervals counted from 1970, or in months and years of the calendar (UTC).
 
     \b
     Examples:
         chronotile jobs histogram jobs.db jobs status=failed --interval 1d --plot
+        chronotile jobs histogram jobs.db jobs --interval 1mo
         chronotile jobs histogram jobs.db jobs --interval 1h --by cloud --out hours.csv
     """
     with target.open(read_only=True) as archive:
@@ -358,23 +458,36 @@ def _label(value: object) -> str:
 @click.option(
     "--batch-rows", type=click.IntRange(1), default=100_000, show_default=True, metavar="N", help="Of a batch."
 )
+@_create_option
+@definition_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @timeout_option
-def sync(target: Target, overlap: str, batch_rows: int, as_json: bool, timeout_s: int) -> None:
+def sync(
+    target: Target, definition: dict[str, Any], overlap: str, batch_rows: int, create: bool, as_json: bool,
+    timeout_s: int,
+) -> None:  # fmt: skip
     """Copy what has changed in a database's table since the last sync, each state once. DATABASE is a SQLAlchemy URL.
 
     \b
-    Example:
-        chronotile jobs sync jobs.db jobs postgresql+psycopg://grid@db1/production jobs
+    Examples:
+        chronotile jobs sync jobs.db jobs postgresql+psycopg://grid@db1/production jobs --create --version modified
+        chronotile jobs sync jobs.db jobs sqlite:///production.db jobs
     """
+    from chronotile.jobs import create as create_jobs
     from chronotile.jobs import sync as sync_jobs
 
     database, table = _database(target)
-    with target.open(timeout_s=timeout_s) as archive:
+    if create and definition["version"] is None:
+        raise click.UsageError("A sync follows the times of modification: name their column with --version COLUMN.")
+    with target.open(create=create, timeout_s=timeout_s) as archive:
+        if create and target.dataset not in archive:
+            columns = _database_schema(database, table, definition)
+            create_jobs(archive, target.dataset, schema=columns, exist_ok=True, **definition)
+        found = _opened(archive, target)
         seen = ["looking"]
         with ProgressLine(lambda: seen[0]):
             report = sync_jobs(
-                _opened(archive, target), database, table, overlap=overlap, batch_rows=batch_rows,
+                found, database, table, overlap=overlap, batch_rows=batch_rows,
                 progress=lambda rows, at: seen.__setitem__(0, f"{rows:,} rows read, up to {at:%Y-%m-%dT%H:%M:%S}"),
             )  # fmt: skip
     if as_json:
@@ -389,7 +502,11 @@ def sync(target: Target, overlap: str, batch_rows: int, as_json: bool, timeout_s
 
 @jobs.command("compare", short_help="Compare with a database, day by day.")
 @target(rest="DATABASE TABLE")
-@click.option("--days", metavar="DAYS", help="A day, FIRST,LAST, or a number of days up to today. Default: all.")
+@click.option(
+    "--days",
+    metavar="DAYS",
+    help="A day, a month (2026-01), FIRST,LAST, or a number of days up to today. Default: all.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.pass_context
 def compare(context: click.Context, target: Target, days: str | None, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import cells, inputs, times
+from chronotile import cells, inputs, intervals, times
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.errors import BatchConflictError, InvalidInputError
@@ -509,19 +509,18 @@ class Events:
         return count(self._dataset, self.question(**question))
 
     def histogram(self, interval: str | timedelta = "1h", *, by: str | Iterable[str] = (), **question: Any) -> pa.Table:
-        """Documents over time, in intervals counted from 1970, empty ones left out.
+        """Documents over time, in intervals counted from 1970, or of the calendar (``"1mo"``, ``"1y"``); empty ones are
+        left out.
 
         Returns
         -------
         pyarrow.Table
             ``start`` of each interval, the columns of `by`, ``count`` (int64); in order of time.
         """
-        width_s = retention.ttl_seconds(interval, "interval")
-        if width_s is None:
-            raise InvalidInputError('interval is None: give text such as "1h"', kind="invalid-time")
+        width = intervals.interval(interval)
         names = _listed(by)
         self._check_columns(names)
-        return summaries.histogram(self._dataset, self.question(**question), width_s * 1_000_000, names)
+        return summaries.histogram(self._dataset, self.question(**question), width, names)
 
     def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
         """The `n` most frequent values of columns, with their ``share`` of all documents asked for.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile.dataset import Dataset
 from chronotile.events.moments import MOMENT
 from chronotile.events.searching import Question, rows
+from chronotile.intervals import Interval
 
 __all__ = ["histogram", "streams", "top"]
 
@@ -18,14 +18,14 @@ _GATHERED = 64
 """Partial sums that are put together at once."""
 
 
-def histogram(dataset: Dataset, question: Question, width_us: int, by: list[str]) -> pa.Table:
+def histogram(dataset: Dataset, question: Question, width: Interval, by: list[str]) -> pa.Table:
     """``start``, the columns of `by`, ``count``, in order."""
 
     def counted() -> Iterator[pa.Table]:
         for batch in rows(dataset, question, ["time", *by]):
-            ticks = batch["time"].cast(pa.int64()).to_numpy()
-            start = pa.array(np.floor_divide(ticks, width_us) * width_us).cast(MOMENT)
-            yield pa.table([start, *(batch[name] for name in by)], names=["start", *by])
+            yield pa.table(
+                [width.starts(batch["time"]).cast(MOMENT), *(batch[name] for name in by)], names=["start", *by]
+            )
 
     found = _counts(counted(), ["start", *by], dataset)
     return found.sort_by([(name, "ascending") for name in ["start", *by]])

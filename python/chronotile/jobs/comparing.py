@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile.jobs.jobs import Days, Jobs, _period
-from chronotile.jobs.syncing import Source
+from chronotile.jobs.sources import Source
 
 __all__ = ["CompareReport", "DayDifference", "compare"]
 
@@ -122,7 +122,7 @@ def _difference(day: date, theirs: pa.Table, ours: pa.Table, jobs: Jobs) -> DayD
     ]
     differing: tuple[int, ...] = ()
     if common[0].num_rows == common[1].num_rows:
-        same = pa.array([True] * common[0].num_rows)
+        same = pa.array([True] * common[0].num_rows, pa.bool_())
         for name in theirs.column_names:
             left, right = (table[name].combine_chunks() for table in common)
             equal = pc.fill_null(pc.equal(left, right), False)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import cells, scanning, times
+from chronotile import cells, intervals, scanning, times
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
@@ -21,7 +21,8 @@ from chronotile.result import ReadResult
 __all__ = ["Jobs", "create", "open"]
 
 Days = Any
-"""Whole days, UTC: a date (or ISO 8601 text), a pair of the first and the last, or a number of days up to today."""
+"""Whole days, UTC: a date (or ISO 8601 text), a month (``"2026-01"``), a pair of the first and the last, or a number of
+days up to today."""
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
@@ -256,9 +257,17 @@ class Jobs:
         where: Condition | Iterable[Condition] | None = None,
         **equal: Any,
     ) -> pa.Table:
-        """Jobs over time, in intervals counted from 1970 (weeks begin on Thursdays), empty ones left out.
+        """Jobs over time, in intervals counted from 1970 (weeks begin on Thursdays) or by the calendar, empty ones left
+        out.
 
         Whole numbers of windows come from an index where one has all columns of the question.
+
+        Parameters
+        ----------
+        interval : str or timedelta
+            ``"6h"``, ``"1d"``; ``"1mo"``, ``"3mo"`` and ``"1y"`` are months, quarters and years of the calendar, UTC.
+        by : str or iterable of str
+            Columns whose values are counted by themselves.
 
         Returns
         -------
@@ -266,7 +275,7 @@ class Jobs:
             ``start`` of each interval, the columns of `by`, ``count``; in order of time.
         """
         names = [by] if isinstance(by, str) else list(by)
-        width_s = _seconds(times.duration_text(interval, "interval"), "interval")
+        width = intervals.interval(interval)
         window_s = _seconds(self._dataset.window, "window")
         place = self._place(start, end, days, where, equal)
         axis = self._dataset.time
@@ -274,7 +283,7 @@ class Jobs:
             raise InvalidInputError(
                 f"histogram needs a timestamp or date column, {axis.column} counts days", kind="invalid-request"
             )
-        if width_s % window_s == 0:
+        if width.holds_whole(window_s):
             counted = self._dataset.count_by(names, by_window=True, **place).rename_columns(["start", *names, "count"])
         else:
             wanted = list(dict.fromkeys([axis.column, *names]))
@@ -283,7 +292,9 @@ class Jobs:
                 [rows[axis.column], *(rows[name] for name in names), pa.array(np.ones(rows.num_rows, "uint64"))],
                 names=["start", *names, "count"],
             )
-        floored = _floored(counted["start"], width_s)
+        moments = counted["start"]
+        # Dates become timestamps, which intervals below a day need.
+        floored = width.starts(moments.cast(pa.timestamp("s")) if pa.types.is_date(moments.type) else moments)
         summed = counted.set_column(0, "start", floored).group_by(["start", *names]).aggregate([("count", "sum")])
         summed = summed.rename_columns([*summed.column_names[:-1], "count"]).select(["start", *names, "count"])
         return summed.sort_by([(name, "ascending") for name in ["start", *names]])
@@ -374,10 +385,12 @@ def _period(days: Days) -> tuple[datetime, datetime]:
         end = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
         return _later(end, -days), end
     first, last = days if isinstance(days, tuple | list) and len(days) == 2 else (days, days)
-    begin, finish = _day(first), _day(last)
-    if finish < begin:
-        raise InvalidInputError(f"days end on {finish:%Y-%m-%d}, before they begin", kind="invalid-time")
-    return begin, _later(finish, 1)
+    begin, finish = _span(first)[0], _span(last)[1]
+    if finish <= begin:
+        raise InvalidInputError(
+            f"days end before {finish:%Y-%m-%d}, and begin on {begin:%Y-%m-%d}", kind="invalid-time"
+        )
+    return begin, finish
 
 
 def _later(day: datetime, days: int) -> datetime:
@@ -388,18 +401,22 @@ def _later(day: datetime, days: int) -> datetime:
         raise InvalidInputError(message, kind="invalid-time") from None
 
 
-def _day(day: Any) -> datetime:
+def _span(day: Any) -> tuple[datetime, datetime]:
+    """The beginning of a day or a month, and of the next one."""
+    is_month = isinstance(day, str) and len(day) == len("2026-01")
     if isinstance(day, str):
         try:
-            day = date.fromisoformat(day)
+            day = date.fromisoformat(f"{day}-01" if is_month else day)
         except ValueError:
             day = None
     if isinstance(day, datetime) or not isinstance(day, date):
         raise InvalidInputError(
-            'days takes a date such as "2026-01-31", a pair of the first and the last, or a number of days up to today',
+            'days takes a date such as "2026-01-31", a month such as "2026-01", a pair of the first and the last, or a '
+            "number of days up to today",
             kind="invalid-time",
         )
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+    begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return begin, _later(_later(begin, 31).replace(day=1) if is_month else begin, 0 if is_month else 1)
 
 
 def _seconds(text: str, what: str) -> int:
@@ -426,16 +443,6 @@ def _functions(aggregates: Mapping[str, str | Iterable[str]]) -> list[tuple[str,
 
 def _most_first(table: pa.Table, by: list[str]) -> pa.Table:
     return table.sort_by([("count", "descending"), *((name, "ascending") for name in by)])
-
-
-def _floored(moments: pa.ChunkedArray, width_s: int) -> pa.ChunkedArray:
-    """The beginning of each moment's interval; dates become timestamps, which intervals below a day need."""
-    if pa.types.is_date(moments.type):
-        moments = moments.cast(pa.timestamp("s"))
-    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[moments.type.unit]
-    width = width_s * per_second
-    ticks = moments.cast(pa.int64()).to_numpy()
-    return pa.chunked_array([pa.array(np.floor_divide(ticks, width) * width)]).cast(moments.type)
 
 
 def _durations(rows: pa.Table, duration: str | tuple[str, str]) -> pa.ChunkedArray:

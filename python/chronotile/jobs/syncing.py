@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import optional, times
+from chronotile import times
 from chronotile.dataset import Dataset
-from chronotile.errors import InvalidInputError, UnavailableError
+from chronotile.errors import InvalidInputError
 from chronotile.jobs.jobs import Jobs, _seconds
+from chronotile.jobs.sources import Source, utc
 
-__all__ = ["Source", "SyncReport", "sync"]
+__all__ = ["SyncReport", "sync"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -39,127 +39,6 @@ class SyncReport:
     until: datetime | None
     """The latest modification time that the archive has now; None where the table is empty."""
     seconds: float
-
-
-class Source:
-    """A table of jobs in a database, with the columns that the archive has."""
-
-    def __init__(self, url: str, table: str, dataset: Dataset) -> None:
-        sqlalchemy = optional.module("sqlalchemy", "reading a database of jobs", "sync")
-        self.name = f"{_plain(url)}/{table}"
-        self.schema = dataset.schema
-        self._sql = sqlalchemy
-        try:
-            self._engine = sqlalchemy.create_engine(url)
-        except sqlalchemy.exc.ArgumentError as error:
-            raise InvalidInputError(f"{url!r} is no database URL: {error}", kind="invalid-url") from None
-        try:
-            self.table = self._reflected(table)
-            self.columns = [name for name in self.schema.names if name in self.table.columns]
-            needed = dict.fromkeys([*dataset.id, dataset.time.column, *filter(None, [dataset.version])])
-            missing = [column for column in needed if column not in self.columns]
-            if missing:
-                raise InvalidInputError(
-                    f"table {table} has no column {missing[0]!r}, which the archive needs of every job",
-                    kind="invalid-request",
-                )
-        except BaseException:
-            self.close()
-            raise
-
-    def _reflected(self, table: str) -> Any:
-        schema, _, name = table.rpartition(".")
-        try:
-            with _told(self._sql):
-                return self._sql.Table(name, self._sql.MetaData(), schema=schema or None, autoload_with=self._engine)
-        except self._sql.exc.NoSuchTableError:
-            raise InvalidInputError(f"the database has no table {table!r}", kind="table-not-found") from None
-
-    def close(self) -> None:
-        """Let the database go."""
-        self._engine.dispose()
-
-    def rows(
-        self, column: str, start: datetime | None, end: datetime | None, rows: int, order: tuple[str, ...] = ()
-    ) -> Generator[pa.Table]:
-        """Rows with ``start <= column < end``, of one state of the database where it isolates readers, as tables of
-        about `rows` rows."""
-        given = self.table.columns
-        query = self._sql.select(*(given[name] for name in self.columns))
-        if start is not None:
-            query = query.where(given[column] >= self._moment(column, start))
-        if end is not None:
-            query = query.where(given[column] < self._moment(column, end))
-        query = query.order_by(*(given[name] for name in order))
-        with _told(self._sql), self._engine.connect() as connection:
-            options = connection.execution_options(stream_results=True, max_row_buffer=min(rows, 10_000))
-            with closing(options.execute(query)) as found:
-                while part := found.fetchmany(rows):
-                    yield self._table(part)
-
-    def extremes(self, column: str) -> tuple[datetime, datetime] | None:
-        """The least and the greatest value of a time column; None where there is no row."""
-        given = self.table.columns[column]
-        with _told(self._sql), self._engine.connect() as connection:
-            first, last = connection.execute(
-                self._sql.select(self._sql.func.min(given), self._sql.func.max(given))
-            ).one()
-        return None if first is None or last is None else (_utc(first), _utc(last))
-
-    def _moment(self, column: str, moment: datetime) -> datetime:
-        """A moment as the column compares: without a zone, times are UTC."""
-        zoned = getattr(self.table.columns[column].type, "timezone", False)
-        return moment if zoned else moment.replace(tzinfo=None)
-
-    def _table(self, rows: Sequence[Any]) -> pa.Table:
-        columns = []
-        for name, values in zip(self.columns, zip(*rows, strict=True), strict=True):
-            kind = self.schema.field(name).type
-            try:
-                columns.append(_column(list(values), kind))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise InvalidInputError(
-                    f"column {name!r} of the database does not fit the archive's {kind}: {error}", kind="invalid-rows"
-                ) from error
-        return pa.table(columns, names=self.columns)
-
-
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values as a driver gives them, in the archive's type."""
-    array = pa.array(values)
-    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(array.type):
-        # Without a zone on either side, times are UTC on that side.
-        if kind.tz and array.type.tz is None:
-            array = array.cast(pa.timestamp(array.type.unit, kind.tz))
-        elif array.type.tz and kind.tz is None:
-            array = array.cast(pa.timestamp(array.type.unit, "UTC")).cast(pa.timestamp(array.type.unit))
-    if pa.types.is_null(array.type):
-        return pa.nulls(len(array), kind)
-    return array.cast(kind)
-
-
-@contextmanager
-def _told(sqlalchemy: Any) -> Iterator[None]:
-    """A database that does not answer, as an error of this package."""
-    try:
-        yield
-    except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError) as error:
-        reason = str(error.orig or error).strip().splitlines()[0]
-        raise UnavailableError(f"the database failed: {reason}; run the command again", kind="database") from error
-
-
-def _plain(url: str) -> str:
-    """A URL without user, password and settings: batches are named by it."""
-    return re.sub(r"//[^/@]*@", "//", url).split("?")[0]
-
-
-def _utc(moment: Any) -> datetime:
-    if not isinstance(moment, datetime):
-        raise InvalidInputError(
-            f"the database has {moment!r} for a modification time: sync needs a column of timestamps",
-            kind="invalid-request",
-        )
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def sync(
@@ -253,7 +132,7 @@ def _moment_of(column: pa.ChunkedArray, place: int) -> datetime:
             "the database has jobs without a modification time, which no sync can follow: give them one",
             kind="invalid-rows",
         )
-    return _utc(value)
+    return utc(value, "of modification times")
 
 
 def _us(moment: datetime) -> int:

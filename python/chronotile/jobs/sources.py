@@ -1,0 +1,253 @@
+"""A table of jobs in a relational database: its columns, its rows by time, and times that it keeps as text."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile import optional, times
+from chronotile.dataset import Dataset
+from chronotile.errors import InvalidInputError, UnavailableError
+
+__all__ = ["Database", "Source", "schema_of", "utc"]
+
+_DAY = timedelta(days=1)
+_MOMENT = "timestamp[us, UTC]"
+
+
+class Database:
+    """A relational database that SQLAlchemy reaches."""
+
+    def __init__(self, url: str) -> None:
+        sqlalchemy = optional.module("sqlalchemy", "reading a database of jobs", "sync")
+        self.sql = sqlalchemy
+        self.plain = _plain(url)
+        try:
+            self.engine = sqlalchemy.create_engine(url)
+        except sqlalchemy.exc.ArgumentError as error:
+            # What SQLAlchemy says repeats the URL with its password.
+            del error
+            raise InvalidInputError(
+                f"{self.plain!r} is no database URL: write dialect+driver://user@host/database, or sqlite:///file.db",
+                kind="invalid-url",
+            ) from None
+        except ModuleNotFoundError as error:
+            raise InvalidInputError(
+                f"the database needs the driver {error.name}: pip install {error.name}", kind="invalid-url"
+            ) from None
+
+    def close(self) -> None:
+        """Let the database go."""
+        self.engine.dispose()
+
+    def table(self, name: str) -> Any:
+        """A table with its columns."""
+        schema, _, plain = name.rpartition(".")
+        try:
+            with self.telling():
+                return self.sql.Table(plain, self.sql.MetaData(), schema=schema or None, autoload_with=self.engine)
+        except self.sql.exc.NoSuchTableError:
+            raise InvalidInputError(f"the database has no table {name!r}", kind="table-not-found") from None
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """A database that does not answer, as an error of this package."""
+        try:
+            yield
+        except (self.sql.exc.OperationalError, self.sql.exc.InterfaceError) as error:
+            reason = str(error.orig or error).strip().splitlines()[0]
+            raise UnavailableError(f"the database failed: {reason}; run the command again", kind="database") from error
+
+
+def schema_of(url: str, table: str, moments: Iterable[str]) -> dict[str, str]:
+    """The columns of a table, with the types of an archive as text; what no archive holds is left out.
+
+    Parameters
+    ----------
+    url, table : str
+        As for :func:`chronotile.jobs.sync`.
+    moments : iterable of str
+        Columns that are times, also where the database keeps them as text.
+    """
+    database = Database(url)
+    try:
+        found = {column.name: _type_of(column.type, database.sql) for column in database.table(table).columns}
+    finally:
+        database.close()
+    found |= {name: _MOMENT for name in moments if name in found}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _type_of(kind: Any, sql: Any) -> str | None:
+    types = sql.types
+    for classes, name in (
+        (types.Boolean, "bool"), (types.Integer, "int64"), (types.Numeric, "float64"), (types.DateTime, _MOMENT),
+        (types.Date, "date32"), (types.Enum, "utf8"), (types.String, "utf8"), (types.Uuid, "utf8"),
+    ):  # fmt: skip
+        if isinstance(kind, classes):
+            return name
+    return None
+
+
+class Source:
+    """A table of jobs in a database, with the columns that the archive has.
+
+    A time may be kept as text in ISO 8601, as SQLite keeps all times. Texts compare as times do only by their dates:
+    two forms of one time differ in length and letters. So the database is asked by date, with a day to spare for zones,
+    and what lies outside of a period is left out here.
+    """
+
+    def __init__(self, url: str, table: str, dataset: Dataset) -> None:
+        self._database = Database(url)
+        self.name = f"{self._database.plain}/{table}"
+        self.schema = dataset.schema
+        try:
+            self.table = self._database.table(table)
+            self.columns = [name for name in self.schema.names if name in self.table.columns]
+            needed = dict.fromkeys([*dataset.id, dataset.time.column, *filter(None, [dataset.version])])
+            missing = [column for column in needed if column not in self.columns]
+            if missing:
+                raise InvalidInputError(
+                    f"table {table} has no column {missing[0]!r}, which the archive needs of every job",
+                    kind="invalid-request",
+                )
+            self._texts = {name for name in self.columns if self._is_text_of_times(name)}
+        except BaseException:
+            self.close()
+            raise
+
+    def _is_text_of_times(self, name: str) -> bool:
+        if not pa.types.is_temporal(self.schema.field(name).type):
+            return False
+        sql, kind = self._database.sql, self.table.columns[name].type
+        return self._database.engine.dialect.name == "sqlite" or isinstance(kind, sql.String | sql.types.NullType)
+
+    def close(self) -> None:
+        """Let the database go."""
+        self._database.close()
+
+    def _column(self, name: str) -> Any:
+        """A column as it is asked for: texts of times as they stand."""
+        column, sql = self.table.columns[name], self._database.sql
+        return sql.type_coerce(column, sql.String).label(name) if name in self._texts else column
+
+    def rows(
+        self, column: str, start: datetime | None, end: datetime | None, rows: int, order: tuple[str, ...] = ()
+    ) -> Generator[pa.Table]:
+        """Rows with ``start <= column < end``, of one state of the database where it isolates readers, as tables of
+        about `rows` rows."""
+        sql = self._database.sql
+        query = sql.select(*(self._column(name) for name in self.columns))
+        asked = self._column(column)
+        if start is not None:
+            query = query.where(asked >= self._bound(column, start, -_DAY))
+        if end is not None:
+            query = query.where(asked < self._bound(column, end, 2 * _DAY))
+        query = query.order_by(*(self._column(name) for name in order))
+        with self._database.telling(), self._database.engine.connect() as connection:
+            options = connection.execution_options(stream_results=True, max_row_buffer=min(rows, 10_000))
+            with closing(options.execute(query)) as found:
+                while part := found.fetchmany(rows):
+                    table = self._table(part)
+                    if column in self._texts:
+                        table = _within(table, column, start, end)
+                    if table.num_rows:
+                        yield table
+
+    def extremes(self, column: str) -> tuple[datetime, datetime] | None:
+        """The least and the greatest value of a time column; None where there is no row."""
+        given, sql = self._column(column), self._database.sql
+        with self._database.telling(), self._database.engine.connect() as connection:
+            first, last = connection.execute(sql.select(sql.func.min(given), sql.func.max(given))).one()
+        if first is None or last is None:
+            return None
+        has_zone = any(isinstance(text, str) and "+" in text for text in (first, last))
+        spare = _DAY if has_zone else timedelta(0)
+        return utc(first, column) - spare, utc(last, column) + spare
+
+    def _bound(self, column: str, moment: datetime, spare: timedelta) -> Any:
+        """A moment as the column compares: texts by date, and times without a zone are UTC."""
+        if column in self._texts:
+            return (moment + spare).date().isoformat()
+        zoned = getattr(self.table.columns[column].type, "timezone", False)
+        return moment if zoned else moment.replace(tzinfo=None)
+
+    def _table(self, rows: Sequence[Any]) -> pa.Table:
+        columns = []
+        for name, values in zip(self.columns, zip(*rows, strict=True), strict=True):
+            kind = self.schema.field(name).type
+            try:
+                given = [_ns(value, name) for value in values] if name in self._texts else list(values)
+                columns.append(_array(given, kind))
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise InvalidInputError(
+                    f"column {name!r} of the database does not fit the archive's {kind}: {error}", kind="invalid-rows"
+                ) from error
+        return pa.table(columns, names=self.columns)
+
+
+def _ns(value: Any, name: str) -> Any:
+    """A time as SQLite holds it, as nanoseconds since 1970 UTC."""
+    if value is None or isinstance(value, str):
+        return None if value is None else times.exact_text_ns(value, name)
+    if isinstance(value, date):
+        return times.exact_text_ns(value.isoformat(), name)
+    raise TypeError(f"{value!r} is no text of a time, such as 2026-01-31 12:00:00")
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Values as a driver gives them, in the archive's type; times that were text are counts of nanoseconds."""
+    array = pa.array(values)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), kind)
+    if pa.types.is_temporal(kind) and pa.types.is_integer(array.type):
+        return array.cast(pa.timestamp("ns", getattr(kind, "tz", None))).cast(kind)
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(array.type):
+        # Without a zone on either side, times are UTC on that side.
+        if kind.tz and array.type.tz is None:
+            array = array.cast(pa.timestamp(array.type.unit, kind.tz))
+        elif array.type.tz and kind.tz is None:
+            array = array.cast(pa.timestamp(array.type.unit, "UTC")).cast(pa.timestamp(array.type.unit))
+    return array.cast(kind)
+
+
+def _within(table: pa.Table, column: str, start: datetime | None, end: datetime | None) -> pa.Table:
+    moments = table[column].cast(pa.timestamp("us", getattr(table[column].type, "tz", None)))
+    keep = pc.is_valid(moments)
+    for bound, compare in ((start, pc.greater_equal), (end, pc.less)):
+        if bound is not None:
+            zoned = bound.astimezone(UTC)
+            scalar = pa.scalar(zoned if moments.type.tz else zoned.replace(tzinfo=None), moments.type)
+            keep = pc.and_(keep, compare(moments, scalar))
+    return table.filter(keep)
+
+
+def utc(value: Any, column: str) -> datetime:
+    """A time of the database as an aware datetime.
+
+    Raises
+    ------
+    InvalidInputError
+        A value that is no time.
+    """
+    if isinstance(value, str):
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=times.exact_text_ns(value, column) // 1_000)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if not isinstance(value, datetime):
+        raise InvalidInputError(
+            f"column {column!r} of the database holds {value!r}, which is no time", kind="invalid-request"
+        )
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _plain(url: str) -> str:
+    """A URL without user, password and settings: batches are named by it."""
+    scheme, slashes, rest = url.partition("//")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}".split("?")[0]
