@@ -1,0 +1,167 @@
+"""Times in TAI, lengths, angles, regions and ids as the front end of surveys takes them."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow")
+import pyarrow as pa
+
+import chronotile as ct
+from chronotile.apdb import values
+from chronotile.errors import InvalidInputError
+
+DAY = 86_400
+MJD_EPOCH = datetime(1858, 11, 17, tzinfo=UTC)
+
+
+def mjd_utc(value: datetime) -> float:
+    return (value - MJD_EPOCH) / timedelta(days=1)
+
+
+# The last second before and the first after each change of TAI - UTC, from IERS Bulletin C.
+LEAPS = [
+    ("1972-07-01", 11), ("1973-01-01", 12), ("1974-01-01", 13), ("1975-01-01", 14), ("1976-01-01", 15),
+    ("1977-01-01", 16), ("1978-01-01", 17), ("1979-01-01", 18), ("1980-01-01", 19), ("1981-07-01", 20),
+    ("1982-07-01", 21), ("1983-07-01", 22), ("1985-07-01", 23), ("1988-01-01", 24), ("1990-01-01", 25),
+    ("1991-01-01", 26), ("1992-07-01", 27), ("1993-07-01", 28), ("1994-07-01", 29), ("1996-01-01", 30),
+    ("1997-07-01", 31), ("1999-01-01", 32), ("2006-01-01", 33), ("2009-01-01", 34), ("2012-07-01", 35),
+    ("2015-07-01", 36), ("2017-01-01", 37),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("day", "seconds"), LEAPS)
+def test_tai_is_ahead_by_the_leap_seconds_until_then(day: str, seconds: int) -> None:
+    first = datetime.fromisoformat(day).replace(tzinfo=UTC)
+    for moment, ahead in ((first, seconds), (first - timedelta(seconds=1), seconds - 1)):
+        assert values.mjd_tai(moment) == pytest.approx(mjd_utc(moment) + ahead / DAY, abs=1e-9)
+    assert values.tai_minus_utc_s(mjd_utc(first)) == seconds
+    assert values.tai_minus_utc_s(mjd_utc(first) - 1) == seconds - 1
+
+
+def test_times_before_1972_have_no_whole_seconds() -> None:
+    assert values.mjd_tai("1972-01-01") == pytest.approx(41_317 + 10 / DAY, abs=1e-9)
+    with pytest.raises(InvalidInputError, match="before 1972"):
+        values.mjd_tai(datetime(1971, 12, 31, 23, 59, 59))
+    assert values.tai_minus_utc_s(40_000) == 10
+    assert values.mjd_tai(40_000.5) == 40_000.5, "a number is in TAI already"
+
+
+@given(st.datetimes(datetime(1972, 1, 2), datetime(2200, 1, 1)))
+def test_days_of_tai_and_utc_are_each_others_inverse(value: datetime) -> None:
+    whole = value.replace(tzinfo=UTC)
+    mjd = values.mjd_tai(value)
+    if 1 <= whole.hour * 60 + whole.minute < 1_439:
+        assert values.utc_of(mjd) == pytest.approx(mjd_utc(whole), abs=2e-9)
+    assert values.unix_tai(mjd) == pytest.approx(whole.timestamp() + values.tai_minus_utc_s(mjd_utc(whole)), abs=1e-4)
+
+
+def test_astropy_agrees() -> None:
+    time = pytest.importorskip("astropy.time")
+    for day, hour in itertools.product(("1985-06-30", "2016-12-31", "2026-02-01"), (1, 23)):
+        text = f"{day}T{hour:02}:30:00"
+        assert values.mjd_tai(text) == pytest.approx(time.Time(text, scale="utc").tai.mjd, abs=1e-9)
+        assert values.mjd_tai(time.Time(text, scale="utc")) == pytest.approx(values.mjd_tai(text), abs=1e-9)
+
+
+def test_versions_of_microseconds_leave_room_for_a_thousand_changes() -> None:
+    assert values.version_of(0.0) == 0
+    assert values.version_of(1.0) == 86_400_000_000_000
+    one, next_ = values.version_of(61_041.25), values.version_of(61_041.25 + 1e-6 / DAY * 2)
+    assert one % 1_000 == 0
+    assert next_ - one >= 1_000
+
+
+@pytest.mark.parametrize("night", ["2026-02-01", date(2026, 2, 1), datetime(2026, 2, 1, 23, 59, 59), 61_072, 61_072.9])
+def test_a_night_begins_at_noon_of_its_day(night: Any) -> None:
+    noon = mjd_utc(datetime(2026, 2, 1, 12, tzinfo=UTC)) + 37 / DAY
+    assert values.night_start(night) == pytest.approx(noon, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("given", "days"),
+    [
+        (360, 360.0), (1.5, 1.5), (0, 0.0), ("360d", 360.0), ("2w", 14.0), ("36h", 1.5), ("90m", 0.0625),
+        ("43200s", 0.5), (" 30 d ", 30.0), (timedelta(hours=12), 0.5), (SimpleNamespace(jd=2.5), 2.5),
+        (SimpleNamespace(to_value=lambda unit: {"d": 3.5}[unit]), 3.5),
+    ],
+)  # fmt: skip
+def test_lengths_of_time_in_days(given: Any, days: float) -> None:
+    assert values.days(given, "history") == days
+
+
+@pytest.mark.parametrize(
+    "given", [True, None, -1, float("nan"), float("inf"), "360", "d", "-3d", "3y", timedelta(days=-1), object(), [1]]
+)
+def test_lengths_that_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidInputError, match="history is"):
+        values.days(given, "history")
+
+
+def test_angles_with_units_are_degrees() -> None:
+    units = pytest.importorskip("astropy.units")
+    assert values.degrees(1.5) == 1.5
+    assert values.degrees(90 * units.arcmin) == pytest.approx(1.5)
+    assert values.ARCSECOND * 3_600 == 1
+
+
+def test_regions_of_the_lsst_are_those_of_ours() -> None:
+    sphgeom = pytest.importorskip("lsst.sphgeom")
+    own = ct.circle(10, 20, 1)
+    assert values.region(own) is own
+    degrees = sphgeom.Angle.fromDegrees
+
+    def point(ra: float, dec: float) -> Any:
+        return sphgeom.UnitVector3d(sphgeom.LonLat.fromDegrees(ra, dec))
+
+    circle = values.region(sphgeom.Circle(point(350.0, -20.0), degrees(1.0)))
+    box = values.region(sphgeom.Box(sphgeom.LonLat.fromDegrees(350, -10), sphgeom.LonLat.fromDegrees(10, 10)))
+    around = values.region(
+        sphgeom.Box(sphgeom.NormalizedAngleInterval.full(), sphgeom.AngleInterval.fromDegrees(-5, 5))
+    )
+    corners = [(0.0, 0.0), (2.0, 0.0), (2.0, 2.0), (0.0, 2.0)]
+    polygon = values.region(sphgeom.ConvexPolygon([point(ra, dec) for ra, dec in corners]))
+    ellipse = values.region(sphgeom.Ellipse(point(100.0, 0.0), degrees(2.0), degrees(1.0), degrees(0.0)))
+    for region, inside, outside in (
+        (circle, (350.9, -20.0), (351.2, -20.0)), (box, (0.0, 0.0), (20.0, 0.0)), (around, (200.0, 4.9), (200.0, 5.1)),
+        (polygon, (1.0, 1.0), (3.0, 1.0)), (ellipse, (100.0, 0.9), (103.0, 0.0)),
+    ):  # fmt: skip
+        found = region.contains([inside[0], outside[0]], [inside[1], outside[1]])
+        assert pa.array(found).to_pylist() == [True, False]
+    edge = values.region(sphgeom.Circle(point(0.0, 0.0), degrees(1.0)))
+    assert pa.array(edge.contains([1.0], [0.0])).to_pylist() == [True], "the border belongs to it"
+    with pytest.raises(InvalidInputError, match="empty"):
+        values.region(sphgeom.Circle())
+    with pytest.raises(InvalidInputError, match=r"give ct.circle"):
+        values.region((10, 20, 1))
+
+
+letters = st.text("abcdefghijklmnopqrstuvwxyz", min_size=7, max_size=7)
+
+
+@given(st.integers(0, 99), letters, st.integers(0, 99), letters)
+def test_names_of_ztf_objects_are_numbers_in_their_order(year: int, word: str, other_year: int, other: str) -> None:
+    first, second = f"ZTF{year:02}{word}", f"ZTF{other_year:02}{other}"
+    numbers = values.ztf_object_ids(pa.array([first, second])).tolist()
+    assert numbers == [values.object_id(first), values.object_id(f" {second.lower()} ")]
+    assert (numbers[0] < numbers[1]) == (first < second)
+    assert (numbers[0] == numbers[1]) == (first == second)
+    number = year
+    for letter in word:
+        number = number * 26 + "abcdefghijklmnopqrstuvwxyz".index(letter)
+    assert numbers[0] == number
+
+
+def test_ids_of_objects() -> None:
+    assert values.object_id("144594336015") == values.object_id(144594336015) == 144594336015
+    assert values.object_id("-5") == -5
+    for wrong in ("M31", "ZTF18abc", "ZTF1xabkdczc", "", None, "1.5"):
+        with pytest.raises(InvalidInputError, match="ZTF"):
+            values.object_id(wrong)

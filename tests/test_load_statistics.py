@@ -1,0 +1,164 @@
+"""Statistics of load tests against their formulas, written out step by step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hdrh")
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_load import autoregressive, made
+
+from chronotile import load
+from chronotile.errors import InvalidInputError
+from chronotile.load import statistics
+
+
+def politis_white(values: Any) -> tuple[int, float]:
+    """The block length of the circular bootstrap, as in Patton, Politis & White (2009), one lag at a time."""
+    count, mean = len(values), sum(values) / len(values)
+
+    def covariance(lag: int) -> float:
+        return sum((values[k] - mean) * (values[k + lag] - mean) for k in range(count - lag)) / count
+
+    first = covariance(0)
+    if first <= 0:
+        return 1, 0.0
+    run = max(5, math.ceil(math.sqrt(math.log10(count))))
+    lag_max = min(count - 1, math.ceil(math.sqrt(count)) + run)
+    limit = 2 * math.sqrt(math.log10(count) / count)
+    significant = [lag for lag in range(1, lag_max + 1) if abs(covariance(lag) / first) >= limit]
+    last = None
+    for lag in range(lag_max - run + 1):
+        if not any(lag < other <= lag + run for other in significant):
+            last = lag
+            break
+    if last is None:
+        last = max(significant)
+    reach = min(max(2 * last, 1), lag_max)
+    longrun, slope = first, 0.0
+    for lag in range(1, reach + 1):
+        weight = 1.0 if lag / reach <= 0.5 else 2 * (1 - lag / reach)
+        longrun += 2 * weight * covariance(lag)
+        slope += 2 * weight * lag * covariance(lag)
+    if longrun <= 0 or last == 0:
+        return 1, max(longrun, 0.0)
+    best = (2 * slope**2 / (4 / 3 * longrun**2) * count) ** (1 / 3)
+    most = max(1, math.ceil(min(3 * math.sqrt(count), count / 3)))
+    return min(max(round(best), 1), most), longrun
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(10, 90), st.floats(-0.9, 0.97), st.integers(0, 10_000))
+def test_blocks_are_as_long_as_the_formula_says(count: int, correlation: float, seed: int) -> None:
+    values = autoregressive(np.random.default_rng(seed), count, correlation)
+    block, longrun = statistics.block_length(values)
+    expected = politis_white(values.tolist())
+    assert block == expected[0]
+    assert longrun == pytest.approx(expected[1], rel=1e-6, abs=1e-9)
+
+
+def test_trends_and_constants_have_blocks_too() -> None:
+    for values in ([5.0] * 10, list(range(10)), list(range(60)), [0.0, 1.0] * 20, [1.0] * 30 + [9.0] * 30):
+        block, longrun = statistics.block_length(values)
+        expected = politis_white([float(each) for each in values])
+        assert (block, longrun) == (expected[0], pytest.approx(expected[1], rel=1e-9, abs=1e-12))
+
+
+def test_samples_are_ten_at_least() -> None:
+    assert statistics.block_length(range(10))[0] >= 1
+    with pytest.raises(InvalidInputError, match="9 samples are too few: give at least 10"):
+        statistics.block_length(range(9))
+
+
+def test_a_bootstrap_is_of_the_samples_in_their_order() -> None:
+    values = autoregressive(np.random.default_rng(3), 400, 0.7)
+    found = statistics.block_bootstrap(values, resamples=400, seed=5)
+    assert found == statistics.block_bootstrap(values, resamples=400, seed=5)
+    assert found != statistics.block_bootstrap(values, resamples=400, seed=6)
+    assert found.value == pytest.approx(values.mean())
+    assert found.low < found.value < found.high
+    block, longrun = politis_white(values.tolist())
+    assert found.block == block > 1
+    assert found.independent == pytest.approx(400 * values.var() / longrun)
+    wide = statistics.block_bootstrap(values, resamples=400, seed=5, confidence=0.99)
+    narrow = statistics.block_bootstrap(values, resamples=400, seed=5, confidence=0.5)
+    assert wide.low < found.low < narrow.low < narrow.high < found.high < wide.high
+    # A normal mean lies within 1.96 of its own deviations as often as the interval says.
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * math.sqrt(longrun / 400), rel=0.25)
+    assert statistics.block_bootstrap(values, 90.0, resamples=50).value == pytest.approx(np.percentile(values, 90))
+
+
+def test_samples_that_do_not_differ_are_all_independent() -> None:
+    found = statistics.block_bootstrap([7.0] * 12)
+    assert (found.value, found.low, found.high, found.block, found.independent) == (7.0, 7.0, 7.0, 1, 12.0)
+    alternating = statistics.block_bootstrap([0.0, 1.0] * 20)
+    assert alternating.independent == 40, "never more than there are"
+
+
+def test_pairs_are_compared_by_the_logarithms_of_their_ratios() -> None:
+    ratios = [1.1, 1.2, 1.3, 1.25]
+    first = [made([10.0] * 50) for _ in ratios]
+    second = [made([10.0 * ratio] * 50) for ratio in ratios]
+    found = load.compare(first, second)
+    spread = np.std(np.log(ratios), ddof=1) / 2
+    t = statistics.student_t(0.975, 3)
+    assert found.pairs == 4
+    assert found.ratio == pytest.approx(np.mean(ratios), rel=2e-3), "of the merged runs: histograms keep three digits"
+    assert found.low <= found.ratio * math.exp(-t * spread) * 1.003
+    assert found.high >= found.ratio * math.exp(t * spread) * 0.997
+    power = statistics.student_t(0.8, 3)
+    assert found.detectable == pytest.approx(math.exp((t + power) * spread) - 1, rel=0.02)
+    assert found.found == (found.low > 1)
+    backwards = load.compare(second, first)
+    assert backwards.ratio == pytest.approx(1 / found.ratio, rel=1e-9)
+    surer = load.compare(first, second, confidence=0.999)
+    assert surer.low < found.low < found.high < surer.high
+
+
+def test_an_interval_that_touches_one_is_no_difference() -> None:
+    for low, high, wanted in (
+        (0.9, 1.1, False),
+        (1.0, 1.1, False),
+        (0.9, 1.0, False),
+        (1.01, 1.1, True),
+        (0.5, 0.99, True),
+    ):
+        assert load.Difference(1.0, low, high, 0.1, 5).found is wanted
+
+
+def test_percentiles_are_of_the_merged_runs() -> None:
+    first = [made([1.0] * 90 + [100.0] * 10) for _ in range(2)]
+    second = [made([1.0] * 89 + [100.0] * 11) for _ in range(2)]
+    assert load.compare(first, second, 90).ratio == pytest.approx(100, rel=0.01)
+    assert load.compare(first, second, 89).ratio == pytest.approx(1)
+    assert load.compare(first, second, 100).ratio == pytest.approx(1)
+    assert load.compare(first, second, "mean").ratio == pytest.approx(11.89 / 10.9, rel=0.01)
+    wrong: list[Any] = [0, -1, 100.5, "median"]
+    for what in wrong:
+        with pytest.raises(InvalidInputError, match="no statistic"):
+            load.compare(first, second, what)
+
+
+def test_runs_come_in_pairs_and_two_at_least() -> None:
+    run = made([1.0, 2.0])
+    for first, second in (([run], [run]), ([run, run], [run]), ([run, run], [run, run, run])):
+        with pytest.raises(InvalidInputError, match="at least two pairs"):
+            load.compare(first, second)
+    assert load.compare([run, run], [run, run]).ratio == 1
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 7, 30])
+def test_student_t_is_symmetric_and_falls_to_the_normal(freedom: int) -> None:
+    quantile = statistics.student_t
+    assert quantile(0.5, freedom) == pytest.approx(0, abs=1e-6)
+    assert quantile(0.9, freedom) == pytest.approx(-quantile(0.1, freedom), rel=1e-6)
+    assert quantile(0.975, freedom) > quantile(0.975, freedom + 1) > 1.96
+    if freedom == 1:
+        assert quantile(0.9, 1) == pytest.approx(math.tan(0.4 * math.pi), rel=1e-4)
+    if freedom == 2:
+        assert quantile(0.9, 2) == pytest.approx(0.8 / math.sqrt(2 * 0.9 * 0.1), rel=1e-4)
