@@ -613,21 +613,27 @@ def latencies(count: int, p50: float, p99: float, most: float) -> dict[str, str]
     return {"count": str(count), "p50th_ms": str(p50), "p99th_ms": str(p99), "max_ms": str(most)}
 
 
+OWN, USERS = ("system", "local"), ("field", "rows")
+
+
 @pytest.mark.parametrize(
-    ("own_reads", "unit_ms"),
+    ("local_reads", "unit_ms"),
     [
-        # As a node of 5.0 wrote it while nodetool told 149 and 2,759 microseconds of the coordinator's reads.
-        (latencies(12, 0.0, 0.001, 0.017), 1000.0),
-        (latencies(12, 0.0, 0.0, 0.0), 1000.0),
-        (latencies(12, 0.06, 0.3, 3.0), 1.0),
-        (latencies(4, 0.06, 0.3, 3.0), None),
-        (None, None),
+        # As nodes of 5.0 and 4.1 wrote it while nodetool told 149 and 2,759 microseconds of the coordinator's reads.
+        ({OWN: latencies(21, 0.006, 0.183, 0.183), USERS: latencies(1500, 0.0, 0.0, 0.001)}, 1000.0),
+        ({OWN: latencies(21, 0.003, 0.106, 0.106)}, 1000.0),
+        ({OWN: latencies(12, 0.0, 0.0, 0.0)}, 1000.0),
+        ({OWN: latencies(12, 0.06, 0.3, 3.0), USERS: latencies(1500, 0.04, 0.1, 0.2)}, 1.0),
+        # Idle tables say nothing.
+        ({OWN: latencies(12, 0.06, 0.3, 3.0), USERS: latencies(1500, 0.0, 0.0, 0.0)}, 1.0),
+        ({OWN: latencies(4, 0.06, 0.3, 3.0), USERS: latencies(0, 0.0, 0.0, 0.0)}, None),
+        ({}, None),
     ],
 )
 def test_the_unit_of_latencies_is_told_by_what_no_node_can_do(
-    own_reads: dict[str, str] | None, unit_ms: float | None
+    local_reads: dict[tuple[str, str], dict[str, str]], unit_ms: float | None
 ) -> None:
-    assert reading_cql.latency_unit_ms(own_reads) == unit_ms
+    assert reading_cql.latency_unit_ms(local_reads) == unit_ms
 
 
 def test_a_latency_that_is_not_known_is_no_nought() -> None:

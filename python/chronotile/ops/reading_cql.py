@@ -36,7 +36,7 @@ _STATES = {"NORMAL": "N", "BOOT": "J", "BOOT_REPLACE": "J", "LEAVING": "L", "MOV
 _GONE = ("LEFT", "removed")
 """What gossip tells for days of nodes that are no longer part of the ring."""
 _PROBES = 5
-_LOCAL_READ_LEAST_MS = 0.005
+_LOCAL_READ_LEAST_MS = 0.02
 _OWN_KEYSPACES = ("system", "dse_")
 _QUOTED = re.compile("'((?:[^']|'')*)'")
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -252,7 +252,7 @@ def _add_tables(view: CqlView, connection: wire.Connection, existing: set[str]) 
 
     disk, partition, tombstones = (by_table(n) for n in ("disk_usage", "max_partition_size", "tombstones_per_read"))
     reads, writes = by_table("local_read_latency"), by_table("local_write_latency")
-    unit_ms = latency_unit_ms(reads.get(("system", "local")))
+    unit_ms = latency_unit_ms(reads)
     view.fields["tables"] = [
         Table(
             *key,
@@ -276,15 +276,21 @@ def _add_tables(view: CqlView, connection: wire.Connection, existing: set[str]) 
             view.fields.setdefault("coordinator_latency", {})[kind] = slowest
 
 
-def latency_unit_ms(own_reads: Record | None) -> float | None:
+def latency_unit_ms(local_reads: Mapping[tuple[str, str], Record]) -> float | None:
     """Milliseconds in what the tables of latencies call one; None where nothing tells.
 
-    Nodes of 5.0 keep microseconds and write them as if they were nanoseconds, so that 2.8 ms reads 0.003. What tells
-    are the reads of `system.local` with which each look begins: no node takes less than `_LOCAL_READ_LEAST_MS` for one.
+    Nodes of 4.1 and 5.0 keep microseconds and write them as if they were nanoseconds, so that 2.8 ms reads 0.003. What
+    tells are reads of rows that a node has itself, among them those of `system.local` with which each look begins: half
+    of them take longer than `_LOCAL_READ_LEAST_MS` on any node, and on none a thousand times that.
     """
-    if own_reads is None or int(own_reads["count"]) < _PROBES:
+    medians = [
+        number(one["p50th_ms"])
+        for table, one in local_reads.items()
+        if int(one["count"]) >= _PROBES and (table == ("system", "local") or number(one["max_ms"]) > 0)
+    ]
+    if not medians:
         return None
-    return 1000.0 if number(own_reads["p50th_ms"]) < _LOCAL_READ_LEAST_MS else 1.0
+    return 1000.0 if min(medians) < _LOCAL_READ_LEAST_MS else 1.0
 
 
 def _latency(record: Record, unit_ms: float | None) -> Latency | None:
