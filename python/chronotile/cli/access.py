@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 _WORDS = ("user", "password_file", "ca", "cert", "key", "nodetool", "jolokia", "shell")
 
 
-def access_options(command: Command) -> Command:
-    """The argument and options that say which cluster and how it is reached; the command gets `access`."""
+def access_options(command: Command, *, optional: bool = False) -> Command:
+    """The argument and options that say which cluster and how it is reached; the command gets `access`, which is None
+    where none is named and it is `optional`."""
 
     def run(contact_points: tuple[str, ...], lab_name: str | None, timeout_s: float, debug: bool, **given: Any) -> Any:
         access: Access | None = None
         words = {name: given.pop(name) for name in _WORDS}
-        if not given.get("explain"):
+        if not (given.get("explain") or (optional and lab_name is None and not contact_points)):
             if lab_name is None and not contact_points:
                 raise click.UsageError("Missing argument 'NODE...': addresses of nodes, or --lab NAME.")
             if lab_name is not None and contact_points:

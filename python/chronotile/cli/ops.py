@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import shutil
+import sys
+import textwrap
+import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import click
 
 from chronotile import ops as library
 from chronotile.cli.access import access_options
+from chronotile.cli.common import ProgressLine
 from chronotile.cli.live import live, ticks
 from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
 from chronotile.ops.access import JMX_SECONDS
@@ -20,9 +28,10 @@ from chronotile.ops.exporting import dashboard as grafana
 from chronotile.ops.metrics import prometheus
 from chronotile.ops.recording import Recorder, read_baseline, scrape
 from chronotile.ops.rules import chosen, with_limits
-from chronotile.ops.screen import screen
+from chronotile.ops.screen import screen, watched
 
 WARNING, CRITICAL = 9, 10
+WAITING_LINE_S = 3.0
 
 
 jmx_option = click.option(
@@ -31,9 +40,66 @@ jmx_option = click.option(
 )  # fmt: skip
 
 
-@click.group(short_help="Look after a Cassandra cluster.")
+class Moment(click.ParamType[datetime]):
+    """A time in ISO 8601, with an offset or in UTC."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time in ISO 8601, as 2026-03-01T08:30 or 2026-03-01T08:30:00+01:00", param, ctx)
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class WorkGroup(click.Group):
+    """A group whose help keeps apart the commands that change a cluster."""
+
+    looking = ("status", "check", "watch", "record", "report", "export", "dashboard", "journal", "settings")
+    """Those that change nothing there."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
+        for title, of in (
+            ("Commands that look, and change nothing", [one for one in commands if one[0] in self.looking]),
+            ("Commands that change a cluster (except \"plan\" and \"status\")",
+             [one for one in commands if one[0] not in self.looking]),
+        ):  # fmt: skip
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(80)) for name, command in of])
+
+
+class WaitingLine(ProgressLine):
+    """Shows on standard error what a look waits for; without a terminal, a line each time that it has taken long."""
+
+    def __init__(self, waits: library.Waits) -> None:
+        super().__init__(lambda: str(waits))
+        self._waits = waits
+        self._lines = threading.Thread(target=self._write_lines, daemon=True)
+
+    def __enter__(self) -> Self:
+        if not self._shown:
+            self._lines.start()
+        return super().__enter__()
+
+    def _write_lines(self) -> None:
+        while not self._stop.wait(WAITING_LINE_S):
+            if text := str(self._waits):
+                click.echo(text, err=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        super().__exit__(kind, error, trace)
+
+
+@click.group(cls=WorkGroup, short_help="Look after a Cassandra cluster.")
 def ops() -> None:
-    """Look after a small Cassandra cluster: what its state is, and what will go wrong next.
+    """Look after a small Cassandra cluster: what its state is, what will go wrong next, and work on its nodes.
 
     \b
     Examples:
@@ -46,7 +112,7 @@ def ops() -> None:
         chronotile ops report ops.db --out report.html
 
     Nodes are asked over CQL, each by itself; what plain CQL does not tell comes from nodetool or a
-    Jolokia agent. What could not be seen is listed. Nothing is changed.
+    Jolokia agent. What could not be seen is listed.
     """
 
 
@@ -65,8 +131,11 @@ def status(access: library.Access, jmx_timeout_s: float, as_json: bool) -> None:
     pending  compactions
     clock    ok: in step with this machine, as far as a round trip can tell
     """
-    snapshot = library.observe(access, jmx_timeout_s=jmx_timeout_s)
-    click.echo(json.dumps(snapshot.to_dict(), indent=1) if as_json else screen(snapshot))
+    waits = library.Waits()
+    with WaitingLine(waits):
+        snapshot = library.observe(access, jmx_timeout_s=jmx_timeout_s, waits=waits)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    click.echo(json.dumps(snapshot.to_dict(), indent=1) if as_json else screen(snapshot, width=width))
 
 
 def _limits(texts: tuple[str, ...]) -> dict[str, tuple[float | None, float | None]]:
@@ -169,7 +238,8 @@ count_option = click.option("--count", type=click.IntRange(1), metavar="N", help
 def watch(access: library.Access, jmx_timeout_s: float, every_s: float, count: int | None) -> None:
     """Show the state of the cluster again and again, with what the rules say. `q` or Ctrl-C ends it.
 
-    In a pipe, one screen follows the other.
+    On a terminal what the rules say stands on top, and columns that do not fit are left out. In a pipe, one screen
+    follows the other.
     """
     before: library.Snapshot | None = None
 
@@ -178,10 +248,14 @@ def watch(access: library.Access, jmx_timeout_s: float, every_s: float, count: i
         try:
             now = library.observe(access, jmx_timeout_s=jmx_timeout_s)
         except UnavailableError as error:
-            return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {error}"
+            told = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {error}"
+            return textwrap.fill(told, shutil.get_terminal_size().columns) if sys.stdout.isatty() else told
         findings = library.check(now, before).findings
         before = now
         said = [f"{finding.level.upper()} {finding.rule} {finding.where}: {finding.message}" for finding in findings]
+        if sys.stdout.isatty():
+            size = shutil.get_terminal_size()
+            return watched(now, said, width=size.columns, height=size.lines - 1)
         return "\n".join([screen(now), "", *(said or ["no rule fires"])])
 
     live(draw, every_s, count)
@@ -235,11 +309,13 @@ def record(
 ) -> None:  # fmt: skip
     """Record all metrics of the cluster as process history, until interrupted: tags ops/CLUSTER/NODE/METRIC.
 
-    Each look is stored whole and durable. When nothing answers, that look is left out and said so.
+    Each look is stored whole and durable. When nothing answers, that look is left out and said so, as are looks for
+    which there was no time.
     """
     scraped = dict(_source(text) for text in sources)
     with Recorder(archive) as recorder:
         for _ in ticks(every_s, count):
+            began = time.monotonic()
             try:
                 snapshot = library.observe(access, jmx_timeout_s=jmx_timeout_s)
                 points = recorder.write(snapshot, _scraped(scraped))
@@ -247,6 +323,20 @@ def record(
                 click.echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} nothing recorded: {error}", err=True)
             else:
                 click.echo(f"{snapshot.taken:%Y-%m-%d %H:%M:%S} recorded {points} points")
+            if behind := _behind(time.monotonic() - began, every_s):
+                click.echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {behind}", err=True)
+
+
+def _behind(spent_s: float, every_s: float) -> str:
+    """What is left out where a look takes longer than the time between two; empty where none is."""
+    missed = int(spent_s / every_s)
+    if missed < 1:
+        return ""
+    looks = "one look is" if missed == 1 else f"{missed} looks are"
+    return (
+        f"behind: this look took {spent_s:.1f} s, so {looks} left out; give --every {math.ceil(spent_s * 1.2)}, or JMX "
+        "over HTTP (--jolokia), which is quicker than nodetool"
+    )
 
 
 def _source(text: str) -> tuple[str, str]:
@@ -269,25 +359,20 @@ def _scraped(sources: dict[str, str]) -> dict[str, dict[str, float]]:
 @ops.command(short_help="A page with plots of a recorded period.")
 @click.argument("archive")
 @click.option("--cluster", metavar="NAME", help="Not needed where one was recorded.")
-@click.option("--start", metavar="TIME", help="ISO 8601 (UTC). Default: a day before the end.")
-@click.option("--end", metavar="TIME", help="First time after the period. Default: now.")
+@click.option("--start", type=Moment(), metavar="TIME", help="ISO 8601 (UTC). Default: a day before the end.")
+@click.option(
+    "--end", type=Moment(), metavar="TIME", help="First time after the period. Default: the end of the record."
+)
 @click.option("--out", metavar="FILE", help="Where to. Default: standard output.")
 @click.option("--debug", is_flag=True, help="Show where an error came from.")
-def report(archive: str, cluster: str | None, start: str | None, end: str | None, out: str | None, debug: bool) -> None:
-    """Write one HTML file about a period that `ops record` kept: latencies, load, heap, disk, hints and more."""
+def report(
+    archive: str, cluster: str | None, start: datetime | None, end: datetime | None, out: str | None, debug: bool
+) -> None:
+    """Write one HTML file about a period that `ops record` kept: latencies, load, heap, disk, hints and more. Without
+    options it is the last day of the record, whenever that was."""
     from chronotile.ops.report import html
 
-    until = datetime.now(UTC) if end is None else _moment(end, "--end")
-    since = until - timedelta(days=1) if start is None else _moment(start, "--start")
-    _write(html(archive, cluster, since, until), out)
-
-
-def _moment(text: str, option: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no time in ISO 8601", param_hint=option) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    _write(html(archive, cluster, start, end), out)
 
 
 def _write(text: str, out: str | None) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 import click
 
 from chronotile.cli import ops_backup, ops_repair
-from chronotile.cli.ops import ops
-from chronotile.cli.ops_work import Session, procedure, session_options
+from chronotile.cli.access import access_options
+from chronotile.cli.common import Command
+from chronotile.cli.ops import Moment, ops
+from chronotile.cli.ops_work import Session, cluster_name, procedure, session_options
 from chronotile.errors import ArchiveNotFoundError
+from chronotile.ops.access import Access
 from chronotile.ops.procedures import Context, Journal, Procedure, engine, journal, lease, settings
 from chronotile.ops.procedures.disruptions import Disruption, Return
 from chronotile.ops.procedures.growing import Grow
@@ -46,17 +49,41 @@ def abandon(session: Session) -> None:
     click.echo("nothing is unfinished" if path is None else f"given up; journal: {path}")
 
 
+def _journal_access(command: Command) -> Command:
+    return access_options(command, optional=True)
+
+
 @ops.command("journal", short_help="What procedures did.")
-@session_options
+@_journal_access
+@click.option(
+    "--journal",
+    "folder",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False),
+    help="Where journals lie.  [default: ~/.local/state/chronotile/ops/CLUSTER]",
+)
 @click.option("--last", is_flag=True, help="All entries of the newest journal, as JSON lines.")
-def show_journal(session: Session, last: bool) -> None:
-    """Show what procedures did to this cluster, the newest last."""
-    paths = journal.paths(session.folder)
-    if last and paths:
+def show_journal(access: Access | None, folder: str | None, last: bool) -> None:
+    """Show what procedures did to a cluster, the newest last; without a node or --lab, to all clusters that were worked
+    on from here."""
+    paths = _journals(access, folder)
+    if not paths:
+        raise ArchiveNotFoundError(
+            f"there is no journal in {folder or journal.root()}: name the folder (--journal)", kind="journal-not-found"
+        )
+    if last:
         click.echo(paths[-1].read_text(encoding="utf-8"), nl=False)
         return
     for path in paths:
         click.echo(f"{'ended' if journal.ended(path) else 'UNFINISHED':<10}  {path}")
+
+
+def _journals(access: Access | None, folder: str | None) -> list[Path]:
+    if folder is not None:
+        return journal.paths(Path(folder))
+    if access is not None:
+        return journal.paths(journal.default_folder(cluster_name(access)))
+    return sorted((path for one in journal.root().glob("*/") for path in journal.paths(one)), key=lambda one: one.name)
 
 
 def _restart(context: Context, nodes: tuple[str, ...]) -> Procedure:
@@ -188,7 +215,8 @@ for _group in (
         "return",
         _return,
         _node,
-        click.option("--down-since", required=True, type=click.DateTime(), metavar="TIME", help="When, in UTC."),
+        click.option("--down-since", required=True, type=Moment(), metavar="TIME",
+                     help="ISO 8601; UTC where it names no offset: 2026-03-01T08:30."),
     ),
     procedure("add", _add, _new_address),
     procedure("decommission", _decommission, _node),

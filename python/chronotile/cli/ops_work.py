@@ -35,11 +35,13 @@ class Session:
     def __init__(self, access: Access, folder: str | None, manual: bool, commands: dict[str, str]) -> None:
         nodes = AccessNodes(access)
         self.context = Context(nodes, _actuator(access, manual, commands), click.echo, archive_url=nodes.archive_url)
-        if folder is None:
-            row = nodes.query(any_serving(nodes), statements.select("cluster_name", "system.local"))[0]
-            self.folder = journal.default_folder(row["cluster_name"])
-        else:
-            self.folder = Path(folder)
+        self.folder = journal.default_folder(cluster_name(access)) if folder is None else Path(folder)
+
+
+def cluster_name(access: Access) -> str:
+    """The cluster's own name."""
+    nodes = AccessNodes(access)
+    return nodes.query(any_serving(nodes), statements.select("cluster_name", "system.local"))[0]["cluster_name"]
 
 
 def session_options(command: Command) -> Command:

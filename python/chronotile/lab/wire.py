@@ -18,6 +18,8 @@ from chronotile.lab.errors import LabError
 from chronotile.lab.values import Reader, read_type, text_of
 
 _REQUEST, _HEADER = 0x04, struct.Struct(">BBhBi")
+_ANSWERS = 0x81, 0x8F
+"""First bytes of answers: the highest bit and a version of the protocol."""
 _ERROR, _STARTUP, _READY, _AUTHENTICATE, _OPTIONS, _SUPPORTED, _QUERY, _RESULT = 0, 1, 2, 3, 5, 6, 7, 8
 _AUTH_RESPONSE, _AUTH_SUCCESS = 15, 16
 _SCHEMA_CHANGE = 5
@@ -50,6 +52,17 @@ class CqlError(LabError):
         return self.details.get("code") == 0x2100
 
 
+class NotCqlError(CqlError):
+    """What answers at the port is something else. Kind ``lab-not-cql``."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="lab-not-cql", code=None)
+
+
+class SilentError(TimeoutError):
+    """The port took the connection, and nothing came back."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """The answer to a statement."""
@@ -80,10 +93,14 @@ class Connection:
         except BaseException:
             raw.close()
             raise
+        self._heard = False
+        """Whether a whole header of CQL has come."""
         try:
             self._greet(credentials)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if not self._heard:
+                raise _without_a_word(error) from error
             raise
 
     def __enter__(self) -> Self:
@@ -159,7 +176,11 @@ class Connection:
 
     def _exchange(self, kind: int, body: bytes, warnings: list[str]) -> tuple[int, bytes]:
         self._socket.sendall(_HEADER.pack(_REQUEST, 0, 1, kind, len(body)) + body)
-        _, flags, _, answer, size = _HEADER.unpack(self._exactly(_HEADER.size))
+        head = self._exactly(_HEADER.size)
+        version, flags, _, answer, size = _HEADER.unpack(head)
+        if not _ANSWERS[0] <= version <= _ANSWERS[1]:
+            raise NotCqlError(f"it answers {head[: _HEADER.size]!r}")
+        self._heard = True
         if not 0 <= size <= _BODY_BYTES_MAX:
             raise CqlError(f"the node announced an answer of {size} bytes", code=None)
         content = self._exactly(size)
@@ -185,6 +206,15 @@ class Connection:
                 raise ConnectionResetError("the node closed the connection")
             parts += part
         return bytes(parts)
+
+
+def _without_a_word(error: BaseException) -> BaseException:
+    """What went wrong where nothing came that is CQL."""
+    if isinstance(error, TimeoutError):
+        return SilentError(str(error))
+    if isinstance(error, (ConnectionResetError, BrokenPipeError)):
+        return NotCqlError("it closes the connection")
+    return error
 
 
 def answers(address: str, port: int, tls: ssl.SSLContext | None, timeout_s: float) -> bool:

@@ -12,7 +12,7 @@ Nothing of that changes a cluster. `procedures` and `repair` do: checked before,
 from __future__ import annotations
 
 from chronotile.ops.access import Access, CommandRunner, JolokiaRunner, LabRunner, Runner, for_lab
-from chronotile.ops.observing import observe
+from chronotile.ops.observing import Waits, observe
 from chronotile.ops.rules import RULES, Baseline, Finding, Result, Rule, check
 from chronotile.ops.state import Node, NotSeen, Snapshot
 
@@ -30,6 +30,7 @@ __all__ = [
     "Rule",
     "Runner",
     "Snapshot",
+    "Waits",
     "check",
     "for_lab",
     "observe",

@@ -348,6 +348,19 @@ class Access:
         where = f"{address}:{self.port}"
         if isinstance(error, ssl.SSLCertVerificationError):
             return AccessDeniedError(f"{where} shows a certificate that --ca does not vouch for", kind="certificate")
+        if isinstance(error, wire.NotCqlError):
+            return UnavailableError(
+                f"{where} is not CQL: {error}; nodes take clients at native_transport_port, {NATIVE_PORT} by default",
+                kind="not-cql",
+            )
+        if isinstance(error, ssl.SSLError):
+            return UnavailableError(f"{where} does not speak TLS as this does: {error.reason or error}", kind="tls")
+        if isinstance(error, wire.SilentError):
+            return UnavailableError(
+                f"{where} takes connections and does not answer within {self.timeout_s:g} s: the node hangs, or this "
+                "is not CQL",
+                kind="no-connection",
+            )
         if isinstance(error, wire.CqlError):
             if error.bad_credentials or (self._credentials is None and error.details.get("code") == 0x000A):
                 who = f"refuses user {self._credentials[0]}" if self._credentials else "asks for user and password"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +18,7 @@ from chronotile.ops import reading_beans, reading_cql
 from chronotile.ops.access import Access, Host
 from chronotile.ops.state import ClusterSettings, Disk, HintsFor, Node, NotSeen, Snapshot, TableRepair
 
-__all__ = ["observe"]
+__all__ = ["Waits", "observe"]
 
 # Each nodetool is a JVM start; more of them at once would only wait for the processor.
 _JMX_AT_ONCE = max(2, (os.cpu_count() or 2))
@@ -23,7 +26,39 @@ _JMX_AT_ONCE = max(2, (os.cpu_count() or 2))
 _HINT_FILE = re.compile(r"(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(?P<milliseconds>\d+)-\d+\.hints")
 
 
-def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0) -> Snapshot:
+class Waits:
+    """What a look waits for. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self._done = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """For as long as the context lasts, it waits for this."""
+        with self._lock:
+            self._since[what] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._since[what]
+                self._done += 1
+
+    def __str__(self) -> str:
+        """How many answers came, and which are awaited, the longest first; empty where none is."""
+        with self._lock:
+            left, done = sorted(self._since.items(), key=lambda one: one[1]), self._done
+        if not left:
+            return ""
+        now = time.monotonic()
+        named = ", ".join(f"{what} ({now - since:.0f} s)" for what, since in left[:3])
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        return f"{done} of {done + len(left)} answers; waiting for {named}{more}"
+
+
+def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0, waits: Waits | None = None) -> Snapshot:
     """Look at a cluster once. It changes nothing.
 
     Parameters
@@ -34,6 +69,8 @@ def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0) ->
         Also ask the management interface, where `access` has a runner.
     jmx_timeout_s : float
         Seconds to wait for each answer of that.
+    waits : Waits, optional
+        Told what is waited for.
 
     Raises
     ------
@@ -43,7 +80,8 @@ def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0) ->
         None answers, and at least one refuses the login or the certificate.
     """
     taken = datetime.now(UTC)
-    ring = _Ring(access)
+    waits = Waits() if waits is None else waits
+    ring = _Ring(access, waits)
     runner = access.runner if jmx else None
     with concurrent.futures.ThreadPoolExecutor(_JMX_AT_ONCE, "jmx") as jmx_pool:
         asked: dict[str, concurrent.futures.Future[dict[str, Any]]] = {}
@@ -51,9 +89,14 @@ def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0) ->
         def ask_jmx(hosts: list[Host]) -> None:
             if runner is None:
                 return
+
+            def beans_of(host: Host) -> dict[str, Any]:
+                with waits.on(f"JMX of {host} by {runner.name}"):
+                    return dict(runner.beans(host, timeout_s=jmx_timeout_s))
+
             for host in hosts:
                 if host.address not in asked:
-                    asked[host.address] = jmx_pool.submit(runner.beans, host, timeout_s=jmx_timeout_s)
+                    asked[host.address] = jmx_pool.submit(beans_of, host)
 
         ring.explore(ask_jmx)
         beans: dict[str, dict[str, Any]] = {}
@@ -76,8 +119,8 @@ def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0) ->
 class _Ring:
     """The nodes found so far, what each answered over CQL, and what it did not."""
 
-    def __init__(self, access: Access) -> None:
-        self.access = access
+    def __init__(self, access: Access, waits: Waits) -> None:
+        self.access, self.waits = access, waits
         known = list(access.runner.hosts()) if access.runner is not None else []
         self.hosts = {address: Host(address, address) for address in dict.fromkeys([*access.contact_points, *known])}
         self.views: dict[str, reading_cql.CqlView] = {}
@@ -116,7 +159,8 @@ class _Ring:
 
     def _ask(self, host: Host) -> tuple[Host, reading_cql.CqlView | None]:
         try:
-            return host, reading_cql.read_node(self.access, host)
+            with self.waits.on(f"CQL of {host}"):
+                return host, reading_cql.read_node(self.access, host)
         except ChronotileError as error:
             self.errors[host.address] = error
             return host, None

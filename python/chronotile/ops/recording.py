@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from chronotile import historian
 from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
-from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile.errors import BusyError, ChronotileError, InvalidInputError, UnavailableError
 from chronotile.ops.measures import Baseline
 from chronotile.ops.metrics import samples
 from chronotile.ops.state import Snapshot
@@ -74,17 +75,24 @@ def recording(
 ) -> Iterator[None]:
     """Observe and store on a thread, at times `every_s` apart, for as long as the context lasts.
 
-    A look that fails is handed to `failed` and left out.
+    A look that fails is handed to `failed` and left out; so is one for which there was no time, as a BusyError of kind
+    ``behind``.
     """
     ended = threading.Event()
 
     def work() -> None:
+        began = time.monotonic()
+        due = 0
         while True:
             try:
                 recorder.write(observe())
             except ChronotileError as error:
                 failed(error)
-            if ended.wait(every_s):
+            passed = time.monotonic() - began
+            missed, due = int(passed / every_s) - due, int(passed / every_s) + 1
+            if missed > 0:
+                failed(BusyError(f"looks take longer than {every_s:g} s: {missed} left out", kind="behind"))
+            if ended.wait(due * every_s - passed):
                 return
 
     thread = threading.Thread(target=work, name="recording")

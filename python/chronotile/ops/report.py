@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
 
@@ -83,7 +84,7 @@ class _Series:
     values: np.ndarray
 
 
-def html(archive: str | Path, cluster: str | None, start: datetime, end: datetime) -> str:
+def html(archive: str | Path, cluster: str | None, start: datetime | None = None, end: datetime | None = None) -> str:
     """The page's text.
 
     Parameters
@@ -92,8 +93,9 @@ def html(archive: str | Path, cluster: str | None, start: datetime, end: datetim
         Where :class:`~chronotile.ops.recording.Recorder` wrote.
     cluster : str, optional
         Which cluster; may be left out where one was recorded.
-    start, end : datetime
-        The period, half-open.
+    start, end : datetime, optional
+        The period, half-open. Without an end it ends with what was recorded last; without a start it begins a day
+        before the end, or with what was recorded first in that day.
 
     Raises
     ------
@@ -102,34 +104,53 @@ def html(archive: str | Path, cluster: str | None, start: datetime, end: datetim
     InvalidInputError
         Nothing was recorded there, in that period, or several clusters were and none is named.
     """
-    if not start < end:
+    if start is not None and end is not None and not start < end:
         raise InvalidInputError(f"the period from {start} to {end} is empty", kind="invalid-request")
     with open_archive(str(archive), create=False, read_only=True) as opened, historian.open(opened, create=False) as h:
         tags = [tag.name for tag in h.tags("ops/*")]
         cluster = _chosen_cluster(archive, tags, cluster)
         mine = {tag_parts(tag)[1:]: tag for tag in tags if tag_parts(tag)[0] == cluster}
-        charts = [(chart, _series(h, chart, mine, start, end)) for chart in CHARTS]
-        up = _series(h, Chart("", "up", ""), mine, start, end)
+        newest = _newest(h, list(mine.values()))
+        to = newest + timedelta(seconds=1) if end is None else end
+        since = to - timedelta(days=1) if start is None else start
+        if not since < to:
+            raise InvalidInputError(
+                f"nothing of cluster {cluster} was recorded from {_time_text(since)} on: the newest is of "
+                f"{_time_text(newest)}",
+                kind="invalid-request",
+            )
+        charts = [(chart, _series(h, chart, mine, since, to)) for chart in CHARTS]
+        up = _series(h, Chart("", "up", ""), mine, since, to)
     seen = [(chart, series) for chart, series in charts if series]
     if not seen:
         raise InvalidInputError(
-            f"nothing of cluster {cluster} was recorded from {_time_text(start)} to {_time_text(end)} in {archive}",
+            f"nothing of cluster {cluster} was recorded from {_time_text(since)} to {_time_text(to)} in {archive}: the "
+            f"newest is of {_time_text(newest)}",
             kind="invalid-request",
         )
+    if start is None:
+        first = min(float(one.times[0]) for _, series in seen for one in series)
+        since = max(since, datetime.fromtimestamp(math.floor(first), UTC))
     drawn = [(chart, series) for chart, series in seen if any(one.values.any() for one in series)]
     quiet = [chart.title for chart, series in seen if not any(one.values.any() for one in series)]
     nodes = sorted({one.node for _, series in seen for one in series} | {one.node for one in up})
     missing = [chart.title for chart, series in charts if not series]
-    sections = "".join(_section(chart, series, nodes, up, start, end) for chart, series in drawn)
+    sections = "".join(_section(chart, series, nodes, up, since, to) for chart, series in drawn)
     notes = _note("Zero throughout", quiet) + _note("Nothing was recorded of", missing)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>Cluster {escape(cluster)}</title><style>{STYLE}{_EXTRA_STYLE}</style></head><body><main>"
         f"<h1>Cluster {escape(cluster)}</h1>"
-        f"<p>{_time_text(start)} to {_time_text(end)} (UTC). Shaded: a node was seen down.</p>"
+        f"<p>{_time_text(since)} to {_time_text(to)} (UTC). Shaded: a node was seen down.</p>"
         f"{_legend(nodes)}<div class='sheet'>{sections}</div>{_table(drawn, nodes)}{notes}</main></body>"
         "</html>\n"
     )
+
+
+def _newest(history: historian.Historian, tags: Sequence[str]) -> datetime:
+    """When the last of these was recorded."""
+    times = pa.table(history.latest(tags))["time"].cast("int64").to_numpy()
+    return datetime.fromtimestamp(int(times.max()) / 1e9, UTC) if len(times) else datetime.now(UTC)
 
 
 def _note(words: str, titles: list[str]) -> str:
@@ -244,7 +265,7 @@ def _value_ticks(low: float, high: float) -> list[tuple[float, str]]:
 
 def _time_ticks(start: float, end: float) -> list[tuple[float, str]]:
     step = next((step for step in _STEPS_S if (end - start) / step <= 6), _STEPS_S[-1])
-    pattern = "%m-%d" if step >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
+    pattern = "%Y-%m-%d" if step >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
     values = np.arange(np.ceil(start / step), np.floor(end / step) + 1) * step
     # More than a month at the widest step would be a wall of dates.
     values = values[:: max(1, len(values) // 6)]

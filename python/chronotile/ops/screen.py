@@ -2,35 +2,78 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from chronotile.cli.common import bytes_text, table_text
 from chronotile.ops.reading_cql import is_own_keyspace
 from chronotile.ops.state import Node, Snapshot, Table
 
-__all__ = ["screen"]
+__all__ = ["screen", "watched"]
 
 _HEADER = ["node", "rack", "status", "release", "load", "disk", "heap", "cpu", "hints", "pending", "read p99"]
 _HEADER += ["write p99", "probe", "clock"]
-_RIGHT = frozenset(range(4, len(_HEADER)))
+_RIGHT = frozenset(_HEADER[4:])
+_LEFT_OUT_FIRST = ["release", "rack", "clock", "cpu", "heap", "probe", "load", "pending", "hints"]
+"""Columns that a narrow screen does without, in this order."""
 _UNKNOWN = "?"
 
 
-def screen(snapshot: Snapshot) -> str:
-    """The cluster's state as lines of text. ``?`` stands for what was not seen."""
-    nodes = snapshot.nodes
+def screen(snapshot: Snapshot, *, width: int | None = None) -> str:
+    """The cluster's state as lines of text. ``?`` stands for what was not seen.
+
+    On a screen of `width` columns the table of nodes has as many of its own as fit.
+    """
+    lines = [_title(snapshot), "", *_node_table(snapshot.nodes, width)]
+    for part in _parts(snapshot):
+        lines += ["", *part]
+    return "\n".join(lines)
+
+
+def watched(snapshot: Snapshot, findings: Sequence[str], *, width: int, height: int) -> str:
+    """The same for a screen of this size: what is wrong comes first, and the rest follows as far as it fits."""
+    table = _node_table(snapshot.nodes, width)
+    folded = [line for one in findings for line in textwrap.wrap(one, width, subsequent_indent="  ")]
+    room = max(4, height - len(table) - 4)
+    if len(folded) > room:
+        whole = _whole_findings(findings, width, room - 1)
+        folded = [*whole, f"and more; all {len(findings)} of them: chronotile ops check"]
+    lines = [_title(snapshot)[:width], "", *(folded or ["no rule fires"]), "", *table]
+    for part in _parts(snapshot):
+        lines += ["", *part]
+    return "\n".join(line[:width] for line in lines[:height])
+
+
+def _whole_findings(findings: Sequence[str], width: int, room: int) -> list[str]:
+    """The first of the findings, each in one line, that fit."""
+    return [textwrap.shorten(one, width, placeholder=" ...") for one in findings[:room]]
+
+
+def _title(snapshot: Snapshot) -> str:
     releases = ", ".join(sorted(snapshot.releases)) or _UNKNOWN
     schemas = len(snapshot.schemas)
-    lines = [
-        f"cluster {snapshot.cluster or _UNKNOWN}: {len(nodes)} nodes, Cassandra {releases}, "
-        f"{schemas} schema version{'' if schemas == 1 else 's'}, {snapshot.taken:%Y-%m-%d %H:%M:%S} UTC",
-        "",
-        table_text(_HEADER, [_line(node) for node in nodes], _RIGHT),
-    ]
-    for part in (_busy(nodes), _tables(nodes), _repairs(snapshot), _gaps(snapshot)):
-        if part:
-            lines += ["", *part]
-    return "\n".join(lines)
+    return (
+        f"cluster {snapshot.cluster or _UNKNOWN}: {len(snapshot.nodes)} nodes, Cassandra {releases}, "
+        f"{schemas} schema version{'' if schemas == 1 else 's'}, {snapshot.taken:%Y-%m-%d %H:%M:%S} UTC"
+    )
+
+
+def _parts(snapshot: Snapshot) -> list[list[str]]:
+    """What stands below the table of nodes."""
+    nodes = snapshot.nodes
+    return [part for part in (_busy(nodes), _tables(nodes), _repairs(snapshot), _gaps(snapshot)) if part]
+
+
+def _node_table(nodes: Sequence[Node], width: int | None) -> list[str]:
+    left_out: list[str] = []
+    cells = [dict(zip(_HEADER, _line(node), strict=True)) for node in nodes]
+    while True:
+        shown = [column for column in _HEADER if column not in left_out]
+        right = frozenset(place for place, column in enumerate(shown) if column in _RIGHT)
+        lines = table_text(shown, [[one[column] for column in shown] for one in cells], right).splitlines()
+        if width is None or max(map(len, lines)) <= width or len(left_out) == len(_LEFT_OUT_FIRST):
+            return lines
+        left_out.append(_LEFT_OUT_FIRST[len(left_out)])
 
 
 def _line(node: Node) -> list[str]:

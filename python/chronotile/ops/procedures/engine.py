@@ -133,6 +133,9 @@ class Plan:
         lines += ["", "steps:", *(f"  {k:>3}  {step.text}" for k, step in enumerate(self.steps, 1))]
         if self.cost:
             lines += ["", "cost:", *(f"  {sentence}" for sentence in self.cost)]
+        if self.refused:
+            reasons = [f"{one.what}: {one.text}" for one in self.findings if one.level == "refused"]
+            lines += ["", f"refused: {'; '.join(reasons)}"]
         return "\n".join(lines)
 
 

@@ -193,10 +193,15 @@ def ended(path: Path) -> bool:
     return any(f'"event": "{end}"'.encode() in tail for end in _ENDS)
 
 
+def root() -> Path:
+    """Where the folders of all clusters lie unless told otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "chronotile" / "ops"
+
+
 def default_folder(cluster: str) -> Path:
     """Where the journals of a cluster lie unless told otherwise."""
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "chronotile" / "ops" / re.sub(r"[^\w.-]", "_", cluster)
+    return root() / re.sub(r"[^\w.-]", "_", cluster)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,302 @@
+"""What an operator meets: ports that are not CQL, slow nodes, small screens, journals, reports of another day."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pty
+import re
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from support_nodes import Hands, MemoryNodes
+
+from chronotile import ops
+from chronotile.cli import ops as cli
+from chronotile.cli import ops_procedures as ops_procedures  # adds its commands
+from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile.ops import Waits, recording, report
+from chronotile.ops.procedures import Context, Finding, engine, plan
+from chronotile.ops.procedures.journal import Journal
+from chronotile.ops.procedures.restarts import RollingRestart
+from chronotile.ops.screen import screen, watched
+from chronotile.ops.state import ClusterSettings, Disk, Heap, Node, NotSeen, Snapshot
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def node(address: str = "10.0.0.1", **fields: object) -> Node:
+    return Node(address, address, **fields)  # type: ignore[arg-type]
+
+
+def snapshot(*nodes: Node, at_s: float = 0, **fields: object) -> Snapshot:
+    known: dict[str, object] = {"repairs": [], "settings": ClusterSettings(10_800.0), "not_seen": []}
+    return Snapshot(START + timedelta(seconds=at_s), "plant", list(nodes), **(known | fields))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- ports that are not CQL
+
+
+@contextlib.contextmanager
+def port(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A port on this machine at which `answer` is called for each connection."""
+    server = socket.create_server(("127.0.0.1", 0))
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError), server.accept()[0] as taken:
+                answer(taken)
+
+    worker = threading.Thread(target=serve, daemon=True)
+    worker.start()
+    try:
+        yield server.getsockname()[1]
+    finally:
+        ended.set()
+        # A listener that is waited on is only woken by a client.
+        with contextlib.suppress(OSError):
+            socket.create_connection(server.getsockname(), timeout=1).close()
+        server.close()
+        worker.join(10)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda taken: taken.sendall(b"SSH-2.0-OpenSSH_9.2\r\n"), "is not CQL: it answers b'SSH-2.0-O'"),
+        (lambda taken: (taken.recv(9), taken.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")), "is not CQL: it answers"),
+        (lambda taken: None, "is not CQL: it closes the connection"),
+        (lambda taken: taken.recv(100) and taken.recv(1), "takes connections and does not answer within 0.3 s"),
+    ],
+    ids=["ssh", "http", "closes", "silent"],
+)
+def test_what_is_not_cql_is_told_so(answer: Callable[[socket.socket], object], said: str) -> None:
+    with port(answer) as number:
+        with pytest.raises(UnavailableError) as told:
+            ops.observe(ops.Access([f"127.0.0.1:{number}"], timeout_s=0.3))
+        assert f"127.0.0.1:{number} {said}" in str(told.value)
+        assert "CQL" in str(told.value)
+
+
+# ---------------------------------------------------------------------- slow nodes
+
+
+def test_what_a_look_waits_for_is_told() -> None:
+    waits = Waits()
+    assert str(waits) == ""
+    with waits.on("CQL of 10.0.0.1"):
+        assert str(waits) == "0 of 1 answers; waiting for CQL of 10.0.0.1 (0 s)"
+        with contextlib.ExitStack() as stack:
+            for number in range(2, 6):
+                stack.enter_context(waits.on(f"JMX of 10.0.0.{number}"))
+            assert str(waits).endswith("JMX of 10.0.0.2 (0 s), JMX of 10.0.0.3 (0 s) and 2 more")
+        assert str(waits) == "4 of 5 answers; waiting for CQL of 10.0.0.1 (0 s)"
+    assert str(waits) == ""
+
+
+def test_status_of_a_slow_node_says_what_it_waits_for() -> None:
+    with port(lambda taken: time.sleep(8)) as number:
+        line = [sys.executable, "-m", "chronotile", "ops", "status", f"127.0.0.1:{number}", "--timeout", "7"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert re.search(r"^0 of 1 answers; waiting for CQL of 127\.0\.0\.1 \(\d s\)$", done.stderr, re.MULTILINE)
+    assert done.stdout == ""
+
+
+# ---------------------------------------------------------------------- small screens
+
+
+def busy_cluster(count: int = 3) -> Snapshot:
+    heap = Heap(300 << 20, 500 << 20, 4, 40, 9)
+    nodes = [
+        node(f"192.168.100.{k}", dc="datacentre1", rack="rack1", release="5.0.8", cql=True, jmx=True, load_bytes=2e9,
+             disks=[Disk("/data", 100, 40)], heap=heap, cpu_share=0.4, hints=[], compactions_pending=3, probe_ms=1.5,
+             clock_offset_s=0.0, clock_error_s=0.1)
+        for k in range(count)
+    ]  # fmt: skip
+    return snapshot(*nodes, not_seen=[NotSeen(f"192.168.100.{k}", "disk", "no way " * 9) for k in range(30)])
+
+
+def test_findings_stay_in_sight_on_a_small_screen() -> None:
+    findings = [
+        f"CRITICAL node-down 192.168.100.{k}: seen down by {', '.join(['192.168.100.9'] * 9)}" for k in range(3)
+    ]
+    shown = watched(busy_cluster(), findings, width=80, height=23).splitlines()
+    assert len(shown) <= 23
+    assert max(map(len, shown)) <= 80
+    top = "\n".join(shown[:12])
+    assert all(f"node-down 192.168.100.{k}" in top for k in range(3))
+    # Of the table what matters most is there, whole.
+    (header,) = [line for line in shown if line.startswith("node ")]
+    assert header.split()[:2] == ["node", "status"]
+    assert {"disk", "hints", "write p99"} <= {part.strip() for part in header.split("  ")}
+    assert sum(line.startswith("192.168.100.") for line in shown) == 3
+    assert "no rule fires" in watched(busy_cluster(), [], width=80, height=23).splitlines()[2]
+
+
+def test_more_findings_than_fit_are_counted() -> None:
+    findings = [f"WARNING disk-used 192.168.100.{k}: " + "x" * 100 for k in range(40)]
+    shown = watched(busy_cluster(6), findings, width=80, height=23).splitlines()
+    assert "and more; all 40 of them: chronotile ops check" in shown
+    assert sum(line.startswith("192.168.100.") for line in shown) == 6
+    assert shown.index("and more; all 40 of them: chronotile ops check") > 8
+
+
+def test_a_wide_screen_has_all_columns() -> None:
+    assert screen(busy_cluster()) == screen(busy_cluster(), width=200)
+    narrow = screen(busy_cluster(), width=80).splitlines()[2]
+    assert "release" not in narrow
+    assert "status" in narrow
+
+
+def test_watch_fits_its_terminal() -> None:
+    master, slave = pty.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    line = [sys.executable, "-m", "chronotile", "ops", "watch", "127.0.0.1:1", "--every", "60", "--count", "1"]
+    process = subprocess.Popen(line, stdin=slave, stdout=slave, stderr=slave, close_fds=True)
+    os.close(slave)
+    shown = b""
+    with contextlib.suppress(OSError):
+        while part := os.read(master, 4096):
+            shown += part
+    os.close(master)
+    assert process.wait(20) == 0
+    words = b" ".join(re.sub(rb"\x1b\[[?0-9]*[a-zA-Z]", b"", shown).split())
+    assert b"nothing takes clients at 127.0.0.1:1" in words
+
+
+# ---------------------------------------------------------------------- record and report
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "said"),
+    [(0.5, ""), (9.9, ""), (10.0, "so one look is left out; give --every 12"), (35.0, "so 3 looks are left out")],
+)
+def test_a_record_that_falls_behind_says_so(spent_s: float, said: str) -> None:
+    told = cli._behind(spent_s, 10.0)
+    assert (told == "") if not said else (said in told and told.startswith(f"behind: this look took {spent_s:.1f} s"))
+
+
+def test_a_record_beside_a_service_keeps_its_times_and_says_what_it_left_out(tmp_path: Path) -> None:
+    looks: list[float] = []
+    failures: list[ChronotileError] = []
+
+    def observe() -> Snapshot:
+        looks.append(time.monotonic())
+        if len(looks) == 2:
+            time.sleep(0.55)
+        return snapshot(node(cql=True, probe_ms=1.0), at_s=len(looks))
+
+    with (
+        recording.Recorder(tmp_path / "ops.db") as recorder,
+        recording.recording(recorder, observe, 0.25, failures.append),
+    ):
+        time.sleep(1.6)
+    assert failures[0].kind == "behind"
+    assert re.search(r"looks take longer than 0\.25 s: [234] left out", str(failures[0]))
+    # Each begins at a multiple of the interval after the first.
+    gaps = [(look - looks[0]) / 0.25 for look in looks[3:]]
+    assert all(gap % 1 < 0.6 for gap in gaps), gaps
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Half an hour of three years before."""
+    path = tmp_path / "ops.db"
+    with recording.Recorder(path) as recorder:
+        for minute in range(30):
+            recorder.write(snapshot(node(cql=True, probe_ms=minute + 1.0), at_s=60 * minute))
+    return path
+
+
+def test_a_report_opens_where_the_data_are(recorded: Path, chronotile: Run) -> None:
+    page = report.html(recorded, None)
+    assert "<p>2026-03-01 00:00:00 to 2026-03-01 00:29:01 (UTC)." in page
+    done = chronotile("ops", "report", recorded)
+    assert done.returncode == 0, done.stderr
+    assert "<p>2026-03-01 00:00:00 to 2026-03-01 00:29:01 (UTC)." in done.stdout
+    later = report.html(recorded, None, START + timedelta(minutes=20))
+    assert "<p>2026-03-01 00:20:00 to 2026-03-01 00:29:01 (UTC)." in later
+    # A period that is asked for is drawn as it is asked for.
+    day = report.html(recorded, None, START - timedelta(hours=1), START + timedelta(hours=1))
+    assert "<p>2026-02-28 23:00:00 to 2026-03-01 01:00:00 (UTC)." in day
+
+
+def test_a_report_of_a_time_without_data_says_where_they_are(recorded: Path) -> None:
+    for period in ((START + timedelta(days=3), None), (START + timedelta(days=3), START + timedelta(days=4))):
+        with pytest.raises(InvalidInputError, match="the newest is of 2026-03-01 00:29:00"):
+            report.html(recorded, None, *period)
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def test_help_tells_what_changes_a_cluster(chronotile: Run) -> None:
+    text = chronotile("ops", "--help").stdout
+    looks, changes = text.split("Commands that change a cluster")
+    looks = looks.split("Commands that look, and change nothing:")[1]
+    named = [re.findall(r"^  (\w+) ", part, re.MULTILINE) for part in (looks, changes)]
+    assert named[0] == ["check", "dashboard", "export", "journal", "record", "report", "settings", "status", "watch"]
+    assert {"restart", "repair", "restore", "grow", "abandon", "resume"} <= set(named[1])
+    assert set(named[0]) | set(named[1]) == set(cli.ops.commands)
+
+
+def test_a_refused_plan_ends_with_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = MemoryNodes(["10.0.0.1", "10.0.0.2"])
+    found = [Finding("ok", "nodes", "fine"), Finding("refused", "disks", "full"), Finding("refused", "clocks", "apart")]
+    monkeypatch.setattr(RollingRestart, "checks", lambda *_: found)
+    work = RollingRestart(["10.0.0.1"])
+    made = plan(work, Context(nodes, Hands(nodes), str))
+    assert str(made).splitlines()[-1] == "refused: disks: full; clocks: apart"
+    fine = dataclasses.replace(made, findings=found[:1])
+    assert "refused" not in str(fine)
+    assert isinstance(fine, engine.Plan)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-03-01T08:30", datetime(2026, 3, 1, 8, 30, tzinfo=UTC)),
+        ("2026-03-01 08:30:05.25", datetime(2026, 3, 1, 8, 30, 5, 250_000, tzinfo=UTC)),
+        ("2026-03-01T08:30:00Z", datetime(2026, 3, 1, 8, 30, tzinfo=UTC)),
+        ("2026-03-01T08:30:00+02:00", datetime(2026, 3, 1, 6, 30, tzinfo=UTC)),
+        ("20260301T083000Z", datetime(2026, 3, 1, 8, 30, tzinfo=UTC)),
+        ("2026-03-01", datetime(2026, 3, 1, tzinfo=UTC)),
+    ],
+)
+def test_times_are_iso_8601(text: str, moment: datetime) -> None:
+    assert cli.Moment().convert(text, None, None) == moment
+
+
+def test_a_time_that_is_none_is_told_so(chronotile: Run) -> None:
+    done = chronotile("ops", "return", "plan", "127.0.0.1:1", "--nodetool", "false {host}", "--node", "x",
+                      "--down-since", "yesterday")  # fmt: skip
+    assert done.returncode == 2
+    assert "'yesterday' is no time in ISO 8601, as 2026-03-01T08:30" in done.stderr
+
+
+def test_journals_are_shown_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chronotile: Run) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    none = chronotile("ops", "journal", "--last")
+    assert (none.returncode, "there is no journal in" in none.stderr) == (3, True)
+    for cluster, name in (("plant", "1-restart"), ("other", "2-repair")):
+        with Journal.begin(tmp_path / "chronotile" / "ops" / cluster, name, {"procedure": name[2:]}) as kept:
+            kept.write("finished" if cluster == "plant" else "begin")
+    shown = chronotile("ops", "journal").stdout.splitlines()
+    assert [line.split()[0] for line in shown] == ["ended", "UNFINISHED"]
+    last = chronotile("ops", "journal", "--last").stdout.splitlines()
+    assert '"procedure": "repair"' in last[0]
+    own = chronotile("ops", "journal", "--last", "--journal", tmp_path / "chronotile" / "ops" / "plant").stdout
+    assert '"procedure": "restart"' in own
