@@ -176,7 +176,7 @@ def drop(target: Target, yes: bool) -> None:
     if len(target.rest) != 1:
         raise click.UsageError("Name one index.")
     with target.open() as archive:
-        confirm(f"Drop index {target.rest[0]} of {target.dataset}, which has to be built again to be used again?", yes)
+        confirm(f"Drop {target.rest[0]} of {target.dataset}? To be used again it has to be built again.", yes)
         windows = archive[target.dataset].drop_index(target.rest[0])
         click.echo(f"dropped index {target.rest[0]}, {count_text(windows)} windows of it")
 
