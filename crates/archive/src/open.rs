@@ -29,7 +29,10 @@ impl Default for OpenOptions {
 
 /// Opens the engine that `url` names: `sqlite:PATH`, `cassandra://HOST/KEYSPACE`, or `memory:`.
 pub(crate) async fn open_store(url: &str, options: &OpenOptions) -> Result<Arc<dyn Store>> {
-    let refuse = |reason: &str| ArchiveError::Url { url: url.to_owned(), reason: reason.to_owned() };
+    let refuse = |reason: &str| ArchiveError::Url {
+        url: chronotile_cassandra::without_password(url),
+        reason: reason.to_owned(),
+    };
     let (scheme, rest) = url.split_once(':').ok_or_else(|| refuse("it names no engine"))?;
     match scheme {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),

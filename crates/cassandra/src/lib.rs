@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+pub use chronotile_cql::without_password;
 use chronotile_cql::{Call, CqlError, Replication, Session, Settings};
 use chronotile_store::{
     Capabilities, Chunk, ChunkKey, Commit, Definition, Record, Result, Scan, Store, StoreError, TileStatistics, Tuning,

@@ -10,7 +10,8 @@ mod tls;
 pub use error::{CqlError, Landed, Result};
 pub use session::{Call, Session};
 pub use settings::{
-    Credentials, Refusal, Replication, Settings, TableOptions, Tls, read_consistency, write_consistency,
+    Credentials, Refusal, Replication, Settings, TableOptions, Tls, read_consistency, without_password,
+    write_consistency,
 };
 
 // The driver's own types appear in the signatures above.

@@ -139,10 +139,33 @@ impl Default for TableOptions {
 const USER_VARIABLE: &str = "CHRONOTILE_CASSANDRA_USER";
 const PASSWORD_VARIABLE: &str = "CHRONOTILE_CASSANDRA_PASSWORD";
 
+/// A URL as it may be shown: `***` stands between a user and the last `@`, and for settings whose names speak of secrets.
+pub fn without_password(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (&url[..scheme.len() + 3], rest));
+    // Question marks before the last `@` are those of a password.
+    let hosts = rest.rfind('@').unwrap_or(0);
+    let (place, query) = rest.split_at(rest[hosts..].find('?').map_or(rest.len(), |mark| hosts + mark));
+    let place = match (place.split_once(':'), place.rsplit_once('@')) {
+        (Some((user, _)), Some((secret, hosts))) if user.len() < secret.len() => format!("{user}:***@{hosts}"),
+        _ => place.to_owned(),
+    };
+    let shown = |part: &str| match part.split_once('=') {
+        Some((name, _)) if is_secret(name) => format!("{name}=***"),
+        _ => part.to_owned(),
+    };
+    let query: Vec<String> = query.split('&').map(shown).collect();
+    format!("{scheme}{place}{}", query.join("&"))
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["password", "passwd", "secret", "token"].iter().any(|word| name.ends_with(word))
+}
+
 impl Settings {
     /// Reads a URL. The password comes from the file that `password_file` names, or from the environment.
     pub fn parse(url: &str) -> Result<Self> {
-        let refuse = |reason: String| CqlError::Url { url: url.to_owned(), reason };
+        let refuse = |reason: String| CqlError::Url { url: without_password(url), reason };
         Parser::new(url).map_err(refuse)?.settings().map_err(refuse)
     }
 }
@@ -161,15 +184,16 @@ impl<'a> Parser<'a> {
     fn new(url: &'a str) -> Refusal<Self> {
         let rest = url.strip_prefix("cassandra://").ok_or("it does not begin with cassandra://")?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // A password may hold slashes.
+        if place.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
+            return Err(
+                "a password does not belong in a URL, where others see it: name a file with password_file=, or set \
+                        CHRONOTILE_CASSANDRA_PASSWORD"
+                    .to_owned(),
+            );
+        }
         let (authority, keyspace) = place.split_once('/').unwrap_or((place, ""));
         let (user, hosts) = match authority.rsplit_once('@') {
-            Some((user, _)) if user.contains(':') => {
-                return Err(
-                    "a password does not belong in a URL, where others see it: name a file with password_file=, \
-                            or set CHRONOTILE_CASSANDRA_PASSWORD"
-                        .to_owned(),
-                );
-            }
             Some((user, hosts)) => (Some(decode(user)?), hosts),
             None => (None, authority),
         };
@@ -468,6 +492,25 @@ mod tests {
             ("cassandra://a/k?rack=r", "needs dc="),
         ] {
             assert!(reason(url).contains(part), "{url}: {}", reason(url));
+        }
+    }
+
+    #[test]
+    fn no_refusal_shows_the_password() {
+        for (url, shown) in [
+            ("cassandra://ada:s3cret@a/k", "cassandra://ada:***@a/k"),
+            ("cassandra://ada:s3/c@r:e?t@a/k?dc=x", "cassandra://ada:***@a/k?dc=x"),
+            ("casandra://ada:s3cret@a:9042/k", "casandra://ada:***@a:9042/k"),
+            ("ada:s3cret@a", "ada:***@a"),
+            ("cassandra://a/k?Password=s3cret&dc=x", "cassandra://a/k?Password=***&dc=x"),
+            ("cassandra://ada@a:9042/k?password_file=p", "cassandra://ada@a:9042/k?password_file=p"),
+            ("cassandra://a:9042,b:9042/k", "cassandra://a:9042,b:9042/k"),
+            ("sqlite:survey.db", "sqlite:survey.db"),
+        ] {
+            assert_eq!(without_password(url), shown);
+            if let Err(error) = Settings::parse(url) {
+                assert!(!error.to_string().contains("s3"), "{error}");
+            }
         }
     }
 
