@@ -12,13 +12,22 @@ from chronotile.events.settings import Limits
 
 __all__ = ["FloodGuard"]
 
+STREAMS_MAX = 100_000
+"""Streams that are counted at a time. Each takes about half a kilobyte for the length of a period."""
+
 
 class FloodGuard:
-    """Counts what each stream sent in the last period, in this process. Safe to use from many threads."""
+    """Counts what each stream sent in the last period, in this process. Streams that have sent nothing since are
+    forgotten. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # The stream that has been silent longest comes first.
         self._sent: dict[str, deque[tuple[float, int, int]]] = {}
+
+    def __len__(self) -> int:
+        """Streams that are counted now."""
+        return len(self._sent)
 
     def admit(self, sent: Mapping[str, tuple[int, int]], limits: Limits, what: str) -> None:
         """Count documents and bytes by stream; all of them or, where one stream is over its limit, none.
@@ -27,16 +36,41 @@ class FloodGuard:
         ------
         BusyError
             Kind ``quota-exceeded``; ``details`` has ``stream``, ``documents``, ``bytes``, ``limit`` and
-            ``retry_after_s``, which is None where the call alone is more than a stream may send in a period.
+            ``retry_after_s``, which is None where the call alone is more than a stream may send in a period. Also where
+            more than 100,000 streams send within a period.
         """
         if limits.documents_per_s is None and limits.bytes_per_s is None:
             return
         with self._lock:
             now = time.monotonic()
+            self._forget(now - limits.period_s)
+            self._check_streams(sent, limits, what)
             for stream, (documents, size) in sent.items():
                 self._check(stream, documents, size, limits, now, what)
             for stream, (documents, size) in sent.items():
-                self._sent.setdefault(stream, deque()).append((now, documents, size))
+                entries = self._sent.pop(stream, None) or deque()
+                entries.append((now, documents, size))
+                self._sent[stream] = entries
+
+    def _forget(self, before: float) -> None:
+        while self._sent:
+            stream, entries = next(iter(self._sent.items()))
+            if entries and entries[-1][0] > before:
+                return
+            del self._sent[stream]
+
+    def _check_streams(self, sent: Mapping[str, tuple[int, int]], limits: Limits, what: str) -> None:
+        new = sum(stream not in self._sent for stream in sent)
+        if not new or len(self._sent) + new <= STREAMS_MAX:
+            return
+        alone = len(sent) > STREAMS_MAX
+        advice = "send fewer streams at a time" if alone else f"send it again in {limits.period_s:.0f} s"
+        raise BusyError(
+            f"more than {STREAMS_MAX:,} streams within {limits.period_s:g} s, which are more than limits are kept for; "
+            f"{what} refused, nothing of it was stored: {advice}",
+            kind="quota-exceeded", streams=len(sent), limit=STREAMS_MAX,
+            retry_after_s=None if alone else limits.period_s,
+        )  # fmt: skip
 
     def _check(self, stream: str, documents: int, size: int, limits: Limits, now: float, what: str) -> None:
         before = self._sent.get(stream, deque())
