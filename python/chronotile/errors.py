@@ -144,8 +144,8 @@ class BusyError(ChronotileError, TimeoutError):
 
 
 class OutcomeUnknownError(ChronotileError, TimeoutError):
-    """The engine did not confirm in time (``outcome-unknown``), or the work was cut off (``cancelled``): it may or may
-    not have happened. Repeating a write of a named batch is safe and tells."""
+    """The engine or a service did not confirm (``outcome-unknown``, ``timed-out``), or the work was cut off
+    (``cancelled``): it may or may not have happened. Repeating a write of a named batch is safe and tells."""
 
 
 class UnavailableError(ChronotileError, ConnectionError):

@@ -34,6 +34,7 @@ from chronotile.errors import (
 from chronotile.historian import BufferedWriter, MaintainReport, PointsReport, Tag, TagKey
 from chronotile.predicates import Condition, listed
 from chronotile.result import ReadResult
+from chronotile.urls import without_password
 
 __all__ = ["Remote", "RemoteHistorian"]
 
@@ -95,7 +96,14 @@ class Remote:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidInputError(
-                f"{url!r} is no address of a service: write one such as http://127.0.0.1:8086", kind="invalid-url"
+                f"{without_password(url)!r} is no address of a service: write one such as http://127.0.0.1:8086",
+                kind="invalid-url",
+            )
+        if "@" in parts.netloc:
+            raise InvalidInputError(
+                f"{without_password(url)!r} has a user, whom a service does not know: give token, or set the "
+                "environment variable CHRONOTILE_TOKEN",
+                kind="invalid-url",
             )
         self.url = url.rstrip("/")
         self._host, self._port = parts.hostname, parts.port
@@ -133,7 +141,7 @@ class Remote:
         content_type: str = "application/json",
     ) -> Any:
         answer = self._ask(method, path, parameters or [], body, content_type, "application/json")
-        with _broken_off():
+        with _broken_off(method):
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -151,22 +159,30 @@ class Remote:
         target = f"{self._prefix}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
         headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        # Whether the service may have the request, whose answer then did not come.
+        may_be_done = False
         for connection, is_new in self._connections():
             try:
-                connection.request(method, target, body, headers)
-                answer = connection.getresponse()
+                if connection.sock is None:
+                    connection.connect()
             except ssl.SSLCertVerificationError as error:
                 self._drop()
                 raise AccessDeniedError(f"{self.url}: {error.verify_message}", kind="certificate") from None
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
+                raise _unreached(self.url, error, may_be_done) from None
+            try:
+                answer = _exchange(connection, method, target, body, headers)
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                may_be_done = method != "GET"
                 # A connection that was kept may have been closed meanwhile. All requests may be repeated.
                 if not is_new and not isinstance(error, TimeoutError):
                     continue
-                raise _unreached(self.url, error, method) from None
+                raise _unreached(self.url, error, may_be_done) from None
             if answer.status < 300:
                 return answer
-            raise self._failure(answer)
+            raise self._failure(answer, method)
         raise AssertionError("a new connection either answers or fails")
 
     def _connections(self) -> Iterator[tuple[http.client.HTTPConnection, bool]]:
@@ -187,12 +203,18 @@ class Remote:
             kept.close()
             self._local.connection = None
 
-    def _failure(self, answer: http.client.HTTPResponse) -> ChronotileError:
-        with _broken_off():
+    def _failure(self, answer: http.client.HTTPResponse, method: str) -> ChronotileError:
+        with _broken_off(method):
             text = answer.read()
         try:
             error = dict(json.loads(text)["error"])
         except (ValueError, KeyError, TypeError):
+            if method != "GET" and answer.status >= 500:
+                return OutcomeUnknownError(
+                    f"{self.url} answered {answer.status} {answer.reason} in place of the service, which may have done "
+                    "what was asked: repeat the request",
+                    kind="outcome-unknown",
+                )
             return UnavailableError(
                 f"{self.url} answered {answer.status} {answer.reason}, which is no answer of `chronotile "
                 "serve`: look at the address",
@@ -397,18 +419,27 @@ class RemoteHistorian(Remote):
 class _broken_off:  # noqa: N801 (used as a statement)
     """Says of an answer that ended too early what to do."""
 
+    def __init__(self, method: str) -> None:
+        self._method = method
+
     def __enter__(self) -> None:
         return None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, OSError | http.client.HTTPException):
-            raise UnavailableError(
-                "the answer broke off before its end: its request took too long, or had too many rows, or the service "
-                "has gone; ask for less, or repeat it",
-                kind="broken-off",
+        if not isinstance(error, OSError | http.client.HTTPException):
+            return
+        if self._method != "GET":
+            raise OutcomeUnknownError(
+                "the answer broke off before its end, and what was asked may have been done: repeat the request",
+                kind="outcome-unknown",
             ) from None
+        raise UnavailableError(
+            "the answer broke off before its end: its request took too long, or had too many rows, or the service "
+            "has gone; ask for less, or repeat it",
+            kind="broken-off",
+        ) from None
 
 
 class _Answer:
@@ -422,14 +453,38 @@ class _Answer:
         self._connection.close()
 
     def read(self, count: int) -> bytes:
-        with _broken_off():
+        with _broken_off("GET"):
             return self._answer.read(count)
 
 
-def _unreached(url: str, error: Exception, method: str) -> ChronotileError:
-    if isinstance(error, TimeoutError) and method != "GET":
+def _exchange(
+    connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None, headers: dict[str, str]
+) -> http.client.HTTPResponse:
+    """Send a request and get the head of its answer, also where the service answers before it has the whole body."""
+    try:
+        connection.request(method, target, body, headers)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        try:
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException):
+            raise error from None
+    return connection.getresponse()
+
+
+def _unreached(url: str, error: Exception, may_be_done: bool) -> ChronotileError:
+    if isinstance(error, TimeoutError) and may_be_done:
         return OutcomeUnknownError(f"{url} did not answer in time: repeat the request", kind="timed-out")
-    return UnavailableError(f"nobody answers at {url}: {error or type(error).__name__}", kind="no-service")
+    if may_be_done:
+        return OutcomeUnknownError(
+            f"{url} went away before it answered, and may have done what was asked: repeat the request "
+            f"({_said(error)})",
+            kind="outcome-unknown",
+        )
+    return UnavailableError(f"nobody answers at {url}: {_said(error)}", kind="no-service")
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _tls(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
