@@ -10,6 +10,7 @@ import signal
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,15 +36,25 @@ class Answer:
 
 
 class Service:
-    """`chronotile serve` in a process of its own; its log is in `log`."""
+    """`chronotile serve` in a process of its own; its log is in `log`. `program` is what the interpreter runs in place
+    of the command, `limits` is called in the process before."""
 
-    def __init__(self, archive: str | Path, log: Path, *options: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        archive: str | Path,
+        log: Path,
+        *options: str,
+        listen: str = "127.0.0.1:0",
+        program: tuple[str, ...] = ("-m", "chronotile"),
+        limits: Callable[[], None] | None = None,
+    ) -> None:
         self.log_path = log
-        command = [sys.executable, "-m", "chronotile", "serve", str(archive), "--listen", listen, *options]
+        command = [sys.executable, *program, "serve", str(archive), "--listen", listen, *options]
         with log.open("wb") as out:
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=out, text=True, env={**os.environ, "NO_COLOR": "1"}
-            )
+                command, stdout=subprocess.PIPE, stderr=out, text=True, env={**os.environ, "NO_COLOR": "1"},
+                preexec_fn=limits,
+            )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.fullmatch(r"listening on (https?://\S+)\n", line)

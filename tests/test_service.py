@@ -467,7 +467,7 @@ def test_a_stop_ends_requests_first_and_says_so(tmp_path: Path) -> None:
         service.ask("POST", "/v1/tags", body={"tags": [{"name": "a"}]})
         body = b"a value=1 1767225600000000000"
         with socket.create_connection(("127.0.0.1", service.port)) as slow:
-            head = f"POST /write HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST /write HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             slow.sendall(head.encode() + body[:5])
             wait_for(lambda: metric(service, "chronotile_requests_in_flight") == 2)
             service.process.send_signal(signal.SIGTERM)
@@ -564,7 +564,7 @@ def test_a_client_that_takes_nothing_in_holds_a_place_until_its_time_is_over(tmp
         path = "/v1/points?tag=a&start=2026-01-01&end=2026-02-01"
         with socket.create_connection(("127.0.0.1", service.port)) as idle:
             idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            idle.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            idle.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             assert idle.recv(100).startswith(b"HTTP/1.1 200")
             busy = service.ask("GET", "/v1/latest", {"tag": "a"})
             assert (busy.status, busy.error["kind"], busy.headers["Retry-After"]) == (429, "busy", "1")
@@ -586,7 +586,7 @@ def test_a_query_ends_where_its_client_goes_away_or_its_time_is_over(tmp_path: P
         tmp_path / "plant.db", tmp_path / "log", "--max-queries", "1", "--max-points", "1000000000000"
     ) as service:
         with socket.create_connection(("127.0.0.1", service.port)) as gone:
-            gone.sendall(f"GET /v1/aggregate?{asked} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            gone.sendall(f"GET /v1/aggregate?{asked} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             # The figures are asked for by a request too.
             wait_for(lambda: metric(service, "chronotile_requests_in_flight") == 2)
             assert service.ask("GET", "/v1/latest", {"tag": "a"}).status == 429
@@ -600,7 +600,7 @@ def test_a_client_that_hangs_is_let_go(tmp_path: Path) -> None:
             socket.create_connection(("127.0.0.1", service.port)) as body,
         ):
             head.sendall(b"GET /health HTTP/1.1\r\nHost:")
-            body.sendall(b"POST /write HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\na value")
+            body.sendall(b"POST /write HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\na value")
             head.settimeout(20)
             body.settimeout(20)
             assert b"200" not in head.recv(1000)

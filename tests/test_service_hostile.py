@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import os
 import resource
+import signal
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support_service import Answer, Service
 
+import chronotile as ct
+from chronotile import events, historian
+from chronotile.events import limits
+from chronotile.events.settings import Limits
+from chronotile.urls import without_password
+
 MIB = 1 << 20
+COMPUTING = """
+import re, sys
+from chronotile.service import front_ends
+from chronotile.cli import main
+# An expression whose time is exponential, which the interpreter evaluates without ever giving its lock away.
+front_ends.FrontEnds.answer = lambda *_: re.fullmatch("(a+)+b", "a" * 64)
+main()
+"""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and figures are read from /proc")
 
@@ -73,7 +93,128 @@ def test_the_budget_is_a_share_of_what_the_process_may_have(tmp_path: Path) -> N
         assert _figure(service, "memory_limit_bytes") == 3 * MIB
 
 
+def _resident(service: Service) -> int:
+    status = Path(f"/proc/{service.process.pid}/status").read_text()
+    return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/health", 400), ("POST", "/write", 401), ("POST", "/none", 404)]
+)
+def test_bodies_that_are_not_wanted_are_not_taken_in(tmp_path: Path, method: str, path: str, status: int) -> None:
+    tokens = _tokens(tmp_path / "tokens", "ann read - read-0123456789abcdef")
+    with Service(tmp_path / "plant.db", tmp_path / "log", "--tokens", str(tokens)) as service:
+        before = _resident(service)
+        answer = service.ask(method, path, body=b"a" * (8 * MIB))
+        assert (answer.status, answer.headers["Connection"]) == (status, "close"), "the answer reaches who still sends"
+        head = f"{method} {path} HTTP/1.1\nHost: a\nContent-Length: {20 * MIB}\n\n"
+        with contextlib.ExitStack() as open_connections:
+            for _ in range(20):
+                connection = open_connections.enter_context(_send(service, head))
+                with contextlib.suppress(OSError):
+                    for _ in range(10):
+                        connection.sendall(b"a" * MIB)
+            assert _resident(service) - before < 32 * MIB
+
+
+def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(tmp_path: Path) -> None:
+    with Service(tmp_path / "plant.db", tmp_path / "log", "--max-body", "1MiB") as service:
+        head = f"POST /write HTTP/1.1\nHost: localhost\nContent-Length: {2 * MIB}\n\n"
+        with _send(service, head) as connection:
+            answer = connection.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"connection: close" in answer
+
+
+# ---------------------------------------------------------------------- web pages
+
+
+def test_without_tokens_pages_of_other_sites_are_refused(tmp_path: Path) -> None:
+    with Service(tmp_path / "plant.db", tmp_path / "log") as service:
+        own = f"http://127.0.0.1:{service.port}"
+        foreign = f"http://localhost:{service.port}"
+        for method, path, body in (
+            ("POST", "/write?define=true", b"a value=1"),
+            ("GET", "/v1/tags", None),
+            ("POST", "/v1/maintain", None),
+            ("DELETE", "/v1/points?tag=a&start=now", None),
+        ):
+            for heads in ({"Origin": foreign}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+                answer = service.ask(method, path, body=body, headers=heads)
+                assert (answer.status, answer.error["kind"]) == (403, "foreign-origin"), (method, heads)
+            for host in ("evil.example", f"evil.example:{service.port}", "192.168.1.1"):
+                answer = service.ask(method, path, body=body, headers={"Host": host})
+                assert (answer.status, answer.error["kind"]) == (403, "foreign-host"), (method, host)
+        assert service.ask("GET", "/v1/tags").json["tags"] == []
+        for heads in ({"Origin": own, "Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {}):
+            assert service.ask("POST", "/write?define=true", body=b"a value=1", headers=heads).status == 204
+        assert service.ask("GET", "/", headers={"Sec-Fetch-Site": "cross-site"}).status == 200
+        assert service.ask("GET", "/v1/tags", headers={"Host": f"localhost:{service.port}"}).status == 200
+
+
+def test_without_tokens_a_body_has_the_type_that_it_is_read_as(tmp_path: Path) -> None:
+    with Service(tmp_path / "plant.db", tmp_path / "log") as service:
+        for type_ in ("text/plain", "application/x-www-form-urlencoded", None):
+            heads = {} if type_ is None else {"Content-Type": type_}
+            answer = service.ask("POST", "/v1/tags", body=b'{"tags":[{"name":"a"}]}', headers=heads)
+            assert (answer.status, answer.error["kind"]) == (415, "unsupported-type"), type_
+            assert "application/json" in answer.error["message"]
+        typed = service.ask("POST", "/v1/tags", body={"tags": [{"name": "a"}]})
+        assert typed.status == 200
+        charset = {"Content-Type": "Application/JSON; charset=utf-8"}
+        assert service.ask("POST", "/v1/tags", body=b'{"tags":[{"name":"a"}]}', headers=charset).status == 200
+
+
+def test_with_tokens_any_host_may_be_asked_and_pages_need_the_token(tmp_path: Path) -> None:
+    tokens = _tokens(tmp_path / "tokens", "ann read - read-0123456789abcdef")
+    with Service(tmp_path / "plant.db", tmp_path / "log", "--tokens", str(tokens)) as service:
+        heads = {"Host": "plant.example", "Origin": "https://other.example", "Sec-Fetch-Site": "cross-site"}
+        assert service.ask("GET", "/v1/tags", headers=heads).error["kind"] == "token-missing"
+        heads["Authorization"] = "Bearer read-0123456789abcdef"
+        assert service.ask("GET", "/v1/tags", headers=heads).status == 200
+
+
 # ---------------------------------------------------------------------- connections
+
+
+def test_idle_connections_make_room_for_those_that_ask(tmp_path: Path) -> None:
+    options = ("--max-connections", "16", "--client-time", "60s")
+    with (
+        Service(tmp_path / "plant.db", tmp_path / "log", *options) as service,
+        contextlib.ExitStack() as open_connections,
+    ):
+        idle = [open_connections.enter_context(_send(service, "")) for _ in range(8)]
+        idle += [
+            open_connections.enter_context(_send(service, "GET /health HTTP/1.1\nHost: localhost\n\n"))
+            for _ in range(16)
+        ]
+        half = [open_connections.enter_context(_send(service, "GET /health HTTP/1.1\nHo")) for _ in range(16)]
+        for _ in range(20):
+            assert service.ask("GET", "/health").status == 200
+        assert _figure(service, "connections") <= 16
+        assert _figure(service, "connections_closed_total") >= 24
+        assert len(idle + half) == 40
+
+
+def test_busy_connections_are_kept_and_a_new_one_is_told_to_come_back(tmp_path: Path) -> None:
+    with Service(tmp_path / "plant.db", tmp_path / "log", "--max-connections", "4", "--client-time", "20s") as service:
+        head = "POST /write?define=true HTTP/1.1\nHost: localhost\nContent-Length: 9\n\n"
+        busy = [_send(service, head, b"a val") for _ in range(3)]
+        answer = b""
+        for _ in range(200):
+            with contextlib.suppress(ConnectionError), _send(service, "") as late:
+                late.settimeout(0.2)
+                with contextlib.suppress(TimeoutError):
+                    answer = late.recv(1000)
+            if answer:
+                break
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"Retry-After" in answer
+        for connection in busy:
+            connection.sendall(b"ue=1")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 204")
+            connection.close()
+        assert service.ask("GET", "/health").status == 200
 
 
 def test_connections_fit_the_limit_of_open_files(tmp_path: Path) -> None:
@@ -88,3 +229,247 @@ def test_connections_fit_the_limit_of_open_files(tmp_path: Path) -> None:
     assert done.returncode != 0
     for part in ("512 open files", "allow 384"):
         assert part in done.stderr
+
+
+# ---------------------------------------------------------------------- the end
+
+
+def test_sigterm_ends_the_service_in_its_time_while_python_computes(tmp_path: Path) -> None:
+    with Service(tmp_path / "plant.db", tmp_path / "log", "--stop-time", "2s", program=("-c", COMPUTING)) as service:
+        with _send(service, "GET /v1/events/web/count HTTP/1.1\nHost: localhost\n\n"):
+            _until(service, "requests_in_flight", 2, 2)
+            time.sleep(0.3)
+            began = time.monotonic()
+            service.process.send_signal(signal.SIGTERM)
+            assert service.process.wait(20) == 0
+            assert time.monotonic() - began < 3
+        assert any("cut off" in line.get("message", "") for line in service.log())
+
+
+# ---------------------------------------------------------------------- clients
+
+
+@contextlib.contextmanager
+def _answering(answers: list[bytes | None]) -> Iterator[str]:
+    """A server that reads a request's head, and gives what is said for each connection or dies."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    text = b""
+                    while b"\r\n\r\n" not in text:
+                        text += connection.recv(65536)
+                    if answer is not None:
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(20)
+
+
+WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"groups":[]}'
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [None],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"],
+        [b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"],
+        [WHOLE + b"", None],
+    ],
+    ids=["dies", "breaks off", "gateway", "dies after a kept connection ended"],
+)
+def test_a_write_whose_answer_does_not_come_is_unknown(answers: list[bytes | None]) -> None:
+    with _answering(answers) as url, historian.connect(url) as h:
+        if len(answers) == 2:
+            assert h.groups() == []
+        with pytest.raises(ct.OutcomeUnknownError, match="may have"):
+            h.write({"tag": ["a"], "time": ["2026-01-01"], "value": [1.0]})
+    with _answering([None]) as url, historian.connect(url) as h, pytest.raises(ct.UnavailableError):
+        h.groups()
+
+
+def test_a_service_that_is_not_there_did_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with historian.connect(f"http://127.0.0.1:{port}") as h, pytest.raises(ct.UnavailableError, match="nobody answers"):
+        h.write({"tag": ["a"], "time": ["2026-01-01"], "value": [1.0]})
+
+
+def test_a_service_that_dies_in_the_middle_of_a_write_leaves_it_unknown(tmp_path: Path) -> None:
+    with (
+        Service(tmp_path / "plant.db", tmp_path / "log", program=("-c", COMPUTING)) as service,
+        events.connect(service.url, "web") as web,
+    ):
+        raised: list[BaseException] = []
+
+        def ingest() -> None:
+            try:
+                web.ingest_lines(b"{}")
+            except ct.ChronotileError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=ingest)
+        thread.start()
+        _until(service, "requests_in_flight", 2, 2)
+        service.process.kill()
+        thread.join(20)
+    assert [type(error) for error in raised] == [ct.OutcomeUnknownError]
+
+
+def test_an_early_refusal_reaches_a_client_that_still_sends(tmp_path: Path) -> None:
+    rows = 1_000_000
+    points = {"tag": ["a"] * rows, "time": list(range(rows)), "value": [1.0] * rows}
+    with (
+        Service(tmp_path / "plant.db", tmp_path / "log", "--max-body", "1MiB") as service,
+        historian.connect(service.url) as h,
+        pytest.raises(ct.InvalidInputError, match="more than 1048576 bytes"),
+    ):
+        h.write(points)
+
+
+def test_passwords_of_urls_are_not_shown() -> None:
+    for url, shown in (
+        ("ftp://ann:s3cret@host/x", "ftp://ann:***@host/x"),
+        ("ftp://ann:p@s/s:3@host/x", "ftp://ann:***@host/x"),
+        ("ann:s3cret@host", "ann:***@host"),
+        ("x://host:80/a?b=1&Password=s3cret&c=2", "x://host:80/a?b=1&Password=***&c=2"),
+        ("http://host:8086", "http://host:8086"),
+        ("http://ann@host:8086", "http://ann@host:8086"),
+        ("sqlite:survey.db", "sqlite:survey.db"),
+    ):
+        assert without_password(url) == shown
+    for url in ("ftp://ann:s3cret@host/x", "http://ann:s3cret@127.0.0.1:1", "ann:s3cret@host"):
+        with pytest.raises(ct.InvalidInputError) as refused:
+            historian.connect(url)
+        assert "s3cret" not in str(refused.value)
+    for url in ("cassandra://ann:s3cret@host/x", "casandra://ann:s3cret@host/x", "cassandra://h/x?password=s3cret"):
+        with pytest.raises(ct.InvalidInputError) as refused:
+            ct.open(url)
+        assert "s3cret" not in str(refused.value)
+
+
+# ---------------------------------------------------------------------- secrets
+
+
+def _tokens(path: Path, *lines: str, mode: int = 0o600) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    path.chmod(mode)
+    return path
+
+
+def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+               "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "30", "-subj", f"/CN={name}",
+               "-addext", "subjectAltName=IP:127.0.0.1"]  # fmt: skip
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder / f"{name}.pem", folder / f"{name}.key"
+
+
+def test_secrets_that_everybody_can_read_are_named_in_the_log(tmp_path: Path) -> None:
+    certificate, key = _certificate(tmp_path, "first")
+    key.chmod(0o644)
+    tokens = _tokens(tmp_path / "tokens", "ann read - read-0123456789abcdef", mode=0o644)
+    files = ("--tokens", str(tokens), "--tls-cert", str(certificate), "--tls-key", str(key))
+    with Service(tmp_path / "plant.db", tmp_path / "log", *files) as service:
+        warnings = [line["message"] for line in service.log() if line["level"] == "warn"]
+    for path in (tokens, key):
+        assert any(f"{path} can be read by every user" in warning for warning in warnings), warnings
+    tokens.chmod(0o600)
+    key.chmod(0o640)
+    with Service(tmp_path / "plant.db", tmp_path / "log", *files) as service:
+        assert [line for line in service.log() if line["level"] == "warn"] == []
+
+
+def test_certificates_are_read_again_at_sighup(tmp_path: Path) -> None:
+    certificate, key = _certificate(tmp_path, "served")
+    tokens = _tokens(tmp_path / "tokens", "ann read - read-0123456789abcdef")
+    files = ("--tokens", str(tokens), "--tls-cert", str(certificate), "--tls-key", str(key))
+    with Service(tmp_path / "plant.db", tmp_path / "log", *files) as service:
+
+        def served() -> str:
+            return ssl.get_server_certificate(("127.0.0.1", service.port))
+
+        def reloaded(part: str) -> None:
+            service.process.send_signal(signal.SIGHUP)
+            for _ in range(200):
+                if any(part in line.get("message", "") for line in service.log()):
+                    return
+                time.sleep(0.05)
+            raise AssertionError(f"no line of the log has {part!r}")
+
+        first = served()
+        assert first == certificate.read_text()
+        os.replace(certificate, tmp_path / "old.pem")
+        certificate.write_text("no certificate")
+        reloaded("the certificate stays as it was")
+        assert served() == first
+        for path, new in zip((certificate, key), _certificate(tmp_path, "new"), strict=True):
+            os.replace(new, path)
+        reloaded("read the certificate again")
+        assert served() == certificate.read_text() != first
+
+
+def test_unknown_tags_are_defined_with_the_role_for_it(tmp_path: Path) -> None:
+    tokens = _tokens(
+        tmp_path / "tokens",
+        "gate write - write-0123456789abcdef",
+        "scraper write,define - define-0123456789abcdef",
+        "root admin - admin-0123456789abcdef",
+    )
+    with Service(tmp_path / "plant.db", tmp_path / "log", "--tokens", str(tokens)) as service:
+
+        def write(who: str, tag: str, define: str) -> Answer:
+            heads = {"Authorization": f"Bearer {who}-0123456789abcdef"}
+            return service.ask("POST", "/write", {"define": define}, f"{tag} value=1", headers=heads)
+
+        refused = write("write", "a", "true")
+        assert (refused.status, refused.error["kind"]) == (403, "role-missing")
+        assert write("write", "a", "false").error["kind"] == "tag-not-found"
+        assert write("define", "a", "true").status == 204
+        assert write("admin", "b", "true").status == 204
+        assert write("write", "a", "false").status == 204
+        points = {"points": [{"tag": "c", "time": "2026-01-01", "value": 1}]}
+        heads = {"Authorization": "Bearer write-0123456789abcdef"}
+        assert service.ask("POST", "/v1/points", {"define": "true"}, points, heads).error["kind"] == "role-missing"
+
+
+# ---------------------------------------------------------------------- streams
+
+
+def test_streams_that_are_silent_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    guard = limits.FloodGuard()
+    bound = Limits(documents_per_s=1.0, period_s=10.0)
+    for step in range(1_000):
+        now[0] = step * 0.1
+        guard.admit(
+            {f"stream-{step}": (1, 10), "steady": (1, 10)} if step % 20 == 0 else {f"s-{step}": (1, 1)}, bound, "it"
+        )
+    assert len(guard) <= 102
+    with pytest.raises(ct.BusyError) as refused:
+        guard.admit({"steady": (6, 10)}, bound, "it")
+    assert refused.value.kind == "quota-exceeded"
+    now[0] += 20
+    guard.admit({"steady": (6, 10)}, bound, "it")
+    assert len(guard) == 1
+
+
+def test_more_streams_than_can_be_counted_are_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STREAMS_MAX", 100)
+    guard = limits.FloodGuard()
+    bound = Limits(documents_per_s=1.0, period_s=10.0)
+    guard.admit({str(n): (1, 1) for n in range(90)}, bound, "it")
+    with pytest.raises(ct.BusyError, match="more than 100 streams") as refused:
+        guard.admit({str(n): (1, 1) for n in range(50, 120)}, bound, "it")
+    assert refused.value.details["retry_after_s"] == 10.0
+    assert len(guard) == 90
+    guard.admit({str(n): (1, 1) for n in range(50, 100)}, bound, "it")
+    with pytest.raises(ct.BusyError) as alone:
+        guard.admit({str(n): (1, 1) for n in range(200)}, bound, "it")
+    assert alone.value.details["retry_after_s"] is None

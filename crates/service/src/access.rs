@@ -16,8 +16,10 @@ pub(crate) enum Role {
     Open,
     /// Reading.
     Read,
-    /// Storing points and notes, defining tags that were unknown.
+    /// Storing points, notes and events.
     Write,
+    /// Defining tags that are unknown where points of them come. No request needs it alone.
+    Define,
     /// Definitions, deletions, retention, upkeep. Who may do this may do the rest.
     Admin,
 }
@@ -28,12 +30,13 @@ impl Role {
             Self::Open => "none",
             Self::Read => "read",
             Self::Write => "write",
+            Self::Define => "define",
             Self::Admin => "admin",
         }
     }
 
     fn of(name: &str) -> Option<Self> {
-        [Self::Read, Self::Write, Self::Admin].into_iter().find(|role| role.name() == name)
+        [Self::Read, Self::Write, Self::Define, Self::Admin].into_iter().find(|role| role.name() == name)
     }
 }
 
@@ -44,6 +47,15 @@ struct Token {
     expires_ns: Option<i64>,
     /// Tokens are compared by their hashes, in a time that tells nothing of them.
     hash: blake3::Hash,
+}
+
+/// Who asks.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    /// The name of the token, where the service has tokens.
+    pub name: Option<String>,
+    /// Whether tags that are unknown may be defined.
+    pub may_define: bool,
 }
 
 /// The tokens of a file; none at all where a service has no such file.
@@ -77,10 +89,10 @@ impl Access {
         Ok(count)
     }
 
-    /// The name of the token that a request carries, if its roles suffice.
-    pub fn check(&self, headers: &HeaderMap, needed: Role, now_ns: i64) -> Result<Option<String>> {
+    /// Who asks, if the roles of the token that the request carries suffice.
+    pub fn check(&self, headers: &HeaderMap, needed: Role, now_ns: i64) -> Result<Caller> {
         if !self.is_required() || needed == Role::Open {
-            return Ok(None);
+            return Ok(Caller { name: None, may_define: !self.is_required() });
         }
         let refuse = |kind, message: String| Failure::new(StatusCode::UNAUTHORIZED, kind, message);
         let Some(given) = bearer(headers) else {
@@ -102,12 +114,23 @@ impl Access {
         if token.expires_ns.is_some_and(|expires| expires <= now_ns) {
             return Err(refuse("token-expired", format!("token {:?} has expired: ask for another", token.name)));
         }
-        if !token.roles.contains(&needed) && !token.roles.contains(&Role::Admin) {
+        let has = |role| token.roles.contains(&role) || token.roles.contains(&Role::Admin);
+        if !has(needed) {
             let message = format!("token {:?} lacks the role {}: use one that has it", token.name, needed.name());
             return Err(Failure::new(StatusCode::FORBIDDEN, "role-missing", message));
         }
-        Ok(Some(token.name.clone()))
+        Ok(Caller { name: Some(token.name.clone()), may_define: has(Role::Define) })
     }
+}
+
+/// What is said of a file with secrets that every user of this machine can read.
+pub(crate) fn exposure(path: &Path) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path).ok()?.permissions().mode();
+    (mode & 0o004 != 0).then(|| {
+        let path = path.display();
+        format!("{path} can be read by every user of this machine, who then may do what it allows: chmod o-rwx {path}")
+    })
 }
 
 /// The token of `Authorization: Bearer TOKEN`; clients of InfluxDB say `Token` instead.
@@ -122,9 +145,21 @@ fn read_tokens(path: &Path) -> std::result::Result<Vec<Token>, ServiceError> {
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    let tokens: Vec<Token> = lines
-        .map(|(number, line)| token(line).map_err(|reason| refuse(format!("line {number} {reason}"))))
-        .collect::<std::result::Result<_, _>>()?;
+    let mut tokens: Vec<Token> = Vec::new();
+    for (number, line) in lines {
+        let new = token(line).map_err(|reason| refuse(format!("line {number} {reason}")))?;
+        if tokens.iter().any(|known| known.name == new.name) {
+            return Err(refuse(format!(
+                "line {number} has the name {:?} of a line before: give each its own",
+                new.name
+            )));
+        }
+        // Two lines for one token would leave open whose roles it has.
+        if let Some(known) = tokens.iter().find(|known| known.hash == new.hash) {
+            return Err(refuse(format!("line {number} has the token of {:?} again: make a new one", known.name)));
+        }
+        tokens.push(new);
+    }
     if tokens.is_empty() { Err(refuse("it holds no token".into())) } else { Ok(tokens) }
 }
 
@@ -133,7 +168,8 @@ fn token(line: &str) -> std::result::Result<Token, String> {
     let [name, roles, expires, token] = words[..] else {
         return Err("does not have four words: NAME ROLES EXPIRES TOKEN".into());
     };
-    let role = |name: &str| Role::of(name).ok_or_else(|| format!("has role {name:?}: use read, write or admin"));
+    let role =
+        |name: &str| Role::of(name).ok_or_else(|| format!("has role {name:?}: use read, write, define or admin"));
     let roles = roles.split(',').map(role).collect::<std::result::Result<_, _>>()?;
     let expires_ns = match expires {
         "-" => None,
@@ -176,7 +212,7 @@ mod tests {
             "# people\nann read 1970-01-02 aaaaaaaaaaaaaaaaaaaa\nbob write,read - bbbbbbbbbbbbbbbbbbbb\nroot admin - cccccccccccccccccccc\n",
         );
         let kind = |token: &str, role, now| match access.check(&asking(token), role, now) {
-            Ok(name) => name.unwrap_or_default(),
+            Ok(caller) => caller.name.unwrap_or_default(),
             Err(failure) => failure.kind.into_owned(),
         };
         let (ann, bob, root) = ("a".repeat(20), "b".repeat(20), "c".repeat(20));
@@ -192,6 +228,29 @@ mod tests {
     }
 
     #[test]
+    fn unknown_tags_are_defined_by_those_who_may() {
+        let access = access(
+            "ann write - aaaaaaaaaaaaaaaaaaaa\nbob write,define - bbbbbbbbbbbbbbbbbbbb\nroot admin - cccccccccccccccccccc\n",
+        );
+        let may = |token: &str| access.check(&asking(&token.repeat(20)), Role::Write, 1).unwrap().may_define;
+        assert_eq!([may("a"), may("b"), may("c")], [false, true, true]);
+        let everybody = Access::open(None).unwrap();
+        assert!(everybody.check(&HeaderMap::new(), Role::Write, 1).unwrap().may_define);
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_named() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = tempfile();
+        std::fs::write(&file, "").unwrap();
+        for (mode, named) in [(0o600, false), (0o640, false), (0o644, true), (0o604, true)] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(exposure(&file).is_some(), named, "{mode:o}");
+        }
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
     fn a_file_that_is_not_understood_is_refused_with_its_line() {
         for (text, reason) in [
             ("", "no token"),
@@ -199,6 +258,8 @@ mod tests {
             ("ann owner - aaaaaaaaaaaaaaaaaaaa", "role \"owner\""),
             ("ann read soon aaaaaaaaaaaaaaaaaaaa", "date \"soon\""),
             ("ann read - short", "fewer than 16"),
+            ("ann read - aaaaaaaaaaaaaaaaaaaa\nbob admin - aaaaaaaaaaaaaaaaaaaa", "line 2 has the token of \"ann\""),
+            ("ann read - aaaaaaaaaaaaaaaaaaaa\nann admin - bbbbbbbbbbbbbbbbbbbb", "line 2 has the name \"ann\""),
         ] {
             let file = tempfile();
             std::fs::write(&file, text).unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use crate::access::Access;
 use crate::answers::Reply;
 use crate::bodies;
+use crate::browsers;
 use crate::collector::Collector;
 use crate::endpoints::{ENDPOINTS, Endpoint, Work};
 use crate::failure::{Failure, Result};
@@ -59,6 +60,8 @@ pub(crate) struct Call {
     pub deadline: Instant,
     /// Rows of the answer so far.
     pub rows: Arc<AtomicU64>,
+    /// Whether tags that are unknown may be defined.
+    pub may_define: bool,
     /// The place among the requests that may run. Work that goes on without its client keeps it.
     pub permit: Option<Arc<OwnedSemaphorePermit>>,
     path: Vec<(String, String)>,
@@ -71,9 +74,13 @@ impl Call {
     }
 }
 
-/// The other end of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub SocketAddr);
+/// The connection of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub address: SocketAddr,
+    /// Set where an answer leaves before the body of its request is there: the rest is then thrown away.
+    pub discards: Arc<AtomicBool>,
+}
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -144,7 +151,11 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
 fn stray(app: &Arc<App>, request: &Request, failure: Failure) -> Response {
     let id = request_id(request.headers());
     app.metrics.observe("", "none", failure.status.as_u16(), Duration::ZERO);
-    dressed(failure.response(&id), &id)
+    let mut response = dressed(failure.response(&id), &id);
+    if !request.body().is_end_stream() {
+        close_early(&mut response, request.extensions().get());
+    }
+    response
 }
 
 /// The id that a client gave, if it is a decent one.
@@ -171,6 +182,14 @@ pub(crate) fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// Of an answer that leaves before the body of its request is there: no other request can come on the connection.
+fn close_early(response: &mut Response, peer: Option<&Peer>) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    if let Some(peer) = peer {
+        peer.discards.store(true, Ordering::Relaxed);
+    }
+}
+
 fn dressed(mut response: Response, id: &str) -> Response {
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(id) {
@@ -187,13 +206,15 @@ struct Ending {
     endpoint: &'static Endpoint,
     id: String,
     path: String,
-    peer: Option<SocketAddr>,
+    peer: Option<Peer>,
     token: Option<String>,
     began: Instant,
     status: StatusCode,
     error: Option<String>,
     rows: Arc<AtomicU64>,
     body_bytes: usize,
+    /// Whether a body is still to come.
+    body_awaited: bool,
     /// Whether the answer went out as a whole.
     complete: bool,
     /// Held for as long as the answer is being made.
@@ -227,7 +248,7 @@ impl Drop for Ending {
         put("rows", if rows > 0 { rows.into() } else { Value::Null });
         put("body_bytes", if self.body_bytes > 0 { self.body_bytes.into() } else { Value::Null });
         put("token", self.token.clone().into());
-        put("client", self.peer.map(|peer| peer.to_string()).into());
+        put("client", self.peer.as_ref().map(|peer| peer.address.to_string()).into());
         put("error", self.error.clone().into());
         self.app.log.request(level, fields);
     }
@@ -241,7 +262,7 @@ async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Re
         endpoint,
         id: id.clone(),
         path: parts.uri.path().to_owned(),
-        peer: parts.extensions.get::<Peer>().map(|peer| peer.0),
+        peer: parts.extensions.get::<Peer>().cloned(),
         token: None,
         began: Instant::now(),
         // What is seen where the client goes away before an answer.
@@ -249,6 +270,7 @@ async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Re
         error: None,
         rows: Arc::default(),
         body_bytes: 0,
+        body_awaited: !body.is_end_stream(),
         complete: false,
         permit: None,
         app,
@@ -258,7 +280,11 @@ async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Re
         Err(failure) => {
             (ending.status, ending.complete) = (failure.status, true);
             ending.error = Some(failure.message.clone());
-            failure.response(&id)
+            let mut response = failure.response(&id);
+            if ending.body_awaited {
+                close_early(&mut response, ending.peer.as_ref());
+            }
+            response
         }
         Ok(Reply::Whole(response)) => {
             (ending.status, ending.complete) = (response.status(), true);
@@ -298,11 +324,20 @@ fn watched(
 async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Reply> {
     let (app, endpoint) = (ending.app.clone(), ending.endpoint);
     let limits = app.settings.limits;
-    ending.token = app.access.check(&parts.headers, endpoint.role, now_ns())?;
+    if !app.access.is_required() {
+        browsers::check(parts, endpoint.role)?;
+    }
+    let caller = app.access.check(&parts.headers, endpoint.role, now_ns())?;
+    ending.token = caller.name;
     let parameters = Parameters::parse(parts.uri.query().unwrap_or_default())?;
     endpoint.check(&parameters)?;
-    let body = bodies::taken_in(&app, body).await?;
-    ending.body_bytes = body.len();
+    let body = if ending.body_awaited {
+        bodies::check(&app, endpoint, parts, &body)?;
+        bodies::taken_in(&app, body).await?
+    } else {
+        Bytes::new()
+    };
+    (ending.body_awaited, ending.body_bytes) = (false, body.len());
     ending.permit = app.permit(endpoint.work)?;
     let body = bodies::unpacked(&app, parts, body).await?;
     let path = RawPathParams::from_request_parts(parts, &()).await;
@@ -314,6 +349,7 @@ async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Re
         now_ns: now_ns(),
         deadline: Instant::now() + limits.query_time,
         rows: ending.rows.clone(),
+        may_define: caller.may_define,
         permit: ending.permit.clone(),
         path: path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
     };

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::sync::atomic::Ordering;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use bytes::Bytes;
@@ -11,6 +11,8 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::browsers;
+use crate::endpoints::Endpoint;
 use crate::failure::{Failure, Result};
 use crate::memory::{ChargedVec, Memory};
 
@@ -19,6 +21,19 @@ const PIECE_BYTES: usize = 64 << 10;
 
 fn too_large(bytes_max: usize) -> Failure {
     Failure::too_large(format!("the body has more than {bytes_max} bytes: send it in pieces"))
+}
+
+/// Refuses a body that will not be used, before any of it is taken in.
+pub(crate) fn check(app: &App, endpoint: &Endpoint, parts: &Parts, body: &Body) -> Result<()> {
+    if endpoint.takes.is_none() {
+        let message = format!("{} {} takes no body: send the request without", endpoint.method, endpoint.path);
+        return Err(Failure::invalid(message));
+    }
+    let bytes_max = app.settings.limits.body_bytes;
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_large(bytes_max));
+    }
+    if app.access.is_required() { Ok(()) } else { browsers::check_type(parts, endpoint) }
 }
 
 /// The body as it came.

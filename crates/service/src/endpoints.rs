@@ -748,6 +748,13 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
 ];
 
 impl Endpoint {
+    /// Types of the bodies that are taken.
+    pub fn content_types(&self) -> Vec<&'static str> {
+        let Some((schema, others)) = self.takes else { return Vec::new() };
+        let json = (!schema.is_empty()).then_some("application/json");
+        json.into_iter().chain(others.iter().copied()).collect()
+    }
+
     /// Refuses words that it does not know: one that is misspelt would otherwise be left aside in silence.
     pub fn check(&self, given: &Parameters) -> Result<()> {
         for name in given.names() {

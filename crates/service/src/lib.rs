@@ -10,7 +10,9 @@ mod answers;
 mod app;
 pub mod arrow_stream;
 mod bodies;
+mod browsers;
 mod collector;
+mod connections;
 pub mod csv;
 mod datasets;
 mod diagnostics;
@@ -32,6 +34,8 @@ mod reads;
 pub mod remote_write;
 mod server;
 mod settings;
+mod signals;
+mod streams;
 mod tags;
 mod writes;
 

@@ -35,6 +35,8 @@ pub(crate) struct Metrics {
     pub turned_away: AtomicU64,
     pub in_flight: AtomicI64,
     pub connections: AtomicI64,
+    pub connections_closed: AtomicU64,
+    pub connections_refused: AtomicU64,
     pub commits: AtomicU64,
 }
 
@@ -53,6 +55,8 @@ impl Metrics {
             turned_away: AtomicU64::default(),
             in_flight: AtomicI64::default(),
             connections: AtomicI64::default(),
+            connections_closed: AtomicU64::default(),
+            connections_refused: AtomicU64::default(),
             commits: AtomicU64::default(),
         }
     }
@@ -107,6 +111,18 @@ impl Metrics {
             ("turned_away_total", "counter", "Requests told to come back later.", count(&self.turned_away)),
             ("requests_in_flight", "gauge", "Requests being served.", level(&self.in_flight)),
             ("connections", "gauge", "Open connections.", level(&self.connections)),
+            (
+                "connections_closed_total",
+                "counter",
+                "Idle connections closed to make room for new ones.",
+                count(&self.connections_closed),
+            ),
+            (
+                "connections_refused_total",
+                "counter",
+                "Connections refused as all others were busy.",
+                count(&self.connections_refused),
+            ),
             (
                 "memory_refused_total",
                 "counter",

@@ -1,43 +1,49 @@
 //! Connections: taken, encrypted, bounded in time, and let go of in good order.
 
+use std::convert::Infallible;
 use std::io;
-use std::path::Path;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, Response, StatusCode};
 use chronotile_archive::Archive;
 use chronotile_historian::{Historian, HistorianOptions};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
-use crate::access::Access;
+use crate::access::{Access, exposure};
 use crate::app::{App, Peer, router};
+use crate::connections::{Admission, Connections, Place};
 use crate::diagnostics;
 use crate::front_ends::FrontEnds;
+use crate::log::Log;
 use crate::machine;
 use crate::settings::{ServiceError, Settings};
+use crate::signals::Signals;
+use crate::streams::{Answered, Patient};
+
+/// What a connection holds of bytes that were not looked at or not taken yet: room for the longest head of a request.
+const BUFFER_BYTES: usize = 128 << 10;
 
 /// Serves an archive until the process is told to stop (SIGTERM or SIGINT): then no more connections are taken, requests that
-/// are under way end, and what they brought is stored. `front_ends` answers for events and jobs; without it they are not served.
-/// `listening` is called with the address once requests are answered.
+/// are under way end, and what they brought is stored. The process ends within [`Limits::stop_time`](crate::Limits::stop_time) of such
+/// a signal whatever runs, also where the caller has more to do. `front_ends` answers for events and jobs; without it they are not
+/// served. `listening` is called with the address once requests are answered.
 ///
 /// # Errors
 /// Settings that cannot be used, an address that is taken, an archive that keeps no history and cannot.
@@ -52,11 +58,11 @@ pub async fn serve(
         return Err(ServiceError::Exposed { listen: settings.listen });
     }
     check_open_files(settings.limits.connections)?;
-    let tls = settings.tls.as_ref().map(|(certificate, key)| acceptor(certificate, key)).transpose()?;
+    let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
     let failed = |error: io::Error| ServiceError::Listen { listen: settings.listen, reason: error.to_string() };
     let listener = TcpListener::bind(settings.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let mut signals = Signals::new().map_err(failed)?;
+    let mut signals = Signals::start(settings.limits.stop_time, Log(settings.log)).map_err(failed)?;
     let options = HistorianOptions { create: true, future_max_ns: settings.limits.future_max_ns };
     let historian = Historian::open(archive, options).await?;
     let app = App::new(historian, settings, access, front_ends);
@@ -66,14 +72,22 @@ pub async fn serve(
     }
     let scheme = if tls.is_some() { "https" } else { "http" };
     app.log.event("info", &format!("serving {} at {scheme}://{address}", app.historian.archive().url()));
+    warn_of_exposed_files(&app);
     listening(address);
-    let open = GracefulShutdown::new();
-    accept(&app, listener, tls, &open, &mut signals).await;
+    let (stop, stopping) = watch::channel(false);
+    let (held, mut all_ended) = mpsc::channel(1);
+    let open = Open { stopping, _held: held };
+    accept(&app, listener, tls.as_ref(), &open, &mut signals).await;
     app.stopping.store(true, Ordering::Relaxed);
     app.log.event("info", "stopping: requests that are under way end first");
+    stop.send_replace(true);
+    drop(open);
+    // What is left of the time is for the end of everything else.
     let stop_time = app.settings.limits.stop_time;
-    if tokio::time::timeout(stop_time, open.shutdown()).await.is_err() {
-        app.log.event("warn", &format!("requests that were not over after {} s were cut off", stop_time.as_secs()));
+    let for_requests = stop_time - (stop_time / 5).min(Duration::from_secs(1));
+    if tokio::time::timeout(for_requests, all_ended.recv()).await.is_err() {
+        let seconds = for_requests.as_secs_f64();
+        app.log.event("warn", &format!("requests that were not over after {seconds} s were cut off"));
     }
     upkeep.iter().for_each(tokio::task::JoinHandle::abort);
     app.log.event("info", "stopped");
@@ -106,22 +120,6 @@ fn check_open_files(connections: usize) -> Result<(), ServiceError> {
     }
 }
 
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-}
-
 /// Looks for definitions that other processes changed, and keeps the names at hand, since people search by any part of them.
 async fn refresh(app: Arc<App>) {
     loop {
@@ -133,151 +131,184 @@ async fn refresh(app: Arc<App>) {
     }
 }
 
-async fn accept(
-    app: &Arc<App>,
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    open: &GracefulShutdown,
-    signals: &mut Signals,
-) {
+/// Takes connections until the service is told to stop.
+async fn accept(app: &Arc<App>, listener: TcpListener, tls: Option<&Tls>, open: &Open, signals: &mut Signals) {
     let routes = router(app);
-    let slots = Arc::new(Semaphore::new(app.settings.limits.connections));
+    let connections = Connections::new(app.settings.limits.connections);
+    let mut unheard = Unheard::default();
     loop {
-        let taken = async {
-            let slot = slots.clone().acquire_owned().await.ok()?;
-            Some((slot, listener.accept().await))
-        };
-        let (slot, stream) = tokio::select! {
-            Some(taken) = taken => taken,
-            _ = signals.terminate.recv() => return,
-            _ = signals.interrupt.recv() => return,
-            _ = signals.hang_up.recv() => {
-                match app.access.reload() {
-                    Ok(count) => app.log.event("info", &format!("read {count} tokens again")),
-                    Err(error) => app.log.event("error", &format!("the tokens stay as they were: {error}")),
-                }
+        let taken = tokio::select! {
+            taken = listener.accept() => taken,
+            _ = &mut signals.stop => return,
+            Some(()) = signals.hang_up.recv() => {
+                reload(app, tls);
                 continue;
             }
         };
-        match stream {
-            Ok((stream, peer)) => {
-                let connection = Connection { app: app.clone(), routes: routes.clone(), peer: Peer(peer), slot };
-                tokio::spawn(connection.serve(stream, tls.clone(), open.watcher()));
-            }
+        let (stream, address) = match taken {
+            Ok(taken) => taken,
             // No descriptors left, or a peer that is gone already: others may end meanwhile.
             Err(error) => {
-                app.log.event("error", &format!("a connection could not be taken: {error}"));
+                unheard.tell(app.log, &error);
                 tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        match connections.admit(address.ip()) {
+            Admission::Taken { place, made_room } => {
+                app.metrics.connections_closed.fetch_add(u64::from(made_room), Ordering::Relaxed);
+                let (app, routes) = (app.clone(), routes.clone());
+                let connection = Connection { app, routes, address, place: Arc::new(place) };
+                let tls = tls.map(Tls::acceptor);
+                let open = open.clone();
+                tokio::spawn(async move { connection.serve(stream, tls, open).await });
+            }
+            Admission::Full => {
+                app.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+                if tls.is_none() {
+                    // A new socket has room for it; a peer that does not listen is no loss.
+                    let _ = stream.try_write(FULL);
+                }
             }
         }
     }
+}
+
+/// What is answered where all places are taken by others that are busy.
+const FULL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+
+/// Connections that could not be taken, of which the log tells now and then.
+#[derive(Default)]
+struct Unheard {
+    count: u64,
+    told: Option<Instant>,
+}
+
+impl Unheard {
+    const EVERY: Duration = Duration::from_secs(10);
+
+    fn tell(&mut self, log: Log, error: &io::Error) {
+        self.count += 1;
+        if self.told.is_none_or(|told| told.elapsed() >= Self::EVERY) {
+            log.event("error", &format!("{} connections could not be taken: {error}", self.count));
+            *self = Self { count: 0, told: Some(Instant::now()) };
+        }
+    }
+}
+
+/// Reads files again that say who may do what, and who this service is.
+fn reload(app: &App, tls: Option<&Tls>) {
+    if app.access.is_required() {
+        match app.access.reload() {
+            Ok(count) => app.log.event("info", &format!("read {count} tokens again")),
+            Err(error) => app.log.event("error", &format!("the tokens stay as they were: {error}")),
+        }
+    }
+    if let Some(tls) = tls {
+        match tls.reload() {
+            Ok(()) => app.log.event("info", "read the certificate again: new connections get it"),
+            Err(error) => app.log.event("error", &format!("the certificate stays as it was: {error}")),
+        }
+    }
+    warn_of_exposed_files(app);
+}
+
+fn warn_of_exposed_files(app: &App) {
+    let key = app.settings.tls.as_ref().map(|(_, key)| key);
+    for exposed in app.settings.tokens.iter().chain(key).filter_map(|path| exposure(path)) {
+        app.log.event("warn", &exposed);
+    }
+}
+
+/// Connections that are open: all are told when the service stops, and all have ended when nobody holds this any more.
+#[derive(Clone)]
+struct Open {
+    stopping: watch::Receiver<bool>,
+    _held: mpsc::Sender<()>,
 }
 
 struct Connection {
     app: Arc<App>,
     routes: Router,
-    peer: Peer,
-    slot: OwnedSemaphorePermit,
+    address: SocketAddr,
+    place: Arc<Place>,
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, open: Watcher) {
+    async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, open: Open) {
         self.app.metrics.connections.fetch_add(1, Ordering::Relaxed);
         // Answers are written whole: waiting for more of them only adds to their time.
         let _ = stream.set_nodelay(true);
-        let client_time = self.app.settings.limits.client_time;
-        match tls {
-            None => self.speak(stream, open).await,
-            Some(tls) => {
-                if let Ok(Ok(stream)) = tokio::time::timeout(client_time, tls.accept(stream)).await {
-                    self.speak(stream, open).await;
-                }
-            }
+        tokio::select! {
+            () = self.exchange(stream, tls, open) => {}
+            // Another connection needs the place, and this one is idle.
+            () = self.place.closed() => {}
         }
         self.app.metrics.connections.fetch_sub(1, Ordering::Relaxed);
-        drop(self.slot);
     }
 
-    async fn speak(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, open: Watcher) {
+    async fn exchange(&self, stream: TcpStream, tls: Option<TlsAcceptor>, open: Open) {
+        let Some(tls) = tls else { return self.speak(stream, open).await };
         let client_time = self.app.settings.limits.client_time;
-        let (routes, peer) = (self.routes.clone(), self.peer);
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let mut request = request.map(Body::new);
-            request.extensions_mut().insert(peer);
-            routes.clone().call(request)
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(client_time)
-            .serve_connection(TokioIo::new(Patient::new(stream, client_time)), service);
+        if let Ok(Ok(stream)) = tokio::time::timeout(client_time, tls.accept(stream)).await {
+            self.speak(stream, open).await;
+        }
+    }
+
+    async fn speak(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, mut open: Open) {
+        let client_time = self.app.settings.limits.client_time;
+        let peer = Peer { address: self.address, discards: Arc::default() };
+        let stream = TokioIo::new(Patient::new(stream, client_time, peer.discards.clone()));
+        let service = hyper::service::service_fn(move |request| self.answer(request, peer.clone()));
+        let mut http = http1::Builder::new();
+        let http = http.timer(TokioTimer::new()).header_read_timeout(client_time).max_buf_size(BUFFER_BYTES);
+        let mut connection = std::pin::pin!(http.serve_connection(stream, service));
         // A connection that ends in the middle is logged with the request it had.
-        let _ = open.watch(connection).await;
-    }
-}
-
-/// A stream whose other end must take in what is written, piece by piece, within a time.
-struct Patient<S> {
-    stream: S,
-    limit: Duration,
-    waiting: Option<Pin<Box<Sleep>>>,
-}
-
-impl<S> Patient<S> {
-    fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, waiting: None }
-    }
-
-    fn bounded<T>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if outcome.is_ready() {
-            self.waiting = None;
-            return outcome;
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = open.stopping.wait_for(|stopping| *stopping) => {}
         }
-        let limit = self.limit;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        match waiting.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
+    }
+
+    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<Answered>, Infallible> {
+        let Some(busy) = self.place.request() else {
+            // The connection is being closed: nothing of the request was done.
+            let mut response = Response::new(Answered { body: Body::empty(), _busy: None });
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            return Ok(response);
+        };
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer);
+        let response = self.routes.clone().call(request).await?;
+        Ok(response.map(|body| Answered { body, _busy: Some(busy) }))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
+/// How connections are encrypted.
+struct Tls {
+    certificate: PathBuf,
+    key: PathBuf,
+    acceptor: RwLock<TlsAcceptor>,
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.bounded(context, outcome)
+impl Tls {
+    fn open((certificate, key): &(PathBuf, PathBuf)) -> Result<Self, ServiceError> {
+        let acceptor = RwLock::new(acceptor(certificate, key)?);
+        Ok(Self { certificate: certificate.clone(), key: key.clone(), acceptor })
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let outcome = Pin::new(&mut self.stream).poll_flush(context);
-        self.bounded(context, outcome)
+    /// Reads the files again. On an error new connections go on with what was read before.
+    fn reload(&self) -> Result<(), ServiceError> {
+        let new = acceptor(&self.certificate, &self.key)?;
+        *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let outcome = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.bounded(context, outcome)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
-        self.bounded(context, outcome)
+    fn acceptor(&self) -> TlsAcceptor {
+        self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -63,7 +63,7 @@ pub struct Limits {
     pub queries: usize,
     /// Writes that are taken in at the same time; one more is told to come back.
     pub writes: usize,
-    /// Connections; further ones wait. By default 1,024, or fewer where the limit of open files has no room for them.
+    /// Connections. One more takes the place of one that is idle. By default 1,024, or fewer where the limit of open files has no room for them.
     pub connections: usize,
     /// How long a query may take, its answer included.
     pub query_time: Duration,

@@ -39,12 +39,20 @@ impl Wanted {
         };
         Ok(Self {
             partial: given.flag("partial")?.unwrap_or(false),
-            define: given.flag("define")?.unwrap_or(false),
+            define: may_define(call, given.flag("define")?.unwrap_or(false))?,
             not_finite,
             batch: given.one("batch")?.map(str::to_owned),
             replace: given.flag("replace")?.unwrap_or(false),
         })
     }
+}
+
+fn may_define(call: &Call, define: bool) -> Result<bool> {
+    if define && !call.may_define {
+        let message = "define=true needs the role define, or admin: define tags first, or use a token that has it";
+        return Err(Failure::new(StatusCode::FORBIDDEN, "role-missing", message));
+    }
+    Ok(define)
 }
 
 pub(crate) async fn points(app: Arc<App>, call: Call) -> Result<Reply> {

@@ -73,7 +73,8 @@ def _limits(command: Any) -> Any:
         click.option(
             "--max-connections",
             type=click.IntRange(1),
-            help="At the same time; further ones wait. By default 1024, or what the limit of open files has room for.",
+            help="At the same time; one more takes the place of an idle one. By default 1024, or what the limit of "
+            "open files has room for.",
         ),
         click.option(
             "--query-time",
@@ -94,7 +95,7 @@ def _limits(command: Any) -> Any:
             default="30s",
             type=Length(),
             show_default=True,
-            help="How long requests may go on after SIGTERM.",
+            help="How long the service may go on after SIGTERM, whatever runs.",
         ),
         click.option(
             "--definitions-time",
@@ -120,7 +121,8 @@ def _limits(command: Any) -> Any:
 @target(dataset=False)
 @click.option("--listen", default="127.0.0.1:8086", show_default=True, metavar="ADDRESS:PORT",
               help="Port 0 takes a free one.")  # fmt: skip
-@click.option("--tokens", type=click.Path(), metavar="FILE", help="A token on each line: NAME ROLES EXPIRES TOKEN.")
+@click.option("--tokens", type=click.Path(), metavar="FILE",
+              help="A token on each line: NAME ROLES EXPIRES TOKEN. Roles: read, write, define, admin.")  # fmt: skip
 @click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate chain, PEM.")
 @click.option("--tls-key", type=click.Path(), metavar="FILE", help="Its private key, PEM.")
 @click.option("--log-format", type=click.Choice(["json", "text", "off"]), default="json", show_default=True)
@@ -133,8 +135,8 @@ def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **g
     """Serve an archive to clients that speak HTTP, until SIGTERM or SIGINT.
 
     Serves process history, and the archive's events and jobs. The page at / finds and plots tags; /openapi.json
-    describes the interface. Without --tokens only this machine may be listened on. SIGHUP reads the file of tokens
-    again. Any number of services may serve the same archive.
+    describes the interface. Without --tokens only this machine may be listened on. SIGHUP reads tokens and
+    certificate again. Any number of services may serve the same archive.
 
     \b
     Examples:

@@ -1,0 +1,125 @@
+//! What keeps web pages of others out of a service without tokens: a browser on this machine reaches the loopback interface for
+//! any page that it shows.
+//!
+//! A page of another origin is told by `Origin` and `Sec-Fetch-Site`, which pages cannot change. A name that was made to lead to
+//! 127.0.0.1 after the page was loaded is told by `Host`. And a form can send three types of bodies alone, so a type is asked for
+//! that is none of them where the endpoint has one.
+
+use axum::http::request::Parts;
+use axum::http::{HeaderName, StatusCode, header};
+
+use crate::access::Role;
+use crate::endpoints::Endpoint;
+use crate::failure::{Failure, Result};
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Refuses what another site's page may have sent. Programs send none of these headers but `Host`.
+pub(crate) fn check(parts: &Parts, role: Role) -> Result<()> {
+    let refuse = |kind, message: String| Err(Failure::new(StatusCode::FORBIDDEN, kind, message));
+    let hosts = parts.headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));
+    for host in hosts.chain(parts.uri.authority().map(|authority| authority.as_str())) {
+        if !is_loopback(host) {
+            let message = format!(
+                "the request is for host {host:?}, and a service without tokens answers for this machine alone: ask it as \
+                 127.0.0.1 or localhost, or start it with --tokens"
+            );
+            return refuse("foreign-host", message);
+        }
+    }
+    // The page itself and the state of the service are open to all, also by a link on another site.
+    if role == Role::Open {
+        return Ok(());
+    }
+    let own = parts.headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    for origin in parts.headers.get_all(header::ORIGIN) {
+        let origin = origin.to_str().unwrap_or("?");
+        let authority = origin.split_once("://").map(|(_, authority)| authority);
+        if authority.is_none() || !own.is_some_and(|own| authority.is_some_and(|given| own.eq_ignore_ascii_case(given)))
+        {
+            let message = format!(
+                "the request comes from a page of {origin:?}: a service without tokens takes none from other sites' pages; start \
+                 it with --tokens"
+            );
+            return refuse("foreign-origin", message);
+        }
+    }
+    let mut sites = parts.headers.get_all(SEC_FETCH_SITE).iter();
+    if sites.any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
+        let message = "the request comes from a page of another site: a service without tokens takes none; start it with --tokens";
+        return refuse("foreign-origin", message.into());
+    }
+    Ok(())
+}
+
+/// Refuses a body whose type is not one that the endpoint takes: JSON, rows and messages have types of their own, which a page
+/// cannot send to another origin without being asked about. Lines go in under any type, and messages without one, as collectors send
+/// them.
+pub(crate) fn check_type(parts: &Parts, endpoint: &Endpoint) -> Result<()> {
+    let types = endpoint.content_types();
+    let given = parts.headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("?")).unwrap_or_default();
+    let given = given.split(';').next().unwrap_or_default().trim();
+    let untyped = given.is_empty() && !types.contains(&"application/json");
+    if untyped || types.contains(&"text/plain") || types.iter().any(|known| known.eq_ignore_ascii_case(given)) {
+        return Ok(());
+    }
+    let found = if given.is_empty() { "of no type".to_owned() } else { format!("{given:?}") };
+    let message = format!("the body is {found}: send {} in the header Content-Type", types.join(" or "));
+    Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-type", message))
+}
+
+/// Whether a host, perhaps with a port, is this machine by a name that no name server decides upon.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::Request;
+
+    fn refused(role: Role, headers: &[(&str, &str)]) -> Option<String> {
+        let mut request = Request::builder().uri("/v1/tags");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        check(&request.body(()).unwrap().into_parts().0, role).err().map(|failure| failure.kind.into_owned())
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_answered() {
+        for host in
+            ["localhost", "LocalHost:80", "127.0.0.1:8086", "127.1.2.3", "[::1]:8086", "[::1]", "[::ffff:127.0.0.1]"]
+        {
+            assert_eq!(refused(Role::Read, &[("host", host)]), None, "{host}");
+        }
+        for host in
+            ["evil.example", "localhost.evil.example:80", "10.0.0.1:8086", "", "127.0.0.1.evil:1", "[::2]:1", "a:b:1"]
+        {
+            assert_eq!(refused(Role::Read, &[("host", host)]).as_deref(), Some("foreign-host"), "{host}");
+            assert_eq!(refused(Role::Open, &[("host", host)]).as_deref(), Some("foreign-host"), "{host}");
+        }
+        let twice = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(refused(Role::Read, &twice).as_deref(), Some("foreign-host"));
+        assert_eq!(refused(Role::Read, &[]), None, "a program that names no host");
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_refused() {
+        let own = ("host", "127.0.0.1:8086");
+        assert_eq!(refused(Role::Write, &[own, ("origin", "http://127.0.0.1:8086")]), None);
+        for origin in ["http://127.0.0.1:3000", "http://localhost:8086", "https://evil.example", "null", ""] {
+            assert_eq!(refused(Role::Write, &[own, ("origin", origin)]).as_deref(), Some("foreign-origin"), "{origin}");
+        }
+        for (site, allowed) in [("same-origin", true), ("none", true), ("same-site", false), ("cross-site", false)] {
+            assert_eq!(refused(Role::Read, &[own, ("sec-fetch-site", site)]).is_none(), allowed, "{site}");
+            assert_eq!(refused(Role::Open, &[own, ("sec-fetch-site", site)]), None, "a link to the page");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Who is connected, and who has to go where room is short: no number of idle connections, and no one address, keeps others out.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// All connections of a service.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    open: Mutex<Open>,
+    /// Of all addresses.
+    count_max: usize,
+    /// Of one address: the last quarter is left to others.
+    share_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    slots: HashMap<u64, Slot>,
+    counts: HashMap<IpAddr, usize>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    origin: IpAddr,
+    /// Requests whose answers have not left yet.
+    requests: u32,
+    idle_since: Instant,
+    close: Arc<Notify>,
+}
+
+/// What became of a new connection.
+pub(crate) enum Admission {
+    /// It may stay. `made_room` where an idle one was closed for it.
+    Taken { place: Place, made_room: bool },
+    /// All others are busy.
+    Full,
+}
+
+impl Connections {
+    pub fn new(count_max: usize) -> Arc<Self> {
+        let share_max = (count_max - count_max / 4).max(1);
+        Arc::new(Self { open: Mutex::default(), count_max, share_max })
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a connection from `address`. Where its address has its share already, or all places are taken, the connection that has
+    /// been idle longest is closed: one of the same address, or else one of the address that has most.
+    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Admission {
+        let origin = origin(address);
+        let mut open = self.open();
+        let over_share = open.counts.get(&origin).is_some_and(|count| *count >= self.share_max);
+        let full = over_share || open.slots.len() >= self.count_max;
+        if full && !open.close_idle(over_share.then_some(origin)) {
+            return Admission::Full;
+        }
+        let (number, close) = (open.next, Arc::new(Notify::new()));
+        open.next += 1;
+        *open.counts.entry(origin).or_default() += 1;
+        open.slots.insert(number, Slot { origin, requests: 0, idle_since: Instant::now(), close: close.clone() });
+        Admission::Taken { place: Place { connections: self.clone(), number, close }, made_room: full }
+    }
+}
+
+impl Open {
+    fn close_idle(&mut self, of: Option<IpAddr>) -> bool {
+        let idle = self.slots.iter().filter(|(_, slot)| slot.requests == 0);
+        let idle = idle.filter(|(_, slot)| of.is_none_or(|origin| origin == slot.origin));
+        let crowd = |slot: &Slot| std::cmp::Reverse(self.counts.get(&slot.origin).copied().unwrap_or(0));
+        let victim = idle.min_by_key(|(_, slot)| (crowd(slot), slot.idle_since)).map(|(number, _)| *number);
+        let Some(slot) = victim.and_then(|number| self.remove(number)) else { return false };
+        slot.close.notify_one();
+        true
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Slot> {
+        let slot = self.slots.remove(&number)?;
+        if let Some(count) = self.counts.get_mut(&slot.origin) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&slot.origin);
+            }
+        }
+        Some(slot)
+    }
+}
+
+/// The address that connections are counted by: a network of IPv6 that one customer has is one.
+fn origin(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let mut parts = address.segments();
+            parts[4..].fill(0);
+            IpAddr::V6(Ipv6Addr::from(parts))
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// The place of a connection, until it is dropped or closed to make room.
+#[derive(Debug)]
+pub(crate) struct Place {
+    connections: Arc<Connections>,
+    number: u64,
+    close: Arc<Notify>,
+}
+
+impl Place {
+    /// Marks that a request is served, until the guard is dropped. `None` once the connection is being closed.
+    pub fn request(self: &Arc<Self>) -> Option<Busy> {
+        let mut open = self.connections.open();
+        open.slots.get_mut(&self.number)?.requests += 1;
+        Some(Busy(self.clone()))
+    }
+
+    /// Ends when the connection is to be closed. No request of it is served then.
+    pub async fn closed(&self) {
+        self.close.notified().await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.connections.open().remove(self.number);
+    }
+}
+
+/// A request that is being served.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<Place>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.connections.open().slots.get_mut(&self.0.number) {
+            slot.requests -= 1;
+            slot.idle_since = Instant::now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(connections: &Arc<Connections>, address: &str) -> Option<Arc<Place>> {
+        match connections.admit(address.parse().unwrap()) {
+            Admission::Taken { place, .. } => Some(Arc::new(place)),
+            Admission::Full => None,
+        }
+    }
+
+    fn is_open(place: &Arc<Place>) -> bool {
+        place.connections.open().slots.contains_key(&place.number)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_idle_makes_room_and_busy_ones_stay() {
+        let connections = Connections::new(4);
+        let places: Vec<_> =
+            ["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"].map(|a| taken(&connections, a).unwrap()).into();
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        drop(places[1].request().unwrap());
+        let late = taken(&connections, "10.0.0.4").unwrap();
+        assert_eq!(
+            places.iter().map(is_open).collect::<Vec<_>>(),
+            [true, true, false, true],
+            "of the address with most"
+        );
+        places[2].closed().await;
+        assert!(places[2].request().is_none(), "a connection that is closed serves no more requests");
+        let busy: Vec<_> = [&places[0], &places[1], &places[3], &late].map(|place| place.request().unwrap()).into();
+        assert!(taken(&connections, "10.0.0.5").is_none());
+        drop(busy);
+        assert!(taken(&connections, "10.0.0.5").is_some());
+        assert!(!is_open(&places[0]) || !is_open(&places[1]) || !is_open(&places[3]) || !is_open(&late));
+    }
+
+    #[test]
+    fn one_address_leaves_a_quarter_to_others() {
+        let connections = Connections::new(8);
+        let places: Vec<_> = (0..6).map(|_| taken(&connections, "2001:db8::1").unwrap()).collect();
+        let busy: Vec<_> = places.iter().map(|place| place.request().unwrap()).collect();
+        assert!(taken(&connections, "2001:db8::ffff:2").is_none(), "the same network");
+        let others: Vec<_> = (0..2).map(|_| taken(&connections, "10.0.0.1").unwrap()).collect();
+        let mapped = taken(&connections, "::ffff:10.0.0.1").unwrap();
+        assert_eq!(others.iter().filter(|place| is_open(place)).count(), 1, "room is made by an idle one");
+        drop((busy, places, others, mapped));
+        assert!(connections.open().slots.is_empty() && connections.open().counts.is_empty());
+    }
+}

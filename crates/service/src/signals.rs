@@ -1,0 +1,75 @@
+//! Signals, seen by a thread of its own whatever the threads of the service do, and the end of the process in its time.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::log::Log;
+
+/// What the process is told from outside.
+pub(crate) struct Signals {
+    /// SIGTERM or SIGINT came.
+    pub stop: oneshot::Receiver<()>,
+    /// SIGHUP came.
+    pub hang_up: mpsc::Receiver<()>,
+}
+
+impl Signals {
+    /// Starts to wait for signals. The process ends `stop_time` after SIGTERM or SIGINT, with status 0 and whatever it does: code that
+    /// computes, in Python with the interpreter's lock, cannot be asked to stop.
+    pub fn start(stop_time: Duration, log: Log) -> io::Result<Self> {
+        let ((stopping, stop), (hanging_up, hang_up), (started, has_started)) =
+            (oneshot::channel(), mpsc::channel(1), std::sync::mpsc::channel());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("chronotile-signals".into()).spawn(move || {
+            let told = runtime.block_on(wait(stopping, &hanging_up, &started));
+            drop(runtime);
+            if told {
+                std::thread::sleep(stop_time.saturating_sub(Duration::from_millis(100)));
+                end(stop_time, log);
+            }
+        })?;
+        has_started.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        Ok(Self { stop, hang_up })
+    }
+}
+
+/// Whether the process was told to stop; false where nobody waits for signals any more.
+async fn wait(
+    mut stopping: oneshot::Sender<()>,
+    hanging_up: &mpsc::Sender<()>,
+    started: &std::sync::mpsc::Sender<io::Result<()>>,
+) -> bool {
+    let signals =
+        (|| Ok((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)))();
+    let (mut terminate, mut interrupt, mut hang_up) = match signals {
+        Ok(signals) => signals,
+        Err(error) => {
+            let _ = started.send(Err(error));
+            return false;
+        }
+    };
+    let _ = started.send(Ok(()));
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            // One that was not looked at yet stands for this one too.
+            _ = hang_up.recv() => drop(hanging_up.try_send(())),
+            () = stopping.closed() => return false,
+        }
+    }
+    let _ = stopping.send(());
+    true
+}
+
+fn end(stop_time: Duration, log: Log) {
+    let message = format!("what was not over after {} s was cut off with the process", stop_time.as_secs_f64());
+    // A log that nobody takes in must not delay the end.
+    std::thread::spawn(move || log.event("warn", &message));
+    std::thread::sleep(Duration::from_millis(50));
+    // Neither the interpreter nor other threads are waited for. What was acknowledged is durable.
+    signal_hook::low_level::exit(0);
+}
