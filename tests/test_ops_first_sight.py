@@ -108,8 +108,8 @@ def test_what_a_look_waits_for_is_told() -> None:
 
 
 def test_status_of_a_slow_node_says_what_it_waits_for() -> None:
-    with port(lambda taken: time.sleep(8)) as number:
-        line = [sys.executable, "-m", "chronotile", "ops", "status", f"127.0.0.1:{number}", "--timeout", "7"]
+    with port(lambda taken: time.sleep(9)) as number:
+        line = [sys.executable, "-m", "chronotile", "ops", "status", f"127.0.0.1:{number}", "--timeout", "8"]
         done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert re.search(r"^0 of 1 answers; waiting for CQL of 127\.0\.0\.1 \(\d s\)$", done.stderr, re.MULTILINE)
     assert done.stdout == ""
