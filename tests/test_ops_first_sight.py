@@ -20,6 +20,7 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import Run
 from support_nodes import Hands, MemoryNodes
 
@@ -107,11 +108,13 @@ def test_what_a_look_waits_for_is_told() -> None:
     assert str(waits) == ""
 
 
-def test_status_of_a_slow_node_says_what_it_waits_for() -> None:
-    with port(lambda taken: time.sleep(9)) as number:
-        line = [sys.executable, "-m", "chronotile", "ops", "status", f"127.0.0.1:{number}", "--timeout", "8"]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-    assert re.search(r"^0 of 1 answers; waiting for CQL of 127\.0\.0\.1 \(\d s\)$", done.stderr, re.MULTILINE)
+def test_status_of_a_slow_node_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "WAITING_LINE_S", 0.3)
+    with port(lambda taken: time.sleep(2)) as number:
+        done = CliRunner().invoke(cli.ops, ["status", f"127.0.0.1:{number}", "--timeout", "1.5"])
+    assert isinstance(done.exception, UnavailableError)
+    told = [line for line in done.stderr.splitlines() if "waiting for" in line]
+    assert re.fullmatch(r"0 of 1 answers; waiting for CQL of 127\.0\.0\.1 \(\d s\)", told[0])
     assert done.stdout == ""
 
 

@@ -31,7 +31,7 @@ from chronotile.ops.rules import chosen, with_limits
 from chronotile.ops.screen import screen, watched
 
 WARNING, CRITICAL = 9, 10
-WAITING_LINE_S = 5.0
+WAITING_LINE_S = 10.0
 """Between lines that say what a look waits for, where there is no terminal to show it on."""
 
 
