@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from fcntl import ioctl
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from conftest import Run
@@ -303,3 +304,18 @@ def test_journals_are_shown_without_a_cluster(tmp_path: Path, monkeypatch: pytes
     assert '"procedure": "repair"' in last[0]
     own = chronotile("ops", "journal", "--last", "--journal", tmp_path / "chronotile" / "ops" / "plant").stdout
     assert '"procedure": "restart"' in own
+
+
+def commands_of(group: click.Group, path: str = "ops") -> Iterator[tuple[str, click.Command]]:
+    """All commands of a group and of groups in it, by their words."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands_of(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def test_no_option_of_a_command_has_the_name_of_another() -> None:
+    for words, command in commands_of(cli.ops):
+        names = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+        assert len(names) == len(set(names)), words

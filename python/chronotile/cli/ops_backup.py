@@ -28,7 +28,7 @@ _store = click.argument("store", metavar="STORE")
 _backup = click.argument("name", metavar="BACKUP")
 
 
-_key = click.option("--key", "key_file", default="", metavar="FILE",
+_key = click.option("--sign-key", "key_file", default="", metavar="FILE",
                     help="The manifest is signed with this key, or must be.")  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def _make(
     Examples:
         chronotile ops backup run 10.0.0.1 --nodetool 'ssh {host} nodetool' \\
             --send-command 'ssh {host} chronotile ops backup send' --to s3://backups/plant
-        chronotile ops backup run --lab plant --to /mnt/backups --create --key ~/backups.key
+        chronotile ops backup run --lab plant --to /mnt/backups --create --sign-key ~/backups.key
         chronotile ops backup verify /mnt/backups newest
     """
     return Backup.of(context, url, keyspaces, label, limit_mib, create=create, key_file=key_file)
@@ -71,7 +71,7 @@ def _restore(
     Where the nodes and their tokens are those of the backup, each gets its own files; else each gets all, and drops
     what it does not own. Copies are adapted to the number of nodes. Rows that are there go with --replace only.
     Of its schema, only statements that create tables, types, functions, aggregates and indexes of its keyspaces are
-    run. With --key, a backup that is unsigned or signed with another key is refused.
+    run. With --sign-key, a backup that is unsigned or signed with another key is refused.
 
     \b
     Examples:
@@ -111,8 +111,8 @@ restore = procedure(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @_key
 def list_backups(store: str, as_json: bool, key_file: str) -> None:
-    """Show the backups of a store, the oldest first, and those that were begun and not finished. With --key, those that
-    are not signed with it are named apart."""
+    """Show the backups of a store, the oldest first, and those that were begun and not finished. With --sign-key, those
+    that are not signed with it are named apart."""
     opened = Store(store)
     opened.require_there()
     found, damaged = manifests.read_all(opened)
@@ -235,7 +235,7 @@ def send(url: str, name: str, host_id: str, folders: tuple[str, ...], limit_mib:
 def make_key_file(file: Path) -> None:
     """Write a new key into FILE, which only you may read. Keep a copy away from the store: whoever has it can sign."""
     make_key(file)
-    click.echo(f"wrote {file}; sign with it: chronotile ops backup run ... --key {file}")
+    click.echo(f"wrote {file}; sign with it: chronotile ops backup run ... --sign-key {file}")
 
 
 @restore.command(short_help="On a node's machine: fetch files of a backup.")
