@@ -319,3 +319,13 @@ def test_no_option_of_a_command_has_the_name_of_another() -> None:
     for words, command in commands_of(cli.ops):
         names = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
         assert len(names) == len(set(names)), words
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, False), (0o600, False)])
+def test_a_password_that_everybody_can_read_is_warned_of(tmp_path: Path, mode: int, warned: bool) -> None:
+    path = tmp_path / "password"
+    path.write_text("secret\n")
+    path.chmod(mode)
+    done = CliRunner().invoke(cli.ops, ["status", "127.0.0.1:1", "--user", "ann", "--password-file", str(path)])
+    assert (f"every user of this machine can read {path}: chmod 600" in done.stderr) == warned
+    assert "secret" not in done.output

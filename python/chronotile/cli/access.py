@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +103,7 @@ def _access(points: Sequence[str], lab_name: str | None, words: dict[str, str | 
 
     if lab_name is not None:
         return ops.for_lab(lab_name)
+    _warn_of_readers(words["password_file"])
     return ops.Access(
         points,
         credentials=read_credentials(words["user"], words["password_file"]),
@@ -108,6 +111,19 @@ def _access(points: Sequence[str], lab_name: str | None, words: dict[str, str | 
         runner=_runner(words["nodetool"], words["jolokia"], words["shell"]),
         **more,
     )
+
+
+def _warn_of_readers(path: str | None) -> None:
+    """Say so where every user of the machine can read a file with a password."""
+    if path is None:
+        return
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        # Whoever reads it says why it cannot be read.
+        return
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+        click.echo(f"chronotile: every user of this machine can read {path}: chmod 600 {path}", err=True)
 
 
 def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
