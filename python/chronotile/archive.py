@@ -119,11 +119,12 @@ class Archive:
         layout: str = "chunks",
         partition_cells: int = 1,
         text: str | Iterable[str] = (),
+        moves: Any = 0.0,
         time_format: str | None = None,
         time_scale: str = "utc",
         exist_ok: bool = False,
     ) -> Dataset:
-        """Create a dataset. All but retention is fixed from then on; columns can be added.
+        """Create a dataset. All but retention and `moves` is fixed from then on; columns can be added.
 
         Parameters
         ----------
@@ -165,6 +166,11 @@ class Archive:
             Text columns (utf8) of which each chunk keeps a filter where it pays, about a twentieth of the chunk: reads
             with ``contains``, ``prefix``, ``matches``, ``==`` or ``in`` on them pass over chunks that cannot hold the
             text. Meant for lines and messages. Filters change no result.
+        moves : float, str or astropy Quantity, optional
+            With ``latest`` and sky pixels, how far apart two versions of a record may lie: degrees, or text such as
+            ``"5arcsec"``, up to 10 degrees. Reads of a region look so far around it, so that a record which crossed the
+            edge of a pixel is returned in its newest state, or not where that lies outside. By default records do not
+            move.
         time_format, time_scale : str
             For a `time` given by name: "timestamp", "mjd" or "jd"; "utc" or "tai".
         exist_ok : bool
@@ -195,6 +201,7 @@ class Archive:
             layout=layout,
             partition_cells=partition_cells,
             text=[text] if isinstance(text, str) else list(text),
+            moves_deg=cells.angle_deg(moves, "moves"),
             exist_ok=exist_ok,
         )
         return Dataset(native)

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from chronotile import scanning
 from chronotile import sky as sky_module
 from chronotile.errors import InvalidInputError
 
@@ -158,6 +159,29 @@ def hash(*columns: str, buckets: int | None = None) -> HashCell:
 def single() -> SingleCell:
     """File all records in one cell, for data that are read by time only."""
     return SingleCell()
+
+
+_ANGLE_UNITS = {"arcsec": 3600.0, "arcmin": 60.0, "deg": 1.0}
+
+
+def angle_deg(value: Any, what: str) -> float:
+    """An angle in degrees, of a number of degrees, text such as ``"5arcsec"``, ``"2arcmin"`` or ``"0.1deg"``, or an
+    astropy Quantity or Angle."""
+    if hasattr(value, "to_value"):
+        return float(value.to_value("deg"))
+    text = value.strip() if isinstance(value, str) else ""
+    unit = next((unit for unit in _ANGLE_UNITS if text.endswith(unit)), "")
+    if text and scanning.is_number(number := text[: len(text) - len(unit)].rstrip()):
+        return float(number) / _ANGLE_UNITS.get(unit, 1.0)
+    if not isinstance(value, str | bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    raise InvalidInputError(
+        f'{what} is {value!r}: give degrees, text such as "5arcsec" or "0.1deg", or an astropy Quantity',
+        kind="invalid-definition",
+    )
 
 
 def to_json(rule: object) -> str:

@@ -163,6 +163,11 @@ class Dataset:
         return tuple(self._definition.get("text", ()))
 
     @property
+    def moves(self) -> float:
+        """How far apart two versions of a record may lie, in degrees; 0 where records do not move."""
+        return float(self._definition.get("moves_deg", 0.0))
+
+    @property
     def retention(self) -> str | None:
         """Age past which :meth:`retire` drops slices, such as ``365d``; None for never."""
         retention = self._definition["retention"]
@@ -196,6 +201,17 @@ class Dataset:
             )
         self._native.add_columns(schema, arrays)
         self._load()
+
+    def set_moves(self, moves: Any) -> None:
+        """Set how far apart two versions of a record may lie: degrees, text such as ``"5arcsec"``, or a Quantity. Only
+        reads depend on it, so it may be set when records lie there already.
+
+        Raises
+        ------
+        InvalidInputError
+            No angle of 0 to 10 degrees; a dataset without merge ``latest`` and sky pixels.
+        """
+        self._native.set_moves(cells.angle_deg(moves, "moves"))
 
     def set_retention(self, retention: str | timedelta | None) -> None:
         """Change the age past which :meth:`retire` drops slices: ``"365d"``, a timedelta, or None for never."""

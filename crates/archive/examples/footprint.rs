@@ -73,6 +73,7 @@ fn spec(schema: Arc<Schema>) -> DatasetSpec {
         retention: None,
         indexes: vec![],
         text: vec![],
+        moves_deg: 0.0,
         layout: chronotile_types::StorageLayout::Chunks,
         partition_cells: 1,
     }

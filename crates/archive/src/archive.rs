@@ -92,7 +92,7 @@ impl Archive {
     }
 }
 
-/// The first part in which two definitions differ, retention apart, which may change.
+/// The first part in which two definitions differ, but for those that may change: retention and the bound of motion.
 pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static str> {
     let parts = [
         (a.schema.fields() != b.schema.fields(), "schema"),

@@ -9,7 +9,7 @@ use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::DataType;
 use chronotile_sky::{PixelRange, Pixelization, Region, Scheme};
 use chronotile_store::Cells;
-use chronotile_types::{Cell, CellRule, DatasetSpec};
+use chronotile_types::{Cell, CellRule, DatasetSpec, MergeRule};
 use hashbrown::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -196,7 +196,9 @@ pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<Placed> {
             let Some(pixels) = pixelization(&spec.cell)? else {
                 return Err(refuse("it is not filed by sky position: read it by cells, keys or ids".to_owned()));
             };
-            let cover = region.cover_limited(&pixels, COVER_RANGES_MAX);
+            // An older version of a record may lie in the region when the newest does not, and the reverse.
+            let reach_deg = if matches!(spec.merge, MergeRule::Latest { .. }) { spec.moves_deg } else { 0.0 };
+            let cover = region.cover_around(&pixels, reach_deg, COVER_RANGES_MAX);
             Ok(Placed::new(pixel_cells(&cover), RowRule::Region(region.clone())))
         }
     }

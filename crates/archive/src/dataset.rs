@@ -139,6 +139,18 @@ impl Dataset {
             let frame = Frame::new(spec.clone())?;
             let stored = catalog::to_json(&key, &spec)?;
             let put = catalog::put(key.clone(), stored.clone(), Expect::Is(bytes));
+    /// Sets how far apart two versions of a record may lie, in degrees; 0 where records do not move.
+    ///
+    /// # Errors
+    /// No angle of 0 to 10 degrees; a dataset without merge `latest` or sky pixels.
+    pub async fn set_moves(&self, moves_deg: f64) -> Result<()> {
+        self.alter(|spec| {
+            spec.moves_deg = moves_deg;
+            Ok(spec.check_moves()?)
+        })
+        .await
+    }
+
             match self.store.commit(&name, Commit { before: vec![put], ..Commit::default() }).await {
                 Ok(()) => {
                     self.set_frame(frame, stored);

@@ -60,6 +60,7 @@ fn spec(name: &str, shape: Shape) -> Result<DatasetSpec> {
         layout: StorageLayout::Chunks,
         partition_cells: 1,
         text: vec![],
+        moves_deg: 0.0,
     })
 }
 

@@ -77,7 +77,7 @@ impl Archive {
 
     #[pyo3(signature = (
         name, schema, *, cell, time, window, windows_per_slice, id, merge, version, retention, layout,
-        partition_cells, text, exist_ok
+        partition_cells, text, moves_deg, exist_ok
     ))]
     #[allow(clippy::too_many_arguments, reason = "the parts of a dataset's definition")]
     fn create(
@@ -96,6 +96,7 @@ impl Archive {
         layout: &str,
         partition_cells: u32,
         text: Vec<String>,
+        moves_deg: f64,
         exist_ok: bool,
     ) -> PyResult<Dataset> {
         let archive = open_inner(&self.inner)?;
@@ -118,6 +119,7 @@ impl Archive {
             text,
             layout: layout.parse().map_err(bad_spec)?,
             partition_cells,
+            moves_deg,
         };
         let inner = wait(py, archive.create(spec, exist_ok))?;
         Ok(Dataset { inner, archive: self.inner.clone() })
@@ -263,6 +265,10 @@ impl Dataset {
             default: default.as_ref().map(|array| array.inner.clone()),
         });
         wait(py, dataset.add_columns(added.collect()))
+    }
+
+    fn set_moves(&self, py: Python<'_>, moves_deg: f64) -> PyResult<()> {
+        wait(py, self.open()?.set_moves(moves_deg))
     }
 
     fn set_retention(&self, py: Python<'_>, retention: Option<&str>) -> PyResult<()> {

@@ -42,6 +42,7 @@ fn spec(fields: Vec<Field>, versions: &[u32]) -> Arc<DatasetSpec> {
         layout: StorageLayout::Rows,
         partition_cells: 1,
         text: vec![],
+        moves_deg: 0.0,
     })
 }
 

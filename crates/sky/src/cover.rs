@@ -52,11 +52,13 @@ enum Target<'a> {
         inverted: bool,
     },
     Box(Zone),
-    Polygon(&'a Polygon),
+    /// With how far around it pixels are wanted too, as the sine of an angle.
+    Polygon(&'a Polygon, f64),
 }
 
 impl<'a> Target<'a> {
-    fn new(region: &'a Region) -> Self {
+    /// `reach`, in radians, is how far around a polygon pixels are wanted; of other shapes it is 0.
+    fn new(region: &'a Region, reach: f64) -> Self {
         match region.geometry() {
             &Geometry::Circle { center, radius_rad } if radius_rad <= FRAC_PI_2 => {
                 Target::Cap { center, radius: radius_rad, inverted: false }
@@ -65,7 +67,7 @@ impl<'a> Target<'a> {
                 Target::Cap { center: center.neg(), radius: PI - radius_rad, inverted: true }
             }
             &Geometry::Box { lon, dec_min, dec_max } => Target::Box(Zone::new(lon, dec_min, dec_max)),
-            Geometry::Polygon(polygon) => Target::Polygon(polygon),
+            Geometry::Polygon(polygon) => Target::Polygon(polygon, reach.sin()),
         }
     }
 
@@ -78,7 +80,7 @@ impl<'a> Target<'a> {
                 Relation::Overlaps => Relation::Overlaps,
             },
             Target::Box(zone) => zone.relation(pixel),
-            Target::Polygon(polygon) => polygon_relation(polygon, pixel),
+            Target::Polygon(polygon, reach) => polygon_relation(polygon, *reach, pixel),
         }
     }
 }
@@ -110,14 +112,16 @@ fn cap_relation(center: Vec3, radius: f64, pixel: &Outline) -> Relation {
     if distance(center, pixel) > radius + pixel.slack { Relation::Disjoint } else { Relation::Overlaps }
 }
 
-fn polygon_relation(polygon: &Polygon, pixel: &Outline) -> Relation {
+fn polygon_relation(polygon: &Polygon, reach: f64, pixel: &Outline) -> Relation {
     let slack = pixel.slack;
+    // What lies beyond a plane by more than this is farther than the reach from all on its other side.
+    let apart_by = slack + reach;
     let mut within = true;
     for n in &polygon.normals {
         let mut beyond = true;
         for c in pixel.corners() {
             let side = n.dot(*c);
-            beyond &= side < -slack;
+            beyond &= side < -apart_by;
             within &= side > slack;
         }
         // Both are convex cones; a plane through the origin between them is an edge of the one or of the other.
@@ -128,7 +132,7 @@ fn polygon_relation(polygon: &Polygon, pixel: &Outline) -> Relation {
     if within {
         return Relation::Within;
     }
-    let apart = |n: &Vec3| polygon.vertices.iter().all(|v| n.dot(*v) < -slack);
+    let apart = |n: &Vec3| polygon.vertices.iter().all(|v| n.dot(*v) < -apart_by);
     if pixel.normals().iter().any(apart) { Relation::Disjoint } else { Relation::Overlaps }
 }
 
@@ -279,7 +283,7 @@ pub(crate) fn cover(
     pixelization: &Pixelization,
     ranges_max: usize,
 ) -> Result<Vec<PixelRange>, SkyError> {
-    let mut descent = Descent { target: Target::new(region), pixelization, ranges: Ranges::default(), ranges_max };
+    let mut descent = Descent { target: Target::new(region, 0.0), pixelization, ranges: Ranges::default(), ranges_max };
     for root in Node::roots(pixelization.scheme()) {
         descent.visit(&root)?;
     }
@@ -332,10 +336,15 @@ impl Piece {
     }
 }
 
-pub(crate) fn cover_limited(region: &Region, pixelization: &Pixelization, ranges_max: usize) -> Vec<PixelRange> {
+pub(crate) fn cover_limited(
+    region: &Region,
+    pixelization: &Pixelization,
+    reach: f64,
+    ranges_max: usize,
+) -> Vec<PixelRange> {
     // Many pieces join into one range, and closing gaps among too few would be coarse.
     let pieces_max = ranges_max.saturating_mul(16).clamp(256, COVER_RANGES_MAX);
-    let target = Target::new(region);
+    let target = Target::new(region, reach);
     let mut pieces: Vec<Piece> =
         Node::roots(pixelization.scheme()).filter_map(|root| Piece::new(&target, root)).collect();
     for _ in 0..pixelization.level() {

@@ -288,8 +288,45 @@ impl Region {
     /// [`Region::cover`]. Pixels are refined level by level while the number of pieces is in proportion to
     /// `ranges_max`, then the smallest gaps are closed. Time and memory do not grow with the level.
     pub fn cover_limited(&self, pixelization: &Pixelization, ranges_max: usize) -> Vec<PixelRange> {
-        cover::cover_limited(self, pixelization, ranges_max.max(1))
+        cover::cover_limited(self, pixelization, 0.0, ranges_max.max(1))
     }
+
+    /// As [`Region::cover_limited`], of the region and all around it: no pixel is missed that holds a point within `reach_deg`
+    /// of one of the region. A reach beyond 45 degrees covers the whole sky.
+    pub fn cover_around(&self, pixelization: &Pixelization, reach_deg: f64, ranges_max: usize) -> Vec<PixelRange> {
+        if reach_deg > 45.0 {
+            return vec![pixelization.index_range()];
+        }
+        let wider = match (&self.geometry, &self.shape) {
+            (_, &Shape::Circle { ra, dec, radius_deg }) => Self::cap(ra, dec, (radius_deg + reach_deg).min(180.0)),
+            (&Geometry::Box { lon, dec_min, dec_max }, _) => box_around(lon, dec_min, dec_max, reach_deg),
+            _ => return cover::cover_limited(self, pixelization, reach_deg * RAD, ranges_max.max(1)),
+        };
+        wider.cover_limited(pixelization, ranges_max)
+    }
+}
+
+/// The box that holds all points within `reach_deg`, less than a right angle, of a box.
+fn box_around(lon: Lon, dec_min: f64, dec_max: f64, reach_deg: f64) -> Region {
+    let reach = reach_deg * (1.0 + 1e-12) + 1e-12;
+    let (south, north) = ((dec_min - reach).max(-90.0), (dec_max + reach).min(90.0));
+    let farthest = dec_min.abs().max(dec_max.abs());
+    let lon = match lon {
+        Lon::Between { west, east } if farthest + reach < 90.0 => {
+            // The meridian that touches the circle of this radius around the point nearest to a pole.
+            let aside = ((reach * RAD).sin() / (farthest * RAD).cos()).min(1.0).asin() / RAD + 1e-12;
+            let width = Lon::Between { west, east }.width() + 2.0 * aside;
+            Lon::new(west - aside, west - aside + width)
+        }
+        // Around a pole every meridian is near.
+        _ => Lon::All,
+    };
+    let (ra_min, ra_max) = match lon {
+        Lon::All => (0.0, 360.0),
+        Lon::Between { west, east } => (west, east),
+    };
+    let shape = Shape::Box { ra_min, ra_max, dec_min: south, dec_max: north };
+    Region { shape, geometry: Geometry::Box { lon, dec_min: south, dec_max: north } }
 }
 
 /// Haversine test of a point against a circle.

@@ -452,3 +452,50 @@ fn regions_print_and_compare_as_given() {
     assert_eq!(circle(1.0, 2.0, 3.0), circle(1.0, 2.0, 3.0));
     assert_ne!(circle(1.0, 2.0, 3.0), circle(1.0, 2.0, 3.5));
 }
+
+fn any_small_region() -> impl Strategy<Value = Region> {
+    prop_oneof![
+        (any_position(), any_radius()).prop_map(|((ra, dec), radius)| circle(ra, dec, radius.min(60.0))),
+        (any_position(), any_radius(), any_radius())
+            .prop_map(|((ra, dec), width, height)| { lonlat_box(ra, ra + width, (dec - height).max(-90.0), dec) }),
+        (any_position(), any_radius(), prop::collection::vec(0.0..360.0, 3..7)).prop_filter_map(
+            "flat",
+            |((ra, dec), radius, mut bearings)| {
+                bearings.sort_by(f64::total_cmp);
+                let vertices: Vec<_> = bearings.iter().map(|b| offset(ra, dec, radius.clamp(1e-4, 40.0), *b)).collect();
+                Region::polygon(&vertices).ok()
+            }
+        ),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_cover_around_a_region_misses_no_point_within_reach(
+        region in any_small_region(),
+        reach in prop_oneof![Just(0.0), (-4.0..1.0).prop_map(|log: f64| 10f64.powf(log)), 0.0..60.0],
+        (scheme, fineness) in (any_scheme(), 0.0..1.0),
+        bearings in prop::collection::vec((0.0..360.0, 0.0..1.0), 1..8),
+        inner in (0.0..360.0, 0.0..1.0),
+    ) {
+        let Shape::Circle { ra, dec, radius_deg } = region.bounding_cap().shape().clone() else { unreachable!() };
+        let pixels = pixelization(scheme, level_for(scheme, radius_deg + reach, fineness));
+        let cover = region.cover_around(&pixels, reach, 512);
+        let corner = match region.shape() {
+            Shape::Polygon { vertices } => vertices[0],
+            Shape::Box { ra_max, dec_max, .. } => (*ra_max, *dec_max),
+            _ => (ra, dec),
+        };
+        let inner = offset(ra, dec, radius_deg * inner.1, inner.0);
+        for point in [corner, inner, (ra, dec)].into_iter().filter(|(ra, dec)| region.contains(*ra, *dec)) {
+            for (bearing, share) in &bearings {
+                for distance in [reach, reach * share] {
+                    // A hair less, since the point is rounded.
+                    let (ra, dec) = offset(point.0, point.1, distance * (1.0 - 1e-9), *bearing);
+                    let index = pixels.index(ra, dec).expect("position");
+                    prop_assert!(covers(&cover, index), "{ra} {dec} within {distance} of {point:?} in {region}");
+                }
+            }
+        }
+    }
+}

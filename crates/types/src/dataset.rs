@@ -139,6 +139,10 @@ pub struct DatasetSpec {
     /// Text columns of which chunks keep filters, so that reads for a part of a text pass over those without it. Fixed at creation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub text: Vec<String>,
+    /// With merge `latest` and a sky pixel as cell: how far apart two versions of a record may lie, in degrees. Reads of a region look
+    /// for versions so far around it. May change.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub moves_deg: f64,
 }
 
 fn one() -> u32 {
@@ -148,6 +152,14 @@ fn one() -> u32 {
 fn is_one(number: &u32) -> bool {
     *number == 1
 }
+
+// By reference: serde calls it.
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
+}
+
+/// How far apart versions of a record may lie at most, in degrees.
+pub const MOVES_DEG_MAX: f64 = 10.0;
 
 /// The greatest number of cells in a partition.
 pub const PARTITION_CELLS_MAX: u32 = 256;
@@ -226,6 +238,7 @@ impl DatasetSpec {
         self.check_cell()?;
         self.check_layout()?;
         self.check_text()?;
+        self.check_moves()?;
         for column in &self.id {
             self.check_type(
                 "id",
@@ -359,6 +372,19 @@ impl DatasetSpec {
             if scales.len() > 1 || scales.first().is_some_and(|scale| *scale < 0) {
                 return refuse("decimals of one scale, which is not negative, or layout chunks");
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses a bound of motion that is no angle, or where nothing moves.
+    pub fn check_moves(&self) -> Result<(), SpecError> {
+        let limit = |expected| Err(SpecError::Limit { setting: "moves", value: self.moves_deg.to_string(), expected });
+        if !(0.0..=MOVES_DEG_MAX).contains(&self.moves_deg) {
+            return limit("give an angle of 0 to 10 degrees");
+        }
+        let has_place = matches!(self.cell, CellRule::Sky { .. });
+        if self.moves_deg > 0.0 && !(has_place && matches!(self.merge, MergeRule::Latest { .. })) {
+            return limit("only versions of a record move: it takes merge latest and a sky pixel as cell");
         }
         Ok(())
     }
@@ -517,6 +543,7 @@ mod tests {
             layout: StorageLayout::Chunks,
             partition_cells: 1,
             text: vec![],
+            moves_deg: 0.0,
         }
     }
 
@@ -527,6 +554,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), spec);
         // Definitions that were stored before there was a choice of layout are those of layout chunks.
         assert!(!text.contains("layout") && !text.contains("\"text\"") && !text.contains("partition_cells"));
+        assert!(!text.contains("moves"));
         let grouped = DatasetSpec { partition_cells: 16, ..spec.clone() };
         let text = serde_json::to_string(&grouped).unwrap();
         assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), grouped);

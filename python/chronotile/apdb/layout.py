@@ -53,6 +53,9 @@ class Layout:
     storage : {"chunks", "rows"}
         How the engine keeps the tables of the schema, the `layout` of their datasets: ``rows``, on a cluster only, is
         one CQL row a record, for tools that read the cluster's tables.
+    object_moves_arcsec : float
+        How far apart two versions of an object may lie, as its position becomes better known: reads of a region look so
+        far around it. Databases made before this was kept have 0; ``dataset("DiaObject").set_moves`` sets it there.
     cell_bytes_max : int
         Bytes that the pixels of a partition may have in one slice. A layout that follows from a
         :class:`~chronotile.apdb.Density` keeps to it, and upkeep says where it is passed.
@@ -70,6 +73,7 @@ class Layout:
     feed: bool = False
     feed_chunk_s: int = 600
     storage: str = "chunks"
+    object_moves_arcsec: float = 5.0
     cell_bytes_max: int = 10 * 2**20
 
     def __post_init__(self) -> None:
@@ -104,7 +108,7 @@ class Layout:
         """From the text that :meth:`to_json` made."""
         fields = json.loads(text)
         # Databases that were made before pixels could share a partition have one in each, and slices of a month.
-        before = {"partition_levels": 0, "object_partition_levels": 0}
+        before: dict[str, Any] = {"partition_levels": 0, "object_partition_levels": 0, "object_moves_arcsec": 0.0}
         if fields.get("slice") is None:
             fields["slice"] = _windows_in(_MONTH_DAYS, fields["window"])
         return Layout(**{**before, **fields})
@@ -125,7 +129,7 @@ def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
             name, schema=_with(table, hidden), cell=place, time=times.mjd(names.VALID_FROM, scale="tai"),
             window=layout.object_window, slice=layout.object_slice, id=names.OBJECT_ID, merge="latest",
             version=names.VERSION, layout=layout.storage, partition_cells=layout.partition_cells(table.name),
-            exist_ok=True,
+            moves=layout.object_moves_arcsec * values.ARCSECOND, exist_ok=True,
         )  # fmt: skip
     if table.name in (names.SOURCE, names.FORCED):
         key = [names.SOURCE_ID]

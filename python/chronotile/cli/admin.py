@@ -89,6 +89,7 @@ def _definition(dataset: Dataset) -> dict[str, Any]:
         "retention": dataset.retention,
         "layout": dataset.layout,
         "partition_cells": dataset.partition_cells,
+        "moves_deg": dataset.moves,
     }
 
 
@@ -142,7 +143,8 @@ def _info_text(dataset: Dataset) -> str:
         f"slice {dataset.windows_per_slice} windows",
         f"  id {','.join(dataset.id) or '-'}, merge {dataset.merge}, retention {dataset.retention or '-'}, "
         f"{len(dataset.column_types)} columns, layout {dataset.layout}"
-        + (f", {dataset.partition_cells} cells in a partition" if dataset.partition_cells > 1 else ""),
+        + (f", {dataset.partition_cells} cells in a partition" if dataset.partition_cells > 1 else "")
+        + (f", records move up to {dataset.moves * 3600:g} arcsec" if dataset.moves else ""),
     ]
     if not info.slices:
         return "\n".join(lines)

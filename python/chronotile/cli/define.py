@@ -36,6 +36,7 @@ class Definition:
     layout: str
     partition_cells: int
     text: str | None
+    moves: str | None
 
     @property
     def given(self) -> bool:
@@ -68,6 +69,7 @@ class Definition:
             layout=self.layout,
             partition_cells=self.partition_cells,
             text=names(self.text) or [],
+            moves=self.moves or 0.0,
             exist_ok=exist_ok,
         )
 
@@ -156,6 +158,9 @@ def definition_options(command: Command) -> Command:
         ),
         click.option(
             "--text", metavar="COLUMNS", help="Text columns with filters: reads pass over chunks without a text."
+        ),
+        click.option(
+            "--moves", metavar="ANGLE", help="With --sky and --merge latest, how far apart versions may lie: 5arcsec."
         ),
     ]  # fmt: skip
     decorated: Command = run

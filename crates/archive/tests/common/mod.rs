@@ -47,6 +47,7 @@ pub fn spec() -> DatasetSpec {
         layout: chronotile_types::StorageLayout::Chunks,
         partition_cells: 1,
         text: vec![],
+        moves_deg: 0.0,
     }
 }
 

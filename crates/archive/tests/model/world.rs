@@ -222,6 +222,7 @@ impl Shape {
             text: if self.filtered { text(&["note", "sub"]) } else { vec![] },
             layout: chronotile_types::StorageLayout::Chunks,
             partition_cells: 1,
+            moves_deg: 0.0,
         };
         spec.checked().unwrap()
     }

@@ -43,6 +43,7 @@ pub fn laid_out(
         layout,
         partition_cells,
         text: vec![],
+        moves_deg: 0.0,
     };
     store.laid_out(Arc::new(Fixed(Arc::new(spec)))).unwrap().unwrap()
 }
