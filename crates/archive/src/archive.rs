@@ -5,6 +5,7 @@ use chronotile_types::{DatasetSpec, SpecError, StorageLayout};
 
 use crate::catalog;
 use crate::cells;
+use crate::clock::Clock;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::open::{OpenOptions, open_store};
@@ -14,6 +15,7 @@ use crate::open::{OpenOptions, open_store};
 pub struct Archive {
     url: Arc<str>,
     store: Arc<dyn Store>,
+    clock: Arc<Clock>,
 }
 
 impl Archive {
@@ -24,12 +26,16 @@ impl Archive {
 
     /// An archive on an engine that is open already; `url` is for messages.
     pub fn on(url: &str, store: Arc<dyn Store>) -> Self {
-        Self { url: url.into(), store }
+        Self { url: url.into(), store, clock: Arc::default() }
     }
 
     /// The URL it was opened with.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<Clock> {
+        &self.clock
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
@@ -56,7 +62,7 @@ impl Archive {
         let key = catalog::dataset_key(spec.name.as_str());
         let put = catalog::put(key.clone(), catalog::to_json(&key, &spec)?, Expect::Absent);
         match self.store.commit(&spec.name, Commit { before: vec![put], ..Commit::default() }).await {
-            Ok(()) => Dataset::new(self.store.clone(), spec),
+            Ok(()) => Dataset::new(self, spec),
             Err(StoreError::RecordConflict { .. }) => self.existing(&spec, exist_ok).await,
             Err(error) => Err(error.into()),
         }
@@ -76,7 +82,7 @@ impl Archive {
     pub async fn dataset(&self, name: &str) -> Result<Dataset> {
         let key = catalog::dataset_key(name);
         match catalog::get::<DatasetSpec>(self.store.as_ref(), &key).await? {
-            Some((spec, _)) => Dataset::new(self.store.clone(), spec),
+            Some((spec, _)) => Dataset::new(self, spec),
             None => {
                 let names: Vec<_> = self.datasets().await?.iter().map(|spec| spec.name.to_string()).collect();
                 let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };

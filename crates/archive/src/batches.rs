@@ -61,7 +61,7 @@ impl Dataset {
             other => other,
         };
         // From here on a writer that was at the batch can put nothing more.
-        let stamp = clock::stamp_us();
+        let stamp = self.stamp_us().await?;
         let attempt = clock::unique_batch(stamp).to_string();
         let intent = catalog::to_json(&intent_key, &Intent { key: Some(key.to_owned()), written_us: stamp, attempt })?;
         let expect = begun.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));

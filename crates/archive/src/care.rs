@@ -130,7 +130,7 @@ impl Dataset {
     async fn note_retired(&self, slice: SliceId) -> Result<()> {
         let name = &self.spec().name;
         let key = catalog::retired_key(name, slice);
-        let value = catalog::to_json(&key, &Retired { retired_us: clock::stamp_us() })?;
+        let value = catalog::to_json(&key, &Retired { retired_us: self.stamp_us().await? })?;
         let before = vec![catalog::put(key, value, Expect::Any)];
         Ok(self.store().commit(name, Commit { before, ..Commit::default() }).await?)
     }

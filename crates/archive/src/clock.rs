@@ -1,19 +1,115 @@
 //! Write stamps and ids of unnamed batches.
+//!
+//! Of two versions of a record the later stamp wins, so a stamp must not lie behind what its writer could have seen, whatever the
+//! clock of its machine says; `docs/decisions/016-stamps-and-clocks.md` gives the reasons.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use chronotile_chunk::Head;
+use chronotile_store::{CLOCK_KEY, Store};
 use chronotile_types::BatchId;
+
+use crate::error::{ArchiveError, Result};
 
 static LAST_US: AtomicI64 = AtomicI64::new(0);
 
-/// Microseconds since the Unix epoch by this machine's clock; every call in a process gives a later one.
+/// How long it counts what a cluster's node said of the time. Quartz clocks drift by some milliseconds in it.
+const ASKED_FOR: Duration = Duration::from_secs(60);
+/// Stamps from here on, the year 75000, are nobody's time and set no clock.
+const STAMP_US_MAX: i64 = i64::MAX / 4;
+
+/// Microseconds since the Unix epoch by this machine's clock; every call in a process gives a later one. Not for write stamps:
+/// see [`Clock`].
 pub(crate) fn stamp_us() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
-    let next = |last: i64| Some(now.max(last + 1));
+    later(&LAST_US, machine_us())
+}
+
+fn machine_us() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
+}
+
+/// The time given, or one microsecond after the last, whichever is later.
+fn later(last_us: &AtomicI64, now_us: i64) -> i64 {
+    let next = |last: i64| Some(now_us.max(last + 1));
     // `next` never declines, so the update always succeeds.
-    let last = LAST_US.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(now);
-    now.max(last + 1)
+    let last = last_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(now_us);
+    now_us.max(last + 1)
+}
+
+/// The clock of an archive's writers: the engine's time, and never behind a stamp that this process has made or seen.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    last_us: AtomicI64,
+    /// When the engine was asked, and its time less this machine's.
+    asked: Mutex<Option<(Instant, i64)>>,
+    /// How far this machine's clock is off, for tests.
+    #[cfg(test)]
+    pub(crate) skew_us: AtomicI64,
+}
+
+impl Clock {
+    /// A stamp later than any this process has made or seen, and than any of a write that was acknowledged before, as far as the engine
+    /// tells.
+    ///
+    /// # Errors
+    /// The engine.
+    pub(crate) async fn stamp_us(&self, store: &dyn Store) -> Result<i64> {
+        let ahead_us = self.engine_ahead_us(store).await?;
+        Ok(later(&self.last_us, self.machine_us() + ahead_us))
+    }
+
+    /// The engine's time less this machine's. One that commits as a whole is asked each time, which costs no request, and tells
+    /// the stamps of other processes; of a cluster, the difference between two clocks is enough to know.
+    async fn engine_ahead_us(&self, store: &dyn Store) -> Result<i64> {
+        let embedded = store.capabilities().atomic_commit;
+        let known = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (false, Some((at, ahead_us))) = (embedded, *known())
+            && at.elapsed() < ASKED_FOR
+        {
+            return Ok(ahead_us);
+        }
+        let (before_us, began) = (self.machine_us(), Instant::now());
+        let Some(told) = store.record(CLOCK_KEY).await? else { return Ok(0) };
+        let middle_us = before_us + began.elapsed().as_micros() as i64 / 2;
+        let told = std::str::from_utf8(&told).ok().and_then(|text| text.parse::<i64>().ok());
+        let told_us = told.ok_or_else(|| ArchiveError::Catalog {
+            key: CLOCK_KEY.to_owned(),
+            reason: "it is no number of microseconds".to_owned(),
+        })?;
+        if embedded {
+            self.saw(told_us);
+            return Ok(0);
+        }
+        let ahead_us = told_us - middle_us;
+        *known() = Some((began, ahead_us));
+        Ok(ahead_us)
+    }
+
+    fn machine_us(&self) -> i64 {
+        #[cfg(test)]
+        return machine_us() + self.skew_us.load(Ordering::Relaxed);
+        #[cfg(not(test))]
+        machine_us()
+    }
+
+    /// Stamps made from here on are later than this one.
+    pub(crate) fn saw(&self, stamp_us: i64) {
+        if stamp_us < STAMP_US_MAX {
+            self.last_us.fetch_max(stamp_us, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Clock::saw`], of all writes that a chunk has rows of.
+    pub(crate) fn saw_head(&self, head: &Head) {
+        head.origins.iter().for_each(|origin| self.saw(origin.written_us));
+    }
+
+    /// The latest stamp made or seen.
+    pub(crate) fn last_us(&self) -> i64 {
+        self.last_us.load(Ordering::Relaxed)
+    }
 }
 
 /// Nanoseconds since the Unix epoch by this machine's clock.
@@ -27,4 +123,113 @@ pub(crate) fn unique_batch(stamp_us: i64) -> BatchId {
     // Each RandomState has its own random keys, which makes its empty hash a random number.
     let random = RandomState::new().build_hasher().finish();
     BatchId(((stamp_us as u128) << 64) | u128::from(random))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{Int64Array, RecordBatch, TimestampMicrosecondArray};
+    use arrow_schema::{DataType, Field, Schema, TimeUnit};
+    use chronotile_memory::MemoryStore;
+    use chronotile_types::{
+        CellRule, DatasetName, DatasetSpec, Duration, MergeRule, StorageLayout, TimeFormat, TimeScale, TimeSpec,
+    };
+    use futures::TryStreamExt;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Archive, Dataset, ReadRequest, WriteOptions};
+
+    fn spec(merge: MergeRule) -> DatasetSpec {
+        let time = DataType::Timestamp(TimeUnit::Microsecond, None);
+        let field = |name: &str, kind: &DataType| Field::new(name, kind.clone(), false);
+        let fields = vec![field("id", &DataType::Int64), field("t", &time), field("value", &DataType::Int64)];
+        DatasetSpec {
+            name: DatasetName::new("d").unwrap(),
+            schema: Arc::new(Schema::new(fields)),
+            schema_versions: vec![],
+            cell: CellRule::Single,
+            time: TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
+            window: Duration::from_seconds(86_400).unwrap(),
+            windows_per_slice: 30,
+            id: vec!["id".into()],
+            merge,
+            retention: None,
+            indexes: vec![],
+            layout: StorageLayout::Chunks,
+            partition_cells: 1,
+            text: vec![],
+            moves_deg: 0.0,
+        }
+    }
+
+    async fn write(dataset: &Dataset, value: i64, options: WriteOptions) {
+        let columns: Vec<arrow_array::ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![1])),
+            Arc::new(TimestampMicrosecondArray::from(vec![0])),
+            Arc::new(Int64Array::from(vec![value])),
+        ];
+        let rows = RecordBatch::try_new(dataset.spec().schema.clone(), columns).unwrap();
+        dataset.write([Ok(rows)], options).await.unwrap();
+    }
+
+    async fn read(dataset: &Dataset) -> Vec<i64> {
+        let rows: Vec<RecordBatch> = dataset.read(ReadRequest::default()).await.unwrap().try_collect().await.unwrap();
+        let values = |rows: &RecordBatch| {
+            use arrow_array::cast::AsArray;
+            rows.column(2).as_primitive::<arrow_array::types::Int64Type>().values().to_vec()
+        };
+        rows.iter().flat_map(values).collect()
+    }
+
+    /// Archives of processes whose clocks are off by so many seconds, on one engine.
+    async fn processes(merge: MergeRule, skews_s: &[i64]) -> Vec<Dataset> {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let mut datasets = vec![];
+        for skew_s in skews_s {
+            let archive = Archive::on("memory:", store.clone());
+            archive.clock().skew_us.store(skew_s * 1_000_000, Ordering::Relaxed);
+            datasets.push(archive.create(spec(merge.clone()), true).await.unwrap());
+        }
+        datasets
+    }
+
+    proptest! {
+        #[test]
+        fn the_write_acknowledged_last_is_the_one_that_is_read(
+            skews_s in proptest::collection::vec(-700..700_i64, 2..4),
+            writers in proptest::collection::vec((0..4_usize, 0..3_u8), 1..12),
+            latest: bool,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let merge = if latest { MergeRule::Latest { version: None } } else { MergeRule::Append };
+                let processes = processes(merge, &skews_s).await;
+                for (value, (writer, batch)) in writers.into_iter().enumerate() {
+                    let dataset = &processes[writer % processes.len()];
+                    let named = |key: u8| WriteOptions { batch: Some(key.to_string()), replace: true, ..WriteOptions::default() };
+                    let options = if batch == 0 { WriteOptions::default() } else { named(batch) };
+                    write(dataset, value as i64, options).await;
+                    for reader in &processes {
+                        prop_assert_eq!(read(reader).await, vec![value as i64]);
+                    }
+                }
+                Ok(())
+            })?;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_process_has_read_sets_its_clock() {
+        let clock = Clock::default();
+        let store = MemoryStore::new();
+        let ahead_us = machine_us() + 600_000_000;
+        clock.saw(ahead_us);
+        assert_eq!(clock.stamp_us(&store).await.unwrap(), ahead_us + 1);
+        clock.saw(ahead_us - 10);
+        clock.saw(i64::MAX);
+        assert_eq!(clock.stamp_us(&store).await.unwrap(), ahead_us + 2);
+    }
 }

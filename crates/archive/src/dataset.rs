@@ -9,7 +9,9 @@ use chronotile_chunk::Origin;
 use chronotile_store::{Commit, Definition, Expect, Store, StoreError, Tuning};
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 
+use crate::archive::Archive;
 use crate::catalog;
+use crate::clock::Clock;
 use crate::error::{ArchiveError, Result};
 use crate::frame::{DEFAULT_METADATA, Frame, default_value};
 
@@ -47,8 +49,9 @@ pub struct AddedColumn {
 }
 
 impl Dataset {
-    pub(crate) fn new(store: Arc<dyn Store>, spec: DatasetSpec) -> Result<Self> {
-        let frame = RwLock::new(Frame::new(spec)?);
+    pub(crate) fn new(archive: &Archive, spec: DatasetSpec) -> Result<Self> {
+        let (store, clock) = (archive.store().clone(), archive.clock().clone());
+        let frame = RwLock::new(Frame::new(spec, clock)?);
         let shared =
             Shared { frame, stored: RwLock::default(), slices: RwLock::default(), finished: RwLock::default() };
         let shared = Arc::new(shared);
@@ -81,6 +84,15 @@ impl Dataset {
         self.shared.frame.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(crate) fn clock(&self) -> Arc<Clock> {
+        self.shared.frame.read().unwrap_or_else(PoisonError::into_inner).clock.clone()
+    }
+
+    /// A write stamp: see [`Clock::stamp_us`].
+    pub(crate) async fn stamp_us(&self) -> Result<i64> {
+        self.clock().stamp_us(self.store()).await
+    }
+
     fn set_frame(&self, frame: Frame, stored: Bytes) {
         *self.shared.frame.write().unwrap_or_else(PoisonError::into_inner) = frame;
         *self.shared.stored.write().unwrap_or_else(PoisonError::into_inner) = stored;
@@ -95,7 +107,8 @@ impl Dataset {
         };
         // Every read comes by here, and the definition seldom changes.
         if *self.shared.stored.read().unwrap_or_else(PoisonError::into_inner) != stored {
-            self.set_frame(Frame::new(catalog::from_json(&key, &stored)?)?, stored);
+            let frame = Frame::new(catalog::from_json(&key, &stored)?, self.clock())?;
+            self.set_frame(frame, stored);
         }
         Ok(())
     }
@@ -126,19 +139,6 @@ impl Dataset {
         .await
     }
 
-    /// Changes the definition in the catalog, again from the start where somebody else was first.
-    pub(crate) async fn alter(&self, change: impl Fn(&mut DatasetSpec) -> Result<()>) -> Result<()> {
-        let name = self.spec().name.clone();
-        let key = catalog::dataset_key(name.as_str());
-        loop {
-            let Some((mut spec, bytes)) = catalog::get::<DatasetSpec>(self.store(), &key).await? else {
-                return self.refresh().await;
-            };
-            change(&mut spec)?;
-            spec.check_layout()?;
-            let frame = Frame::new(spec.clone())?;
-            let stored = catalog::to_json(&key, &spec)?;
-            let put = catalog::put(key.clone(), stored.clone(), Expect::Is(bytes));
     /// Sets how far apart two versions of a record may lie, in degrees; 0 where records do not move.
     ///
     /// # Errors
@@ -151,6 +151,19 @@ impl Dataset {
         .await
     }
 
+    /// Changes the definition in the catalog, again from the start where somebody else was first.
+    pub(crate) async fn alter(&self, change: impl Fn(&mut DatasetSpec) -> Result<()>) -> Result<()> {
+        let name = self.spec().name.clone();
+        let key = catalog::dataset_key(name.as_str());
+        loop {
+            let Some((mut spec, bytes)) = catalog::get::<DatasetSpec>(self.store(), &key).await? else {
+                return self.refresh().await;
+            };
+            change(&mut spec)?;
+            spec.check_layout()?;
+            let frame = Frame::new(spec.clone(), self.clock())?;
+            let stored = catalog::to_json(&key, &spec)?;
+            let put = catalog::put(key.clone(), stored.clone(), Expect::Is(bytes));
             match self.store.commit(&name, Commit { before: vec![put], ..Commit::default() }).await {
                 Ok(()) => {
                     self.set_frame(frame, stored);
@@ -163,7 +176,10 @@ impl Dataset {
     }
 
     /// Commits, making the slices that the chunks need.
-    pub(crate) async fn commit(&self, commit: Commit) -> Result<()> {
+    pub(crate) async fn commit(&self, mut commit: Commit) -> Result<()> {
+        if !commit.put.is_empty() {
+            commit.stamp_us = self.clock().last_us();
+        }
         let name = self.spec().name.clone();
         let slices: HashSet<SliceId> = commit.put.iter().map(|chunk| chunk.key.slice).collect();
         self.ensure_slices(&slices).await?;

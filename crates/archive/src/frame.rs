@@ -9,6 +9,7 @@ use chronotile_chunk::{Binding, Defaults, Head, Layout};
 use chronotile_store::{Chunk, ChunkKey};
 use chronotile_types::{Damage, DatasetSpec, MergeRule};
 
+use crate::clock::Clock;
 use crate::error::{ArchiveError, Result};
 
 /// Metadata key under which an added column keeps what older rows read as, as text.
@@ -27,6 +28,8 @@ pub(crate) struct Frame {
     pub version: Option<usize>,
     /// Positions of the columns whose texts get filters.
     pub text: Vec<usize>,
+    /// The clock of the archive's writers, which every head that is read sets.
+    pub clock: Arc<Clock>,
 }
 
 impl std::fmt::Debug for Frame {
@@ -36,7 +39,7 @@ impl std::fmt::Debug for Frame {
 }
 
 impl Frame {
-    pub(crate) fn new(spec: DatasetSpec) -> Result<Self> {
+    pub(crate) fn new(spec: DatasetSpec, clock: Arc<Clock>) -> Result<Self> {
         let layout = Layout::new(spec.schema.clone())?;
         let mut defaults = Defaults::none();
         for (column, field) in spec.schema.fields().iter().enumerate() {
@@ -53,7 +56,7 @@ impl Frame {
         let (time, version) = (place(&spec.time.column)?, version.map(place).transpose()?);
         let places = |names: &[String]| names.iter().map(|name| place(name)).collect::<Result<Vec<_>>>();
         let (ids, text) = (places(&spec.id)?, places(&spec.text)?);
-        Ok(Self { layout, defaults, time, ids, version, text, spec: Arc::new(spec) })
+        Ok(Self { layout, defaults, time, ids, version, text, clock, spec: Arc::new(spec) })
     }
 
     /// Position of a column a caller names.
@@ -78,7 +81,9 @@ impl Frame {
 
     /// Parses and checks a chunk's head.
     pub(crate) fn head(&self, chunk: &Chunk) -> Result<Head> {
-        Head::parse(&chunk.head, &binding(&chunk.key)).map_err(|damage| self.damaged(&chunk.key, damage))
+        let head = Head::parse(&chunk.head, &binding(&chunk.key)).map_err(|damage| self.damaged(&chunk.key, damage))?;
+        self.clock.saw_head(&head);
+        Ok(head)
     }
 
     /// Number of columns in a chunk of this head.

@@ -49,7 +49,7 @@ impl Dataset {
     {
         let frame = self.frame();
         let buffer_bytes = options.buffer_bytes.clamp(1 << 20, 4 << 30);
-        let mut write = Write::begin(self, &frame, options);
+        let mut write = Write::begin(self, &frame, options, self.stamp_us().await?);
         let result = write.run(batches, buffer_bytes).await;
         if result.is_err() && write.options.batch.is_none() {
             write.abandon().await;
@@ -83,8 +83,7 @@ struct Write<'a> {
 }
 
 impl<'a> Write<'a> {
-    fn begin(dataset: &'a Dataset, frame: &'a Frame, options: WriteOptions) -> Self {
-        let stamp = clock::stamp_us();
+    fn begin(dataset: &'a Dataset, frame: &'a Frame, options: WriteOptions, stamp: i64) -> Self {
         let batch = options.batch.as_deref().map_or_else(|| clock::unique_batch(stamp), BatchId::of_key);
         let attempt = clock::unique_batch(stamp).to_string();
         let intent = Intent { key: options.batch.clone(), written_us: stamp, attempt };
@@ -127,6 +126,12 @@ impl<'a> Write<'a> {
                 let before = self.intent_puts()?;
                 self.commit(Commit { before, ..Commit::default() }).await?;
             }
+        }
+        let stored_us = self.stored.as_ref().map_or(i64::MIN, |(record, _)| record.written_us);
+        if !self.resumes && stored_us >= self.intent.written_us {
+            // What replaces a batch is later than the batch, whichever machine wrote it.
+            self.frame.clock.saw(stored_us);
+            self.intent.written_us = self.dataset.stamp_us().await?;
         }
         if self.resumes || self.stored.is_some() && !self.compares_only() {
             // From here on no earlier attempt can add parts.

@@ -259,7 +259,7 @@ impl Store for CassandraStore {
         commit.check_sizes(ENGINE, CHUNK_BYTES_MAX)?;
         self.writable()?;
         let home = &self.home(dataset);
-        let Commit { before, put, remove, require_removed, after } = commit;
+        let Commit { before, put, remove, require_removed, after, stamp_us: _ } = commit;
         if let Form::Rows(form) = &home.form {
             form.check(&put)?;
         }

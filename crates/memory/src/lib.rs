@@ -10,8 +10,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_store::{
-    Capabilities, Cells, Chunk, ChunkKey, Commit, Expect, Record, RecordPut, Result, Scan, Store, StoreError,
-    TileStatistics,
+    CLOCK_KEY, Capabilities, Cells, Chunk, ChunkKey, Commit, Expect, Record, RecordPut, Result, Scan, Store,
+    StoreError, TileStatistics,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -38,6 +38,7 @@ type Slice = BTreeMap<(Tile, ChunkId), Stored>;
 struct State {
     records: BTreeMap<String, Bytes>,
     slices: BTreeMap<(DatasetName, SliceId), Slice>,
+    clock_us: i64,
 }
 
 /// The engine; clones of the [`Arc`] around it share its contents.
@@ -84,6 +85,7 @@ impl Store for MemoryStore {
             }
         }
         put_records(&mut state, commit.after);
+        state.clock_us = state.clock_us.max(commit.stamp_us);
         Ok(())
     }
 
@@ -119,6 +121,10 @@ impl Store for MemoryStore {
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
+        if key == CLOCK_KEY {
+            let clock_us = self.state.lock().await.clock_us;
+            return Ok((clock_us > 0).then(|| clock_us.to_string().into()));
+        }
         Ok(self.state.lock().await.records.get(key).cloned())
     }
 

@@ -1,7 +1,7 @@
 //! Tables of an archive file and the statements that change them; `docs/decisions/002-sqlite-layout.md` gives the reasons.
 
 use bytes::Bytes;
-use chronotile_store::{Chunk, ChunkKey, Commit, Expect, RecordPut, StoreError};
+use chronotile_store::{CLOCK_KEY, Chunk, ChunkKey, Commit, Expect, RecordPut, StoreError};
 use chronotile_types::{DatasetName, SliceId};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -96,7 +96,19 @@ pub(crate) fn apply(conn: &Connection, dataset: &DatasetName, commit: &Commit) -
             return Err(Failure::Condition(StoreError::ChunkConflict { dataset: dataset.clone(), key: *key }));
         }
     }
-    commit.after.iter().try_for_each(|put| put_record(conn, put))
+    commit.after.iter().try_for_each(|put| put_record(conn, put))?;
+    Ok(keep_clock(conn, commit.stamp_us)?)
+}
+
+/// Sets the record of the clock forward; a later one stays.
+fn keep_clock(conn: &Connection, stamp_us: i64) -> rusqlite::Result<()> {
+    if stamp_us <= 0 {
+        return Ok(());
+    }
+    let sql = "INSERT INTO catalog(key, value) VALUES (?1, CAST(?2 AS BLOB)) ON CONFLICT(key) DO UPDATE
+        SET value = excluded.value WHERE CAST(CAST(value AS TEXT) AS INTEGER) < ?2";
+    conn.prepare_cached(sql)?.execute(params![CLOCK_KEY, stamp_us])?;
+    Ok(())
 }
 
 fn put_record(conn: &Connection, put: &RecordPut) -> Result<(), Failure> {

@@ -68,6 +68,11 @@ pub fn record_group(key: &str) -> Option<(&str, &str)> {
     Some((dataset, item))
 }
 
+/// The key of a record that the engine keeps by itself: microseconds since 1970 as decimal text, by which writers set their
+/// own clocks. An engine with [`Capabilities::atomic_commit`] gives the greatest [`Commit::stamp_us`] of all commits so far (none
+/// before the first); another gives the time of one of its machines, as it answers.
+pub const CLOCK_KEY: &str = "clock";
+
 /// The longest key of a catalog record, in bytes.
 pub const RECORD_KEY_BYTES_MAX: usize = 1_000;
 /// The largest value of a catalog record, in bytes.
@@ -108,6 +113,9 @@ pub struct Commit {
     pub require_removed: bool,
     /// Last: records, each under its condition.
     pub after: Vec<RecordPut>,
+    /// The latest write stamp in what is put, or 0: what the record under [`CLOCK_KEY`] is not behind once the commit has ended,
+    /// where the engine has `atomic_commit`. Whoever refuses a commit may keep it all the same.
+    pub stamp_us: i64,
 }
 
 impl Commit {

@@ -314,6 +314,8 @@ async fn transfer(shared: Arc<Shared>, wanted: Vec<Seen>, superfluous: Vec<Seen>
                 return Ok(Moved { damage: moved.damage, ..Moved::none_of(&wanted, &superfluous) });
             }
         }
+        // What is written to the target later is later than what is copied to it, whatever clock that had.
+        load.iter().filter_map(|seen| seen.head.as_ref().ok()).for_each(|head| shared.frame.clock.saw_head(head));
         let (chunks, rows, bytes) = totals(&put);
         let (put, damage) = check(put).await?;
         moved.damage.extend(damage);

@@ -144,6 +144,7 @@ pub(super) async fn repeating_a_commit_changes_nothing(store: Arc<dyn Store>) {
         remove: vec![key(0, 3, 3, 3)],
         require_removed: false,
         after: vec![record("b", Some("2"), Expect::Any)],
+        ..Commit::default()
     };
     for _ in 0..3 {
         store.commit(&dataset(), commit.clone()).await.unwrap();
@@ -175,6 +176,7 @@ pub(super) async fn a_required_removal_of_a_missing_chunk_has_no_effect(store: A
             remove: vec![kept, missing],
             require_removed: true,
             after: vec![record("mark2", Some("1"), Expect::Any)],
+            ..Commit::default()
         };
         let error = store.commit(&dataset(), commit).await.unwrap_err();
         assert!(matches!(&error, StoreError::ChunkConflict { key, .. } if *key == missing), "{error}");

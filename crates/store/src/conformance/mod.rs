@@ -62,6 +62,7 @@ claims! {
     records::records_come_by_prefix_in_byte_order,
     records::records_are_paged_without_gap_or_repetition,
     records::records_over_the_limits_are_refused,
+    records::the_clock_is_the_latest_stamp_or_the_time_of_a_machine,
     concurrency::increments_of_many_tasks_are_all_counted,
     concurrency::of_many_that_expect_absence_one_wins,
     concurrency::a_slice_may_be_created_by_many_at_once,

@@ -108,7 +108,7 @@ fn commit() -> impl Strategy<Value = Commit> {
         // The contract gives no order among the chunks of one commit, so none occurs twice.
         let mut seen = BTreeSet::new();
         let put = put.into_iter().filter(|chunk| seen.insert(chunk.key)).collect();
-        Commit { before, put, remove: remove.into_iter().collect(), require_removed, after }
+        Commit { before, put, remove: remove.into_iter().collect(), require_removed, after, ..Commit::default() }
     })
 }
 

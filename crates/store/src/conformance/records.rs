@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::*;
-use crate::{Outcome, RECORD_KEY_BYTES_MAX, RECORD_VALUE_BYTES_MAX, Record, StoreError};
+use crate::{CLOCK_KEY, Outcome, RECORD_KEY_BYTES_MAX, RECORD_VALUE_BYTES_MAX, Record, StoreError};
 
 async fn commit(store: &Arc<dyn Store>, puts: Vec<RecordPut>) -> crate::Result<()> {
     store.commit(&dataset(), Commit { before: puts, ..Commit::default() }).await
@@ -190,4 +190,25 @@ pub(super) async fn records_over_the_limits_are_refused(store: Arc<dyn Store>) {
     let largest = sized(RECORD_KEY_BYTES_MAX, RECORD_VALUE_BYTES_MAX);
     commit(&store, vec![largest.clone()]).await.unwrap();
     assert_eq!(store.record(&largest.key).await.unwrap(), largest.value);
+}
+
+pub(super) async fn the_clock_is_the_latest_stamp_or_the_time_of_a_machine(store: Arc<dyn Store>) {
+    let clock = || async { value(&store, CLOCK_KEY).await.map(|text| text.parse::<i64>().unwrap()) };
+    let stamped =
+        |stamp_us| Commit { before: vec![record("a", Some("1"), Expect::Any)], stamp_us, ..Commit::default() };
+    if !store.capabilities().atomic_commit {
+        let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64;
+        store.commit(&dataset(), stamped(now() + 3_600_000_000)).await.unwrap();
+        let apart_us = (clock().await.unwrap() - now()).abs();
+        assert!(apart_us < 60_000_000, "{apart_us} us from the clock of this machine");
+        return;
+    }
+    assert_eq!(clock().await, None);
+    for (stamp_us, told_us) in [(0, None), (5, Some(5)), (1_000, Some(1_000)), (30, Some(1_000)), (0, Some(1_000))] {
+        store.commit(&dataset(), stamped(stamp_us)).await.unwrap();
+        assert_eq!(clock().await, told_us, "after a commit of stamp {stamp_us}");
+    }
+    let last = i64::MAX / 4;
+    store.commit(&dataset(), stamped(last)).await.unwrap();
+    assert_eq!(clock().await, Some(last));
 }
