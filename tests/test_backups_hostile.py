@@ -18,6 +18,7 @@ from support_backups import FakeNode, back_up, fetched
 import chronotile as ct
 from chronotile.ops.backups import manifests, restoring, schema_text
 from chronotile.ops.backups.jobs import Fetch, Send, part_key
+from chronotile.ops.backups.making import default_name
 from chronotile.ops.backups.schema_text import admitted, flat_map
 from chronotile.ops.backups.signing import Key, make_key
 from chronotile.ops.backups.stores import Store
@@ -366,3 +367,8 @@ def test_commands_make_keys_and_tell_signed_backups(store: Store, node: FakeNode
 def ops_backup(*words: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "chronotile", "ops", "backup", *words]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("cluster", ["plant", "Ölmühle 7", "../x", "a/b", "¹²", "-" * 200])
+def test_a_name_that_follows_from_the_cluster_is_one(cluster: str) -> None:
+    assert manifests.folder(default_name(cluster)).startswith("backups/2")

@@ -30,7 +30,7 @@ from chronotile.cli import ops as cli
 from chronotile.cli import ops_procedures as ops_procedures  # adds its commands
 from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
 from chronotile.ops import Waits, recording, report
-from chronotile.ops.procedures import Context, Finding, engine, plan
+from chronotile.ops.procedures import Context, Finding, Procedure, engine, plan
 from chronotile.ops.procedures.journal import Journal
 from chronotile.ops.procedures.restarts import RollingRestart
 from chronotile.ops.screen import screen, watched
@@ -329,3 +329,9 @@ def test_a_password_that_everybody_can_read_is_warned_of(tmp_path: Path, mode: i
     done = CliRunner().invoke(cli.ops, ["status", "127.0.0.1:1", "--user", "ann", "--password-file", str(path)])
     assert (f"every user of this machine can read {path}: chmod 600" in done.stderr) == warned
     assert "secret" not in done.output
+
+
+def test_a_command_goes_by_the_name_of_its_procedure() -> None:
+    """By which a run that is given again is known."""
+    groups = {name for name, command in cli.ops.commands.items() if isinstance(command, click.Group)}
+    assert groups == {name for name, known in Procedure.known.items() if known.__module__.startswith("chronotile.")}

@@ -360,7 +360,7 @@ def tags_of(name: str) -> dict[str, str]:
 
 def default_name(cluster: str) -> str:
     """A name that sorts by time."""
-    kept = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in cluster)[:60]
+    kept = "".join(one if (one.isascii() and one.isalnum()) or one in "_.-" else "_" for one in cluster)[:60]
     return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{kept}"
 
 
