@@ -399,3 +399,24 @@ fn profile(settings: &Settings) -> ExecutionProfile {
         .speculative_execution_policy(speculative)
         .build()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MISSING: CqlError = CqlError::Unavailable { consistency: Consistency::Quorum, required: 2, alive: 1 };
+
+    fn call(instead: Option<Consistency>) -> Call {
+        Call { consistency: Consistency::Quorum, timeout: Duration::from_secs(1), instead }
+    }
+
+    #[test]
+    fn a_lower_level_is_asked_for_only_where_replicas_are_missing() {
+        let lowered = call(Some(Consistency::One)).lowered(&MISSING);
+        assert_eq!(lowered, Some(Call { consistency: Consistency::One, ..call(None) }));
+        let late = CqlError::TimedOut { operation: "read", consistency: Consistency::Quorum, required: 2, received: 1 };
+        assert_eq!(call(Some(Consistency::One)).lowered(&late), None);
+        assert_eq!(call(Some(Consistency::Quorum)).lowered(&MISSING), None, "the same level would fail again");
+        assert_eq!(call(None).lowered(&MISSING), None);
+    }
+}
