@@ -28,5 +28,5 @@ pub use historian::{Historian, HistorianOptions};
 pub use maintain::SummaryReport;
 pub use plot::Downsampling;
 pub use read::{Batches, RawRequest};
-pub use tag::{DataType, Tag, TagKey};
+pub use tag::{DataType, NAME_BYTES_MAX, Tag, TagKey};
 pub use write::{NotFinite, PointsOptions, PointsReport};

@@ -101,7 +101,7 @@ impl std::fmt::Display for TagKey {
 }
 
 /// The longest name of a tag, in bytes.
-const NAME_BYTES_MAX: usize = 512;
+pub const NAME_BYTES_MAX: usize = 512;
 /// The longest name of a group: it becomes a part of the names of datasets.
 const GROUP_BYTES_MAX: usize = 24;
 

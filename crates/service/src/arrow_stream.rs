@@ -1,9 +1,11 @@
 //! Arrow IPC streams from clients. Nothing is allocated because a length in the stream says so: what is not there is not read.
 
-use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::{MessageHeader, root_as_message};
+use arrow_schema::DataType;
 use bytes::Bytes;
 
 /// Reads a body.
@@ -16,7 +18,13 @@ pub fn read(body: Bytes) -> Result<Vec<RecordBatch>, String> {
     let mut decoder = StreamDecoder::new();
     let mut rest = Buffer::from(body);
     let mut batches = Vec::new();
+    let bytes_max = rest.len().saturating_mul(SHARED_TEXTS).max(1 << 20);
+    let mut bytes = 0_usize;
     while let Some(batch) = decoder.decode(&mut rest).map_err(refuse)? {
+        bytes = bytes.saturating_add(batch.columns().iter().map(text_bytes).sum());
+        if bytes > bytes_max {
+            return Err(format!("the texts of the stream take more than {bytes_max} bytes: send fewer rows at a time"));
+        }
         batches.push(batch);
     }
     decoder.finish().map_err(refuse)?;
@@ -24,6 +32,22 @@ pub fn read(body: Bytes) -> Result<Vec<RecordBatch>, String> {
         return Err("the body is no Arrow IPC stream: it has no schema".to_owned());
     }
     Ok(batches)
+}
+
+/// How many times the bytes of a stream the texts that it points to may have.
+const SHARED_TEXTS: usize = 4;
+
+/// Bytes of the texts of a column whose rows may all point to the same one.
+fn text_bytes(column: &ArrayRef) -> usize {
+    let lengths = |views: &[u128]| views.iter().map(|view| (*view as u32) as usize).sum();
+    if let Some(dictionary) = column.as_any_dictionary_opt() {
+        return text_bytes(dictionary.values());
+    }
+    match column.data_type() {
+        DataType::Utf8View => lengths(column.as_string_view().views()),
+        DataType::BinaryView => lengths(column.as_binary_view().views()),
+        _ => 0,
+    }
 }
 
 /// Refuses compressed columns: how large they become is told by numbers that cannot be trusted.
@@ -62,7 +86,8 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use arrow_array::{ArrayRef, Int64Array};
+    use arrow_array::Int64Array;
+    use arrow_array::builder::StringViewBuilder;
     use arrow_ipc::CompressionType;
     use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 
@@ -95,6 +120,23 @@ mod tests {
     fn a_length_that_is_not_there_costs_nothing() {
         assert!(read(b"ARROW1".to_vec().into()).is_err());
         assert!(read([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f].to_vec().into()).is_err());
+    }
+
+    #[test]
+    fn rows_that_all_point_to_one_text_are_refused() {
+        let text = "x".repeat(100_000);
+        let views = |count: usize| {
+            let mut views = StringViewBuilder::new();
+            let block = views.append_block(text.clone().into_bytes().into());
+            (0..count).for_each(|_| views.try_append_view(block, 0, 100_000).unwrap());
+            let column: ArrayRef = Arc::new(views.finish());
+            let batch = RecordBatch::try_from_iter([("value", column)]).unwrap();
+            let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+            writer.write(&batch).unwrap();
+            writer.into_inner().unwrap()
+        };
+        assert_eq!(read(views(5).into()).unwrap()[0].num_rows(), 5);
+        assert!(read(views(10_000).into()).unwrap_err().contains("take more than"));
     }
 
     #[test]

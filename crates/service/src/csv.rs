@@ -4,7 +4,7 @@ use bytes::Bytes;
 use chronotile_io::{CsvRecords, IoError};
 
 use crate::parameters::time_ns;
-use crate::points::{Points, Value};
+use crate::points::{Points, Value, shown};
 
 /// The places of the columns in each line.
 struct Columns {
@@ -28,7 +28,7 @@ pub fn read(body: Bytes, now_ns: i64, points: &mut Points) -> Result<(), String>
         columns(&header)?
     };
     let mut last = 1;
-    loop {
+    while points.over().is_none() {
         let mut fields = Vec::new();
         match records.next_record(&mut fields) {
             Ok(None) => return Ok(()),
@@ -46,6 +46,7 @@ pub fn read(body: Bytes, now_ns: i64, points: &mut Points) -> Result<(), String>
             }
         }
     }
+    Ok(())
 }
 
 fn columns(header: &[&str]) -> Result<Columns, String> {
@@ -56,7 +57,12 @@ fn columns(header: &[&str]) -> Result<Columns, String> {
     };
     let known = |field: &&str| matches!(field.trim(), "tag" | "time" | "value" | "status");
     if let Some(other) = header.iter().find(|field| !known(field)) {
-        return Err(format!("line 1 names a column {:?}: points have tag, time, value and status", other.trim()));
+        return Err(format!("line 1 names a column {}: points have tag, time, value and status", shown(other.trim())));
+    }
+    if let Some(twice) =
+        header.iter().enumerate().find_map(|(at, field)| (place(field.trim()) != Some(at)).then_some(field))
+    {
+        return Err(format!("line 1 names column {} twice", twice.trim()));
     }
     let (tag, time, value) = (needed("tag")?, needed("time")?, needed("value")?);
     Ok(Columns { tag, time, value, status: place("status"), count: header.len() })
@@ -69,18 +75,19 @@ fn push(points: &mut Points, line: u64, columns: &Columns, fields: &[&str], now_
     let time = time_ns(fields[columns.time].trim(), now_ns).map_err(|reason| format!("time {reason}"))?;
     let status = match columns.status.map(|place| fields[place].trim()) {
         None | Some("") => 0,
-        Some(code) => code.parse().map_err(|_| format!("status is {code:?}: give an OPC UA status code, a number"))?,
+        Some(code) => {
+            code.parse().map_err(|_| format!("status is {}: give an OPC UA status code, a number", shown(code)))?
+        }
     };
     let tag = fields[columns.tag].trim();
     if tag.is_empty() {
         return Err("it names no tag".into());
     }
-    points.push(line, tag, time, value(fields[columns.value]), status);
-    Ok(())
+    points.push(line, tag, time, value(fields[columns.value]), status)
 }
 
 /// What a field holds: nothing, true or false, a number, or else text.
-fn value(field: &str) -> Value {
+fn value(field: &str) -> Value<'_> {
     match field.trim() {
         "" => Value::Null,
         "true" => Value::Bool(true),
@@ -106,7 +113,7 @@ mod tests {
         let rows =
             points.rows().map(|(line, name, time, value, status)| format!("{line} {name} {time} {value:?} {status}"));
         let rows = rows.collect();
-        Ok((rows, points.refused.into_iter().map(|refused| (refused.line, refused.message)).collect()))
+        Ok((rows, points.refused.kept.into_iter().map(|refused| (refused.line, refused.message)).collect()))
     }
 
     #[test]

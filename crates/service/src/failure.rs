@@ -10,6 +10,8 @@ use chronotile_historian::HistorianError;
 use chronotile_store::StoreError;
 use serde_json::{Map, Value, json};
 
+use crate::points::cut;
+
 /// An error of a request: its status, a stable word for it, a text for people, and details.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
@@ -20,6 +22,9 @@ pub(crate) struct Failure {
     /// Seconds after which to try again.
     pub retry_after_s: Option<u32>,
 }
+
+/// Bytes of a message that are answered.
+const MESSAGE_BYTES_MAX: usize = 2_000;
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
@@ -62,7 +67,11 @@ impl Failure {
         self
     }
 
-    pub fn response(self, request_id: &str) -> Response {
+    pub fn response(mut self, request_id: &str) -> Response {
+        // What was sent may stand in it.
+        if self.message.len() > MESSAGE_BYTES_MAX {
+            self.message = format!("{}...", cut(&self.message, MESSAGE_BYTES_MAX));
+        }
         let mut error = self.details;
         error.insert("kind".into(), self.kind.into_owned().into());
         error.insert("message".into(), self.message.into());

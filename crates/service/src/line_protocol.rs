@@ -5,14 +5,14 @@
 
 use std::borrow::Cow;
 
-use crate::points::{Points, Value, series_name};
+use crate::points::{Points, Value, check_series, check_texts, series_name, shown};
 
 /// Reads a body. Times are whole numbers of `unit_ns` nanoseconds; a line without one has `now_ns`. Lines that are not
 /// understood are noted with their number, and reading goes on behind them.
 pub fn read(body: &[u8], unit_ns: i64, now_ns: i64, points: &mut Points) {
     points.tells_integers = true;
     let mut cursor = Cursor { body, at: 0, line: 1 };
-    while cursor.skip_to_line() {
+    while points.over().is_none() && cursor.skip_to_line() {
         let (line, mark) = (cursor.line, cursor.at);
         if let Err(message) = read_line(&mut cursor, line, unit_ns, now_ns, points) {
             points.refuse(line, message);
@@ -26,7 +26,12 @@ pub fn read(body: &[u8], unit_ns: i64, now_ns: i64, points: &mut Points) {
 type Parsed<T> = Result<T, String>;
 
 /// Fields of one line: few, so that a list is searched fastest.
-type Fields<'a> = Vec<(Cow<'a, str>, Value)>;
+type Fields<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
+
+/// Labels of a line.
+const LABELS_MAX: usize = 128;
+/// Fields of a line.
+const FIELDS_MAX: usize = 4_096;
 
 fn read_line<'a>(cursor: &mut Cursor<'a>, line: u64, unit_ns: i64, now_ns: i64, points: &mut Points) -> Parsed<()> {
     let measurement = cursor.word(false, "measurement")?;
@@ -36,7 +41,10 @@ fn read_line<'a>(cursor: &mut Cursor<'a>, line: u64, unit_ns: i64, now_ns: i64, 
         cursor.expect(b'=', "a label has no value: write label=value")?;
         let value = cursor.word(false, "value of a label")?;
         if labels.iter().any(|(known, _)| *known == label) {
-            return Err(format!("label {label:?} stands twice"));
+            return Err(format!("label {} stands twice", shown(&label)));
+        }
+        if labels.len() == LABELS_MAX {
+            return Err(format!("it has more than {LABELS_MAX} labels"));
         }
         labels.push((label, value));
     }
@@ -44,6 +52,9 @@ fn read_line<'a>(cursor: &mut Cursor<'a>, line: u64, unit_ns: i64, now_ns: i64, 
     cursor.skip_spaces();
     let mut fields: Fields<'a> = Vec::new();
     loop {
+        if fields.len() == FIELDS_MAX {
+            return Err(format!("it has more than {FIELDS_MAX} fields: write it as several lines"));
+        }
         let name = cursor.word(true, "field")?;
         cursor.expect(b'=', "a field has no value: write field=value")?;
         fields.push((name, cursor.value()?));
@@ -68,6 +79,10 @@ fn push(
     time: i64,
 ) -> Parsed<()> {
     let mut status = 0;
+    // A line is stored whole or not at all: what may be refused is looked at before the first point is taken.
+    let longest = fields.iter().map(|(name, _)| if name == "value" { 0 } else { name.len() + 1 }).max().unwrap_or(0);
+    check_series(measurement, longest, labels)?;
+    check_texts(fields.iter().map(|(_, value)| value))?;
     let has_value = fields.iter().any(|(name, _)| name == "value");
     for (name, value) in &fields {
         if let (true, "status", Value::Integer(code)) = (has_value, &**name, value) {
@@ -79,12 +94,12 @@ fn push(
             continue;
         }
         if name == "value" && labels.is_empty() {
-            points.push(line, measurement, time, value, status);
+            points.push(line, measurement, time, value, status)?;
             continue;
         }
         let own = if name == "value" { Cow::Borrowed(measurement) } else { format!("{measurement}.{name}").into() };
         let status = if name == "value" { status } else { 0 };
-        points.push(line, &series_name(&own, labels), time, value, status);
+        points.push(line, &series_name(&own, labels), time, value, status)?;
     }
     Ok(())
 }
@@ -156,7 +171,7 @@ impl<'a> Cursor<'a> {
         Ok(if escaped { Cow::Owned(unescaped(word, &[',', ' ', '=', '\\'])) } else { Cow::Borrowed(word) })
     }
 
-    fn value(&mut self) -> Parsed<Value> {
+    fn value(&mut self) -> Parsed<Value<'a>> {
         if self.take(b'"') {
             return self.quoted();
         }
@@ -173,7 +188,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn quoted(&mut self) -> Parsed<Value> {
+    fn quoted(&mut self) -> Parsed<Value<'a>> {
         let start = self.at;
         let mut escaped = false;
         loop {
@@ -206,13 +221,13 @@ impl<'a> Cursor<'a> {
         if word.is_empty() {
             return Ok(None);
         }
-        let wrong = || format!("{word:?} behind the fields is no time: give a whole number, or nothing for now");
+        let wrong = || format!("{} behind the fields is no time: give a whole number, or nothing for now", shown(word));
         word.parse().map(Some).map_err(|_| wrong())
     }
 }
 
-fn number(word: &str) -> Parsed<Value> {
-    let wrong = || format!("{word:?} is no value: write 1.5, 2i, true or \"text\"");
+fn number(word: &str) -> Parsed<Value<'static>> {
+    let wrong = || format!("{} is no value: write 1.5, 2i, true or \"text\"", shown(word));
     if let Some(whole) = word.strip_suffix(['i', 'u']) {
         return whole.parse().map(Value::Integer).map_err(|_| wrong());
     }
@@ -251,7 +266,7 @@ mod tests {
             format!("{line} {name} {time} {value:?}{}", if status == 0 { String::new() } else { format!(" {status}") })
         });
         let rows = rows.collect();
-        (rows, points.refused.into_iter().map(|refused| (refused.line, refused.message)).collect())
+        (rows, points.refused.kept.into_iter().map(|refused| (refused.line, refused.message)).collect())
     }
 
     #[test]
@@ -317,7 +332,7 @@ mod tests {
     fn a_time_beyond_the_axis_is_refused() {
         let mut points = Points::default();
         read(b"m value=1 9223372036854775807", 1_000, 0, &mut points);
-        assert_eq!((points.len(), points.refused.len()), (0, 1));
+        assert_eq!((points.len(), points.refused.count), (0, 1));
     }
 
     proptest! {
@@ -332,7 +347,7 @@ mod tests {
             let mut points = Points::default();
             read(body.as_bytes(), 1, 0, &mut points);
             let lines = body.lines().count() as u64;
-            prop_assert!(points.refused.iter().all(|refused| refused.line >= 1 && refused.line <= lines));
+            prop_assert!(points.refused.kept.iter().all(|refused| refused.line >= 1 && refused.line <= lines));
         }
     }
 }

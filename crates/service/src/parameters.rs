@@ -3,6 +3,7 @@
 use percent_encoding::percent_decode_str;
 
 use crate::failure::{Failure, Result};
+use crate::points::shown;
 
 /// Names and values in the order given.
 #[derive(Clone, Debug, Default)]
@@ -45,13 +46,13 @@ impl Parameters {
             None => Ok(None),
             Some("true" | "1" | "") => Ok(Some(true)),
             Some("false" | "0") => Ok(Some(false)),
-            Some(other) => Err(Failure::invalid(format!("{name} is {other:?}: give true or false"))),
+            Some(other) => Err(Failure::invalid(format!("{name} is {}: give true or false", shown(other)))),
         }
     }
 
     pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
         let parse = |text: &str| {
-            text.parse().map_err(|_| Failure::invalid(format!("{name} is {text:?}: give a number that fits")))
+            text.parse().map_err(|_| Failure::invalid(format!("{name} is {}: give a number that fits", shown(text))))
         };
         self.one(name)?.map(parse).transpose()
     }
@@ -73,7 +74,7 @@ pub fn pairs(query: &str) -> std::result::Result<Vec<(String, String)>, String> 
     let decode = |word: &str| {
         let word = word.replace('+', " ");
         let decoded = percent_decode_str(&word).decode_utf8().map(|text| text.into_owned());
-        decoded.map_err(|_| format!("{word:?} in the address is no UTF-8 text once decoded"))
+        decoded.map_err(|_| format!("{} in the address is no UTF-8 text once decoded", shown(&word)))
     };
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| {
@@ -87,6 +88,9 @@ fn named<T>(name: &str, parsed: std::result::Result<T, String>) -> Result<T> {
     parsed.map_err(|reason| Failure { kind: "invalid-time".into(), ..Failure::invalid(format!("{name} {reason}")) })
 }
 
+/// No time and no length of time is longer.
+const TEXT_BYTES_MAX: usize = 100;
+
 /// A time: ISO 8601 (UTC unless it says otherwise), nanoseconds since 1970, `now`, or `now-6h`.
 ///
 /// # Errors
@@ -94,9 +98,13 @@ fn named<T>(name: &str, parsed: std::result::Result<T, String>) -> Result<T> {
 pub fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, String> {
     let refuse = || {
         format!(
-            "is {text:?}: give ISO 8601 such as 2026-01-31T12:00:00Z, nanoseconds since 1970, or now-6h, from 1677 to 2262"
+            "is {}: give ISO 8601 such as 2026-01-31T12:00:00Z, nanoseconds since 1970, or now-6h, from 1677 to 2262",
+            shown(text)
         )
     };
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(refuse());
+    }
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.len() >= 9 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse().map_err(|_| refuse());
@@ -135,7 +143,10 @@ pub fn duration_ns(text: &str) -> std::result::Result<i64, String> {
         ("m", 60_000_000_000),
         ("s", 1_000_000_000),
     ];
-    let refuse = || format!("is {text:?}: give a length of time such as 15m, 1h or 500ms");
+    let refuse = || format!("is {}: give a length of time such as 15m, 1h or 500ms", shown(text));
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(refuse());
+    }
     let found = UNITS.iter().find_map(|(name, ns)| text.strip_suffix(name).map(|count| (count, *ns)));
     let (count, unit) = found.unwrap_or((text, 1));
     if count.is_empty() || !count.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,18 +1,26 @@
 //! Points on their way in: what every text format is read into, and how it becomes the columns that the historian stores.
+//!
+//! What is held is bounded by what was sent: a point takes some thirty bytes, in blocks that are made one by one and never copied
+//! to make room, refusals are counted and the first of them kept, and all of it is charged to the service's memory beforehand.
 
+use std::borrow::Cow;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use arrow_array::builder::StringBuilder;
 use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray, UInt32Array,
 };
 use arrow_schema::ArrowError;
 use chronotile_historian::rules::Status;
-use chronotile_historian::{DataType, NotFinite, Tag};
-use hashbrown::HashMap;
+use chronotile_historian::{DataType, NAME_BYTES_MAX, NotFinite, Tag};
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::memory::{Charge, MemoryError};
 
 /// A value as a format says it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum Value<'a> {
     /// A number.
     Float(f64),
     /// A whole number, all digits of which count.
@@ -20,12 +28,12 @@ pub enum Value {
     /// True or false.
     Bool(bool),
     /// Text.
-    Text(Box<str>),
+    Text(Cow<'a, str>),
     /// None.
     Null,
 }
 
-impl Value {
+impl Value<'_> {
     /// What a tag is, of which this is the first value.
     fn data_type(&self) -> DataType {
         match self {
@@ -36,13 +44,37 @@ impl Value {
         }
     }
 
-    fn word(&self) -> &'static str {
+    fn float(&self) -> Option<f64> {
         match self {
-            Self::Float(_) => "number",
-            Self::Integer(_) => "whole number",
-            Self::Bool(_) => "bool",
-            Self::Text(_) => "text",
-            Self::Null => "null",
+            Self::Float(number) => Some(*number),
+            Self::Integer(number) => Some(*number as f64),
+            _ => None,
+        }
+    }
+
+    fn integer(&self) -> Option<i64> {
+        match self {
+            Self::Integer(number) => Some(*number),
+            Self::Float(number) if number.is_finite() => Some(*number as i64),
+            _ => None,
+        }
+    }
+
+    fn bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(value) => Some(*value),
+            other => other.float().filter(|number| number.is_finite()).map(|number| number != 0.0),
+        }
+    }
+
+    /// As a message says it.
+    fn shown(&self) -> String {
+        match self {
+            Self::Float(number) => format!("is {number}"),
+            Self::Integer(number) => format!("is {number}"),
+            Self::Bool(_) => "is a bool".to_owned(),
+            Self::Text(text) => format!("{} is text", shown(text)),
+            Self::Null => "is a null".to_owned(),
         }
     }
 }
@@ -56,20 +88,184 @@ pub struct Refused {
     pub message: String,
 }
 
+/// Lines that cannot be stored: how many, and the first of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// How many there are.
+    pub count: u64,
+    /// The first [`REFUSALS_KEPT_MAX`], in order.
+    pub kept: Vec<Refused>,
+    /// How many of all are points of tags that are unknown.
+    pub(crate) unknown: u64,
+}
+
+/// Refused lines that an answer names; the others are counted.
+pub const REFUSALS_KEPT_MAX: usize = 100;
+/// Bytes of a message that are kept.
+const MESSAGE_BYTES_MAX: usize = 1_000;
+
+impl Refusals {
+    /// Notes a line, which comes behind all that were noted before. Its message is made only where it is kept.
+    pub fn note(&mut self, line: u64, message: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.kept.len() < REFUSALS_KEPT_MAX {
+            let mut message = message();
+            if message.len() > MESSAGE_BYTES_MAX {
+                message = format!("{}...", cut(&message, MESSAGE_BYTES_MAX));
+            }
+            self.kept.push(Refused { line, message });
+        }
+    }
+
+    /// Both together.
+    fn with(mut self, other: Self) -> Self {
+        self.count += other.count;
+        self.unknown += other.unknown;
+        self.kept.extend(other.kept);
+        self.kept.sort_by_key(|refused| refused.line);
+        self.kept.truncate(REFUSALS_KEPT_MAX);
+        self
+    }
+}
+
+/// The beginning of a text, of at most so many bytes.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}
+
+/// A text as a message shows it: quoted, and cut where it is long.
+pub(crate) fn shown(text: &str) -> String {
+    const BYTES_MAX: usize = 100;
+    match text.len() {
+        0..=BYTES_MAX => format!("{text:?}"),
+        bytes => format!("{:?}... ({bytes} bytes)", cut(text, BYTES_MAX)),
+    }
+}
+
+/// Bytes of a value that is text.
+pub const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Rows of a block.
+const BLOCK_ROWS: usize = 65_536;
+/// Rows for which a block has room at first.
+const BLOCK_ROWS_FIRST: usize = 64;
+/// Bytes of text at which a block ends.
+const BLOCK_TEXT_BYTES: usize = 4 << 20;
+/// What a row takes in a block, its status included: six columns.
+const ROW_BYTES: usize = 4 + 8 + 1 + 8 + 4 + 4;
+/// What the name of a tag takes besides its own bytes: here, and where it is looked up.
+const NAME_BYTES: usize = 256;
+/// Tags in one body.
+pub(crate) const NAMES_MAX: usize = 100_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Float,
+    Integer,
+    Bool,
+    Text,
+    Null,
+}
+
+/// Some of the rows, by column. Values are bits, those of a text the place of its end in `texts`.
+#[derive(Debug, Default)]
+struct Block {
+    tags: Vec<u32>,
+    times: Vec<i64>,
+    kinds: Vec<Kind>,
+    bits: Vec<u64>,
+    lines: Vec<u32>,
+    /// Empty as long as all are Good.
+    statuses: Vec<u32>,
+    texts: String,
+}
+
+impl Block {
+    fn len(&self) -> usize {
+        self.tags.len()
+    }
+
+    fn has_room(&self, text_bytes: usize) -> bool {
+        self.len() < BLOCK_ROWS && (self.texts.is_empty() || self.texts.len() + text_bytes <= BLOCK_TEXT_BYTES)
+    }
+
+    /// Rows for which there is no room yet, of those that it gets next.
+    fn rows_missing(&self) -> usize {
+        match self.len() < self.tags.capacity() {
+            true => 0,
+            false => self.len().clamp(BLOCK_ROWS_FIRST, BLOCK_ROWS - self.len()),
+        }
+    }
+
+    fn reserve(&mut self, rows: usize) {
+        self.tags.reserve_exact(rows);
+        self.times.reserve_exact(rows);
+        self.kinds.reserve_exact(rows);
+        self.bits.reserve_exact(rows);
+        self.lines.reserve_exact(rows);
+    }
+
+    fn push(&mut self, line: u32, tag: u32, time: i64, value: &Value<'_>, status: u32) {
+        let (kind, bits) = match value {
+            Value::Float(number) => (Kind::Float, number.to_bits()),
+            Value::Integer(number) => (Kind::Integer, number.cast_unsigned()),
+            Value::Bool(value) => (Kind::Bool, u64::from(*value)),
+            Value::Text(text) => {
+                let start = self.texts.len() as u64;
+                self.texts.push_str(text);
+                (Kind::Text, start << 32 | text.len() as u64)
+            }
+            Value::Null => (Kind::Null, 0),
+        };
+        if status != 0 && self.statuses.is_empty() {
+            self.statuses = vec![0; self.len()];
+        }
+        self.tags.push(tag);
+        self.times.push(time);
+        self.kinds.push(kind);
+        self.bits.push(bits);
+        self.lines.push(line);
+        if status != 0 || !self.statuses.is_empty() {
+            self.statuses.push(status);
+        }
+    }
+
+    fn status(&self, row: usize) -> u32 {
+        self.statuses.get(row).copied().unwrap_or(0)
+    }
+
+    fn value(&self, row: usize) -> Value<'_> {
+        let bits = self.bits[row];
+        match self.kinds[row] {
+            Kind::Float => Value::Float(f64::from_bits(bits)),
+            Kind::Integer => Value::Integer(bits.cast_signed()),
+            Kind::Bool => Value::Bool(bits != 0),
+            Kind::Text => {
+                let (start, length) = ((bits >> 32) as usize, (bits & u64::from(u32::MAX)) as usize);
+                Value::Text(Cow::Borrowed(&self.texts[start..start + length]))
+            }
+            Kind::Null => Value::Null,
+        }
+    }
+}
+
 /// The points of one request, by row.
 #[derive(Debug, Default)]
 pub struct Points {
-    names: Vec<String>,
-    places: HashMap<String, u32>,
-    tags: Vec<u32>,
-    times: Vec<i64>,
-    values: Vec<Value>,
-    statuses: Vec<u32>,
-    lines: Vec<u64>,
+    names: Vec<Box<str>>,
+    /// Places in `names`.
+    places: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// Place of the name that came last: one often comes several times in a row.
+    last: Option<u32>,
+    blocks: Vec<Block>,
+    count: usize,
     /// Lines that were not understood.
-    pub refused: Vec<Refused>,
+    pub refused: Refusals,
     /// Whether the format tells whole numbers from others by more than their look.
     pub(crate) tells_integers: bool,
+    charge: Option<Charge>,
+    over: Option<MemoryError>,
 }
 
 /// What becomes of points that may be stored.
@@ -83,99 +279,188 @@ pub(crate) struct Checks {
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 impl Points {
-    /// Takes a point.
-    pub fn push(&mut self, line: u64, name: &str, time: i64, value: Value, status: u32) {
-        let place = match self.places.get(name) {
+    /// Points whose memory is paid for by a charge that grows with them.
+    pub(crate) fn charged(charge: Charge) -> Self {
+        Self { charge: Some(charge), ..Self::default() }
+    }
+
+    /// Takes a point. Without memory for it there are no points any more: see [`Points::over`].
+    ///
+    /// # Errors
+    /// A name that no tag can have, a text that is too long.
+    pub fn push(&mut self, line: u64, name: &str, time: i64, value: Value<'_>, status: u32) -> Result<(), String> {
+        if name.len() > NAME_BYTES_MAX {
+            let bytes = name.len();
+            return Err(format!("the name {} has {bytes} bytes, a tag's has at most {NAME_BYTES_MAX}", shown(name)));
+        }
+        check_texts([&value])?;
+        if self.over.is_none() {
+            let stored = self.store(line, name, time, &value, status);
+            self.over = stored.err();
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, line: u64, name: &str, time: i64, value: &Value<'_>, status: u32) -> Result<(), MemoryError> {
+        let text_bytes = if let Value::Text(text) = value { text.len() } else { 0 };
+        if !self.blocks.last().is_some_and(|block| block.has_room(text_bytes)) {
+            self.blocks.push(Block::default());
+        }
+        let tag = self.place(name)?;
+        let charge = &mut self.charge;
+        let mut pay = |bytes: usize| charge.as_mut().map_or(Ok(()), |charge| charge.grow(bytes));
+        if let Some(block) = self.blocks.last_mut() {
+            let rows = block.rows_missing();
+            if rows > 0 {
+                pay(rows * ROW_BYTES)?;
+                block.reserve(rows);
+            }
+            if block.texts.len() + text_bytes > block.texts.capacity() {
+                let more = text_bytes.max(block.texts.len()).max(BLOCK_ROWS_FIRST);
+                pay(more)?;
+                block.texts.reserve_exact(more);
+            }
+            block.push(u32::try_from(line).unwrap_or(u32::MAX), tag, time, value, status);
+            self.count += 1;
+        }
+        Ok(())
+    }
+
+    /// The place of a name, which is added where it is new.
+    fn place(&mut self, name: &str) -> Result<u32, MemoryError> {
+        if let Some(last) = self.last.filter(|last| &*self.names[*last as usize] == name) {
+            return Ok(last);
+        }
+        let hash = self.hasher.hash_one(name);
+        let found = self.places.find(hash, |place| &*self.names[*place as usize] == name);
+        let place = match found {
             Some(place) => *place,
             None => {
+                if let Some(charge) = &mut self.charge {
+                    charge.grow(NAME_BYTES + 2 * name.len())?;
+                }
                 let place = self.names.len() as u32;
-                self.names.push(name.to_owned());
-                self.places.insert(name.to_owned(), place);
+                self.names.push(name.into());
+                let (names, hasher) = (&self.names, &self.hasher);
+                self.places.insert_unique(hash, place, |place| hasher.hash_one(&*names[*place as usize]));
                 place
             }
         };
-        self.tags.push(place);
-        self.times.push(time);
-        self.values.push(value);
-        self.statuses.push(status);
-        self.lines.push(line);
+        self.last = Some(place);
+        Ok(place)
     }
 
-    /// Notes a line that was not understood.
+    /// Pays for memory beside that of the points, for as long as they are there. Without it there are no points any more.
+    pub(crate) fn pay(&mut self, bytes: usize) {
+        let paid = self.charge.as_mut().map_or(Ok(()), |charge| charge.grow(bytes));
+        self.over = self.over.or(paid.err());
+    }
+
+    /// Why no more points are taken; those that were are worth nothing then.
+    pub fn over(&self) -> Option<MemoryError> {
+        self.over
+    }
+
+    /// Notes a line that was not understood. Lines come in their order.
     pub fn refuse(&mut self, line: u64, message: impl Into<String>) {
-        self.refused.push(Refused { line, message: message.into() });
+        self.refused.note(line, || message.into());
     }
 
     /// The points: line, tag, time, value, status.
-    pub fn rows(&self) -> impl Iterator<Item = (u64, &str, i64, &Value, u32)> {
-        (0..self.tags.len()).map(|row| {
-            let name = self.names[self.tags[row] as usize].as_str();
-            (self.lines[row], name, self.times[row], &self.values[row], self.statuses[row])
+    pub fn rows(&self) -> impl Iterator<Item = (u64, &str, i64, Value<'_>, u32)> {
+        self.blocks.iter().flat_map(|block| {
+            (0..block.len()).map(|row| {
+                let name = &*self.names[block.tags[row] as usize];
+                (u64::from(block.lines[row]), name, block.times[row], block.value(row), block.status(row))
+            })
         })
     }
 
     /// How many points there are.
     pub fn len(&self) -> usize {
-        self.tags.len()
+        self.count
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.tags.is_empty()
+        self.count == 0
     }
 
     /// The names of the tags, each once.
-    pub fn names(&self) -> &[String] {
+    pub fn names(&self) -> &[Box<str>] {
         &self.names
     }
 
     /// What kinds of values the tags at these places of `names` begin with.
     pub(crate) fn kinds(&self, places: &[usize]) -> Vec<DataType> {
         let mut kinds = vec![None; self.names.len()];
-        for (place, value) in self.tags.iter().zip(&self.values) {
-            let kind = &mut kinds[*place as usize];
-            // A series that has whole numbers and others is one of numbers.
-            *kind = match (*kind, value) {
-                (None, Value::Null) => None,
-                (None, Value::Integer(_)) if !self.tells_integers => Some(DataType::Float),
-                (None, value) => Some(value.data_type()),
-                (Some(DataType::Integer), Value::Float(_)) => Some(DataType::Float),
-                (known, _) => known,
-            };
+        for block in &self.blocks {
+            for row in 0..block.len() {
+                let kind = &mut kinds[block.tags[row] as usize];
+                // A series that has whole numbers and others is one of numbers.
+                *kind = match (*kind, block.value(row)) {
+                    (None, Value::Null) => None,
+                    (None, Value::Integer(_)) if !self.tells_integers => Some(DataType::Float),
+                    (None, value) => Some(value.data_type()),
+                    (Some(DataType::Integer), Value::Float(_)) => Some(DataType::Float),
+                    (known, _) => known,
+                };
+            }
         }
         places.iter().map(|place| kinds[*place].unwrap_or(DataType::Float)).collect()
     }
 
-    /// The points as tables that the historian takes, one for each kind of tag, and the lines that do not fit their tags.
+    /// The points as tables that the historian takes, some for each kind of tag, and the lines that do not fit their tags. A
+    /// block goes as soon as its tables are there; for these somebody else has to have paid.
     pub(crate) fn tables(
-        mut self,
+        self,
         tags: &[Option<Arc<Tag>>],
         checks: &Checks,
-    ) -> Result<(Vec<RecordBatch>, Vec<Refused>), ArrowError> {
-        let mut refused = std::mem::take(&mut self.refused);
-        let mut kinds: [Vec<usize>; 4] = Default::default();
-        for row in 0..self.tags.len() {
-            match self.fit(row, tags, checks) {
-                Ok(kind) => kinds[kind as usize].push(row),
-                Err(message) => refused.push(Refused { line: self.lines[row], message }),
+    ) -> Result<(Vec<RecordBatch>, Refusals), ArrowError> {
+        let fitting = Fitting { names: &self.names, tags, checks };
+        let (mut tables, mut unfit) = (Vec::new(), Refusals::default());
+        for block in self.blocks {
+            let mut kinds: [Vec<u32>; 4] = Default::default();
+            for row in 0..block.len() {
+                match fitting.kind(&block, row) {
+                    Ok(kind) => kinds[kind as usize].push(row as u32),
+                    Err(unfitting) => {
+                        unfit.unknown += u64::from(matches!(unfitting, Unfitting::Unknown));
+                        let line = u64::from(block.lines[row]);
+                        unfit.note(line, || fitting.message(&block, row, &unfitting));
+                    }
+                }
+            }
+            for (kind, rows) in kinds.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
+                tables.push(table(&block, kind, rows, tags)?);
             }
         }
-        refused.sort_by_key(|refused| refused.line);
-        let kept = kinds.iter().enumerate().filter(|(_, rows)| !rows.is_empty());
-        let tables = kept.map(|(kind, rows)| self.table(kind, rows, tags)).collect::<Result<_, _>>()?;
-        Ok((tables, refused))
+        Ok((tables, self.refused.with(unfit)))
     }
+}
 
+/// What it takes for points to fit their tags.
+struct Fitting<'a> {
+    names: &'a [Box<str>],
+    tags: &'a [Option<Arc<Tag>>],
+    checks: &'a Checks,
+}
+
+/// Why a point does not fit its tag.
+enum Unfitting {
+    Unknown,
+    Type,
+    NoNumber,
+    Future,
+    Status,
+}
+
+impl Fitting<'_> {
     /// The kind of table a row goes to, or what is wrong with it.
-    fn fit(&self, row: usize, tags: &[Option<Arc<Tag>>], checks: &Checks) -> Result<DataType, String> {
-        let place = self.tags[row] as usize;
-        let Some(tag) = &tags[place] else {
-            let name = &self.names[place];
-            return Err(format!("no tag {name:?}: define it first, or write with define=true"));
-        };
-        let value = &self.values[row];
-        let wrong = |what: &str| format!("tag {:?} is of type {}, the value {what}", tag.name, tag.data_type.name());
-        let fits = match (tag.data_type, value) {
+    fn kind(&self, block: &Block, row: usize) -> Result<DataType, Unfitting> {
+        let Some(tag) = &self.tags[block.tags[row] as usize] else { return Err(Unfitting::Unknown) };
+        let (value, status) = (block.value(row), block.status(row));
+        let fits = match (tag.data_type, &value) {
             (_, Value::Null) | (DataType::Float, Value::Float(_) | Value::Integer(_)) => true,
             (DataType::Integer, Value::Integer(_)) | (DataType::Bool, Value::Bool(_)) => true,
             (DataType::String, Value::Text(_)) => true,
@@ -186,80 +471,96 @@ impl Points {
             _ => false,
         };
         if !fits {
-            let shown = match value {
-                Value::Float(number) => format!("is {number}"),
-                Value::Integer(number) => format!("is {number}"),
-                Value::Text(text) => format!("{text:?} is text"),
-                other => format!("is a {}", other.word()),
-            };
-            return Err(wrong(&shown));
+            return Err(Unfitting::Type);
         }
         let unusable = matches!(value, Value::Null) || matches!(value, Value::Float(number) if !number.is_finite());
-        if unusable && !Status(self.statuses[row]).is_bad() && checks.not_finite == NotFinite::Refuse {
-            return Err(format!(
-                "tag {:?} has no value that is a finite number, and its status is not Bad: give one, or write with \
-                 not_finite=bad",
-                tag.name
-            ));
+        if unusable && !Status(status).is_bad() && self.checks.not_finite == NotFinite::Refuse {
+            return Err(Unfitting::NoNumber);
         }
-        if self.times[row] > checks.time_max {
-            return Err(format!(
-                "the time of tag {:?} lies further ahead of this machine's clock than max_future allows: correct it, or have \
-                 max_future raised",
-                tag.name
-            ));
+        if block.times[row] > self.checks.time_max {
+            return Err(Unfitting::Future);
         }
-        if self.statuses[row] == u32::MAX {
-            return Err("status 4294967295 is none of OPC UA".into());
+        if status == u32::MAX {
+            return Err(Unfitting::Status);
         }
         Ok(tag.data_type)
     }
 
-    fn table(&self, kind: usize, rows: &[usize], tags: &[Option<Arc<Tag>>]) -> Result<RecordBatch, ArrowError> {
-        let number = |row: &usize| tags[self.tags[*row] as usize].as_ref().map_or(0, |tag| tag.number);
-        let times: Vec<i64> = rows.iter().map(|row| self.times[*row]).collect();
-        let columns: [(&str, ArrayRef); 4] = [
-            ("tag", Arc::new(Int64Array::from_iter_values(rows.iter().map(number)))),
-            ("time", Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC"))),
-            ("value", self.column(kind, rows)),
-            ("status", Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| self.statuses[*row])))),
-        ];
-        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, name == "value")))
-    }
-
-    fn column(&self, kind: usize, rows: &[usize]) -> ArrayRef {
-        let values = rows.iter().map(|row| &self.values[*row]);
-        if kind == DataType::Float as usize {
-            return Arc::new(values.map(Self::float).collect::<Float64Array>());
-        }
-        if kind == DataType::Integer as usize {
-            return Arc::new(values.map(Self::integer).collect::<Int64Array>());
-        }
-        if kind == DataType::Bool as usize {
-            let bool = |value: &Value| match value {
-                Value::Bool(value) => Some(*value),
-                other => Self::float(other).filter(|number| number.is_finite()).map(|number| number != 0.0),
-            };
-            return Arc::new(values.map(bool).collect::<BooleanArray>());
-        }
-        let text = |value: &Value| if let Value::Text(text) = value { Some(text.to_string()) } else { None };
-        Arc::new(values.map(text).collect::<StringArray>())
-    }
-
-    fn float(value: &Value) -> Option<f64> {
-        match value {
-            Value::Float(number) => Some(*number),
-            Value::Integer(number) => Some(*number as f64),
-            _ => None,
+    fn message(&self, block: &Block, row: usize, unfitting: &Unfitting) -> String {
+        let place = block.tags[row] as usize;
+        let name = &self.names[place];
+        match unfitting {
+            Unfitting::Unknown => format!("no tag {name:?}: define it first, or write with define=true"),
+            Unfitting::Type => {
+                let kind = self.tags[place].as_ref().map_or("none", |tag| tag.data_type.name());
+                format!("tag {name:?} is of type {kind}, the value {}", block.value(row).shown())
+            }
+            Unfitting::NoNumber => format!(
+                "tag {name:?} has no value that is a finite number, and its status is not Bad: give one, or write with \
+                 not_finite=bad"
+            ),
+            Unfitting::Future => format!(
+                "the time of tag {name:?} lies further ahead of this machine's clock than max_future allows: correct it, or \
+                 have max_future raised"
+            ),
+            Unfitting::Status => "status 4294967295 is none of OPC UA".to_owned(),
         }
     }
+}
 
-    fn integer(value: &Value) -> Option<i64> {
-        match value {
-            Value::Integer(number) => Some(*number),
-            Value::Float(number) if number.is_finite() => Some(*number as i64),
-            _ => None,
-        }
+/// Rows of one kind as the historian takes them.
+fn table(block: &Block, kind: usize, rows: &[u32], tags: &[Option<Arc<Tag>>]) -> Result<RecordBatch, ArrowError> {
+    let places = || rows.iter().map(|row| *row as usize);
+    let number = |row: usize| tags[block.tags[row] as usize].as_ref().map_or(0, |tag| tag.number);
+    let times: Vec<i64> = places().map(|row| block.times[row]).collect();
+    let columns: [(&str, ArrayRef); 4] = [
+        ("tag", Arc::new(Int64Array::from_iter_values(places().map(number)))),
+        ("time", Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC"))),
+        ("value", values(block, kind, rows)),
+        ("status", Arc::new(UInt32Array::from_iter_values(places().map(|row| block.status(row))))),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, name == "value")))
+}
+
+fn values(block: &Block, kind: usize, rows: &[u32]) -> ArrayRef {
+    let values = rows.iter().map(|row| block.value(*row as usize));
+    if kind == DataType::Float as usize {
+        return Arc::new(values.map(|value| value.float()).collect::<Float64Array>());
+    }
+    if kind == DataType::Integer as usize {
+        return Arc::new(values.map(|value| value.integer()).collect::<Int64Array>());
+    }
+    if kind == DataType::Bool as usize {
+        return Arc::new(values.map(|value| value.bool()).collect::<BooleanArray>());
+    }
+    let mut texts = StringBuilder::with_capacity(rows.len(), block.texts.len());
+    for value in values {
+        texts.append_option(if let Value::Text(text) = value { Some(text) } else { None });
+    }
+    let texts: StringArray = texts.finish();
+    Arc::new(texts)
+}
+
+/// Refuses a series whose name, `more` bytes longer, cannot be that of a tag.
+pub(crate) fn check_series(name: &str, more: usize, labels: &[(&str, &str)]) -> Result<(), String> {
+    let escapes = |value: &str| value.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    let of_labels: usize = labels.iter().map(|(label, value)| label.len() + value.len() + escapes(value) + 4).sum();
+    let bytes = name.len() + more + of_labels + usize::from(!labels.is_empty());
+    if bytes > NAME_BYTES_MAX {
+        let name = shown(name);
+        return Err(format!(
+            "the name of series {name} with its labels has {bytes} bytes, a tag's has at most {NAME_BYTES_MAX}"
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a text that is too long for a value.
+pub(crate) fn check_texts<'a>(values: impl IntoIterator<Item = &'a Value<'a>>) -> Result<(), String> {
+    let long = |value: &&Value<'_>| matches!(value, Value::Text(text) if text.len() > TEXT_BYTES_MAX);
+    match values.into_iter().find(long) {
+        Some(_) => Err(format!("a text is longer than {TEXT_BYTES_MAX} bytes, which a value may have")),
+        None => Ok(()),
     }
 }
 
@@ -291,7 +592,9 @@ pub(crate) fn series_name(name: &str, labels: &mut [(&str, &str)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
     use chronotile_historian::rules::Settings;
+    use proptest::prelude::*;
 
     fn tag(name: &str, data_type: DataType) -> Option<Arc<Tag>> {
         Some(Arc::new(Tag {
@@ -307,13 +610,13 @@ mod tests {
         }))
     }
 
-    fn refusal(data_type: DataType, value: Value, status: u32) -> Option<String> {
+    fn refusal(data_type: DataType, value: Value<'_>, status: u32) -> Option<String> {
         let mut points = Points::default();
-        points.push(3, "t", 0, value, status);
+        points.push(3, "t", 0, value, status).unwrap();
         let checks = Checks { time_max: 10, not_finite: NotFinite::Refuse };
         let (tables, refused) = points.tables(&[tag("t", data_type)], &checks).unwrap();
-        assert_eq!(tables.len() + refused.len(), 1);
-        refused.into_iter().next().map(|refused| {
+        assert_eq!((tables.len() as u64 + refused.count, refused.unknown), (1, 0));
+        refused.kept.into_iter().next().map(|refused| {
             assert_eq!(refused.line, 3);
             refused.message
         })
@@ -356,14 +659,97 @@ mod tests {
     #[test]
     fn lines_are_refused_each_for_itself_and_in_order() {
         let mut points = Points::default();
-        points.push(1, "known", 0, Value::Float(1.0), 0);
-        points.push(2, "unknown", 0, Value::Float(1.0), 0);
-        points.push(4, "known", 99, Value::Float(1.0), 0);
+        points.push(1, "known", 0, Value::Float(1.0), 0).unwrap();
+        points.push(2, "unknown", 0, Value::Float(1.0), 0).unwrap();
+        points.push(4, "known", 99, Value::Float(1.0), 0).unwrap();
         points.refuse(3, "is no line");
         let checks = Checks { time_max: 10, not_finite: NotFinite::Refuse };
         let (tables, refused) = points.tables(&[tag("known", DataType::Float), None], &checks).unwrap();
         assert_eq!(tables.iter().map(RecordBatch::num_rows).sum::<usize>(), 1);
-        assert_eq!(refused.iter().map(|refused| refused.line).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!((refused.count, refused.unknown), (3, 1));
+        assert_eq!(refused.kept.iter().map(|refused| refused.line).collect::<Vec<_>>(), [2, 3, 4]);
+    }
+
+    #[test]
+    fn the_first_refusals_are_kept_and_all_are_counted() {
+        let mut points = Points::default();
+        for line in 1..=10_000 {
+            match line % 2 {
+                0 => points.refuse(line, "x".repeat(5_000)),
+                _ => points.push(line, "unknown", 0, Value::Null, 0).unwrap(),
+            }
+        }
+        let checks = Checks { time_max: 10, not_finite: NotFinite::Refuse };
+        let (tables, refused) = points.tables(&[None], &checks).unwrap();
+        assert_eq!((tables.len(), refused.count, refused.unknown), (0, 10_000, 5_000));
+        let lines: Vec<u64> = refused.kept.iter().map(|refused| refused.line).collect();
+        assert_eq!(lines, (1..=REFUSALS_KEPT_MAX as u64).collect::<Vec<_>>());
+        assert!(refused.kept.iter().all(|refused| refused.message.len() <= MESSAGE_BYTES_MAX + 3));
+    }
+
+    #[test]
+    fn what_is_held_is_paid_for_and_what_cannot_be_is_not_held() {
+        let memory = Memory::new(64 << 20);
+        let mut points = Points::charged(memory.empty());
+        points.push(1, "t", 0, Value::Float(1.0), 0).unwrap();
+        assert!(memory.bytes() < 4_096, "a single point is charged {} bytes", memory.bytes());
+        let text = "x".repeat(1_000);
+        for line in 2..=200_000 {
+            points.push(line, "t", 0, Value::Float(1.0), 7).unwrap();
+            points.push(line, &format!("t{}", line % 1_000), 0, Value::Text((&*text).into()), 0).unwrap();
+            let room = |block: &Block| {
+                block.tags.capacity() * (ROW_BYTES - 4) + block.statuses.len() * 4 + block.texts.capacity()
+            };
+            let held = points.blocks.iter().map(room).sum::<usize>();
+            assert!(held <= memory.bytes() && memory.bytes() <= 64 << 20, "{held} {}", memory.bytes());
+        }
+        assert!(points.over().is_some());
+        assert!(points.len() > 50_000, "{} fit", points.len());
+        drop(points);
+        assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn names_and_texts_that_are_too_long_are_refused() {
+        let mut points = Points::default();
+        assert!(points.push(1, &"n".repeat(NAME_BYTES_MAX), 0, Value::Null, 0).is_ok());
+        assert!(
+            points.push(1, &"n".repeat(NAME_BYTES_MAX + 1), 0, Value::Null, 0).unwrap_err().contains("at most 512")
+        );
+        let text = "é".repeat(TEXT_BYTES_MAX / 2);
+        assert!(points.push(1, "t", 0, Value::Text((&*text).into()), 0).is_ok());
+        assert!(points.push(1, "t", 0, Value::Text((text + "x").into()), 0).is_err());
+        let long = "v".repeat(NAME_BYTES_MAX);
+        assert!(check_series("up", 0, &[("l", &*long)]).unwrap_err().contains("at most 512"));
+        assert!(shown(&"é".repeat(100)).ends_with("... (200 bytes)"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_series_is_refused_by_the_bytes_of_its_name(name in "[a-zé]{1,40}", labels in proptest::collection::vec(("[a-z]{0,60}", "[\"\\\\a]{0,99}"), 0..6)) {
+            let mut labels: Vec<(&str, &str)> = labels.iter().map(|(label, value)| (&**label, &**value)).collect();
+            let fits = check_series(&name, 0, &labels).is_ok();
+            prop_assert_eq!(fits, series_name(&name, &mut labels).len() <= NAME_BYTES_MAX);
+        }
+
+        #[test]
+        fn rows_come_back_as_they_were_pushed(rows in proptest::collection::vec((0u8..5, 0u32..3, any::<i64>(), ".{0,5}"), 0..300)) {
+            let value = |kind: u8, time: i64, text: &str| match kind {
+                0 => Value::Float(time as f64 / 3.0),
+                1 => Value::Integer(time),
+                2 => Value::Bool(time > 0),
+                3 => Value::Text(text.to_owned().into()),
+                _ => Value::Null,
+            };
+            let mut points = Points::default();
+            for (line, (kind, status, time, text)) in (1..).zip(&rows) {
+                points.push(line, text, *time, value(*kind, *time, text), *status).unwrap();
+            }
+            prop_assert_eq!(points.len(), rows.len());
+            for (found, (line, (kind, status, time, text))) in points.rows().zip((1u64..).zip(&rows)) {
+                prop_assert_eq!(found, (line, &**text, *time, value(*kind, *time, text), *status));
+            }
+        }
     }
 
     #[test]

@@ -1,43 +1,11 @@
 //! Prometheus remote write, version 1: a snappy block with a protobuf message.
+//!
+//! The message is taken field by field from its bytes: nothing is built of it but the points, so that what is empty costs nothing.
 
-use prost::Message;
+use crate::points::{Points, Value, check_series, series_name, shown};
 
-use crate::points::{Points, Value, series_name};
-
-/// `prometheus.WriteRequest`; what is not stored is left out.
-#[derive(Clone, PartialEq, Message)]
-struct WriteRequest {
-    #[prost(message, repeated, tag = "1")]
-    timeseries: Vec<TimeSeries>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TimeSeries {
-    #[prost(message, repeated, tag = "1")]
-    labels: Vec<Label>,
-    #[prost(message, repeated, tag = "2")]
-    samples: Vec<Sample>,
-    /// Native histograms, taken as bytes to tell that they are there.
-    #[prost(bytes = "vec", repeated, tag = "4")]
-    histograms: Vec<Vec<u8>>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Label {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "2")]
-    value: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct Sample {
-    #[prost(double, tag = "1")]
-    value: f64,
-    /// Milliseconds since 1970.
-    #[prost(int64, tag = "2")]
-    timestamp: i64,
-}
+/// Labels of a series.
+const LABELS_MAX: usize = 128;
 
 /// The NaN by which Prometheus says that a series has ended.
 const STALE: u64 = 0x7ff0_0000_0000_0002;
@@ -55,45 +23,215 @@ pub fn read(body: &[u8], bytes_max: usize, points: &mut Points) -> Result<(), St
     if size > bytes_max {
         return Err(format!("the body unpacks to {size} bytes, more than {bytes_max}: send fewer samples at a time"));
     }
+    points.pay(size);
+    if points.over().is_some() {
+        return Ok(());
+    }
     let message = snap::raw::Decoder::new()
         .decompress_vec(body)
         .map_err(|error| format!("the body is no snappy block: {error}"))?;
-    let request = WriteRequest::decode(&*message).map_err(|error| format!("the body is no WriteRequest: {error}"))?;
-    for (index, series) in request.timeseries.iter().enumerate() {
-        if let Err(message) = push(points, index as u64 + 1, series) {
-            points.refuse(index as u64 + 1, message);
+    let wrong = |error| format!("the body is no WriteRequest: {error}");
+    let (mut rest, mut number) = (&*message, 0);
+    while let Some((tag, field)) = next_field(&mut rest).map_err(wrong)? {
+        // Field 1 is a series; metadata are passed over.
+        let (1, Field::Bytes(bytes)) = (tag, field) else { continue };
+        number += 1;
+        if points.over().is_some() {
+            break;
+        }
+        let series = Series::of(bytes).map_err(wrong)?;
+        if let Err(message) = series.and_then(|series| series.push(points, number)) {
+            points.refuse(number, message);
         }
     }
     Ok(())
 }
 
-fn push(points: &mut Points, number: u64, series: &TimeSeries) -> Result<(), String> {
-    let name = series.labels.iter().find(|label| label.name == "__name__").map(|label| label.value.as_str());
-    let name = name.filter(|name| !name.is_empty()).ok_or("the series has no name: it lacks the label __name__")?;
-    let rest = series.labels.iter().filter(|label| label.name != "__name__");
-    let mut labels: Vec<(&str, &str)> = rest.map(|label| (label.name.as_str(), label.value.as_str())).collect();
-    let name = series_name(name, &mut labels);
-    if !series.histograms.is_empty() {
-        return Err(format!("{name} has native histograms, which are not stored: send classic ones"));
+/// What a field holds, of the kinds that are needed here.
+enum Field<'a> {
+    Bytes(&'a [u8]),
+    Fixed64(u64),
+    Varint(u64),
+    Fixed32,
+}
+
+type Decoded<T> = Result<T, &'static str>;
+
+const CUT_OFF: &str = "a field ends behind its message";
+
+/// The next field of a message, with its number; `None` at the end.
+fn next_field<'a>(rest: &mut &'a [u8]) -> Decoded<Option<(u64, Field<'a>)>> {
+    if rest.is_empty() {
+        return Ok(None);
     }
-    for sample in &series.samples {
-        let Some(time) = sample.timestamp.checked_mul(1_000_000) else {
-            return Err(format!("{name} has a time outside of 1677 to 2262"));
-        };
-        let (value, status) = match sample.value {
-            value if value.to_bits() == STALE => (Value::Null, NO_DATA),
-            value if !value.is_finite() => (Value::Null, SENSOR_FAILURE),
-            value => (Value::Float(value), 0),
-        };
-        points.push(number, &name, time, value, status);
+    let key = varint(rest)?;
+    let field = match key & 7 {
+        0 => Field::Varint(varint(rest)?),
+        1 => Field::Fixed64(taken(rest, 8)?.iter().rev().fold(0, |bits, byte| bits << 8 | u64::from(*byte))),
+        2 => {
+            let length = usize::try_from(varint(rest)?).map_err(|_| CUT_OFF)?;
+            Field::Bytes(taken(rest, length)?)
+        }
+        5 => {
+            taken(rest, 4)?;
+            Field::Fixed32
+        }
+        _ => return Err("a field is of a kind that there is not"),
+    };
+    match key >> 3 {
+        0 => Err("a field has number 0"),
+        number => Ok(Some((number, field))),
     }
-    Ok(())
+}
+
+fn taken<'a>(rest: &mut &'a [u8], length: usize) -> Decoded<&'a [u8]> {
+    let (bytes, behind) = rest.split_at_checked(length).ok_or(CUT_OFF)?;
+    *rest = behind;
+    Ok(bytes)
+}
+
+fn varint(rest: &mut &[u8]) -> Decoded<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, behind) = rest.split_first().ok_or(CUT_OFF)?;
+        *rest = behind;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err("a number has more than ten bytes")
+}
+
+fn text(bytes: &[u8]) -> Decoded<&str> {
+    std::str::from_utf8(bytes).map_err(|_| "a label is no UTF-8 text")
+}
+
+/// A series as it stands in the message.
+struct Series<'a> {
+    bytes: &'a [u8],
+    name: &'a str,
+    labels: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Series<'a> {
+    /// Its name and labels, or why it cannot be stored. All of it is looked through once, so that nothing of a series is stored
+    /// whose end is not understood.
+    fn of(bytes: &'a [u8]) -> Decoded<Result<Self, String>> {
+        let (mut rest, mut name, mut labels) = (bytes, "", Vec::new());
+        let (mut has_histograms, mut too_many, mut far) = (false, false, false);
+        while let Some((tag, field)) = next_field(&mut rest)? {
+            match (tag, field) {
+                (1, Field::Bytes(label)) => {
+                    let (label, value) = label_of(label)?;
+                    too_many |= labels.len() == LABELS_MAX;
+                    match label {
+                        "__name__" => name = value,
+                        _ if too_many => {}
+                        _ => labels.push((label, value)),
+                    }
+                }
+                (2, Field::Bytes(sample)) => far |= sample_of(sample)?.1.checked_mul(1_000_000).is_none(),
+                // Native histograms.
+                (4, Field::Bytes(_)) => has_histograms = true,
+                _ => {}
+            }
+        }
+        Ok(if name.is_empty() {
+            Err("the series has no name: it lacks the label __name__".to_owned())
+        } else if has_histograms {
+            Err(format!("{} has native histograms, which are not stored: send classic ones", shown(name)))
+        } else if too_many {
+            Err(format!("{} has more than {LABELS_MAX} labels", shown(name)))
+        } else if far {
+            Err(format!("{} has a time outside of 1677 to 2262", shown(name)))
+        } else {
+            Ok(Self { bytes, name, labels })
+        })
+    }
+
+    fn push(mut self, points: &mut Points, number: u64) -> Result<(), String> {
+        check_series(self.name, 0, &self.labels)?;
+        let name = series_name(self.name, &mut self.labels);
+        let mut rest = self.bytes;
+        while let Ok(Some((tag, field))) = next_field(&mut rest) {
+            let (2, Field::Bytes(sample)) = (tag, field) else { continue };
+            let Ok((value, milliseconds)) = sample_of(sample) else { continue };
+            let (value, status) = match value {
+                value if value.to_bits() == STALE => (Value::Null, NO_DATA),
+                value if !value.is_finite() => (Value::Null, SENSOR_FAILURE),
+                value => (Value::Float(value), 0),
+            };
+            points.push(number, &name, milliseconds.saturating_mul(1_000_000), value, status)?;
+        }
+        Ok(())
+    }
+}
+
+/// Name and value of a label.
+fn label_of(mut rest: &[u8]) -> Decoded<(&str, &str)> {
+    let (mut name, mut value) = (&b""[..], &b""[..]);
+    while let Some((tag, field)) = next_field(&mut rest)? {
+        match (tag, field) {
+            (1, Field::Bytes(bytes)) => name = bytes,
+            (2, Field::Bytes(bytes)) => value = bytes,
+            _ => {}
+        }
+    }
+    Ok((text(name)?, text(value)?))
+}
+
+/// Value of a sample, and milliseconds since 1970.
+fn sample_of(mut rest: &[u8]) -> Decoded<(f64, i64)> {
+    let (mut value, mut milliseconds) = (0.0, 0);
+    while let Some((tag, field)) = next_field(&mut rest)? {
+        match (tag, field) {
+            (1, Field::Fixed64(bits)) => value = f64::from_bits(bits),
+            (2, Field::Varint(count)) => milliseconds = count.cast_signed(),
+            _ => {}
+        }
+    }
+    Ok((value, milliseconds))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use prost::Message;
+
+    /// `prometheus.WriteRequest`.
+    #[derive(Clone, PartialEq, Message)]
+    struct WriteRequest {
+        #[prost(message, repeated, tag = "1")]
+        timeseries: Vec<TimeSeries>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct TimeSeries {
+        #[prost(message, repeated, tag = "1")]
+        labels: Vec<Label>,
+        #[prost(message, repeated, tag = "2")]
+        samples: Vec<Sample>,
+        #[prost(bytes = "vec", repeated, tag = "4")]
+        histograms: Vec<Vec<u8>>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct Label {
+        #[prost(string, tag = "1")]
+        name: String,
+        #[prost(string, tag = "2")]
+        value: String,
+    }
+
+    #[derive(Clone, Copy, PartialEq, Message)]
+    struct Sample {
+        #[prost(double, tag = "1")]
+        value: f64,
+        #[prost(int64, tag = "2")]
+        timestamp: i64,
+    }
 
     fn series(labels: &[(&str, &str)], samples: &[(f64, i64)]) -> TimeSeries {
         TimeSeries {
@@ -114,7 +252,8 @@ mod tests {
         let body = packed(vec![
             series(&[("job", "x"), ("__name__", "up")], &[(1.0, 1_000), (stale, 2_000), (f64::INFINITY, 3_000)]),
             series(&[("job", "x")], &[(1.0, 1)]),
-            series(&[("__name__", "far")], &[(1.0, i64::MAX)]),
+            series(&[("__name__", "far")], &[(1.0, 1), (1.0, i64::MAX)]),
+            TimeSeries { histograms: vec![vec![]], ..series(&[("__name__", "h")], &[(1.0, 1)]) },
         ]);
         let mut points = Points::default();
         read(&body, 1 << 20, &mut points).unwrap();
@@ -123,12 +262,12 @@ mod tests {
         assert_eq!(
             rows,
             [
-                (name, 1_000_000_000, &Value::Float(1.0), 0),
-                (name, 2_000_000_000, &Value::Null, NO_DATA),
-                (name, 3_000_000_000, &Value::Null, SENSOR_FAILURE),
+                (name, 1_000_000_000, Value::Float(1.0), 0),
+                (name, 2_000_000_000, Value::Null, NO_DATA),
+                (name, 3_000_000_000, Value::Null, SENSOR_FAILURE),
             ]
         );
-        assert_eq!(points.refused.iter().map(|refused| refused.line).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(points.refused.kept.iter().map(|refused| refused.line).collect::<Vec<_>>(), [2, 3, 4]);
     }
 
     #[test]
@@ -146,7 +285,37 @@ mod tests {
         assert!(read(&text, 1_000, &mut Points::default()).unwrap_err().contains("WriteRequest"));
     }
 
+    #[test]
+    fn a_series_of_many_labels_is_refused() {
+        let labels: Vec<(&str, &str)> =
+            std::iter::once(("__name__", "x")).chain((0..LABELS_MAX + 1).map(|_| ("", ""))).collect();
+        let mut points = Points::default();
+        read(&packed(vec![series(&labels, &[(1.0, 1)])]), 1 << 20, &mut points).unwrap();
+        assert_eq!((points.len(), points.refused.count), (0, 1));
+        assert!(points.refused.kept[0].message.contains("more than 128 labels"));
+    }
+
     proptest! {
+        #[test]
+        fn what_the_standard_encoder_writes_is_read(
+            name in "[a-z]{1,8}",
+            value in ".{0,8}",
+            samples in proptest::collection::vec((any::<f64>(), -9_000_000_000_000_i64..9_000_000_000_000), 0..8),
+        ) {
+            let mut points = Points::default();
+            read(&packed(vec![series(&[("__name__", &name), ("l", &value)], &samples)]), 1 << 20, &mut points).unwrap();
+            prop_assert_eq!(points.refused.count, 0);
+            let found: Vec<(i64, f64)> = points
+                .rows()
+                .map(|(_, _, time, value, _)| (time, if let Value::Float(value) = value { value } else { f64::NAN }))
+                .collect();
+            prop_assert_eq!(found.len(), samples.len());
+            for ((time, value), (sent, at)) in found.into_iter().zip(samples) {
+                prop_assert_eq!(time, at * 1_000_000);
+                prop_assert!(value == sent || value.is_nan() && !sent.is_finite());
+            }
+        }
+
         #[test]
         fn any_bytes_end_without_a_panic(body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = read(&body, 1 << 20, &mut Points::default());

@@ -6,12 +6,14 @@ use chronotile_historian::rules::Settings;
 use chronotile_historian::{DataType, HistorianError, Tag, TagKey};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use crate::answers::Reply;
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
+use crate::json::Elements;
 use crate::reads;
-use crate::writes::body;
+use crate::writes::{body, whole_body};
 
 /// A tag as clients see it.
 #[derive(Serialize, Deserialize)]
@@ -136,13 +138,25 @@ pub(crate) async fn one(app: Arc<App>, call: Call) -> Result<Reply> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TagsIn {
-    tags: Vec<TagJson>,
+struct TagsIn<'a> {
+    #[serde(borrow)]
+    tags: &'a RawValue,
 }
 
+/// What a definition takes, from its text to what is stored.
+const TAG_BYTES: usize = 1_024;
+
 pub(crate) async fn define(app: Arc<App>, call: Call) -> Result<Reply> {
-    let given: TagsIn = body(&call)?;
-    let tags = given.tags.into_iter().map(TagJson::tag).collect::<Result<Vec<Tag>>>()?;
+    let given: TagsIn<'_> = whole_body(&call)?;
+    let refuse = |reason: String| Failure::invalid(format!("the body is not what is expected: {reason}"));
+    let tags_max = app.settings.limits.tags;
+    let texts = Elements::of("tags", given.tags).map_err(refuse)?;
+    if texts.clone().nth(tags_max).is_some() {
+        return Err(Failure::too_large(format!("the body defines more than {tags_max} tags: send some at a time")));
+    }
+    let _charge = app.memory.charge(texts.clone().count().saturating_mul(TAG_BYTES))?;
+    let tag = |text| serde_json::from_str::<TagJson>(text).map_err(|error| refuse(error.to_string()))?.tag();
+    let tags = texts.map(tag).collect::<Result<Vec<Tag>>>()?;
     Ok(listed(&app.historian.define(tags).await?))
 }
 

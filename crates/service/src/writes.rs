@@ -13,12 +13,13 @@ use serde_json::{Value as Json, json};
 use crate::answers::{ARROW, Reply};
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
+use crate::memory::Charge;
 use crate::parameters::{duration_ns, time_ns};
-use crate::points::{Checks, Points, Refused};
+use crate::points::{Checks, NAMES_MAX, Points, Refusals};
 use crate::{arrow_stream, csv, json, line_protocol, reads, remote_write};
 
-/// Refused lines that an answer names; the others are counted.
-const LINES_NAMED_MAX: usize = 100;
+/// What a row takes while it is stored: as columns, sorted, and packed.
+const STORED_ROW_BYTES: usize = 128;
 
 /// How a request wants its points stored.
 struct Wanted {
@@ -70,7 +71,7 @@ pub(crate) async fn points(app: Arc<App>, call: Call) -> Result<Reply> {
             return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-type", message));
         }
     };
-    let points = parsed(move |points| read(body, now_ns, points)).await?;
+    let points = parsed(&app, move |points| read(body, now_ns, points)).await?;
     store(&app, points, wanted, now_ns).await.map(|report| Reply::json(&report))
 }
 
@@ -86,7 +87,7 @@ pub(crate) async fn line_protocol(app: Arc<App>, call: Call) -> Result<Reply> {
         Failure::invalid(format!("precision is {unit:?}: use ns, us, ms or s, or n, u, m and h as in version 1"))
     })?;
     let (body, now_ns) = (call.body, call.now_ns);
-    let points = parsed(move |points| {
+    let points = parsed(&app, move |points| {
         line_protocol::read(&body, unit_ns, now_ns, points);
         Ok(())
     });
@@ -96,7 +97,7 @@ pub(crate) async fn line_protocol(app: Arc<App>, call: Call) -> Result<Reply> {
 pub(crate) async fn remote_write(app: Arc<App>, call: Call) -> Result<Reply> {
     let wanted = Wanted { not_finite: NotFinite::Bad, ..Wanted::of(&call)? };
     let (body, now_ns, bytes_max) = (call.body, call.now_ns, app.settings.limits.body_bytes);
-    let points = parsed(move |points| remote_write::read(&body, bytes_max, points)).await?;
+    let points = parsed(&app, move |points| remote_write::read(&body, bytes_max, points)).await?;
     foreign(store(&app, points, wanted, now_ns).await?)
 }
 
@@ -111,39 +112,47 @@ fn content_type(call: &Call) -> &str {
 }
 
 /// Reads a body on a thread of its own: large ones take a while.
-async fn parsed(read: impl FnOnce(&mut Points) -> std::result::Result<(), String> + Send + 'static) -> Result<Points> {
+async fn parsed(
+    app: &App,
+    read: impl FnOnce(&mut Points) -> std::result::Result<(), String> + Send + 'static,
+) -> Result<Points> {
+    let charge = app.memory.empty();
     let work = tokio::task::spawn_blocking(move || {
-        let mut points = Points::default();
+        let mut points = Points::charged(charge);
         read(&mut points).map(|()| points)
     });
     let points = work.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))?;
-    points.map_err(|message| Failure { kind: "invalid-rows".into(), ..Failure::invalid(message) })
+    let points = points.map_err(|message| Failure { kind: "invalid-rows".into(), ..Failure::invalid(message) })?;
+    match points.over() {
+        Some(over) => Err(over.into()),
+        None => Ok(points),
+    }
 }
 
 async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> Result<Json> {
-    if !points.refused.is_empty() && !wanted.partial {
+    if points.refused.count > 0 && !wanted.partial {
         return Err(refusal(app, points.refused));
     }
     let tags = tags_of(app, &points, wanted.define).await?;
     let time_max = app.settings.limits.future_max_ns.map_or(i64::MAX, |ahead| now_ns.saturating_add(ahead));
     let checks = Checks { time_max, not_finite: wanted.not_finite };
+    let charge = app.memory.charge(points.len() * STORED_ROW_BYTES)?;
     let (tables, refused) = points.tables(&tags, &checks).map_err(|error| {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "compute", format!("points could not be gathered: {error}"))
     })?;
-    if !refused.is_empty() && !wanted.partial {
+    if refused.count > 0 && !wanted.partial {
         return Err(refusal(app, refused));
     }
     let count: usize = tables.iter().map(RecordBatch::num_rows).sum();
     let mut report = json!({ "points": count });
     if wanted.batch.is_some() {
-        report = stored_alone(app, tables, &wanted, NotFinite::Bad).await?;
+        report = stored_alone(app, tables, &wanted, NotFinite::Bad, charge).await?;
     } else if count > 0 {
-        let bytes = tables.iter().map(RecordBatch::get_array_memory_size).sum();
-        app.collector.store(tables, app.memory.charge(bytes)?).await?;
+        app.collector.store(tables, charge).await?;
         app.metrics.points_in.fetch_add(count as u64, Ordering::Relaxed);
     }
-    app.metrics.points_refused.fetch_add(refused.len() as u64, Ordering::Relaxed);
-    report["refused_count"] = refused.len().into();
+    app.metrics.points_refused.fetch_add(refused.count, Ordering::Relaxed);
+    report["refused_count"] = refused.count.into();
     report["refused"] = named(&refused);
     Ok(report)
 }
@@ -160,7 +169,10 @@ async fn arrow(app: Arc<App>, call: Call, wanted: Wanted) -> Result<Reply> {
     let read = tokio::task::spawn_blocking(move || arrow_stream::read(body)).await;
     // A schema that Arrow has no words for ends its reader in a panic.
     let tables = read.unwrap_or_else(|_| Err("the body is no Arrow IPC stream that can be read".into()));
-    let mut report = stored_alone(&app, tables.map_err(refuse)?, &wanted, wanted.not_finite).await?;
+    let tables = tables.map_err(refuse)?;
+    let rows = tables.iter().map(RecordBatch::num_rows).sum::<usize>();
+    let charge = app.memory.charge(rows.saturating_mul(STORED_ROW_BYTES))?;
+    let mut report = stored_alone(&app, tables, &wanted, wanted.not_finite, charge).await?;
     report["refused_count"] = 0.into();
     report["refused"] = json!([]);
     Ok(Reply::json(&report))
@@ -172,51 +184,58 @@ async fn stored_alone(
     tables: Vec<RecordBatch>,
     wanted: &Wanted,
     not_finite: NotFinite,
+    charge: Charge,
 ) -> Result<Json> {
     let options = PointsOptions { batch: wanted.batch.clone(), replace: wanted.replace, not_finite };
     let historian = app.historian.clone();
-    let write = tokio::spawn(async move { historian.write(tables, &options).await });
+    let write = tokio::spawn(async move {
+        let report = historian.write(tables, &options).await;
+        drop(charge);
+        report
+    });
     let report = write.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))??;
     app.metrics.commits.fetch_add(1, Ordering::Relaxed);
     app.metrics.points_in.fetch_add(report.points, Ordering::Relaxed);
     Ok(json!({ "points": report.points, "duplicates": report.duplicates, "stored": report.stored }))
 }
 
-fn named(refused: &[Refused]) -> Json {
-    let lines = refused.iter().take(LINES_NAMED_MAX);
-    lines.map(|refused| json!({ "line": refused.line, "message": refused.message })).collect()
+fn named(refused: &Refusals) -> Json {
+    refused.kept.iter().map(|refused| json!({ "line": refused.line, "message": refused.message })).collect()
 }
 
 /// The refusal of a whole write because of some lines.
-fn refusal(app: &App, refused: Vec<Refused>) -> Failure {
-    app.metrics.points_refused.fetch_add(refused.len() as u64, Ordering::Relaxed);
-    let first = &refused[0];
-    let others = match refused.len() - 1 {
+fn refusal(app: &App, refused: Refusals) -> Failure {
+    app.metrics.points_refused.fetch_add(refused.count, Ordering::Relaxed);
+    let (line, reason) = refused.kept.first().map_or((0, ""), |first| (first.line, first.message.as_str()));
+    let others = match refused.count - 1 {
         0 => String::new(),
         count => format!(" ({count} more lines are wrong)"),
     };
     let message = format!(
-        "line {}: {}{others}; nothing was stored: mend it, or store the good lines with partial=true",
-        first.line, first.message
+        "line {line}: {reason}{others}; nothing was stored: mend it, or store the good lines with partial=true"
     );
-    let unknown = refused.iter().all(|refused| refused.message.starts_with("no tag "));
-    let failure = match unknown {
+    let failure = match refused.unknown == refused.count {
         true => Failure::new(StatusCode::NOT_FOUND, "tag-not-found", message),
         false => Failure { kind: "invalid-rows".into(), ..Failure::invalid(message) },
     };
-    failure.with("refused_count", refused.len()).with("refused", named(&refused))
+    failure.with("refused_count", refused.count).with("refused", named(&refused))
 }
 
 /// The tags of points, in the order of their names.
 async fn tags_of(app: &App, points: &Points, define: bool) -> Result<Vec<Option<Arc<Tag>>>> {
-    let keys: Vec<TagKey> = points.names().iter().map(|name| TagKey::Name(name.clone())).collect();
+    if points.names().len() > NAMES_MAX {
+        return Err(Failure::too_large(format!(
+            "the body has points of more than {NAMES_MAX} tags: send it in pieces"
+        )));
+    }
+    let keys: Vec<TagKey> = points.names().iter().map(|name| TagKey::Name(name.to_string())).collect();
     let mut tags = app.historian.lookup(&keys).await?;
     let missing: Vec<usize> = (0..tags.len()).filter(|place| tags[*place].is_none()).collect();
     if define && !missing.is_empty() {
         let kinds = points.kinds(&missing);
         let new = missing.iter().zip(kinds).map(|(place, data_type)| Tag {
             number: -1,
-            name: points.names()[*place].clone(),
+            name: points.names()[*place].to_string(),
             unit: String::new(),
             description: String::new(),
             group: "main".into(),
@@ -270,8 +289,22 @@ pub(crate) async fn annotate(app: Arc<App>, call: Call) -> Result<Reply> {
     Ok(Reply::nothing())
 }
 
+/// Bytes of a body that asks or says one thing, however it is nested: as values it takes many times as much.
+const QUESTION_BYTES_MAX: usize = 1 << 20;
+
 /// The body as JSON of a known form.
 pub(crate) fn body<'a, T: Deserialize<'a>>(call: &'a Call) -> Result<T> {
+    if call.body.len() > QUESTION_BYTES_MAX {
+        return Err(Failure::too_large(format!(
+            "the body has {} bytes, this request at most {QUESTION_BYTES_MAX}",
+            call.body.len()
+        )));
+    }
+    whole_body(call)
+}
+
+/// The same, of any size.
+pub(crate) fn whole_body<'a, T: Deserialize<'a>>(call: &'a Call) -> Result<T> {
     serde_json::from_slice(&call.body)
         .map_err(|error| Failure::invalid(format!("the body is not what is expected: {error}")))
 }
