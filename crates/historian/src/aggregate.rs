@@ -7,10 +7,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampNanosecondType;
-use arrow_schema::{DataType as ArrowType, SchemaRef};
+use arrow_schema::DataType as ArrowType;
 use chronotile_archive::{Dataset, ReadRequest};
 use futures::{StreamExt, TryStreamExt};
 
@@ -54,6 +53,15 @@ pub struct AggregateRequest {
 }
 
 impl AggregateRequest {
+    /// Memory of the results that are held at once, at most.
+    pub fn bytes_held_max(&self) -> usize {
+        let width = u64::try_from(self.interval).unwrap_or(0);
+        let intervals = if width == 0 { 1 } else { self.start.abs_diff(self.end).div_ceil(width) };
+        let of_all = intervals.saturating_mul(self.tags.len() as u64);
+        let held = of_all.min(intervals.max(RESULTS_AT_ONCE as u64));
+        usize::try_from(held).unwrap_or(usize::MAX).saturating_mul(RESULT_BYTES)
+    }
+
     fn settings(&self, tag: &SharedTag) -> Result<Settings> {
         let own = tag.settings;
         let settings = Settings {
@@ -83,7 +91,8 @@ fn value_type(aggregate: Aggregate, tags: &[SharedTag]) -> ArrowType {
 
 impl Historian {
     /// Aggregates of tags: a row for each tag and interval, by tag as asked for, then in the order of the request. Tags are
-    /// computed beside each other; what is held in memory does not grow with the range.
+    /// computed beside each other; of what is stored, what is held in memory does not grow with the range, and of the results no
+    /// more than those of one tag, or a million: [`AggregateRequest::bytes_held_max`].
     ///
     /// # Errors
     /// An unknown tag, intervals or percentages that make no sense, an aggregate of numbers of a tag of text: at once. The
@@ -117,8 +126,9 @@ impl Historian {
         }
         let shape = schema.clone();
         let mut groups: Vec<Vec<Work>> = Vec::new();
+        let at_once = (RESULTS_AT_ONCE / grid.count()).clamp(1, TAGS_AT_ONCE);
         for work in works {
-            match groups.last_mut().filter(|group| group.len() < TAGS_AT_ONCE && group[0].goes_with(&work)) {
+            match groups.last_mut().filter(|group| group.len() < at_once && group[0].goes_with(&work)) {
                 Some(group) => group.push(work),
                 None => groups.push(vec![work]),
             }
@@ -127,8 +137,13 @@ impl Historian {
             .then(move |group| {
                 let schema = shape.clone();
                 async move {
-                    let batches = together(group, &schema).await?;
-                    Ok::<_, HistorianError>(futures::stream::iter(batches.into_iter().map(Ok)))
+                    let outputs = together(group).await?;
+                    // Results become columns as they are taken.
+                    let batches = outputs.into_iter().flat_map(move |(tag, output)| {
+                        let schema = schema.clone();
+                        output.pieces(ROWS_AT_ONCE).map(move |piece| computed(&tag, piece, &schema))
+                    });
+                    Ok::<_, HistorianError>(futures::stream::iter(batches))
                 }
             })
             .try_flatten();
@@ -138,9 +153,15 @@ impl Historian {
 
 /// Tags whose heads and statistics are asked for together.
 const TAGS_AT_ONCE: usize = 32;
+/// Results of several tags that are held together.
+const RESULTS_AT_ONCE: usize = 1 << 20;
+/// Memory of one of them: time, value and status.
+const RESULT_BYTES: usize = 20;
+/// Rows of a batch.
+const ROWS_AT_ONCE: usize = 16_384;
 
 /// The results of tags of one dataset, on all cores.
-async fn together(mut group: Vec<Work>, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
+async fn together(mut group: Vec<Work>) -> Result<Vec<(SharedTag, Output)>> {
     if let Some((work, summaries)) = group.first().and_then(|work| Some((work, work.summaries.as_ref()?))) {
         let (low, high) = work.range();
         let piece = Piece::new(low, low, high, work.points.spec().window_ticks());
@@ -151,20 +172,20 @@ async fn together(mut group: Vec<Work>, schema: &SchemaRef) -> Result<Vec<Record
             group.iter_mut().for_each(|work| work.known = Some(known.clone()));
         }
     }
-    let mut batches = Vec::with_capacity(group.len());
+    let mut outputs = Vec::with_capacity(group.len());
     if group.len() == 1 || group.iter().all(Work::is_known) {
         for work in group {
             let tag = work.tag.clone();
-            batches.push(computed(&tag, work.run().await?, schema)?);
+            outputs.push((tag, work.run().await?));
         }
-        return Ok(batches);
+        return Ok(outputs);
     }
     let tasks: Vec<_> = group.into_iter().map(|work| (work.tag.clone(), Task(tokio::spawn(work.run())))).collect();
     for (tag, mut task) in tasks {
         let output = (&mut task.0).await.map_err(|_| chronotile_archive::ArchiveError::Cancelled)??;
-        batches.push(computed(&tag, output, schema)?);
+        outputs.push((tag, output));
     }
-    Ok(batches)
+    Ok(outputs)
 }
 
 /// A task that ends with whoever waits for it: of a request that was dropped nothing goes on.
@@ -389,3 +410,32 @@ impl Work {
 
 /// Windows whose heads and statistics are held at once.
 const WINDOWS_AT_ONCE: i64 = 400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_told_for_the_largest_group_of_tags() {
+        let request = |tags: usize, intervals: i64| AggregateRequest {
+            tags: vec![TagKey::Number(1); tags],
+            start: 0,
+            end: intervals * 10,
+            interval: 10,
+            aggregate: Aggregate::Count,
+            stepped: None,
+            treat_uncertain_as_bad: None,
+            percent_good: None,
+            percent_bad: None,
+            sloped_extrapolation: None,
+            percent: 50.0,
+            sample_results: true,
+            points_only: false,
+        };
+        assert_eq!(request(1, 10_000_000).bytes_held_max(), 10_000_000 * RESULT_BYTES);
+        assert_eq!(request(1_000, 10_000_000).bytes_held_max(), 10_000_000 * RESULT_BYTES);
+        assert_eq!(request(2, 100).bytes_held_max(), 200 * RESULT_BYTES);
+        assert_eq!(request(1_000_000, 100).bytes_held_max(), RESULTS_AT_ONCE * RESULT_BYTES);
+        assert_eq!(AggregateRequest { interval: 0, ..request(3, 100) }.bytes_held_max(), 3 * RESULT_BYTES);
+    }
+}

@@ -178,6 +178,14 @@ impl Historian {
     /// # Errors
     /// An unknown tag, or one of text where no point lies at a time; the engine.
     pub async fn at(&self, keys: &[TagKey], times: &[i64], stepped: Option<bool>) -> Result<Vec<RecordBatch>> {
+        self.values_at(keys, times, stepped).await?.stream.try_collect().await
+    }
+
+    /// The same, a batch for each tag as it is found.
+    ///
+    /// # Errors
+    /// As [`Historian::at`]; what the engine fails at, while streaming.
+    pub async fn values_at(&self, keys: &[TagKey], times: &[i64], stepped: Option<bool>) -> Result<Batches> {
         let tags = self.resolve(keys).await?;
         if let Some(tag) = tags.iter().find(|tag| tag.data_type == DataType::String) {
             let (tag, aggregate) = (tag.name.clone(), "a value between points".to_owned());
@@ -186,28 +194,34 @@ impl Historian {
         let mut sorted: Vec<i64> = times.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        let schema = points_schema(arrow_schema::DataType::Float64);
-        let mut batches = Vec::with_capacity(tags.len());
+        // Sorted and unique: every time is found.
+        let order = times.iter().map(|time| sorted.partition_point(|known| known < time) as i64);
+        let asked = Arc::new((Int64Array::from_iter_values(order), sorted));
+        let mut works = Vec::with_capacity(tags.len());
         for tag in tags {
-            let dataset = self.points(&tag).await?;
             let mut settings = tag.settings;
             settings.stepped = stepped.unwrap_or(settings.stepped || tag.data_type == DataType::Bool);
-            let mut output = crate::rules::Output::default();
-            for cluster in sorted.chunk_by(|a, b| b.saturating_sub(*a) < CLUSTER_GAP_NS) {
-                let found = at_cluster(&dataset, &tag, cluster, settings).await?;
-                output.times.extend(found.times);
-                output.values.extend(found.values);
-                output.statuses.extend(found.statuses);
-            }
-            let batch = computed(&tag, output, &schema)?;
-            // Sorted and unique: every time is found.
-            let order = Int64Array::from_iter_values(
-                times.iter().map(|time| sorted.partition_point(|known| known < time) as i64),
-            );
-            let batch = arrow_select::take::take_record_batch(&batch, &order);
-            batches.push(batch.map_err(HistorianError::compute("ordering values"))?);
+            works.push((self.points(&tag).await?, tag, settings));
         }
-        Ok(batches)
+        let schema = points_schema(arrow_schema::DataType::Float64);
+        let shape = schema.clone();
+        let stream = stream::iter(works).then(move |(dataset, tag, settings)| {
+            let (schema, asked) = (shape.clone(), asked.clone());
+            async move {
+                let (order, sorted) = &*asked;
+                let mut output = crate::rules::Output::default();
+                for cluster in sorted.chunk_by(|a, b| b.saturating_sub(*a) < CLUSTER_GAP_NS) {
+                    let found = at_cluster(&dataset, &tag, cluster, settings).await?;
+                    output.times.extend(found.times);
+                    output.values.extend(found.values);
+                    output.statuses.extend(found.statuses);
+                }
+                let batch = computed(&tag, output, &schema)?;
+                let batch = arrow_select::take::take_record_batch(&batch, order);
+                batch.map_err(HistorianError::compute("ordering values"))
+            }
+        });
+        Ok(Batches { schema, stream: stream.boxed() })
     }
 
     /// The annotations of tags in `[start, end)`: columns tag (number), time, entered, author, text.

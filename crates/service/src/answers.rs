@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
+use crate::memory::{Charge, ChargedVec};
 
 /// Rows that come.
 pub(crate) struct Rows {
@@ -26,6 +27,15 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// The same rows, which hold memory until the last of them is taken.
+    pub fn holding(self, charge: Charge) -> Self {
+        let held = move |batch| {
+            let _ = &charge;
+            batch
+        };
+        Self { schema: self.schema, stream: self.stream.map(held).boxed() }
+    }
+
     pub fn of(batches: Vec<RecordBatch>) -> Self {
         let schema = batches.first().map_or_else(|| Arc::new(arrow_schema::Schema::empty()), RecordBatch::schema);
         Self { schema, stream: stream::iter(batches.into_iter().map(Ok)).boxed() }
@@ -122,35 +132,22 @@ impl Form {
     }
 }
 
-/// Rows that are looked at before an answer begins, so that errors among them have a status of their own.
-const ROWS_BEFORE_ANSWER: usize = 65_536;
+/// Bytes of an answer that are made before it begins, so that errors among them have a status of their own.
+const BYTES_BEFORE_ANSWER: usize = 4 << 20;
+/// Bytes of rows that are turned into text at a time.
+const PIECE_BYTES: usize = 1 << 20;
+/// Rows of the same.
+const PIECE_ROWS: usize = 16_384;
+/// What an answer that is streamed takes: a batch, a piece of it, and its text in all the places that it passes.
+const STREAM_BYTES: usize = 8 << 20;
 
-/// The rows as an answer. What is wrong before many rows have come is told by a status, later on the answer is broken off. A
-/// client that goes away drops the stream, and with it the work of the engine.
+/// The rows as an answer: see [`bytes`].
 pub(crate) async fn rows(app: &Arc<App>, call: &Call, rows: Rows) -> Result<Reply> {
     let form = Form::of(call)?;
-    let deadline = call.deadline;
-    let out_of_time = Failure::out_of_time(app.settings.limits.query_time.as_secs());
     let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
-    let mut stream = in_time(limited, deadline, out_of_time);
-    let mut encoder = Encoder::new(rows.schema, form)?;
-    let mut first = Vec::new();
-    let mut count = 0;
-    while count < ROWS_BEFORE_ANSWER {
-        let Some(batch) = stream.next().await else {
-            let mut body = Vec::new();
-            for batch in first {
-                encoder.write(&batch)?;
-            }
-            body.extend(encoder.finish()?);
-            return Ok(Reply::text(form.content_type(), body));
-        };
-        let batch = batch?;
-        count += batch.num_rows();
-        first.push(batch);
-    }
-    let batches = stream::iter(first.into_iter().map(Ok)).chain(stream);
-    let pieces = stream::unfold((batches.boxed(), Some(encoder)), |(mut batches, encoder)| async move {
+    let cut = limited.flat_map(|batch| stream::iter(pieces(batch)));
+    let encoder = Encoder::new(rows.schema, form)?;
+    let pieces = stream::unfold((cut.boxed(), Some(encoder)), |(mut batches, encoder)| async move {
         let mut encoder = encoder?;
         let piece = match batches.next().await {
             None => return Some((encoder.finish(), (batches, None))),
@@ -160,15 +157,49 @@ pub(crate) async fn rows(app: &Arc<App>, call: &Call, rows: Rows) -> Result<Repl
         let go_on = piece.is_ok();
         Some((piece, (batches, go_on.then_some(encoder))))
     });
-    Ok(Reply::Stream(form.content_type(), pieces.boxed()))
+    bytes(app, call, form.content_type(), pieces.boxed()).await
+}
+
+/// Bytes that come, as an answer. What is wrong before many have come is told by a status, later on the answer is broken off. A
+/// client that goes away drops the stream, and with it the work of the engine.
+pub(crate) async fn bytes(
+    app: &App,
+    call: &Call,
+    content_type: &'static str,
+    pieces: BoxStream<'static, Result<Bytes>>,
+) -> Result<Reply> {
+    let out_of_time = Failure::out_of_time(app.settings.limits.query_time.as_secs());
+    let mut pieces = in_time(pieces, call.deadline, out_of_time);
+    let mut head = ChargedVec::new(&app.memory);
+    while head.len() < BYTES_BEFORE_ANSWER {
+        let Some(piece) = pieces.next().await else { return Ok(Reply::text(content_type, head.freeze())) };
+        head.extend(&piece?)?;
+    }
+    let charge = app.memory.charge(STREAM_BYTES)?;
+    let rest = pieces.filter(|piece| std::future::ready(!piece.as_ref().is_ok_and(Bytes::is_empty)));
+    let rest = rest.map(move |piece| {
+        let _ = &charge;
+        piece
+    });
+    let head = stream::once(std::future::ready(Ok(head.freeze())));
+    Ok(Reply::Stream(content_type, head.chain(rest).boxed()))
+}
+
+/// A batch in pieces that are small as text, too; a row is never cut.
+fn pieces(batch: Result<RecordBatch>) -> Vec<Result<RecordBatch>> {
+    let Ok(batch) = batch else { return vec![batch] };
+    let of_column = |column: &arrow_array::ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(0);
+    let bytes: usize = batch.columns().iter().map(of_column).sum();
+    let rows = (batch.num_rows() * PIECE_BYTES / bytes.max(PIECE_BYTES)).clamp(1, PIECE_ROWS);
+    let cut = |start: usize| Ok(batch.slice(start, rows.min(batch.num_rows() - start)));
+    (0..batch.num_rows()).step_by(rows).map(cut).collect()
 }
 
 /// The texts of the first column, a line each.
-pub(crate) fn lines(app: &App, call: &Call, rows: Rows) -> Reply {
-    let out_of_time = Failure::out_of_time(app.settings.limits.query_time.as_secs());
+pub(crate) async fn lines(app: &App, call: &Call, rows: Rows) -> Result<Reply> {
     let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
-    let pieces = in_time(limited, call.deadline, out_of_time).map(|batch| lines_of(&batch?));
-    Reply::Stream(LINES, pieces.boxed())
+    let cut = limited.flat_map(|batch| stream::iter(pieces(batch)));
+    bytes(app, call, LINES, cut.map(|batch| lines_of(&batch?)).boxed()).await
 }
 
 fn lines_of(batch: &RecordBatch) -> Result<Bytes> {
@@ -184,7 +215,7 @@ fn lines_of(batch: &RecordBatch) -> Result<Bytes> {
 }
 
 /// Counts rows, and fails where there are more than allowed.
-fn limited(
+pub(crate) fn limited(
     rows: BoxStream<'static, Result<RecordBatch>>,
     rows_max: u64,
     count: Arc<AtomicU64>,
@@ -203,16 +234,16 @@ pub(crate) fn too_many(rows_max: u64) -> Failure {
     ))
 }
 
-fn in_time(
-    rows: BoxStream<'static, Result<RecordBatch>>,
+fn in_time<T: Send + 'static>(
+    items: BoxStream<'static, Result<T>>,
     deadline: Instant,
     failure: Failure,
-) -> BoxStream<'static, Result<RecordBatch>> {
-    stream::unfold((rows, Some(failure)), move |(mut rows, failure)| async move {
+) -> BoxStream<'static, Result<T>> {
+    stream::unfold((items, Some(failure)), move |(mut items, failure)| async move {
         let failure = failure?;
-        match tokio::time::timeout_at(deadline, rows.next()).await {
-            Ok(batch) => batch.map(|batch| (batch, (rows, Some(failure)))),
-            Err(_) => Some((Err(failure), (rows, None))),
+        match tokio::time::timeout_at(deadline, items.next()).await {
+            Ok(item) => item.map(|item| (item, (items, Some(failure)))),
+            Err(_) => Some((Err(failure), (items, None))),
         }
     })
     .boxed()
@@ -300,5 +331,34 @@ impl Encoder {
             out.extend_from_slice(line);
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::{ArrayRef, Int64Array, StringArray};
+
+    fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+        RecordBatch::try_from_iter(columns).unwrap()
+    }
+
+    fn rows_of(found: Vec<Result<RecordBatch>>) -> Vec<usize> {
+        found.into_iter().map(|piece| piece.unwrap().num_rows()).collect()
+    }
+
+    #[test]
+    fn a_batch_is_cut_by_its_bytes_and_by_its_rows() {
+        let small: ArrayRef = Arc::new(Int64Array::from_iter_values(0..10));
+        assert_eq!(rows_of(pieces(Ok(batch(vec![("x", small)])))), [10]);
+        let many: ArrayRef = Arc::new(Int64Array::from_iter_values(0..40_000));
+        assert_eq!(rows_of(pieces(Ok(batch(vec![("x", many)])))), [16_384, 16_384, 7_232]);
+        let text = "x".repeat(400_000);
+        let large: ArrayRef = Arc::new(StringArray::from_iter_values((0..5).map(|_| &text)));
+        assert_eq!(rows_of(pieces(Ok(batch(vec![("x", large.clone())])))), [2, 2, 1]);
+        // A slice counts by what it shows.
+        assert_eq!(rows_of(pieces(Ok(batch(vec![("x", large.slice(1, 2))])))), [2]);
+        let empty: ArrayRef = Arc::new(Int64Array::from_iter_values(0..0));
+        assert_eq!(rows_of(pieces(Ok(batch(vec![("x", empty)])))), Vec::<usize>::new());
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::answers::{self, Reply, Rows};
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
+use crate::points::shown;
 
 fn described(spec: &DatasetSpec) -> Value {
     let columns = spec.schema.fields().iter();
@@ -119,8 +120,9 @@ fn place(spec: &DatasetSpec, call: &Call) -> Result<Place> {
     match (cells.is_empty(), keys.is_empty(), given.one("region")?) {
         (true, true, None) => Ok(Place::All),
         (false, true, None) => {
-            let number =
-                |text: &&str| text.parse().map_err(|_| Failure::invalid(format!("cell is {text:?}: give a number")));
+            let number = |text: &&str| {
+                text.parse().map_err(|_| Failure::invalid(format!("cell is {}: give a number", shown(text))))
+            };
             Ok(Place::Cells(cells.iter().map(number).collect::<Result<_>>()?))
         }
         (true, false, None) => match spec.cell.columns()[..] {
@@ -133,7 +135,7 @@ fn place(spec: &DatasetSpec, call: &Call) -> Result<Place> {
 }
 
 fn region(text: &str) -> Result<Place> {
-    let refuse = || Failure::invalid(format!("region is {text:?}: write circle,RA,DEC,RADIUS in degrees"));
+    let refuse = || Failure::invalid(format!("region is {}: write circle,RA,DEC,RADIUS in degrees", shown(text)));
     let mut words = text.split(',');
     let shape = words.next();
     let numbers: Vec<f64> =
@@ -166,7 +168,8 @@ fn predicate(text: &str) -> Result<Predicate> {
     let found = SIGNS.iter().filter_map(|(sign, comparison)| text.find(sign).map(|at| (at, sign, *comparison)));
     let Some((at, sign, comparison)) = found.min_by_key(|(at, sign, _)| (*at, usize::MAX - sign.len())) else {
         return Err(Failure::invalid(format!(
-            "where is {text:?}: write a column, a sign and a value, such as cores>=8"
+            "where is {}: write a column, a sign and a value, such as cores>=8",
+            shown(text)
         )));
     };
     let (column, value) = (text[..at].trim(), text[at + sign.len()..].trim());

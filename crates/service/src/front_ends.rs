@@ -161,7 +161,7 @@ pub(crate) async fn search(app: Arc<App>, call: Call, operation: &'static str) -
     match answer {
         Answer::Rows { schema, batches } => {
             let stream = stream(batches, call.permit.clone(), waiting);
-            Ok(answers::lines(&app, &call, Rows { schema, stream }))
+            answers::lines(&app, &call, Rows { schema, stream }).await
         }
         other => reply(&app, &call, other, waiting).await,
     }
@@ -228,14 +228,20 @@ async fn put(
     Ok((blocking(app, call, request).await?, waiting))
 }
 
+/// How many times its bytes a body takes while a front end stores it.
+const BODY_COPIES: usize = 8;
+
 async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
     let Some(front_ends) = app.front_ends.clone() else {
         let message = "this service answers for the historian alone: start it with  chronotile serve";
         return Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "not-served", message));
     };
     let permit = call.permit.clone();
+    // Lines become columns of their parts, and columns of what is stored.
+    let charge = app.memory.charge(request.body.len().saturating_mul(BODY_COPIES))?;
     let work = tokio::task::spawn_blocking(move || {
         let answer = front_ends.answer(request);
+        drop(charge);
         // Work that nobody waits for any more counts among what runs until it has ended.
         drop(permit);
         answer

@@ -3,19 +3,24 @@
 //! A target is the name of a tag, or an aggregate of one, such as `TimeAverage(boiler.temperature)`. A plain tag is drawn by
 //! few points that show its course.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, TimestampNanosecondType};
 use arrow_array::{Array, RecordBatch};
 use arrow_cast::cast;
 use arrow_schema::DataType as ArrowType;
+use bytes::Bytes;
+use chronotile_historian::rules::Aggregate;
 use chronotile_historian::{AggregateRequest, Downsampling, TagKey};
-use futures::TryStreamExt;
-use serde::Deserialize;
+use futures::stream;
+use futures::{StreamExt, TryStreamExt};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::answers::Reply;
+use crate::answers::{self, Reply, Rows, too_many};
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 use crate::parameters::time_ns;
@@ -83,31 +88,79 @@ fn times(app: &App, call: &Call, range: &Range) -> Result<(i64, i64)> {
     Ok((start, end))
 }
 
-pub(crate) async fn query(app: Arc<App>, call: Call) -> Result<Reply> {
-    let given: Query = body(&call)?;
-    let (start, end) = times(&app, &call, &given.range)?;
-    let mut answers = Vec::with_capacity(given.targets.len());
-    for target in given.targets.iter().filter(|target| !target.hide && !target.target.is_empty()) {
-        let points = points(&app, &target.target, (start, end), &given).await?;
-        answers.push(if target.kind == "table" { table(target, &points)? } else { series(target, &points)? });
-    }
-    Ok(Reply::json(&Value::Array(answers)))
+/// What a target asks for.
+struct Asked {
+    target: Target,
+    tag: TagKey,
+    /// Without one the tag itself is drawn.
+    aggregate: Option<Aggregate>,
 }
 
-async fn points(app: &App, target: &str, range: (i64, i64), given: &Query) -> Result<Vec<RecordBatch>> {
-    let count = given.max_data_points.unwrap_or(1_000).clamp(4, 100_000);
-    let parts = target.strip_suffix(')').and_then(|rest| rest.split_once('('));
-    // A name may have brackets of its own.
-    let aggregate =
-        parts.and_then(|(name, tag)| aggregate_named(name.trim()).ok().map(|aggregate| (aggregate, tag.trim())));
-    let Some((aggregate, tag)) = aggregate else {
-        let tag = TagKey::Name(target.to_owned());
-        return Ok(vec![app.historian.plot(&tag, range.0, range.1, count, Downsampling::MinMax).await?]);
+impl From<Target> for Asked {
+    fn from(target: Target) -> Self {
+        let parts = target.target.strip_suffix(')').and_then(|rest| rest.split_once('('));
+        // A name may have brackets of its own.
+        let aggregate =
+            parts.and_then(|(name, tag)| aggregate_named(name.trim()).ok().map(|aggregate| (aggregate, tag.trim())));
+        let tag = TagKey::Name(aggregate.map_or(&*target.target, |(_, tag)| tag).to_owned());
+        let aggregate = aggregate.map(|(aggregate, _)| aggregate);
+        Self { target, tag, aggregate }
+    }
+}
+
+/// Points of one target.
+const POINTS_MAX: usize = 100_000;
+
+pub(crate) async fn query(app: Arc<App>, call: Call) -> Result<Reply> {
+    let given: Query = body(&call)?;
+    let range = times(&app, &call, &given.range)?;
+    let count = given.max_data_points.unwrap_or(1_000).clamp(4, POINTS_MAX);
+    let interval_ms = given.interval_ms.unwrap_or(0);
+    let shown = given.targets.into_iter().filter(|target| !target.hide && !target.target.is_empty());
+    let asked: Vec<Asked> = shown.map(Asked::from).collect();
+    let limits = app.settings.limits;
+    if asked.len() > limits.tags {
+        return Err(Failure::too_large(format!(
+            "the query has more than {} targets: ask for some at a time",
+            limits.tags
+        )));
+    }
+    if (asked.len() as u64).saturating_mul(count as u64) > limits.points {
+        return Err(too_many(limits.points));
+    }
+    // One that is unknown is told by a status, whatever stands before it.
+    app.historian.resolve(&asked.iter().map(|asked| asked.tag.clone()).collect::<Vec<_>>()).await?;
+    let first = std::iter::once(true).chain(std::iter::repeat(false));
+    let (points_of, rows) = (app.clone(), call.rows.clone());
+    let answers = stream::iter(asked.into_iter().zip(first)).then(move |(asked, is_first)| {
+        let (app, rows) = (points_of.clone(), rows.clone());
+        async move {
+            let batches = points(&app, &asked, range, interval_ms, count).await?;
+            rows.fetch_add(batches.iter().map(|batch| batch.num_rows() as u64).sum(), Ordering::Relaxed);
+            let mut text = Vec::from(if is_first { "" } else { "," });
+            written(&mut text, &asked.target, &batches)?;
+            Ok(Bytes::from(text))
+        }
+    });
+    let around = |text: &'static str| stream::once(std::future::ready(Ok(Bytes::from_static(text.as_bytes()))));
+    let whole = around("[").chain(answers).chain(around("]"));
+    answers::bytes(&app, &call, "application/json", whole.boxed()).await
+}
+
+async fn points(
+    app: &App,
+    asked: &Asked,
+    range: (i64, i64),
+    interval_ms: u64,
+    count: usize,
+) -> Result<Vec<RecordBatch>> {
+    let Some(aggregate) = asked.aggregate else {
+        return Ok(vec![app.historian.plot(&asked.tag, range.0, range.1, count, Downsampling::MinMax).await?]);
     };
     let span_ms = range.0.abs_diff(range.1) / 1_000_000;
-    let interval_ms = given.interval_ms.unwrap_or(0).max(span_ms.div_ceil(count as u64)).max(1);
+    let interval_ms = interval_ms.max(span_ms.div_ceil(count as u64)).max(1);
     let request = AggregateRequest {
-        tags: vec![TagKey::Name(tag.to_owned())],
+        tags: vec![asked.tag.clone()],
         start: range.0,
         end: range.1,
         interval: i64::try_from(interval_ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX),
@@ -125,35 +178,54 @@ async fn points(app: &App, target: &str, range: (i64, i64), given: &Query) -> Re
     Ok(app.historian.aggregate(request).await?.stream.try_collect().await?)
 }
 
-/// Times in milliseconds with values and statuses.
-fn rows(batches: &[RecordBatch]) -> Result<Vec<(i64, Option<f64>, u32)>> {
-    let mut rows = Vec::new();
+/// Writes the answer to a target: a series of `[value, time]`, or a table of `[time, value, status]`. Times are milliseconds.
+fn written(text: &mut Vec<u8>, target: &Target, batches: &[RecordBatch]) -> Result<()> {
+    let is_table = target.kind == "table";
+    match is_table {
+        true => text.extend_from_slice(b"{\"columns\":"),
+        false => text.extend_from_slice(b"{\"datapoints\":["),
+    }
+    if is_table {
+        let columns = json!([
+            { "text": "Time", "type": "time" },
+            { "text": target.target, "type": "number" },
+            { "text": "Status", "type": "number" },
+        ]);
+        put(text, &columns)?;
+        text.extend_from_slice(b",\"rows\":[");
+    }
+    let mut comma: &[u8] = b"";
     for batch in batches {
         let times = batch.column(1).as_primitive::<TimestampNanosecondType>();
         let values = cast(batch.column(2), &ArrowType::Float64).map_err(|error| Failure::invalid(error.to_string()))?;
         let values = values.as_primitive::<Float64Type>();
         let statuses = batch.column(3).as_primitive::<arrow_array::types::UInt32Type>();
-        rows.extend((0..batch.num_rows()).map(|row| {
+        for row in 0..batch.num_rows() {
+            text.extend_from_slice(comma);
+            comma = b",";
             let value = values.is_valid(row).then(|| values.value(row));
-            (times.value(row).div_euclid(1_000_000), value, statuses.value(row))
-        }));
+            let time = times.value(row).div_euclid(1_000_000);
+            match is_table {
+                true => put(text, &(time, value, statuses.value(row)))?,
+                false => put(text, &(value, time))?,
+            }
+        }
     }
-    Ok(rows)
+    text.extend_from_slice(b"],\"refId\":");
+    put(text, &target.ref_id)?;
+    match is_table {
+        true => text.extend_from_slice(b",\"type\":\"table\"}"),
+        false => {
+            text.extend_from_slice(b",\"target\":");
+            put(text, &target.target)?;
+            text.push(b'}');
+        }
+    }
+    Ok(())
 }
 
-fn series(target: &Target, batches: &[RecordBatch]) -> Result<Value> {
-    let points: Vec<Value> = rows(batches)?.iter().map(|(time, value, _)| json!([value, time])).collect();
-    Ok(json!({ "target": target.target, "refId": target.ref_id, "datapoints": points }))
-}
-
-fn table(target: &Target, batches: &[RecordBatch]) -> Result<Value> {
-    let rows: Vec<Value> = rows(batches)?.iter().map(|(time, value, status)| json!([time, value, status])).collect();
-    let columns = json!([
-        { "text": "Time", "type": "time" },
-        { "text": target.target, "type": "number" },
-        { "text": "Status", "type": "number" },
-    ]);
-    Ok(json!({ "type": "table", "refId": target.ref_id, "columns": columns, "rows": rows }))
+fn put(text: &mut Vec<u8>, value: &impl Serialize) -> Result<()> {
+    serde_json::to_writer(text, value).map_err(|error| Failure::invalid(format!("the answer is no JSON: {error}")))
 }
 
 #[derive(Deserialize)]
@@ -162,31 +234,69 @@ struct Notes {
     annotation: Value,
 }
 
+/// Bytes of what a client says of its annotations, which stands beside each of them.
+const ANNOTATION_BYTES_MAX: usize = 4_096;
+
 pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
     let given: Notes = body(&call)?;
     let (start, end) = times(&app, &call, &given.range)?;
+    let about = given.annotation.to_string();
+    if about.len() > ANNOTATION_BYTES_MAX {
+        return Err(Failure::too_large(format!(
+            "annotation has {} bytes, of at most {ANNOTATION_BYTES_MAX}",
+            about.len()
+        )));
+    }
     let pattern = given.annotation.get("query").and_then(Value::as_str).unwrap_or_default();
     let tags = app.historian.find(if pattern.is_empty() { "*" } else { pattern }, NAMES_MAX).await?;
-    let keys: Vec<TagKey> = tags.iter().map(|tag| TagKey::Number(tag.number)).collect();
-    if keys.is_empty() {
+    if tags.is_empty() {
         return Ok(Reply::json(&json!([])));
     }
-    let batches: Vec<RecordBatch> = app.historian.annotations(&keys, start, end).await?.try_collect().await?;
-    let mut notes = Vec::new();
-    for batch in &batches {
-        let numbers = batch.column(0).as_primitive::<arrow_array::types::Int64Type>();
-        let times = batch.column(1).as_primitive::<TimestampNanosecondType>();
-        let (authors, texts) = (batch.column(3).as_string::<i32>(), batch.column(4).as_string::<i32>());
-        for row in 0..batch.num_rows() {
-            let name = tags.iter().find(|tag| tag.number == numbers.value(row)).map(|tag| tag.name.as_str());
-            notes.push(json!({
-                "annotation": given.annotation,
-                "time": times.value(row).div_euclid(1_000_000),
-                "title": authors.value(row),
-                "text": texts.value(row),
-                "tags": name,
-            }));
+    let keys: Vec<TagKey> = tags.iter().map(|tag| TagKey::Number(tag.number)).collect();
+    let names: HashMap<i64, String> = tags.iter().map(|tag| (tag.number, tag.name.clone())).collect();
+    let notes = Rows::from(app.historian.annotations(&keys, start, end).await?);
+    let notes = answers::limited(notes.stream, app.settings.limits.points, call.rows.clone());
+    let mut comma: &[u8] = b"[";
+    let texts = notes.map(move |batch| {
+        let text = noted(&batch?, &names, &about, comma)?;
+        if !text.is_empty() {
+            comma = b",";
         }
+        Ok(text)
+    });
+    let end = stream::once(std::future::ready(Ok(Bytes::from_static(b"]"))));
+    let opened = texts.chain(end).scan(false, |begun, text: Result<Bytes>| {
+        // Without a note the list is still to be opened.
+        let text = text.map(|text| match (*begun, text.first()) {
+            (false, Some(b']')) => Bytes::from_static(b"[]"),
+            _ => text,
+        });
+        *begun |= text.as_ref().is_ok_and(|text| !text.is_empty());
+        std::future::ready(Some(text))
+    });
+    answers::bytes(&app, &call, "application/json", opened.boxed()).await
+}
+
+/// The notes of a batch as elements of a list, `comma` before the first.
+fn noted(batch: &RecordBatch, names: &HashMap<i64, String>, about: &str, comma: &[u8]) -> Result<Bytes> {
+    let numbers = batch.column(0).as_primitive::<arrow_array::types::Int64Type>();
+    let times = batch.column(1).as_primitive::<TimestampNanosecondType>();
+    let (authors, texts) = (batch.column(3).as_string::<i32>(), batch.column(4).as_string::<i32>());
+    let (mut out, mut comma) = (Vec::new(), comma);
+    for row in 0..batch.num_rows() {
+        out.extend_from_slice(comma);
+        comma = b",";
+        out.extend_from_slice(b"{\"annotation\":");
+        out.extend_from_slice(about.as_bytes());
+        out.extend_from_slice(b",\"tags\":");
+        put(&mut out, &names.get(&numbers.value(row)))?;
+        out.extend_from_slice(b",\"text\":");
+        put(&mut out, &texts.value(row))?;
+        out.extend_from_slice(b",\"time\":");
+        put(&mut out, &times.value(row).div_euclid(1_000_000))?;
+        out.extend_from_slice(b",\"title\":");
+        put(&mut out, &authors.value(row))?;
+        out.push(b'}');
     }
-    Ok(Reply::json(&Value::Array(notes)))
+    Ok(out.into())
 }

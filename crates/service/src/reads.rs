@@ -9,6 +9,7 @@ use chronotile_historian::{AggregateRequest, Downsampling, RawRequest, TagKey};
 use crate::answers::{self, Reply, Rows, too_many};
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
+use crate::points::shown;
 
 /// The tags that a request names, by name or number.
 fn named(call: &Call) -> Result<Vec<TagKey>> {
@@ -18,7 +19,7 @@ fn named(call: &Call) -> Result<Vec<TagKey>> {
             value
                 .parse()
                 .map(TagKey::Number)
-                .map_err(|_| Failure::invalid(format!("number is {value:?}: give a whole number"))),
+                .map_err(|_| Failure::invalid(format!("number is {}: give a whole number", shown(value)))),
         ),
         _ => None,
     };
@@ -32,7 +33,7 @@ pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
     if let Some(pattern) = call.parameters.one("match")? {
         let found = app.historian.find(pattern, tags_max + 1).await?;
         if found.is_empty() && keys.is_empty() {
-            let message = format!("no tag fits {pattern:?}: look for a part of its name, such as *part*");
+            let message = format!("no tag fits {}: look for a part of its name, such as *part*", shown(pattern));
             return Err(Failure::new(StatusCode::NOT_FOUND, "tag-not-found", message).with("tag", pattern));
         }
         keys.extend(found.iter().map(|tag| TagKey::Number(tag.number)));
@@ -98,14 +99,18 @@ pub(crate) async fn at(app: Arc<App>, call: Call) -> Result<Reply> {
         crate::parameters::time_ns(text, call.now_ns).map_err(refuse)
     };
     let times: Vec<i64> = call.parameters.all("time").map(time).collect::<Result<_>>()?;
-    let points = app.historian.at(&tags, &times, call.parameters.flag("stepped")?).await?;
-    answers::rows(&app, &call, Rows::of(points)).await
+    let points_max = app.settings.limits.points;
+    if (times.len() as u64).saturating_mul(tags.len() as u64) > points_max {
+        return Err(too_many(points_max));
+    }
+    let points = app.historian.values_at(&tags, &times, call.parameters.flag("stepped")?).await?;
+    answers::rows(&app, &call, points.into()).await
 }
 
 pub(crate) fn aggregate_named(name: &str) -> Result<Aggregate> {
     Aggregate::from_name(name).ok_or_else(|| {
         let known: Vec<String> = Aggregate::ALL.iter().map(|aggregate| aggregate.name()).collect();
-        Failure::invalid(format!("{name:?} is no aggregate: use one of {}", known.join(", ")))
+        Failure::invalid(format!("{} is no aggregate: use one of {}", shown(name), known.join(", ")))
     })
 }
 
@@ -141,22 +146,40 @@ pub(crate) async fn aggregate(app: Arc<App>, call: Call) -> Result<Reply> {
         points_only: given.flag("points_only")?.unwrap_or(false),
     };
     check_intervals(&app, &request)?;
-    let results = app.historian.aggregate(request).await?;
-    answers::rows(&app, &call, results.into()).await
+    let charge = app.memory.charge(request.bytes_held_max())?;
+    let results = Rows::from(app.historian.aggregate(request).await?).holding(charge);
+    answers::rows(&app, &call, results).await
 }
+
+/// What is held of a point, or of a span of time, while a plot is made.
+const PLOTTED_BYTES: usize = 32;
 
 pub(crate) async fn plot(app: Arc<App>, call: Call) -> Result<Reply> {
     let (tag, (start, end)) = (one_tag(&call)?, range(&app, &call)?);
-    let points = call.parameters.number("points")?.unwrap_or(1_000);
-    if points as u64 > app.settings.limits.points {
-        return Err(too_many(app.settings.limits.points));
+    let points: usize = call.parameters.number("points")?.unwrap_or(1_000);
+    let points_max = app.settings.limits.points;
+    if points as u64 > points_max {
+        return Err(too_many(points_max));
     }
     let method = match call.parameters.one("method")? {
         None | Some("minmax") => Downsampling::MinMax,
         Some("lttb") => Downsampling::Lttb,
         Some(other) => return Err(Failure::invalid(format!("method is {other:?}: use minmax or lttb"))),
     };
+    // Spans are few, points are what there is.
+    let held = match method {
+        Downsampling::MinMax => points as u64,
+        Downsampling::Lttb if start < end => {
+            app.historian.points_within(std::slice::from_ref(&tag), start, end).await?
+        }
+        Downsampling::Lttb => 0,
+    };
+    if held > points_max {
+        return Err(too_many(points_max));
+    }
+    let charge = app.memory.charge(usize::try_from(held).unwrap_or(usize::MAX).saturating_mul(PLOTTED_BYTES))?;
     let shown = app.historian.plot(&tag, start, end, points, method).await?;
+    drop(charge);
     answers::rows(&app, &call, Rows::of(vec![shown])).await
 }
 

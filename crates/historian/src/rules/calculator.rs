@@ -37,6 +37,18 @@ impl Output {
         self.statuses.push(status.0);
     }
 
+    /// The same results, at most `rows` at a time.
+    pub(crate) fn pieces(self, rows: usize) -> impl Iterator<Item = Self> {
+        (0..self.times.len()).step_by(rows).map(move |start| {
+            let range = start..self.times.len().min(start + rows);
+            Self {
+                times: self.times[range.clone()].to_vec(),
+                values: self.values[range.clone()].to_vec(),
+                statuses: self.statuses[range].to_vec(),
+            }
+        })
+    }
+
     /// Turns the order around.
     pub fn reverse(&mut self) {
         self.times.reverse();
@@ -115,7 +127,13 @@ impl Calculator {
             Family::Simple => Fold::Simple(Box::new(SimpleFold::new(aggregate, &settings))),
             Family::Interpolated => Fold::Interpolated(Box::default()),
         };
-        let frame = Frame { grid, aggregate, settings, first: None, last: None, shift, out: Output::default() };
+        // Room for exactly what there will be: it is not touched before, and never moved.
+        let out = Output {
+            times: Vec::with_capacity(grid.count()),
+            values: Vec::with_capacity(grid.count()),
+            statuses: Vec::with_capacity(grid.count()),
+        };
+        let frame = Frame { grid, aggregate, settings, first: None, last: None, shift, out };
         Self { frame, fold }
     }
 
@@ -210,4 +228,35 @@ fn near<'a>(frame: &mut Frame, times: &'a [i64], values: &'a [f64]) -> (&'a [i64
     let start = times.partition_point(|time| *time < low).saturating_sub(2);
     let end = (times.partition_point(|time| *time <= high) + 1).clamp(start + 1, times.len());
     (&times[start..end], &values[start..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pieces_of_results_are_all_of_them_in_order() {
+        let mut output = Output::default();
+        for time in 0..10 {
+            output.push(time, time as f64 / 2.0, Status(time as u32));
+        }
+        for rows in [1, 3, 5, 10, 11] {
+            let mut joined = Output::default();
+            for piece in output.clone().pieces(rows) {
+                assert!((1..=rows).contains(&piece.times.len()));
+                joined.times.extend(piece.times);
+                joined.values.extend(piece.values);
+                joined.statuses.extend(piece.statuses);
+            }
+            assert_eq!(joined, output);
+        }
+        assert_eq!(Output::default().pieces(4).count(), 0);
+    }
+
+    #[test]
+    fn results_have_room_for_all_intervals_and_never_more() {
+        let grid = Grid::new(0, 1_000_000, 1).unwrap();
+        let output = Calculator::new(Aggregate::Count, Settings::default(), grid).finish();
+        assert_eq!((output.times.len(), output.times.capacity()), (1_000_000, 1_000_000));
+    }
 }
