@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ from chronotile.events.limits import FloodGuard
 from chronotile.events.moments import MOMENT
 from chronotile.events.parsing import Field, Reading, Reject
 from chronotile.events.retention import TtlChange
-from chronotile.events.searching import Question, Visibility, count, in_order, to_us
+from chronotile.events.searching import Question, Visibility, count, parts_in_order, to_us
 from chronotile.events.settings import Limits, Settings, SettingsStore
 from chronotile.predicates import Condition, listed
 from chronotile.reports import BatchInfo, SliceInfo
@@ -53,15 +53,14 @@ class IngestReport:
     """Bytes of these, line ends left out."""
     blank: int
     """Lines of nothing but white space, passed over."""
-    rejects: tuple[Reject, ...]
-    """Lines that are no documents; they are among the dead letters."""
+    rejects: tuple[Reject, ...] = ()
+    """The first 10,000 lines that are no documents; they are among the dead letters."""
+    rejected: int = 0
+    """Number of lines that are no documents."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """Rejected lines by reason; of reasons that are many the first hundred are told apart."""
     expired: int = 0
     """Documents stored that were older than their TTL already: they are in no answer."""
-
-    @property
-    def rejected(self) -> int:
-        """Number of lines that are no documents."""
-        return len(self.rejects)
 
     @property
     def duplicates(self) -> int:
@@ -70,7 +69,7 @@ class IngestReport:
 
     def to_dict(self, errors_max: int | None = None) -> dict[str, Any]:
         """As the service answers: counts, reasons with their counts, and line number and reason of the first
-        `errors_max` rejects; of all by default."""
+        `errors_max` rejects; of all that are kept by default."""
         return {
             "batch": self.batch,
             "stored": self.stored,
@@ -78,7 +77,7 @@ class IngestReport:
             "duplicates": self.duplicates,
             "expired": self.expired,
             "rejected": self.rejected,
-            "reasons": dict(Counter(reject.reason for reject in self.rejects).most_common()),
+            "reasons": dict(Counter(self.reasons).most_common()),
             "errors": [{"line": reject.line, "reason": reject.reason} for reject in self.rejects[:errors_max]],
         }
 
@@ -294,6 +293,7 @@ class Events:
         first_line: int = 1,
         ttl: str | timedelta | None = None,
         limited: bool = True,
+        line_bytes_max: int | None = None,
     ) -> IngestReport:
         """Store lines of text, such as the body of a request; when this returns they are durable.
 
@@ -314,6 +314,8 @@ class Events:
             The documents' own TTL, which later changes of the archive's do not touch.
         limited : bool
             Whether the limits of streams hold.
+        line_bytes_max : int
+            A longer line is no document; 16 MiB by default.
 
         Raises
         ------
@@ -324,7 +326,8 @@ class Events:
         """
         text = data.encode() if isinstance(data, str) else bytes(data)
         own_s = retention.ttl_seconds(ttl)
-        documents = parsing.parse(text, first_line, reading or self.reading(), self._declared())
+        chosen = reading or self.reading()
+        documents = parsing.parse(text, first_line, chosen, self._declared(), line_bytes_max=line_bytes_max)
         return self._store(documents, batch or f"events:{uuid.uuid4().hex}", source, own_s, limited)
 
     def _store(
@@ -336,7 +339,8 @@ class Events:
         if ttl_s is not None:
             self._allow_ttl(ttl_s)
         # Before the documents: what is cut off in between is repeated as a whole.
-        buried = bool(documents.rejects) and self._bury(documents.rejects, batch, source)
+        rejects = documents.rejects
+        buried = rejects.count > 0 and self._bury(rejects.kept, batch, source)
         count = table.num_rows
         for name, value, kind in (
             ("source", source, pa.utf8()),
@@ -344,9 +348,10 @@ class Events:
             ("ttl_s", ttl_s, pa.int64()),
         ):
             table = table.append_column(name, pa.array(pa.repeat(pa.scalar(value, kind), count)))
-        if documents.rejects and not count:
+        told = (tuple(rejects.kept), rejects.count, rejects.reasons)
+        if rejects.count and not count:
             # The name stays free for the same lines, read in another way.
-            return IngestReport(batch, buried, 0, 0, documents.blank, tuple(documents.rejects))
+            return IngestReport(batch, buried, 0, 0, documents.blank, *told)
         try:
             report = self._dataset.write(table.select(self._dataset.column_types), batch)
         except BatchConflictError as error:
@@ -355,7 +360,7 @@ class Events:
             raise
         size = pc.sum(table["body_bytes"]).as_py() or 0
         expired = self._expired(table) if report.stored else 0
-        return IngestReport(batch, report.stored, count, size, documents.blank, tuple(documents.rejects), expired)
+        return IngestReport(batch, report.stored, count, size, documents.blank, *told, expired)
 
     def _expired(self, table: pa.Table) -> int:
         """How many of some documents are in no answer any more."""
@@ -502,7 +507,18 @@ class Events:
         if limit is not None and limit < 1:
             raise InvalidInputError(f"limit is {limit}: ask for at least one document", kind="invalid-request")
         question = self._question(start, end, streams, where, text, equal)
-        return in_order(self._dataset, question, chosen, limit, newest_first=newest_first)
+        return pa.concat_tables(parts_in_order(self._dataset, question, chosen, limit, newest_first=newest_first))
+
+    def search_parts(
+        self, *, columns: Iterable[str] | None = None, limit: int = 100, newest_first: bool = True, **question: Any
+    ) -> Iterator[pa.Table]:
+        """What :meth:`search` returns, in parts of some MiB, so that many large documents need not be held at once.
+
+        `question` as for :meth:`count`. There is at least one part, which may have no rows.
+        """
+        chosen = ["time", "stream", *self.fields, "body"] if columns is None else list(columns)
+        self._check_columns(chosen)
+        return parts_in_order(self._dataset, self.question(**question), chosen, limit, newest_first=newest_first)
 
     def count(self, **question: Any) -> int:
         """Number of documents that :meth:`search` without a limit would return."""
@@ -614,7 +630,7 @@ class Events:
         question = Question(self._us(start, "start"), self._us(end, "end"), None, (),
                             Visibility(to_us(self._clock()), replace(self.settings, ttl_own_max_s=None)))  # fmt: skip
         columns = ["time", "source", "line", "reason", "record"]
-        return in_order(self._dead, question, columns, limit, newest_first=True)
+        return pa.concat_tables(parts_in_order(self._dead, question, columns, limit, newest_first=True))
 
     # ------------------------------------------------------------------ time to live
 

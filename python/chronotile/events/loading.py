@@ -76,8 +76,8 @@ class LoadReport:
         self.expired += report.expired
         self.rejected += report.rejected
         self.batches += 1
-        for reject in report.rejects:
-            self.reasons[reject.reason] = self.reasons.get(reject.reason, 0) + 1
+        for reason, count in report.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + count
 
 
 @dataclass

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
-from collections.abc import Mapping
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +25,28 @@ FORMATS = ("ndjson", "syslog", "lines")
 LINE_BYTES_MAX = 16 << 20
 """A document of more bytes would make a chunk too large."""
 
-_TOO_LONG = f"the line has {{}} bytes, more than {LINE_BYTES_MAX:,}: the rest is cut off"
+REJECTS_MAX = 10_000
+"""Lines of one call that are kept as dead letters; the others are counted."""
+
+_REJECT_BYTES_MAX = LINE_BYTES_MAX
+"""Bytes of the same, all together."""
+_REASONS_MAX = 100
+"""Reasons of one call that are told apart."""
+_OTHER_REASONS = "other reasons"
+
+_BLOCK_BYTES = 1 << 20
+"""Text that is looked at together: what is found out about lines takes many times their bytes."""
+_BLOCK_LINES = 16_384
+"""Lines of the same, about."""
+
+_TOO_LONG = "the line has {{}} bytes, more than {:,}: the rest is cut off"
 _PIECES = 16
 """Into so many pieces a block of JSON is cut where a line of it is bad."""
+_DIAGNOSED_MAX = 32
+"""Bad lines of a block whose fault the parser of JSON tells, which takes longer than all else of a line."""
+_JSON_KINDS: tuple[tuple[str, Any], ...] = (
+    ("boolean", bool), ("number", int | float), ("string", str), ("array", list), ("object", dict),
+)  # fmt: skip
 
 _TEXT = pa.utf8()
 _FAULT_CHARS_MAX = 1_000
@@ -69,13 +91,37 @@ class Reject:
     record: bytes
 
 
+@dataclass
+class Rejects:
+    """Lines that are no documents: how many, why, and the first of them."""
+
+    count: int = 0
+    reasons: dict[str, int] = dataclasses.field(default_factory=dict)
+    kept: list[Reject] = dataclasses.field(default_factory=list)
+    _room: int = _REJECT_BYTES_MAX
+
+    def add(self, reasons: Mapping[int, str], numbers: Any, records: pa.Array) -> None:
+        """Count lines, by their places, and keep them where there is room; of one that is too long the beginning."""
+        self.count += len(reasons)
+        for reason, count in Counter(reasons.values()).items():
+            known = reason in self.reasons or len(self.reasons) < _REASONS_MAX
+            name = reason if known else _OTHER_REASONS
+            self.reasons[name] = self.reasons.get(name, 0) + count
+        for place in sorted(reasons)[: REJECTS_MAX - len(self.kept)]:
+            if self._room <= 0:
+                break
+            record = records[place].as_py()
+            self.kept.append(Reject(int(numbers[place]), reasons[place], record[: min(self._room, LINE_BYTES_MAX)]))
+            self._room -= len(record)
+
+
 @dataclass(frozen=True)
 class Documents:
     """What lines were found to be."""
 
     table: pa.Table
     """Columns ``time``, ``stream``, the fields, ``body``, ``body_bytes``, ``line``."""
-    rejects: list[Reject]
+    rejects: Rejects
     blank: int
     """Lines of nothing but white space, which are passed over."""
 
@@ -98,8 +144,11 @@ class _Lines:
                 self.reasons[int(place)] = reason.format(value if len(value) <= 80 else value[:77] + "...")
 
 
-def parse(text: bytes, first_line: int, reading: Reading, fields: list[Field]) -> Documents:
-    """The documents in whole lines, and the lines that are none.
+def parse(
+    text: bytes, first_line: int, reading: Reading, fields: list[Field], *, line_bytes_max: int | None = None
+) -> Documents:
+    """The documents in whole lines, and the lines that are none. Memory does not grow with the number of lines that are
+    none.
 
     Parameters
     ----------
@@ -107,19 +156,52 @@ def parse(text: bytes, first_line: int, reading: Reading, fields: list[Field]) -
         Lines, the last perhaps without its end.
     first_line : int
         Number of the first.
+    line_bytes_max : int
+        A longer line is no document; 16 MiB by default.
     """
+    line_bytes_max = LINE_BYTES_MAX if line_bytes_max is None else line_bytes_max
+    rejects, blank, line = Rejects(), 0, first_line
+    tables: list[pa.Table] = []
+    for block in _blocks(text):
+        table, blanks, lines = _parsed(block, line, reading, fields, rejects, line_bytes_max)
+        tables.append(table)
+        blank += blanks
+        line += lines
+    if not tables:
+        tables = [_parsed(b"", first_line, reading, fields, rejects, line_bytes_max)[0]]
+    return Documents(pa.concat_tables(tables), rejects, blank)
+
+
+def _blocks(text: bytes) -> Iterator[bytes]:
+    """The text in whole lines, some at a time."""
+    start = 0
+    while start < len(text):
+        size = _BLOCK_BYTES
+        while size > 1 and text.count(b"\n", start, start + size) > _BLOCK_LINES:
+            size //= 2
+        end = text.find(b"\n", start + size - 1) + 1 or len(text)
+        yield text[start:end]
+        start = end
+
+
+def _parsed(
+    text: bytes, first_line: int, reading: Reading, fields: list[Field], rejects: Rejects, line_bytes_max: int
+) -> tuple[pa.Table, int, int]:
+    """The documents in a block of lines, and how many of these are blank, and how many there are."""
     pieces = text.split(b"\n")
     if not pieces[-1]:
         pieces.pop()
     raw = pa.array(pieces, pa.binary())
-    numbers = np.arange(first_line, first_line + len(raw))
+    count = len(raw)
+    numbers = np.arange(first_line, first_line + count)
     blank = pc.match_substring_regex(raw, r"^[\s\x00]*$").to_numpy(zero_copy_only=False)
     blanks = int(blank.sum())
     if blanks:
         raw, numbers = raw.filter(pa.array(~blank)), numbers[~blank]
     lines = _Lines(raw, numbers, {})
     sizes = pc.binary_length(raw).cast(pa.int64())
-    lines.refuse(pc.greater(sizes, LINE_BYTES_MAX).to_numpy(zero_copy_only=False), _TOO_LONG, sizes)
+    too_long = pc.greater(sizes, line_bytes_max).to_numpy(zero_copy_only=False)
+    lines.refuse(too_long, _TOO_LONG.format(line_bytes_max), sizes)
     texts = _decoded(lines)
     if reading.format == "ndjson":
         whole = text if not blanks and not lines.reasons else None
@@ -133,11 +215,8 @@ def parse(text: bytes, first_line: int, reading: Reading, fields: list[Field]) -
         [time, stream, *values, texts, sizes, pa.array(numbers, pa.int64())],
         names=["time", "stream", *(field.column for field in fields), "body", "body_bytes", "line"],
     )
-    rejects = [
-        Reject(int(numbers[place]), reason, raw[place].as_py()[:LINE_BYTES_MAX])
-        for place, reason in sorted(lines.reasons.items())
-    ]
-    return Documents(table.filter(pa.array(sound)) if rejects else table, rejects, blanks)
+    rejects.add(lines.reasons, numbers, raw)
+    return (table.filter(pa.array(sound)) if lines.reasons else table), blanks, count
 
 
 def _decoded(lines: _Lines) -> pa.Array:
@@ -193,8 +272,13 @@ def _refuse_halves(lines: _Lines) -> None:
         return
     offsets = np.frombuffer(lines.raw.buffers()[1], "int32", len(lines.raw) + 1, lines.raw.offset * 4)
     data = np.frombuffer(lines.raw.buffers()[2], "uint8")
-    odd = (data[offsets[:-1]] != ord("{")) | (data[offsets[1:] - 1] != ord("}"))
-    for place in np.flatnonzero(odd):
+    first, last = data[offsets[:-1]], data[offsets[1:] - 1]
+    odd = (first != ord("{")) | (last != ord("}"))
+    # Lines that begin and end with no white space need no second look.
+    plain = odd & (first > ord(" ")) & (last > ord(" "))
+    for bad in np.flatnonzero(plain).tolist():
+        lines.reasons.setdefault(bad, "the line is no JSON object")
+    for place in np.flatnonzero(odd & ~plain):
         text = lines.raw[int(place)].as_py().strip()
         if not (text.startswith(b"{") and text.endswith(b"}")):
             lines.reasons.setdefault(int(place), "the line is no JSON object")
@@ -212,37 +296,81 @@ def _json_table(whole: bytes | None, lines: _Lines, wanted: Mapping[str, pa.Data
                 return table.select(schema.names)
         except pa.ArrowInvalid:
             pass
-    places = np.array([place for place in range(len(lines.raw)) if place not in lines.reasons], dtype="int64")
+    sound = np.ones(len(lines.raw), dtype=bool)
+    sound[list(lines.reasons)] = False
+    places = np.flatnonzero(sound)
     texts = lines.raw.take(pa.array(places)).to_pylist()
     tables: list[pa.Table] = []
     kept: list[Any] = []
 
-    def work(first: int, last: int) -> None:
-        """Parse lines `first` to `last`; where one is bad, each piece by itself, so that a few cost little."""
+    diagnosed = 0
+    # Where one of some lines is bad each piece of them is parsed by itself, so that a few cost little. Not by a
+    # function that calls itself: it would hold all of this until the next collection of garbage.
+    todo = [list(range(len(texts)))] if texts else []
+    while todo:
+        chosen = todo.pop()
         try:
-            joined = io.BytesIO(b"\n".join(texts[first:last]))
+            joined = io.BytesIO(b"\n".join([texts[index] for index in chosen]))
             table = pyarrow.json.read_json(joined, read_options=read, parse_options=parse)
-            if table.num_rows != last - first:
+            if table.num_rows != len(chosen):
                 raise pa.ArrowInvalid("the line holds several JSON objects")
         except pa.ArrowInvalid as error:
-            if last - first == 1:
-                lines.reasons[int(places[first])] = _json_reason(error)
-                return
-            step = -(-(last - first) // _PIECES)
-            for begin in range(first, last, step):
-                work(begin, min(begin + step, last))
-            return
+            if len(chosen) == 1:
+                lines.reasons[int(places[chosen[0]])] = _json_reason(error)
+                diagnosed += 1
+                continue
+            misfits: dict[int, str] = {}
+            if diagnosed >= _DIAGNOSED_MAX:
+                misfits = {index: why for index in chosen if (why := _misfit(texts[index], schema)) is not None}
+                lines.reasons.update((int(places[index]), why) for index, why in misfits.items())
+                chosen = [index for index in chosen if index not in misfits]
+            step = len(chosen) if misfits else -(-len(chosen) // _PIECES)
+            todo += [chosen[begin : begin + step] for begin in range(0, len(chosen), step or 1)][::-1]
+            continue
         tables.append(table.select(schema.names))
-        kept.append(places[first:last])
-
-    if texts:
-        work(0, len(texts))
+        kept.append(places[chosen])
     found = pa.concat_tables([*tables, schema.empty_table()])
     # Back to one row for each line.
     rows = np.full(len(lines.raw), -1, dtype="int64")
     if kept:
         rows[np.concatenate(kept)] = np.arange(found.num_rows)
     return found.take(pa.array(rows, mask=rows < 0))
+
+
+def _misfit(text: bytes, fields: Iterable[pa.Field]) -> str | None:
+    """What is certainly wrong with a line, found in microseconds; None where only the parser of JSON can tell."""
+    try:
+        found = json.loads(text.decode())
+    except json.JSONDecodeError as error:
+        return f"the line is no JSON: {error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}"
+    except (ValueError, RecursionError):
+        return None
+    return _misfit_of(found, fields, "") if isinstance(found, dict) else "the line is no JSON object"
+
+
+def _misfit_of(found: dict[str, Any], fields: Iterable[pa.Field], path: str) -> str | None:
+    for field in fields:
+        value, kind = found.get(field.name), field.type
+        if value is None:
+            continue
+        fits, declared = True, "number"
+        if pa.types.is_struct(kind):
+            fits, declared = isinstance(value, dict), "object"
+        elif pa.types.is_boolean(kind):
+            fits, declared = isinstance(value, bool), "boolean"
+        elif kind == _TEXT:
+            fits, declared = isinstance(value, str), "string"
+        else:
+            fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if not fits:
+            name = next(name for name, kinds in _JSON_KINDS if isinstance(value, kinds))
+            return f"field {path + field.name!r} is {name}, declared as {declared}"
+        if pa.types.is_integer(kind) and (isinstance(value, float) or abs(value) >= 2**64):
+            return f"field {path + field.name!r}: {value!r:.80} is no {kind}"
+        inner = _misfit_of(value, kind, f"{path}{field.name}.") if isinstance(value, dict) else None
+        if inner is not None:
+            return inner
+    return None
 
 
 def _nested(wanted: Mapping[str, pa.DataType]) -> list[pa.Field]:

@@ -15,7 +15,7 @@ from chronotile.dataset import Dataset
 from chronotile.events.settings import Settings
 from chronotile.predicates import Condition
 
-__all__ = ["Question", "Visibility", "count", "in_order", "rows", "to_us"]
+__all__ = ["Question", "Visibility", "count", "parts_in_order", "rows", "to_us"]
 
 ORDER = ("time", "source", "line", "batch")
 """What documents are put in order by: documents of one time by their place in the source."""
@@ -24,6 +24,10 @@ _SECOND_US = 1_000_000
 _FIRST_SPAN_US = 60 * _SECOND_US
 _SPAN_GROWTH = 4
 _HELD_ROWS = 10_000
+_HELD_BYTES = 64 << 20
+"""Documents that are put in order in one go."""
+_GROUP_BYTES = 8 << 20
+"""Documents that are read again together."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +111,39 @@ def count(dataset: Dataset, question: Question) -> int:
     return dataset.count(**question.place())
 
 
-def in_order(
+def parts_in_order(
     dataset: Dataset, question: Question, columns: list[str], limit: int | None, *, newest_first: bool
-) -> pa.Table:
-    """The first documents in order of time.
+) -> Iterator[pa.Table]:
+    """The first documents in order of time, in parts, of which there is at least one.
 
     With a limit the period is gone through in spans, from the end that is wanted, until there are enough: the rest is
-    not read. A span in which little is found is followed by a longer one.
+    not read. A span in which little is found is followed by a longer one. Documents that are too large to be held
+    together are found without their texts first, and read again some MiB at a time.
     """
     wanted = list(dict.fromkeys([*columns, *ORDER]))
+    if limit is None:
+        schema = dataset.schema
+        kept = pa.schema([schema.field(name) for name in wanted])
+        yield _sorted(pa.Table.from_batches(rows(dataset, question, wanted), kept), newest_first).select(columns)
+        return
+    found = _first(dataset, question, wanted, limit, newest_first)
+    if found is not None:
+        yield found.select(columns)
+        return
+    sizes = [name for name in ("body_bytes",) if name in dataset.column_types]
+    keys = _first(dataset, question, [*ORDER, *sizes], limit, newest_first, bytes_max=None)
+    assert keys is not None
+    for group in _groups(keys):
+        yield _again(dataset, question, group, wanted, newest_first).select(columns)
+
+
+def _first(
+    dataset: Dataset, question: Question, wanted: list[str], limit: int, newest_first: bool,
+    bytes_max: int | None = _HELD_BYTES,
+) -> pa.Table | None:  # fmt: skip
+    """The first `limit` rows in order; None where they take more than so many bytes."""
     schema = dataset.schema
     kept = pa.schema([schema.field(name) for name in wanted]).empty_table()
-    if limit is None:
-        found = pa.Table.from_batches(rows(dataset, question, wanted), kept.schema)
-        return _sorted(found, newest_first).select(columns)
     first, last = _extent(dataset, question)
     span = _FIRST_SPAN_US
     while first < last and kept.num_rows < limit:
@@ -130,26 +153,69 @@ def in_order(
         else:
             low, high = first, min(first + span, last)
             first = high
-        more = _best_of(rows(dataset, question.within(low, high), wanted), kept, limit, newest_first)
+        more = _best_of(rows(dataset, question.within(low, high), wanted), kept, limit, newest_first, bytes_max)
+        if more is None:
+            return None
         if 2 * (more.num_rows - kept.num_rows) < limit - more.num_rows:
             span *= _SPAN_GROWTH
         kept = more
-    return kept.select(columns)
+    return kept
 
 
-def _best_of(batches: Iterator[pa.RecordBatch], kept: pa.Table, limit: int, newest_first: bool) -> pa.Table:
-    """The first `limit` rows of those kept and of the batches, in order, in memory for a few times as many."""
+def _best_of(
+    batches: Iterator[pa.RecordBatch], kept: pa.Table, limit: int, newest_first: bool, bytes_max: int | None
+) -> pa.Table | None:
+    """The first `limit` rows of those kept and of the batches, in order, in memory for a few times as many; None where
+    they take more than `bytes_max`."""
     parts = [kept]
+    held = kept.nbytes
     for batch in batches:
         parts.append(pa.Table.from_batches([batch]))
-        if sum(part.num_rows for part in parts) > 4 * limit + _HELD_ROWS:
-            parts = [_sorted(pa.concat_tables(parts), newest_first).slice(0, limit)]
-    return _sorted(pa.concat_tables(parts), newest_first).slice(0, limit)
+        held += batch.nbytes
+        too_large = bytes_max is not None and held > bytes_max
+        if too_large or sum(part.num_rows for part in parts) > 4 * limit + _HELD_ROWS:
+            parts = [_sorted(pa.concat_tables(parts), newest_first, limit)]
+            held = parts[0].nbytes
+            # With room for the next batches: cutting at every one would take long.
+            if bytes_max is not None and 2 * held > bytes_max:
+                return None
+    return _sorted(pa.concat_tables(parts), newest_first, limit)
 
 
-def _sorted(table: pa.Table, newest_first: bool) -> pa.Table:
+def _groups(keys: pa.Table) -> Iterator[pa.Table]:
+    """Documents behind each other that may be held together."""
+    sizes = keys["body_bytes"].to_pylist() if "body_bytes" in keys.column_names else [_GROUP_BYTES] * keys.num_rows
+    start, held = 0, 0
+    for place, size in enumerate(sizes):
+        if place > start and held + size > _GROUP_BYTES:
+            yield keys.slice(start, place - start)
+            start, held = place, 0
+        held += size
+    yield keys.slice(start)
+
+
+def _again(dataset: Dataset, question: Question, keys: pa.Table, wanted: list[str], newest_first: bool) -> pa.Table:
+    """The documents of these keys."""
+    ends = pc.min_max(keys["time"].cast(pa.int64())).as_py()
+    names = _names(keys)
+    schema = dataset.schema
+    parts = [pa.schema([schema.field(name) for name in wanted]).empty_table()]
+    for batch in rows(dataset, question.within(ends["min"], ends["max"] + 1), wanted):
+        parts.append(pa.Table.from_batches([batch]).filter(pc.is_in(_names(batch), value_set=names)))
+    return _sorted(pa.concat_tables(parts), newest_first)
+
+
+def _names(table: pa.Table | pa.RecordBatch) -> pa.Array:
+    """What tells documents apart: where each stands in its batch."""
+    found = pc.binary_join_element_wise(table["line"].cast(pa.utf8()), table["batch"], ":")
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def _sorted(table: pa.Table, newest_first: bool, limit: int | None = None) -> pa.Table:
     order = "descending" if newest_first else "ascending"
-    return table.take(pc.sort_indices(table.select(ORDER), [(name, order) for name in ORDER]))
+    places = pc.sort_indices(table.select(ORDER), [(name, order) for name in ORDER])
+    # A slice of the rows would keep all of them.
+    return table.take(places if limit is None else places.slice(0, limit))
 
 
 def _extent(dataset: Dataset, question: Question) -> tuple[int, int]:

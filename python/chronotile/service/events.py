@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,9 @@ __all__ = ["ServedEvents"]
 
 DOCUMENTS_MAX = 100_000
 """Documents of one answer: they are put in order in memory."""
+
+DOCUMENT_BYTES_MAX = 1 << 20
+"""Bytes of a document that is sent."""
 
 ERRORS_MAX = 100
 """Rejected lines that a report names; the others are counted."""
@@ -61,8 +65,9 @@ class ServedEvents:
         batch = words.one("batch") or (None if request is None else f"request:{request}")
         source = words.one("source")
         report = log.ingest_lines(
-            body, reading, batch=batch, source="http" if source is None else source, ttl=words.one("ttl")
-        )
+            body, reading, batch=batch, source="http" if source is None else source, ttl=words.one("ttl"),
+            line_bytes_max=DOCUMENT_BYTES_MAX,
+        )  # fmt: skip
         if report.rejected and not report.documents:
             raise _all_rejected(report, reading)
         stored = report.documents if report.stored else 0
@@ -70,10 +75,14 @@ class ServedEvents:
 
     def _search(self, name: str, words: Words, _: bytes) -> Answer:
         log = self._opened(name)
-        return log.search(
+        parts = log.search_parts(
             **_question(log, words), columns=words.names("columns"), limit=_limit(words),
             newest_first=not words.flag("oldest_first"),
         )  # fmt: skip
+        # What is wrong is told by the first.
+        first = next(parts)
+        batches = (batch for part in chain([first], parts) for batch in part.to_batches())
+        return pa.RecordBatchReader.from_batches(first.schema, batches)
 
     def _count(self, name: str, words: Words, _: bytes) -> Answer:
         log = self._opened(name)
