@@ -159,6 +159,7 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
         "retention": "365d",
         "layout": "chunks",
         "partition_cells": 4,
+        "moves_deg": 0.0,
     }
     assert "4 cells in a partition" in ok(chronotile("info", path, "values"))
     rows = ["--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--layout", "rows", "--partition-cells", "4"]
@@ -167,6 +168,19 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
     assert "partition_cells is 4: use 1 to 256; with layout rows 1" in refused.stderr
     same = ["create", path, "values", "--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--window", "1d"]
     assert chronotile(*same).returncode == 4
+
+
+def test_how_far_records_move_is_part_of_a_definition(chronotile: Run, path: Path) -> None:
+    schema = "id:int64,t:timestamp[us],ra:float64,dec:float64"
+    sky = ["--schema", schema, "--sky", "ra,dec", "--time", "t", "--id", "id"]
+    ok(chronotile("create", path, "objects", *sky, "--merge", "latest", "--moves", "5arcsec"))
+    (listed,) = json.loads(ok(chronotile("datasets", path, "--json")))
+    assert listed["moves_deg"] == 5 / 3600
+    assert "records move up to 5 arcsec" in ok(chronotile("info", path, "objects"))
+    for options, reason in ((["--moves", "5"], "merge latest"), (["--merge", "latest", "--moves", "far"], "arcsec")):
+        refused = chronotile("create", path, "others", *sky, *options)
+        assert refused.returncode != 0
+        assert reason in refused.stderr
 
 
 def test_a_second_ingest_changes_nothing_and_says_so(
