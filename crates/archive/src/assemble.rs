@@ -11,22 +11,17 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_schema::Schema;
 use arrow_select::take::take;
-use chronotile_chunk::{Body, Columns, Head, Origin};
-use chronotile_store::Chunk;
+use bytes::Bytes;
+use chronotile_chunk::{Body, Columns, Origin};
 use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile, TimeFormat, ZoneKey};
 use hashbrown::HashMap;
 
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::{Key, Keys};
+use crate::part::Part;
 use crate::query::{Identity, Query};
 use crate::time_axis::{Times, times};
-
-/// A chunk with its parsed head.
-pub(crate) struct Part {
-    pub chunk: Chunk,
-    pub head: Head,
-}
 
 /// Rows chosen beforehand, by chunk: only these are returned, and none of them is merged with another.
 pub(crate) type Chosen = HashMap<ChunkId, Vec<u32>>;
@@ -34,32 +29,23 @@ pub(crate) type Chosen = HashMap<ChunkId, Vec<u32>>;
 /// Where rows lie: the chunk of each, and its number there.
 pub(crate) type Places = Vec<(ChunkId, u32)>;
 
-/// Parses heads, leaves out what the query does not touch or filters of texts rule out, and puts the chunks of each tile in order
-/// of time.
-pub(crate) fn prepare(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
-    Ok(query.pass_over(touched(query, chunks)?))
-}
-
-/// As [`prepare`], without a look at filters.
-pub(crate) fn touched(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
-    let mut parts = Vec::with_capacity(chunks.len());
-    for chunk in chunks {
-        let head = query.frame.head(&chunk)?;
-        if query.touches(&head) {
-            parts.push(Part { chunk, head });
-        }
-    }
-    parts.sort_by_key(order_key);
-    Ok(parts)
-}
-
-fn order_key(part: &Part) -> (SliceId, Tile, i64, i64, ZoneKey, ChunkId) {
+/// Order of the parts of a group: the chunks of each tile in order of time.
+pub(crate) fn order_key(part: &Part) -> (SliceId, Tile, i64, i64, ZoneKey, ChunkId) {
     let (key, zone) = (&part.chunk.key, &part.head.zone);
     (key.slice, key.tile, zone.time_min, zone.time_max, zone.id_min, key.id)
 }
 
-/// Whether the chunks of one tile, as [`prepare`] orders them, hold their rows in order and no record twice.
+/// Whether the chunks of one tile, in the order of [`order_key`], hold their rows in order and no record twice.
 pub(crate) fn is_clean(identity: Identity, frame: &Frame, tile: &[Part]) -> bool {
+    let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
+    // Where the time is a part of the ids, chunks apart in time share no record.
+    let in_time = |pair: &[Part]| pair[0].head.zone.time_max < pair[1].head.zone.time_min;
+    let timed_ids = frame.timed_ids() && tile.windows(2).all(in_time);
+    is_in_order(identity, frame, tile) && unique_inside && (tile.len() < 2 || timed_ids || ids_apart(tile))
+}
+
+/// Whether the rows of the chunks of one tile are in order where one chunk comes after the other.
+pub(crate) fn is_in_order(identity: Identity, frame: &Frame, tile: &[Part]) -> bool {
     // Rows of one time lie in the order of their ids, where there are any. Days of one tick may still differ.
     let ids_tell = identity != Identity::Ordinal && frame.spec.time.format == TimeFormat::Timestamp;
     let follows = |pair: &[Part]| {
@@ -67,11 +53,7 @@ pub(crate) fn is_clean(identity: Identity, frame: &Frame, tile: &[Part]) -> bool
         let one_time = ids_tell && a.time_min == b.time_max;
         a.time_max < b.time_min || one_time && a.id_max < b.id_min
     };
-    let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
-    // Where the time is a part of the ids, chunks apart in time share no record.
-    let in_time = |pair: &[Part]| pair[0].head.zone.time_max < pair[1].head.zone.time_min;
-    let timed_ids = frame.timed_ids() && tile.windows(2).all(in_time);
-    tile.windows(2).all(follows) && unique_inside && (tile.len() < 2 || timed_ids || ids_apart(tile))
+    tile.windows(2).all(follows)
 }
 
 fn ids_apart(tile: &[Part]) -> bool {
@@ -97,13 +79,20 @@ pub(crate) fn tile_ranges(parts: &[Part]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The rows that `query` returns from `parts`, which hold whole tiles and come from [`prepare`].
-pub(crate) fn assemble(query: &Query, parts: &[Part], chosen: Option<&Chosen>) -> Result<RecordBatch> {
-    let bodies = open(query, parts)?;
-    let work = Assembly::new(query, parts, &bodies, chosen)?;
+/// The rows that `query` returns from `parts`, which hold whole tiles in the order of [`order_key`]; `None` where they decode to
+/// more than `bytes_max`.
+pub(crate) fn assemble(
+    query: &Query,
+    parts: &[Part],
+    chosen: Option<&Chosen>,
+    bytes_max: usize,
+) -> Result<Option<RecordBatch>> {
+    let bytes = parts.iter().map(|part| part.body(&query.frame)).collect::<Result<Vec<_>>>()?;
+    let bodies = open(query, parts, &bytes)?;
+    let Some(work) = Assembly::new(query, parts, &bodies, chosen, bytes_max)? else { return Ok(None) };
     match work.rows_to_keep()? {
         None => work.everything(),
-        Some(rows) if rows.is_empty() => Ok(query.empty()),
+        Some(rows) if rows.is_empty() => Ok(Some(query.empty())),
         Some(rows) => work.only(&rows),
     }
 }
@@ -115,28 +104,29 @@ pub(crate) fn assemble_few(
     parts: &[Part],
     bodies: &[Body],
     chosen: &Chosen,
+    bytes_max: usize,
 ) -> Result<Option<(RecordBatch, Places)>> {
-    let work = Assembly::new(query, parts, bodies, Some(chosen))?;
+    let Some(work) = Assembly::new(query, parts, bodies, Some(chosen), bytes_max)? else { return Ok(None) };
     let Some(rows) = work.rows_to_keep()?.filter(|rows| is_few(rows.len(), work.row_count())) else { return Ok(None) };
     let place = |row: &u32| {
         let part = work.part_of(*row);
         (parts[part].chunk.key.id, *row - work.starts[part] as u32)
     };
-    Ok(Some((work.only(&rows)?, rows.iter().map(place).collect())))
+    Ok(work.only(&rows)?.map(|batch| (batch, rows.iter().map(place).collect())))
 }
 
 /// Whether rows are better decoded one by one than with all that stand between them.
-fn is_few(rows: usize, among: usize) -> bool {
+pub(crate) fn is_few(rows: usize, among: usize) -> bool {
     const SHARE: usize = 4;
     rows * SHARE <= among
 }
 
-/// The bodies of parts, verified and decompressed.
-pub(crate) fn open<'a>(query: &Query, parts: &'a [Part]) -> Result<Vec<Body<'a>>> {
-    let open = |part: &'a Part| {
-        Body::open(&part.head, &part.chunk.body).map_err(|damage| query.frame.damaged(&part.chunk.key, damage))
+/// The bodies of parts, given their bytes, verified and decompressed.
+pub(crate) fn open<'a>(query: &Query, parts: &'a [Part], bytes: &'a [Bytes]) -> Result<Vec<Body<'a>>> {
+    let open = |(part, bytes): (&'a Part, &'a Bytes)| {
+        Body::open(&part.head, bytes).map_err(|damage| query.frame.damaged(&part.chunk.key, damage))
     };
-    parts.iter().map(open).collect()
+    parts.iter().zip(bytes).map(open).collect()
 }
 
 struct Assembly<'a> {
@@ -151,10 +141,19 @@ struct Assembly<'a> {
     /// Positions of the columns decoded first: those that decide which rows are kept.
     first: Vec<usize>,
     first_rows: RecordBatch,
+    /// Decoded bytes past which the work is given up.
+    bytes_max: usize,
 }
 
 impl<'a> Assembly<'a> {
-    fn new(query: &'a Query, parts: &'a [Part], bodies: &'a [Body<'a>], chosen: Option<&'a Chosen>) -> Result<Self> {
+    /// `None` where the columns decoded first take more than `bytes_max`.
+    fn new(
+        query: &'a Query,
+        parts: &'a [Part],
+        bodies: &'a [Body<'a>],
+        chosen: Option<&'a Chosen>,
+        bytes_max: usize,
+    ) -> Result<Option<Self>> {
         let mut starts = Vec::with_capacity(parts.len() + 1);
         let mut rows = 0;
         for part in parts {
@@ -175,11 +174,13 @@ impl<'a> Assembly<'a> {
             dirty,
             first,
             first_rows: RecordBatch::new_empty(Arc::new(Schema::empty())),
+            bytes_max,
         };
         if !work.first.is_empty() {
-            work.first_rows = work.decode(&work.first)?;
+            let Some(rows) = work.decode(&work.first)? else { return Ok(None) };
+            work.first_rows = rows;
         }
-        Ok(work)
+        Ok(Some(work))
     }
 
     fn frame(&self) -> &Frame {
@@ -195,14 +196,17 @@ impl<'a> Assembly<'a> {
         self.starts.partition_point(|start| *start <= row as usize) - 1
     }
 
-    /// Decodes columns of all rows.
-    fn decode(&self, columns: &[usize]) -> Result<RecordBatch> {
+    /// Decodes columns of all rows; `None` where they take too many bytes.
+    fn decode(&self, columns: &[usize]) -> Result<Option<RecordBatch>> {
         let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
         set.reserve(self.row_count());
         for index in 0..self.parts.len() {
             self.append(index, |body, count| set.append_body(body, count))?;
+            if set.bytes() > self.bytes_max {
+                return Ok(None);
+            }
         }
-        Ok(set.finish())
+        Ok(Some(set.finish()))
     }
 
     /// Has `append` take rows of a part, which it is told with the number of columns that the part has.
@@ -352,34 +356,19 @@ impl<'a> Assembly<'a> {
     }
 
     /// All rows as they are.
-    fn everything(&self) -> Result<RecordBatch> {
-        if self.first.is_empty() {
-            return self.shaped(self.decode(&self.query.output)?.columns().to_vec(), self.row_count());
-        }
+    fn everything(&self) -> Result<Option<RecordBatch>> {
         let rest = self.rest();
-        let rest_rows = self.decode(&rest)?;
-        self.shaped(
-            self.gather(&rest, |p| self.first_column(p), |place| rest_rows.column(place).clone()),
-            self.row_count(),
-        )
+        let Some(rest_rows) = self.decode(&rest)? else { return Ok(None) };
+        let column = |position: &usize| match rest.iter().position(|column| column == position) {
+            Some(place) => rest_rows.column(place).clone(),
+            None => self.first_column(*position),
+        };
+        self.shaped(self.query.output.iter().map(column).collect(), self.row_count()).map(Some)
     }
 
     /// Columns to return that are not decoded yet.
     fn rest(&self) -> Vec<usize> {
         self.query.output.iter().copied().filter(|column| !self.first.contains(column)).collect()
-    }
-
-    fn gather(
-        &self,
-        rest: &[usize],
-        first: impl Fn(usize) -> ArrayRef,
-        second: impl Fn(usize) -> ArrayRef,
-    ) -> Vec<ArrayRef> {
-        let column = |position: &usize| match rest.iter().position(|column| column == position) {
-            Some(place) => second(place),
-            None => first(*position),
-        };
-        self.query.output.iter().map(column).collect()
     }
 
     fn shaped(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
@@ -389,9 +378,9 @@ impl<'a> Assembly<'a> {
     }
 
     /// The rows given, in their order.
-    fn only(&self, rows: &[u32]) -> Result<RecordBatch> {
+    fn only(&self, rows: &[u32]) -> Result<Option<RecordBatch>> {
         let rest = self.rest();
-        let (rest_rows, within) = self.decode_only(&rest, rows)?;
+        let Some((rest_rows, within)) = self.decode_only(&rest, rows)? else { return Ok(None) };
         let in_place = within.iter().copied().eq(0..rest_rows.num_rows() as u32);
         let (whole, within) = (UInt32Array::from(rows.to_vec()), UInt32Array::from(within));
         let failed = |e| self.frame().compute("selecting rows", e);
@@ -403,12 +392,12 @@ impl<'a> Assembly<'a> {
                 None => take(&self.first_column(*position), &whole, None).map_err(failed)?,
             });
         }
-        self.shaped(columns, rows.len())
+        self.shaped(columns, rows.len()).map(Some)
     }
 
     /// Decodes columns of at least the rows given, and tells where these then are. Parts without any of them are left out; of
-    /// parts with a few of them only those rows are decoded.
-    fn decode_only(&self, columns: &[usize], rows: &[u32]) -> Result<(RecordBatch, Vec<u32>)> {
+    /// parts with a few of them only those rows are decoded. `None` where they take too many bytes.
+    fn decode_only(&self, columns: &[usize], rows: &[u32]) -> Result<Option<(RecordBatch, Vec<u32>)>> {
         let mut picked: Vec<Vec<u32>> = vec![vec![]; self.parts.len()];
         for row in rows {
             let part = self.part_of(*row);
@@ -425,6 +414,9 @@ impl<'a> Assembly<'a> {
                 picked.clear();
                 self.append(index, |body, count| set.append_body(body, count))?;
             }
+            if set.bytes() > self.bytes_max {
+                return Ok(None);
+            }
         }
         let place = |row: &u32| {
             let part = self.part_of(*row);
@@ -433,7 +425,7 @@ impl<'a> Assembly<'a> {
             starts[part] + picked[part].binary_search(&number).map_or(number, |place| place as u32)
         };
         let places = rows.iter().map(place).collect();
-        Ok((set.finish(), places))
+        Ok(Some((set.finish(), places)))
     }
 }
 

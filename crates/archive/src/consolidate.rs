@@ -2,7 +2,8 @@
 //!
 //! Nothing is lost by it: every row keeps its batch and write stamp, rows that share an id are all kept (a batch may be
 //! removed later), and only rows that stand twice with the same id, version and batch become one. The chunks that were
-//! read are taken away by id in the same commit that puts the new ones, and only if all of them are still there.
+//! read are taken away by id in the same commit that puts the new ones, and only if all of them are still there. Any chunks of a
+//! tile may be rewritten without the others, so a tile of any size is rewritten in bounded memory.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,15 +16,16 @@ use chronotile_types::{BatchId, ChunkId, SliceId, Tile};
 use futures::{StreamExt, TryStreamExt};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::assemble::{Part, Rank, part_ranks};
+use crate::assemble::{Rank, order_key, part_ranks};
 use crate::catalog::{self, ChunkRef};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Key, Keys};
 use crate::pack::{TileRows, pack, rows_per_chunk, zones};
+use crate::part::Part;
 use crate::read::on_pool;
-use crate::report::ConsolidateReport;
+use crate::report::{ConsolidateReport, TileFailure};
 use crate::request::ConsolidateOptions;
 use crate::time_axis::{Bounds, place_rows};
 use crate::write::bytes_of;
@@ -31,8 +33,13 @@ use crate::write::bytes_of;
 /// Called with tiles done and tiles in all.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
-/// Tiles rewritten in one commit.
+/// Tiles rewritten in one commit, and the bytes of chunks from which on a commit takes no further tile.
 const TILES_PER_COMMIT: usize = 64;
+const BYTES_PER_COMMIT: u64 = 16 << 20;
+/// Bytes of chunks of one tile that are read at once; a tile with more is rewritten a part of its chunks at a time.
+const SET_BYTES: usize = 16 << 20;
+/// Decoded bytes of chunks that are rewritten together, as far as one chunk does not have more.
+const SET_BYTES_DECODED: usize = 32 << 20;
 /// Tiles committed at the same time where each is a commit of its own.
 const TILES_AT_ONCE: usize = 16;
 /// Older versions get chunks of their own where they are at least so many, and at least one in so many rows.
@@ -43,11 +50,16 @@ const FETCH_CHUNKS: usize = 64;
 
 /// Chunks of one tile and what takes their place.
 struct Rewrite {
+    /// At least one.
     old: Vec<Chunk>,
     new: Vec<Chunk>,
 }
 
 impl Rewrite {
+    fn tile(&self) -> Tile {
+        self.old[0].key.tile
+    }
+
     /// Whether the chunks come out as they were.
     fn is_idle(&self) -> bool {
         let old: HashSet<&[u8]> = self.old.iter().map(|chunk| &*chunk.body).collect();
@@ -58,10 +70,13 @@ impl Rewrite {
 impl Dataset {
     /// Rewrites tiles of many chunks as few. Safe beside writers, readers and other consolidations, and safe to interrupt:
     /// a tile that somebody else changed meanwhile is left as it is and counted. Batches that are still being written are
-    /// left alone.
+    /// left alone. A tile that cannot be rewritten, for a damaged chunk or rows that the engine does not take, is left as it is
+    /// and named in the report; the others are rewritten all the same.
+    ///
+    /// Memory does not grow with the size of a tile: one of more than 16 MiB is rewritten in parts, neighbours in time together.
     ///
     /// # Errors
-    /// A damaged chunk (the tile is left as it is and the error names it) or the engine.
+    /// The engine.
     pub async fn consolidate(
         &self,
         options: ConsolidateOptions,
@@ -74,8 +89,13 @@ impl Dataset {
         let total: u64 = work.iter().map(|(_, tiles)| tiles.len() as u64).sum();
         let mut done = 0;
         for (slice, tiles) in work {
-            for tiles in tiles.chunks(TILES_PER_COMMIT) {
-                self.consolidate_tiles(&frame, slice, tiles, options.dry_run, &mut report).await?;
+            for tiles in per_commit(&tiles) {
+                match tiles {
+                    [large] if large.bytes > BYTES_PER_COMMIT => {
+                        self.consolidate_large(&frame, slice, large.tile, options.dry_run, &mut report).await?;
+                    }
+                    tiles => self.consolidate_tiles(&frame, slice, tiles, options.dry_run, &mut report).await?,
+                }
                 done += tiles.len() as u64;
                 if let Some(progress) = progress {
                     progress(done, total);
@@ -117,21 +137,93 @@ impl Dataset {
     ) -> Result<()> {
         let wanted = self.written_to(frame, slice, tiles.iter().map(|tile| tile.tile).collect()).await?;
         let chunks = self.chunks_of(frame, slice, &wanted, true).await?;
-        // Listed after the scan: a chunk that was seen belongs to a batch that is either finished or listed here.
-        let unfinished = catalog::unfinished(self.store(), &frame.spec.name).await?;
-        let unfinished: HashSet<BatchId> = unfinished.into_iter().map(|(batch, _)| batch).collect();
+        let unfinished = self.unfinished().await?;
+        let (tiles, failed) = tiles_of(frame, chunks, &unfinished);
+        report.failed.extend(failed);
         let worker = frame.clone();
-        let rewrites = on_pool(move || rewrite_tiles(&worker, chunks, &unfinished)).await?;
-        if dry_run {
-            rewrites.iter().for_each(|rewrite| count(report, rewrite));
-            return Ok(());
-        }
-        for rewrite in self.replace(rewrites).await? {
-            match rewrite {
-                Some(rewrite) => count(report, &rewrite),
-                None => report.tiles_contended += 1,
+        let rewrites = on_pool(move || Ok(rewrite_tiles(&worker, tiles))).await?;
+        let mut work = Vec::new();
+        for (tile, rewritten) in rewrites {
+            match rewritten {
+                Ok(rewrites) => work.extend(rewrites),
+                Err(error) => report.failed.push(TileFailure::of(tile, error)?),
             }
         }
+        self.commit_rewrites(work, dry_run, report).await
+    }
+
+    /// Rewrites a large tile, some of its chunks at a time, in order of time: what lies together in time comes together. Where
+    /// nothing was written to such a part since it was last rewritten it is left as it is.
+    async fn consolidate_large(
+        &self,
+        frame: &Frame,
+        slice: SliceId,
+        tile: Tile,
+        dry_run: bool,
+        report: &mut ConsolidateReport,
+    ) -> Result<()> {
+        let heads = self.chunks_of(frame, slice, &HashSet::from([tile]), false).await?;
+        let unfinished = self.unfinished().await?;
+        let (mut tiles, failed) = tiles_of(frame, heads, &unfinished);
+        report.failed.extend(failed);
+        let mut heads = tiles.pop().unwrap_or_default();
+        heads.sort_by_key(order_key);
+        let (before, mut changed) = (report.tiles, false);
+        for set in sets(&heads) {
+            let keys: Vec<ChunkKey> = set.iter().map(|part| part.chunk.key).collect();
+            if keys.len() < 2 || set.iter().all(|part| part.head.origins.len() > 1) {
+                continue;
+            }
+            let chunks = self.store().fetch(&frame.spec.name, keys).await?;
+            if chunks.len() < set.len() {
+                report.tiles_contended += 1;
+                break;
+            }
+            let (tiles, failed) = tiles_of(frame, chunks, &unfinished);
+            report.failed.extend(failed);
+            let worker = frame.clone();
+            let rewritten = on_pool(move || Ok(rewrite_tiles(&worker, tiles))).await?;
+            for (tile, rewrites) in rewritten {
+                match rewrites {
+                    Ok(rewrites) => self.commit_rewrites(rewrites, dry_run, report).await?,
+                    Err(error) => report.failed.push(TileFailure::of(tile, error)?),
+                }
+            }
+            changed |= report.tiles > before;
+            report.tiles = before;
+        }
+        report.tiles += u64::from(changed);
+        report.failed.dedup_by_key(|failure| failure.tile);
+        Ok(())
+    }
+
+    /// Batches whose writing has not ended. Asked for after a scan: a chunk that was seen belongs to a batch that is either
+    /// finished or among these.
+    async fn unfinished(&self) -> Result<HashSet<BatchId>> {
+        let unfinished = catalog::unfinished(self.store(), &self.spec().name).await?;
+        Ok(unfinished.into_iter().map(|(batch, _)| batch).collect())
+    }
+
+    async fn commit_rewrites(
+        &self,
+        rewrites: Vec<Rewrite>,
+        dry_run: bool,
+        report: &mut ConsolidateReport,
+    ) -> Result<()> {
+        let mut tiles: HashSet<Tile> = HashSet::new();
+        if dry_run {
+            rewrites.iter().for_each(|rewrite| count(report, rewrite, &mut tiles));
+            return Ok(());
+        }
+        let mut contended = HashSet::new();
+        for (rewrite, replaced) in self.replace(rewrites).await? {
+            match replaced {
+                Ok(true) => count(report, &rewrite, &mut tiles),
+                Ok(false) => _ = contended.insert(rewrite.tile()),
+                Err(error) => report.failed.push(TileFailure::of(rewrite.tile(), error)?),
+            }
+        }
+        report.tiles_contended += contended.len() as u64;
         Ok(())
     }
 
@@ -139,7 +231,8 @@ impl Dataset {
     async fn written_to(&self, frame: &Frame, slice: SliceId, tiles: HashSet<Tile>) -> Result<HashSet<Tile>> {
         let mut found = HashSet::new();
         for chunk in self.chunks_of(frame, slice, &tiles, false).await? {
-            if frame.head(&chunk)?.origins.len() == 1 {
+            // A damaged head is looked at again, and told of then.
+            if frame.head(&chunk).map_or(true, |head| head.origins.len() == 1) {
                 found.insert(chunk.key.tile);
             }
         }
@@ -167,20 +260,26 @@ impl Dataset {
         Ok(chunks)
     }
 
-    /// Commits rewrites, all at once or, where the engine cannot or somebody changed one of the tiles, one by one; `None` for those that lost.
-    async fn replace(&self, rewrites: Vec<Rewrite>) -> Result<Vec<Option<Rewrite>>> {
+    /// Commits rewrites, all at once or, where the engine cannot, does not take one of them, or somebody changed one of the tiles,
+    /// one by one; `false` for those that lost.
+    async fn replace(&self, rewrites: Vec<Rewrite>) -> Result<Vec<(Rewrite, Result<bool>)>> {
         if rewrites.is_empty() {
             return Ok(vec![]);
         }
-        if self.store().capabilities().atomic_commit && self.try_replace(&rewrites).await? {
-            return Ok(rewrites.into_iter().map(Some).collect());
+        if self.store().capabilities().atomic_commit {
+            match self.try_replace(&rewrites).await {
+                Ok(true) => return Ok(rewrites.into_iter().map(|rewrite| (rewrite, Ok(true))).collect()),
+                Ok(false) => {}
+                Err(error) if is_of_the_rows(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
         let one_by_one = rewrites.into_iter().map(|rewrite| async move {
-            let won = self.try_replace(std::slice::from_ref(&rewrite)).await?;
-            Ok(won.then_some(rewrite))
+            let won = self.try_replace(std::slice::from_ref(&rewrite)).await;
+            (rewrite, won)
         });
         let one_by_one: Vec<_> = one_by_one.collect();
-        futures::stream::iter(one_by_one).buffered(TILES_AT_ONCE).try_collect().await
+        Ok(futures::stream::iter(one_by_one).buffered(TILES_AT_ONCE).collect().await)
     }
 
     /// Whether the rewrites took effect; `false` where a chunk they replace is gone.
@@ -264,20 +363,87 @@ impl Dataset {
         (batch, keep_us): (BatchId, Option<i64>),
     ) -> Result<bool> {
         let unwanted = move |origin: &Origin| origin.batch == batch && Some(origin.written_us) != keep_us;
-        let mut mixed: HashMap<Tile, Vec<Part>> = HashMap::new();
-        for chunk in self.chunks_of(frame, slice, tiles, true).await? {
+        let mut mixed: Vec<Part> = Vec::new();
+        for chunk in self.chunks_of(frame, slice, tiles, false).await? {
             let head = frame.head(&chunk)?;
             if !written.contains(&chunk.key) && head.origins.iter().any(unwanted) {
-                mixed.entry(chunk.key.tile).or_default().push(Part { chunk, head });
+                mixed.push(Part::new(chunk, head));
             }
         }
-        let worker = frame.clone();
-        let rewrites = on_pool(move || {
-            let rewrite = |parts: Vec<Part>| rewrite(&worker, parts, &unwanted);
-            mixed.into_values().map(rewrite).collect::<Result<Vec<_>>>()
-        });
-        Ok(self.replace(rewrites.await?).await?.iter().all(Option::is_some))
+        for set in sets(&mixed) {
+            let chunks = self.store().fetch(&frame.spec.name, set.iter().map(|part| part.chunk.key).collect()).await?;
+            if chunks.len() < set.len() {
+                return Ok(false);
+            }
+            let mut tiles: HashMap<Tile, Vec<Part>> = HashMap::new();
+            for chunk in chunks {
+                let head = frame.head(&chunk)?;
+                tiles.entry(chunk.key.tile).or_default().push(Part::new(chunk, head));
+            }
+            let worker = frame.clone();
+            let rewrites = on_pool(move || {
+                let rewrite = |parts: Vec<Part>| rewrite(&worker, parts, Some(&unwanted));
+                tiles.into_values().map(rewrite).collect::<Result<Vec<_>>>()
+            });
+            for (_, replaced) in self.replace(rewrites.await?.into_iter().flatten().collect()).await? {
+                if !replaced? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
+}
+
+/// Whether an engine refuses a commit for the rows in it, and may take others.
+fn is_of_the_rows(error: &ArchiveError) -> bool {
+    matches!(error, ArchiveError::Store(StoreError::TooLarge { .. } | StoreError::Unfit { .. }))
+}
+
+impl TileFailure {
+    /// Why a tile cannot be rewritten; the error itself where it is not of the tile alone.
+    fn of(tile: Tile, error: ArchiveError) -> Result<Self> {
+        let of_the_tile = match &error {
+            ArchiveError::Damaged { .. }
+            | ArchiveError::Encode { .. }
+            | ArchiveError::Compute { .. }
+            | ArchiveError::Request { .. } => true,
+            error => is_of_the_rows(error),
+        };
+        if of_the_tile { Ok(Self { tile, reason: error.to_string() }) } else { Err(error) }
+    }
+}
+
+/// Runs of tiles that are rewritten in one commit.
+fn per_commit(tiles: &[TileStatistics]) -> Vec<&[TileStatistics]> {
+    let (mut runs, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (at, tile) in tiles.iter().enumerate() {
+        if at > start && (at - start >= TILES_PER_COMMIT || bytes + tile.bytes > BYTES_PER_COMMIT) {
+            runs.push(&tiles[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += tile.bytes;
+    }
+    if start < tiles.len() {
+        runs.push(&tiles[start..]);
+    }
+    runs
+}
+
+/// Runs of chunks, given by their heads, whose bodies are read at once.
+fn sets(heads: &[Part]) -> Vec<&[Part]> {
+    let (mut runs, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (at, part) in heads.iter().enumerate() {
+        if at > start && (at - start >= FETCH_CHUNKS || bytes + part.head.body_bytes > SET_BYTES) {
+            runs.push(&heads[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += part.head.body_bytes;
+    }
+    if start < heads.len() {
+        runs.push(&heads[start..]);
+    }
+    runs
 }
 
 /// Whether the tile's chunks are as large as consolidation would make them, or as few where rows take `row_bytes` bytes.
@@ -292,42 +458,71 @@ fn fixed_row_bytes(frame: &Frame) -> Option<usize> {
     frame.spec.schema.fields().iter().map(|field| field.data_type().primitive_width()).sum()
 }
 
-fn count(report: &mut ConsolidateReport, rewrite: &Rewrite) {
+fn count(report: &mut ConsolidateReport, rewrite: &Rewrite, tiles: &mut HashSet<Tile>) {
     let bytes = |chunks: &[Chunk]| chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
-    report.tiles += 1;
+    report.tiles += u64::from(tiles.insert(rewrite.tile()));
     report.chunks_before += rewrite.old.len() as u64;
     report.chunks_after += rewrite.new.len() as u64;
     report.bytes_before += bytes(&rewrite.old);
     report.bytes_after += bytes(&rewrite.new);
 }
 
-fn rewrite_tiles(frame: &Frame, chunks: Vec<Chunk>, unfinished: &HashSet<BatchId>) -> Result<Vec<Rewrite>> {
+/// The chunks of each tile, without those of unfinished batches. A tile with a damaged head is left out and told.
+fn tiles_of(frame: &Frame, chunks: Vec<Chunk>, unfinished: &HashSet<BatchId>) -> (Vec<Vec<Part>>, Vec<TileFailure>) {
     let mut tiles: Vec<Vec<Part>> = Vec::new();
+    let mut failed: Vec<TileFailure> = Vec::new();
     for chunk in chunks {
-        let head = frame.head(&chunk)?;
-        if head.origins.iter().any(|origin| unfinished.contains(&origin.batch)) {
-            continue;
-        }
+        let tile = chunk.key.tile;
+        let head = match frame.head(&chunk) {
+            Ok(head) if head.origins.iter().any(|origin| unfinished.contains(&origin.batch)) => continue,
+            Ok(head) => head,
+            Err(error) => {
+                if failed.last().is_none_or(|failure| failure.tile != tile) {
+                    failed.push(TileFailure { tile, reason: error.to_string() });
+                }
+                continue;
+            }
+        };
         match tiles.last_mut() {
-            Some(tile) if tile[0].chunk.key.tile == chunk.key.tile => tile.push(Part { chunk, head }),
-            _ => tiles.push(vec![Part { chunk, head }]),
+            Some(parts) if parts[0].chunk.key.tile == tile => parts.push(Part::new(chunk, head)),
+            _ => tiles.push(vec![Part::new(chunk, head)]),
         }
     }
-    tiles.retain(|parts| parts.len() > 1);
-    use rayon::prelude::*;
-    let rewrites: Result<Vec<_>> = tiles.into_par_iter().map(|parts| rewrite(frame, parts, &|_| false)).collect();
-    Ok(rewrites?.into_iter().filter(|rewrite| !rewrite.is_idle()).collect())
+    let sound = |parts: &Vec<Part>| failed.iter().all(|failure| failure.tile != parts[0].chunk.key.tile);
+    tiles.retain(|parts| parts.len() > 1 && sound(parts));
+    (tiles, failed)
 }
 
-/// The rows of the parts, all of one tile, as new chunks, without those of unwanted origins.
-fn rewrite(frame: &Frame, parts: Vec<Part>, unwanted: &dyn Fn(&Origin) -> bool) -> Result<Rewrite> {
-    let gathered = Gathered::new(frame, &parts)?;
-    let order = gathered.order(frame, unwanted)?;
-    let old: Vec<Chunk> = parts.into_iter().map(|part| part.chunk).collect();
-    let (newest, older) = gathered.by_age(frame, order)?;
-    let mut new = gathered.pack(frame, &old, &newest, Age::Newest)?;
-    new.extend(gathered.pack(frame, &old, &older, Age::Older)?);
-    Ok(Rewrite { old, new })
+/// What takes the place of chunks of each tile, or why there is nothing.
+fn rewrite_tiles(frame: &Frame, tiles: Vec<Vec<Part>>) -> Vec<(Tile, Result<Vec<Rewrite>>)> {
+    use rayon::prelude::*;
+    let rewrite = |parts: Vec<Part>| {
+        let tile = parts[0].chunk.key.tile;
+        let rewrites = rewrite(frame, parts, None);
+        (tile, rewrites.map(|rewrites| rewrites.into_iter().filter(|rewrite| !rewrite.is_idle()).collect()))
+    };
+    tiles.into_par_iter().map(rewrite).collect()
+}
+
+/// The rows of the parts, all of one tile, as new chunks, without those of unwanted origins. Parts that decode to much are
+/// rewritten in several steps, each for some of them; one part by itself only where origins are unwanted.
+fn rewrite(frame: &Frame, mut parts: Vec<Part>, unwanted: Option<&dyn Fn(&Origin) -> bool>) -> Result<Vec<Rewrite>> {
+    let mut rewrites = Vec::new();
+    parts.sort_by_key(order_key);
+    while !parts.is_empty() {
+        let gathered = Gathered::new(frame, &parts)?;
+        let rest = parts.split_off(gathered.parts);
+        let old: Vec<Chunk> = std::mem::replace(&mut parts, rest).into_iter().map(|part| part.chunk).collect();
+        if old.len() == 1 && unwanted.is_none() {
+            continue;
+        }
+        let order = gathered.order(frame, unwanted.unwrap_or(&|_| false))?;
+        let (newest, older) = gathered.by_age(frame, order)?;
+        let mut new = gathered.pack(frame, &old, &newest, Age::Newest)?;
+        new.extend(gathered.pack(frame, &old, &older, Age::Older)?);
+        rewrites.push(Rewrite { old, new });
+    }
+    Ok(rewrites)
 }
 
 /// Which versions of records a chunk was given.
@@ -338,9 +533,11 @@ enum Age {
     Older,
 }
 
-/// The decoded rows of a tile with where each came from.
+/// The decoded rows of chunks of a tile with where each came from.
 struct Gathered {
     tile: Tile,
+    /// How many of the chunks given they are from.
+    parts: usize,
     rows: RecordBatch,
     ranks: Vec<Rank>,
     origins: Vec<Origin>,
@@ -348,15 +545,20 @@ struct Gathered {
 }
 
 impl Gathered {
+    /// Of the first of `parts`, at least one and as many as decode to [`SET_BYTES_DECODED`].
     fn new(frame: &Frame, parts: &[Part]) -> Result<Self> {
         let all: Vec<usize> = (0..frame.spec.schema.fields().len()).collect();
         let mut set = Columns::new(&frame.layout, &all, &frame.defaults);
-        let mut ranks = Vec::new();
+        let (mut ranks, mut taken) = (Vec::new(), 0);
         for part in parts {
+            if set.bytes() > SET_BYTES_DECODED {
+                break;
+            }
             let damaged = |damage| frame.damaged(&part.chunk.key, damage);
             let body = Body::open(&part.head, &part.chunk.body).map_err(damaged)?;
             set.append_body(&body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
             ranks.extend(part_ranks(frame, part, &body)?);
+            taken += 1;
         }
         let mut places: HashMap<(BatchId, i64), u32> = HashMap::new();
         let mut origins = Vec::new();
@@ -372,7 +574,7 @@ impl Gathered {
             parts.first().map_or(Tile { cell: chronotile_types::Cell(0), window: chronotile_types::Window(0) }, |p| {
                 p.chunk.key.tile
             });
-        Ok(Self { tile, rows: set.finish(), ranks, origins, row_origin })
+        Ok(Self { tile, parts: taken, rows: set.finish(), ranks, origins, row_origin })
     }
 
     fn columns(&self, positions: &[usize]) -> Vec<ArrayRef> {

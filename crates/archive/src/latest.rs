@@ -1,25 +1,33 @@
 //! The newest row of each locality, without reading its history.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store};
+use arrow_schema::DataType;
+use chronotile_store::{Cells, Chunk, Scan, Store};
 use chronotile_types::{Cell, CellRule, SliceId};
 use futures::{StreamExt, TryStreamExt, stream};
 use hashbrown::HashMap;
 
-use crate::assemble::{Part, assemble, prepare};
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
+use crate::groups::{fetch_parts, touched};
 use crate::keys::{Keys, OwnedKey};
+use crate::part::Part;
+use crate::pieces::{PIECE_BYTES, Pieces};
 use crate::query::{Identity, Query};
-use crate::read::{ReadStream, fetch_tiles, on_pool};
+use crate::read::{ReadStream, stream_of};
 use crate::request::{Place, ReadRequest};
-use crate::time_axis::{Times, place_rows, times};
+use crate::time_axis::{When, place_rows, whens};
+use crate::write::bytes_of;
 
 /// Cells looked at together.
 const CELLS_AT_ONCE: usize = 256;
+/// Bytes of rows kept, those that a newer one has replaced included, as far as the newest do not have more.
+const BATCHES_BYTES: usize = 64 << 20;
 
 impl Dataset {
     /// The newest row by time for each distinct value of `by`, of the rows that `request` asks for; of rows of the same time
@@ -52,9 +60,9 @@ impl Dataset {
                 newest.push(batch)?;
             }
         }
-        let batch = newest.finish(&query)?;
+        let batches = newest.finish(&query)?;
         let schema = query.schema.clone();
-        Ok(ReadStream::new(schema, stream::iter((batch.num_rows() > 0).then_some(Ok(batch))).boxed()))
+        Ok(ReadStream::new(schema, stream::iter(batches.into_iter().map(Ok)).boxed()))
     }
 }
 
@@ -83,9 +91,6 @@ fn decoded(frame: &Frame, query: &Query, by: &[usize]) -> Vec<String> {
     positions.iter().map(|position| frame.spec.schema.field(*position).name().clone()).collect()
 }
 
-/// Order of a row in time: the value of a timestamp, or the bits of a float day in an order-keeping form.
-type When = i64;
-
 /// The newest row seen of each key.
 struct Newest {
     query: Arc<Query>,
@@ -93,11 +98,14 @@ struct Newest {
     /// Key to its time, the batch it lies in, and the row there.
     rows: HashMap<OwnedKey, (When, usize, u32)>,
     batches: Vec<RecordBatch>,
+    batches_bytes: usize,
+    /// Bytes of batches at which rows that are no longer the newest are dropped.
+    bytes_max: usize,
 }
 
 impl Newest {
     fn new(query: Arc<Query>, by: Vec<usize>) -> Self {
-        Self { query, by, rows: HashMap::new(), batches: vec![] }
+        Self { query, by, rows: HashMap::new(), batches: vec![], batches_bytes: 0, bytes_max: BATCHES_BYTES }
     }
 
     fn column(&self, batch: &RecordBatch, position: usize) -> ArrayRef {
@@ -123,8 +131,30 @@ impl Newest {
             }
         }
         if used {
+            self.batches_bytes += bytes_of(&batch);
             self.batches.push(batch);
         }
+        if self.batches_bytes > self.bytes_max {
+            self.compact()?;
+        }
+        Ok(())
+    }
+
+    /// Drops all rows but the newest.
+    fn compact(&mut self) -> Result<()> {
+        let mut newest: Vec<&mut (When, usize, u32)> = self.rows.values_mut().collect();
+        newest.sort_unstable_by_key(|(_, batch, row)| (*batch, *row));
+        let places: Vec<(usize, usize)> = newest.iter().map(|(_, batch, row)| (*batch, *row as usize)).collect();
+        let compacted = gathered(&self.batches, &places).map_err(|e| self.query.frame.compute("selecting rows", e))?;
+        let mut newest = newest.into_iter();
+        for (number, batch) in compacted.iter().enumerate() {
+            for (row, place) in newest.by_ref().take(batch.num_rows()).enumerate() {
+                (place.1, place.2) = (number, row as u32);
+            }
+        }
+        self.batches_bytes = compacted.iter().map(bytes_of).sum();
+        self.batches = compacted;
+        self.bytes_max = BATCHES_BYTES.max(2 * self.batches_bytes);
         Ok(())
     }
 
@@ -142,40 +172,52 @@ impl Newest {
     }
 
     /// The winners with the columns of `query`, by key.
-    fn finish(self, query: &Query) -> Result<RecordBatch> {
+    fn finish(self, query: &Query) -> Result<Vec<RecordBatch>> {
         let mut winners: Vec<_> = self.rows.into_iter().collect();
         winners.sort_by(|a, b| a.0.cmp(&b.0));
         let rows: Vec<(usize, usize)> = winners.into_iter().map(|(_, (_, batch, row))| (batch, row as usize)).collect();
         let wanted: Vec<usize> = (0..query.output.len()).collect();
         let failed = |e| query.frame.compute("selecting rows", e);
+        if rows.is_empty() {
+            return Ok(vec![]);
+        }
         if wanted.is_empty() {
             // The kernel below cannot count rows without columns.
             let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-            return RecordBatch::try_new_with_options(query.schema.clone(), vec![], &options).map_err(failed);
+            let counted = RecordBatch::try_new_with_options(query.schema.clone(), vec![], &options);
+            return Ok(vec![counted.map_err(failed)?]);
         }
-        let batches: Vec<RecordBatch> = self
-            .batches
-            .iter()
-            .map(|batch| batch.project(&wanted))
-            .collect::<std::result::Result<_, _>>()
-            .map_err(failed)?;
-        if rows.is_empty() {
-            return Ok(query.empty());
-        }
-        let batches: Vec<&RecordBatch> = batches.iter().collect();
-        arrow_select::interleave::interleave_record_batch(&batches, &rows).map_err(failed)
+        let batches = self.batches.iter().map(|batch| batch.project(&wanted));
+        let batches: Vec<RecordBatch> = batches.collect::<std::result::Result<_, _>>().map_err(failed)?;
+        gathered(&batches, &rows).map_err(failed)
     }
 }
 
-fn whens(time: &ArrayRef) -> Vec<When> {
-    match times(time) {
-        Some(Times::Ticks(ticks)) => ticks.to_vec(),
-        // Bits of a float order as the float does once those of negative ones are turned over.
-        Some(Times::Days(days)) => {
-            days.iter().map(|day| day.to_bits() as i64).map(|b| b ^ ((b >> 63) & i64::MAX)).collect()
+/// Rows of batches, in the order given, in pieces of bounded size.
+fn gathered(
+    batches: &[RecordBatch],
+    rows: &[(usize, usize)],
+) -> std::result::Result<Vec<RecordBatch>, arrow_schema::ArrowError> {
+    let batches: Vec<&RecordBatch> = batches.iter().collect();
+    let (mut pieces, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (at, (batch, row)) in rows.iter().enumerate() {
+        bytes += row_bytes(batches[*batch], *row);
+        if bytes >= PIECE_BYTES || at + 1 == rows.len() {
+            pieces.push(arrow_select::interleave::interleave_record_batch(&batches, &rows[start..=at])?);
+            (start, bytes) = (at + 1, 0);
         }
-        None => vec![i64::MIN; time.len()],
     }
+    Ok(pieces)
+}
+
+/// Bytes of one row; of lists and structs those of the mean one.
+fn row_bytes(batch: &RecordBatch, row: usize) -> usize {
+    let column = |column: &ArrayRef| match column.data_type() {
+        DataType::Utf8 => column.as_string::<i32>().value_length(row) as usize,
+        DataType::Binary => column.as_binary::<i32>().value_length(row) as usize,
+        other => other.primitive_width().unwrap_or_else(|| column.get_array_memory_size() / column.len().max(1)),
+    };
+    batch.columns().iter().map(column).sum()
 }
 
 /// Reads slices from the newest backwards until every key asked for has its row.
@@ -211,7 +253,7 @@ async fn search_slice(
     let name = &query.frame.spec.name;
     let heads: Vec<Chunk> = store.scan(name, scan).await?.try_concat().await?;
     let mut by_cell: HashMap<Cell, Vec<Part>> = HashMap::new();
-    for part in prepare(query, heads)? {
+    for part in query.pass_over(touched(query, heads)?) {
         by_cell.entry(part.chunk.key.tile.cell).or_default().push(part);
     }
     // Newest last, so that they are popped first.
@@ -220,17 +262,23 @@ async fn search_slice(
     // Rows of one id may lie at several times of a tile; which of them counts is known once all of it is there.
     let whole_tiles = query.identity == Identity::Ids && !query.frame.ids.contains(&query.frame.time);
     loop {
-        let mut fetch: Vec<ChunkKey> = Vec::new();
+        let mut fetch: Vec<Part> = Vec::new();
         for (cell, parts) in &mut by_cell {
             fetch.extend(next_chunks(parts, known_tick(query, *cell, found.get(cell)), whole_tiles));
         }
         if fetch.is_empty() {
             break;
         }
-        let chunks = fetch_tiles(store.as_ref(), query, &fetch).await?;
-        for (cell, batch) in rows_by_cell(query, chunks).await? {
-            newest.note(&batch, found.entry(cell).or_default())?;
-            newest.push(batch)?;
+        let mut parts = fetch_parts(store.as_ref(), query, &fetch).await?;
+        while let Some(cell) = parts.first().map(|part| part.chunk.key.tile.cell) {
+            let end = parts.iter().position(|part| part.chunk.key.tile.cell != cell).unwrap_or(parts.len());
+            let rest = parts.split_off(end);
+            let mut pieces = pin!(stream_of(Pieces::new(query.clone(), parts, None)));
+            while let Some(batch) = pieces.try_next().await? {
+                newest.note(&batch, found.entry(cell).or_default())?;
+                newest.push(batch)?;
+            }
+            parts = rest;
         }
     }
     let complete = |cell: &Cell| known_tick(query, *cell, found.get(cell)).is_some();
@@ -246,41 +294,21 @@ fn known_tick(query: &Query, cell: Cell, found: Option<&Found>) -> Option<i64> {
 
 /// The newest chunk that was not read yet and those that overlap it in time or, with `whole_tiles`, lie in the same tile;
 /// none once newer rows are known.
-fn next_chunks(parts: &mut Vec<Part>, known: Option<i64>, whole_tiles: bool) -> Vec<ChunkKey> {
+fn next_chunks(parts: &mut Vec<Part>, known: Option<i64>, whole_tiles: bool) -> Vec<Part> {
     let Some(last) = parts.pop() else { return vec![] };
     if known.is_some_and(|tick| tick > last.head.zone.time_max) {
         parts.clear();
         return vec![];
     }
-    let mut keys = vec![last.chunk.key];
     let mut time_min = last.head.zone.time_min;
     let tile = last.chunk.key.tile;
+    let mut chunks = vec![last];
     let belongs = |part: &Part, time_min: i64| {
         part.head.zone.time_max >= time_min || (whole_tiles && part.chunk.key.tile == tile)
     };
     while let Some(part) = parts.pop_if(|part| belongs(part, time_min)) {
         time_min = time_min.min(part.head.zone.time_min);
-        keys.push(part.chunk.key);
+        chunks.push(part);
     }
-    keys
-}
-
-/// The rows of the chunks that the query asks for, cell by cell.
-async fn rows_by_cell(query: &Arc<Query>, chunks: Vec<Chunk>) -> Result<Vec<(Cell, RecordBatch)>> {
-    let query = query.clone();
-    on_pool(move || {
-        let mut parts = prepare(&query, chunks)?;
-        let mut results = Vec::new();
-        while let Some(cell) = parts.first().map(|part| part.chunk.key.tile.cell) {
-            let end = parts.iter().position(|part| part.chunk.key.tile.cell != cell).unwrap_or(parts.len());
-            let rest = parts.split_off(end);
-            let batch = assemble(&query, &parts, None)?;
-            if batch.num_rows() > 0 {
-                results.push((cell, batch));
-            }
-            parts = rest;
-        }
-        Ok(results)
-    })
-    .await
+    chunks
 }

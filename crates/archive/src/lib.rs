@@ -17,16 +17,20 @@ mod dataset;
 mod error;
 mod finished;
 mod frame;
+mod groups;
 mod index;
 mod input;
 mod keys;
 mod latest;
 mod literal;
+mod merge;
 mod newest;
 mod number;
 mod open;
 mod pack;
+mod part;
 mod pattern;
+mod pieces;
 mod predicate;
 mod query;
 mod read;
@@ -49,7 +53,7 @@ pub use open::OpenOptions;
 pub use read::ReadStream;
 pub use report::{
     BatchInfo, ConsolidateReport, CopyReport, DamageReport, DatasetCopyReport, DatasetInfo, SliceInfo, Spread,
-    TileDifference, VerifyReport, WriteReport,
+    TileDifference, TileFailure, VerifyReport, WriteReport,
 };
 pub use request::{Comparison, ConsolidateOptions, Place, Predicate, ReadRequest, RetireLimit, WriteOptions};
 pub use spans::TileSpan;

@@ -4,26 +4,30 @@
 //! alone, then again for the rows that won. In between the rows are kept where a read asks for few of them, else the chunks they lie
 //! in, in a temporary file where these are many.
 
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use arrow_array::{BooleanArray, RecordBatch};
 use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
 use chronotile_chunk::{Body, Columns};
-use chronotile_store::{Chunk, Store};
+use chronotile_store::Store;
 use chronotile_types::{BatchId, Cell, ChunkId, Window};
 use futures::{StreamExt, TryStreamExt, stream};
 use hashbrown::HashMap;
 
-use crate::assemble::{Chosen, Part, Places, Rank, assemble, assemble_few, open, part_ranks, prepare};
-use crate::error::{ArchiveError, Result};
+use crate::assemble::{Chosen, Places, Rank, assemble_few, open, part_ranks};
+use crate::error::Result;
+use crate::groups::groups;
 use crate::keys::{Keys, OwnedKey};
+use crate::part::{Part, Shelf};
+use crate::pieces::{PIECE_BYTES, Pieces, is_light};
 use crate::query::Query;
-use crate::read::{ReadStream, groups, is_light, on_pool};
+use crate::read::{ReadStream, on_pool};
 
-/// Bytes of chunks kept in memory between the two passes.
-const KEPT_BYTES: usize = 256 << 20;
+/// Bytes of chunks, and of rows, kept in memory between the two passes.
+const KEPT_BYTES: usize = 64 << 20;
+/// Encoded bytes of a group that is decompressed at once.
+const OPENED_BYTES: usize = 4 << 20;
 
 /// A version of a record: null and absent versions are older than any, then the later write and its batch decide. Of one
 /// batch the later window wins, then the greater cell, so that chunk ids never decide between tiles.
@@ -37,7 +41,7 @@ struct Version {
 
 pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
     let mut groups = groups(store, query.clone()).await?;
-    let mut seen = Seen { few: query.seeks_few(), ..Seen::default() };
+    let mut seen = Seen::new(query.seeks_few());
     while let Some(parts) = groups.try_next().await? {
         if is_light(&parts) {
             seen.enter(&query, parts)?;
@@ -51,33 +55,53 @@ pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<Rea
         .await?;
     }
     let (schema, chosen) = (query.schema.clone(), Arc::new(rows_of(seen.winners)));
-    let begin = (query, chosen, seen.kept.into_groups());
-    let batches = stream::try_unfold(begin, |(query, chosen, mut kept)| async move {
-        loop {
-            let (q, c, light) = (query.clone(), chosen.clone(), kept.is_light());
-            let work = move || Ok(kept.next(&q, &c)?.map(|batch| (batch, kept)));
-            match if light { work() } else { on_pool(work).await }? {
-                None => return Ok(None),
-                Some((batch, rest)) if batch.num_rows() > 0 => return Ok(Some((batch, (query, chosen, rest)))),
-                Some((_, rest)) => kept = rest,
-            }
-        }
+    let replay = Replay { query, chosen, groups: seen.kept.into_iter(), pieces: None };
+    let batches = stream::try_unfold(replay, |mut replay| async move {
+        let light = replay.is_light();
+        let work = move || Ok(replay.next()?.map(|rows| (rows, replay)));
+        if light { work() } else { on_pool(work).await }
     });
     Ok(ReadStream::new(schema, batches.boxed()))
 }
 
 /// What the first pass has seen.
-#[derive(Default)]
 struct Seen {
     winners: HashMap<OwnedKey, Version>,
-    kept: Kept,
+    kept: Vec<Group>,
+    shelf: Shelf,
+    rows_bytes: usize,
     /// Whether each group so far had few of the rows asked for.
     few: bool,
 }
 
 impl Seen {
+    fn new(few: bool) -> Self {
+        Self { winners: HashMap::new(), kept: vec![], shelf: Shelf::new(KEPT_BYTES), rows_bytes: 0, few }
+    }
+
     fn enter(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
-        let bodies = open(query, &parts)?;
+        let opened_at_once = parts.iter().map(|part| part.head.body_bytes).sum::<usize>() <= OPENED_BYTES;
+        if self.few && opened_at_once && !parts.iter().any(Part::is_spilled) {
+            return self.enter_few(query, parts);
+        }
+        let mut parts = parts;
+        let mut candidates = false;
+        for part in &parts {
+            candidates |= !part.with_body(&query.frame, |body| compare(query, part, body, &mut self.winners))?.is_empty();
+        }
+        if candidates {
+            for part in &mut parts {
+                self.shelf.keep(&query.frame, part)?;
+            }
+            self.kept.push(Group::Parts(parts));
+        }
+        Ok(())
+    }
+
+    /// As [`Seen::enter`], in the hope that few rows are asked for, which are then kept instead of their chunks.
+    fn enter_few(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
+        let bytes: Vec<Bytes> = parts.iter().map(|part| part.chunk.body.clone()).collect();
+        let bodies = open(query, &parts, &bytes)?;
         let mut candidates = Chosen::new();
         for (part, body) in parts.iter().zip(&bodies) {
             let rows = compare(query, part, body, &mut self.winners)?;
@@ -88,23 +112,29 @@ impl Seen {
         if candidates.is_empty() {
             return Ok(());
         }
-        if self.few && self.kept.bytes <= KEPT_BYTES {
-            if let Some((batch, places)) = assemble_few(query, &parts, &bodies, &candidates)? {
-                self.kept.push_rows(batch, places);
-                return Ok(());
-            }
-            self.few = false;
+        if self.rows_bytes <= KEPT_BYTES
+            && let Some((rows, places)) = assemble_few(query, &parts, &bodies, &candidates, PIECE_BYTES)?
+        {
+            self.rows_bytes += rows.get_array_memory_size();
+            self.kept.push(Group::Rows(rows, places));
+            return Ok(());
         }
+        self.few = false;
         drop(bodies);
-        self.kept.push(query, parts)
+        let mut parts = parts;
+        for part in &mut parts {
+            self.shelf.keep(&query.frame, part)?;
+        }
+        self.kept.push(Group::Parts(parts));
+        Ok(())
     }
 }
 
 /// The newest version of each id in `parts`, as rows of their chunks.
 pub(crate) fn choose(query: &Query, parts: &[Part]) -> Result<Chosen> {
     let mut winners: HashMap<OwnedKey, Version> = HashMap::new();
-    for (part, body) in parts.iter().zip(&open(query, parts)?) {
-        compare(query, part, body, &mut winners)?;
+    for part in parts {
+        part.with_body(&query.frame, |body| compare(query, part, body, &mut winners))?;
     }
     Ok(rows_of(winners))
 }
@@ -169,119 +199,61 @@ fn compare(query: &Query, part: &Part, body: &Body, winners: &mut HashMap<OwnedK
     Ok((0..part.head.rows).filter(|row| keep[*row as usize]).collect())
 }
 
-/// Groups of chunks between the two passes.
-#[derive(Default)]
-struct Kept {
-    groups: Vec<Group>,
-    bytes: usize,
-    file: Option<std::fs::File>,
-}
-
+/// What is kept between the two passes.
 enum Group {
     /// Rows that are asked for, those of older versions still among them.
     Rows(RecordBatch, Places),
-    Memory(Vec<Chunk>),
-    /// Keys and sizes of chunks whose bytes follow one another in the file from `offset`.
-    File {
-        offset: u64,
-        chunks: Vec<(Chunk, usize, usize)>,
-    },
+    /// Chunks, whole tiles in order.
+    Parts(Vec<Part>),
 }
 
-impl Kept {
-    fn push_rows(&mut self, rows: RecordBatch, places: Places) {
-        self.bytes += rows.get_array_memory_size();
-        self.groups.push(Group::Rows(rows, places));
-    }
-
-    fn push(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
-        let chunks: Vec<Chunk> = parts.into_iter().map(|part| part.chunk).collect();
-        self.bytes += chunks.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum::<usize>();
-        if self.bytes <= KEPT_BYTES {
-            self.groups.push(Group::Memory(chunks));
-            return Ok(());
-        }
-        let group = self.spill(chunks).map_err(|e| unkept(query, &e))?;
-        self.groups.push(group);
-        Ok(())
-    }
-
-    fn spill(&mut self, chunks: Vec<Chunk>) -> std::io::Result<Group> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(tempfile::tempfile()?),
-        };
-        let offset = file.seek(SeekFrom::End(0))?;
-        let mut emptied = Vec::with_capacity(chunks.len());
-        for chunk in chunks {
-            file.write_all(&chunk.head)?;
-            file.write_all(&chunk.body)?;
-            let (head, body) = (chunk.head.len(), chunk.body.len());
-            emptied.push((Chunk { head: Bytes::new(), body: Bytes::new(), ..chunk }, head, body));
-        }
-        Ok(Group::File { offset, chunks: emptied })
-    }
-
-    fn into_groups(self) -> Replay {
-        Replay { groups: self.groups.into_iter(), file: self.file }
-    }
-}
-
+/// The second pass.
 struct Replay {
+    query: Arc<Query>,
+    chosen: Arc<Chosen>,
     groups: std::vec::IntoIter<Group>,
-    file: Option<std::fs::File>,
+    pieces: Option<Pieces>,
 }
 
 impl Replay {
-    /// Whether the next group takes less time than to start a thread for it.
+    /// Whether the next rows take less time than to start a thread for them.
     fn is_light(&self) -> bool {
-        matches!(self.groups.as_slice(), [] | [Group::Rows(..), ..])
+        self.pieces.is_none() && matches!(self.groups.as_slice(), [] | [Group::Rows(..), ..])
     }
 
-    /// The rows of the next group that won; `None` at the end.
-    fn next(&mut self, query: &Query, chosen: &Chosen) -> Result<Option<RecordBatch>> {
-        let wanted = |id: &ChunkId| chosen.contains_key(id);
-        let Some(group) = self.groups.next() else { return Ok(None) };
-        let chunks = match group {
-            Group::Rows(rows, places) => {
-                let won = |(chunk, row): &(ChunkId, u32)| {
-                    chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok())
-                };
-                let won: BooleanArray = places.iter().map(|place| Some(won(place))).collect();
-                let rows = filter_record_batch(&rows, &won);
-                return rows.map(Some).map_err(|e| query.frame.compute("selecting rows", e));
+    /// The next rows that won; `None` at the end.
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(pieces) = &mut self.pieces {
+                match pieces.next()? {
+                    Some(rows) => return Ok(Some(rows)),
+                    None => self.pieces = None,
+                }
             }
-            Group::Memory(mut chunks) => {
-                chunks.retain(|chunk| wanted(&chunk.key.id));
-                chunks
+            match self.groups.next() {
+                None => return Ok(None),
+                Some(Group::Rows(rows, places)) => {
+                    let rows = self.won(&rows, &places)?;
+                    if rows.num_rows() > 0 {
+                        return Ok(Some(rows));
+                    }
+                }
+                Some(Group::Parts(mut parts)) => {
+                    // The versions are compared: a chunk that cannot hold what is asked for has nothing more to say.
+                    parts.retain(|part| {
+                        self.chosen.contains_key(&part.chunk.key.id) && self.query.may_hold_texts(&part.head)
+                    });
+                    self.pieces = Some(Pieces::new(self.query.clone(), parts, Some(self.chosen.clone())));
+                }
             }
-            Group::File { offset, chunks } => {
-                let read = self.load(offset, chunks).map_err(|e| unkept(query, &e))?;
-                read.into_iter().filter(|chunk| wanted(&chunk.key.id)).collect()
-            }
-        };
-        let mut parts = prepare(query, chunks)?;
-        // The versions are compared: a chunk that cannot hold what is asked for has nothing more to say.
-        parts.retain(|part| query.may_hold_texts(&part.head));
-        assemble(query, &parts, Some(chosen)).map(Some)
-    }
-
-    fn load(&mut self, offset: u64, chunks: Vec<(Chunk, usize, usize)>) -> std::io::Result<Vec<Chunk>> {
-        let Some(file) = &mut self.file else { return Ok(vec![]) };
-        file.seek(SeekFrom::Start(offset))?;
-        let mut read = Vec::with_capacity(chunks.len());
-        for (chunk, head, body) in chunks {
-            let mut bytes = vec![0; head + body];
-            file.read_exact(&mut bytes)?;
-            let bytes = Bytes::from(bytes);
-            read.push(Chunk { head: bytes.slice(..head), body: bytes.slice(head..), ..chunk });
         }
-        Ok(read)
     }
-}
 
-fn unkept(query: &Query, error: &std::io::Error) -> ArchiveError {
-    query
-        .frame
-        .refuse(format!("the read needs a temporary file, which failed: {error}; free space, or read less at once"))
+    fn won(&self, rows: &RecordBatch, places: &Places) -> Result<RecordBatch> {
+        let won = |(chunk, row): &(ChunkId, u32)| {
+            self.chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok())
+        };
+        let won: BooleanArray = places.iter().map(|place| Some(won(place))).collect();
+        filter_record_batch(rows, &won).map_err(|e| self.query.frame.compute("selecting rows", e))
+    }
 }

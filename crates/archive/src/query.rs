@@ -11,11 +11,11 @@ use chronotile_store::{Cells, ChunkKey, Scan, Store};
 use chronotile_types::{BatchId, Cell, CellRule, SliceId, Window, ZoneKey};
 use hashbrown::HashMap;
 
-use crate::assemble::Part;
 use crate::cells::{self, RowRule, filter_region};
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::Wanted;
+use crate::part::Part;
 use crate::predicate::Test;
 use crate::request::{Comparison, Predicate, ReadRequest};
 use crate::text::Need;

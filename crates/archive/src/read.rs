@@ -1,34 +1,27 @@
-//! Reading: a scan of the engine, cut into groups of whole tiles, assembled on all cores, streamed in order.
+//! Reading: a scan of the engine, cut into groups of whole tiles, assembled on all cores, streamed in order and in bounded memory.
 
-use std::ops::Range;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store};
+use chronotile_store::Store;
 use chronotile_types::SliceId;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
-use hashbrown::{HashMap, HashSet};
 
-use crate::assemble::{Part, assemble, is_clean, prepare, tile_ranges};
+use crate::assemble::is_clean;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::groups::{fetch_parts, groups, groups_of_heads};
+use crate::part::Part;
+use crate::pieces::Pieces;
 use crate::query::{Query, slices_of};
 use crate::request::ReadRequest;
 
-/// Encoded bytes in a group: enough rows to make decoding worth a task, few enough to share among cores.
-const GROUP_BYTES: usize = 1 << 20;
-/// Rows in a group, unless one tile alone has more.
-const GROUP_ROWS: usize = 1 << 17;
-/// Groups below this many encoded bytes are decoded where they are: a thread of their own would take longer to start.
-const INLINE_BYTES: usize = 16 << 10;
-/// Chunks fetched at once where heads decide which are needed.
-const FETCH_CHUNKS: usize = 512;
-/// Chunks of a run that is fetched by key: some may be of the greatest size.
-const RUN_CHUNKS: usize = 64;
+/// Groups decoded at once, where the machine has so many cores.
+const GROUPS_AT_ONCE: usize = 8;
 
 /// Rows as they are read: Arrow record batches of one schema, by slice, cell, window, time and ids.
 pub struct ReadStream {
@@ -118,25 +111,30 @@ impl Dataset {
     /// Counts by heads; only tiles whose chunks overlap, or lie across the time range, are decoded.
     async fn count_heads(&self, query: Arc<Query>) -> Result<u64> {
         let store = self.store_arc();
-        let mut tiles = whole_tiles(scan(store.clone(), &query, false).await?).boxed();
+        let mut groups = groups_of_heads(store.clone(), &query).await?;
         let mut rows = 0;
-        while let Some(chunks) = tiles.try_next().await? {
-            let parts = prepare(&query, chunks)?;
-            let mut unclear: Vec<ChunkKey> = Vec::new();
-            for tile in tile_ranges(&parts) {
-                let tile = &parts[tile];
+        while let Some(parts) = groups.try_next().await? {
+            let mut unclear: Vec<Part> = Vec::new();
+            let mut parts = parts.into_iter().peekable();
+            while let Some(first) = parts.next() {
+                let mut tile = vec![first];
+                while let Some(next) = parts.next_if(|part| part.chunk.key.tile == tile[0].chunk.key.tile) {
+                    tile.push(next);
+                }
                 let inside = |p: &Part| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
                 let whole = |p: &Part| inside(p) && !query.leaves_out_rows_of(&p.head);
-                if tile.iter().all(whole) && is_clean(query.identity, &query.frame, tile) {
+                if tile.iter().all(whole) && is_clean(query.identity, &query.frame, &tile) {
                     rows += tile.iter().map(|part| u64::from(part.head.rows)).sum::<u64>();
                 } else {
-                    unclear.extend(tile.iter().map(|part| part.chunk.key));
+                    unclear.append(&mut tile);
                 }
             }
             if !unclear.is_empty() {
-                let chunks = fetch_tiles(store.as_ref(), &query, &unclear).await?;
-                let query = query.clone();
-                rows += on_pool(move || assemble(&query, &prepare(&query, chunks)?, None)).await?.num_rows() as u64;
+                let parts = fetch_parts(store.as_ref(), &query, &unclear).await?;
+                let mut pieces = pin!(stream_of(Pieces::new(query.clone(), parts, None)));
+                while let Some(piece) = pieces.try_next().await? {
+                    rows += piece.num_rows() as u64;
+                }
             }
         }
         Ok(rows)
@@ -190,176 +188,32 @@ fn assembled(
     query: Arc<Query>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
     groups
-        .map_ok(move |parts| {
-            let query = query.clone();
-            async move {
-                if is_light(&parts) {
-                    return assemble(&query, &parts, None);
-                }
-                on_pool(move || assemble(&query, &parts, None)).await
-            }
-        })
-        .try_buffered(rayon::current_num_threads())
-        .try_filter(|batch| std::future::ready(batch.num_rows() > 0))
+        .map_ok(move |parts| next_piece(Pieces::new(query.clone(), parts, None)))
+        .try_buffered(rayon::current_num_threads().min(GROUPS_AT_ONCE))
+        .map_ok(|(first, rest)| stream::iter(first.map(Ok)).chain(stream_of(rest)))
+        .try_flatten()
         .boxed()
 }
 
-/// Whether a group is decoded where it is.
-pub(crate) fn is_light(parts: &[Part]) -> bool {
-    parts.iter().map(|part| part.chunk.body.len()).sum::<usize>() < INLINE_BYTES
+/// The next piece and those after it.
+async fn next_piece(mut pieces: Pieces) -> Result<(Option<RecordBatch>, Pieces)> {
+    let light = pieces.is_light();
+    let work = move || Ok((pieces.next()?, pieces));
+    if light { work() } else { on_pool(work).await }
+}
+
+/// Pieces one after the other.
+pub(crate) fn stream_of(pieces: Pieces) -> impl Stream<Item = Result<RecordBatch>> + Send {
+    stream::try_unfold(pieces, |pieces| async move {
+        if pieces.is_done() {
+            return Ok(None);
+        }
+        let (rows, rest) = next_piece(pieces).await?;
+        Ok(rows.map(|rows| (rows, rest)))
+    })
 }
 
 /// Runs CPU-bound work off the threads that drive the engine.
 pub(crate) async fn on_pool<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| ArchiveError::Cancelled)?
-}
-
-/// The engine's chunks for the query. Where they come with bodies from several slices, two scans run at once, each on one
-/// half of the slices; the chunks still come in the order of one scan.
-pub(crate) async fn scan(
-    store: Arc<dyn Store>,
-    query: &Query,
-    bodies: bool,
-) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-    let name = &query.frame.spec.name;
-    let scan = query.scan(bodies);
-    if !bodies || scan.slices.len() < 2 {
-        return Ok(store.scan(name, scan).await?.map_err(ArchiveError::from).boxed());
-    }
-    let (early, late) = scan.slices.split_at(scan.slices.len() / 2);
-    let early = ahead(store.scan(name, Scan { slices: early.to_vec(), ..scan.clone() }).await?);
-    let late = ahead(store.scan(name, Scan { slices: late.to_vec(), ..scan.clone() }).await?);
-    Ok(early.chain(late).boxed())
-}
-
-/// Draws from a scan on a task of its own, a group ahead of its reader.
-fn ahead(
-    mut chunks: BoxStream<'static, chronotile_store::Result<Vec<Chunk>>>,
-) -> impl Stream<Item = Result<Vec<Chunk>>> + Send {
-    let (sender, receiver) = tokio::sync::mpsc::channel(1);
-    tokio::spawn(async move {
-        while let Some(group) = chunks.next().await {
-            // The reader may have lost interest.
-            if sender.send(group.map_err(ArchiveError::from)).await.is_err() {
-                break;
-            }
-        }
-    });
-    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|group| (group, receiver)) })
-}
-
-/// Groups of whole tiles, parsed and in order, of a good size to work on.
-pub(crate) async fn groups(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'static, Result<Vec<Part>>>> {
-    if let Some(keys) = query.keys.clone() {
-        return Ok(of_keys(store, query, &keys));
-    }
-    let bodies = !query.prunes_by_head();
-    let tiles = whole_tiles(scan(store.clone(), &query, bodies).await?);
-    if bodies {
-        return Ok(tiles.map(move |chunks| prepare(&query, chunks?)).boxed());
-    }
-    let fetched = tiles.and_then(move |chunks| {
-        let (store, query) = (store.clone(), query.clone());
-        async move { fetch(store, &query, chunks).await }
-    });
-    Ok(fetched.boxed())
-}
-
-/// The chunks of these keys, which are whole tiles, in groups.
-fn of_keys(store: Arc<dyn Store>, query: Arc<Query>, keys: &Arc<[ChunkKey]>) -> BoxStream<'static, Result<Vec<Part>>> {
-    const AT_ONCE: usize = 4;
-    let (runs, keys) = (tile_runs(keys), keys.clone());
-    let fetch = move |run: Range<usize>| {
-        let (store, query, keys) = (store.clone(), query.clone(), keys.clone());
-        async move { prepare(&query, fetch_tiles(store.as_ref(), &query, &keys[run]).await?) }
-    };
-    stream::iter(runs).map(fetch).buffered(AT_ONCE).boxed()
-}
-
-/// Ranges of keys of at least [`RUN_CHUNKS`], the last apart, that end where a tile does.
-pub(crate) fn tile_runs(keys: &[ChunkKey]) -> Vec<Range<usize>> {
-    let mut runs = Vec::new();
-    let mut start = 0;
-    for end in 1..=keys.len() {
-        let border =
-            end == keys.len() || (keys[end - 1].slice, keys[end - 1].tile) != (keys[end].slice, keys[end].tile);
-        if border && (end - start >= RUN_CHUNKS || end == keys.len()) {
-            runs.push(start..end);
-            start = end;
-        }
-    }
-    runs
-}
-
-/// Fetches the bodies of those chunks whose heads the query touches.
-async fn fetch(store: Arc<dyn Store>, query: &Query, heads: Vec<Chunk>) -> Result<Vec<Part>> {
-    let keys: Vec<ChunkKey> = prepare(query, heads)?.iter().map(|part| part.chunk.key).collect();
-    prepare(query, fetch_tiles(store.as_ref(), query, &keys).await?)
-}
-
-/// The chunks of these keys, which a scan of heads has found. Where one of them is gone, its rows lie in other chunks of its
-/// tile by now: all that the tile holds comes instead, as one state of it.
-pub(crate) async fn fetch_tiles(store: &dyn Store, query: &Query, keys: &[ChunkKey]) -> Result<Vec<Chunk>> {
-    let name = &query.frame.spec.name;
-    let mut chunks = Vec::with_capacity(keys.len());
-    for keys in keys.chunks(FETCH_CHUNKS) {
-        chunks.extend(store.fetch(name, keys.to_vec()).await?);
-    }
-    if chunks.len() == keys.len() {
-        return Ok(chunks);
-    }
-    let found: HashSet<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
-    let place = |key: &ChunkKey| (key.slice, key.tile);
-    let changed: HashSet<_> = keys.iter().filter(|key| !found.contains(*key)).map(place).collect();
-    chunks.retain(|chunk| !changed.contains(&place(&chunk.key)));
-    for (slice, tile) in changed {
-        let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
-        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies: true };
-        chunks.extend(store.scan(name, scan).await?.try_concat().await?);
-    }
-    // The chunks of a tile stay neighbours, tiles in the order of the keys.
-    let mut order = HashMap::new();
-    keys.iter().for_each(|key| {
-        let next = order.len();
-        order.entry(place(key)).or_insert(next);
-    });
-    chunks.sort_by_key(|chunk| (order.get(&place(&chunk.key)).copied(), chunk.key.id));
-    Ok(chunks)
-}
-
-/// Cuts a stream of chunks at tile borders into groups of about [`GROUP_BYTES`].
-pub(crate) fn whole_tiles(
-    chunks: BoxStream<'static, Result<Vec<Chunk>>>,
-) -> impl Stream<Item = Result<Vec<Chunk>>> + Send {
-    let begin = (chunks, Vec::<Chunk>::new(), false);
-    let groups = stream::try_unfold(begin, |(mut chunks, mut held, mut ended)| async move {
-        loop {
-            if let Some(cut) = cut_point(&held, ended) {
-                let rest = held.split_off(cut);
-                return Ok(Some((held, (chunks, rest, ended))));
-            }
-            if ended {
-                return Ok::<_, ArchiveError>(None);
-            }
-            match chunks.try_next().await? {
-                Some(more) => held.extend(more),
-                None => ended = true,
-            }
-        }
-    });
-    groups.boxed()
-}
-
-/// Where to cut off a group: at the first tile border past the wanted size; at the end once nothing follows.
-fn cut_point(held: &[Chunk], ended: bool) -> Option<usize> {
-    let (mut bytes, mut rows) = (0, 0);
-    for (index, chunk) in held.iter().enumerate() {
-        let border = index > 0 && held[index - 1].key.tile != chunk.key.tile;
-        if border && (bytes >= GROUP_BYTES || rows >= GROUP_ROWS) {
-            return Some(index);
-        }
-        bytes += chunk.head.len() + chunk.body.len();
-        rows += chunk.rows as usize;
-    }
-    (ended && !held.is_empty()).then_some(held.len())
 }

@@ -57,6 +57,17 @@ pub struct ConsolidateReport {
     pub bytes_after: u64,
     /// Tiles left as they were because somebody else changed them meanwhile.
     pub tiles_contended: u64,
+    /// Tiles, or parts of large ones, left as they were because they cannot be rewritten.
+    pub failed: Vec<TileFailure>,
+}
+
+/// A tile that could not be rewritten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TileFailure {
+    /// The tile.
+    pub tile: Tile,
+    /// What is wrong and what to do.
+    pub reason: String,
 }
 
 /// One slice in a report.

@@ -9,7 +9,8 @@ use arrow_array::cast::AsArray;
 use chronotile_chunk::{Grams, Head, TextFilter, fold};
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-use crate::assemble::{Part, tile_ranges};
+use crate::assemble::tile_ranges;
+use crate::part::Part;
 use crate::query::{Identity, Query};
 
 /// What a filter must have for a condition to hold for some value.

@@ -62,6 +62,21 @@ pub(crate) fn place_rows(spec: &DatasetSpec, array: &ArrayRef) -> Result<(Vec<i6
     Ok((ticks, windows))
 }
 
+/// Order of a row in time: the value of a timestamp, or the bits of a float day in an order-keeping form.
+pub(crate) type When = i64;
+
+/// The order of rows in time, by the time column.
+pub(crate) fn whens(time: &ArrayRef) -> Vec<When> {
+    match times(time) {
+        Some(Times::Ticks(ticks)) => ticks.to_vec(),
+        // Bits of a float order as the float does once those of negative ones are turned over.
+        Some(Times::Days(days)) => {
+            days.iter().map(|day| day.to_bits() as i64).map(|b| b ^ ((b >> 63) & i64::MAX)).collect()
+        }
+        None => vec![i64::MIN; time.len()],
+    }
+}
+
 /// A half-open time range on a dataset's axis, exact for single rows and as inclusive ticks for chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {

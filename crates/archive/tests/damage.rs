@@ -203,16 +203,30 @@ async fn one_missing_chunk_of_a_batch_that_left_several_in_its_tile_is_reported(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn consolidation_stops_at_a_damaged_chunk_and_leaves_its_tile_as_it_is() {
+async fn consolidation_names_a_damaged_tile_and_rewrites_the_others() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = filled(&store).await;
     let mut bad = chunks(store.as_ref(), &spec().name).await.swap_remove(0);
     bad.body = flipped(&bad.body, 0, 0);
     put_chunks(store.as_ref(), &spec().name, vec![bad.clone()]).await;
-    let before = chunks(store.as_ref(), &spec().name).await;
-    let error = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap_err();
-    assert!(matches!(error, ArchiveError::Damaged { chunk, .. } if chunk == bad.key.id), "{error}");
-    assert_eq!(chunks(store.as_ref(), &spec().name).await, before);
+    let of_tile = async || {
+        let mut all = chunks(store.as_ref(), &spec().name).await;
+        all.retain(|chunk| chunk.key.tile == bad.key.tile);
+        all
+    };
+    let before = of_tile().await;
+    let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    assert_eq!((report.tiles, report.failed.len()), (2, 1));
+    assert_eq!(report.failed[0].tile, bad.key.tile);
+    assert!(report.failed[0].reason.contains(&bad.key.id.to_string()), "{}", report.failed[0].reason);
+    assert_eq!(of_tile().await, before);
+    // A damaged head is told as well.
+    let sound = bad.clone();
+    bad.head = flipped(&bad.head, 3, 0);
+    put_chunks(store.as_ref(), &spec().name, vec![bad.clone()]).await;
+    let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    assert_eq!((report.tiles, report.failed.len()), (0, 1));
+    put_chunks(store.as_ref(), &spec().name, vec![sound]).await;
     // Writing the batches anew repairs it.
     for (key, first) in [("a", 0), ("b", 12)] {
         dataset.remove_batch(key).await.unwrap();

@@ -22,7 +22,7 @@ use crate::stats::ColumnStats;
 use crate::wire::Reader;
 
 /// Past this many decoded bytes a set of columns takes no more chunks, so that 32-bit offsets never overflow.
-const SET_BYTES_MAX: usize = i32::MAX as usize - DECODED_BYTES_MAX;
+const SET_BYTES_MAX: usize = i32::MAX as usize - 2 * DECODED_BYTES_MAX;
 
 /// Room is made for at most this many rows at a time.
 const ROWS_RESERVED_MAX: usize = 1 << 20;
@@ -253,7 +253,7 @@ impl Columns {
         self.rows
     }
 
-    /// Decoded bytes gathered so far. The set takes no more chunks past about 1.9 GiB: finish it well before.
+    /// Decoded bytes gathered so far. The set takes no more chunks past about 1.8 GiB: finish it well before.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -262,7 +262,7 @@ impl Columns {
     /// version had; later ones read as their default, or null.
     ///
     /// # Errors
-    /// Damage of any byte of the body. The set is then as it was before the call. A set that holds about 1.9 GiB refuses
+    /// Damage of any byte of the body. The set is then as it was before the call. A set that holds about 1.8 GiB refuses
     /// more in the same way, and so does a missing column that is neither nullable nor has a default.
     pub fn append(&mut self, head: &Head, body: &[u8], columns_in_schema: usize) -> Result<(), Damage> {
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -311,12 +311,13 @@ impl Columns {
         if self.bytes > SET_BYTES_MAX {
             return Err(Damage::malformed("the set of columns is full: finish it and begin another"));
         }
-        let mut budget = Budget(DECODED_BYTES_MAX);
+        // What a chunk lacks has a budget of its own: one written up to the limit stays readable after columns were added.
+        let (mut budget, mut missing) = (Budget(DECODED_BYTES_MAX), Budget(DECODED_BYTES_MAX));
         let present = columns_in_schema.min(self.layout.columns().len());
-        match append(self, present, &mut budget).and_then(|()| self.append_missing(rows, present, &mut budget)) {
+        match append(self, present, &mut budget).and_then(|()| self.append_missing(rows, present, &mut missing)) {
             Ok(()) => {
                 self.rows += rows;
-                self.bytes += DECODED_BYTES_MAX - budget.0;
+                self.bytes += 2 * DECODED_BYTES_MAX - budget.0 - missing.0;
                 Ok(())
             }
             Err(damage) => {

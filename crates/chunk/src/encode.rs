@@ -96,6 +96,17 @@ pub enum EncodeError {
     Zone,
 }
 
+impl EncodeError {
+    /// Whether fewer rows may fit where these do not.
+    pub fn is_too_large(&self) -> bool {
+        match self {
+            Self::TooLarge => true,
+            Self::Column { reason, .. } => reason.is_too_large(),
+            _ => false,
+        }
+    }
+}
+
 /// Writes a chunk, in the form that suits its rows. The same input gives the same bytes.
 ///
 /// `zone` must cover every row; `unique_ids` is kept in the head for readers, unchecked. `binding` says where the chunk

@@ -10,7 +10,7 @@
 //! # Limits
 //!
 //! A chunk holds at most [`ROWS_MAX`] rows and decodes to at most [`DECODED_BYTES_MAX`] bytes. Both sides enforce this,
-//! so whatever bytes it is given, one call of the decoder allocates at most eight times [`DECODED_BYTES_MAX`].
+//! so whatever bytes it is given, one call of the decoder allocates at most ten times [`DECODED_BYTES_MAX`].
 
 #[cfg(target_endian = "big")]
 compile_error!("chunk bytes are little-endian and are copied as they are");

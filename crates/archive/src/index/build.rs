@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::ArrayRef;
-use chronotile_store::{Chunk, ChunkKey, Commit};
+use chronotile_store::{ChunkKey, Commit};
 use chronotile_types::{IndexSpec, SliceId, TimeRange, Window};
 use futures::{StreamExt, TryStreamExt, stream};
 use hashbrown::HashMap;
@@ -22,15 +22,17 @@ use super::record::{self, Built};
 use super::report::{IndexBuildOptions, IndexBuildReport};
 use super::segment::{Packed, Postings, Segment, Shape};
 use super::{columns_of, put_built};
-use crate::assemble::{Part, assemble, prepare, tile_ranges};
 use crate::catalog;
 use crate::clock;
 use crate::consolidate::Progress;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::groups::{fetch_tiles, tile_runs};
 use crate::newest;
+use crate::part::Part;
+use crate::pieces::Pieces;
 use crate::query::Query;
-use crate::read::{fetch_tiles, on_pool, tile_runs};
+use crate::read::on_pool;
 use crate::request::ReadRequest;
 
 /// Windows built at the same time by one builder.
@@ -289,11 +291,11 @@ impl<'a> Builder<'a> {
     ) -> Result<bool> {
         let store = self.dataset.store();
         for run in tile_runs(keys) {
-            let chunks = fetch_tiles(store, &self.query, &keys[run]).await?;
+            let (parts, damaged) = self.fetch(&keys[run]).await?;
             let query = self.query.clone();
-            let mapped = on_pool(move || map(&query, chunks)).await?;
+            let mapped = on_pool(move || map(&query, parts)).await?;
             report.tiles_read += mapped.tiles.len() as u64;
-            report.tiles_left_out += mapped.damaged;
+            report.tiles_left_out += damaged + mapped.left_out;
             report.rows += mapped.postings.iter().flat_map(|part| &part.counts).sum::<u64>();
             gathered.tiles.extend(mapped.tiles);
             gathered.parts.extend(mapped.postings);
@@ -302,6 +304,23 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// The chunks of these keys, which are whole tiles, without those of tiles with a damaged head; also the number of these.
+    async fn fetch(&self, keys: &[ChunkKey]) -> Result<(Vec<Part>, u64)> {
+        let store = self.dataset.store();
+        match fetch_tiles(store, &self.query, keys, None).await {
+            Err(ArchiveError::Damaged { .. }) => {}
+            fetched => return Ok((fetched?, 0)),
+        }
+        let (mut parts, mut damaged) = (Vec::new(), 0);
+        for tile in keys.chunk_by(|a, b| a.tile == b.tile) {
+            match fetch_tiles(store, &self.query, tile, None).await {
+                Err(ArchiveError::Damaged { .. }) => damaged += 1,
+                fetched => parts.extend(fetched?),
+            }
+        }
+        Ok((parts, damaged))
     }
 
     /// Reduces what was gathered to segments; also the rows counted.
@@ -361,58 +380,93 @@ struct Gathered {
 struct Mapped {
     postings: Option<Postings>,
     tiles: Vec<(i64, u64)>,
-    damaged: u64,
+    /// Tiles that are damaged or have too many values.
+    left_out: u64,
 }
 
 /// The postings of whole tiles of one window.
-fn map(query: &Query, chunks: Vec<Chunk>) -> Result<Mapped> {
-    let tiles: Vec<Vec<Chunk>> = chunks.chunk_by(|a, b| a.key.tile == b.key.tile).map(<[Chunk]>::to_vec).collect();
-    let read = |chunks: Vec<Chunk>| {
-        let Some(cell) = chunks.first().map(|chunk| chunk.key.tile.cell.0) else { return Ok(None) };
-        let keys: Vec<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
-        match rows_of(query, chunks) {
-            Ok(rows) => Ok(Some((cell, print(&keys), rows))),
-            // A read of the tile will say what is wrong with it.
-            Err(ArchiveError::Damaged { .. }) => Ok(None),
-            Err(error) => Err(error),
+fn map(query: &Arc<Query>, parts: Vec<Part>) -> Result<Mapped> {
+    let mut tiles: Vec<Vec<Part>> = Vec::new();
+    for part in parts {
+        match tiles.last_mut() {
+            Some(tile) if tile[0].chunk.key.tile == part.chunk.key.tile => tile.push(part),
+            _ => tiles.push(vec![part]),
         }
+    }
+    let read = |parts: Vec<Part>| match Values::of(query, parts) {
+        // A read of the tile will say what is wrong with it.
+        Err(ArchiveError::Damaged { .. }) => Ok(None),
+        values => values,
     };
     let count = tiles.len();
-    let read: Vec<(i64, u64, Vec<ArrayRef>)> =
-        tiles.into_par_iter().map(read).filter_map(Result::transpose).collect::<Result<_>>()?;
-    let damaged = (count - read.len()) as u64;
-    let tiles = read.iter().map(|(cell, print, _)| (*cell, *print)).collect();
+    let read: Vec<Values> = tiles.into_par_iter().map(read).filter_map(Result::transpose).collect::<Result<_>>()?;
+    let left_out = (count - read.len()) as u64;
+    let tiles = read.iter().map(|values| (values.cell, values.print)).collect();
     let width = query.output.len();
     let postings = reduce(read, width).map_err(|e| query.frame.compute("building an index", e))?;
-    Ok(Mapped { postings, tiles, damaged })
+    Ok(Mapped { postings, tiles, left_out })
 }
 
-/// The index's columns of the rows that a read of the tile alone returns.
-fn rows_of(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<ArrayRef>> {
-    let parts: Vec<Part> = prepare(query, chunks)?;
-    debug_assert!(tile_ranges(&parts).len() <= 1);
-    let chosen = if query.newest_only { Some(newest::choose(query, &parts)?) } else { None };
-    Ok(assemble(query, &parts, chosen.as_ref())?.columns().to_vec())
+/// Decoded bytes of the values of one tile past which it is left out.
+const VALUES_BYTES_MAX: usize = 64 << 20;
+
+/// The values of the index's columns in the rows that a read of a tile alone returns.
+struct Values {
+    cell: i64,
+    print: u64,
+    columns: Vec<ArrayRef>,
+    counts: Vec<u64>,
+}
+
+impl Values {
+    /// Of the chunks of one tile, in pieces, so that a tile of any size takes bounded memory; `None` where it has too many values.
+    fn of(query: &Arc<Query>, parts: Vec<Part>) -> Result<Option<Self>> {
+        let Some(cell) = parts.first().map(|part| part.chunk.key.tile.cell.0) else { return Ok(None) };
+        let keys: Vec<ChunkKey> = parts.iter().map(|part| part.chunk.key).collect();
+        let chosen = if query.newest_only { Some(Arc::new(newest::choose(query, &parts)?)) } else { None };
+        let mut pieces = Pieces::new(query.clone(), parts, chosen);
+        let mut values = Self { cell, print: print(&keys), columns: query.empty().columns().to_vec(), counts: vec![] };
+        while let Some(rows) = pieces.next()? {
+            let first = values.counts.is_empty();
+            values.counts.extend(std::iter::repeat_n(1, rows.num_rows()));
+            if first {
+                values.columns = rows.columns().to_vec();
+                continue;
+            }
+            values.add(rows.columns()).map_err(|e| query.frame.compute("building an index", e))?;
+            if values.columns.iter().map(|column| column.get_array_memory_size()).sum::<usize>() > VALUES_BYTES_MAX {
+                return Ok(None);
+            }
+        }
+        Ok(Some(values))
+    }
+
+    /// Adds rows, already counted, and counts equal ones together.
+    fn add(&mut self, rows: &[ArrayRef]) -> std::result::Result<(), arrow_schema::ArrowError> {
+        let columns = join(&[std::mem::take(&mut self.columns), rows.to_vec()], rows.len())?;
+        let groups = Groups::new(&columns, self.counts.len())?;
+        let mut counts = vec![0; groups.rows.len()];
+        groups.of_row.iter().zip(&self.counts).for_each(|(group, count)| counts[*group as usize] += count);
+        (self.columns, self.counts) = (representatives(&columns, &groups)?, counts);
+        Ok(())
+    }
 }
 
 /// Counts equal rows of each tile.
-fn reduce(
-    read: Vec<(i64, u64, Vec<ArrayRef>)>,
-    width: usize,
-) -> std::result::Result<Option<Postings>, arrow_schema::ArrowError> {
-    let (mut cells, mut sets) = (Vec::new(), Vec::with_capacity(read.len()));
-    for (cell, _, columns) in read {
-        cells.extend(std::iter::repeat_n(cell, columns.first().map_or(0, |column| column.len())));
-        sets.push(columns);
+fn reduce(read: Vec<Values>, width: usize) -> std::result::Result<Option<Postings>, arrow_schema::ArrowError> {
+    let (mut rows, mut sets) = (Vec::new(), Vec::with_capacity(read.len()));
+    for values in read {
+        rows.extend(values.counts.iter().map(|count| (values.cell, *count)));
+        sets.push(values.columns);
     }
     if sets.is_empty() {
         return Ok(None);
     }
     let columns = join(&sets, width)?;
-    let groups = Groups::new(&columns, cells.len())?;
+    let groups = Groups::new(&columns, rows.len())?;
     let mut counted: HashMap<(i64, u32), u64> = HashMap::new();
-    for (cell, group) in cells.iter().zip(&groups.of_row) {
-        *counted.entry((*cell, *group)).or_default() += 1;
+    for ((cell, count), group) in rows.iter().zip(&groups.of_row) {
+        *counted.entry((*cell, *group)).or_default() += count;
     }
     let mut counted: Vec<_> = counted.into_iter().collect();
     counted.sort_unstable();

@@ -7,19 +7,19 @@ use arrow_cast::cast;
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use chronotile_store::ChunkKey;
 use chronotile_types::{TimeFormat, Window};
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
 use hashbrown::{HashMap, HashSet};
 
 use super::group::{Groups, join, pick, representatives};
 use super::plan::{Indexed, Plan, Purpose, choose};
 use super::report::IndexUse;
-use crate::assemble::touched;
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
+use crate::groups::{scan, touched, whole_tiles};
 use crate::keys::{Keys, OwnedKey};
 use crate::query::Query;
-use crate::read::{scan, stream, whole_tiles};
+use crate::read::stream;
 use crate::request::ReadRequest;
 use crate::time_axis::place_rows;
 
@@ -145,7 +145,7 @@ impl Dataset {
     /// Counts the chunks that filters of texts leave to read.
     async fn count_filtered(&self, query: &Query, report: &mut IndexUse) -> Result<()> {
         let keys: Option<HashSet<ChunkKey>> = query.keys.as_ref().map(|keys| keys.iter().copied().collect());
-        let mut tiles = whole_tiles(scan(self.store_arc(), query, false).await?).boxed();
+        let mut tiles = whole_tiles(scan(self.store_arc(), query, false).await?);
         (report.chunks, report.chunks_read) = (0, 0);
         while let Some(mut chunks) = tiles.try_next().await? {
             report.chunks += chunks.len() as u64;

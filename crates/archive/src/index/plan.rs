@@ -17,9 +17,10 @@ use super::segment::{Segment, Shape};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
+use crate::groups::scan;
 use crate::predicate::Test;
 use crate::query::Query;
-use crate::read::{on_pool, scan};
+use crate::read::on_pool;
 use crate::request::{Place, ReadRequest};
 
 /// Where an index leaves more than this share of the chunks to read, reading all of them in one walk is faster.

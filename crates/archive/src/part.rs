@@ -1,0 +1,134 @@
+//! Chunks at work: heads are parsed and in memory, bodies too or, where they are many, in a temporary file.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use chronotile_chunk::{Body, Head};
+use chronotile_store::Chunk;
+
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+
+/// A chunk with its parsed head.
+pub(crate) struct Part {
+    /// Without head and body once the body lies in a file.
+    pub chunk: Chunk,
+    pub head: Head,
+    place: Option<Place>,
+}
+
+/// Where in a file a body lies.
+struct Place {
+    file: Arc<Spill>,
+    offset: u64,
+    bytes: usize,
+}
+
+impl Part {
+    pub(crate) fn new(chunk: Chunk, head: Head) -> Self {
+        Self { chunk, head, place: None }
+    }
+
+    /// Whether the body lies in a file.
+    pub(crate) fn is_spilled(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// The body.
+    ///
+    /// # Errors
+    /// A temporary file that cannot be read.
+    pub(crate) fn body(&self, frame: &Frame) -> Result<Bytes> {
+        match &self.place {
+            None => Ok(self.chunk.body.clone()),
+            Some(place) => place.file.read(place.offset, place.bytes).map_err(|e| unkept(frame, &e)),
+        }
+    }
+
+    /// Calls `work` with the body, verified and decompressed.
+    pub(crate) fn with_body<T>(&self, frame: &Frame, work: impl FnOnce(&Body) -> Result<T>) -> Result<T> {
+        let bytes = self.body(frame)?;
+        let body = Body::open(&self.head, &bytes).map_err(|damage| frame.damaged(&self.chunk.key, damage))?;
+        work(&body)
+    }
+}
+
+/// Holds the bodies of chunks: up to a number of bytes in memory, what comes after in a temporary file.
+pub(crate) struct Shelf {
+    room: usize,
+    file: Option<Arc<Spill>>,
+}
+
+impl Shelf {
+    /// With room for so many bytes in memory.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { room: bytes, file: None }
+    }
+
+    /// Takes the body of a part, which from then on is in memory or in the file.
+    ///
+    /// # Errors
+    /// A temporary file that cannot be made or written.
+    pub(crate) fn keep(&mut self, frame: &Frame, part: &mut Part) -> Result<()> {
+        let bytes = part.chunk.body.len();
+        if part.is_spilled() {
+            return Ok(());
+        }
+        if let Some(room) = self.room.checked_sub(bytes) {
+            self.room = room;
+            return Ok(());
+        }
+        // Small bodies that come later do not fill what a great one has left.
+        self.room = 0;
+        self.spill(part).map_err(|e| unkept(frame, &e))
+    }
+
+    fn spill(&mut self, part: &mut Part) -> std::io::Result<()> {
+        let file = match &self.file {
+            Some(file) => file.clone(),
+            None => self.file.insert(Arc::new(Spill::new()?)).clone(),
+        };
+        let bytes = part.chunk.body.len();
+        let offset = file.append(&part.chunk.body)?;
+        // An engine may have put both into one buffer.
+        (part.chunk.head, part.chunk.body) = (Bytes::new(), Bytes::new());
+        part.place = Some(Place { file, offset, bytes });
+        Ok(())
+    }
+}
+
+/// A temporary file without a name, gone with the last part that lies in it.
+struct Spill {
+    file: Mutex<File>,
+}
+
+impl Spill {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { file: Mutex::new(tempfile::tempfile()?) })
+    }
+
+    fn append(&self, bytes: &[u8]) -> std::io::Result<u64> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let offset = file.seek(SeekFrom::End(0))?;
+        file.write_all(bytes)?;
+        Ok(offset)
+    }
+
+    fn read(&self, offset: u64, bytes: usize) -> std::io::Result<Bytes> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(offset))?;
+        let mut read = vec![0; bytes];
+        file.read_exact(&mut read)?;
+        Ok(read.into())
+    }
+}
+
+fn unkept(frame: &Frame, error: &std::io::Error) -> ArchiveError {
+    let folder = std::env::temp_dir();
+    frame.refuse(format!(
+        "the read needs a temporary file in {}, which failed: {error}; free space there, set TMPDIR, or read less at once",
+        folder.display()
+    ))
+}
