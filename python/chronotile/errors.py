@@ -122,8 +122,9 @@ class BatchConflictError(ChronotileError, ValueError):
 
 
 class ArchiveNotFoundError(ChronotileError, FileNotFoundError):
-    """There is no archive at the URL and none was to be made, or its folder is missing (``archive-not-found``); or a
-    store has no backup of this name (``backup-not-found``), or there is no such store (``store-not-found``)."""
+    """There is no archive at the URL and none was to be made, or its folder is missing (``archive-not-found``); the
+    file of an open archive was renamed, deleted or replaced, and nothing of the write was kept (``archive-moved``); or
+    a store has no backup of this name (``backup-not-found``), or there is no such store (``store-not-found``)."""
 
 
 class NotAnArchiveError(ChronotileError, OSError):

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from chronotile import _native, historian, inputs, times
 from chronotile.errors import (
     AccessDeniedError,
+    ArchiveNotFoundError,
     BatchConflictError,
     BatchNotFoundError,
     BusyError,
@@ -56,6 +57,7 @@ _BY_KIND: dict[str, type[ChronotileError]] = {
     "cancelled": OutcomeUnknownError,
     "storage-full": StorageFullError,
     "read-only": ReadOnlyError,
+    "archive-moved": ArchiveNotFoundError,
     "damaged-chunk": DamagedError,
     "damaged-catalog": DamagedError,
     "damaged-archive": DamagedError,

@@ -125,6 +125,7 @@ fn store_fault(error: StoreError) -> Fault {
         S::NotAnArchive { .. } => Fault::new("NotAnArchiveError", "not-an-archive", message),
         S::NewerFormat { .. } => Fault::new("NotAnArchiveError", "newer-format", message),
         S::NotFound { .. } => Fault::new("ArchiveNotFoundError", "archive-not-found", message),
+        S::Moved { .. } => Fault::new("ArchiveNotFoundError", "archive-moved", message),
         S::ReadOnly { .. } => Fault::new("ReadOnlyError", "read-only", message),
         S::Full { .. } => Fault::new("StorageFullError", "storage-full", message),
         S::Busy { .. } => Fault::new("BusyError", "busy", message),

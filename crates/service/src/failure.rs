@@ -163,6 +163,7 @@ impl From<StoreError> for Failure {
             S::TooLarge { .. } => of(StatusCode::PAYLOAD_TOO_LARGE, "too-large"),
             S::Unfit { .. } => of(StatusCode::BAD_REQUEST, "invalid-rows"),
             S::Denied { .. } => of(StatusCode::BAD_GATEWAY, "engine-denied"),
+            S::Moved { .. } => of(StatusCode::INTERNAL_SERVER_ERROR, "archive-moved"),
             S::Corrupt { .. } => of(StatusCode::INTERNAL_SERVER_ERROR, "damaged-archive"),
             _ => of(StatusCode::INTERNAL_SERVER_ERROR, "engine-refused"),
         }

@@ -225,6 +225,44 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Which file an archive is, whatever its path comes to name later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    #[cfg(unix)]
+    fn of(path: &Path) -> std::io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let file = fs::metadata(path)?;
+        Ok(Self { device: file.dev(), inode: file.ino() })
+    }
+
+    /// Other systems do not let an open file be taken away.
+    #[cfg(not(unix))]
+    fn of(_: &Path) -> std::io::Result<Self> {
+        Ok(Self { device: 0, inode: 0 })
+    }
+
+    /// Of an archive that has just been opened.
+    pub(crate) fn opened(path: &Path) -> Result<Self, StoreError> {
+        Self::of(path).map_err(|error| StoreError::NotFound { path: path.to_owned(), reason: error.to_string() })
+    }
+
+    /// Tells whether the path still names this file.
+    pub(crate) fn check(self, path: &Path) -> Result<(), StoreError> {
+        let moved = |reason| StoreError::Moved { place: path.display().to_string(), reason };
+        match Self::of(path) {
+            Ok(now) if now == self => Ok(()),
+            Ok(_) => Err(moved("was replaced by another file")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(moved("was renamed or deleted")),
+            Err(error) => Err(StoreError::Refused { engine: ENGINE, reason: format!("{}: {error}", path.display()) }),
+        }
+    }
+}
+
 /// Opens a connection to an archive that [`prepare`] has checked.
 pub(crate) fn connect(path: &Path, options: &Options, role: Role) -> Result<Connection, StoreError> {
     let fail = |error| store_error(path, Phase::Before, options.busy_timeout_s, error);

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use crate::Options;
 use crate::failure::{ENGINE, Phase, store_error};
 use crate::layout;
-use crate::open::{Role, connect};
+use crate::open::{Identity, Role, connect};
 
 /// A group ends at the first new tile past this many bytes.
 const GROUP_BYTES: usize = 4 << 20;
@@ -36,6 +36,7 @@ const IDLE_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Readers {
     path: PathBuf,
+    file: Identity,
     options: Options,
     idle: Mutex<Vec<Connection>>,
     turns: Arc<Semaphore>,
@@ -44,14 +45,20 @@ pub(crate) struct Readers {
 impl Readers {
     pub(crate) fn open(path: PathBuf, options: Options) -> Result<Arc<Self>> {
         let first = connect(&path, &options, Role::Reader)?;
+        let file = Identity::opened(&path)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let turns = Arc::new(Semaphore::new((2 * cores).clamp(4, IDLE_MAX)));
-        Ok(Arc::new(Self { path, options, idle: Mutex::new(vec![first]), turns }))
+        Ok(Arc::new(Self { path, file, options, idle: Mutex::new(vec![first]), turns }))
     }
 
     fn take(self: &Arc<Self>) -> Result<Reader> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let conn = idle.map_or_else(|| connect(&self.path, &self.options, Role::Reader), Ok)?;
+        // Another file that has come to the path must not be read beside the one that was opened.
+        let another = || {
+            self.file.check(&self.path)?;
+            connect(&self.path, &self.options, Role::Reader)
+        };
+        let conn = idle.map_or_else(another, Ok)?;
         Ok(Reader { pool: self.clone(), conn: Some(conn) })
     }
 

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::Options;
 use crate::failure::{ENGINE, Phase, is_busy, store_error};
 use crate::layout::{self, Failure};
-use crate::open::{Role, connect};
+use crate::open::{Identity, Role, connect};
 
 /// Jobs in one transaction.
 const GROUP_JOBS_MAX: usize = 256;
@@ -61,8 +61,9 @@ impl Writer {
     /// `idle` is how long it waits for work before it empties the log.
     pub(crate) fn start(path: PathBuf, options: Options, idle: Duration) -> Result<Self> {
         let conn = connect(&path, &options, Role::Writer)?;
+        let file = Identity::opened(&path)?;
         let (sender, receiver) = channel();
-        let mut state = State { path, options, idle, conn: Some(conn), logged: false };
+        let mut state = State { path, file, options, idle, conn: Some(conn), logged: false };
         let thread = std::thread::Builder::new()
             .name("chronotile-sqlite".to_owned())
             .spawn(move || state.run(&receiver))
@@ -92,6 +93,7 @@ impl Drop for Writer {
 
 struct State {
     path: PathBuf,
+    file: Identity,
     options: Options,
     idle: Duration,
     /// `None` after an error that leaves the connection's state in doubt; the next group opens another.
@@ -189,7 +191,10 @@ impl State {
         loop {
             let conn = match self.conn.take() {
                 Some(conn) => conn,
-                None => connect(&self.path, &self.options, Role::Writer)?,
+                None => {
+                    self.file.check(&self.path)?;
+                    connect(&self.path, &self.options, Role::Writer)?
+                }
             };
             let begun = conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]));
             self.conn = Some(conn);
@@ -225,6 +230,13 @@ impl State {
                 return Err(store_error(&self.path, Phase::Before, waited_s, error));
             }
         };
+        // What is committed to a file that nobody finds any more would be acknowledged and lost.
+        if let Err(moved) = self.file.check(&self.path) {
+            if conn.is_autocommit() || conn.execute_batch("ROLLBACK").is_ok() {
+                self.conn = Some(conn);
+            }
+            return Err(moved);
+        }
         match conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])) {
             Ok(_) => {
                 self.conn = Some(conn);

@@ -401,3 +401,40 @@ async fn room_of_rows_that_are_taken_away_is_given_back() {
     assert!(size < COUNT as u64 * 20_000 / 4, "{size} bytes are left");
     assert_eq!(integrity(&path), "ok");
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_write_to_a_file_that_was_renamed_deleted_or_replaced_says_so() {
+    for what in ["renamed", "deleted", "replaced"] {
+        let folder = TempDir::new().unwrap();
+        let (path, elsewhere) = (folder.path().join("archive.db"), folder.path().join("elsewhere.db"));
+        archive_with_chunks(&path, 1).await;
+        archive_with_chunks(&elsewhere, 2).await;
+        let store = open(&path);
+        store.commit(&dataset(), put([chunk(key(5, 5), 10)])).await.unwrap();
+        let kept = folder.path().join("kept.db");
+        match what {
+            "renamed" => fs::rename(&path, &kept).unwrap(),
+            "deleted" => {
+                fs::hard_link(&path, &kept).unwrap();
+                fs::remove_file(&path).unwrap();
+            }
+            _ => {
+                fs::hard_link(&path, &kept).unwrap();
+                fs::rename(&elsewhere, &path).unwrap();
+            }
+        }
+        for _ in 0..2 {
+            let error = store.commit(&dataset(), put([chunk(key(6, 6), 10)])).await.unwrap_err();
+            assert!(matches!(error, StoreError::Moved { .. }), "{what}: {error}");
+            assert_eq!(error.outcome(), Outcome::Refused);
+            assert!(error.to_string().contains("archive.db") && error.to_string().contains(what), "{error}");
+        }
+        let error = store.create_slice(&dataset(), SliceId(7)).await.unwrap_err();
+        assert!(matches!(error, StoreError::Moved { .. }), "{what}: {error}");
+        // Where the file is put back the write is simply repeated.
+        fs::rename(&kept, &path).unwrap();
+        store.commit(&dataset(), put([chunk(key(6, 6), 10)])).await.unwrap();
+        assert_eq!(chunks(&store).await.unwrap().len(), 3, "{what}");
+    }
+}

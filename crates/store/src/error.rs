@@ -125,6 +125,17 @@ pub enum StoreError {
         /// What it says.
         reason: String,
     },
+    /// The engine's file is no longer where it was opened; nothing of the write was kept.
+    #[error(
+        "{place} {reason} while it was open: what is written now would be lost, so nothing of it was kept. Put the file back, or \
+         open the archive again"
+    )]
+    Moved {
+        /// The archive.
+        place: String,
+        /// What became of it.
+        reason: &'static str,
+    },
     /// The engine's own file is damaged.
     #[error("{place} is damaged: {reason}; restore it from a copy")]
     Corrupt {
