@@ -128,9 +128,12 @@ def test_other_tiles_read_on_beside_damage(path: Path, chunks: list[Chunk]) -> N
             ds.read().to_arrow()
         with pytest.raises(ct.DamagedChunkError):
             ds.latest().to_arrow()
-        # Consolidation must neither drop the damaged chunk nor hide it.
-        with pytest.raises(ct.DamagedChunkError):
-            ds.consolidate()
+        # Consolidation must neither drop the damaged chunk nor hide it, and goes on with the other tiles.
+        consolidated = ds.consolidate()
+        assert consolidated.tiles == 2
+        assert [failure.tile.cell for failure in consolidated.failed] == [4]
+        assert damaged.name in consolidated.failed[0].reason
+        run_cli("consolidate", path, code=5)
         assert [found.chunk for found in ds.verify().damage] == [damaged.name]
         damaged.restore()
         assert ds.read(keys=4).to_arrow().sort_by("time").equals(want[4])
@@ -192,3 +195,44 @@ def test_the_command_ends_with_5_and_names_the_chunk(path: Path, chunks: list[Ch
     assert [entry["chunk"] for entry in found] == [damaged.name]
     run_cli("read", path, "values", "--keys", damaged.cell, code=5)
     run_cli("read", path, "values", "--keys", 3)
+
+
+def test_a_lost_consolidated_chunk_a_returned_batch_and_a_changed_record_are_told(path: Path) -> None:
+    with ct.open(path) as archive:
+        ds = archive["values"]
+        ds.set_retention("3650d")
+        ds.consolidate()
+    with closing(sqlite3.connect(path)) as raw:
+        (keys,) = [name for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE name GLOB 'keys_*'")]
+        chunks = keys.replace("keys_", "chunks_", 1)
+        before = raw.execute(f'SELECT * FROM "{keys}"').fetchall(), raw.execute(f'SELECT * FROM "{chunks}"').fetchall()
+
+        def store(table: str, rows: list[tuple[object, ...]]) -> None:
+            raw.execute(f'DELETE FROM "{table}"')
+            raw.executemany(f'INSERT INTO "{table}" VALUES ({",".join("?" * len(rows[0]))})', rows)
+            raw.commit()
+
+        raw.execute(f'DELETE FROM "{keys}" WHERE cell = 4')
+        raw.commit()
+        text = run_cli("verify", path, code=5)
+        assert text.count("cell 4 window 0: chunk ") == 2, text
+        store(keys, before[0])
+        assert "no damage" in run_cli("verify", path)
+
+        with ct.open(path) as archive:
+            archive["values"].remove_batch("hour-0")
+        store(chunks, before[1])
+        store(keys, before[0])
+        text = run_cli("verify", path, code=5)
+        assert text.count('4 of its rows are of batch "hour-0", which was removed: remove it again') == 3, text
+        with ct.open(path) as archive:
+            archive["values"].remove_batch("hour-0")
+        assert "no damage" in run_cli("verify", path)
+
+        changed = raw.execute(
+            "UPDATE catalog SET value = CAST(replace(CAST(value AS TEXT), '3650d', '0650d') AS BLOB) WHERE key = ?",
+            ("dataset/values",),
+        )
+        assert changed.rowcount == 1
+        raw.commit()
+    run_cli("verify", path, code=5)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BATCHES, ROWS, COLUMNS = 48, 20_000, 64
 STORED_MIB = BATCHES * ROWS * COLUMNS * 8 / 2**20
 
@@ -71,3 +73,70 @@ def test_a_stream_larger_than_its_bound_is_written_and_read_within_it(path: Path
     print(f"{STORED_MIB:.0f} MiB of values: writing took {written:.0f} MiB, reading {read:.0f} MiB")
     assert written < 420
     assert read < 250
+
+
+DOCUMENTS, DOCUMENT_BYTES, WRITES = 24_576, 16_384, 24
+TILE_MIB = DOCUMENTS * DOCUMENT_BYTES / 2**20
+LIMIT_MIB = 320
+
+ONE_TILE = """
+import resource, sys
+import numpy as np, pyarrow as pa
+import chronotile as ct
+
+path, work, merge, documents, size, writes, limit_mib = sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:])
+noise = np.random.default_rng(7)
+
+def document():
+    # Some of it repeats, as in logs, so that the tile takes a fifth of its text on the disk.
+    part = noise.bytes(size // 8).hex()
+    return part * (size // len(part))
+
+def limit():
+    with open("/proc/self/status") as status:
+        used = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (limit_mib << 20),) * 2)
+
+with ct.open(path) as archive:
+    if work == "write":
+        schema = {"id": "int64", "t": "timestamp[us]", "text": "utf8"}
+        dataset = archive.create(
+            "d", schema=schema, cell=ct.single(), time="t", window="1d", id=["id"], merge=merge,
+        )
+        for number in range(writes):
+            ids = np.arange(number, documents, writes)
+            times = pa.array(ids * 1_000, pa.timestamp("us"))
+            dataset.write({"id": ids, "t": times, "text": [document() for _ in ids]}, batch=f"b{number}")
+        sys.exit()
+    dataset = archive["d"]
+    next(iter(dataset.read(end=5_000, columns=["id"]).batches()))
+    limit()
+    if work == "read":
+        last, rows = -1, 0
+        for batch in dataset.read().batches():
+            ids = batch.column("id").to_numpy()
+            assert ids[0] > last and (np.diff(ids) > 0).all()
+            last, rows = ids[-1], rows + len(ids)
+        assert rows == documents, rows
+    elif work == "look":
+        assert dataset.count(where=("text", "prefix", "0")) > documents // 32
+        assert dataset.count() == documents
+        found = dataset.latest(by=["id"], columns=["id"]).to_arrow()
+        assert found.num_rows == documents, found.num_rows
+    elif work == "consolidate":
+        report = dataset.consolidate()
+        assert (report.tiles, report.failed) == (1, ()), report
+    else:
+        report = dataset.verify()
+        assert report.ok and report.rows == documents, report
+"""
+
+
+@pytest.mark.parametrize("merge", ["append", "latest"])
+def test_a_tile_larger_than_the_memory_allowed_is_read_and_kept(path: Path, merge: str) -> None:
+    assert TILE_MIB > LIMIT_MIB
+    for work in ["write", "read", "look", "consolidate", "read", "verify"]:
+        numbers = map(str, (DOCUMENTS, DOCUMENT_BYTES, WRITES, LIMIT_MIB))
+        arguments = [sys.executable, "-c", ONE_TILE, str(path), work, merge, *numbers]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, f"{work}: {done.stderr[-2_000:]}"

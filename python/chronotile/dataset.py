@@ -14,13 +14,17 @@ from chronotile.reports import (
     BatchInfo,
     ConsolidateReport,
     Damage,
+    DamagedRecord,
     DatasetInfo,
+    ForeignChunk,
     IndexBuildReport,
     IndexInfo,
     IndexUse,
+    RowsMissing,
     SliceInfo,
     Spread,
     Tile,
+    TileFailure,
     VerifyReport,
     WriteReport,
 )
@@ -578,7 +582,9 @@ class Dataset:
     ) -> ConsolidateReport:
         """Rewrite tiles of many small chunks as few large ones. Reads return the same before, meanwhile and after.
 
-        A tile to which nothing was written since its last consolidation is left as it is.
+        A tile to which nothing was written since its last consolidation is left as it is. One that cannot be rewritten,
+        for a damaged chunk say, is named in the report and does not stop the others. Memory does not grow with the size
+        of a tile.
 
         Parameters
         ----------
@@ -592,7 +598,9 @@ class Dataset:
             Called with (tiles done, tiles in all).
         """
         moment = None if before is None else times.moment(before, self._axis, "before")
-        return ConsolidateReport(**self._native.consolidate(moment, chunks_min, dry_run, progress))
+        report = self._native.consolidate(moment, chunks_min, dry_run, progress)
+        failed = tuple(TileFailure(Tile(*tile), reason) for tile, reason in report.pop("failed"))
+        return ConsolidateReport(**report, failed=failed)
 
     def prepare(self, start: times.Moment, end: times.Moment) -> list[int]:
         """Make room for a half-open period ahead of its writers; returns the numbers of the slices it touches.
@@ -642,11 +650,20 @@ class Dataset:
         return [self._slice_info(info) for info in self._native.retire(moment, age, dry_run)]
 
     def verify(self, *, progress: Progress | None = None) -> VerifyReport:
-        """Read and check every chunk, and that every finished batch has all of its own. Damage is reported, not
-        raised."""
+        """Read and check every chunk, look for the rows of every stored batch and for chunks that belong to none, and
+        check the catalog records. Damage is reported, not raised."""
         report = self._native.verify(progress)
-        damage = tuple(Damage(**{**found, "tile": Tile(*found["tile"])}) for found in report.pop("damage"))
-        return VerifyReport(**report, damage=damage)
+
+        def found(kind: type[Any], name: str) -> tuple[Any, ...]:
+            return tuple(kind(**{**item, "tile": Tile(*item["tile"])}) for item in report.pop(name))
+
+        return VerifyReport(
+            damage=found(Damage, "damage"),
+            rows_missing=found(RowsMissing, "rows_missing"),
+            foreign=found(ForeignChunk, "foreign"),
+            records=tuple(DamagedRecord(**record) for record in report.pop("records")),
+            **report,
+        )
 
     def info(self) -> DatasetInfo:
         """Statistics: every slice, and the spread of chunks, rows and bytes over tiles."""

@@ -152,11 +152,12 @@ class PointsReport:
 @dataclass(frozen=True)
 class MaintainReport:
     """What :meth:`Historian.maintain` did: tiles whose chunks it joined, tiles it computed statistics of, hours
-    stored."""
+    stored, and tiles that it had to leave as they were, each with the reason."""
 
     tiles_consolidated: int
     tiles_summarized: int
     hours: int
+    failed: tuple[str, ...] = ()
 
 
 def open(
@@ -494,7 +495,8 @@ class Historian:
         Run it now and then, for example every hour. Statistics are tied to the chunks they were computed from: a late
         or corrected point makes its day be read in full until the next run, and never a wrong result.
         """
-        return MaintainReport(*self._native.maintain())
+        consolidated, summarized, hours, failed = self._native.maintain()
+        return MaintainReport(consolidated, summarized, hours, tuple(failed))
 
 
 class BufferedWriter:

@@ -407,7 +407,8 @@ class RemoteHistorian(Remote):
 
     def maintain(self) -> MaintainReport:
         """Join small chunks into large ones, and keep statistics of hours."""
-        return MaintainReport(**self._json("POST", "/v1/maintain"))
+        report = self._json("POST", "/v1/maintain")
+        return MaintainReport(**{**report, "failed": tuple(report.get("failed", ()))})
 
     # ------------------------------------------------------------------ requests
 

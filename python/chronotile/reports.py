@@ -9,13 +9,17 @@ __all__ = [
     "BatchInfo",
     "ConsolidateReport",
     "Damage",
+    "DamagedRecord",
     "DatasetInfo",
+    "ForeignChunk",
     "IndexBuildReport",
     "IndexInfo",
     "IndexUse",
+    "RowsMissing",
     "SliceInfo",
     "Spread",
     "Tile",
+    "TileFailure",
     "VerifyReport",
     "WriteReport",
 ]
@@ -81,6 +85,16 @@ class BatchInfo:
 
 
 @dataclass(frozen=True)
+class TileFailure:
+    """A tile that could not be rewritten."""
+
+    tile: Tile
+    """The tile."""
+    reason: str
+    """What is wrong and what to do."""
+
+
+@dataclass(frozen=True)
 class ConsolidateReport:
     """What a consolidation did, or would do."""
 
@@ -96,6 +110,8 @@ class ConsolidateReport:
     """Bytes written."""
     tiles_contended: int
     """Tiles left as they were because somebody else changed them meanwhile."""
+    failed: tuple[TileFailure, ...] = ()
+    """Tiles, or parts of large ones, left as they were because they cannot be rewritten."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +201,48 @@ class Damage:
 
 
 @dataclass(frozen=True)
+class RowsMissing:
+    """Rows of a stored batch that no chunk holds, though its other rows of the tile were consolidated."""
+
+    tile: Tile
+    """The tile."""
+    batch: str
+    """Id of the batch, 32 hexadecimal digits."""
+    key: str | None
+    """The name its writer gave, if any."""
+    rows: int
+    """How many are missing."""
+
+
+@dataclass(frozen=True)
+class ForeignChunk:
+    """A chunk with rows of a batch that is not stored: removed, replaced since, or not in the catalog."""
+
+    tile: Tile
+    """Its tile."""
+    chunk: str
+    """Its id, 32 hexadecimal digits."""
+    batch: str
+    """Id of the batch, 32 hexadecimal digits."""
+    key: str | None
+    """The name of the batch, where the catalog knows it."""
+    rows: int
+    """Rows of that batch in the chunk."""
+    reason: str
+    """What is wrong with it and what to do."""
+
+
+@dataclass(frozen=True)
+class DamagedRecord:
+    """A catalog record that was changed by something else than this library, or contradicts others."""
+
+    key: str
+    """Its key."""
+    reason: str
+    """What is wrong."""
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What a verification found."""
 
@@ -199,12 +257,18 @@ class VerifyReport:
     batches_unfinished: int
     """Batches whose writing has not ended."""
     damage: tuple[Damage, ...]
-    """Damage, by tile."""
+    """Damaged and missing chunks, by tile."""
+    rows_missing: tuple[RowsMissing, ...]
+    """Rows of stored batches that are nowhere, by tile."""
+    foreign: tuple[ForeignChunk, ...]
+    """Chunks with rows of batches that are not stored, by tile."""
+    records: tuple[DamagedRecord, ...]
+    """Damaged catalog records, by key."""
 
     @property
     def ok(self) -> bool:
-        """Whether there is no damage."""
-        return not self.damage
+        """Whether nothing is wrong."""
+        return not (self.damage or self.rows_missing or self.foreign or self.records)
 
 
 @dataclass(frozen=True)

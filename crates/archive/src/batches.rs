@@ -1,12 +1,16 @@
 //! Batches as units: listing them and taking them out.
 
-use chronotile_store::{Commit, Expect, StoreError};
-use chronotile_types::BatchId;
+use std::collections::HashSet;
+
+use chronotile_store::{Cells, Commit, Expect, Scan, StoreError};
+use chronotile_types::{BatchId, SliceId, Tile, Window};
+use futures::TryStreamExt;
 
 use crate::catalog::{self, BatchRecord, ChunkRef, Intent};
 use crate::clock;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
 use crate::report::BatchInfo;
 
 impl Dataset {
@@ -15,7 +19,7 @@ impl Dataset {
         let name = self.spec().name.clone();
         let begun = catalog::unfinished(self.store(), &name).await?;
         let stored = catalog::finished(self.store(), &name).await?;
-        let begun_ids: std::collections::HashSet<BatchId> = begun.iter().map(|(batch, _)| *batch).collect();
+        let begun_ids: HashSet<BatchId> = begun.iter().map(|(batch, _)| *batch).collect();
         let ended = stored.into_iter().filter(|(batch, record)| !record.removed && !begun_ids.contains(batch));
         let mut batches: Vec<BatchInfo> = ended.map(|(batch, record)| info(batch, record)).collect();
         batches.extend(begun.into_iter().map(|(batch, intent)| unfinished_info(batch, intent)));
@@ -39,10 +43,11 @@ impl Dataset {
     }
 
     /// Takes a batch out, wherever its rows lie by now, and returns how many rows it had. A batch whose writing was cut
-    /// off can be removed too. The same key can be written again afterwards.
+    /// off can be removed too, and so can one that was removed and of which chunks have come back. The same key can be written
+    /// again afterwards.
     ///
     /// # Errors
-    /// No batch of this key; a batch that somebody else is writing or removing at the same time; the engine.
+    /// No batch of this key and no rows of one; a batch that somebody else is writing or removing at the same time; the engine.
     pub async fn remove_batch(&self, key: &str) -> Result<u64> {
         self.refresh().await?;
         let (frame, batch) = (self.frame(), BatchId::of_key(key));
@@ -51,7 +56,8 @@ impl Dataset {
         let begun = catalog::get::<Intent>(self.store(), &intent_key).await?;
         let stored = catalog::get::<BatchRecord>(self.store(), &record_key).await?;
         let gone = stored.as_ref().is_none_or(|(record, _)| record.removed);
-        if gone && begun.is_none() {
+        let returned = if gone && begun.is_none() { self.tiles_with(&frame, batch).await? } else { HashSet::new() };
+        if gone && begun.is_none() && returned.is_empty() {
             return Err(ArchiveError::BatchNotFound { dataset: name.clone(), key: key.to_owned() });
         }
         let race = |error: ArchiveError| match error {
@@ -78,9 +84,29 @@ impl Dataset {
         after.push(catalog::delete_known(intent_key.clone(), intent.clone()));
         let before = vec![catalog::put(intent_key, intent.clone(), Expect::Is(intent))];
         self.list_changing(batch).await?;
-        self.clear_out(batch, None, &refs, Commit { before, after, ..Commit::default() }).await.map_err(race)?;
+        let last = Commit { before, after, ..Commit::default() };
+        self.clear_out(batch, None, (&refs, &returned), last).await.map_err(race)?;
         self.unlist_changing(batch).await;
         Ok(rows)
+    }
+
+    /// The tiles that hold rows of a batch, whatever the catalog says of it. Looks at the heads of all chunks.
+    async fn tiles_with(&self, frame: &Frame, batch: BatchId) -> Result<HashSet<(SliceId, Tile)>> {
+        let slices = self.store().slices(&frame.spec.name).await?;
+        let windows = (Window(i32::MIN), Window(i32::MAX));
+        let scan = Scan { slices, cells: Cells::All, windows, bodies: false };
+        let mut heads = self.store().scan(&frame.spec.name, scan).await?;
+        let mut tiles = HashSet::new();
+        while let Some(chunks) = heads.try_next().await? {
+            for chunk in chunks {
+                // A damaged head names no batch; verify tells of it.
+                let head = frame.head(&chunk).ok();
+                if head.is_some_and(|head| head.origins.iter().any(|origin| origin.batch == batch)) {
+                    tiles.insert((chunk.key.slice, chunk.key.tile));
+                }
+            }
+        }
+        Ok(tiles)
     }
 }
 
@@ -97,6 +123,7 @@ fn removed(key: &str, written_us: i64) -> BatchRecord {
         content: String::new(),
         ticks: None,
         copied: None,
+        repeated: None,
     }
 }
 

@@ -10,6 +10,7 @@ use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, DatasetSpec, SliceId
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::checksum;
 use crate::error::{ArchiveError, Result};
 
 /// Chunk references in one part record: 32 bytes each, well below the limit of a catalog value.
@@ -80,6 +81,10 @@ pub(crate) struct BatchRecord {
     /// The copy that brought it from another archive; `None` where it was written here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<String>,
+    /// Rows with the ids, version and tile of a row that an earlier step of the write put: each such pair becomes one row where it is
+    /// consolidated. `None` where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
 }
 
 /// That a dataset is a copy of one in another archive.
@@ -114,31 +119,37 @@ pub(crate) struct ChunkRef {
 const REF_BYTES: usize = 8 + 4 + 16 + 4;
 
 impl Part {
-    /// Per chunk: cell (i64), window (i32), id (16 bytes), rows (u32), all big-endian.
-    fn to_bytes(&self) -> Bytes {
-        let mut bytes = Vec::with_capacity(self.refs.len() * REF_BYTES);
+    /// Per chunk: cell (i64), window (i32), id (16 bytes), rows (u32), all big-endian; then the checksum.
+    fn to_bytes(&self, key: &str) -> Bytes {
+        let mut bytes = Vec::with_capacity(self.refs.len() * REF_BYTES + 8);
         for chunk in &self.refs {
             bytes.extend_from_slice(&chunk.key.tile.cell.0.to_be_bytes());
             bytes.extend_from_slice(&chunk.key.tile.window.0.to_be_bytes());
             bytes.extend_from_slice(&chunk.key.id.to_bytes());
             bytes.extend_from_slice(&chunk.rows.to_be_bytes());
         }
+        bytes.extend_from_slice(&checksum::of(key, &bytes).to_be_bytes());
         bytes.into()
     }
 
     fn parse(spec: &DatasetSpec, record: &Record) -> Result<Self> {
-        let damaged = |reason: &str| ArchiveError::Catalog { key: record.key.clone(), reason: reason.to_owned() };
+        let damaged = |reason: &str| damaged(&record.key, reason.to_owned());
         let number = record.key.rsplit('/').next().and_then(|n| n.parse().ok());
         let number = number.ok_or_else(|| damaged("its key does not end with a number"))?;
-        if !record.value.len().is_multiple_of(REF_BYTES) {
-            return Err(damaged("its length is not a whole number of chunk references"));
-        }
-        let refs = record.value.chunks_exact(REF_BYTES).map(|bytes| parse_ref(spec, bytes)).collect::<Option<_>>();
+        let bytes = match record.value.len() % REF_BYTES {
+            // As earlier releases wrote it.
+            0 => &record.value[..],
+            8 => checksum::open_bytes(&record.key, &record.value).map_err(damaged)?,
+            _ => return Err(damaged("its length is not a whole number of chunk references")),
+        };
+        let refs = bytes.chunks_exact(REF_BYTES).map(|bytes| parse_ref(spec, bytes)).collect::<Option<_>>();
         Ok(Self { number, refs: refs.ok_or_else(|| damaged("a chunk reference is malformed"))? })
     }
 
     pub(crate) fn put(&self, dataset: &DatasetName, batch: BatchId) -> RecordPut {
-        put(part_key(dataset, batch, self.number), self.to_bytes(), Expect::Any)
+        let key = part_key(dataset, batch, self.number);
+        let bytes = self.to_bytes(&key);
+        put(key, bytes, Expect::Any)
     }
 }
 
@@ -172,13 +183,20 @@ pub(crate) fn delete_part(dataset: &DatasetName, batch: BatchId, part: u32) -> R
     delete(part_key(dataset, batch, part))
 }
 
+/// The value as JSON, a list or an object that is not empty, with its checksum as the last member.
 pub(crate) fn to_json<T: Serialize>(key: &str, value: &T) -> Result<Bytes> {
     let text = serde_json::to_vec(value);
-    text.map(Bytes::from).map_err(|e| ArchiveError::Catalog { key: key.to_owned(), reason: e.to_string() })
+    text.map(|text| checksum::seal(key, text).into()).map_err(|e| damaged(key, e.to_string()))
 }
 
+/// The value of a record whose checksum holds, or that has none: earlier releases wrote none.
 pub(crate) fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T> {
-    serde_json::from_slice(value).map_err(|e| ArchiveError::Catalog { key: key.to_owned(), reason: e.to_string() })
+    let text = checksum::open(key, value).map_err(|reason| damaged(key, reason.to_owned()))?;
+    serde_json::from_slice(&text).map_err(|e| damaged(key, e.to_string()))
+}
+
+fn damaged(key: &str, reason: String) -> ArchiveError {
+    ArchiveError::Catalog { key: key.to_owned(), reason }
 }
 
 /// Reads one record; with its bytes, which a conditional put has to name.
@@ -237,8 +255,5 @@ pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetName) -> Result
 
 pub(crate) fn id_of(key: &str) -> Result<BatchId> {
     let id = key.rsplit('/').next().and_then(BatchId::from_hex);
-    id.ok_or_else(|| ArchiveError::Catalog {
-        key: key.to_owned(),
-        reason: "its key does not end with a batch id".to_owned(),
-    })
+    id.ok_or_else(|| damaged(key, "its key does not end with a batch id".to_owned()))
 }

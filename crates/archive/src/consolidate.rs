@@ -22,7 +22,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Key, Keys};
-use crate::pack::{TileRows, pack, rows_per_chunk, zones};
+use crate::pack::{CHUNK_BYTES_MAX, TileRows, pack, rows_per_chunk, zones};
 use crate::part::Part;
 use crate::read::on_pool;
 use crate::report::{ConsolidateReport, TileFailure};
@@ -45,6 +45,8 @@ const TILES_AT_ONCE: usize = 16;
 /// Older versions get chunks of their own where they are at least so many, and at least one in so many rows.
 const OLDER_ROWS_MIN: usize = 64;
 const OLDER_SHARE: usize = 4;
+/// Chunks of so many bytes are large enough.
+const CHUNK_BYTES_GOOD: u64 = 128 << 10;
 /// Chunks looked up at once.
 const FETCH_CHUNKS: usize = 64;
 
@@ -141,7 +143,7 @@ impl Dataset {
         let (tiles, failed) = tiles_of(frame, chunks, &unfinished);
         report.failed.extend(failed);
         let worker = frame.clone();
-        let rewrites = on_pool(move || Ok(rewrite_tiles(&worker, tiles))).await?;
+        let rewrites = on_pool(move || Ok(rewrite_tiles(&worker, tiles, true))).await?;
         let mut work = Vec::new();
         for (tile, rewritten) in rewrites {
             match rewritten {
@@ -171,7 +173,8 @@ impl Dataset {
         let (before, mut changed) = (report.tiles, false);
         for set in sets(&heads) {
             let keys: Vec<ChunkKey> = set.iter().map(|part| part.chunk.key).collect();
-            if keys.len() < 2 || set.iter().all(|part| part.head.origins.len() > 1) {
+            let is_good = |part: &Part| part.head.origins.len() > 1 || part.head.body_bytes as u64 >= CHUNK_BYTES_GOOD;
+            if keys.len() < 2 || set.iter().all(is_good) {
                 continue;
             }
             let chunks = self.store().fetch(&frame.spec.name, keys).await?;
@@ -182,7 +185,7 @@ impl Dataset {
             let (tiles, failed) = tiles_of(frame, chunks, &unfinished);
             report.failed.extend(failed);
             let worker = frame.clone();
-            let rewritten = on_pool(move || Ok(rewrite_tiles(&worker, tiles))).await?;
+            let rewritten = on_pool(move || Ok(rewrite_tiles(&worker, tiles, false))).await?;
             for (tile, rewrites) in rewritten {
                 match rewrites {
                     Ok(rewrites) => self.commit_rewrites(rewrites, dry_run, report).await?,
@@ -300,7 +303,8 @@ impl Dataset {
     }
 
     /// Takes the rows of a batch away, but for those of the stamp to keep: out of consolidated chunks, and with `last`, the
-    /// commit that ends it, the chunks in `refs`, which the batch was written as.
+    /// commit that ends it, the chunks in `refs`, which the batch was written as. They are looked for in the tiles of `refs` and in
+    /// `tiles`.
     ///
     /// A consolidation that read one of these chunks before may still commit. The chunks are looked up first, then the
     /// consolidated ones are cleared, and the last commit demands every chunk that was found: one consolidated meanwhile
@@ -309,7 +313,7 @@ impl Dataset {
         &self,
         batch: BatchId,
         keep_us: Option<i64>,
-        refs: &[ChunkRef],
+        (refs, tiles): (&[ChunkRef], &HashSet<(SliceId, Tile)>),
         last: Commit,
     ) -> Result<()> {
         // Others may have added columns, which rewritten chunks must keep.
@@ -317,7 +321,7 @@ impl Dataset {
         let frame = self.frame();
         loop {
             let remove = self.existing(&frame, refs).await?;
-            self.take_out(&frame, batch, keep_us, refs).await?;
+            self.take_out(&frame, (batch, keep_us), refs, tiles).await?;
             let commit = Commit { remove, require_removed: true, ..last.clone() };
             match self.commit(commit).await {
                 Err(ArchiveError::Store(StoreError::ChunkConflict { .. })) => continue,
@@ -341,14 +345,21 @@ impl Dataset {
 
     /// Takes the rows of a batch out of consolidated chunks, but for those of the stamp to keep. `refs` are the chunks the
     /// batch was written as; those that still exist are not touched.
-    async fn take_out(&self, frame: &Frame, batch: BatchId, keep_us: Option<i64>, refs: &[ChunkRef]) -> Result<()> {
+    async fn take_out(
+        &self,
+        frame: &Frame,
+        of: (BatchId, Option<i64>),
+        refs: &[ChunkRef],
+        others: &HashSet<(SliceId, Tile)>,
+    ) -> Result<()> {
         let mut tiles: HashMap<SliceId, HashSet<Tile>> = HashMap::new();
-        for chunk in refs {
-            tiles.entry(chunk.key.slice).or_default().insert(chunk.key.tile);
+        let written = refs.iter().map(|chunk| (chunk.key.slice, chunk.key.tile));
+        for (slice, tile) in written.chain(others.iter().copied()) {
+            tiles.entry(slice).or_default().insert(tile);
         }
         let written: HashSet<ChunkKey> = refs.iter().map(|chunk| chunk.key).collect();
         for (slice, tiles) in tiles {
-            while !self.take_out_once(frame, slice, &tiles, &written, (batch, keep_us)).await? {}
+            while !self.take_out_once(frame, slice, &tiles, &written, of).await? {}
         }
         Ok(())
     }
@@ -448,9 +459,10 @@ fn sets(heads: &[Part]) -> Vec<&[Part]> {
 
 /// Whether the tile's chunks are as large as consolidation would make them, or as few where rows take `row_bytes` bytes.
 fn well_filled(tile: &TileStatistics, row_bytes: Option<usize>) -> bool {
-    const CHUNK_BYTES_GOOD: u64 = 128 << 10;
     let few = |bytes: usize| tile.chunks <= tile.rows.div_ceil(rows_per_chunk(bytes) as u64);
-    tile.bytes / tile.chunks.max(1) >= CHUNK_BYTES_GOOD || row_bytes.is_some_and(few)
+    let mean = tile.bytes / tile.chunks.max(1);
+    // A mean above what chunks are cut at comes of great values, beside which any number of chunks may be small.
+    (CHUNK_BYTES_GOOD..=CHUNK_BYTES_MAX as u64).contains(&mean) || row_bytes.is_some_and(few)
 }
 
 /// Bytes of a row before encoding, where every column has a width.
@@ -493,13 +505,20 @@ fn tiles_of(frame: &Frame, chunks: Vec<Chunk>, unfinished: &HashSet<BatchId>) ->
     (tiles, failed)
 }
 
-/// What takes the place of chunks of each tile, or why there is nothing.
-fn rewrite_tiles(frame: &Frame, tiles: Vec<Vec<Part>>) -> Vec<(Tile, Result<Vec<Rewrite>>)> {
+/// What takes the place of chunks of each tile, or why there is nothing. `whole` tells whether the parts are all that the tile has.
+/// Some chunks of a tile are only rewritten as fewer: else a tile that is never together would be rewritten without end.
+fn rewrite_tiles(frame: &Frame, tiles: Vec<Vec<Part>>, whole: bool) -> Vec<(Tile, Result<Vec<Rewrite>>)> {
     use rayon::prelude::*;
     let rewrite = |parts: Vec<Part>| {
-        let tile = parts[0].chunk.key.tile;
-        let rewrites = rewrite(frame, parts, None);
-        (tile, rewrites.map(|rewrites| rewrites.into_iter().filter(|rewrite| !rewrite.is_idle()).collect()))
+        let (tile, chunks) = (parts[0].chunk.key.tile, parts.len());
+        let rewrites = rewrite(frame, parts, None).map(|mut rewrites| {
+            rewrites.retain(|rewrite| match whole && rewrite.old.len() == chunks {
+                true => !rewrite.is_idle(),
+                false => rewrite.new.len() < rewrite.old.len(),
+            });
+            rewrites
+        });
+        (tile, rewrites)
     };
     tiles.into_par_iter().map(rewrite).collect()
 }

@@ -96,7 +96,7 @@ fn of_keys(store: Arc<dyn Store>, query: Arc<Query>, keys: &Arc<[ChunkKey]>) -> 
     let (runs, keys) = (tile_runs(keys), keys.clone());
     let fetch = move |run: Range<usize>| {
         let (store, query, keys) = (store.clone(), query.clone(), keys.clone());
-        async move { fetch_tiles(store.as_ref(), &query, &keys[run], None).await }
+        async move { fetch_tiles(store.as_ref(), &query, &keys[run], &[]).await }
     };
     stream::iter(runs).map(fetch).buffered(AT_ONCE).boxed()
 }
@@ -120,7 +120,10 @@ fn place(key: &ChunkKey) -> (SliceId, Tile) {
 }
 
 /// Cuts a stream of chunks at tile borders into groups of about [`GROUP_BYTES`] without those the query does not touch.
-fn in_groups(query: Arc<Query>, chunks: BoxStream<'static, Result<Vec<Chunk>>>) -> BoxStream<'static, Result<Vec<Part>>> {
+fn in_groups(
+    query: Arc<Query>,
+    chunks: BoxStream<'static, Result<Vec<Chunk>>>,
+) -> BoxStream<'static, Result<Vec<Part>>> {
     let begin = (chunks.fuse(), Vec::new().into_iter(), Gather::new());
     let groups = stream::try_unfold(begin, move |(mut chunks, mut waiting, mut gather)| {
         let query = query.clone();
@@ -186,36 +189,36 @@ impl Gather {
 /// The chunks of these heads, which a scan has found, as [`fetch_tiles`] gives them.
 pub(crate) async fn fetch_parts(store: &dyn Store, query: &Query, heads: &[Part]) -> Result<Vec<Part>> {
     let keys: Vec<ChunkKey> = heads.iter().map(|part| part.chunk.key).collect();
-    let largest = heads.iter().map(|part| part.head.body_bytes).max();
-    fetch_tiles(store, query, &keys, largest).await
+    let sizes: Vec<usize> = heads.iter().map(|part| part.head.body_bytes).collect();
+    fetch_tiles(store, query, &keys, &sizes).await
 }
 
 /// The chunks of these keys, which a scan of heads has found, parsed and in order, without those the query does not touch. Where
 /// one of them is gone, its rows lie in other chunks of its tile by now: all that the tile holds comes instead, as one state of
-/// it. `chunk_bytes` is the size of the largest as far as it is known.
+/// it. `sizes` are those of the bodies, or empty where they are not known.
 pub(crate) async fn fetch_tiles(
     store: &dyn Store,
     query: &Query,
     keys: &[ChunkKey],
-    chunk_bytes: Option<usize>,
+    sizes: &[usize],
 ) -> Result<Vec<Part>> {
     let name = &query.frame.spec.name;
     let mut fetched = Fetched { query, parts: Vec::with_capacity(keys.len()), shelf: Shelf::new(KEPT_BYTES) };
     let mut changed: HashSet<(SliceId, Tile)> = HashSet::new();
-    let mut at_once = chunk_bytes.map_or(FETCH_UNKNOWN, fetched_at_once);
-    let mut rest = keys;
-    while !rest.is_empty() {
-        let (now, later) = rest.split_at(at_once.min(rest.len()));
-        rest = later;
+    let (mut done, mut at_once) = (0, FETCH_UNKNOWN);
+    while done < keys.len() {
+        if let Some(sizes) = sizes.get(done..).filter(|sizes| !sizes.is_empty()) {
+            at_once = fetched_at_once(sizes);
+        }
+        let now = &keys[done..(done + at_once).min(keys.len())];
+        done += now.len();
         let chunks = store.fetch(name, now.to_vec()).await?;
         if chunks.len() < now.len() {
             let found: HashSet<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
             changed.extend(now.iter().filter(|key| !found.contains(*key)).map(place));
         }
-        if chunk_bytes.is_none() {
-            let mean = chunks.iter().map(|chunk| chunk.body.len()).sum::<usize>() / chunks.len().max(1);
-            at_once = fetched_at_once(mean);
-        }
+        let mean = chunks.iter().map(|chunk| chunk.body.len()).sum::<usize>() / chunks.len().max(1);
+        at_once = (FETCH_BYTES / mean.max(1)).clamp(1, FETCH_CHUNKS);
         fetched.push_all(chunks)?;
     }
     fetched.parts.retain(|part| !changed.contains(&place(&part.chunk.key)));
@@ -245,9 +248,14 @@ pub(crate) fn touched(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Chunks of this size to fetch at once.
-fn fetched_at_once(chunk_bytes: usize) -> usize {
-    (FETCH_BYTES / chunk_bytes.max(1)).clamp(1, FETCH_CHUNKS)
+/// How many chunks, the first of which have these sizes, to fetch at once.
+fn fetched_at_once(sizes: &[usize]) -> usize {
+    let mut bytes = 0;
+    let fit = sizes.iter().take_while(|size| {
+        bytes += **size;
+        bytes <= FETCH_BYTES
+    });
+    fit.take(FETCH_CHUNKS).count().max(1)
 }
 
 struct Fetched<'a> {
@@ -271,9 +279,7 @@ impl Fetched<'_> {
 }
 
 /// The heads of a scan, a whole tile or several at a time.
-pub(crate) fn whole_tiles(
-    chunks: BoxStream<'static, Result<Vec<Chunk>>>,
-) -> BoxStream<'static, Result<Vec<Chunk>>> {
+pub(crate) fn whole_tiles(chunks: BoxStream<'static, Result<Vec<Chunk>>>) -> BoxStream<'static, Result<Vec<Chunk>>> {
     let begin = (chunks.fuse(), Vec::<Chunk>::new());
     let tiles = stream::try_unfold(begin, |(mut chunks, mut held)| async move {
         loop {

@@ -3,9 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::DataType;
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use chronotile_store::{Cells, Chunk, Scan, Store};
 use chronotile_types::{Cell, CellRule, SliceId};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -16,6 +14,7 @@ use crate::error::Result;
 use crate::frame::Frame;
 use crate::groups::{fetch_parts, touched};
 use crate::keys::{Keys, OwnedKey};
+use crate::pack::row_bytes_of;
 use crate::part::Part;
 use crate::pieces::{PIECE_BYTES, Pieces};
 use crate::query::{Identity, Query};
@@ -201,23 +200,13 @@ fn gathered(
     let batches: Vec<&RecordBatch> = batches.iter().collect();
     let (mut pieces, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (at, (batch, row)) in rows.iter().enumerate() {
-        bytes += row_bytes(batches[*batch], *row);
+        bytes += row_bytes_of(batches[*batch], *row);
         if bytes >= PIECE_BYTES || at + 1 == rows.len() {
             pieces.push(arrow_select::interleave::interleave_record_batch(&batches, &rows[start..=at])?);
             (start, bytes) = (at + 1, 0);
         }
     }
     Ok(pieces)
-}
-
-/// Bytes of one row; of lists and structs those of the mean one.
-fn row_bytes(batch: &RecordBatch, row: usize) -> usize {
-    let column = |column: &ArrayRef| match column.data_type() {
-        DataType::Utf8 => column.as_string::<i32>().value_length(row) as usize,
-        DataType::Binary => column.as_binary::<i32>().value_length(row) as usize,
-        other => other.primitive_width().unwrap_or_else(|| column.get_array_memory_size() / column.len().max(1)),
-    };
-    batch.columns().iter().map(column).sum()
 }
 
 /// Reads slices from the newest backwards until every key asked for has its row.

@@ -9,6 +9,7 @@ mod batches;
 mod care;
 mod catalog;
 mod cells;
+mod checksum;
 mod clock;
 mod consolidate;
 mod content;
@@ -40,6 +41,7 @@ mod sort;
 mod spans;
 mod text;
 mod time_axis;
+mod verify;
 mod write;
 
 pub use archive::Archive;
@@ -52,8 +54,8 @@ pub use literal::exact_values;
 pub use open::OpenOptions;
 pub use read::ReadStream;
 pub use report::{
-    BatchInfo, ConsolidateReport, CopyReport, DamageReport, DatasetCopyReport, DatasetInfo, SliceInfo, Spread,
-    TileDifference, TileFailure, VerifyReport, WriteReport,
+    BatchInfo, ConsolidateReport, CopyReport, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk, RecordDamage,
+    RowsMissing, SliceInfo, Spread, TileDifference, TileFailure, VerifyReport, WriteReport,
 };
 pub use request::{Comparison, ConsolidateOptions, Place, Predicate, ReadRequest, RetireLimit, WriteOptions};
 pub use spans::TileSpan;

@@ -268,12 +268,7 @@ struct SortRows {
 }
 
 impl SortRows {
-    fn of(
-        query: &Query,
-        part: &Part,
-        filter: impl FnOnce(&mut [bool]),
-        inside: impl Fn(When) -> bool,
-    ) -> Result<Self> {
+    fn of(query: &Query, part: &Part, filter: impl FnOnce(&mut [bool]), inside: impl Fn(When) -> bool) -> Result<Self> {
         let frame = &query.frame;
         part.with_body(frame, |body| {
             let mut keep = vec![true; part.head.rows as usize];

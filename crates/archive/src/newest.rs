@@ -87,7 +87,8 @@ impl Seen {
         let mut parts = parts;
         let mut candidates = false;
         for part in &parts {
-            candidates |= !part.with_body(&query.frame, |body| compare(query, part, body, &mut self.winners))?.is_empty();
+            candidates |=
+                !part.with_body(&query.frame, |body| compare(query, part, body, &mut self.winners))?.is_empty();
         }
         if candidates {
             for part in &mut parts {
@@ -250,9 +251,8 @@ impl Replay {
     }
 
     fn won(&self, rows: &RecordBatch, places: &Places) -> Result<RecordBatch> {
-        let won = |(chunk, row): &(ChunkId, u32)| {
-            self.chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok())
-        };
+        let won =
+            |(chunk, row): &(ChunkId, u32)| self.chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok());
         let won: BooleanArray = places.iter().map(|place| Some(won(place))).collect();
         filter_record_batch(rows, &won).map_err(|e| self.query.frame.compute("selecting rows", e))
     }

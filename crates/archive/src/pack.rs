@@ -1,6 +1,8 @@
 //! Rows of one tile, in order, to chunks of a good size.
 
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::DataType;
 use chronotile_chunk::{Origin, Rows, Zone, encode, encode_plain};
 use chronotile_store::{Chunk, ChunkKey};
 use chronotile_types::{ChunkId, StorageLayout, Tile, ZoneKey};
@@ -12,7 +14,7 @@ use crate::keys::zone_keys;
 /// Decoded bytes that a chunk is cut at: large enough for columns to compress, small enough to encode below the limit.
 const CHUNK_RAW_BYTES: usize = 1 << 20;
 /// Encoded chunks above this are cut again. Engines with replication move and repair small values better.
-const CHUNK_BYTES_MAX: usize = 480 << 10;
+pub(crate) const CHUNK_BYTES_MAX: usize = 480 << 10;
 const CHUNK_ROWS_MAX: usize = 1 << 16;
 
 /// Rows of one tile, sorted by time and ids.
@@ -55,13 +57,54 @@ pub(crate) fn pack(
 ) -> Result<Vec<Chunk>> {
     let step = rows_per_chunk(row_bytes);
     let count = rows.rows.num_rows();
+    let mut chunks = Vec::with_capacity(count.div_ceil(step));
+    if count > step && has_great_values(&rows.rows) {
+        for range in ranges_by_size(&rows.rows) {
+            pack_range(frame, rows, range, name, &mut chunks)?;
+        }
+        return Ok(chunks);
+    }
     // Even pieces: a remainder of a few rows would cost a chunk of its own.
     let step = count.div_ceil(count.div_ceil(step).max(1)).max(1);
-    let mut chunks = Vec::with_capacity(count.div_ceil(step));
     for start in (0..count).step_by(step) {
         pack_range(frame, rows, start..(start + step).min(count), name, &mut chunks)?;
     }
     Ok(chunks)
+}
+
+/// Whether some text or binary value takes a good part of a chunk by itself, so that the mean size of rows tells nothing.
+fn has_great_values(rows: &RecordBatch) -> bool {
+    let is_great = |ends: &[i32]| ends.windows(2).any(|pair| (pair[1] - pair[0]) as usize > CHUNK_RAW_BYTES / 4);
+    rows.columns().iter().any(|column| match column.data_type() {
+        DataType::Utf8 => is_great(column.as_string::<i32>().value_offsets()),
+        DataType::Binary => is_great(column.as_binary::<i32>().value_offsets()),
+        _ => false,
+    })
+}
+
+/// Ranges of rows that are each as large as a chunk is to be, or a single row that is larger.
+fn ranges_by_size(rows: &RecordBatch) -> Vec<std::ops::Range<usize>> {
+    let (mut ranges, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for row in 0..rows.num_rows() {
+        let size = row_bytes_of(rows, row);
+        if row > start && (bytes + size > CHUNK_RAW_BYTES || row - start >= CHUNK_ROWS_MAX) {
+            ranges.push(start..row);
+            (start, bytes) = (row, 0);
+        }
+        bytes += size;
+    }
+    ranges.push(start..rows.num_rows());
+    ranges
+}
+
+/// Bytes of one row; of lists and structs those of the mean one.
+pub(crate) fn row_bytes_of(rows: &RecordBatch, row: usize) -> usize {
+    let column = |column: &ArrayRef| match column.data_type() {
+        DataType::Utf8 => column.as_string::<i32>().value_length(row) as usize,
+        DataType::Binary => column.as_binary::<i32>().value_length(row) as usize,
+        other => other.primitive_width().unwrap_or_else(|| column.get_array_memory_size() / column.len().max(1)),
+    };
+    rows.columns().iter().map(column).sum()
 }
 
 fn pack_range(
@@ -77,7 +120,7 @@ fn pack_range(
             chunks.push(chunk);
             return Ok(());
         }
-        // Rows are counted off by their mean size: a few great values among small ones may lie side by side.
+        // Lists and structs are counted by their mean size: a few great ones may lie side by side.
         Err(ArchiveError::Encode { source, .. }) if source.is_too_large() && range.len() > 1 => {}
         Err(error) => return Err(error),
         Ok(_) => {}

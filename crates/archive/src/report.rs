@@ -132,6 +132,60 @@ pub struct DamageReport {
     pub rows: u64,
 }
 
+/// Rows of a stored batch that no chunk holds, though its other rows of the tile were consolidated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowsMissing {
+    /// The tile.
+    pub tile: Tile,
+    /// The batch.
+    pub batch: BatchId,
+    /// Its key, if any.
+    pub key: Option<String>,
+    /// How many there are; of a batch that was written in several steps rows with equal ids may be among them, which became one.
+    pub rows: u64,
+}
+
+/// A chunk with rows of a batch that is not stored: it came back after the batch was removed or replaced, or was never finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignChunk {
+    /// Its tile.
+    pub tile: Tile,
+    /// Its id.
+    pub chunk: ChunkId,
+    /// The batch.
+    pub batch: BatchId,
+    /// The key of the batch, where the catalog knows it.
+    pub key: Option<String>,
+    /// Whether that batch was removed.
+    pub removed: bool,
+    /// Whether that batch is stored with other content.
+    pub replaced: bool,
+    /// Rows of that batch in the chunk.
+    pub rows: u64,
+}
+
+impl ForeignChunk {
+    /// What is wrong with it and what to do.
+    pub fn reason(&self) -> String {
+        let batch = self.key.as_ref().map_or_else(|| self.batch.to_string(), |key| format!("{key:?}"));
+        let what = match (self.removed, self.replaced) {
+            (true, _) => "was removed: remove it again",
+            (_, true) => "is stored with other content: remove the batch, twice, and write it again",
+            _ => "is not in the catalog: remove the batch by its key, or restore the archive from a copy",
+        };
+        format!("{} of its rows are of batch {batch}, which {what}", self.rows)
+    }
+}
+
+/// A damaged catalog record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordDamage {
+    /// Its key.
+    pub key: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
 /// What `verify` found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
@@ -145,8 +199,21 @@ pub struct VerifyReport {
     pub batches: u64,
     /// Batches whose writing has not ended.
     pub batches_unfinished: u64,
-    /// Damage, by tile.
+    /// Damaged and missing chunks, by tile.
     pub damage: Vec<DamageReport>,
+    /// Rows of stored batches that are nowhere, by tile.
+    pub rows_missing: Vec<RowsMissing>,
+    /// Chunks with rows of batches that are not stored, by tile.
+    pub foreign: Vec<ForeignChunk>,
+    /// Damaged catalog records, by key.
+    pub records: Vec<RecordDamage>,
+}
+
+impl VerifyReport {
+    /// Whether nothing is wrong.
+    pub fn ok(&self) -> bool {
+        self.damage.is_empty() && self.rows_missing.is_empty() && self.foreign.is_empty() && self.records.is_empty()
+    }
 }
 
 /// A tile that is not the same in both archives.

@@ -6,6 +6,7 @@
 //! to the batch, puts its *record* and deletes the intent. Small batches go through all of it in a single commit.
 
 use std::collections::HashSet;
+use std::hash::BuildHasher;
 use std::ops::Range;
 
 use arrow_array::{Array, RecordBatch};
@@ -24,11 +25,14 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::input::conform;
+use crate::keys::Keys;
 use crate::pack::{TileRows, pack, zones};
 use crate::report::WriteReport;
 use crate::request::WriteOptions;
 use crate::sort::Filed;
 
+/// Bytes of rows that are joined, whatever the buffer may take: a column of text holds 2 GiB.
+const JOINED_BYTES_MAX: usize = i32::MAX as usize;
 /// Below this many rows a batch is encoded by the calling thread alone.
 const PARALLEL_ROWS: usize = 4_096;
 
@@ -80,6 +84,7 @@ struct Write<'a> {
     report: WriteReport,
     ticks: Option<(i64, i64)>,
     tiles: HashSet<Tile>,
+    repeats: Repeats,
 }
 
 impl<'a> Write<'a> {
@@ -105,6 +110,7 @@ impl<'a> Write<'a> {
             report,
             ticks: None,
             tiles: HashSet::new(),
+            repeats: Repeats::default(),
         }
     }
 
@@ -151,7 +157,12 @@ impl<'a> Write<'a> {
         let mut buffered = 0;
         for batch in batches {
             let rows = conform(&self.frame.spec, &batch.map_err(ArchiveError::Source)?)?;
-            buffered += bytes_of(&rows);
+            let bytes = bytes_of(&rows);
+            if buffered + bytes > JOINED_BYTES_MAX && !buffer.is_empty() {
+                self.flush(std::mem::take(&mut buffer)).await?;
+                buffered = 0;
+            }
+            buffered += bytes;
             if let Some(filed) = self.file(rows)? {
                 buffer.push(filed);
             }
@@ -204,6 +215,7 @@ impl<'a> Write<'a> {
         let filed = Filed::concat(self.frame, buffer)?;
         let given = filed.rows.num_rows();
         let filed = filed.sorted(self.frame)?;
+        self.repeats.enter(self.frame, &filed)?;
         self.report.duplicates += (given - filed.rows.num_rows()) as u64;
         self.report.rows += filed.rows.num_rows() as u64;
         let origin = Origin { batch: self.batch, written_us: self.intent.written_us };
@@ -224,6 +236,7 @@ impl<'a> Write<'a> {
         if self.compares_only() {
             return Ok(());
         }
+        self.repeats.several = true;
         let chunks = self.encode(buffer)?;
         for chunks in split(chunks) {
             let mut before = self.intent_puts()?;
@@ -300,7 +313,8 @@ impl<'a> Write<'a> {
         self.commit(Commit { before, put: chunks, ..Commit::default() }).await?;
         let last = Commit { before: self.intent_puts()?, after, ..Commit::default() };
         self.dataset.list_changing(self.batch).await?;
-        let result = self.dataset.clear_out(self.batch, Some(self.intent.written_us), &stale, last).await;
+        let (keep_us, nowhere_else) = (Some(self.intent.written_us), HashSet::new());
+        let result = self.dataset.clear_out(self.batch, keep_us, (&stale, &nowhere_else), last).await;
         result.map_err(|error| self.told(error))?;
         self.dataset.unlist_changing(self.batch).await;
         Ok(())
@@ -337,6 +351,7 @@ impl<'a> Write<'a> {
             content: self.content.to_string(),
             ticks: self.ticks,
             copied: None,
+            repeated: self.repeats.count(),
         };
         let expect = self.stored.as_ref().map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes.clone()));
         Ok(catalog::put(key.clone(), catalog::to_json(&key, &record)?, expect))
@@ -394,6 +409,45 @@ impl<'a> Write<'a> {
             stored_rows,
             given_rows: self.rows_given as u64,
         }
+    }
+}
+
+/// Rows of a write in several steps that have the ids, version and tile of a row of an earlier step.
+#[derive(Default)]
+struct Repeats {
+    /// Whether there is more than one step: within one every row is another record.
+    several: bool,
+    hasher: std::hash::RandomState,
+    seen: HashSet<u64>,
+    repeated: u64,
+    /// Whether there were too many rows to keep account of.
+    given_up: bool,
+}
+
+impl Repeats {
+    /// Rows kept account of; some 16 bytes each.
+    const ROWS_MAX: usize = 1 << 22;
+
+    fn enter(&mut self, frame: &Frame, filed: &Filed) -> Result<()> {
+        // Rows without ids are told apart by their numbers.
+        if !self.several || self.given_up || frame.ids.is_empty() {
+            return Ok(());
+        }
+        if self.seen.len() + filed.rows.num_rows() > Self::ROWS_MAX {
+            (self.given_up, self.seen) = (true, HashSet::new());
+            return Ok(());
+        }
+        let columns: Vec<_> = frame.ids.iter().copied().chain(frame.version).collect();
+        let columns: Vec<_> = columns.into_iter().map(|column| filed.rows.column(column).clone()).collect();
+        let keys = Keys::new(&columns).map_err(|e| frame.compute("comparing ids", e))?;
+        for (row, tile) in filed.tiles.iter().enumerate() {
+            self.repeated += u64::from(!self.seen.insert(self.hasher.hash_one((keys.get(row), tile))));
+        }
+        Ok(())
+    }
+
+    fn count(&self) -> Option<u64> {
+        (!self.given_up).then_some(self.repeated)
     }
 }
 

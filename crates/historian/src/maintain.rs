@@ -27,6 +27,16 @@ pub struct SummaryReport {
     pub tiles_summarized: u64,
     /// Hours of which statistics were stored.
     pub hours: u64,
+    /// Tiles whose chunks could not be joined, each with its dataset and the reason.
+    pub failed: Vec<String>,
+}
+
+/// Joins the chunks of a dataset; returns the number of tiles, and those that had to be left as they were.
+pub(crate) async fn join_chunks(dataset: &Dataset) -> Result<(u64, Vec<String>)> {
+    let done: ConsolidateReport = dataset.consolidate(ConsolidateOptions::default(), None).await?;
+    let name = &dataset.spec().name;
+    let failed = done.failed.iter().map(|failure| format!("{name}, {}: {}", failure.tile, failure.reason));
+    Ok((done.tiles, failed.collect()))
 }
 
 /// Tiles with fewer points are read as fast as their statistics.
@@ -39,23 +49,24 @@ const HOUR_NS: i64 = 3_600_000_000_000;
 impl Historian {
     /// Joins the chunks of tiles, and stores statistics of the hours of those that have many points and none that hold. Safe
     /// beside writers and readers, and to repeat; statistics of a tile that somebody writes to meanwhile hold no longer, and
-    /// are computed at the next call.
+    /// are computed at the next call. Chunks that cannot be joined, for damage say, stay as they are and are named in the report.
     ///
     /// # Errors
-    /// The engine, or a damaged chunk.
+    /// The engine, or a damaged chunk of a tile whose statistics are computed.
     pub async fn maintain(&self) -> Result<SummaryReport> {
         let mut report = SummaryReport::default();
-        self.maintain_names().await?;
+        report.failed.extend(self.maintain_names().await?);
         for group in self.groups().await? {
             for (storage, dataset) in self.existing_points(&group).await? {
-                let done: ConsolidateReport = dataset.consolidate(ConsolidateOptions::default(), None).await?;
-                report.tiles_consolidated += done.tiles;
+                let (tiles, failed) = join_chunks(&dataset).await?;
+                report.tiles_consolidated += tiles;
+                report.failed.extend(failed);
                 if storage != Storage::Text {
                     self.summarize(&group, storage, &dataset, &mut report).await?;
                 }
             }
             let summaries = self.summaries(&group).await?;
-            summaries.consolidate(ConsolidateOptions::default(), None).await?;
+            report.failed.extend(join_chunks(&summaries).await?.1);
         }
         Ok(report)
     }

@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, TimestampNanosecondArray};
-use chronotile_archive::{
-    ArchiveError, Comparison, ConsolidateOptions, Dataset, Place, Predicate, ReadRequest, WriteOptions,
-};
+use chronotile_archive::{ArchiveError, Comparison, Dataset, Place, Predicate, ReadRequest, WriteOptions};
 use futures::TryStreamExt;
 use memchr::memmem;
 
 use crate::error::{HistorianError, Result};
 use crate::historian::{Historian, SharedTag};
+use crate::maintain::join_chunks;
 use crate::schema;
 use crate::tag::TagKey;
 
@@ -244,14 +243,14 @@ impl Historian {
         write_names(&dataset, vec![String::new()], Some(WHOLE)).await
     }
 
-    /// Makes the list of an archive that has none, and joins the chunks of one that was written in many pieces.
-    pub(crate) async fn maintain_names(&self) -> Result<()> {
+    /// Makes the list of an archive that has none, and joins the chunks of one that was written in many pieces; returns the tiles
+    /// that had to be left as they were.
+    pub(crate) async fn maintain_names(&self) -> Result<Vec<String>> {
         if self.whole_names().await?.is_none() {
             self.complete().await?;
             self.list_names(vec![]).await?;
         }
-        self.names_dataset().await?.consolidate(ConsolidateOptions::default(), None).await?;
-        Ok(())
+        Ok(join_chunks(&self.names_dataset().await?).await?.1)
     }
 }
 

@@ -325,11 +325,11 @@ impl Historian {
         wait(py, inner.retire(group, dry_run))
     }
 
-    /// (tiles consolidated, tiles summarized, hours stored).
-    fn maintain(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+    /// (tiles consolidated, tiles summarized, hours stored, tiles that failed).
+    fn maintain(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, Vec<String>)> {
         let inner = self.open_inner()?;
         let report = wait(py, inner.maintain())?;
-        Ok((report.tiles_consolidated, report.tiles_summarized, report.hours))
+        Ok((report.tiles_consolidated, report.tiles_summarized, report.hours, report.failed))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Reports as dictionaries, from which Python makes its dataclasses.
 
 use chronotile_archive::{
-    BatchInfo, ConsolidateReport, CopyProgress, DamageReport, DatasetCopyReport, DatasetInfo, IndexBuildReport,
-    IndexStatus, IndexUse, SliceInfo, Spread, TileDifference, VerifyReport, WriteReport,
+    BatchInfo, ConsolidateReport, CopyProgress, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk,
+    IndexBuildReport, IndexStatus, IndexUse, RecordDamage, RowsMissing, SliceInfo, Spread, TileDifference,
+    VerifyReport, WriteReport,
 };
 use chronotile_types::{Tile, Window};
 use pyo3::prelude::*;
@@ -52,6 +53,7 @@ pub fn consolidate_report<'py>(py: Python<'py>, report: &ConsolidateReport) -> D
         bytes_before: report.bytes_before,
         bytes_after: report.bytes_after,
         tiles_contended: report.tiles_contended,
+        failed: report.failed.iter().map(|failure| (tile(&failure.tile), failure.reason.clone())).collect::<Vec<_>>(),
     })
 }
 
@@ -151,7 +153,34 @@ pub fn verify_report<'py>(py: Python<'py>, report: &VerifyReport) -> Dict<'py> {
         batches: report.batches,
         batches_unfinished: report.batches_unfinished,
         damage: damage,
+        rows_missing: report.rows_missing.iter().map(|missing| rows_missing(py, missing)).collect::<PyResult<Vec<_>>>()?,
+        foreign: report.foreign.iter().map(|chunk| foreign_chunk(py, chunk)).collect::<PyResult<Vec<_>>>()?,
+        records: report.records.iter().map(|record| record_damage(py, record)).collect::<PyResult<Vec<_>>>()?,
     })
+}
+
+fn rows_missing<'py>(py: Python<'py>, missing: &RowsMissing) -> Dict<'py> {
+    dict!(py, {
+        tile: tile(&missing.tile),
+        batch: missing.batch.to_string(),
+        key: missing.key.clone(),
+        rows: missing.rows,
+    })
+}
+
+fn foreign_chunk<'py>(py: Python<'py>, chunk: &ForeignChunk) -> Dict<'py> {
+    dict!(py, {
+        tile: tile(&chunk.tile),
+        chunk: chunk.chunk.to_string(),
+        batch: chunk.batch.to_string(),
+        key: chunk.key.clone(),
+        rows: chunk.rows,
+        reason: chunk.reason(),
+    })
+}
+
+fn record_damage<'py>(py: Python<'py>, record: &RecordDamage) -> Dict<'py> {
+    dict!(py, { key: record.key.clone(), reason: record.reason.clone() })
 }
 
 fn damage_report<'py>(py: Python<'py>, report: &DamageReport) -> Dict<'py> {

@@ -203,5 +203,6 @@ pub(crate) async fn maintain(app: Arc<App>, _: Call) -> Result<Reply> {
         "tiles_consolidated": report.tiles_consolidated,
         "tiles_summarized": report.tiles_summarized,
         "hours": report.hours,
+        "failed": report.failed,
     })))
 }

@@ -192,14 +192,19 @@ def _slices_text(slices: Iterable[SliceInfo]) -> str:
 )
 @click.option("--dry-run", is_flag=True, help="Count what would be done, do nothing.")
 @timeout_option
-def consolidate(target: Target, before: str | None, chunks_min: int | None, dry_run: bool, timeout_s: int) -> None:
-    """Rewrite tiles of many small chunks as few large ones, in one dataset or all. Safe while others read and write.
+@click.pass_context
+def consolidate(
+    context: click.Context, target: Target, before: str | None, chunks_min: int | None, dry_run: bool, timeout_s: int
+) -> None:
+    """Rewrite tiles of many small chunks as few large ones, in one dataset or all. Safe while others read and write. A
+    tile that cannot be rewritten is named and does not stop the others; the exit code is then 5.
 
     \b
     Examples:
         chronotile consolidate survey.db
         chronotile consolidate survey.db detections --before 2026-01-01
     """
+    failed = False
     with target.open(timeout_s=timeout_s) as archive:
         for dataset in _chosen(archive, target):
             progress = TileProgress(f"consolidating {dataset.name}")
@@ -217,6 +222,11 @@ def consolidate(target: Target, before: str | None, chunks_min: int | None, dry_
             if report.tiles_contended:
                 text += f"; {count_text(report.tiles_contended)} tiles were changed by others meanwhile"
             click.echo(text)
+            for failure in report.failed:
+                click.echo(f"  {failure.tile} was left as it is: {failure.reason}", err=True)
+            failed = failed or bool(report.failed)
+    if failed:
+        context.exit(5)
 
 
 @click.command(short_help="Make room for a period ahead of its writers.")
@@ -284,8 +294,8 @@ def _total(slices: list[SliceInfo]) -> str:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.pass_context
 def verify(context: click.Context, target: Target, as_json: bool) -> None:
-    """Read and check every chunk of a dataset, or of all, and that every finished batch is complete. Exit code 5 on
-    damage.
+    """Read and check every chunk of a dataset, or of all. Also finds rows of stored batches that are in no chunk,
+    chunks of batches that are not stored, and damaged catalog records. Exit code 5 on damage.
 
     \b
     Examples:
@@ -312,7 +322,13 @@ def verify(context: click.Context, target: Target, as_json: bool) -> None:
 
 
 def _verify_text(name: str, report: VerifyReport) -> str:
-    verdict = "no damage" if report.ok else f"{len(report.damage)} damaged"
+    found = {
+        "damaged": len(report.damage),
+        "rows missing": sum(missing.rows for missing in report.rows_missing),
+        "foreign chunks": len(report.foreign),
+        "catalog records damaged": len(report.records),
+    }
+    verdict = ", ".join(f"{count_text(count)} {what}" for what, count in found.items() if count) or "no damage"
     lines = [
         f"{name}: {verdict}; checked {count_text(report.chunks)} chunks, {count_text(report.rows)} rows, "
         f"{bytes_text(report.bytes)}, {count_text(report.batches)} batches"
@@ -322,9 +338,16 @@ def _verify_text(name: str, report: VerifyReport) -> str:
             f"  {count_text(report.batches_unfinished)} batches are unfinished: being written, or to be repeated"
         )
     lines += [
-        f"  {found.tile}: chunk {found.chunk} ({count_text(found.rows)} rows): {found.reason}"
-        for found in report.damage
+        f"  {damage.tile}: chunk {damage.chunk} ({count_text(damage.rows)} rows): {damage.reason}"
+        for damage in report.damage
     ]
+    lines += [
+        f"  {missing.tile}: {count_text(missing.rows)} rows of batch {missing.key or missing.batch} are in no chunk: "
+        "restore a copy, or remove the batch and write it again"
+        for missing in report.rows_missing
+    ]
+    lines += [f"  {chunk.tile}: chunk {chunk.chunk}: {chunk.reason}" for chunk in report.foreign]
+    lines += [f"  catalog record {record.key}: {record.reason}" for record in report.records]
     return "\n".join(lines)
 
 

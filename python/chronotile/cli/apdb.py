@@ -401,6 +401,11 @@ def maintain(
     if report.unknown:
         click.echo(f"note: {count_text(report.unknown)} sources of {associations} are not stored", err=True)
     _show_crowded(report.crowded)
+    failed = [(name, failure) for name, r in report.consolidated.items() for failure in r.failed]
+    for name, failure in failed:
+        click.echo(f"{name}, {failure.tile} was left as it is: {failure.reason}", err=True)
+    if failed:
+        click.get_current_context().exit(5)
 
 
 def _show_crowded(found: list[own.Crowded]) -> None:

@@ -231,14 +231,20 @@ def aggregate(
 
 @historian.command(short_help="Join chunks and keep statistics.")
 @target(dataset=False)
-def maintain(target: Target) -> None:
-    """Join small chunks and compute the statistics of hours that make aggregates fast. Run it now and then."""
+@click.pass_context
+def maintain(context: click.Context, target: Target) -> None:
+    """Join small chunks and compute the statistics of hours that make aggregates fast. Run it now and then. Tiles that
+    have to be left as they are, for damage say, are named; the exit code is then 5."""
     with _open(target, create=True) as h:
         done = h.maintain()
     click.echo(
         f"{count_text(done.tiles_consolidated)} tiles consolidated, {count_text(done.tiles_summarized)} summarized, "
         f"{count_text(done.hours)} hours"
     )
+    for failure in done.failed:
+        click.echo(f"left as it is: {failure}", err=True)
+    if done.failed:
+        context.exit(5)
 
 
 def _no_columns(columns: str | None) -> None:

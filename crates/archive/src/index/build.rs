@@ -309,13 +309,13 @@ impl<'a> Builder<'a> {
     /// The chunks of these keys, which are whole tiles, without those of tiles with a damaged head; also the number of these.
     async fn fetch(&self, keys: &[ChunkKey]) -> Result<(Vec<Part>, u64)> {
         let store = self.dataset.store();
-        match fetch_tiles(store, &self.query, keys, None).await {
+        match fetch_tiles(store, &self.query, keys, &[]).await {
             Err(ArchiveError::Damaged { .. }) => {}
             fetched => return Ok((fetched?, 0)),
         }
         let (mut parts, mut damaged) = (Vec::new(), 0);
         for tile in keys.chunk_by(|a, b| a.tile == b.tile) {
-            match fetch_tiles(store, &self.query, tile, None).await {
+            match fetch_tiles(store, &self.query, tile, &[]).await {
                 Err(ArchiveError::Damaged { .. }) => damaged += 1,
                 fetched => parts.extend(fetched?),
             }

@@ -1,0 +1,106 @@
+//! Checksums of catalog records: XXH3-64 of the key, a zero byte and the value without its checksum.
+//!
+//! In an object it stands as the last member, `"checksum":"<16 hexadecimal digits>"`, in a list as the last item,
+//! `"checksum:<16 hexadecimal digits>"`; behind bytes it stands as 8 bytes, big-endian. JSON without it is taken as it is, since
+//! earlier releases wrote none.
+
+use std::borrow::Cow;
+
+use xxhash_rust::xxh3::Xxh3;
+
+const MISMATCH: &str = "its checksum does not match: bytes of it were changed";
+const HEX_DIGITS: usize = 16;
+
+/// What stands before and behind the digits, at the end of an object and of a list.
+const FORMS: [(&[u8], &[u8]); 2] = [(b",\"checksum\":\"", b"\"}"), (b",\"checksum:", b"\"]")];
+
+pub(crate) fn of(key: &str, value: &[u8]) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(key.as_bytes());
+    hash.update(&[0]);
+    hash.update(value);
+    hash.digest()
+}
+
+/// JSON, an object or a list that is not empty, with its checksum.
+pub(crate) fn seal(key: &str, mut text: Vec<u8>) -> Vec<u8> {
+    let Some((before, behind)) = FORMS.iter().find(|(_, behind)| text.last() == behind.last()) else { return text };
+    let checksum = of(key, &text);
+    text.pop();
+    text.extend_from_slice(before);
+    text.extend_from_slice(format!("{checksum:016x}").as_bytes());
+    text.extend_from_slice(behind);
+    text
+}
+
+/// JSON without its checksum, which is tested if there is one.
+pub(crate) fn open<'a>(key: &str, value: &'a [u8]) -> Result<Cow<'a, [u8]>, &'static str> {
+    for (before, behind) in FORMS {
+        let Some(start) = value.len().checked_sub(before.len() + HEX_DIGITS + behind.len()) else { continue };
+        let (text, tail) = value.split_at(start);
+        let (found_before, rest) = tail.split_at(before.len());
+        let (digits, found_behind) = rest.split_at(HEX_DIGITS);
+        let same = |a: &[u8], b: &[u8]| a.iter().zip(b).filter(|(a, b)| a == b).count();
+        let matching = same(before, found_before) + same(behind, found_behind);
+        // A checksum of which bytes were changed is no missing one.
+        if matching * 4 < (before.len() + behind.len()) * 3 {
+            continue;
+        }
+        let mut plain = text.to_vec();
+        plain.extend_from_slice(&behind[behind.len() - 1..]);
+        let intact = (found_before, found_behind) == (before, behind);
+        return match intact && digits == format!("{:016x}", of(key, &plain)).as_bytes() {
+            true => Ok(plain.into()),
+            false => Err(MISMATCH),
+        };
+    }
+    Ok(value.into())
+}
+
+/// Bytes without the checksum behind them.
+pub(crate) fn open_bytes<'a>(key: &str, value: &'a [u8]) -> Result<&'a [u8], &'static str> {
+    let (bytes, checksum) = value.split_last_chunk::<8>().ok_or(MISMATCH)?;
+    if of(key, bytes) == u64::from_be_bytes(*checksum) { Ok(bytes) } else { Err(MISMATCH) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_opens_under_its_key_alone() {
+        for text in [&br#"{"a":1}"#[..], br#"["x","y"]"#] {
+            let sealed = seal("key", text.to_vec());
+            assert_ne!(sealed, text);
+            assert_eq!(&*open("key", &sealed).unwrap(), text);
+            assert!(open("other", &sealed).is_err());
+            // As earlier releases wrote it.
+            assert_eq!(&*open("key", text).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        for text in [&br#"{"retention":"3650d","rows":12}"#[..], br#"["x","y"]"#] {
+            let sealed = seal("key", text.to_vec());
+            for bit in 0..sealed.len() * 8 {
+                let mut bad = sealed.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(open("key", &bad).is_err(), "{}", String::from_utf8_lossy(&bad));
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_carry_their_checksum_behind_them() {
+        let mut sealed = vec![1, 2, 3];
+        sealed.extend_from_slice(&of("key", &sealed).to_be_bytes());
+        assert_eq!(open_bytes("key", &sealed).unwrap(), [1, 2, 3]);
+        for bit in 0..sealed.len() * 8 {
+            let mut bad = sealed.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(open_bytes("key", &bad).is_err());
+        }
+    }
+}

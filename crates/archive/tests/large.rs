@@ -1,0 +1,248 @@
+//! Tiles with more data than is decoded at once: read, counted, consolidated and indexed in pieces, with the same results.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow_schema::{DataType, Field, Schema, TimeUnit};
+use chronotile_archive::{Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate, ReadRequest};
+use chronotile_memory::MemoryStore;
+use chronotile_store::Store;
+use chronotile_types::{CellRule, DatasetSpec, MergeRule};
+use common::*;
+use futures::TryStreamExt;
+
+/// Bytes past which no piece of a read may go, twice what one is to have.
+const PIECE_BYTES_MAX: usize = 32 << 20;
+
+/// One tile of documents: `t`, `id`, `version`, `text`.
+fn documents(merge: MergeRule) -> DatasetSpec {
+    DatasetSpec {
+        schema: Arc::new(Schema::new(vec![
+            Field::new("t", DataType::Timestamp(TimeUnit::Microsecond, None), true),
+            Field::new("id", DataType::Int64, true),
+            Field::new("version", DataType::Int64, true),
+            Field::new("text", DataType::Utf8, true),
+        ])),
+        cell: CellRule::Single,
+        merge,
+        ..spec()
+    }
+}
+
+/// (time, id, version, text) of each row.
+type Row = (i64, i64, i64, String);
+
+fn batch_of(rows: &[Row]) -> RecordBatch {
+    let column = |pick: fn(&Row) -> i64| rows.iter().map(pick).collect::<Vec<_>>();
+    RecordBatch::try_from_iter([
+        ("t", Arc::new(TimestampMicrosecondArray::from(column(|row| row.0))) as ArrayRef),
+        ("id", Arc::new(Int64Array::from(column(|row| row.1)))),
+        ("version", Arc::new(Int64Array::from(column(|row| row.2)))),
+        ("text", Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.3.as_str())))),
+    ])
+    .unwrap()
+}
+
+fn rows_of(batch: &RecordBatch) -> Vec<Row> {
+    let numbers = |place: usize| batch.column(place).as_primitive::<arrow_array::types::Int64Type>().values().to_vec();
+    let times = batch.column(0).as_primitive::<arrow_array::types::TimestampMicrosecondType>().values();
+    let texts = batch.column(3).as_string::<i32>();
+    let (ids, versions) = (numbers(1), numbers(2));
+    (0..batch.num_rows()).map(|row| (times[row], ids[row], versions[row], texts.value(row).to_owned())).collect()
+}
+
+/// Rows read piece by piece, none of them too large.
+async fn read_rows(dataset: &Dataset, request: ReadRequest) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut pieces = dataset.read(request).await.unwrap();
+    while let Some(piece) = pieces.try_next().await.unwrap() {
+        let text = piece.column_by_name("text").unwrap().as_string::<i32>();
+        assert!(text.value_data().len() <= PIECE_BYTES_MAX, "a piece has {} bytes", text.value_data().len());
+        rows.extend(rows_of(&piece));
+    }
+    rows
+}
+
+const BATCHES: i64 = 240;
+const ROWS: i64 = 6;
+
+/// Batches that overlap in time and in ids; texts of some 60 KB, which compress well and tell versions apart.
+fn batches() -> Vec<Vec<Row>> {
+    let row = |batch: i64, number: i64| {
+        let id = (batch * 61 + number * 7) % (BATCHES * ROWS * 2 / 3);
+        let text = format!("{batch} {number} ").repeat(9_000);
+        ((id * 977 + batch % 3) % HOUR, id, batch, text)
+    };
+    let distinct = |rows: Vec<Row>| {
+        let mut seen = HashSet::new();
+        rows.into_iter().filter(|row| seen.insert(row.1)).collect::<Vec<_>>()
+    };
+    (0..BATCHES).map(|batch| distinct((0..ROWS).map(|number| row(batch, number)).collect())).collect()
+}
+
+/// What a read returns: of each id the row of the latest batch, by time and id.
+fn expected(batches: &[Vec<Row>]) -> Vec<Row> {
+    let mut newest: BTreeMap<i64, &Row> = BTreeMap::new();
+    batches.iter().flatten().for_each(|row| _ = newest.insert(row.1, row));
+    let mut rows: Vec<Row> = newest.into_values().cloned().collect();
+    rows.sort();
+    rows
+}
+
+async fn filled(store: &Arc<dyn Store>, merge: MergeRule) -> (Dataset, Vec<Vec<Row>>) {
+    let dataset = create(store, documents(merge)).await;
+    let batches = batches();
+    for (number, rows) in batches.iter().enumerate() {
+        write(&dataset, &batch_of(rows), named(&format!("batch {number}"))).await.unwrap();
+    }
+    (dataset, batches)
+}
+
+fn told(rows: &[Row]) -> Vec<(i64, i64, i64, usize)> {
+    rows.iter().map(|row| (row.0, row.1, row.2, row.3.len())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tile_larger_than_a_piece_reads_as_its_rows_say_before_and_after_consolidation() {
+    for (store, _folder) in engines() {
+        let latest = MergeRule::Latest { version: Some("version".into()) };
+        for merge in [MergeRule::Append, latest] {
+            let store: Arc<dyn Store> = match _folder {
+                None => Arc::new(MemoryStore::new()),
+                Some(_) if merge != MergeRule::Append => continue,
+                Some(_) => store.clone(),
+            };
+            let (dataset, batches) = filled(&store, merge.clone()).await;
+            let wanted = expected(&batches);
+            for round in 0..2 {
+                let context = format!("{merge:?}, round {round}");
+                let found = read_rows(&dataset, ReadRequest::default()).await;
+                assert_eq!(told(&found), told(&wanted), "{context}");
+                assert!(found == wanted, "{context}: texts differ");
+                assert_eq!(dataset.count(ReadRequest::default()).await.unwrap(), wanted.len() as u64, "{context}");
+                // A condition on the text is tested after rows are merged.
+                let values: ArrayRef = Arc::new(StringArray::from(vec!["7 1"]));
+                let starts = Predicate { column: "text".into(), comparison: Comparison::Prefix, values };
+                let request = ReadRequest { predicates: vec![starts], ..ReadRequest::default() };
+                let some: Vec<Row> = wanted.iter().filter(|row| row.3.starts_with("7 1")).cloned().collect();
+                assert_eq!(told(&read_rows(&dataset, request).await), told(&some), "{context}");
+                let early = ReadRequest { time: between(0, HOUR / 9_000), ..ReadRequest::default() };
+                let some: Vec<Row> = wanted.iter().filter(|row| row.0 < HOUR / 9_000).cloned().collect();
+                assert_eq!(told(&read_rows(&dataset, early).await), told(&some), "{context}");
+                let mut newest = dataset.latest(ReadRequest::default(), Some(vec!["id".into()])).await.unwrap();
+                let mut rows = 0;
+                while let Some(piece) = newest.try_next().await.unwrap() {
+                    rows += piece.num_rows();
+                }
+                assert_eq!(rows, wanted.len(), "{context}");
+                if round == 0 {
+                    let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+                    assert_eq!((report.tiles, &report.failed[..]), (1, &[][..]), "{context}");
+                }
+            }
+            // What was rewritten comes out as it is.
+            let again = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+            assert_eq!((again.tiles, &again.failed[..]), (0, &[][..]));
+            assert_sound(&dataset).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_version_of_a_large_tile_is_read_and_a_batch_is_taken_out_of_it() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let (dataset, mut batches) = filled(&store, MergeRule::Latest { version: Some("version".into()) }).await;
+    let history = ReadRequest { history: true, ..ReadRequest::default() };
+    let mut all: Vec<Row> = batches.iter().flatten().cloned().collect();
+    all.sort();
+    assert_eq!(told(&read_rows(&dataset, history.clone()).await), told(&all));
+    dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    let mut found = told(&read_rows(&dataset, history).await);
+    found.sort_unstable();
+    assert_eq!(found, {
+        let mut all = told(&all);
+        all.sort_unstable();
+        all
+    });
+    dataset.remove_batch("batch 239").await.unwrap();
+    batches.pop();
+    assert_eq!(told(&read_rows(&dataset, ReadRequest::default()).await), told(&expected(&batches)));
+    assert_sound(&dataset).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chunks_that_follow_one_another_are_read_in_pieces() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, documents(MergeRule::Append)).await;
+    let text = "abcdefgh".repeat(1 << 17);
+    let mut wanted = Vec::new();
+    for batch in 0..5 {
+        let rows: Vec<Row> = (0..10).map(|row| (batch * 10 + row, batch * 10 + row, 0, text.clone())).collect();
+        write(&dataset, &batch_of(&rows), named(&format!("batch {batch}"))).await.unwrap();
+        wanted.extend(rows);
+    }
+    assert_eq!(told(&read_rows(&dataset, ReadRequest::default()).await), told(&wanted));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn great_values_among_small_ones_are_stored_consolidated_and_read() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, documents(MergeRule::Append)).await;
+        let great = "0123456789abcdef".repeat(40 << 16);
+        let mut wanted = Vec::new();
+        for batch in 0..3 {
+            let text = |row: i64| if row == 50 { great.clone() } else { format!("small {row}") };
+            let rows: Vec<Row> = (0..100).map(|row| (batch + row * 3, batch * 100 + row, 0, text(row))).collect();
+            write(&dataset, &batch_of(&rows), named(&format!("batch {batch}"))).await.unwrap();
+            wanted.extend(rows);
+        }
+        wanted.sort();
+        // Two such values in one batch are stored as well as one in each.
+        let both: Vec<Row> = (0..60)
+            .map(|row| (1_000 + row, 1_000 + row, 0, if row > 57 { great.clone() } else { String::new() }))
+            .collect();
+        write(&dataset, &batch_of(&both), named("both")).await.unwrap();
+        wanted.extend(both);
+        let read = async || {
+            let mut rows = Vec::new();
+            let mut pieces = dataset.read(ReadRequest::default()).await.unwrap();
+            while let Some(piece) = pieces.try_next().await.unwrap() {
+                rows.extend(rows_of(&piece));
+            }
+            rows
+        };
+        assert_eq!(told(&read().await), told(&wanted));
+        let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        assert_eq!((report.tiles, &report.failed[..]), (1, &[][..]));
+        assert_eq!(told(&read().await), told(&wanted));
+        // Great values stay alone, small ones come together.
+        let sizes =
+            async || chunks(store.as_ref(), &spec().name).await.iter().map(|chunk| chunk.rows).collect::<Vec<_>>();
+        assert_eq!(sizes().await.iter().filter(|rows| **rows == 1).count(), 5);
+        let again = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        assert_eq!((again.tiles, &again.failed[..]), (0, &[][..]));
+        assert_sound(&dataset).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_tile_is_indexed_in_pieces() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let (dataset, batches) = filled(&store, MergeRule::Append).await;
+    dataset.create_index("by_version", &["version".to_owned()]).await.unwrap();
+    let report = dataset.build_indexes(&IndexBuildOptions::default(), None).await.unwrap();
+    assert_eq!((report.tiles_read, report.tiles_left_out), (1, 0));
+    assert_eq!(report.rows, expected(&batches).len() as u64);
+    let (counts, used) = dataset.count_by(ReadRequest::default(), &["version".to_owned()], false).await.unwrap();
+    assert_eq!(used.index.as_deref(), Some("by_version"));
+    let mut wanted: BTreeMap<i64, u64> = BTreeMap::new();
+    expected(&batches).iter().for_each(|row| *wanted.entry(row.2).or_default() += 1);
+    let versions = counts.column(0).as_primitive::<arrow_array::types::Int64Type>().values().iter().copied();
+    let rows = counts.column(1).as_primitive::<arrow_array::types::UInt64Type>().values().iter().copied();
+    assert_eq!(versions.zip(rows).collect::<BTreeMap<_, _>>(), wanted);
+}

@@ -1,0 +1,253 @@
+//! What verification finds beyond damaged chunks: lost rows, chunks of no batch, damaged catalog records.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, IndexBuildOptions, VerifyReport};
+use chronotile_memory::MemoryStore;
+use chronotile_store::{Chunk, Commit, Expect, Record, RecordPut, Store};
+use common::*;
+
+async fn consolidated(store: &Arc<dyn Store>) -> Dataset {
+    let dataset = create(store, spec()).await;
+    for batch in 0..5 {
+        let note = format!("{batch}");
+        write(&dataset, &spread_rows(batch * 60, 60, 1, &note), named(&note)).await.unwrap();
+    }
+    dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    dataset
+}
+
+async fn remove(store: &Arc<dyn Store>, chunk: &Chunk) {
+    store.commit(&spec().name, Commit { remove: vec![chunk.key], ..Commit::default() }).await.unwrap();
+}
+
+fn counts(report: &VerifyReport) -> (usize, u64, usize, usize) {
+    let rows = report.rows_missing.iter().map(|missing| missing.rows).sum();
+    (report.damage.len(), rows, report.foreign.len(), report.records.len())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_lost_consolidated_chunk_are_found_by_batch() {
+    for (store, _folder) in engines() {
+        let dataset = consolidated(&store).await;
+        for chunk in chunks(store.as_ref(), &spec().name).await {
+            remove(&store, &chunk).await;
+            let report = dataset.verify(None).await.unwrap();
+            // All of the tile is gone, which is told chunk by chunk as it was written: five batches had one each.
+            assert_eq!(counts(&report), (5, 0, 0, 0));
+            assert!(report.damage.iter().all(|damage| damage.tile == chunk.key.tile && damage.damage.is_none()));
+            assert_eq!(report.damage.iter().map(|damage| damage.rows).sum::<u64>(), u64::from(chunk.rows));
+            put_chunks(store.as_ref(), &spec().name, vec![chunk]).await;
+        }
+        assert_sound(&dataset).await;
+    }
+}
+
+/// A tile of two batches, consolidated to several chunks of both.
+async fn several_chunks(store: &Arc<dyn Store>) -> (Dataset, Vec<Chunk>) {
+    let dataset = create(store, spec()).await;
+    let mut written = Vec::new();
+    for batch in 0..2 {
+        let note = format!("{batch}").repeat(100_000);
+        let rows = noted(&(0..20).map(|row| (row * 2 + batch, row * 2 + batch, 0)).collect::<Vec<_>>(), &note);
+        write(&dataset, &rows, named(&format!("batch {batch}"))).await.unwrap();
+        written = chunks(store.as_ref(), &spec().name).await;
+    }
+    dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    assert!(chunks(store.as_ref(), &spec().name).await.len() > 1);
+    (dataset, written)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_one_of_several_consolidated_chunks_are_missed() {
+    for (store, _folder) in engines() {
+        let (dataset, written) = several_chunks(&store).await;
+        let all = chunks(store.as_ref(), &spec().name).await;
+        remove(&store, &all[0]).await;
+        let lost = u64::from(all[0].rows);
+        let report = dataset.verify(None).await.unwrap();
+        assert_eq!(counts(&report), (0, lost, 0, 0));
+        let mut keys: Vec<_> = report.rows_missing.iter().map(|missing| missing.key.as_deref()).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, [Some("batch 0"), Some("batch 1")]);
+        // A chunk that comes back from before the consolidation holds some of the rows twice, and hides no loss.
+        put_chunks(store.as_ref(), &spec().name, vec![written[0].clone()]).await;
+        let report = dataset.verify(None).await.unwrap();
+        let found = counts(&report);
+        assert!(found.1 > 0 && found.1 <= lost, "{found:?}");
+        put_chunks(store.as_ref(), &spec().name, vec![all[0].clone()]).await;
+        assert_sound(&dataset).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_became_one_are_not_missed() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    let step = |first: i64, note: &str| {
+        noted(&(first..first + 4).map(|id| (id, id, 0)).collect::<Vec<_>>(), &note.repeat(400_000))
+    };
+    // A step is put once a mebibyte has come; each has ids of the one before, the last one also its rows.
+    let steps = [step(0, "x"), step(2, "y"), step(4, "z"), step(4, "z")];
+    dataset.write(input(steps), tight(named("steps"))).await.unwrap();
+    assert_sound(&dataset).await;
+    dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    assert_eq!(read_all(&dataset).await.num_rows(), 8);
+    assert_sound(&dataset).await;
+    let all = chunks(store.as_ref(), &spec().name).await;
+    remove(&store, &all[0]).await;
+    assert!(!dataset.verify(None).await.unwrap().ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_slice_that_was_not_retired_is_missed() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &rows(&[(0, 1, 0), (5 * HOUR, 2, 0)]), named("a")).await.unwrap();
+        let slices = store.slices(&spec().name).await.unwrap();
+        store.drop_slice(&spec().name, slices[0]).await.unwrap();
+        assert_eq!(counts(&dataset.verify(None).await.unwrap()), (1, 0, 0, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chunks_of_a_removed_batch_that_came_back_are_found_and_removed_again() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &spread_rows(0, 12, 1, "a"), named("a")).await.unwrap();
+        let fresh = chunks(store.as_ref(), &spec().name).await;
+        write(&dataset, &spread_rows(12, 12, 1, "b"), named("b")).await.unwrap();
+        dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        let mixed = chunks(store.as_ref(), &spec().name).await;
+        dataset.remove_batch("a").await.unwrap();
+        assert_sound(&dataset).await;
+        for returned in [fresh, mixed] {
+            let (count, rows) = (returned.len(), read_all(&dataset).await.num_rows());
+            put_chunks(store.as_ref(), &spec().name, returned.clone()).await;
+            let report = dataset.verify(None).await.unwrap();
+            assert_eq!(counts(&report), (0, 0, count, 0));
+            let chunk = &report.foreign[0];
+            assert_eq!((chunk.key.as_deref(), chunk.removed, chunk.replaced), (Some("a"), true, false));
+            assert_eq!(report.foreign.iter().map(|chunk| chunk.rows).sum::<u64>(), 12);
+            assert!(chunk.reason().contains("\"a\", which was removed"), "{}", chunk.reason());
+            dataset.remove_batch("a").await.unwrap();
+            assert_sound(&dataset).await;
+            assert_eq!(read_all(&dataset).await.num_rows(), rows);
+        }
+        let error = dataset.remove_batch("a").await.unwrap_err();
+        assert!(matches!(error, ArchiveError::BatchNotFound { .. }), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chunks_of_replaced_content_and_of_unknown_batches_are_found() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    write(&dataset, &rows(&[(0, 1, 0)]), named("a")).await.unwrap();
+    let old = chunks(store.as_ref(), &spec().name).await;
+    write(&dataset, &rows(&[(1, 2, 0)]), replacing("a")).await.unwrap();
+    put_chunks(store.as_ref(), &spec().name, old).await;
+    let report = dataset.verify(None).await.unwrap();
+    assert_eq!((counts(&report), report.foreign[0].replaced), ((0, 0, 1, 0), true));
+    dataset.remove_batch("a").await.unwrap();
+    assert_sound(&dataset).await;
+    write(&dataset, &rows(&[(0, 1, 0)]), named("b")).await.unwrap();
+    for kind in ["batch", "part"] {
+        for record in records(&store, &format!("{kind}/records/")).await {
+            put_record(&store, &record.key, None).await;
+        }
+    }
+    let report = dataset.verify(None).await.unwrap();
+    assert_eq!((counts(&report), report.foreign[0].key.clone()), ((0, 0, 1, 0), None));
+}
+
+async fn records(store: &Arc<dyn Store>, prefix: &str) -> Vec<Record> {
+    store.records(prefix, None, 1_000).await.unwrap()
+}
+
+async fn put_record(store: &Arc<dyn Store>, key: &str, value: Option<Bytes>) {
+    let put = RecordPut { key: key.to_owned(), value, expect: Expect::Any };
+    store.commit(&spec().name, Commit { before: vec![put], ..Commit::default() }).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_flipped_byte_of_a_catalog_record_is_found() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = consolidated(&store).await;
+    dataset.set_retention(Some("3650d".parse().unwrap())).await.unwrap();
+    dataset.create_index("tags", &["tag".to_owned()]).await.unwrap();
+    dataset.build_indexes(&IndexBuildOptions::default(), None).await.unwrap();
+    dataset.remove_batch("4").await.unwrap();
+    let mut all = vec![];
+    for prefix in ["dataset/records", "batch/records/", "part/records/", "index/records/"] {
+        let found = records(&store, prefix).await;
+        assert!(!found.is_empty(), "there is no record {prefix}");
+        all.extend(found.into_iter().take(2));
+    }
+    for record in all {
+        for place in 0..record.value.len() {
+            let mut bad = record.value.to_vec();
+            bad[place] ^= 1 << (place % 8);
+            put_record(&store, &record.key, Some(bad.into())).await;
+            let report = dataset.verify(None).await.unwrap();
+            let named = report.records.iter().any(|damaged| damaged.key == record.key);
+            assert!(named && !report.ok(), "{} byte {place}: {:?}", record.key, report.records);
+        }
+        put_record(&store, &record.key, Some(record.value)).await;
+    }
+    assert_sound(&dataset).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_with_a_flipped_byte_is_not_used() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    dataset.set_retention(Some("3650d".parse().unwrap())).await.unwrap();
+    let record = records(&store, "dataset/records").await.remove(0);
+    let text = String::from_utf8(record.value.to_vec()).unwrap();
+    assert!(text.contains("3650d"), "{text}");
+    put_record(&store, &record.key, Some(text.replace("3650d", "0650d").into())).await;
+    let error = Archive::on("test:", store.clone()).dataset("records").await.unwrap_err();
+    assert!(matches!(&error, ArchiveError::Catalog { key, .. } if *key == record.key), "{error}");
+    assert!(error.to_string().contains("checksum"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_earlier_releases_are_read_without_checksums() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = consolidated(&store).await;
+    for prefix in ["dataset/records", "batch/records/", "part/records/"] {
+        for record in records(&store, prefix).await {
+            let plain = match serde_json::from_slice::<serde_json::Value>(&record.value) {
+                Ok(serde_json::Value::Object(mut members)) => {
+                    assert!(members.remove("checksum").is_some(), "{} has none", record.key);
+                    members.remove("repeated");
+                    serde_json::to_vec(&members).unwrap()
+                }
+                _ => record.value[..record.value.len() - 8].to_vec(),
+            };
+            put_record(&store, &record.key, Some(plain.into())).await;
+        }
+    }
+    let again = open(&store, "records").await;
+    assert_sound(&again).await;
+    assert_eq!(read_all(&again).await.num_rows(), 300);
+    write(&again, &rows(&[(0, 1, 0)]), replacing("0")).await.unwrap();
+    again.remove_batch("1").await.unwrap();
+    assert_sound(&dataset).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_whose_lists_are_incomplete_is_told() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = consolidated(&store).await;
+    let part = records(&store, "part/records/").await.remove(0);
+    put_record(&store, &part.key, None).await;
+    let report = dataset.verify(None).await.unwrap();
+    assert_eq!(counts(&report), (0, 0, 0, 1));
+    assert!(report.records[0].key.starts_with("batch/records/"), "{:?}", report.records);
+}
