@@ -46,6 +46,8 @@ pub(crate) struct App {
     /// What answers for events and jobs, where the program that serves has it.
     pub front_ends: Option<Arc<dyn FrontEnds>>,
     pub stopping: AtomicBool,
+    /// Whether the archive answered when it was last asked, and when that was.
+    pub readiness: tokio::sync::Mutex<Option<(Instant, Result<()>)>>,
     queries: Arc<Semaphore>,
     writes: Arc<Semaphore>,
 }
@@ -104,6 +106,7 @@ impl App {
             memory,
             front_ends,
             stopping: AtomicBool::new(false),
+            readiness: tokio::sync::Mutex::default(),
             queries: Arc::new(Semaphore::new(limits.queries)),
             writes: Arc::new(Semaphore::new(limits.writes)),
             settings,

@@ -1,11 +1,12 @@
 //! What operators ask: figures, health, the description, the page.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::answers::Reply;
 use crate::app::{App, Call};
@@ -20,18 +21,36 @@ pub(crate) async fn health(_: Arc<App>, _: Call) -> Result<Reply> {
     Ok(Reply::json(&json!({ "state": "serving", "version": env!("CARGO_PKG_VERSION") })))
 }
 
+/// How long the archive is believed to be as it was last: anybody may ask, and the engine is asked by one at a time.
+const READY_FOR: Duration = Duration::from_millis(250);
+
 pub(crate) async fn ready(app: Arc<App>, _: Call) -> Result<Reply> {
     let unready = |message: &str| Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", message);
     if app.stopping.load(Ordering::Relaxed) {
         return Err(unready("the service is about to stop: ask another one"));
     }
-    let asked = tokio::time::timeout(Duration::from_secs(2), app.historian.archive().datasets()).await;
-    asked.map_err(|_| unready("the archive did not answer within 2 s"))??;
+    let mut last = app.readiness.lock().await;
+    let fresh = last.as_ref().filter(|(asked, _)| asked.elapsed() < READY_FOR).map(|(_, state)| state.clone());
+    let state = match fresh {
+        Some(state) => state,
+        None => {
+            let asked = tokio::time::timeout(Duration::from_secs(2), app.historian.archive().datasets()).await;
+            let state = match asked {
+                Ok(found) => found.map(drop).map_err(Failure::from),
+                Err(_) => Err(unready("the archive did not answer within 2 s")),
+            };
+            last.insert((Instant::now(), state)).1.clone()
+        }
+    };
+    drop(last);
+    state?;
     Ok(Reply::json(&json!({ "state": "ready", "engine": app.historian.archive().engine() })))
 }
 
 pub(crate) async fn openapi(_: Arc<App>, _: Call) -> Result<Reply> {
-    Ok(Reply::json(&openapi::document()))
+    // Anybody may ask for it: it is made once.
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
+    Ok(Reply::text("application/json", DOCUMENT.as_str()))
 }
 
 /// Nothing from elsewhere may run in the page, and it may speak with this service alone.
