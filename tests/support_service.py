@@ -83,6 +83,11 @@ class Service:
         """The lines of the log so far."""
         return [json.loads(line) for line in self.log_path.read_text().splitlines()]
 
+    def memory(self, name: str = "VmRSS") -> int:
+        """A figure of memory from the status of the process, bytes."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
+
     def stop(self) -> int:
         """Ends the service as an operator does; gives its exit code."""
         self.process.send_signal(signal.SIGTERM)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import support_attack
 from support_service import Answer, Service
 
 import chronotile as ct
@@ -93,18 +94,13 @@ def test_the_budget_is_a_share_of_what_the_process_may_have(tmp_path: Path) -> N
         assert _figure(service, "memory_limit_bytes") == 3 * MIB
 
 
-def _resident(service: Service) -> int:
-    status = Path(f"/proc/{service.process.pid}/status").read_text()
-    return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/health", 400), ("POST", "/write", 401), ("POST", "/none", 404)]
 )
 def test_bodies_that_are_not_wanted_are_not_taken_in(tmp_path: Path, method: str, path: str, status: int) -> None:
     tokens = _tokens(tmp_path / "tokens", "ann read - read-0123456789abcdef")
     with Service(tmp_path / "plant.db", tmp_path / "log", "--tokens", str(tokens)) as service:
-        before = _resident(service)
+        before = service.memory()
         answer = service.ask(method, path, body=b"a" * (8 * MIB))
         assert (answer.status, answer.headers["Connection"]) == (status, "close"), "the answer reaches who still sends"
         head = f"{method} {path} HTTP/1.1\nHost: a\nContent-Length: {20 * MIB}\n\n"
@@ -114,7 +110,7 @@ def test_bodies_that_are_not_wanted_are_not_taken_in(tmp_path: Path, method: str
                 with contextlib.suppress(OSError):
                     for _ in range(10):
                         connection.sendall(b"a" * MIB)
-            assert _resident(service) - before < 32 * MIB
+            assert service.memory() - before < 32 * MIB
 
 
 def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(tmp_path: Path) -> None:
@@ -197,38 +193,64 @@ def test_idle_connections_make_room_for_those_that_ask(tmp_path: Path) -> None:
 
 
 def test_busy_connections_are_kept_and_a_new_one_is_told_to_come_back(tmp_path: Path) -> None:
-    with Service(tmp_path / "plant.db", tmp_path / "log", "--max-connections", "4", "--client-time", "20s") as service:
-        head = "POST /write?define=true HTTP/1.1\nHost: localhost\nContent-Length: 9\n\n"
-        busy = [_send(service, head, b"a val") for _ in range(3)]
-        answer = b""
-        for _ in range(200):
-            with contextlib.suppress(ConnectionError), _send(service, "") as late:
-                late.settimeout(0.2)
-                with contextlib.suppress(TimeoutError):
-                    answer = late.recv(1000)
-            if answer:
-                break
+    head = "POST /write?define=true HTTP/1.1\nHost: localhost\nContent-Length: 9\nExpect: 100-continue\n\n"
+    with (
+        Service(tmp_path / "plant.db", tmp_path / "log", "--max-connections", "4", "--client-time", "60s") as service,
+        contextlib.ExitStack() as open_connections,
+    ):
+        busy = [open_connections.enter_context(_send(service, head)) for _ in range(3)]
+        for connection in busy:
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100")
+        with _send(service, "") as late:
+            answer = late.recv(1000)
         assert answer.startswith(b"HTTP/1.1 503")
         assert b"Retry-After" in answer
         for connection in busy:
-            connection.sendall(b"ue=1")
+            connection.sendall(b"a value=1")
             assert connection.recv(1000).startswith(b"HTTP/1.1 204")
-            connection.close()
         assert service.ask("GET", "/health").status == 200
 
 
-def test_connections_fit_the_limit_of_open_files(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "chronotile", "serve", str(tmp_path / "plant.db"), "--listen", "127.0.0.1:0"]
+# ---------------------------------------------------------------------- all at once
 
-    def few_files() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
 
-    done = subprocess.run(
-        [*words, "--max-connections", "512"], capture_output=True, text=True, timeout=60, preexec_fn=few_files
-    )
-    assert done.returncode != 0
-    for part in ("512 open files", "allow 384"):
-        assert part in done.stderr
+ATTACKS = (
+    "bodies without a token",
+    "half bodies",
+    "idle connections",
+    "6,000 spaces",
+    "20,000 digits",
+    "lists within lists",
+    "JSON nested",
+    "an Arrow stream of lengths",
+)
+
+
+def test_the_service_lives_under_attack_and_serves_a_polite_client(tmp_path: Path) -> None:
+    support_attack.fill(tmp_path / "plant.db")
+    tokens = _tokens(tmp_path / "tokens", *support_attack.TOKENS.splitlines())
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+    options = ("--tokens", str(tokens), "--memory", "128MiB", "--log-format", "off", "--stop-time", "10s")
+    with Service(tmp_path / "plant.db", tmp_path / "log", *options, limits=limit) as service:
+        quiet = support_attack.polite(service.port, 3)
+        base = service.memory("VmHWM")
+        with support_attack.Attackers(service.port, unpacked=MIB, names=ATTACKS) as attackers:
+            loud = support_attack.polite(service.port, 12)
+        assert service.process.poll() is None, service.log_path.read_text()[-2_000:]
+        print(f"resident: {base >> 20} MiB before, {service.memory('VmHWM') >> 20} MiB at most")
+        assert service.memory("VmHWM") - base < 2_048 * MIB
+        assert set(quiet.statuses) <= {"200", "204"}
+        assert set(loud.statuses) <= {"200", "204", "429", "503"}
+        assert loud.statuses["200"] > 0
+        # Times are those of `./dev bench attack`; here other tests may run beside.
+        assert loud.p99_ms() < max(5 * quiet.p99_ms(), 10_000)
+        assert len(attackers.done) >= 4
+        began = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - began < 15
 
 
 # ---------------------------------------------------------------------- the end

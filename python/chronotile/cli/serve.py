@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +173,10 @@ def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **g
     with target.open(create=True, timeout_s=timeout_s) as archive, _recording(archive, nodes, given):
         listening = lambda address: click.echo(f"listening on {scheme}://{address}")  # noqa: E731
         _native.serve(archive._native, options, listening, FrontEnds(archive))
+    # Threads may still compute for clients that are gone: an interpreter that is taken down beside them aborts.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _recording(
