@@ -32,7 +32,7 @@ class Served:
     """`chronotile serve` of an archive, and the processor time that it took."""
 
     def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-m", "chronotile", "serve", str(path), "--listen", "127.0.0.1:0",
+        command = [sys.executable, "-m", "chronotile", "serve", str(path), "--create", "--listen", "127.0.0.1:0",
                    "--log-format", "off"]  # fmt: skip
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None

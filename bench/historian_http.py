@@ -54,7 +54,7 @@ class ServedArrow:
 
     def __init__(self, folder: Path, names: list[str]) -> None:
         self.path = folder / "plant.db"
-        command = [sys.executable, "-m", "chronotile", "serve", str(self.path), "--listen", "127.0.0.1:0",
+        command = [sys.executable, "-m", "chronotile", "serve", str(self.path), "--create", "--listen", "127.0.0.1:0",
                    "--max-body", "1GiB", "--log-format", "off"]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None

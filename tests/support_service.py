@@ -49,7 +49,7 @@ class Service:
         limits: Callable[[], None] | None = None,
     ) -> None:
         self.log_path = log
-        command = [sys.executable, *program, "serve", str(archive), "--listen", listen, *options]
+        command = [sys.executable, *program, "serve", str(archive), "--create", "--listen", listen, *options]
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=out, text=True, env={**os.environ, "NO_COLOR": "1"},

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
 import sqlite3
+import struct
+import subprocess
+import sys
+import termios
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +278,239 @@ def test_jobs_have_sums_averages_and_calendar_months_on_the_command_line(shell: 
     assert shell("jobs", "count", "jobs.db", "jobs", "--days", "2025-12,2026-01") == "1\n"
     shell("jobs", "histogram", "jobs.db", "jobs", "--interval", "1x", code=2)
     assert '"1mo", "3mo" or "1y" of the calendar' in shell.errors
+
+
+# ---------------------------------------------------------------- tables, JSON, completion, files
+
+
+def on_terminal(shell: Shell, columns: int, *arguments: object) -> str:
+    """What a command prints on a terminal of this width."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    command = [sys.executable, "-m", "chronotile", *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(command, cwd=shell.folder, stdout=terminal, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        shown = b""
+        while True:
+            try:
+                more = os.read(controller, 65_536)
+            except OSError:  # the other side is closed
+                break
+            if not more:
+                break
+            shown += more
+        process.wait(60)
+    os.close(controller)
+    assert process.returncode == 0, shown
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_tables_use_the_width_of_the_terminal(shell: Shell) -> None:
+    message = "Failed password for invalid user webmaster from 173.234.31.186 port 38926 and one more time "
+    shell.write("lines.csv", f"t,line\n2026-01-01T00:00:00,{message}end\n")
+    shell("ingest", "a.db", "lines", "lines.csv", "--create", "--single", "--time", "t")
+    assert f"{message}end" in on_terminal(shell, 200, "read", "a.db", "lines")
+    narrow = on_terminal(shell, 90, "read", "a.db", "lines").splitlines()
+    assert {len(line) for line in narrow if line.endswith("…")} == {90}
+    listed = on_terminal(shell, 50, "datasets", "a.db").splitlines()
+    assert max(map(len, listed)) <= len("name  columns  cell    time (timestamp, utc)  window  id  merge   retention")
+
+
+def test_commands_that_print_figures_print_json(shell: Shell) -> None:
+    shell.write("d.csv", "t,x\n2026-01-01T00:00:00,1\n2026-01-02T00:00:00,2\n")
+    made = shell.json("ingest", "a.db", "d", "d.csv", "--create", "--single", "--time", "t", "--window", "1d")
+    assert (made["files"], made["rows_stored"]) == (1, 2)
+    assert shell.json("count", "a.db", "d") == {"count": 2}
+    assert shell.json("info", "a.db", "d")["statistics"]["rows"] == 2
+    assert shell.json("verify", "a.db")["d"]["ok"] is True
+    assert shell.json("consolidate", "a.db")["d"]["tiles"] == 0
+    assert shell.json("retire", "a.db", "d", "--before", "2026-02-01", "--dry-run")["dry_run"] is True
+    assert [json.loads(line)["x"] for line in shell("read", "a.db", "d", "--json").splitlines()] in ([1, 2], [2, 1])
+    shell("read", "a.db", "d", "--json", "--format", "csv", code=2)
+    shell("events", "create", "a.db", "web", "--ttl", "36500d")
+    assert shell.json("events", "count", "a.db", "web") == {"count": 0}
+    assert shell.json("events", "ttl", "a.db", "web") == {"ttl": "36500d"}
+    assert shell.json("events", "ttl", "a.db", "web", "never")["ttl_after"] is None
+    assert shell.json("events", "limits", "a.db", "web")["documents_per_s"] is None
+    assert shell.json("events", "reclaim", "a.db", "web") == {"dry_run": False, "slices": []}
+
+
+def test_lines_that_end_in_carriage_returns_match_at_their_end(shell: Shell) -> None:
+    windows = SYSLOG.replace("\n", "\r\n")
+    shell("events", "create", "logs.db", "ssh", "--syslog")
+    shell("events", "ingest", "logs.db", "ssh", shell.write("auth.log", windows), "--format", "syslog")
+    for condition in ("body matches ssh2$", "message matches ssh2$"):
+        assert shell("events", "count", "logs.db", "ssh", "--where", condition) == "1\n"
+    options = ("--format", "lines", "--create", "--single", "--line-time", "%b %d %H:%M:%S", "--line-year", 2025)
+    shell("ingest", "logs.db", "lines", "auth.log", *options, "--time", "time")
+    assert shell("count", "logs.db", "lines", "--where", "line matches ssh2$") == "1\n"
+
+
+def completed(shell: Shell, *words: str) -> list[str]:
+    """What the shell offers for the last of these words."""
+    environment = {"_CHRONOTILE_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words))}
+    done = shell(**environment, COMP_WORDS=" ".join(["chronotile", *words]))
+    return [line.split(",", 1)[1] if line.startswith("plain,") else line for line in done.splitlines()]
+
+
+def test_the_shell_completes_files_datasets_tags_and_columns(shell: Shell) -> None:
+    shell.write("d.csv", "t,x\n2026-01-01T00:00:00,1\n")
+    shell("ingest", "a.db", "detections", "d.csv", "--create", "--single", "--time", "t")
+    shell("index", "create", "a.db", "detections", "--columns", "x")
+    shell("historian", "tags", "a.db", "--define", "boiler.temp")
+    assert completed(shell, "inge") == ["ingest"]
+    assert completed(shell, "read", "") == ["file,"]
+    assert completed(shell, "read", "a.db", "det") == ["detections"]
+    assert completed(shell, "ingest", "a.db", "detections", "d") == ["file,d"]
+    assert completed(shell, "index", "drop", "a.db", "detections", "") == ["x"]
+    assert completed(shell, "historian", "read", "a.db", "boi") == ["boiler.temp"]
+    assert completed(shell, "jobs", "count", "a.db", "detections", "x") == ["x="]
+    assert completed(shell, "create", "a.db", "new", "--like", "d") == ["file,d"]
+    assert completed(shell, "read", "missing.db", "") in ([], [""])
+    assert "_CHRONOTILE_COMPLETE=bash_complete" in shell("completion", "bash")
+    for name in ("zsh", "fish"):
+        assert "chronotile" in shell("completion", name)
+
+
+def test_a_command_that_fails_leaves_no_file(shell: Shell) -> None:
+    shell.write("bad.csv", "job_id,submitted\nx,2026-01-01\n")
+    shell.write("points.csv", "tag,time,value\noven,yesterday,1\n")
+    before = shell.files
+    for command, code in (
+        (["create", "new.db", "d", "--schema", "t:float64", "--single", "--time", "t"], 2),
+        (["ingest", "new.db", "d", "bad.csv", "--create", "--single", "--time", "nothing"], 2),
+        (["jobs", "load", "new.db", "jobs", "bad.csv", "--create"], 2),
+        (["jobs", "create", "new.db", "jobs", "--schema", "job_id:utf8,submitted:date32"], 2),
+        (["events", "create", "new.db", "web", "--field", "time=utf8"], 2),
+        (["historian", "write", "new.db", "points.csv", "--define"], 2),
+        (["historian", "write", "new.db", "missing.csv"], 3),
+        (["historian", "maintain", "new.db"], 3),
+        (["apdb", "create", "new.db", "--schema", "missing.yaml"], 3),
+        (["copy", "missing.db", "new.db"], 3),
+        (["serve", "new.db"], 3),
+    ):
+        shell(*command, code=code)
+        assert shell.files == before, command
+    shell("create", "kept.db", "d", "--schema", "t:timestamp[us]", "--single", "--time", "t")
+    shell("create", "kept.db", "d", "--schema", "t:timestamp[us]", "--key", "t", "--time", "t", code=2)
+    assert "kept.db" in shell.files
+
+
+def test_a_missing_archive_is_served_only_when_asked(shell: Shell) -> None:
+    shell("serve", "plant.db", "--listen", "127.0.0.1:0", code=3)
+    assert "give --create to make it" in shell.errors
+    with Service(shell.folder / "plant.db", shell.folder / "log") as service:
+        assert service.ask("GET", "/health").status == 200
+
+
+# ---------------------------------------------------------------- the historian
+
+
+def test_points_of_foreign_files_are_written_with_their_zone_columns_delimiter_and_tag(shell: Shell) -> None:
+    # In Berlin clocks are two hours ahead in summer, one in winter; a time that says its zone keeps it.
+    text = "Zeit;Wert;Gut\n2026-07-01 12:00:00;20.5;0\n2026-01-01 12:00:00;21.5;0\n2026-07-01T12:00:00Z;30;0\n"
+    shell.write("oven.csv", text)
+    columns = ("--time-column", "Zeit", "--value-column", "Wert", "--delimiter", ";", "--tag", "oven", "--define")
+    shell("historian", "write", "plant.db", "oven.csv", *columns, "--zone", "Europe/Berlin")
+    asked = ("--start", "2026-01-01", "--end", "2027-01-01", "--format", "csv")
+    assert shell("historian", "read", "plant.db", "oven", *asked).splitlines()[1:] == [
+        "oven,2026-01-01T11:00:00Z,21.5,0",
+        "oven,2026-07-01T10:00:00Z,20.5,0",
+        "oven,2026-07-01T12:00:00Z,30.0,0",
+    ]
+    # On 2026-10-25 the hour from two to three comes twice.
+    shell.write("twice.csv", "tag,time,value\noven,2026-10-25T02:30:00,1\n")
+    for change, hour in (("earlier", "00"), ("later", "01")):
+        shell("historian", "write", "plant.db", "twice.csv", "--zone", "Europe/Berlin", "--clock-change", change)
+        assert f"2026-10-25T{hour}:30:00Z,1.0" in shell("historian", "read", "plant.db", "oven", *asked)
+    for options, error in (
+        (["--zone", "Europe/Nowhere"], "no time zone 'Europe/Nowhere'"),
+        (["--time-column", "when"], "has no column"),
+        (["--tag", "oven", "--tag-column", "tag"], "both name the tag"),
+    ):
+        shell("historian", "write", "plant.db", "twice.csv", *options, code=2)
+        assert error in shell.errors
+
+
+@pytest.fixture
+def plant(shell: Shell) -> Shell:
+    now = datetime.now(UTC).replace(microsecond=0)
+    rows = [
+        f"{tag},{(now - timedelta(hours=hours)).isoformat()},{value},{status}"
+        for tag in ("boiler.temp", "boiler.level", "mill.speed")
+        for hours, value, status in ((100, 1.0, 0), (3, 2.0, 0), (1, 3.0, 1_083_179_008))
+    ]
+    shell.write("points.csv", "\n".join(["tag,time,value,status", *rows]) + "\n")
+    shell("historian", "write", "plant.db", "points.csv", "--define")
+    return shell
+
+
+def test_tags_are_patterns_times_are_relative_and_qualities_words(plant: Shell) -> None:
+    lines = plant("historian", "read", "plant.db", "boiler.*", "--start", "now-6h", "--format", "csv").splitlines()
+    assert sorted(line.split(",")[0] for line in lines[1:]) == ["boiler.level"] * 2 + ["boiler.temp"] * 2
+    table = plant("historian", "latest", "plant.db", "*.speed")
+    assert "Uncertain 0x40900000" in table
+    assert "1083179008" in plant("historian", "latest", "plant.db", "*.speed", "--status", "codes")
+    assert "1083179008" in plant("historian", "latest", "plant.db", "*.speed", "--format", "csv")
+    words = plant("historian", "latest", "plant.db", "*.speed", "--format", "csv", "--status", "words")
+    assert "Uncertain" in words
+    plant("historian", "read", "plant.db", "nothing.*", "--start", "now-6h", code=3)
+    assert "no tag fits 'nothing.*'" in plant.errors
+    plant("historian", "read", "plant.db", "boiler.temp", "--start", "now-6x", code=2)
+    assert plant("count", "plant.db", "historian_main_float", "--start", "now-6h", "--end", "now") == "6\n"
+
+
+def test_points_are_deleted_retained_annotated_and_plotted(plant: Shell) -> None:
+    period = ("--start", "now-6h")
+    plant("historian", "delete", "plant.db", "boiler.*", *period, code=2)
+    assert "Delete 4 points of 2 tags for good? Give --yes" in plant.errors
+    assert plant.json("historian", "delete", "plant.db", "boiler.*", *period, "--dry-run") == {
+        "dry_run": True, "points": 4,
+    }  # fmt: skip
+    assert plant("historian", "delete", "plant.db", "boiler.level", *period, "--yes") == "deleted 2 points\n"
+    assert (
+        len(plant("historian", "read", "plant.db", "boiler.level", "--start", "now-200h", "--json").splitlines()) == 1
+    )
+
+    plant(
+        "historian",
+        "annotate",
+        "plant.db",
+        "mill.speed",
+        "--text",
+        "belt changed",
+        "--author",
+        "ann",
+        "--time",
+        "now-2h",
+    )
+    notes = plant("historian", "annotate", "plant.db", "mill.speed", "--json").splitlines()
+    assert [(json.loads(note)["author"], json.loads(note)["text"]) for note in notes] == [("ann", "belt changed")]
+
+    drawn = plant("historian", "plot", "plant.db", "mill.speed", "--start", "now-200h").splitlines()
+    assert drawn[0] == "mill.speed"
+    assert (drawn[1].split("┤")[0].strip(), drawn[16].split("┤")[0].strip()) == ("3", "1")
+    assert f"{datetime.now(UTC):%Y-}" in drawn[-1]
+    points = plant("historian", "plot", "plant.db", "mill.speed", "--start", "now-200h", "--json").splitlines()
+    assert [json.loads(point)["value"] for point in points] == [1.0, 2.0, 3.0]
+
+    assert plant("historian", "retain", "plant.db", "main", "3650d", "--yes").splitlines() == [
+        "points of group main are kept for 3650d",
+        "dropped 0 slices",
+    ]
+    plant("historian", "retain", "plant.db", "other", "1d", code=2)
+    assert "there is no group 'other'; there are main" in plant.errors
+
+
+def test_old_points_are_dropped_when_asked(shell: Shell) -> None:
+    shell.write("old.csv", "tag,time,value\noven,2020-01-01T00:00:00,1\n")
+    shell("historian", "write", "plant.db", "old.csv", "--define")
+    would = shell.json("historian", "retain", "plant.db", "main", "30d", "--dry-run")
+    assert (would["dry_run"], would["slices"] > 0) == (True, True)
+    shell("historian", "retain", "plant.db", "main", "30d", code=2)
+    assert "older than 30d, for good? Give --yes" in shell.errors
+    assert "2020-01-01" in shell("historian", "latest", "plant.db", "oven", "--format", "csv")
+    shell("historian", "retain", "plant.db", "main", "30d", "--yes")
+    asked = ("--start", "2020-01-01", "--end", "2021-01-01", "--json")
+    assert shell("historian", "read", "plant.db", "oven", *asked) == ""

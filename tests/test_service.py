@@ -663,20 +663,20 @@ def test_tokens_open_what_their_roles_say(tmp_path: Path) -> None:
 
 
 def test_without_tokens_only_this_machine_is_listened_on(tmp_path: Path, chronotile: Run) -> None:
-    run = chronotile("serve", str(tmp_path / "plant.db"), "--listen", "0.0.0.0:0")
+    run = chronotile("serve", str(tmp_path / "plant.db"), "--create", "--listen", "0.0.0.0:0")
     assert run.returncode == 2
     assert "tokens" in run.stderr
     (tmp_path / "tokens").write_text("ann read\n")
-    run = chronotile("serve", str(tmp_path / "plant.db"), "--tokens", str(tmp_path / "tokens"))
+    run = chronotile("serve", str(tmp_path / "plant.db"), "--create", "--tokens", str(tmp_path / "tokens"))
     assert run.returncode == 2
     assert "line 1" in run.stderr
-    run = chronotile("serve", str(tmp_path / "plant.db"), "--tls-cert", "x")
+    run = chronotile("serve", str(tmp_path / "plant.db"), "--create", "--tls-cert", "x")
     assert run.returncode == 2
     assert "key" in run.stderr
 
 
 def test_an_address_that_is_taken_is_said(service: Service, tmp_path: Path, chronotile: Run) -> None:
-    run = chronotile("serve", str(tmp_path / "plant.db"), "--listen", f"127.0.0.1:{service.port}")
+    run = chronotile("serve", str(tmp_path / "plant.db"), "--create", "--listen", f"127.0.0.1:{service.port}")
     assert run.returncode == 8
     assert "cannot listen" in run.stderr
 

@@ -48,7 +48,10 @@ impl Pattern {
         match self {
             Self::Contains(finder) => keep_found(texts, finder, keep),
             Self::Prefix(prefix) => keep_where(texts, keep, |text| text.starts_with(prefix.as_str())),
-            Self::Matches(regex) => keep_where(texts, keep, |text| regex.is_match(text)),
+            // Lines of files from Windows end in a carriage return, which `$` does not pass over by itself.
+            Self::Matches(regex) => keep_where(texts, keep, |text| {
+                regex.is_match(text) || text.strip_suffix('\r').is_some_and(|line| regex.is_match(line))
+            }),
         }
     }
 }
@@ -105,6 +108,20 @@ mod tests {
                 prop_assert_eq!(keep, texts.iter().map(holds).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn a_carriage_return_at_the_end_is_passed_over() {
+        let texts = ["a ssh2", "a ssh2\r", "a ssh2\r\r", "a ssh2 \r", "\r"];
+        let found = |expression: &str| {
+            let mut keep = vec![true; texts.len()];
+            let column: ArrayRef = Arc::new(StringArray::from(texts.to_vec()));
+            Pattern::matches(expression).map(|(pattern, _)| pattern.filter(&column, &mut keep)).unwrap();
+            keep
+        };
+        assert_eq!(found("ssh2$"), [true, true, false, false, false]);
+        assert_eq!(found("^$"), [false, false, false, false, true]);
+        assert_eq!(found(r"\r$"), [false, true, true, true, true]);
     }
 
     #[test]

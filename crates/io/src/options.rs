@@ -161,7 +161,8 @@ pub struct WriteOptions {
 pub struct TableOptions {
     /// Rows shown; the others are counted. Default 40.
     pub max_rows: usize,
-    /// Terminal columns of one cell; longer values end in `…`. Default 40.
+    /// Terminal columns of one cell; longer values end in `…`. In a table of a given width values are cut only where the
+    /// table would be wider, and not to less than this. Default 40.
     pub max_cell_width: usize,
     /// Terminal columns of the whole table; columns that do not fit are named below it. Default: no limit.
     pub width: Option<usize>,

@@ -25,6 +25,7 @@ struct Column {
 impl Table {
     pub(crate) fn new(schema: &Schema, options: TableOptions) -> Self {
         let cut = |text: &str| clean(text, options.max_cell_width);
+        let options = TableOptions { max_cell_width: options.max_cell_width.max(1), ..options };
         let columns = schema.fields().iter().map(|field| Column {
             name: cut(field.name()),
             kind: cut(&format_type(field.data_type())),
@@ -39,26 +40,33 @@ impl Table {
         let shown = self.options.max_rows.saturating_sub(held).min(batch.num_rows());
         self.rows += batch.num_rows() as u64;
         let options = FormatOptions::new().with_null("null");
+        // Terminal columns of a cell that are kept: the whole table's, where it has a width.
+        let kept = self.options.max_cell_width.max(self.options.width.unwrap_or(0));
         for (column, array) in self.columns.iter_mut().zip(batch.columns()) {
             let values = array.slice(0, shown);
             let formatter = ArrayFormatter::try_new(&values, &options)?;
             for row in 0..shown {
                 let is_null = values.is_null(row) || values.data_type() == &DataType::Null;
                 let text = if is_null { "null".to_owned() } else { formatter.value(row).to_string() };
-                column.cells.push(clean(&text, self.options.max_cell_width));
+                column.cells.push(clean(&text, kept));
             }
         }
         Ok(())
     }
 
     pub(crate) fn render(&self) -> String {
-        let widths: Vec<usize> = self.columns.iter().map(Column::width).collect();
-        let fitting = self.fitting(&widths);
+        let natural: Vec<usize> = self.columns.iter().map(Column::width).collect();
+        let narrow = capped(&natural, self.options.max_cell_width);
+        let fitting = self.fitting(&narrow);
+        let widths = match self.options.width {
+            Some(limit) => widened(&natural[..fitting], self.options.max_cell_width, limit),
+            None => narrow,
+        };
         let mut out = String::new();
         let line = |out: &mut String, cell: &dyn Fn(&Column) -> &str| {
             let mut text = String::new();
             for (column, width) in self.columns.iter().zip(&widths).take(fitting) {
-                column.pad(cell(column), *width, &mut text);
+                column.pad(&clean(cell(column), *width), *width, &mut text);
             }
             out.push_str(text.trim_end());
             out.push('\n');
@@ -100,6 +108,21 @@ impl Table {
             out.push_str(&format!("… {}: {}\n", many(hidden.len() as u64, "more column"), hidden.join(", ")));
         }
     }
+}
+
+/// Widths of at most `cap` columns.
+fn capped(widths: &[usize], cap: usize) -> Vec<usize> {
+    widths.iter().map(|width| (*width).min(cap)).collect()
+}
+
+/// Widths that use the whole of `limit`, or less where nothing is longer: the widest columns are cut alike, to `least` at
+/// the least.
+fn widened(natural: &[usize], least: usize, limit: usize) -> Vec<usize> {
+    let gaps = 2 * natural.len().saturating_sub(1);
+    let fits = |cap: usize| capped(natural, cap).iter().sum::<usize>() + gaps <= limit;
+    let widest = natural.iter().copied().max().unwrap_or(0);
+    let cap = (least..=widest.max(least)).rev().find(|cap| fits(*cap)).unwrap_or(least);
+    capped(natural, cap)
 }
 
 impl Column {

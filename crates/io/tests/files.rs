@@ -409,10 +409,36 @@ fn a_table_is_aligned_cut_and_cannot_drive_the_terminal() {
     let batch = RecordBatch::try_from_iter([("name", names), ("value", values.clone()), ("other", values)]).unwrap();
     let limits = TableOptions { max_rows: 3, max_cell_width: 12, width: Some(24) };
     let shown = text(OutFormat::Table, &batch, &WriteOptions { table: limits, ..WriteOptions::default() });
-    let expected = "name            value\nutf8          float64\n────────────  ───────\né                 1.5\nnull            -20.0\n\
-        \\u{1b}[31mr…      3.0\n… 1 more row\n… 1 more column: other\n";
+    let expected = "name             value\nutf8           float64\n─────────────  ───────\né                  1.5\nnull             -20.0\n\
+        \\u{1b}[31mred      3.0\n… 1 more row\n… 1 more column: other\n";
     assert_eq!(shown, expected);
     assert!(text(OutFormat::Table, &batch.slice(0, 0), &WriteOptions::default()).ends_with("no rows\n"));
+}
+
+#[test]
+fn a_table_uses_the_width_of_the_terminal() {
+    let message = "message ".repeat(20);
+    let name = "n".repeat(60);
+    let texts: ArrayRef = Arc::new(StringArray::from(vec![message.as_str(), "short"]));
+    let names: ArrayRef = Arc::new(StringArray::from(vec![name.as_str(), "x"]));
+    let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+    let batch = RecordBatch::try_from_iter([("id", numbers), ("name", names), ("text", texts)]).unwrap();
+    let shown = |width| {
+        let limits = TableOptions { width, ..TableOptions::default() };
+        text(OutFormat::Table, &batch, &WriteOptions { table: limits, ..WriteOptions::default() })
+    };
+    let widest = |width| shown(Some(width)).lines().map(|line| line.chars().count()).max().unwrap();
+    // Where there is room for all, nothing is cut: 5 + 2 + 60 + 2 + 160.
+    assert_eq!(widest(500), 229);
+    assert!(shown(Some(500)).contains(message.trim_end()));
+    // Where there is not, the longest is cut, and only it.
+    assert_eq!(widest(200), 200);
+    assert!(shown(Some(200)).contains(&name));
+    assert_eq!(widest(100), 99);
+    // Cells of 40 are the narrowest; columns that do not fit then are named.
+    assert_eq!(widest(80), 67);
+    assert!(shown(Some(80)).contains(&format!("{name}\n")) && shown(Some(80)).ends_with("… 1 more column: text\n"));
+    assert!(shown(None).lines().all(|line| line.chars().count() <= 5 + 2 + 40 + 2 + 40));
 }
 
 #[test]

@@ -1,12 +1,16 @@
 //! Record files as streams that a write takes, and streams written to files, for the command line.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchReader, UInt64Array};
-use arrow_schema::{ArrowError, Field, Schema as ArrowSchema, SchemaRef};
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt32Type;
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchReader, StringArray, UInt64Array};
+use arrow_schema::{ArrowError, DataType, Field, Schema as ArrowSchema, SchemaRef};
 use arrow_select::take::take;
 use chronotile_io::{
     CsvOptions, Format, IoError, OutFormat, Progress, ReadOptions, Sink, Source, TableOptions, WriteOptions,
@@ -303,10 +307,52 @@ fn ascii(character: char) -> PyResult<u8> {
         .ok_or_else(|| invalid("invalid-setting", format!("{character:?} cannot be used: give one ASCII character")))
 }
 
+/// Puts a Python function's words in the place of the codes of the column `status`; asks once for each code.
+struct StatusWords {
+    function: Py<PyAny>,
+    known: HashMap<u32, String>,
+}
+
+impl StatusWords {
+    fn new(function: Py<PyAny>) -> Self {
+        Self { function, known: HashMap::new() }
+    }
+
+    fn is_status(field: &Field) -> bool {
+        field.name() == "status" && field.data_type() == &DataType::UInt32
+    }
+
+    fn schema(&self, schema: &ArrowSchema) -> SchemaRef {
+        let fields = schema.fields().iter().map(|field| {
+            if Self::is_status(field) { Arc::new(Field::new("status", DataType::Utf8, true)) } else { field.clone() }
+        });
+        Arc::new(ArrowSchema::new(fields.collect::<Vec<_>>()))
+    }
+
+    fn apply(&mut self, batch: &RecordBatch, schema: &SchemaRef) -> PyResult<RecordBatch> {
+        let mut columns = batch.columns().to_vec();
+        for (place, field) in batch.schema().fields().iter().enumerate() {
+            if Self::is_status(field) {
+                let codes = columns[place].as_primitive::<UInt32Type>().clone();
+                for code in codes.iter().flatten() {
+                    if let Entry::Vacant(place) = self.known.entry(code) {
+                        let word = Python::attach(|py| self.function.call1(py, (code,))?.extract::<String>(py))?;
+                        place.insert(word);
+                    }
+                }
+                let words = codes.iter().map(|code| code.and_then(|code| self.known.get(&code)));
+                columns[place] = Arc::new(words.map(|word| word.map(String::as_str)).collect::<StringArray>());
+            }
+        }
+        RecordBatch::try_new(schema.clone(), columns).map_err(arrow_error)
+    }
+}
+
 /// Writes a table or stream to a file, or to standard output where `path` is `-`; returns the number of rows.
 #[pyfunction]
 #[pyo3(signature = (
-    rows, path, format, *, overwrite=false, delimiter=None, header=true, null="", table_rows=40, table_width=None
+    rows, path, format, *, overwrite=false, delimiter=None, header=true, null="", table_rows=40, table_width=None,
+    status_words=None
 ))]
 #[allow(clippy::too_many_arguments, reason = "the keyword arguments of one Python function")]
 pub fn write_records(
@@ -320,6 +366,7 @@ pub fn write_records(
     null: &str,
     table_rows: usize,
     table_width: Option<usize>,
+    status_words: Option<Py<PyAny>>,
 ) -> PyResult<u64> {
     let format = OutFormat::from_str(format).map_err(io_error)?;
     let options = WriteOptions {
@@ -331,11 +378,18 @@ pub fn write_records(
     };
     let rows = source::open_one(rows)?;
     let sink = Sink::of_argument(path);
+    let mut words = status_words.map(StatusWords::new);
+    let schema = words.as_ref().map_or_else(|| rows.schema(), |words| words.schema(&rows.schema()));
     py.detach(|| {
-        let mut writer = chronotile_io::writer(sink, format, rows.schema(), &options).map_err(io_error)?;
+        let mut writer = chronotile_io::writer(sink, format, schema.clone(), &options).map_err(io_error)?;
         for batch in rows {
             Python::attach(|py| py.check_signals())?;
-            writer.write(&batch.map_err(arrow_error)?).map_err(io_error)?;
+            let batch = batch.map_err(arrow_error)?;
+            let batch = match &mut words {
+                Some(words) => words.apply(&batch, &schema)?,
+                None => batch,
+            };
+            writer.write(&batch).map_err(io_error)?;
         }
         writer.finish().map_err(io_error)
     })

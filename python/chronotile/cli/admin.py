@@ -19,6 +19,7 @@ from chronotile.cli.common import (
     bytes_text,
     confirm,
     count_text,
+    json_option,
     moment,
     table_text,
     target,
@@ -26,7 +27,7 @@ from chronotile.cli.common import (
     yes_option,
 )
 from chronotile.dataset import Dataset
-from chronotile.reports import DatasetInfo, SliceInfo, VerifyReport
+from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
 
 
 @click.command(short_help="List the datasets.")
@@ -191,11 +192,13 @@ def _slices_text(slices: Iterable[SliceInfo]) -> str:
     "--chunks-min", type=click.IntRange(1), metavar="N", help="Leave tiles with fewer chunks alone. Default 2."
 )
 @click.option("--dry-run", is_flag=True, help="Count what would be done, do nothing.")
+@json_option
 @timeout_option
 @click.pass_context
 def consolidate(
-    context: click.Context, target: Target, before: str | None, chunks_min: int | None, dry_run: bool, timeout_s: int
-) -> None:
+    context: click.Context, target: Target, before: str | None, chunks_min: int | None, dry_run: bool, as_json: bool,
+    timeout_s: int,
+) -> None:  # fmt: skip
     """Rewrite tiles of many small chunks as few large ones, in one dataset or all. Safe while others read and write. A
     tile that cannot be rewritten is named and does not stop the others; the exit code is then 5.
 
@@ -204,7 +207,7 @@ def consolidate(
         chronotile consolidate survey.db
         chronotile consolidate survey.db detections --before 2026-01-01
     """
-    failed = False
+    reports: dict[str, ConsolidateReport] = {}
     with target.open(timeout_s=timeout_s) as archive:
         for dataset in _chosen(archive, target):
             progress = TileProgress(f"consolidating {dataset.name}")
@@ -212,29 +215,36 @@ def consolidate(
                 report = dataset.consolidate(
                     before=moment(before, dataset), chunks_min=chunks_min, dry_run=dry_run, progress=progress
                 )
-            verb = "would rewrite" if dry_run else "rewrote"
-            text = f"{dataset.name}: {verb} {count_text(report.tiles)} tiles"
-            if report.tiles:
-                text += (
-                    f", {count_text(report.chunks_before)} chunks ({bytes_text(report.bytes_before)}) as "
-                    f"{count_text(report.chunks_after)} ({bytes_text(report.bytes_after)})"
-                )
-            if report.tiles_contended:
-                text += f"; {count_text(report.tiles_contended)} tiles were changed by others meanwhile"
-            click.echo(text)
+            reports[dataset.name] = report
+            if not as_json:
+                click.echo(f"{dataset.name}: {_consolidate_text(report, dry_run)}")
             for failure in report.failed:
                 click.echo(f"  {failure.tile} was left as it is: {failure.reason}", err=True)
-            failed = failed or bool(report.failed)
-    if failed:
+    if as_json:
+        click.echo(json.dumps({name: dataclasses.asdict(report) for name, report in reports.items()}, indent=2))
+    if any(report.failed for report in reports.values()):
         context.exit(5)
+
+
+def _consolidate_text(report: ConsolidateReport, dry_run: bool) -> str:
+    text = f"{'would rewrite' if dry_run else 'rewrote'} {count_text(report.tiles)} tiles"
+    if report.tiles:
+        text += (
+            f", {count_text(report.chunks_before)} chunks ({bytes_text(report.bytes_before)}) as "
+            f"{count_text(report.chunks_after)} ({bytes_text(report.bytes_after)})"
+        )
+    if report.tiles_contended:
+        text += f"; {count_text(report.tiles_contended)} tiles were changed by others meanwhile"
+    return text
 
 
 @click.command(short_help="Make room for a period ahead of its writers.")
 @target()
 @click.option("--start", metavar="TIME", required=True, help="Beginning of the period.")
 @click.option("--end", metavar="TIME", required=True, help="End of the period, itself not in it.")
+@json_option
 @timeout_option
-def prepare(target: Target, start: str, end: str, timeout_s: int) -> None:
+def prepare(target: Target, start: str, end: str, as_json: bool, timeout_s: int) -> None:
     """Make the slices of a period, so that its first writers need not wait for them. Those that exist stay as they are.
 
     \b
@@ -244,6 +254,9 @@ def prepare(target: Target, start: str, end: str, timeout_s: int) -> None:
     with target.open(timeout_s=timeout_s) as archive:
         dataset = archive[target.dataset]
         slices = dataset.prepare(moment(start, dataset), moment(end, dataset))
+        if as_json:
+            click.echo(json.dumps({"slices": list(slices)}))
+            return
         numbers = f": {slices[0]} to {slices[-1]}" if slices else ""
         click.echo(f"{dataset.name}: {count_text(len(slices))} slices are ready{numbers}")
 
@@ -254,9 +267,10 @@ def prepare(target: Target, start: str, end: str, timeout_s: int) -> None:
 @click.option("--before", metavar="TIME", help="Slices that end at or before this time.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, drop nothing.")
 @yes_option
+@json_option
 @timeout_option
 def retire(
-    target: Target, older_than: str | None, before: str | None, dry_run: bool, yes: bool, timeout_s: int
+    target: Target, older_than: str | None, before: str | None, dry_run: bool, yes: bool, as_json: bool, timeout_s: int
 ) -> None:
     """Drop whole slices that are too old: past --older-than, before a time, or by default past the dataset's retention.
 
@@ -273,6 +287,13 @@ def retire(
         dataset = archive[target.dataset]
         limits = {"before": moment(before, dataset), "older_than": older_than}
         slices = dataset.retire(dry_run=True, **limits)
+        if as_json:
+            if slices and not dry_run:
+                confirm(f"Drop {_total(slices)} of {dataset.name} for good?", yes)
+                slices = dataset.retire(**limits)
+            found = {"dry_run": dry_run, "slices": [dataclasses.asdict(part) for part in slices]}
+            click.echo(json.dumps(found, indent=2, default=_json_value))
+            return
         if not slices:
             click.echo(f"{dataset.name}: nothing is old enough")
             return

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,9 +19,10 @@ import click
 
 from chronotile import conditions, scanning, times
 from chronotile.archive import Archive, open  # noqa: A004
+from chronotile.cli.completion import completer
 from chronotile.conditions import unquoted
 from chronotile.dataset import Dataset
-from chronotile.errors import InvalidInputError
+from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile.predicates import Condition
 
 ENVIRONMENT = "CHRONOTILE_ARCHIVE"
@@ -25,6 +30,39 @@ ENVIRONMENT = "CHRONOTILE_ARCHIVE"
 Command = Callable[..., Any]
 
 _DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
+
+
+_MADE: list[str] = []
+"""Files of archives that were not there when the command began."""
+
+
+def note_file(url: str) -> None:
+    """Note that the command may make the file of this archive."""
+    path = url.removeprefix("sqlite:")
+    if ":" not in path and not os.path.exists(path):
+        _MADE.append(path)
+
+
+_DEFINITIONS: set[str] = set()
+"""Datasets in which the command itself defines what its rows are about."""
+
+
+def note_definitions() -> None:
+    """Note that the command defines tags on the way to storing points."""
+    _DEFINITIONS.update(["historian_tags", "historian_names"])
+
+
+def remove_empty_files() -> None:
+    """Remove the archives that the command made and stored nothing in: it failed, and leaves nothing behind."""
+    for path in _MADE:
+        try:
+            with open(path, create=False, read_only=True, timeout_s=1) as archive:
+                if any(archive[name].info().rows for name in archive if name not in _DEFINITIONS):
+                    continue
+        except ChronotileError:
+            continue
+        for name in (path, f"{path}-wal", f"{path}-shm"):
+            Path(name).unlink(missing_ok=True)
 
 
 class Target:
@@ -57,6 +95,8 @@ class Target:
 
     def open(self, *, create: bool = False, read_only: bool = False, timeout_s: int = 60) -> Archive:
         """Open the archive."""
+        if create:
+            note_file(self.url)
         return open(self.url, create=create, read_only=read_only, timeout_s=timeout_s)
 
 
@@ -79,7 +119,8 @@ def target(*, dataset: bool = True, optional: bool = False, rest: str | None = N
         decorated = click.option(
             "-a", "--archive", metavar="URL", help=f"The archive, instead of the first argument. [env: {ENVIRONMENT}]"
         )(decorated)
-        return click.argument("words", nargs=-1, metavar=metavar)(decorated)
+        words = click.argument("words", nargs=-1, metavar=metavar, shell_complete=completer(dataset=dataset, rest=rest))
+        return words(decorated)
 
     return decorate
 
@@ -90,6 +131,7 @@ timeout_option = click.option(
 )  # fmt: skip
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
@@ -110,8 +152,27 @@ def numbers(text: str, counts: tuple[int, ...], option: str, form: str) -> list[
     return [float(word) for word in words]
 
 
+def now_moment(text: str) -> datetime | None:
+    """``now``, ``now-6h`` or ``now+1d`` as a time; None for other texts."""
+    word = text.strip().lower()
+    if not word.startswith("now"):
+        return None
+    sign, length = word[3:4], word[4:].strip()
+    if not sign:
+        return datetime.now(UTC)
+    if sign not in "+-":
+        return None
+    away = timedelta(microseconds=times.duration_ns(length, text) // 1_000)
+    try:
+        return datetime.now(UTC) + (away if sign == "+" else -away)
+    except OverflowError:
+        raise InvalidInputError(f"{text!r} is beyond what a date can be", kind="invalid-time") from None
+
+
 def moment(text: str | None, dataset: Dataset) -> Any:
-    """A time as typed: a number is in the unit of the time column, anything else ISO 8601."""
+    """A time as typed: ``now-6h``, a number in the unit of the time column, or ISO 8601."""
+    if text is not None and (found := now_moment(text)) is not None:
+        return found
     if text is None or not scanning.is_number(text):
         return text
     if dataset.time.format in ("mjd", "jd"):
@@ -154,6 +215,11 @@ def count_text(count: int) -> str:
     return f"{count:,}"
 
 
+def echo_count(count: int, as_json: bool) -> None:
+    """Print a count, by itself or as JSON."""
+    click.echo(json.dumps({"count": count}) if as_json else count)
+
+
 def bytes_text(count: float) -> str:
     """Bytes in the largest unit that leaves at least one."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -164,14 +230,31 @@ def bytes_text(count: float) -> str:
 
 
 def table_text(header: list[str], rows: list[list[str]], right: frozenset[int] = frozenset()) -> str:
-    """Columns of text, those numbered in `right` set to the right."""
+    """Columns of text, those numbered in `right` set to the right. On a terminal that is too narrow the widest texts
+    are cut."""
     widths = [max(len(line[place]) for line in [header, *rows]) for place in range(len(header))]
+    if sys.stdout.isatty():
+        excess = sum(widths) + 2 * (len(widths) - 1) - shutil.get_terminal_size().columns
+        texts = [place for place in range(len(widths)) if place not in right]
+        while excess > 0 and texts and widths[widest := max(texts, key=lambda place: widths[place])] > _TEXT_MIN:
+            widths[widest] -= 1
+            excess -= 1
+        rows = [[_cut(cell, widths[place]) for place, cell in enumerate(line)] for line in rows]
+        header = [_cut(cell, widths[place]) for place, cell in enumerate(header)]
 
     def line(cells: list[str]) -> str:
         set_ = [c.rjust(w) if p in right else c.ljust(w) for p, (c, w) in enumerate(zip(cells, widths, strict=True))]
         return "  ".join(set_).rstrip()
 
     return "\n".join(line(cells) for cells in [header, *rows])
+
+
+_TEXT_MIN = 8
+"""No column of text is cut to less."""
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 class ProgressLine:

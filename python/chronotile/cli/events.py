@@ -21,7 +21,9 @@ from chronotile.cli.common import (
     bytes_text,
     confirm,
     count_text,
+    echo_count,
     equalities,
+    json_option,
     moment,
     table_text,
     target,
@@ -326,7 +328,8 @@ def _print_lines(table: Any, *, raw: bool) -> None:
 @events.command("count", short_help="Count documents.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
-def count(target: Target, question: Callable[..., dict[str, Any]]) -> None:
+@json_option
+def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool) -> None:
     """Print the number of documents.
 
     \b
@@ -335,7 +338,7 @@ def count(target: Target, question: Callable[..., dict[str, Any]]) -> None:
     """
     with target.open(read_only=True) as archive:
         found = _opened(archive, target)
-        click.echo(found.count(**question(found, target.rest)))
+        echo_count(found.count(**question(found, target.rest)), as_json)
 
 
 @events.command("histogram", short_help="Documents over time.")
@@ -449,8 +452,9 @@ def dead(
 @target(rest="[LENGTH]")
 @click.option("--dry-run", is_flag=True, help="Say what would change, change nothing.")
 @yes_option
+@json_option
 @timeout_option
-def ttl(target: Target, dry_run: bool, yes: bool, timeout_s: int) -> None:
+def ttl(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int) -> None:
     """Show how long documents without a TTL of their own are visible, or change it; `never` for ever.
 
     Says what would expire and asks, unless nothing would or --yes is given: a longer TTL never shows again what has
@@ -467,16 +471,20 @@ def ttl(target: Target, dry_run: bool, yes: bool, timeout_s: int) -> None:
     with target.open(read_only=dry_run or not target.rest, timeout_s=timeout_s) as archive:
         found = _opened(archive, target)
         if not target.rest:
-            click.echo(found.ttl or "never")
+            click.echo(json.dumps({"ttl": found.ttl}) if as_json else found.ttl or "never")
             return
         wanted = None if target.rest[0] == "never" else target.rest[0]
         report = found.set_ttl(wanted, dry_run=True)
         if not dry_run:
             if report.documents_expiring:
-                _say_ttl(report, dry_run=True)
+                if not as_json:
+                    _say_ttl(report, dry_run=True)
                 confirm(f"Expire {count_text(report.documents_expiring)} documents of {target.dataset} for good?", yes)
             report = found.set_ttl(wanted)
-    _say_ttl(report, dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), default=str))
+    else:
+        _say_ttl(report, dry_run=dry_run)
 
 
 def _say_ttl(report: Any, *, dry_run: bool) -> None:
@@ -500,8 +508,9 @@ def _slices_text(slices: Any, size: int) -> str:
 @target()
 @click.option("--dry-run", is_flag=True, help="Say what would go, drop nothing.")
 @yes_option
+@json_option
 @timeout_option
-def reclaim(target: Target, dry_run: bool, yes: bool, timeout_s: int) -> None:
+def reclaim(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int) -> None:
     """Drop whole slices of which all documents have expired. Shows them and asks, unless --yes is given.
 
     \b
@@ -512,13 +521,17 @@ def reclaim(target: Target, dry_run: bool, yes: bool, timeout_s: int) -> None:
     with target.open(read_only=dry_run, timeout_s=timeout_s) as archive:
         found = _opened(archive, target)
         gone = found.reclaim(dry_run=True)
-        for part in gone:
+        for part in () if as_json else gone:
             click.echo(f"{part.start:%Y-%m-%dT%H:%M}  {part.end:%Y-%m-%dT%H:%M}  {count_text(part.rows)} documents")
         if gone and not dry_run:
             size = sum(part.bytes for part in gone)
             confirm(f"Drop {_slices_text(gone, size)} of {target.dataset} for good?", yes)
         if not dry_run:
             gone = found.reclaim()
+    if as_json:
+        slices = [dataclasses.asdict(part) for part in gone]
+        click.echo(json.dumps({"dry_run": dry_run, "slices": slices}, default=str))
+        return
     size = sum(part.bytes for part in gone)
     click.echo(f"{'would drop' if dry_run else 'dropped'} {_slices_text(gone, size)}")
 
@@ -530,10 +543,12 @@ def reclaim(target: Target, dry_run: bool, yes: bool, timeout_s: int) -> None:
 @click.option(
     "--period", "period_s", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds over which is counted."
 )
+@json_option
 @timeout_option
 def limits(
-    target: Target, documents_per_s: float | None, bytes_per_s: float | None, period_s: float | None, timeout_s: int
-) -> None:
+    target: Target, documents_per_s: float | None, bytes_per_s: float | None, period_s: float | None, as_json: bool,
+    timeout_s: int,
+) -> None:  # fmt: skip
     """Show how much one stream may send to one process that ingests, or change it.
 
     \b
@@ -547,6 +562,9 @@ def limits(
         if changes:
             found.set_limits(dataclasses.replace(found.settings.limits, **changes))
         known = found.settings.limits
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(known)))
+        return
     rows = [
         ["documents", "any number" if known.documents_per_s is None else f"{known.documents_per_s:g}"],
         ["bytes", "any number" if known.bytes_per_s is None else f"{known.bytes_per_s:g}"],

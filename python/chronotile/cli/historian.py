@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,18 @@ import click
 
 from chronotile import _native, scanning
 from chronotile import historian as library
-from chronotile.cli.common import Target, count_text, table_text, target
+from chronotile.cli.common import (
+    Target,
+    confirm,
+    count_text,
+    json_option,
+    note_definitions,
+    now_moment,
+    table_text,
+    target,
+    yes_option,
+)
+from chronotile.cli.historian_points import PointFiles, chart
 from chronotile.cli.query import output_options, write_out
 from chronotile.errors import InvalidInputError, TagNotFoundError
 from chronotile.result import ReadResult
@@ -25,10 +38,14 @@ _FUTURE_NS = 86_400 * 10**9
 
 _PERIOD = [
     click.option(
-        "--start", required=True, metavar="TIME", help="First time: ISO 8601 (UTC), or nanoseconds since 1970."
+        "--start", required=True, metavar="TIME",
+        help="First time: ISO 8601 (UTC), nanoseconds since 1970, now or now-6h.",
     ),
-    click.option("--end", required=True, metavar="TIME", help="First time after the period."),
-]
+    click.option("--end", default="now", show_default=True, metavar="TIME", help="First time after the period."),
+]  # fmt: skip
+_STATUS = click.option(
+    "--status", type=click.Choice(["words", "codes"]), help="How qualities are printed. Default: words in tables."
+)
 
 
 @click.group(short_help="Process data: tags, points, aggregates.")
@@ -55,13 +72,43 @@ def _period(command: Any) -> Any:
 
 
 def _moment(text: str) -> Any:
+    if (found := now_moment(text)) is not None:
+        return found
     tick = scanning.whole_number(text, 19)
     return tick if tick is not None and len(text.lstrip("+-")) >= 9 else text
 
 
-def _keys(words: list[str]) -> list[library.TagKey]:
-    """Tags as typed: names, or ``#NUMBER``."""
-    return [_key(word) for word in words]
+def _keys(h: library.Historian | RemoteHistorian, words: list[str]) -> list[library.TagKey]:
+    """Tags as typed: names, ``#NUMBER``, or patterns, in which * and ? stand for characters."""
+    found: dict[library.TagKey, None] = {}
+    for word in words:
+        if not ("*" in word or "?" in word):
+            found[_key(word)] = None
+            continue
+        names = [tag.name for tag in h.tags(word)]
+        if not names:
+            raise TagNotFoundError(f"no tag fits {word!r}: chronotile historian tags lists them", kind="tag-not-found")
+        found.update(dict.fromkeys(names))
+    return list(found)
+
+
+def _one_key(h: library.Historian | RemoteHistorian, words: list[str]) -> library.TagKey:
+    if len(words) != 1:
+        raise click.UsageError("Name one tag.")
+    return _keys(h, words)[0]
+
+
+def _words(status: str | None, format_: str | None, out: str | None) -> Callable[[int], str] | None:
+    """What puts qualities into words, where they are asked for so: in tables by default."""
+    shown_as_table = format_ in (None, "table") and out in (None, "-")
+    wanted = status == "words" or (status is None and shown_as_table)
+    return _quality if wanted else None
+
+
+def _quality(status: int) -> str:
+    """A quality in words; what has no name here with its severity, the two highest bits."""
+    text = library.status_text(status)
+    return f"{('Good', 'Uncertain', 'Bad', 'Bad')[status >> 30]} {text}" if text.startswith("0x") else text
 
 
 def _key(word: str) -> library.TagKey:
@@ -69,10 +116,11 @@ def _key(word: str) -> library.TagKey:
     return word if number is None else number
 
 
-def _open(found: Target, *, create: bool = False) -> library.Historian | RemoteHistorian:
+def _open(found: Target, *, create: bool = False, missing_ok: bool = False) -> library.Historian | RemoteHistorian:
+    """Open a historian: with `create` to write, and with `missing_ok` making what is not there."""
     if found.url.startswith(("http://", "https://")):
         return library.connect(found.url, ca=os.environ.get("CHRONOTILE_CA"))
-    archive = found.open(create=create, read_only=not create)
+    archive = found.open(create=missing_ok, read_only=not create)
     try:
         return library.Historian(archive, _native.Historian.open(archive._native, create, _FUTURE_NS), True)
     except BaseException:
@@ -99,7 +147,7 @@ def tags(
     stepped: bool, number: int | None, as_json: bool, limit: int | None,
 ) -> None:  # fmt: skip
     """List the tags there are, or define one."""
-    with _open(target, create=define is not None) as h:
+    with _open(target, create=define is not None, missing_ok=define is not None) as h:
         if define is not None:
             properties = {"data_type": data_type, "unit": unit, "description": description, "group": group}
             found = [h.define(define, stepped=stepped, number=-1 if number is None else number, **properties)]
@@ -122,19 +170,49 @@ def tags(
 @click.option("--batch", metavar="KEY", help="Name of the batch: repeating it with the same points stores them once.")
 @click.option("--define", is_flag=True, help="Define tags that are not known, of type float.")
 @click.option("--bad-values", is_flag=True, help="Store values that are no numbers as Bad, instead of refusing all.")
-def write(target: Target, format_: str | None, batch: str | None, define: bool, bad_values: bool) -> None:
+@click.option("--tag", metavar="NAME", help="The tag of all points, where the files have no column of tags.")
+@click.option("--zone", metavar="NAME", help="Of times that say none: Europe/Berlin. Default: UTC.")
+@click.option("--clock-change", type=click.Choice(["earlier", "later"]), default="earlier", show_default=True,
+              help="Which of two instants a time of --zone means that happens twice.")  # fmt: skip
+@click.option("--delimiter", metavar="CHAR", help="Between CSV columns; `tab` for a tab. Default: a comma.")
+@click.option("--tag-column", metavar="NAME", help="The files' name for the column tag.")
+@click.option("--time-column", metavar="NAME", help="... time.")
+@click.option("--value-column", metavar="NAME", help="... value.")
+@click.option("--status-column", metavar="NAME", help="... status.")
+@json_option
+def write(
+    target: Target, format_: str | None, batch: str | None, define: bool, bad_values: bool, tag: str | None,
+    zone: str | None, clock_change: str, delimiter: str | None, as_json: bool, **columns: str | None,
+) -> None:  # fmt: skip
     """Store the points of FILEs, which have columns tag, time, value and, perhaps, status; - is standard input.
 
     Each file is one batch: all of its points are stored or none. They are durable when the command ends.
+
+    \b
+    Examples:
+        chronotile historian write plant.db points.csv
+        chronotile historian write plant.db oven.csv --tag oven.temperature --zone Europe/Berlin --delimiter ';' \\
+            --time-column Zeit --value-column Wert --define
     """
-    with _open(target, create=True) as h:
+    renamed = {own: name for own in ("tag", "time", "value", "status") if (name := columns[f"{own}_column"])}
+    if tag is not None and "tag" in renamed:
+        raise click.UsageError("--tag and --tag-column both name the tag: give one.")
+    between = {"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter)
+    reading = PointFiles(format_, between, renamed, tag, zone, clock_change == "later")
+    # The first file before the archive is made: where it cannot be read, none is.
+    first = reading.table(target.rest[0])
+    with _open(target, create=True, missing_ok=True) as h:
         for file in target.rest:
-            points = _file_table(file, format_)
+            points = first if file == target.rest[0] else reading.table(file)
             if define:
+                note_definitions()
                 _define_missing(h, points)
             key = batch if batch is None or len(target.rest) == 1 else f"{batch}:{file}"
             with _named(file):
                 done = h.write(points, batch=key, not_finite="bad" if bad_values else "refuse")
+            if as_json:
+                click.echo(json.dumps({"file": file, "points": done.points, "stored": done.stored}))
+                continue
             state = "stored" if done.stored else "were there already"
             click.echo(f"{file}: {count_text(done.points)} points {state}", err=True)
 
@@ -148,13 +226,6 @@ def _named(file: str) -> Iterator[None]:
         raise type(error)(f"{file}: {error}", kind=error.kind, **error.details) from None
 
 
-def _file_table(file: str, format_: str | None) -> _native.Table:
-    path = "/dev/stdin" if file == "-" else file
-    types = [("time", "timestamp[ns]"), ("tag", "utf8")]
-    given = _native.RecordFile.open(path, format=format_ or ("csv" if file == "-" else None), types=types)
-    return _native.Table.of(given)
-
-
 def _define_missing(h: library.Historian | RemoteHistorian, points: _native.Table) -> None:
     known = {tag.name for tag in h.tags()}
     missing = [name for name in points.distinct_texts("tag") if name not in known]
@@ -166,29 +237,38 @@ def _define_missing(h: library.Historian | RemoteHistorian, points: _native.Tabl
 @target(dataset=False, rest="TAG...")
 @_period
 @click.option("--bounds", is_flag=True, help="Also the points before and behind the period.")
+@_STATUS
 @output_options
 def read(
-    target: Target, start: str, end: str, bounds: bool, columns: str | None, format_: str | None, out: str | None,
-    overwrite: bool, limit: int | None,
+    target: Target, start: str, end: str, bounds: bool, status: str | None, columns: str | None, format_: str | None,
+    out: str | None, overwrite: bool, limit: int | None,
 ) -> None:  # fmt: skip
-    """Read the points of TAGs in a period: names, or #NUMBER."""
+    """Read the points of TAGs in a period: names, patterns such as 'boiler.*', or #NUMBER.
+
+    \b
+    Example:
+        chronotile historian read plant.db 'boiler.*' --start now-6h
+    """
     _no_columns(columns)
     with _open(target) as h:
-        result = h.raw(_keys(target.rest), _moment(start), _moment(end), bounds=bounds)
-        write_out(result, format_, out, overwrite, limit)
+        result = h.raw(_keys(h, target.rest), _moment(start), _moment(end), bounds=bounds)
+        write_out(result, format_, out, overwrite, limit, _words(status, format_, out))
 
 
 @historian.command(short_help="The newest point of tags.")
 @target(dataset=False, rest="TAG...")
+@_STATUS
 @output_options
 def latest(
-    target: Target, columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None
-) -> None:
-    """Read the newest point of each TAG: a name, or #NUMBER."""
+    target: Target, status: str | None, columns: str | None, format_: str | None, out: str | None, overwrite: bool,
+    limit: int | None,
+) -> None:  # fmt: skip
+    """Read the newest point of each TAG: a name, a pattern, or #NUMBER."""
     _no_columns(columns)
     with _open(target) as h:
-        result = h.latest(_keys(target.rest))
-        write_out(ReadResult(result._native.stream()), format_, out, overwrite, limit)
+        result = h.latest(_keys(h, target.rest))
+        rows = ReadResult(result._native.stream())
+        write_out(rows, format_, out, overwrite, limit, _words(status, format_, out))
 
 
 @historian.command(short_help="Compute aggregates.")
@@ -203,18 +283,19 @@ def latest(
 @click.option("--percent-bad", type=click.FloatRange(0, 100), help="Percent of Bad from which a result is Bad.")
 @click.option("--sloped-extrapolation/--stepped-extrapolation", default=None, help="Past the last point.")
 @click.option("--percent", type=click.FloatRange(0, 100), default=50.0, show_default=True, help="For Percentile.")
+@_STATUS
 @output_options
 def aggregate(
     target: Target, start: str, end: str, interval: str | None, name: str, stepped: bool | None,
     uncertain_as_bad: bool | None, percent_good: float | None, percent_bad: float | None,
-    sloped_extrapolation: bool | None, percent: float, columns: str | None, format_: str | None, out: str | None,
-    overwrite: bool, limit: int | None,
+    sloped_extrapolation: bool | None, percent: float, status: str | None, columns: str | None,
+    format_: str | None, out: str | None, overwrite: bool, limit: int | None,
 ) -> None:  # fmt: skip
-    """Compute an aggregate of each TAG (a name, or #NUMBER) for each interval of a period."""
+    """Compute an aggregate of each TAG (a name, a pattern, or #NUMBER) for each interval of a period."""
     _no_columns(columns)
     with _open(target) as h:
         result = h.aggregate(
-            _keys(target.rest),
+            _keys(h, target.rest),
             _moment(start),
             _moment(end),
             interval,
@@ -226,21 +307,167 @@ def aggregate(
             sloped_extrapolation=sloped_extrapolation,
             percent=percent,
         )
-        write_out(result, format_, out, overwrite, limit)
+        write_out(result, format_, out, overwrite, limit, _words(status, format_, out))
+
+
+@historian.command(short_help="Few points that look the same, or a chart of them.")
+@target(dataset=False, rest="TAG")
+@_period
+@click.option("--points", type=click.IntRange(2), metavar="N", help="How many. Default: 1000, or what a chart shows.")
+@click.option("--method", type=click.Choice(["minmax", "lttb"]), default="minmax", show_default=True,
+              help="minmax loses no spike.")  # fmt: skip
+@_STATUS
+@output_options
+def plot(
+    target: Target, start: str, end: str, points: int | None, method: str, status: str | None, columns: str | None,
+    format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Draw TAG over a period; with --format or --out, print the points that a plot needs.
+
+    \b
+    Examples:
+        chronotile historian plot plant.db boiler.temp --start now-1d
+        chronotile historian plot plant.db boiler.temp --start 2026-01-01 --points 500 --format csv
+    """
+    _no_columns(columns)
+    draws = format_ is None and out is None
+    width = shutil.get_terminal_size().columns
+    with _open(target) as h:
+        key = _one_key(h, target.rest)
+        count = points or (2 * width if draws else 1_000)
+        result = h.plot(key, _moment(start), _moment(end), points=count, method=method)
+        if draws:
+            click.echo(chart(result, str(key), width))
+            return
+        rows = ReadResult(result._native.stream())
+        write_out(rows, format_, out, overwrite, limit, _words(status, format_, out))
+
+
+@historian.command(short_help="Note something about a tag, or list notes.")
+@target(dataset=False, rest="TAG")
+@click.option("--text", metavar="TEXT", help="The note. Without it, the notes of a period are listed.")
+@click.option("--time", "at", default="now", show_default=True, metavar="TIME", help="What the note is about.")
+@click.option("--author", default="", metavar="NAME", help="Who says so.")
+@click.option("--start", default="1970-01-01", metavar="TIME", help="First time of the notes that are listed.")
+@click.option("--end", default="now", metavar="TIME", help="First time after them.")
+@output_options
+def annotate(
+    target: Target, text: str | None, at: str, author: str, start: str, end: str, columns: str | None,
+    format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+) -> None:  # fmt: skip
+    """Note something about TAG at a time, or list its notes.
+
+    \b
+    Examples:
+        chronotile historian annotate plant.db boiler.temp --text "sensor replaced" --author ann
+        chronotile historian annotate plant.db boiler.temp --start now-30d
+    """
+    with _open(target, create=text is not None) as h:
+        if text is None:
+            notes = h.annotations(_keys(h, target.rest), _moment(start), _moment(end))
+            write_out(notes, format_, out, overwrite, limit)
+            return
+        key = _one_key(h, target.rest)
+        h.annotate(key, _moment(at), text, author=author)
+    click.echo(f"noted at {at} of {key}", err=True)
+
+
+@historian.command(short_help="Delete points of a period.")
+@target(dataset=False, rest="TAG...")
+@_period
+@click.option("--dry-run", is_flag=True, help="Say what would go, delete nothing.")
+@yes_option
+@json_option
+def delete(target: Target, start: str, end: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Delete the points of TAGs in a period, for good. Says how many and asks, unless --yes is given.
+
+    \b
+    Example:
+        chronotile historian delete plant.db boiler.temp --start 2026-01-01 --end 2026-01-02 --dry-run
+    """
+    since, until = _moment(start), _moment(end)
+    with _open(target, create=not dry_run) as h:
+        keys = _keys(h, target.rest)
+        count = _count_rows(h.raw(keys, since, until))
+        if count and not dry_run:
+            tags = "1 tag" if len(keys) == 1 else f"{count_text(len(keys))} tags"
+            confirm(f"Delete {count_text(count)} points of {tags} for good?", yes)
+            count = sum(h.delete(key, since, until) for key in keys)
+    if as_json:
+        click.echo(json.dumps({"dry_run": dry_run, "points": count}))
+    else:
+        click.echo(f"{'would delete' if dry_run else 'deleted'} {count_text(count)} points")
+
+
+def _count_rows(result: ReadResult) -> int:
+    count = 0
+    while (table := result._native.next_batch()) is not None:
+        count += table.num_rows
+    return count
+
+
+@historian.command(short_help="Say how long points are kept, and drop older ones.")
+@target(dataset=False, rest="GROUP LENGTH")
+@click.option("--dry-run", is_flag=True, help="Say what would go, change nothing.")
+@yes_option
+@json_option
+def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Keep the points of a GROUP of tags for LENGTH (`never` drops nothing), and drop the slices that are older.
+
+    Says how many and asks, unless --yes is given.
+
+    \b
+    Examples:
+        chronotile historian retain plant.db main 365d --dry-run
+        chronotile historian retain plant.db main 365d --yes
+    """
+    if len(target.rest) != 2:
+        raise click.UsageError("Give a group and a length, such as main 365d; the group of most tags is main.")
+    group, length = target.rest
+    kept = None if length == "never" else length
+    with _open(target, create=not dry_run) as h:
+        slices = _older(h, group, kept)
+        if slices and not dry_run:
+            confirm(f"Drop {count_text(slices)} slices of group {group}, older than {length}, for good?", yes)
+        if not dry_run:
+            h.set_retention(group, kept)
+            slices = h.retire(group) if kept is not None else 0
+    if as_json:
+        click.echo(json.dumps({"dry_run": dry_run, "group": group, "retention": kept, "slices": slices}))
+        return
+    verb = "would be" if dry_run else "are"
+    click.echo(f"points of group {group} {verb} kept {'for ever' if kept is None else f'for {kept}'}")
+    click.echo(f"{'would drop' if dry_run else 'dropped'} {count_text(slices)} slices")
+
+
+def _older(h: library.Historian | RemoteHistorian, group: str, kept: str | None) -> int:
+    """How many slices of a group are older than this."""
+    if group not in h.groups():
+        raise InvalidInputError(f"there is no group {group!r}; there are {', '.join(h.groups())}", kind="invalid-tag")
+    if kept is None:
+        return 0
+    if not isinstance(h, library.Historian):
+        raise click.UsageError("What a service would drop is told where it runs: run this on its archive.")
+    names = [name for name in h.archive if name.startswith(f"historian_{group}_")]
+    return sum(len(h.archive[name].retire(older_than=kept, dry_run=True)) for name in names)
 
 
 @historian.command(short_help="Join chunks and keep statistics.")
 @target(dataset=False)
+@json_option
 @click.pass_context
-def maintain(context: click.Context, target: Target) -> None:
+def maintain(context: click.Context, target: Target, as_json: bool) -> None:
     """Join small chunks and compute the statistics of hours that make aggregates fast. Run it now and then. Tiles that
     have to be left as they are, for damage say, are named; the exit code is then 5."""
     with _open(target, create=True) as h:
         done = h.maintain()
-    click.echo(
-        f"{count_text(done.tiles_consolidated)} tiles consolidated, {count_text(done.tiles_summarized)} summarized, "
-        f"{count_text(done.hours)} hours"
-    )
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(done)))
+    else:
+        click.echo(
+            f"{count_text(done.tiles_consolidated)} tiles consolidated, "
+            f"{count_text(done.tiles_summarized)} summarized, {count_text(done.hours)} hours"
+        )
     for failure in done.failed:
         click.echo(f"left as it is: {failure}", err=True)
     if done.failed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import shutil
 import sys
@@ -17,7 +19,16 @@ import click
 
 from chronotile import _native, inputs
 from chronotile.archive import Archive
-from chronotile.cli.common import ProgressLine, Target, bar, bytes_text, count_text, target, timeout_option
+from chronotile.cli.common import (
+    ProgressLine,
+    Target,
+    bar,
+    bytes_text,
+    count_text,
+    json_option,
+    target,
+    timeout_option,
+)
 from chronotile.cli.define import Definition, definition_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
@@ -282,12 +293,13 @@ def _dry_run(dataset: Dataset | None, source: Source, reading: Reading) -> None:
 @definition_options
 @click.option("--replace", is_flag=True, help="Store again what is stored with other content.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read, store nothing.")
+@json_option
 @timeout_option
 def ingest(
     target: Target, definition: Definition, format_: str | None, types: tuple[str, ...], columns: str | None,
     column_names: str | None, delimiter: str | None, no_header: bool, nulls: tuple[str, ...], comment: str | None,
     tag_column: str | None, line_time: str | None, line_year: int | None, create: bool, replace: bool, dry_run: bool,
-    timeout_s: int,
+    as_json: bool, timeout_s: int,
 ) -> None:  # fmt: skip
     """Store files in a dataset; `-` is standard input. CSV, TSV, NDJSON, Parquet, Arrow and lines of text, each also
     as .gz.
@@ -317,7 +329,7 @@ def ingest(
             return
         with target.open(create=create, timeout_s=timeout_s) as archive:
             dataset = _dataset(archive, target, definition, create, sources, reading)
-            _ingest_all(dataset, sources, reading, replace=replace)
+            _ingest_all(dataset, sources, reading, replace=replace, as_json=as_json)
 
 
 def _dry_runs(target: Target, sources: list[Source], reading: Reading, create: bool) -> None:
@@ -333,7 +345,7 @@ def _dry_runs(target: Target, sources: list[Source], reading: Reading, create: b
         _dry_run(None, source, reading)
 
 
-def _ingest_all(dataset: Dataset, sources: list[Source], reading: Reading, *, replace: bool) -> None:
+def _ingest_all(dataset: Dataset, sources: list[Source], reading: Reading, *, replace: bool, as_json: bool) -> None:
     total = Outcome()
     unchanged = 0
     state = State(len(sources))
@@ -346,6 +358,9 @@ def _ingest_all(dataset: Dataset, sources: list[Source], reading: Reading, *, re
             total.duplicates += outcome.duplicates
             unchanged += outcome.rows_stored == 0
     seconds = max(time.monotonic() - state.began, 1e-6)
+    if as_json:
+        click.echo(json.dumps({"files": len(sources), "seconds": seconds, **dataclasses.asdict(total)}))
+        return
     click.echo(_summary(total, len(sources), unchanged, seconds))
 
 

@@ -17,7 +17,9 @@ from chronotile.cli.common import (
     bar,
     bytes_text,
     count_text,
+    echo_count,
     equalities,
+    json_option,
     moment,
     target,
     timeout_option,
@@ -300,7 +302,8 @@ def find(
 @jobs.command("count", short_help="Count jobs.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
-def count(target: Target, question: Callable[..., dict[str, Any]]) -> None:
+@json_option
+def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool) -> None:
     """Print the number of jobs.
 
     \b
@@ -309,7 +312,7 @@ def count(target: Target, question: Callable[..., dict[str, Any]]) -> None:
     """
     with target.open(read_only=True) as archive:
         found = _opened(archive, target)
-        click.echo(found.count(**question(found, target.rest)))
+        echo_count(found.count(**question(found, target.rest)), as_json)
 
 
 @jobs.command("top", short_help="The most frequent values.")

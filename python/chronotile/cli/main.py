@@ -10,7 +10,8 @@ from typing import NoReturn
 import click
 
 from chronotile import __version__, optional
-from chronotile.cli import admin, copy, cql, define, historian, index, ingest, jobs, query, serve
+from chronotile.cli import admin, completion, copy, cql, define, historian, index, ingest, jobs, query, serve
+from chronotile.cli.common import remove_empty_files
 from chronotile.errors import (
     AccessDeniedError,
     ArchiveNotFoundError,
@@ -73,9 +74,13 @@ class _Commands(click.Group):
         return sorted([*super().list_commands(ctx), *_LAZY])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _LAZY:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(importlib.import_module(_LAZY[cmd_name]), cmd_name)
+        command: click.Command | None
+        if cmd_name in _LAZY:
+            command = getattr(importlib.import_module(_LAZY[cmd_name]), cmd_name)
+        else:
+            command = super().get_command(ctx, cmd_name)
+        if command is not None and completion.VARIABLE in os.environ:
+            completion.complete_files(command)
         return command
 
 
@@ -115,6 +120,7 @@ for _command in (
     index.index,
     jobs.jobs,
     admin.demo,
+    completion.completion,
 ):
     cli.add_command(_command)
 
@@ -196,6 +202,8 @@ def main() -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
+    if code:
+        remove_empty_files()
     try:
         sys.stdout.flush()
     except BrokenPipeError:

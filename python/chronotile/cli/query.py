@@ -10,7 +10,16 @@ from typing import Any
 import click
 
 from chronotile import _native
-from chronotile.cli.common import Command, Target, moment, numbers, target, typed_conditions
+from chronotile.cli.common import (
+    Command,
+    Target,
+    echo_count,
+    json_option,
+    moment,
+    numbers,
+    target,
+    typed_conditions,
+)
 from chronotile.conditions import literal, names
 from chronotile.dataset import Dataset
 from chronotile.result import ReadResult
@@ -128,6 +137,14 @@ def _value(text: str, kind: str) -> Any:
 
 def output_options(command: Command) -> Command:
     """Options of the output."""
+
+    def run(as_json: bool, format_: str | None, **given: Any) -> Any:
+        if as_json and format_ not in (None, "ndjson"):
+            raise click.UsageError(f"--json and --format {format_} both say how to print: give one.")
+        return command(format_="ndjson" if as_json else format_, **given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     options: list[Callable[[Command], Command]] = [
         click.option("--columns", metavar="NAMES", help="Columns to return, in this order."),
         click.option(
@@ -136,17 +153,22 @@ def output_options(command: Command) -> Command:
             type=click.Choice(_FORMATS),
             help="Output. Default: by --out's extension, else table.",
         ),
+        click.option("--json", "as_json", is_flag=True, help="The same as --format ndjson: a JSON object a line."),
         click.option("--out", "-o", metavar="FILE", help="Write to a file instead of standard output."),
         click.option("--overwrite", is_flag=True, help="Replace the file if it exists."),
         click.option("--limit", type=click.IntRange(0), metavar="N", help="At most N rows."),
     ]
+    decorated: Command = run
     for option in reversed(options):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return decorated
 
 
-def write_out(result: Any, format_: str | None, out: str | None, overwrite: bool, limit: int | None) -> None:
-    """Write a result, or a `pyarrow.Table`, as asked."""
+def write_out(
+    result: Any, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+    status_words: Callable[[int], str] | None = None,
+) -> None:  # fmt: skip
+    """Write a result, or a `pyarrow.Table`, as asked; with `status_words` the codes of the column `status` as these."""
     if format_ is None:
         format_ = "table" if out in (None, "-") else _native.format_of_path(str(out))
     rows: Any = result._native if isinstance(result, ReadResult) else result
@@ -164,6 +186,7 @@ def write_out(result: Any, format_: str | None, out: str | None, overwrite: bool
         overwrite=overwrite,
         table_rows=40 if limit is None else max(limit, 1),
         table_width=shutil.get_terminal_size().columns if to_terminal else None,
+        status_words=status_words,
     )
 
 
@@ -229,7 +252,8 @@ def latest(
 @click.command(short_help="Count records.")
 @target()
 @place_options
-def count(target: Target, place: Callable[[Dataset], dict[str, Any]]) -> None:
+@json_option
+def count(target: Target, place: Callable[[Dataset], dict[str, Any]], as_json: bool) -> None:
     """Print the number of records that `read` would return.
 
     \b
@@ -239,4 +263,4 @@ def count(target: Target, place: Callable[[Dataset], dict[str, Any]]) -> None:
     """
     with target.open(read_only=True) as archive:
         dataset = archive[target.dataset]
-        click.echo(dataset.count(**place(dataset)))
+        echo_count(dataset.count(**place(dataset)), as_json)

@@ -16,7 +16,7 @@ from chronotile import _native
 from chronotile.archive import Archive
 from chronotile.cli.access import nodes_options
 from chronotile.cli.common import Target, target, timeout_option
-from chronotile.errors import ChronotileError
+from chronotile.errors import ArchiveNotFoundError, ChronotileError
 from chronotile.service import FrontEnds
 from chronotile.times import duration_ns
 
@@ -123,6 +123,7 @@ def _limits(command: Any) -> Any:
 @target(dataset=False)
 @click.option("--listen", default="127.0.0.1:8086", show_default=True, metavar="ADDRESS:PORT",
               help="Port 0 takes a free one.")  # fmt: skip
+@click.option("--create", is_flag=True, help="Make the archive if there is none.")
 @click.option("--tokens", type=click.Path(), metavar="FILE",
               help="A token on each line: NAME ROLES EXPIRES TOKEN. Roles: read, write, define, admin.")  # fmt: skip
 @click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate chain, PEM.")
@@ -133,7 +134,7 @@ def _limits(command: Any) -> Any:
 @nodes_options
 @_limits
 @timeout_option
-def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **given: Any) -> None:
+def serve(target: Target, listen: str, create: bool, timeout_s: int, nodes: Access | None, **given: Any) -> None:
     """Serve an archive to clients that speak HTTP, until SIGTERM or SIGINT.
 
     Serves process history, and the archive's events and jobs. The page at / finds and plots tags; /openapi.json
@@ -142,7 +143,7 @@ def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **g
 
     \b
     Examples:
-        chronotile serve plant.db
+        chronotile serve plant.db --create
         chronotile serve cassandra://h1,h2/plant --listen 0.0.0.0:8086 \\
             --tokens tokens.txt --tls-cert cert.pem --tls-key key.pem
     """
@@ -170,7 +171,11 @@ def serve(target: Target, listen: str, timeout_s: int, nodes: Access | None, **g
     scheme = "https" if given["tls_cert"] else "http"
     # The service handles signals itself, and ends in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with target.open(create=True, timeout_s=timeout_s) as archive, _recording(archive, nodes, given):
+    try:
+        opened = target.open(create=create, timeout_s=timeout_s)
+    except ArchiveNotFoundError as error:
+        raise ArchiveNotFoundError(f"{error}; correct the path, or give --create to make it", kind=error.kind) from None
+    with opened as archive, _recording(archive, nodes, given):
         listening = lambda address: click.echo(f"listening on {scheme}://{address}")  # noqa: E731
         _native.serve(archive._native, options, listening, FrontEnds(archive))
     # Threads may still compute for clients that are gone: an interpreter that is taken down beside them aborts.

@@ -1,0 +1,124 @@
+"""Points of files, with the columns and times of their source, as the historian takes them; and a chart of points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import click
+
+from chronotile import _native, inputs, optional
+
+_OWN = ("tag", "time", "value", "status")
+_ZONE = r"[T ].*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
+
+
+@dataclass(frozen=True)
+class PointFiles:
+    """How files of points are read."""
+
+    format: str | None
+    delimiter: str | None
+    columns: dict[str, str]
+    """The file's name of each of our columns that has another one there."""
+    tag: str | None
+    """The tag of all points, where the files name none."""
+    zone: str | None
+    """Of times that say none; UTC where this is None."""
+    later: bool
+    """Which of two instants a time means that a change of clocks repeats."""
+
+    def table(self, file: str) -> Any:
+        """The points of a file; ``-`` is standard input."""
+        names = {own: self.columns.get(own, own) for own in _OWN}
+        time_type = "utf8" if self.zone else "timestamp[ns]"
+        types = [(names["time"], time_type), *([] if self.tag is not None else [(names["tag"], "utf8")])]
+        constants = [] if self.tag is None else [("tag", inputs.values_column([self.tag], "utf8", "--tag"))]
+        given = _native.RecordFile.open(
+            "/dev/stdin" if file == "-" else file, format=self.format or ("csv" if file == "-" else None),
+            types=types, delimiter=self.delimiter, constants=constants,
+        )  # fmt: skip
+        if not self.columns and self.zone is None:
+            return _native.Table.of(given)
+        return self._translated(given, names, file)
+
+    def _translated(self, given: Any, names: dict[str, str], file: str) -> _native.Table:
+        pa = optional.module("pyarrow", "reading points with columns or time zones of their own", "arrow")
+        table = pa.table(given)
+        missing = [theirs for own, theirs in names.items() if own in self.columns and theirs not in table.column_names]
+        if missing:
+            raise click.UsageError(f"{file} has no column {missing[0]!r}; it has {', '.join(table.column_names)}.")
+        if self.tag is not None:
+            names = {**names, "tag": "tag"}
+        chosen = {own: table[theirs] for own, theirs in names.items() if theirs in table.column_names}
+        if self.zone is not None and "time" in chosen:
+            chosen["time"] = _utc(pa, chosen["time"], self.zone, later=self.later)
+        return _native.Table.of(pa.table(chosen))
+
+
+def _utc(pa: Any, times: Any, zone: str, *, later: bool) -> Any:
+    """Times that say no zone as those of `zone`, in UTC."""
+    import pyarrow.compute as pc
+
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise click.BadParameter(f"there is no time zone {zone!r}", param_hint="--zone") from None
+    moment = pa.timestamp("ns", "UTC")
+    if pa.types.is_timestamp(times.type) and times.type.tz:
+        return times.cast(moment)
+    nothing = pa.scalar(None, pa.utf8())
+    local, zoned = times, None
+    try:
+        if not pa.types.is_timestamp(times.type):
+            texts = times.cast(pa.utf8())
+            has_zone = pc.match_substring_regex(texts, _ZONE)
+            zoned = pc.if_else(has_zone, texts, nothing).cast(moment)
+            local = pc.if_else(has_zone, nothing, texts).cast(pa.timestamp("ns"))
+        local = local.cast(pa.timestamp("ns"))
+        found = pc.assume_timezone(local, zone, ambiguous="latest" if later else "earliest").cast(moment)
+    except pa.ArrowInvalid as error:
+        raise click.UsageError(f"A time cannot be read in {zone}: {str(error).splitlines()[0]}") from None
+    return found if zoned is None else pc.coalesce(zoned, found)
+
+
+def chart(points: Any, title: str, width: int, height: int = 16) -> str:
+    """Points as a chart of text: a column of the terminal holds the span of its values."""
+    pa = optional.module("pyarrow", "a chart", "arrow")
+    table = pa.table(points)
+    rows = [
+        (moment.value if hasattr(moment, "value") else int(moment.timestamp() * 1e9), value)
+        for moment, value in zip(table["time"].cast(pa.timestamp("us", "UTC")).to_pylist(), table["value"].to_pylist(),
+                                 strict=True)
+        if isinstance(value, int | float) and value == value
+    ]  # fmt: skip
+    if not rows:
+        return f"{title}: no values in the period"
+    low, high = min(value for _, value in rows), max(value for _, value in rows)
+    first, last = rows[0][0], rows[-1][0]
+    labels = [f"{high:.6g}", f"{low:.6g}"]
+    left = max(map(len, labels))
+    columns = max(width - left - 2, 10)
+    grid = [[" "] * columns for _ in range(height)]
+
+    def row_of(value: float) -> int:
+        return 0 if high == low else round((high - value) / (high - low) * (height - 1))
+
+    spans: dict[int, tuple[float, float]] = {}
+    for moment, value in rows:
+        column = 0 if last == first else round((moment - first) / (last - first) * (columns - 1))
+        least, most = spans.get(column, (value, value))
+        spans[column] = (min(least, value), max(most, value))
+    for column, (least, most) in spans.items():
+        top, bottom = row_of(most), row_of(least)
+        for row in range(top, bottom + 1):
+            grid[row][column] = "•" if top == bottom else "│"
+    lines = [title]
+    for place, line in enumerate(grid):
+        label = labels[0] if place == 0 else labels[1] if place == height - 1 else ""
+        lines.append(f"{label.rjust(left)} ┤{''.join(line).rstrip()}")
+    begin, end = (f"{datetime.fromtimestamp(ns / 1e9, tz=ZoneInfo('UTC')):%Y-%m-%dT%H:%M:%SZ}" for ns in (first, last))
+    lines.append(" " * (left + 2) + begin + end.rjust(max(columns - len(begin), len(end) + 1)))
+    return "\n".join(lines)
