@@ -237,7 +237,8 @@ class Dataset:
             name; a nullable column may be left out. NaN is a value, not null.
         batch : str, optional
             Name of the batch. The same name with the same content is stored once, however often it is written: give one
-            whenever the write may be repeated (a visit and detector, a file and its rows).
+            whenever the write may be repeated (a visit and detector, a file and its rows). Where slices with rows of
+            the batch were retired since, all of its rows are stored again.
         replace : bool
             Whether new content takes the place of a stored batch of this name.
 
@@ -251,7 +252,8 @@ class Dataset:
         InvalidInputError
             Rows that do not fit; the error names column and row. Nothing was stored.
         BatchConflictError
-            A batch of this name is stored with other content.
+            A batch of this name is stored with other content. A name is free again when all rows of its batch were
+            removed or retired.
         BusyError, OutcomeUnknownError, StorageFullError, ReadOnlyError
             From the engine; see :mod:`chronotile.errors` for what to do.
         """
@@ -270,7 +272,7 @@ class Dataset:
         return None if info is None else self._batch_info(info)
 
     def remove_batch(self, key: str) -> int:
-        """Remove the rows of one batch; returns how many there were.
+        """Remove the rows of one batch; returns how many there were: those that were retired before do not count.
 
         Raises
         ------
@@ -622,9 +624,14 @@ class Dataset:
         *,
         before: times.Moment = None,
         older_than: str | timedelta | None = None,
+        unchanged: Iterable[SliceInfo] | None = None,
         dry_run: bool = False,
     ) -> list[SliceInfo]:
         """Drop whole slices that are too old; returns those dropped, or with `dry_run` those that would go.
+
+        Others may write meanwhile. Rows that come in time are dropped too, and are in the figures returned; a write
+        that comes too late is refused, and can be repeated. On a cluster this waits half a minute for the writers that
+        there may be.
 
         Parameters
         ----------
@@ -633,16 +640,26 @@ class Dataset:
         older_than : str or timedelta, optional
             Drop slices that ended at least this long before now, by this machine's clock: ``"365d"``. The data's own
             times never make anything expire.
+        unchanged : iterable of SliceInfo, optional
+            Drop those of these slices, as a dry run or :meth:`info` returned them, that hold exactly the same still.
+            Others stay, and are not returned.
         dry_run : bool
             Drop nothing.
 
-        Without `before` and `older_than` the dataset's own retention is meant.
+        Without `before`, `older_than` and `unchanged` the dataset's own retention is meant.
 
         Raises
         ------
         InvalidInputError
-            When both limits are given, or none and the dataset has no retention.
+            When two limits are given, or none and the dataset has no retention.
+        BusyError
+            Kind ``slice-in-use``: others keep writing to a slice, or retire it. Slices before it are dropped.
         """
+        if unchanged is not None:
+            if before is not None or older_than is not None or dry_run:
+                raise InvalidInputError("unchanged says what to drop: give it alone", kind="invalid-request")
+            wanted = [(part.slice, part.fingerprint) for part in unchanged]
+            return [self._slice_info(info) for info in self._native.retire_unchanged(wanted)]
         if before is not None and older_than is not None:
             raise InvalidInputError("before and older_than both say what to drop: give one", kind="invalid-request")
         moment = None if before is None else times.moment(before, self._axis, "before")

@@ -70,6 +70,8 @@ class BatchInfo:
     """Its id, 32 hexadecimal digits."""
     rows: int
     """Rows stored."""
+    rows_retired: int
+    """Those of them that went with slices that were retired since."""
     tiles: int
     """Tiles it touched."""
     chunks: int
@@ -136,6 +138,8 @@ class SliceInfo:
     """Bytes of the largest cell, or of as many as share a partition: on a cluster, its largest partition."""
     cells_oversized: int
     """Such that are larger than the engine works well with (10 MiB on Cassandra); 0 where that does not matter."""
+    fingerprint: str
+    """Differs as soon as the slice holds another chunk, or one less; 32 hexadecimal digits."""
 
 
 @dataclass(frozen=True)

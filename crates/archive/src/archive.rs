@@ -8,6 +8,7 @@ use crate::cells;
 use crate::clock::Clock;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::fence::Fence;
 use crate::open::{OpenOptions, open_store};
 
 /// Datasets under one URL. Cheap to clone; safe to use from many threads and processes at once.
@@ -16,6 +17,7 @@ pub struct Archive {
     url: Arc<str>,
     store: Arc<dyn Store>,
     clock: Arc<Clock>,
+    fence: Fence,
 }
 
 impl Archive {
@@ -26,7 +28,7 @@ impl Archive {
 
     /// An archive on an engine that is open already; `url` is for messages.
     pub fn on(url: &str, store: Arc<dyn Store>) -> Self {
-        Self { url: url.into(), store, clock: Arc::default() }
+        Self { url: url.into(), fence: Fence::new(store.clone()), store, clock: Arc::default() }
     }
 
     /// The URL it was opened with.
@@ -40,6 +42,10 @@ impl Archive {
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        self.fence.clone()
     }
 
     /// Name of its engine.

@@ -1,17 +1,15 @@
-//! Looking after a dataset: statistics and retention.
+//! Looking after a dataset: statistics, and room for writers.
 
 use std::collections::HashSet;
 
-use chronotile_store::{Commit, Expect, TileStatistics};
-use chronotile_types::{Instant, SliceId, TimeRange};
+use chronotile_store::TileStatistics;
+use chronotile_types::{SliceId, TimeRange};
 
-use crate::catalog::{self, Retired};
-use crate::clock;
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::report::{DatasetInfo, SliceInfo, Spread};
-use crate::request::RetireLimit;
+use crate::retire::fingerprint;
 use crate::time_axis::Bounds;
 
 impl Dataset {
@@ -35,7 +33,7 @@ impl Dataset {
         })
     }
 
-    fn slice_info(&self, frame: &Frame, slice: SliceId, tiles: &[TileStatistics]) -> SliceInfo {
+    pub(crate) fn slice_info(&self, frame: &Frame, slice: SliceId, tiles: &[TileStatistics]) -> SliceInfo {
         let good = self.store().capabilities().cell_bytes_good.unwrap_or(u64::MAX);
         // Tiles of a cell are neighbours, and so are cells that share a partition.
         let partition = |tile: &TileStatistics| frame.spec.partition_of(tile.tile.cell);
@@ -52,6 +50,7 @@ impl Dataset {
             bytes: tiles.iter().map(|tile| tile.bytes).sum(),
             cell_bytes_max: cells.iter().copied().max().unwrap_or(0),
             cells_oversized: cells.iter().filter(|bytes| **bytes > good).count() as u64,
+            fingerprint: fingerprint(tiles),
         }
     }
 
@@ -79,54 +78,6 @@ impl Dataset {
             self.ensure_slices(&HashSet::from([*slice])).await?;
         }
         Ok(slices)
-    }
-
-    /// Drops the slices that lie wholly before the limit and returns them, oldest first; with `dry_run` says which they would
-    /// be and drops none. A slice goes as a whole, so rows stay up to one slice longer than the limit asks.
-    ///
-    /// # Errors
-    /// A limit by retention where the dataset has none; the engine.
-    pub async fn retire(&self, limit: RetireLimit, dry_run: bool) -> Result<Vec<SliceInfo>> {
-        self.refresh().await?;
-        let frame = self.frame();
-        let before_now = |age: chronotile_types::Duration| {
-            Instant::UtcNanoseconds(clock::now_ns() - i128::from(age.seconds()) * 1_000_000_000)
-        };
-        let instant = match limit {
-            RetireLimit::Before(instant) => instant,
-            RetireLimit::OlderThan(age) => before_now(age),
-            RetireLimit::Retention => before_now(
-                frame
-                    .spec
-                    .retention
-                    .ok_or_else(|| frame.refuse("it has no retention: give a limit, or set one with set_retention"))?,
-            ),
-        };
-        let limit = Bounds::new(&frame.spec, &TimeRange { start: None, end: Some(instant) })?;
-        let mut retired = Vec::new();
-        for slice in self.store().slices(&frame.spec.name).await? {
-            if limit.ends_after(frame.spec.slice_ticks(slice).1) {
-                let tiles = self.store().statistics(&frame.spec.name, slice).await?;
-                retired.push(self.slice_info(&frame, slice, &tiles));
-            }
-        }
-        if !dry_run {
-            for slice in &retired {
-                self.note_retired(slice.slice).await?;
-                self.store().drop_slice(&frame.spec.name, slice.slice).await?;
-                self.known_slices(|known| known.remove(&slice.slice));
-            }
-        }
-        Ok(retired)
-    }
-
-    /// Records that a slice is about to be dropped, should later rows make it begin anew.
-    async fn note_retired(&self, slice: SliceId) -> Result<()> {
-        let name = &self.spec().name;
-        let key = catalog::retired_key(name, slice);
-        let value = catalog::to_json(&key, &Retired { retired_us: self.stamp_us().await? })?;
-        let before = vec![catalog::put(key, value, Expect::Any)];
-        Ok(self.store().commit(name, Commit { before, ..Commit::default() }).await?)
     }
 }
 

@@ -331,7 +331,7 @@ impl Dataset {
     }
 
     /// The chunks in `refs` that exist.
-    async fn existing(&self, frame: &Frame, refs: &[ChunkRef]) -> Result<Vec<ChunkKey>> {
+    pub(crate) async fn existing(&self, frame: &Frame, refs: &[ChunkRef]) -> Result<Vec<ChunkKey>> {
         let mut existing = Vec::new();
         for refs in refs.chunks(FETCH_CHUNKS) {
             let keys = refs.iter().map(|chunk| chunk.key).collect();

@@ -13,6 +13,7 @@ use crate::archive::Archive;
 use crate::catalog;
 use crate::clock::Clock;
 use crate::error::{ArchiveError, Result};
+use crate::fence::Fence;
 use crate::frame::{DEFAULT_METADATA, Frame, default_value};
 
 /// One dataset of an archive. Cheap to clone; safe to use from many threads and processes at once.
@@ -20,6 +21,7 @@ use crate::frame::{DEFAULT_METADATA, Frame, default_value};
 pub struct Dataset {
     store: Arc<dyn Store>,
     shared: Arc<Shared>,
+    fence: Fence,
 }
 
 #[derive(Debug)]
@@ -51,12 +53,13 @@ pub struct AddedColumn {
 impl Dataset {
     pub(crate) fn new(archive: &Archive, spec: DatasetSpec) -> Result<Self> {
         let (store, clock) = (archive.store().clone(), archive.clock().clone());
+        let fence = archive.fence();
         let frame = RwLock::new(Frame::new(spec, clock)?);
         let shared =
             Shared { frame, stored: RwLock::default(), slices: RwLock::default(), finished: RwLock::default() };
         let shared = Arc::new(shared);
         let store = store.laid_out(shared.clone())?.unwrap_or(store);
-        Ok(Self { store, shared })
+        Ok(Self { store, shared, fence })
     }
 
     /// The same dataset with another consistency level or time limit for what is done through it.
@@ -64,7 +67,8 @@ impl Dataset {
     /// # Errors
     /// An engine that has no such choices; a level that does not exist.
     pub fn tuned(&self, tuning: &Tuning) -> Result<Self> {
-        Ok(Self { store: self.store.tuned(tuning)?, shared: self.shared.clone() })
+        let fence = self.fence.clone();
+        Ok(Self { store: self.store.tuned(tuning)?, shared: self.shared.clone(), fence })
     }
 
     /// Its definition, as of when it was last looked at: another process may have added columns since.
@@ -74,6 +78,10 @@ impl Dataset {
 
     pub(crate) fn store(&self) -> &dyn Store {
         self.store.as_ref()
+    }
+
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
     }
 
     pub(crate) fn store_arc(&self) -> Arc<dyn Store> {

@@ -2,7 +2,7 @@ use arrow_schema::ArrowError;
 use chronotile_chunk::EncodeError;
 use chronotile_sky::SkyError;
 use chronotile_store::{Outcome, StoreError};
-use chronotile_types::{Damage, DatasetName, SchemaError, SpecError, Tile, TimeError};
+use chronotile_types::{Damage, DatasetName, SchemaError, SliceId, SpecError, Tile, TimeError};
 
 /// Result of an archive operation.
 pub type Result<T> = std::result::Result<T, ArchiveError>;
@@ -120,6 +120,36 @@ pub enum ArchiveError {
         /// The batch key.
         key: String,
     },
+    /// A slice was retired while rows were written to it.
+    #[error(
+        "slice {} of dataset {dataset} was retired while rows were written to it; nothing of this batch was acknowledged: \
+         write it again. Where that goes on failing, a retire was cut off: run it again", slice.0
+    )]
+    SliceRetired {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The slice.
+        slice: SliceId,
+    },
+    /// A slice that others keep writing to could not be retired.
+    #[error(
+        "slice {} of dataset {dataset} was not dropped, since others keep writing to it: retire it again once they have \
+         ended", slice.0
+    )]
+    SliceInUse {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The slice.
+        slice: SliceId,
+    },
+    /// Somebody else is retiring the same slice.
+    #[error("slice {} of dataset {dataset} is being retired by somebody else: let that end, then repeat", slice.0)]
+    RetireRace {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The slice.
+        slice: SliceId,
+    },
     /// A request that makes no sense for the dataset.
     #[error("dataset {dataset}: {reason}")]
     Request {
@@ -209,7 +239,11 @@ impl ArchiveError {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Store(error) => error.outcome(),
-            Self::BatchRace { .. } | Self::CopyRace { .. } => Outcome::LostRace,
+            Self::BatchRace { .. }
+            | Self::CopyRace { .. }
+            | Self::SliceRetired { .. }
+            | Self::SliceInUse { .. }
+            | Self::RetireRace { .. } => Outcome::LostRace,
             Self::Cancelled => Outcome::Unknown,
             _ => Outcome::Refused,
         }

@@ -28,6 +28,8 @@ pub struct BatchInfo {
     pub batch: BatchId,
     /// Rows stored.
     pub rows: u64,
+    /// Those of them that went with slices that were retired.
+    pub rows_retired: u64,
     /// Tiles it touched.
     pub tiles: u64,
     /// Chunks it became.
@@ -89,6 +91,8 @@ pub struct SliceInfo {
     pub cell_bytes_max: u64,
     /// Such that are larger than the engine works well with; 0 where that does not matter.
     pub cells_oversized: u64,
+    /// Differs as soon as the slice holds another chunk, or one less.
+    pub fingerprint: u128,
 }
 
 /// Spread of one quantity over tiles.

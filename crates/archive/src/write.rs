@@ -5,7 +5,7 @@
 //! repeats an interrupted write knows every chunk that may exist. At the end one commit takes away what no longer belongs
 //! to the batch, puts its *record* and deletes the intent. Small batches go through all of it in a single commit.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::BuildHasher;
 use std::ops::Range;
 
@@ -14,15 +14,17 @@ use arrow_schema::ArrowError;
 use bytes::Bytes;
 use chronotile_chunk::Origin;
 use chronotile_store::{Chunk, ChunkKey, Commit, Expect, RecordPut, StoreError};
-use chronotile_types::{BatchId, ChunkId, Tile};
+use chronotile_types::{BatchId, ChunkId, SliceId, Tile};
 use rayon::prelude::*;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::batches::Retirement;
 use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Part, REFS_PER_PART_MAX};
 use crate::clock;
 use crate::content::Content;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::fence::{self, Seen};
 use crate::frame::Frame;
 use crate::input::conform;
 use crate::keys::Keys;
@@ -41,12 +43,12 @@ impl Dataset {
     ///
     /// With [`WriteOptions::batch`] the outcome is exactly-once: repeating the same content under the same name changes
     /// nothing, whether the first try ended, failed or was cut off. Other content under a stored name is refused, unless
-    /// `replace` asks for it. Rows may be up to `buffer_bytes` large before some of them are put; until the write ends,
+    /// `replace` asks for it. Where slices with rows of the batch were retired since, all its rows are stored again. Rows may be up to `buffer_bytes` large before some of them are put; until the write ends,
     /// readers see those unless they ask for finished batches only.
     ///
     /// # Errors
     /// Rows that do not fit (nothing is acknowledged), the input's own failure, a stored batch of other content, or the
-    /// engine. [`ArchiveError::outcome`] tells whether any of it can have happened.
+    /// engine, or [`ArchiveError::SliceRetired`]. [`ArchiveError::outcome`] tells whether any of it can have happened.
     pub async fn write<I>(&self, batches: I, options: WriteOptions) -> Result<WriteReport>
     where
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
@@ -72,6 +74,8 @@ struct Write<'a> {
     looked: bool,
     /// The record of an earlier write that ended.
     stored: Option<(BatchRecord, Bytes)>,
+    /// What of that went with slices that were retired.
+    retired: Retirement,
     /// The intent that lies in the catalog: of an attempt that was cut off, then ours.
     intent_stored: Option<Bytes>,
     /// Whether an earlier attempt was cut off and is taken over by this one.
@@ -85,6 +89,8 @@ struct Write<'a> {
     ticks: Option<(i64, i64)>,
     tiles: HashSet<Tile>,
     repeats: Repeats,
+    /// The state of the archive's record of slices being dropped, from before chunks were put that an end in one step does not put.
+    since: Option<String>,
 }
 
 impl<'a> Write<'a> {
@@ -101,6 +107,7 @@ impl<'a> Write<'a> {
             batch,
             intent,
             stored: None,
+            retired: Retirement::default(),
             intent_stored: None,
             resumes: false,
             old_parts: Vec::new(),
@@ -111,6 +118,7 @@ impl<'a> Write<'a> {
             ticks: None,
             tiles: HashSet::new(),
             repeats: Repeats::default(),
+            since: None,
         }
     }
 
@@ -139,9 +147,28 @@ impl<'a> Write<'a> {
             self.frame.clock.saw(stored_us);
             self.intent.written_us = self.dataset.stamp_us().await?;
         }
+        if let Some((record, _)) = &self.stored {
+            self.retired = self.dataset.retirement(self.frame, self.batch, record).await?;
+            self.stamp_after(self.retired.retired_us).await?;
+        }
         if self.resumes || self.stored.is_some() && !self.compares_only() {
             // From here on no earlier attempt can add parts.
             self.old_parts = catalog::parts(store, &self.frame.spec, self.batch).await?;
+        }
+        if self.resumes {
+            // Rows of the stamp that is taken over would look as if they had gone with their slices.
+            let slices = self.old_parts.iter().flat_map(|part| part.refs.iter().map(|r| r.key.slice));
+            let notes = self.dataset.retired_since(self.frame, slices.collect(), self.intent.written_us).await?;
+            self.stamp_after(notes.values().copied().max().unwrap_or(i64::MIN)).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the rows a later stamp than this one.
+    async fn stamp_after(&mut self, retired_us: i64) -> Result<()> {
+        if self.intent.written_us <= retired_us {
+            self.frame.clock.saw(retired_us);
+            self.intent.written_us = self.dataset.stamp_us().await?;
         }
         Ok(())
     }
@@ -196,7 +223,7 @@ impl<'a> Write<'a> {
     /// Whether rows are only compared with what is stored: the name is taken and must not be replaced.
     fn compares_only(&self) -> bool {
         let stored = self.stored.as_ref().is_some_and(|(record, _)| !record.removed);
-        stored && !self.resumes && !self.options.replace
+        stored && !self.resumes && !self.options.replace && self.retired.rows == 0
     }
 
     /// Checks and files rows; `None` where they are only compared.
@@ -238,6 +265,7 @@ impl<'a> Write<'a> {
         }
         self.repeats.several = true;
         let chunks = self.encode(buffer)?;
+        self.watch_slices().await?;
         for chunks in split(chunks) {
             let mut before = self.intent_puts()?;
             before.push(self.part(&chunks).put(&self.frame.spec.name, self.batch));
@@ -262,6 +290,9 @@ impl<'a> Write<'a> {
         }
         // Where a replacement was cut off, what was stored before may be put back without asking; nothing else may.
         if self.compares_only() || !self.options.replace && self.stored_differs() {
+            if !self.resumes {
+                self.abandon().await;
+            }
             return Err(self.differs());
         }
         self.put_rest(buffer).await
@@ -279,6 +310,9 @@ impl<'a> Write<'a> {
         let chunks = self.encode(buffer)?;
         let mut steps = split(chunks);
         let last = steps.pop().unwrap_or_default();
+        if !steps.is_empty() || !self.dataset.store().capabilities().atomic_commit {
+            self.watch_slices().await?;
+        }
         for chunks in steps {
             let mut before = self.intent_puts()?;
             before.push(self.part(&chunks).put(&self.frame.spec.name, self.batch));
@@ -308,16 +342,80 @@ impl<'a> Write<'a> {
         after.extend([self.record_put()?, catalog::delete_known(key, intent)]);
         if self.stored.is_none() || stale.is_empty() {
             let remove = stale.iter().map(|r| r.key).collect();
-            return self.commit(Commit { before, put: chunks, remove, after, ..Commit::default() }).await;
+            return self.end_plain(Commit { before, put: chunks, remove, after, ..Commit::default() }).await;
         }
-        self.commit(Commit { before, put: chunks, ..Commit::default() }).await?;
-        let last = Commit { before: self.intent_puts()?, after, ..Commit::default() };
+        self.watch_slices().await?;
+        self.put_watched(Commit { before, put: chunks, ..Commit::default() }).await?;
         self.dataset.list_changing(self.batch).await?;
         let (keep_us, nowhere_else) = (Some(self.intent.written_us), HashSet::new());
-        let result = self.dataset.clear_out(self.batch, keep_us, (&stale, &nowhere_else), last).await;
-        result.map_err(|error| self.told(error))?;
+        loop {
+            let seen = self.slices_stay().await?;
+            let mut before = self.intent_puts()?;
+            before.extend(seen.unchanged_in(self.dataset.store()));
+            let last = Commit { before, after: after.clone(), ..Commit::default() };
+            match self.dataset.clear_out(self.batch, keep_us, (&stale, &nowhere_else), last).await {
+                Err(error) if fence::has_changed(&error) => continue,
+                result => break result.map_err(|error| self.told(error))?,
+            }
+        }
         self.dataset.unlist_changing(self.batch).await;
         Ok(())
+    }
+
+    /// The last commit of a batch that takes no rows out of chunks of others.
+    async fn end_plain(&mut self, commit: Commit) -> Result<()> {
+        if self.since.is_none() {
+            // One step, in which the slices are there.
+            return self.commit(commit).await;
+        }
+        if self.dataset.store().capabilities().atomic_commit {
+            loop {
+                let mut last = commit.clone();
+                last.before.extend(self.slices_stay().await?.unchanged_in(self.dataset.store()));
+                match self.dataset.commit(last).await {
+                    Err(error) if fence::has_changed(&error) => continue,
+                    result => return result.map_err(|error| self.told(error)),
+                }
+            }
+        }
+        let Commit { before, put, remove, after, .. } = commit;
+        self.put_watched(Commit { before, put, ..Commit::default() }).await?;
+        self.slices_stay().await?;
+        self.commit(Commit { remove, after, ..Commit::default() }).await
+    }
+
+    /// Notes, before the first chunk is put, which slices are being dropped.
+    async fn watch_slices(&mut self) -> Result<()> {
+        if self.since.is_none() {
+            self.since = Some(self.dataset.fence().glance().await?.token().to_owned());
+        }
+        Ok(())
+    }
+
+    /// Puts chunks, and looks beside it which slices are being dropped where that was not looked at for long.
+    async fn put_watched(&self, commit: Commit) -> Result<()> {
+        let (put, ()) = futures::join!(self.commit(commit), self.dataset.fence().renew());
+        put
+    }
+
+    /// Whether the chunks of this write, which are durable by now, have not gone with their slices, and will not go unseen.
+    async fn slices_stay(&mut self) -> Result<Seen> {
+        let name = &self.frame.spec.name;
+        let refs: Vec<ChunkRef> = self.parts.iter().flat_map(|part| part.refs.iter().copied()).collect();
+        let seen = if self.dataset.store().capabilities().atomic_commit {
+            self.dataset.fence().look().await?
+        } else {
+            let slices: BTreeSet<SliceId> = refs.iter().map(|chunk| chunk.key.slice).collect();
+            self.dataset.fence().pass(name, &slices).await?
+        };
+        if self.since.as_deref() != Some(seen.token()) {
+            let there: HashSet<ChunkKey> = self.dataset.existing(self.frame, &refs).await?.into_iter().collect();
+            if let Some(gone) = refs.iter().find(|chunk| !there.contains(&chunk.key)) {
+                return Err(ArchiveError::SliceRetired { dataset: name.clone(), slice: gone.key.slice });
+            }
+            self.since = Some(seen.token().to_owned());
+        }
+        Ok(seen)
     }
 
     /// The conditions under which this write may go on: its intent, and at first what it found, still lie in the catalog.
@@ -385,11 +483,11 @@ impl<'a> Write<'a> {
     fn stored_differs(&self) -> bool {
         let differs =
             |(record, _): &(BatchRecord, Bytes)| !record.removed && record.content != self.content.to_string();
-        self.stored.as_ref().is_some_and(differs)
+        !self.retired.whole && self.stored.as_ref().is_some_and(differs)
     }
 
     fn same_as_stored(&self) -> bool {
-        let untouched = !self.resumes && self.parts.is_empty();
+        let untouched = !self.resumes && self.parts.is_empty() && self.retired.rows == 0;
         let same = |(record, _): &(BatchRecord, Bytes)| !record.removed && record.content == self.content.to_string();
         untouched && self.stored.as_ref().is_some_and(same)
     }

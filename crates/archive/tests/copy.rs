@@ -18,8 +18,8 @@ use chronotile_archive::{
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, Decision, Expect, Faulty, Record, RecordPut, Result as StoreResult, Scan,
-    Store, StoreError, TileStatistics,
+    Capabilities, Chunk, ChunkKey, Commit, Decision, DropSlice, Expect, Faulty, Record, RecordPut,
+    Result as StoreResult, Scan, Store, StoreError, TileStatistics,
 };
 use chronotile_types::{DatasetName, Instant, SliceId};
 use common::*;
@@ -334,9 +334,9 @@ impl Store for Interposed {
         self.next().await;
         self.inner.create_slice(dataset, slice).await
     }
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> StoreResult<()> {
         self.next().await;
-        self.inner.drop_slice(dataset, slice).await
+        self.inner.drop_slice(dataset, slice, when).await
     }
     async fn slices(&self, dataset: &DatasetName) -> StoreResult<Vec<SliceId>> {
         self.next().await;
@@ -627,8 +627,8 @@ impl Store for Narrow {
     async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
         self.0.create_slice(dataset, slice).await
     }
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
-        self.0.drop_slice(dataset, slice).await
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> StoreResult<()> {
+        self.0.drop_slice(dataset, slice, when).await
     }
     async fn slices(&self, dataset: &DatasetName) -> StoreResult<Vec<SliceId>> {
         self.0.slices(dataset).await

@@ -20,10 +20,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use chronotile_cql::scylla::statement::Consistency;
 pub use chronotile_cql::without_password;
 use chronotile_cql::{Call, CqlError, Replication, Session, Settings};
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, Definition, Record, Result, Scan, Store, StoreError, TileStatistics, Tuning,
+    Capabilities, Chunk, ChunkKey, Commit, Definition, DropSlice, Record, Result, Scan, Store, StoreError,
+    TileStatistics, Tuning,
 };
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::BoxStream;
@@ -156,6 +158,17 @@ impl CassandraStore {
         }
         let place = format!("keyspace {}", self.session().settings().keyspace);
         Err(StoreError::ReadOnly { place, reason: "it was opened read-only".to_owned() })
+    }
+
+    /// A level at which a read sees every write of the level of this archive's URL.
+    fn seeing_writes(&self) -> Consistency {
+        let places = self.session().driver().get_cluster_state();
+        let centres: HashSet<_> = places.get_nodes_info().iter().map(|node| node.datacenter.clone()).collect();
+        match self.write.consistency {
+            Consistency::Quorum | Consistency::EachQuorum | Consistency::All => Consistency::Quorum,
+            Consistency::LocalQuorum if centres.len() == 1 => Consistency::Quorum,
+            _ => Consistency::All,
+        }
     }
 
     fn ready<T>(&self, use_it: impl FnOnce(&mut HashSet<(DatasetName, SliceId)>) -> T) -> T {
@@ -306,15 +319,24 @@ impl Store for CassandraStore {
         Ok(())
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
         self.writable()?;
+        let known = schema::table_id(self.session(), dataset, slice).await?;
+        if let Some(holding) = when.holding {
+            let call = Call { consistency: self.seeing_writes(), ..self.read };
+            if scan::statistics(&self.home(dataset), slice, &call).await.map_err(refused)? != holding {
+                return Err(StoreError::SliceConflict { dataset: dataset.clone(), slice });
+            }
+        }
+        self.shared.catalog.apply(self.session(), &when.before, false).await?;
+        let Some(table_id) = known else { return Ok(()) };
         self.ready(|ready| ready.remove(&(dataset.clone(), slice)));
         let _turn = self.shared.keeper.lock().await;
         let home = self.home(dataset);
         if let Form::Rows(form) = &home.form {
             form.forget();
         }
-        schema::drop_slice(&home, slice).await
+        schema::drop_slice(&home, slice, &table_id).await
     }
 
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {

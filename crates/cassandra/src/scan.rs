@@ -557,18 +557,16 @@ async fn fetch_some(
 
 /// What each tile of a slice holds, by cell, then window.
 pub(crate) async fn statistics(home: &Home, slice: SliceId, call: &Call) -> Result<Vec<TileStatistics>, CqlError> {
-    let Names { partition, cell, window, rows, bytes, first_filtered, .. } = home.names();
+    let Names { partition, cell, window, id, rows, bytes, first_filtered, .. } = home.names();
     let (place, part) = (home.place(slice), on_ring(partition));
-    let cql = format!("SELECT {cell}, {window}, {rows}, {bytes} FROM {place} WHERE {part}{first_filtered}");
-    type Row = (Option<i64>, Option<i32>, Option<i32>, Option<i32>);
+    let cql = format!("SELECT {cell}, {window}, {id}, {rows}, {bytes} FROM {place} WHERE {part}{first_filtered}");
+    type Row = (Option<i64>, Option<i32>, Option<Vec<u8>>, Option<i32>, Option<i32>);
     let each = |tiles: &mut BTreeMap<Tile, TileStatistics>, row: Row| {
-        let (Some(cell), Some(window), Some(rows), Some(bytes)) = row else { return };
+        let (Some(cell), Some(window), Some(id), Some(rows), Some(bytes)) = row else { return };
+        let Some(id) = ChunkId::from_bytes(&id) else { return };
         let tile = Tile { cell: Cell(cell), window: Window(window) };
-        let none = TileStatistics { tile, chunks: 0, rows: 0, bytes: 0 };
-        let found = tiles.entry(tile).or_insert(none);
-        found.chunks += 1;
-        found.rows += u64::from(rows as u32);
-        found.bytes += u64::from(bytes as u32);
+        let found = tiles.entry(tile).or_insert(TileStatistics::none(tile));
+        found.add(id, rows as u32, u64::from(bytes as u32));
     };
     let read = || over_the_ring(&home.session, &cql, call, each);
     let parts = unless_gone(home, slice, call, read).await?.unwrap_or_default();

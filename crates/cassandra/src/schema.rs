@@ -339,17 +339,36 @@ async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlE
     Ok(())
 }
 
-/// Drops a slice's table under the keeper's lease.
-pub(crate) async fn drop_slice(home: &Home, slice: SliceId) -> Result<()> {
+/// The id of a slice's table, as the registry has it: each time a slice is made it has another.
+pub(crate) async fn table_id(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<Option<String>> {
+    let found = entry(session, dataset, slice, &sure(session)).await.map_err(refused)?;
+    Ok(found.map(|entry| entry.table_id.unwrap_or_default()))
+}
+
+/// Drops a slice's table under the keeper's lease, if it is still the one of this id: of a slice that was dropped by somebody
+/// else and made again meanwhile the new table stays.
+pub(crate) async fn drop_slice(home: &Home, slice: SliceId, known: &str) -> Result<()> {
     let (session, dataset) = (&home.session, &home.dataset);
     let Some(lease) = Lease::acquire(session, &Goal::Gone(home, slice)).await? else { return Ok(()) };
+    let since = Instant::now();
     let keyspace = &session.settings().keyspace;
     let table = home.table(slice);
     let drop = async {
+        if entry(session, dataset, slice, &sure(session))
+            .await?
+            .is_none_or(|entry| entry.table_id.unwrap_or_default() != known)
+        {
+            return Ok(());
+        }
         // First no new work finds it, then it goes; the registry forgets it last, so that a repetition goes on.
         let cql = format!("UPDATE {keyspace}.{SLICES} SET ready = false WHERE dataset = ? AND slice = ? IF EXISTS");
         let hide = prepared(session, &cql, false).await?;
         session.insist(&hide, (dataset.as_str(), slice.0), &sure(session)).await?;
+        if since.elapsed() > Duration::from_secs(LEASE_S as u64 / 2) {
+            // The lease may end before the table goes, and then somebody else may make it again.
+            let reason = format!("dropping {table} took too long to begin: repeat it");
+            return Err(CqlError::Overloaded { reason });
+        }
         session.change_schema(&format!("DROP TABLE IF EXISTS {keyspace}.{table}")).await?;
         let cql = format!("DELETE FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ? IF EXISTS");
         let forget = prepared(session, &cql, false).await?;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
 use chronotile_cql::Session;
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, Record, Result, Scan, Store, TileStatistics, conformance,
+    Capabilities, Chunk, ChunkKey, Commit, DropSlice, Record, Result, Scan, Store, TileStatistics, conformance,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, StorageLayout, Tile, Window};
 use common::{contact_points, drop_keyspace, keyspace, laid_out, open, settings};
@@ -62,8 +62,8 @@ impl Store for Grouped {
         self.view(dataset).create_slice(dataset, slice).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-        self.view(dataset).drop_slice(dataset, slice).await
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+        self.view(dataset).drop_slice(dataset, slice, when).await
     }
 
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
@@ -93,7 +93,7 @@ async fn emptied(store: &CassandraStore) {
     for dataset in DATASETS {
         let dataset = DatasetName::new(dataset).unwrap();
         for slice in store.slices(&dataset).await.unwrap() {
-            store.drop_slice(&dataset, slice).await.unwrap();
+            store.drop_slice(&dataset, slice, DropSlice::default()).await.unwrap();
         }
     }
     store.forget_all_records().await.unwrap();

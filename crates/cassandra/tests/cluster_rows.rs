@@ -19,9 +19,10 @@ use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
 use chronotile_chunk::{Binding, Columns, Defaults, Head, Layout, Origin, Rows, Zone, encode_plain};
 use chronotile_store::{
-    Capabilities, Cells, Chunk, ChunkKey, Commit, Record, Result, Scan, Store, TileStatistics, conformance,
+    Capabilities, Cells, Chunk, ChunkKey, Commit, DropSlice, Record, Result, Scan, Store, StoreError, TileStatistics,
+    conformance,
 };
-use chronotile_types::{BatchId, DatasetName, SliceId, StorageLayout, Tile, Window, ZoneKey};
+use chronotile_types::{BatchId, ChunkId, DatasetName, SliceId, StorageLayout, Tile, Window, ZoneKey};
 use common::{contact_points, drop_keyspace, keyspace, laid_out, open};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -152,8 +153,15 @@ impl Store for Wrapping {
         self.view(dataset).create_slice(dataset, slice).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-        self.view(dataset).drop_slice(dataset, slice).await
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+        // What the view holds differs from what it is taken to hold, by what the rows are wrapped in.
+        if let Some(holding) = &when.holding
+            && *holding != self.statistics(dataset, slice).await?
+        {
+            return Err(StoreError::SliceConflict { dataset: dataset.clone(), slice });
+        }
+        let when = DropSlice { holding: Some(self.view(dataset).statistics(dataset, slice).await?), ..when };
+        self.view(dataset).drop_slice(dataset, slice, when).await
     }
 
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
@@ -169,23 +177,21 @@ impl Store for Wrapping {
             bodies: true,
         };
         let chunks: Vec<Chunk> = view.scan(dataset, all).await?.try_concat().await?;
-        let count = |chunk: &Chunk| (chunk.rows, chunk.head.len() + chunk.body.len());
+        let count = |chunk: &Chunk| (chunk.key.id, chunk.rows, chunk.head.len() + chunk.body.len());
         let found = view.statistics(dataset, slice).await?;
         assert_eq!(found, by_tile(chunks.iter().map(|chunk| (chunk.key.tile, count(chunk)))), "as a scan counts");
         Ok(by_tile(chunks.iter().map(|chunk| (chunk.key.tile, count(&unwrapped(chunk))))))
     }
 }
 
-fn by_tile(chunks: impl Iterator<Item = (Tile, (u32, usize))>) -> Vec<TileStatistics> {
+fn by_tile(chunks: impl Iterator<Item = (Tile, (ChunkId, u32, usize))>) -> Vec<TileStatistics> {
     let mut tiles: Vec<TileStatistics> = vec![];
-    for (tile, (rows, bytes)) in chunks {
-        match tiles.last_mut().filter(|last| last.tile == tile) {
-            Some(last) => {
-                last.chunks += 1;
-                last.rows += u64::from(rows);
-                last.bytes += bytes as u64;
-            }
-            None => tiles.push(TileStatistics { tile, chunks: 1, rows: rows.into(), bytes: bytes as u64 }),
+    for (tile, (id, rows, bytes)) in chunks {
+        if tiles.last().is_none_or(|last| last.tile != tile) {
+            tiles.push(TileStatistics::none(tile));
+        }
+        if let Some(last) = tiles.last_mut() {
+            last.add(id, rows, bytes as u64);
         }
     }
     tiles
@@ -196,7 +202,7 @@ async fn emptied(store: &Wrapping) {
     for dataset in DATASETS {
         let dataset = DatasetName::new(dataset).unwrap();
         for slice in store.slices(&dataset).await.unwrap() {
-            store.drop_slice(&dataset, slice).await.unwrap();
+            store.drop_slice(&dataset, slice, DropSlice::default()).await.unwrap();
         }
     }
     store.inner.forget_all_records().await.unwrap();

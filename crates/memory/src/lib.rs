@@ -10,7 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_store::{
-    CLOCK_KEY, Capabilities, Cells, Chunk, ChunkKey, Commit, Expect, Record, RecordPut, Result, Scan, Store,
+    CLOCK_KEY, Capabilities, Cells, Chunk, ChunkKey, Commit, DropSlice, Expect, Record, RecordPut, Result, Scan, Store,
     StoreError, TileStatistics,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
@@ -144,8 +144,14 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-        self.state.lock().await.slices.remove(&(dataset.clone(), slice));
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+        let mut state = self.state.lock().await;
+        if when.holding.is_some_and(|holding| holding != statistics(&state, dataset, slice)) {
+            return Err(StoreError::SliceConflict { dataset: dataset.clone(), slice });
+        }
+        check_records(&state, when.before.iter())?;
+        put_records(&mut state, when.before);
+        state.slices.remove(&(dataset.clone(), slice));
         Ok(())
     }
 
@@ -155,20 +161,21 @@ impl Store for MemoryStore {
     }
 
     async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
-        let state = self.state.lock().await;
-        let mut tiles: Vec<TileStatistics> = vec![];
-        for ((tile, _), stored) in state.slices.get(&(dataset.clone(), slice)).into_iter().flatten() {
-            if tiles.last().is_none_or(|last| last.tile != *tile) {
-                tiles.push(TileStatistics { tile: *tile, chunks: 0, rows: 0, bytes: 0 });
-            }
-            if let Some(last) = tiles.last_mut() {
-                last.chunks += 1;
-                last.rows += u64::from(stored.rows);
-                last.bytes += (stored.head.len() + stored.body.len()) as u64;
-            }
-        }
-        Ok(tiles)
+        Ok(statistics(&*self.state.lock().await, dataset, slice))
     }
+}
+
+fn statistics(state: &State, dataset: &DatasetName, slice: SliceId) -> Vec<TileStatistics> {
+    let mut tiles: Vec<TileStatistics> = vec![];
+    for ((tile, id), stored) in state.slices.get(&(dataset.clone(), slice)).into_iter().flatten() {
+        if tiles.last().is_none_or(|last| last.tile != *tile) {
+            tiles.push(TileStatistics::none(*tile));
+        }
+        if let Some(last) = tiles.last_mut() {
+            last.add(*id, stored.rows, (stored.head.len() + stored.body.len()) as u64);
+        }
+    }
+    tiles
 }
 
 /// Checks conditions in order; one that follows a put of the same key is held against the value that put leaves.

@@ -8,7 +8,7 @@ use chronotile_archive::{
 };
 use chronotile_store::Tuning;
 use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SpecError, TimeError, TimeRange, TimeSpec,
+    CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SliceId, SpecError, TimeError, TimeRange, TimeSpec,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -428,6 +428,18 @@ impl Dataset {
         };
         let slices = wait(py, self.open()?.retire(limit, dry_run))?;
         reports::slices(py, &slices)
+    }
+
+    /// Drops slices, given by number and fingerprint, that hold what they held then.
+    fn retire_unchanged<'py>(&self, py: Python<'py>, slices: Vec<(i32, String)>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let slices = slices.iter().map(|(slice, print)| {
+            let print = u128::from_str_radix(print, 16);
+            let print = print.map_err(|_| invalid("invalid-request", "a fingerprint is 32 hexadecimal digits"))?;
+            Ok((SliceId(*slice), print))
+        });
+        let slices = slices.collect::<PyResult<Vec<_>>>()?;
+        let dropped = wait(py, self.open()?.retire_unchanged(&slices))?;
+        reports::slices(py, &dropped)
     }
 
     fn verify<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {

@@ -101,6 +101,10 @@ pub fn archive_error(error: ArchiveError) -> PyErr {
         }
         A::SameArchive { .. } => invalid("same-archive"),
         A::NotACopy { dataset, .. } => Fault::new("DatasetExistsError", "not-a-copy", message).text("dataset", dataset),
+        A::SliceRetired { dataset, .. } => Fault::new("BusyError", "slice-retired", message).text("dataset", dataset),
+        A::SliceInUse { dataset, .. } | A::RetireRace { dataset, .. } => {
+            Fault::new("BusyError", "slice-in-use", message).text("dataset", dataset)
+        }
         A::CopyRace { dataset } => Fault::new("BusyError", "lost-race", message).text("dataset", dataset),
         A::BatchRace { dataset, key } => {
             Fault::new("BatchConflictError", "batch-race", message).text("dataset", dataset).text("batch", key)
@@ -129,7 +133,7 @@ fn store_fault(error: StoreError) -> Fault {
         S::ReadOnly { .. } => Fault::new("ReadOnlyError", "read-only", message),
         S::Full { .. } => Fault::new("StorageFullError", "storage-full", message),
         S::Busy { .. } => Fault::new("BusyError", "busy", message),
-        S::NoSlice { .. } | S::RecordConflict { .. } | S::ChunkConflict { .. } => {
+        S::NoSlice { .. } | S::RecordConflict { .. } | S::ChunkConflict { .. } | S::SliceConflict { .. } => {
             Fault::new("BusyError", "lost-race", message)
         }
         S::Unavailable { .. } => Fault::new("UnavailableError", "cluster-unavailable", message),

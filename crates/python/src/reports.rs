@@ -36,6 +36,7 @@ pub fn batch_info<'py>(py: Python<'py>, info: &BatchInfo) -> Dict<'py> {
         key: info.key.clone(),
         batch: info.batch.to_string(),
         rows: info.rows,
+        rows_retired: info.rows_retired,
         tiles: info.tiles,
         chunks: info.chunks,
         bytes: info.bytes,
@@ -119,6 +120,7 @@ pub fn slice_info<'py>(py: Python<'py>, info: &SliceInfo) -> Dict<'py> {
         bytes: info.bytes,
         cell_bytes_max: info.cell_bytes_max,
         cells_oversized: info.cells_oversized,
+        fingerprint: format!("{:032x}", info.fingerprint),
     })
 }
 

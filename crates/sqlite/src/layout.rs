@@ -1,8 +1,8 @@
 //! Tables of an archive file and the statements that change them; `docs/decisions/002-sqlite-layout.md` gives the reasons.
 
 use bytes::Bytes;
-use chronotile_store::{CLOCK_KEY, Chunk, ChunkKey, Commit, Expect, RecordPut, StoreError};
-use chronotile_types::{DatasetName, SliceId};
+use chronotile_store::{CLOCK_KEY, Chunk, ChunkKey, Commit, DropSlice, Expect, RecordPut, StoreError, TileStatistics};
+use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// Identifies an archive in the file header (offset 68): "CHRT".
@@ -68,14 +68,53 @@ pub(crate) fn create_slice(conn: &Connection, dataset: &DatasetName, slice: Slic
     ))
 }
 
-/// Drops a slice's tables if they exist.
-pub(crate) fn drop_slice(conn: &Connection, dataset: &DatasetName, slice: SliceId) -> rusqlite::Result<()> {
+/// Drops a slice's tables if they exist, under the conditions of `when`.
+pub(crate) fn drop_slice(
+    conn: &Connection,
+    dataset: &DatasetName,
+    slice: SliceId,
+    when: &DropSlice,
+) -> Result<(), Failure> {
+    if let Some(holding) = &when.holding
+        && *holding != statistics(conn, dataset, slice)?
+    {
+        return Err(Failure::Condition(StoreError::SliceConflict { dataset: dataset.clone(), slice }));
+    }
+    when.before.iter().try_for_each(|put| put_record(conn, put))?;
     let delete = "DELETE FROM slices WHERE dataset = ?1 AND slice = ?2";
     if conn.execute(delete, params![dataset.as_str(), slice.0])? == 0 {
         return Ok(());
     }
     let (keys, chunks) = (keys_table(dataset, slice), chunks_table(dataset, slice));
-    conn.execute_batch(&format!("DROP TABLE {keys}; DROP TABLE {chunks};"))
+    Ok(conn.execute_batch(&format!("DROP TABLE {keys}; DROP TABLE {chunks};"))?)
+}
+
+/// What each tile of a slice holds, by cell, then window.
+pub(crate) fn statistics(
+    conn: &Connection,
+    dataset: &DatasetName,
+    slice: SliceId,
+) -> rusqlite::Result<Vec<TileStatistics>> {
+    let mut tiles: Vec<TileStatistics> = vec![];
+    if !slice_exists(conn, dataset, slice)? {
+        return Ok(tiles);
+    }
+    // The order of the table: nothing is sorted.
+    let sql =
+        format!("SELECT cell, window, id, rows, bytes FROM {} ORDER BY cell, window, id", keys_table(dataset, slice));
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut found = statement.query([])?;
+    while let Some(row) = found.next()? {
+        let tile = Tile { cell: Cell(row.get(0)?), window: Window(row.get(1)?) };
+        if tiles.last().is_none_or(|last| last.tile != tile) {
+            tiles.push(TileStatistics::none(tile));
+        }
+        let id = ChunkId::from_bytes(row.get_ref(2)?.as_blob()?);
+        if let (Some(last), Some(id)) = (tiles.last_mut(), id) {
+            last.add(id, row.get(3)?, row.get::<_, i64>(4)?.unsigned_abs());
+        }
+    }
+    Ok(tiles)
 }
 
 /// Makes the changes of a commit inside the open transaction.
@@ -121,6 +160,8 @@ fn put_record(conn: &Connection, put: &RecordPut) -> Result<(), Failure> {
         return Err(Failure::Condition(StoreError::RecordConflict { key: put.key.clone() }));
     }
     match &put.value {
+        // Nothing but a condition.
+        Some(value) if put.expect == Expect::Is(value.clone()) => 0,
         Some(value) => {
             let sql = "INSERT INTO catalog(key, value) VALUES (?1, ?2)
                 ON CONFLICT(key) DO UPDATE SET value = excluded.value";

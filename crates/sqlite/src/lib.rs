@@ -15,7 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, Record, Result, Scan, Store, StoreError, TileStatistics,
+    Capabilities, Chunk, ChunkKey, Commit, DropSlice, Record, Result, Scan, Store, StoreError, TileStatistics,
 };
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -163,8 +163,8 @@ impl Store for SqliteStore {
         writer.submit(dataset, Work::CreateSlice(slice)).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-        self.writer()?.submit(dataset, Work::DropSlice(slice)).await
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+        self.writer()?.submit(dataset, Work::DropSlice(slice, when)).await
     }
 
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
@@ -174,6 +174,6 @@ impl Store for SqliteStore {
 
     async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
         let dataset = dataset.clone();
-        self.readers.query(move |conn| reader::statistics(conn, &dataset, slice)).await
+        self.readers.query(move |conn| layout::statistics(conn, &dataset, slice)).await
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use chronotile_store::{Cells, Chunk, ChunkKey, Record, Result, Scan, StoreError, TileStatistics};
+use chronotile_store::{Cells, Chunk, ChunkKey, Record, Result, Scan, StoreError};
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use rusqlite::{Connection, Row, params};
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -468,26 +468,4 @@ pub(crate) fn records(
 pub(crate) fn slices(conn: &Connection, dataset: &DatasetName) -> rusqlite::Result<Vec<SliceId>> {
     let mut statement = conn.prepare_cached("SELECT slice FROM slices WHERE dataset = ?1 ORDER BY slice")?;
     statement.query_map([dataset.as_str()], |row| row.get(0).map(SliceId))?.collect()
-}
-
-/// What each tile of a slice holds.
-pub(crate) fn statistics(
-    conn: &Connection,
-    dataset: &DatasetName,
-    slice: SliceId,
-) -> rusqlite::Result<Vec<TileStatistics>> {
-    if !layout::slice_exists(conn, dataset, slice)? {
-        return Ok(vec![]);
-    }
-    let sql = format!(
-        "SELECT cell, window, count(*), sum(rows), sum(bytes) FROM {} GROUP BY cell, window ORDER BY cell, window",
-        layout::keys_table(dataset, slice)
-    );
-    let mut statement = conn.prepare_cached(&sql)?;
-    let tile = |row: &Row<'_>| {
-        let count = |index| row.get::<_, i64>(index).map(i64::unsigned_abs);
-        let tile = Tile { cell: Cell(row.get(0)?), window: Window(row.get(1)?) };
-        Ok(TileStatistics { tile, chunks: count(2)?, rows: count(3)?, bytes: count(4)? })
-    };
-    statement.query_map([], tile)?.collect()
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use chronotile_store::{Commit, Result, StoreError};
+use chronotile_store::{Commit, DropSlice, Result, StoreError};
 use chronotile_types::{DatasetName, SliceId};
 use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
@@ -40,7 +40,7 @@ const GIVEN_BACK_PAGES: i64 = 512;
 pub(crate) enum Work {
     Commit(Commit),
     CreateSlice(SliceId),
-    DropSlice(SliceId),
+    DropSlice(SliceId, DropSlice),
 }
 
 struct Job {
@@ -280,7 +280,7 @@ fn run_job(conn: &Connection, job: &Job) -> rusqlite::Result<Result<()>> {
     let done = match &job.work {
         Work::Commit(commit) => layout::apply(conn, &job.dataset, commit),
         Work::CreateSlice(slice) => layout::create_slice(conn, &job.dataset, *slice).map_err(Failure::from),
-        Work::DropSlice(slice) => layout::drop_slice(conn, &job.dataset, *slice).map_err(Failure::from),
+        Work::DropSlice(slice, when) => layout::drop_slice(conn, &job.dataset, *slice, when),
     };
     let outcome = match done {
         Ok(()) => Ok(()),
@@ -299,14 +299,14 @@ impl Work {
         match self {
             Self::Commit(commit) => !commit.remove.is_empty(),
             Self::CreateSlice(_) => false,
-            Self::DropSlice(_) => true,
+            Self::DropSlice(..) => true,
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
             Self::Commit(commit) => commit.put.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum(),
-            Self::CreateSlice(_) | Self::DropSlice(_) => 0,
+            Self::CreateSlice(_) | Self::DropSlice(..) => 0,
         }
     }
 }

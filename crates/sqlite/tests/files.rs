@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chronotile_sqlite::{Options, SqliteStore};
-use chronotile_store::{Commit, Outcome, Store, StoreError};
+use chronotile_store::{Commit, DropSlice, Outcome, Store, StoreError};
 use chronotile_types::SliceId;
 use common::{chunk, chunks, dataset, files_in, increment, integrity, key, open, put};
 use tempfile::TempDir;
@@ -198,7 +198,7 @@ async fn a_read_only_archive_is_read_but_not_written() {
     let writes = [
         read_only.commit(&dataset(), Commit::default()).await,
         read_only.create_slice(&dataset(), SliceId(0)).await,
-        read_only.drop_slice(&dataset(), SliceId(0)).await,
+        read_only.drop_slice(&dataset(), SliceId(0), DropSlice::default()).await,
     ];
     for outcome in writes {
         assert!(matches!(outcome, Err(StoreError::ReadOnly { .. })), "{outcome:?}");

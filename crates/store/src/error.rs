@@ -41,6 +41,14 @@ pub enum StoreError {
         /// Where the chunk was.
         key: ChunkKey,
     },
+    /// A slice that was to be dropped holds other chunks than it was to hold.
+    #[error("slice {} of dataset {dataset} was written to by somebody else", slice.0)]
+    SliceConflict {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The slice.
+        slice: SliceId,
+    },
     /// The chunk or record is larger than the engine takes.
     #[error("{what} of {bytes} bytes is more than the {bytes_max} that {engine} takes: write smaller records")]
     TooLarge {
@@ -166,7 +174,10 @@ impl StoreError {
     /// What a caller may conclude about the write it asked for.
     pub fn outcome(&self) -> Outcome {
         match self {
-            Self::RecordConflict { .. } | Self::ChunkConflict { .. } | Self::NoSlice { .. } => Outcome::LostRace,
+            Self::RecordConflict { .. }
+            | Self::ChunkConflict { .. }
+            | Self::SliceConflict { .. }
+            | Self::NoSlice { .. } => Outcome::LostRace,
             Self::Unknown { .. } => Outcome::Unknown,
             _ => Outcome::Refused,
         }

@@ -9,7 +9,8 @@ use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream, StreamExt};
 
 use crate::{
-    Capabilities, Chunk, ChunkKey, Commit, Operation, Record, Result, Scan, Store, StoreError, TileStatistics,
+    Capabilities, Chunk, ChunkKey, Commit, DropSlice, Operation, Record, Result, Scan, Store, StoreError,
+    TileStatistics,
 };
 
 /// A call about to be made, for a policy to judge.
@@ -118,8 +119,8 @@ impl Store for Faulty {
         self.whole(Operation::CreateSlice, self.inner.create_slice(dataset, slice)).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-        self.whole(Operation::DropSlice, self.inner.drop_slice(dataset, slice)).await
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+        self.whole(Operation::DropSlice, self.inner.drop_slice(dataset, slice, when)).await
     }
 
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {

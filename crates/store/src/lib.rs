@@ -172,6 +172,32 @@ pub struct TileStatistics {
     pub rows: u64,
     /// Bytes of heads and bodies.
     pub bytes: u64,
+    /// Exclusive or of the ids of its chunks: with the same number of chunks and the same value here it holds the same ones.
+    pub ids: u128,
+}
+
+impl TileStatistics {
+    /// The statistics of a tile without chunks, to count from.
+    pub fn none(tile: Tile) -> Self {
+        Self { tile, chunks: 0, rows: 0, bytes: 0, ids: 0 }
+    }
+
+    /// Counts one more chunk; `bytes` are those of its head and body.
+    pub fn add(&mut self, id: ChunkId, rows: u32, bytes: u64) {
+        self.chunks += 1;
+        self.rows += u64::from(rows);
+        self.bytes += bytes;
+        self.ids ^= id.0;
+    }
+}
+
+/// Under which conditions a slice is dropped, and what is recorded with it. By default it is dropped whatever it holds.
+#[derive(Clone, Debug, Default)]
+pub struct DropSlice {
+    /// What [`Store::statistics`] must say of it.
+    pub holding: Option<Vec<TileStatistics>>,
+    /// Records to put once that is known to hold, each under its condition.
+    pub before: Vec<RecordPut>,
 }
 
 /// How the calls of one view of a store are to be done; what is `None` stays as the store was opened.
@@ -290,9 +316,19 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Makes room for a slice. One that exists stays as it is; callers may race.
     async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()>;
 
-    /// Drops a slice with all its chunks. One that does not exist is no error. Running scans of it end early or with an
-    /// error, never with wrong chunks.
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()>;
+    /// Drops a slice with all its chunks. One that does not exist holds nothing and is no error. Running scans of it end
+    /// early or with an error, never with wrong chunks.
+    ///
+    /// Three steps, each durable before the next begins: the slice is compared with [`DropSlice::holding`], the records of
+    /// [`DropSlice::before`] are put, the slice is gone. Where it holds something else the error is
+    /// [`StoreError::SliceConflict`], where a record is not as expected [`StoreError::RecordConflict`], and nothing has
+    /// happened. The comparison sees every chunk whose commit ended before, at a consistency of writes of which a majority
+    /// takes part.
+    ///
+    /// With `atomic_commit` the three are one step: a commit that puts chunks into the slice lands before it, and is compared,
+    /// or after it and fails with [`StoreError::NoSlice`]. Not promised without: that a commit which ends between the
+    /// comparison and the end of the drop is noticed. Whoever drops slices that are in use agrees with their writers first.
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()>;
 
     /// The slices there are, ascending.
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>>;

@@ -8,7 +8,8 @@ use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream, StreamExt};
 
 use crate::{
-    Capabilities, Chunk, ChunkKey, Commit, Definition, Operation, Record, Result, Scan, Store, TileStatistics, Tuning,
+    Capabilities, Chunk, ChunkKey, Commit, Definition, DropSlice, Operation, Record, Result, Scan, Store,
+    TileStatistics, Tuning,
 };
 
 /// Buckets of a latency histogram: bucket `i` counts times below `2^i` microseconds that no earlier one counts.
@@ -204,8 +205,8 @@ impl Store for Metered {
         self.timed(Operation::CreateSlice, self.inner.create_slice(dataset, slice)).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-        self.timed(Operation::DropSlice, self.inner.drop_slice(dataset, slice)).await
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+        self.timed(Operation::DropSlice, self.inner.drop_slice(dataset, slice, when)).await
     }
 
     async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {

@@ -302,7 +302,14 @@ def retire(
             click.echo(f"{dataset.name}: would drop {_total(slices)}")
             return
         confirm(f"Drop {_total(slices)} of {dataset.name} for good?", yes)
-        click.echo(f"{dataset.name}: dropped {_total(dataset.retire(**limits))}")
+        # What was shown, and nothing that came since unseen.
+        dropped = dataset.retire(unchanged=slices)
+        click.echo(f"{dataset.name}: dropped {_total(dropped)}")
+        if len(dropped) < len(slices):
+            kept = len(slices) - len(dropped)
+            raise click.ClickException(
+                f"{kept} slice{'s' if kept != 1 else ''} of {dataset.name} changed meanwhile and stayed: run it again"
+            )
 
 
 def _total(slices: list[SliceInfo]) -> str:

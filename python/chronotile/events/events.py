@@ -669,7 +669,8 @@ class Events:
         visibility = self._visibility()
         gone = retention.expired_slices(self._dataset, visibility)
         if gone and not dry_run:
-            self._dataset.retire(before=to_us(gone[-1].end))
+            # A slice that got a document since stays.
+            gone = self._dataset.retire(unchanged=gone)
         if visibility.start_us is not None:
             self._dead.retire(before=visibility.start_us, dry_run=dry_run)
         return gone

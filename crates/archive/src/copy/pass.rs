@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use chronotile_chunk::{Body, Head};
-use chronotile_store::{Chunk, ChunkKey, Commit, StoreError};
+use chronotile_store::{Chunk, ChunkKey, Commit, DropSlice, StoreError};
 use chronotile_types::{BatchId, Damage, SliceId, Tile};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, TryStreamExt};
@@ -137,7 +137,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         // Nobody else writes to the target, and the record comes before the drop as it does on the source.
         look(self.shared).await?;
         marks::copy_retired(self.shared).await?;
-        self.shared.target.drop_slice(name, slice).await?;
+        self.shared.target.drop_slice(name, slice, DropSlice::default()).await?;
         self.shared.into.known_slices(|known| known.remove(&slice));
         self.report.slices_dropped += 1;
         Ok(true)

@@ -12,8 +12,8 @@ use chronotile_archive::{Archive, Dataset, ReadRequest, Result, WriteOptions, Wr
 use chronotile_memory::MemoryStore;
 use chronotile_sqlite::{Options, SqliteStore, Synchronous};
 use chronotile_store::{
-    Capabilities, Cells, Chunk, ChunkKey, Commit, Expect, Record, Result as StoreResult, Scan, Store, StoreError,
-    TileStatistics,
+    Capabilities, Cells, Chunk, ChunkKey, Commit, DropSlice, Expect, Record, Result as StoreResult, Scan, Store,
+    StoreError, TileStatistics,
 };
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Instant, MergeRule, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec, Window,
@@ -199,7 +199,12 @@ impl Store for Stepwise {
     }
 
     async fn commit(&self, dataset: &DatasetName, commit: Commit) -> StoreResult<()> {
-        // What the contract demands of every engine: a failing condition of `before` or `remove` prevents all of it.
+        // What the contract demands of every engine: a missing slice and a failing condition of `before` or `remove` prevent
+        // all of it.
+        let slices = self.0.slices(dataset).await?;
+        if let Some(chunk) = commit.put.iter().find(|chunk| !slices.contains(&chunk.key.slice)) {
+            return Err(StoreError::NoSlice { dataset: dataset.clone(), slice: chunk.key.slice });
+        }
         for put in &commit.before {
             let found = self.0.record(&put.key).await?;
             let holds = match &put.expect {
@@ -221,7 +226,12 @@ impl Store for Stepwise {
             self.0.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await?;
         }
         for chunk in commit.put {
-            self.0.commit(dataset, Commit { put: vec![chunk], ..Commit::default() }).await?;
+            let put = self.0.commit(dataset, Commit { put: vec![chunk], ..Commit::default() }).await;
+            put.map_err(|error| match error {
+                // Dropped since it was looked for: by now something has happened.
+                StoreError::NoSlice { .. } => StoreError::Unknown { engine: "test", reason: error.to_string() },
+                error => error,
+            })?;
         }
         for key in commit.remove {
             self.0.commit(dataset, Commit { remove: vec![key], ..Commit::default() }).await?;
@@ -256,8 +266,14 @@ impl Store for Stepwise {
         self.0.create_slice(dataset, slice).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
-        self.0.drop_slice(dataset, slice).await
+    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> StoreResult<()> {
+        if let Some(holding) = when.holding
+            && holding != self.0.statistics(dataset, slice).await?
+        {
+            return Err(StoreError::SliceConflict { dataset: dataset.clone(), slice });
+        }
+        self.0.commit(dataset, Commit { before: when.before, ..Commit::default() }).await?;
+        self.0.drop_slice(dataset, slice, DropSlice::default()).await
     }
 
     async fn slices(&self, dataset: &DatasetName) -> StoreResult<Vec<SliceId>> {

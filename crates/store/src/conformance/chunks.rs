@@ -5,7 +5,7 @@ use chronotile_types::{Cell, SliceId, Window};
 use futures::stream::StreamExt;
 
 use super::*;
-use crate::{Outcome, StoreError};
+use crate::{DropSlice, Outcome, StoreError};
 
 /// Keys around a few tiles, in the order a scan returns them.
 fn grid(slice: i32) -> Vec<ChunkKey> {
@@ -260,7 +260,7 @@ pub(super) async fn datasets_do_not_mix(store: Arc<dyn Store>) {
             store.commit(name, put([own])).await.unwrap();
         }
     }
-    store.drop_slice(&names[0], SliceId(1)).await.unwrap();
+    store.drop_slice(&names[0], SliceId(1), DropSlice::default()).await.unwrap();
     let remove = Commit { remove: vec![key(-1, 1, 1, 1)], ..Commit::default() };
     store.commit(&names[1], remove).await.unwrap();
     for (name, slices) in names.iter().zip([vec![-1, 11], vec![1, 11], vec![-1, 1, 11], vec![-1, 1, 11]]) {

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use futures::stream::StreamExt;
 
 use super::*;
-use crate::StoreError;
+use crate::{DropSlice, StoreError};
 
 /// Runs the same work in several tasks at once.
 async fn tasks<F: Future<Output = T> + Send + 'static, T: Send + 'static>(
@@ -146,7 +146,7 @@ pub(super) async fn a_scan_of_a_slice_being_dropped_returns_no_wrong_chunk(store
         let mut groups = store.scan(&dataset(), scan_all(&[0])).await.unwrap();
         let dropping = tokio::spawn({
             let store = store.clone();
-            async move { store.drop_slice(&dataset(), SliceId(0)).await }
+            async move { store.drop_slice(&dataset(), SliceId(0), DropSlice::default()).await }
         });
         let mut found = vec![];
         while let Some(Ok(group)) = groups.next().await {

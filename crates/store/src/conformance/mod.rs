@@ -54,6 +54,7 @@ claims! {
     slices::a_missing_slice_holds_nothing,
     slices::a_dropped_slice_is_gone_with_its_chunks,
     slices::statistics_count_each_tile,
+    slices::a_slice_is_dropped_only_while_it_holds_what_was_seen,
     records::a_record_is_put_read_and_deleted,
     records::conditions_hold_back_the_whole_commit,
     records::a_failing_condition_after_undoes_an_atomic_commit,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::{Cells, Chunk, ChunkKey, Commit, Expect, RecordPut, Scan, Store, collect, key, named};
-use crate::{Outcome, Record, TileStatistics};
+use crate::{DropSlice, Outcome, Record, TileStatistics};
 
 /// Runs random sequences of operations against a store and a plain map, which must agree on every answer.
 ///
@@ -144,7 +144,7 @@ impl Model {
                 self.slices.entry((dataset.clone(), *slice)).or_default();
             }
             Step::DropSlice(dataset, slice) => {
-                store.drop_slice(dataset, *slice).await.expect("a slice is dropped");
+                store.drop_slice(dataset, *slice, DropSlice::default()).await.expect("a slice is dropped");
                 self.slices.remove(&(dataset.clone(), *slice));
                 let left: Vec<_> = self.slices.keys().filter(|(name, _)| name == dataset).map(|(_, id)| *id).collect();
                 assert_eq!(store.slices(dataset).await.expect("slices are listed"), left);
@@ -251,10 +251,8 @@ impl Model {
         let mut tiles = BTreeMap::new();
         for chunk in self.slices.get(&(dataset.clone(), slice)).into_iter().flat_map(BTreeMap::values) {
             let tile = chunk.key.tile;
-            let sum = tiles.entry(tile).or_insert(TileStatistics { tile, chunks: 0, rows: 0, bytes: 0 });
-            sum.chunks += 1;
-            sum.rows += u64::from(chunk.rows);
-            sum.bytes += (chunk.head.len() + chunk.body.len()) as u64;
+            let sum = tiles.entry(tile).or_insert(TileStatistics::none(tile));
+            sum.add(chunk.key.id, chunk.rows, (chunk.head.len() + chunk.body.len()) as u64);
         }
         tiles.into_values().collect()
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use chronotile_types::SliceId;
 
 use super::*;
-use crate::{Outcome, StoreError, TileStatistics};
+use crate::{DropSlice, Outcome, StoreError, TileStatistics};
 
 pub(super) async fn a_put_into_a_missing_slice_has_no_effect(store: Arc<dyn Store>) {
     with_slices(&store, &[0]).await;
@@ -41,8 +41,8 @@ pub(super) async fn a_missing_slice_holds_nothing(store: Arc<dyn Store>) {
     assert_eq!(keys_in(&store, &[-8, 0, 8]).await, [key(0, 1, 1, 1)]);
     assert_eq!(keys_in(&store, &[8]).await, []);
     assert_eq!(store.statistics(&dataset(), SliceId(8)).await.unwrap(), []);
-    store.drop_slice(&dataset(), SliceId(8)).await.unwrap();
-    store.drop_slice(&named("other"), SliceId(0)).await.unwrap();
+    store.drop_slice(&dataset(), SliceId(8), DropSlice::default()).await.unwrap();
+    store.drop_slice(&named("other"), SliceId(0), DropSlice::default()).await.unwrap();
     assert_eq!(keys_in(&store, &[0]).await, [key(0, 1, 1, 1)]);
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn a_dropped_slice_is_gone_with_its_chunks(store: Arc<dyn Store
     with_slices(&store, &[0, 1]).await;
     let large = Chunk { body: Bytes::from(vec![7; 100_000]), ..chunk(key(0, 1, 1, 2)) };
     store.commit(&dataset(), put([chunk(key(0, 1, 1, 1)), large, chunk(key(1, 1, 1, 1))])).await.unwrap();
-    store.drop_slice(&dataset(), SliceId(0)).await.unwrap();
+    store.drop_slice(&dataset(), SliceId(0), DropSlice::default()).await.unwrap();
     assert_eq!(store.slices(&dataset()).await.unwrap(), [SliceId(1)]);
     assert_eq!(keys_in(&store, &[0, 1]).await, [key(1, 1, 1, 1)]);
     assert_eq!(store.fetch(&dataset(), vec![key(0, 1, 1, 1), key(0, 1, 1, 2)]).await.unwrap(), []);
@@ -78,11 +78,59 @@ pub(super) async fn statistics_count_each_tile(store: Arc<dyn Store>) {
         sized(key(1, 2, 1, 1), 1, 1, 1),
     ];
     store.commit(&dataset(), put(chunks)).await.unwrap();
-    let tile =
-        |cell, window, chunks, rows, bytes| TileStatistics { tile: key(0, cell, window, 0).tile, chunks, rows, bytes };
-    let expected = [tile(-2, 7, 1, 3, 70_009), tile(2, -1, 1, 0, 0), tile(2, 1, 2, 10 + u64::from(u32::MAX), 50_105)];
+    let tile = |cell, window, chunks, rows, bytes, ids| TileStatistics {
+        tile: key(0, cell, window, 0).tile,
+        chunks,
+        rows,
+        bytes,
+        ids,
+    };
+    let expected =
+        [tile(-2, 7, 1, 3, 70_009, 1), tile(2, -1, 1, 0, 0, 1), tile(2, 1, 2, 10 + u64::from(u32::MAX), 50_105, 1 ^ 2)];
     assert_eq!(store.statistics(&dataset(), SliceId(0)).await.unwrap(), expected);
     store.commit(&dataset(), put([sized(key(0, 2, 1, 2), 1, 2, 3)])).await.unwrap();
     let found = store.statistics(&dataset(), SliceId(0)).await.unwrap();
-    assert_eq!(found, [expected[0], expected[1], tile(2, 1, 2, 11, 110)]);
+    assert_eq!(found, [expected[0], expected[1], tile(2, 1, 2, 11, 110, 1 ^ 2)]);
+}
+
+/// A condition that does not hold leaves slice and catalog as they were; one that holds is noted before the slice goes.
+pub(super) async fn a_slice_is_dropped_only_while_it_holds_what_was_seen(store: Arc<dyn Store>) {
+    with_slices(&store, &[0, 1]).await;
+    store.commit(&dataset(), put([chunk(key(0, 1, 1, 1)), chunk(key(1, 5, 5, 5))])).await.unwrap();
+    let seen = store.statistics(&dataset(), SliceId(0)).await.unwrap();
+    let drop = |holding: &[TileStatistics], expect| DropSlice {
+        holding: Some(holding.to_vec()),
+        before: vec![record("note", Some("gone"), expect)],
+    };
+    // The same tile, number, rows and bytes, but another chunk.
+    let other =
+        Chunk { rows: 1, body: chunk(key(0, 1, 1, 1)).body, head: chunk(key(0, 1, 1, 1)).head, key: key(0, 1, 1, 2) };
+    for late in [chunk(key(0, 1, 2, 9)), other] {
+        let swap = Commit { remove: vec![key(0, 1, 1, 1)], ..put([late.clone()]) };
+        for change in [put([late.clone()]), swap] {
+            store.commit(&dataset(), change).await.unwrap();
+            let error = store.drop_slice(&dataset(), SliceId(0), drop(&seen, Expect::Any)).await.unwrap_err();
+            assert!(
+                matches!(&error, StoreError::SliceConflict { slice: SliceId(0), dataset } if *dataset == self::dataset()),
+                "{error}"
+            );
+            assert_eq!(error.outcome(), Outcome::LostRace);
+            assert!(keys_in(&store, &[0]).await.contains(&late.key));
+        }
+        let back = Commit { remove: vec![late.key], ..put([chunk(key(0, 1, 1, 1))]) };
+        store.commit(&dataset(), back).await.unwrap();
+        assert_eq!(store.statistics(&dataset(), SliceId(0)).await.unwrap(), seen);
+    }
+    let error = store.drop_slice(&dataset(), SliceId(0), drop(&seen, is("another"))).await.unwrap_err();
+    assert!(matches!(&error, StoreError::RecordConflict { key } if key == "note"), "{error}");
+    assert_eq!(keys_in(&store, &[0]).await, [key(0, 1, 1, 1)]);
+    assert_eq!(store.record("note").await.unwrap(), None);
+    store.drop_slice(&dataset(), SliceId(0), drop(&seen, Expect::Absent)).await.unwrap();
+    assert_eq!(store.slices(&dataset()).await.unwrap(), [SliceId(1)]);
+    assert_eq!(store.record("note").await.unwrap().as_deref(), Some(b"gone".as_slice()));
+    // One that does not exist holds nothing.
+    let error = store.drop_slice(&dataset(), SliceId(0), drop(&seen, Expect::Any)).await.unwrap_err();
+    assert!(matches!(error, StoreError::SliceConflict { .. }), "{error}");
+    store.drop_slice(&dataset(), SliceId(0), drop(&[], Expect::Any)).await.unwrap();
+    assert_eq!(keys_in(&store, &[1]).await, [key(1, 5, 5, 5)]);
 }

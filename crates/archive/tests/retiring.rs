@@ -1,0 +1,343 @@
+//! Slices that are dropped while others write to them, and batches of which rows were dropped.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use chronotile_archive::{ArchiveError, Dataset, ReadRequest, RetireLimit};
+use chronotile_memory::MemoryStore;
+use chronotile_store::{Decision, Faulty, Metered, Operation, Outcome, Store};
+use chronotile_types::{DatasetSpec, Instant, MergeRule};
+use common::*;
+
+fn before(t: i64) -> RetireLimit {
+    RetireLimit::Before(Instant::NativeTicks(t))
+}
+
+/// All engines, one whose commits have steps among them.
+fn all_engines() -> Vec<(Arc<dyn Store>, Option<tempfile::TempDir>)> {
+    let mut all = engines();
+    all.push((Arc::new(Stepwise(Arc::new(MemoryStore::new()))), None));
+    all
+}
+
+async fn count(dataset: &Dataset) -> u64 {
+    dataset.count(ReadRequest::default()).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_which_rows_were_retired_is_stored_again_and_says_so_before() {
+    for (store, _folder) in all_engines() {
+        let kinds = [spec(), DatasetSpec { id: vec![], ..spec() }];
+        for (kind, options) in kinds.into_iter().zip([named as fn(&str) -> _, replacing]) {
+            let name = format!("records_{}", kind.id.len());
+            let dataset =
+                create(&store, DatasetSpec { name: chronotile_types::DatasetName::new(&name).unwrap(), ..kind }).await;
+            // Slices of two hours: three, of which the first is dropped, then all.
+            let given = spread_rows(0, 60, 6, "a");
+            write(&dataset, &given, options("a")).await.unwrap();
+            for limit in [2 * HOUR, 6 * HOUR] {
+                let dropped: u64 =
+                    dataset.retire(before(limit), false).await.unwrap().iter().map(|slice| slice.rows).sum();
+                let info = dataset.batch("a").await.unwrap().unwrap();
+                assert_eq!((info.rows, info.rows_retired), (60, dropped), "limit {limit}");
+                assert_eq!(dataset.batches().await.unwrap(), [info]);
+                assert_eq!(count(&dataset).await, 60 - dropped);
+
+                let report = write(&dataset, &given, options("a")).await.unwrap();
+                assert!(report.stored && report.rows == 60, "{report:?}");
+                assert_eq!(count(&dataset).await, 60);
+                let info = dataset.batch("a").await.unwrap().unwrap();
+                assert_eq!((info.rows, info.rows_retired), (60, 0));
+                assert_sound(&dataset).await;
+            }
+            assert!(!write(&dataset, &given, named("a")).await.unwrap().stored, "it is there");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_batch_of_which_rows_were_retired_is_stored_again_in_steps() {
+    for (store, _folder) in all_engines() {
+        let dataset = create(&store, spec()).await;
+        let part = |i: i64| spread_rows(i * 20_000, 20_000, 6, "a");
+        let given = || input((0..3).map(part));
+        dataset.write(given(), tight(named("a"))).await.unwrap();
+        dataset.retire(before(2 * HOUR), false).await.unwrap();
+        assert!(dataset.write(given(), tight(named("a"))).await.unwrap().stored);
+        assert_eq!(count(&dataset).await, 60_000);
+        // Where it has other content nothing of that is left.
+        dataset.retire(before(2 * HOUR), false).await.unwrap();
+        let rest = read_all(&dataset).await;
+        let error = dataset.write(input((1..4).map(part)), tight(named("a"))).await.unwrap_err();
+        assert!(matches!(error, ArchiveError::BatchDiffers { .. }), "{error}");
+        assert_eq!(read_all(&dataset).await, rest);
+        assert!(dataset.batch("a").await.unwrap().unwrap().finished);
+        assert_sound(&dataset).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_name_of_a_batch_that_was_retired_whole_is_free_and_one_retired_in_part_keeps_it() {
+    for (store, _folder) in all_engines() {
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &spread_rows(0, 60, 6, "a"), named("a")).await.unwrap();
+        dataset.retire(before(2 * HOUR), false).await.unwrap();
+        let error = write(&dataset, &spread_rows(0, 50, 6, "b"), named("a")).await.unwrap_err();
+        assert!(matches!(error, ArchiveError::BatchDiffers { .. }), "{error}");
+        dataset.retire(before(6 * HOUR), false).await.unwrap();
+        assert_eq!(count(&dataset).await, 0);
+        assert!(write(&dataset, &spread_rows(0, 50, 6, "b"), named("a")).await.unwrap().stored);
+        assert_eq!(count(&dataset).await, 50);
+        assert_sound(&dataset).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn removing_a_batch_counts_the_rows_that_it_takes_out() {
+    for (store, _folder) in all_engines() {
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &spread_rows(0, 60, 6, "a"), named("a")).await.unwrap();
+        let dropped: u64 = dataset.retire(before(2 * HOUR), false).await.unwrap().iter().map(|slice| slice.rows).sum();
+        assert!(dropped > 0);
+        assert_eq!(dataset.remove_batch("a").await.unwrap(), 60 - dropped);
+        assert_eq!(count(&dataset).await, 0);
+    }
+}
+
+/// Does `work` once, just before the first call of an operation.
+fn with_something_before(
+    inner: &Arc<dyn Store>,
+    operation: Operation,
+    work: impl Fn() -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,
+) -> Arc<dyn Store> {
+    let done = std::sync::atomic::AtomicBool::new(false);
+    Arc::new(Faulty::new(inner.clone(), move |call| {
+        if call.operation == operation && !done.swap(true, Ordering::SeqCst) {
+            let work = work();
+            // The policy is not async: the other process works on a thread of its own until it is done.
+            std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work)).join().unwrap();
+        }
+        Decision::Pass
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_come_just_before_a_slice_is_dropped_are_counted_or_keep_it() {
+    for exactly in [false, true] {
+        for (store, _folder) in all_engines() {
+            let dataset = create(&store, spec()).await;
+            write(&dataset, &spread_rows(0, 30, 2, "a"), named("a")).await.unwrap();
+            let other = store.clone();
+            let late = with_something_before(&store, Operation::DropSlice, move || {
+                let other = other.clone();
+                Box::pin(async move {
+                    let dataset = open(&other, "records").await;
+                    let report = write(&dataset, &spread_rows(100, 30, 2, "late"), named("late")).await;
+                    assert!(report.unwrap().stored);
+                })
+            });
+            let retirer = open(&late, "records").await;
+            let would = retirer.retire(before(2 * HOUR), true).await.unwrap();
+            assert_eq!(would.iter().map(|slice| slice.rows).sum::<u64>(), 30);
+            if exactly {
+                let seen: Vec<_> = would.iter().map(|slice| (slice.slice, slice.fingerprint)).collect();
+                assert_eq!(retirer.retire_unchanged(&seen).await.unwrap(), []);
+                assert_eq!(count(&dataset).await, 60);
+                let now = retirer.retire(before(2 * HOUR), true).await.unwrap();
+                let seen: Vec<_> = now.iter().map(|slice| (slice.slice, slice.fingerprint)).collect();
+                assert_eq!(retirer.retire_unchanged(&seen).await.unwrap(), now);
+            } else {
+                let dropped = retirer.retire(before(2 * HOUR), false).await.unwrap();
+                assert_eq!(dropped.iter().map(|slice| slice.rows).sum::<u64>(), 60, "{exactly}");
+            }
+            assert_eq!(count(&dataset).await, 0);
+            assert_eq!(dataset.batch("late").await.unwrap().unwrap().rows_retired, 30);
+            // Nothing is left that would hinder writers.
+            assert!(write(&dataset, &spread_rows(100, 30, 2, "late"), named("late")).await.unwrap().stored);
+            assert_eq!(count(&dataset).await, 30);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_be_repeated() {
+    for (store, _folder) in all_engines() {
+        create(&store, spec()).await;
+        // The clock of this test goes on while commits take their time, as it does where who drops slices waits.
+        let late: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), |call| match call.operation {
+            Operation::Commit => Decision::Delay(Duration::from_secs(40)),
+            _ => Decision::Pass,
+        }));
+        let dataset = open(&late, "records").await;
+        let part = |i: i64| spread_rows(i * 40_000, 40_000, 2, "a");
+        let other = open(&store, "records").await;
+        let cut = async |options| {
+            let (send, receive) = std::sync::mpsc::channel();
+            // The second part comes once the slice with rows of the first was dropped.
+            let parts = (0..2).map(move |i| {
+                if i == 1 {
+                    receive.recv().unwrap();
+                }
+                Ok(part(i))
+            });
+            let other = other.clone();
+            let retire = std::thread::spawn(move || {
+                let paused = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+                let drop = async {
+                    while other.retire(before(2 * HOUR), false).await.unwrap().iter().all(|slice| slice.rows == 0) {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                };
+                paused.unwrap().block_on(drop);
+                send.send(()).unwrap();
+            });
+            let result = dataset.write(parts, tight(options)).await;
+            retire.join().unwrap();
+            result
+        };
+        for options in [named("a"), replacing("a"), named("b")] {
+            let error = cut(options.clone()).await.unwrap_err();
+            assert!(matches!(error, ArchiveError::SliceRetired { .. }), "{error}");
+            assert_eq!(error.outcome(), Outcome::LostRace);
+            assert!(dataset.write(input((0..2).map(part)), tight(options.clone())).await.unwrap().stored);
+            assert_eq!(count(&dataset).await, 80_000);
+            let info = dataset.batch(options.batch.as_deref().unwrap()).await.unwrap().unwrap();
+            assert!(info.finished && info.rows_retired == 0, "{info:?}");
+            assert_sound(&dataset).await;
+            dataset.retire(before(2 * HOUR), false).await.unwrap();
+        }
+    }
+}
+
+/// Chance from a seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Calls take their time: drops always, others some seconds each `often`th, and one in a hundred more than writers go
+/// without a look.
+fn slow(inner: &Arc<dyn Store>, seed: u64, often: u64) -> Arc<dyn Store> {
+    let calls = AtomicU64::new(0);
+    Arc::new(Faulty::new(inner.clone(), move |call| {
+        let mut chance = Chance(seed.wrapping_add(calls.fetch_add(1, Ordering::SeqCst).wrapping_mul(0x9e37_79b9)));
+        chance.below(7);
+        let seconds = match chance.below(100) {
+            0 => 20 + chance.below(80),
+            _ if call.operation == Operation::DropSlice => 2 + chance.below(12),
+            _ if chance.below(often) == 0 => 1 + chance.below(5),
+            _ => 0,
+        };
+        Decision::Delay(Duration::from_secs(seconds))
+    }))
+}
+
+/// Moves slices elsewhere, as who archives does: reads what a slice holds, then drops it if it holds the same still.
+async fn move_away(dataset: Dataset, moved: &mut BTreeSet<i64>) {
+    for _ in 0..12 {
+        let would = dataset.retire(before(4 * HOUR), true).await.unwrap();
+        for slice in would {
+            let (start, end) = slice.ticks;
+            let rows =
+                read(&dataset, ReadRequest { time: between(start, end), ..ReadRequest::default() }).await.unwrap();
+            match dataset.retire_unchanged(&[(slice.slice, slice.fingerprint)]).await {
+                Ok(dropped) if dropped.is_empty() => {}
+                Ok(_) => moved.extend(ids(&rows)),
+                Err(ArchiveError::SliceInUse { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+async fn write_some(dataset: Dataset, seed: u64, acknowledged: &mut Vec<(i64, i64)>, refused: &mut u64) {
+    let mut chance = Chance(seed);
+    for number in 0..40 {
+        let (first, size) = ((seed % 1_000) as i64 * 1_000_000 + number * 100_000, 1 + chance.below(20) as i64);
+        let long = chance.below(40) == 0;
+        let parts = if long { 3 } else { 1 };
+        // Parts of one write are as large as its buffer at least.
+        let size = if long { 16_000 } else { size };
+        let part = |i: i64| spread_rows(first + i * size, size, 4, "w");
+        let options = if chance.below(4) == 0 { Default::default() } else { named(&format!("{seed}-{number}")) };
+        tokio::time::sleep(Duration::from_secs(chance.below(30))).await;
+        for _ in 0..3 {
+            match dataset.write(input((0..parts).map(part)), tight(options.clone())).await {
+                Ok(_) => {
+                    acknowledged.push((first, first + parts * size));
+                    break;
+                }
+                // Somebody was first, or nobody knows: what was not acknowledged may be written again.
+                Err(error) if error.outcome() != Outcome::Refused => *refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Whatever calls take how long: what was acknowledged is readable, or is with who moved the slice away.
+#[tokio::test(start_paused = true)]
+async fn acknowledged_rows_are_never_dropped_unseen() {
+    let mut told = (0, 0, 0);
+    for seed in 0..6 {
+        let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let spec = DatasetSpec { merge: MergeRule::Latest { version: None }, ..spec() };
+        create(&memory, spec).await;
+        let (mut moved, mut first, mut second) = (BTreeSet::new(), vec![], vec![]);
+        let (mut refused, mut refused_too) = (0, 0);
+        // Each step takes its time where commits have steps.
+        let process = |own: u64, often| -> Arc<dyn Store> {
+            let slow = slow(&memory, own, often);
+            if seed % 4 == 0 { slow } else { Arc::new(Stepwise(slow)) }
+        };
+        let handle = async |seed, often| open(&process(seed, often), "records").await;
+        let (a, b, c) = (handle(seed * 3, 12).await, handle(seed * 3 + 1, 20).await, handle(seed * 3 + 2, 20).await);
+        tokio::join!(
+            move_away(a, &mut moved),
+            write_some(b, seed * 2 + 1, &mut first, &mut refused),
+            write_some(c, seed * 2 + 2, &mut second, &mut refused_too),
+        );
+        let here: BTreeSet<i64> = ids(&read_all(&open(&memory, "records").await).await).into_iter().collect();
+        for (start, end) in first.iter().chain(&second) {
+            let lost = (*start..*end).find(|id| !here.contains(id) && !moved.contains(id));
+            assert_eq!(lost, None, "seed {seed}: a row of batch {start}..{end} is nowhere");
+        }
+        told = (told.0 + first.len() + second.len(), told.1 + moved.len(), told.2 + refused + refused_too);
+    }
+    println!("batches, rows moved, writes refused: {told:?}");
+    assert!(told.0 > 400 && told.1 > 1_000 && told.2 > 0, "batches, moved, refused: {told:?}");
+}
+
+/// What an engine whose commits have steps is asked for by ordinary writes.
+#[tokio::test(start_paused = true)]
+async fn ordinary_writes_look_for_dropped_slices_once_in_a_while() {
+    let metered = Arc::new(Metered::new(Arc::new(Stepwise(Arc::new(MemoryStore::new())))));
+    let store: Arc<dyn Store> = metered.clone();
+    let dataset = create(&store, spec()).await;
+    let asked = |wanted| metered.snapshot().iter().find(|metrics| metrics.operation == wanted).unwrap().calls;
+    let before = asked(Operation::Record);
+    for number in 0..20 {
+        write(&dataset, &spread_rows(number * 10, 10, 2, "a"), named(&number.to_string())).await.unwrap();
+        tokio::time::advance(Duration::from_millis(500)).await;
+    }
+    assert_eq!(
+        asked(Operation::Record) - before,
+        2,
+        "ten seconds of writing: the slices that are dropped, and the engine's time"
+    );
+    let before = asked(Operation::Record);
+    for number in 20..40 {
+        write(&dataset, &spread_rows(number * 10, 10, 2, "a"), named(&number.to_string())).await.unwrap();
+        tokio::time::advance(Duration::from_secs(60)).await;
+    }
+    assert_eq!(asked(Operation::Record) - before, 20, "one for each write where they are a minute apart");
+}
