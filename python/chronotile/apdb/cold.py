@@ -2,13 +2,15 @@
 
 A file holds one slice of a table, under ``TABLE/slice=NUMBER/``: hive partitions, which pyarrow, polars, DuckDB and
 Spark read as one table. Rows lie in the order of pixels, so that the statistics of row groups narrow a search on the
-sky.
+sky; those that came from an earlier file follow, in the same order.
+
+Of a record that is in a file and in the database the newest version counts; that it was deleted is the newest of all.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ import pyarrow.parquet as pq
 from chronotile.apdb import names, values
 from chronotile.apdb.base import Base
 from chronotile.apdb.rows import newest
-from chronotile.errors import DamagedError, DataFileError
+from chronotile.errors import BusyError, DamagedError, DataFileError
 from chronotile.reports import SliceInfo
 from chronotile.sky import Region
 from chronotile.times import Moment
@@ -30,6 +32,9 @@ from chronotile.times import Moment
 __all__ = ["ColdSlice"]
 
 _ROW_GROUP_ROWS = 50_000
+_TRIES = 5
+_NEAR_DEG = 5 * values.ARCSECOND
+_TICK_DAYS = 2e-6 / 86_400
 _TABLES = (names.SOURCE, names.FORCED)
 
 
@@ -62,10 +67,12 @@ class Cold(Base):
     def archive_before(
         self, before: Moment, folder: str | os.PathLike[str], *, keep: bool = False, dry_run: bool = False
     ) -> list[ColdSlice]:
-        """Write slices of sources and forced sources that end by then to Parquet files, then drop them.
+        """Move slices of sources and forced sources that end by then to Parquet files.
 
-        A slice is dropped when the files of all are written, durable and counted. Ended anywhere it can be repeated:
-        files are replaced, and what is dropped already is not touched.
+        The file of each slice is written, durable and counted first; then the slice is dropped, if it holds exactly
+        what was written. Where others stored or changed something meanwhile it is written again. A slice that has a
+        file already, and got late rows or changes since, gets a file with both; deleted records are in none. Ended
+        anywhere it can be repeated.
 
         Parameters
         ----------
@@ -81,44 +88,52 @@ class Cold(Base):
         Raises
         ------
         DamagedError
-            A file has not the rows that were read; nothing was dropped.
+            A file has not the rows that were read; its slice was not dropped.
+        BusyError
+            Kind ``slice-in-use``: others kept writing to a slice. Its file is written, its rows stay in the database
+            too, and what came before it is moved.
         """
         limit, root = values.mjd_tai(before, "before"), Path(folder)
-        written = []
+        written: dict[tuple[str, int], ColdSlice] = {}
         for table in _TABLES:
             dataset = self._datasets[table]
-            for part in dataset.retire(before=limit, dry_run=True):
-                path = _path(root, table, part.slice)
-                if dry_run:
-                    written.append(ColdSlice(table, part.slice, path, part.rows, part.bytes))
-                else:
-                    written.append(self._write_slice(table, part, path))
-        if not dry_run and not keep:
-            for table in _TABLES:
-                self._datasets[table].retire(before=limit)
-        return written
+            left = dataset.retire(before=limit, dry_run=True)
+            for _ in range(_TRIES):
+                for part in left:
+                    path = _path(root, table, part.slice)
+                    plan = ColdSlice(table, part.slice, path, part.rows, part.bytes)
+                    written[table, part.slice] = plan if dry_run else self._write_slice(table, part, path)
+                if keep or dry_run or not left:
+                    break
+                dropped = {part.slice for part in dataset.retire(unchanged=left)}
+                known = {part.slice for part in left} - dropped
+                left = [part for part in dataset.retire(before=limit, dry_run=True) if part.slice in known]
+            else:
+                numbers = ", ".join(str(part.slice) for part in left)
+                raise BusyError(
+                    f"slices of {table} were not dropped, since others keep writing to them: {numbers}; their files "
+                    "are written: repeat it when the writers have ended",
+                    kind="slice-in-use",
+                )
+        return list(written.values())
 
     def _write_slice(self, table: str, part: SliceInfo, path: Path) -> ColdSlice:
-        dataset = self._datasets[table]
-        where = [(names.version_column(table), "<", names.GONE)]
-        stream = dataset.read(start=part.start, end=part.end, where=where)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        rows = 0
-        with fresh.open("wb") as file:
-            with pq.ParquetWriter(file, stream.schema, compression="zstd") as writer:
-                for batch in _groups(stream.batches()):
-                    writer.write_table(batch, row_group_size=_ROW_GROUP_ROWS)
-                    rows += batch.num_rows
-            file.flush()
-            os.fsync(file.fileno())
-        found = pq.read_metadata(fresh).num_rows
-        if found != rows:
-            raise DamagedError(
-                f"{fresh} has {found} rows, {rows} were written; nothing was dropped", kind="damaged-file"
-            )
-        fresh.replace(path)
-        return ColdSlice(table, part.slice, path, rows, path.stat().st_size)
+        """Write the file of a slice: what the database has, then what only an earlier file has."""
+        stream = self._datasets[table].read(start=part.start, end=part.end, where=[_kept(table)])
+        schema = stream.schema
+
+        def parts() -> Iterator[Any]:
+            if not path.exists():
+                yield from _groups(stream.batches())
+                return
+            hidden, key = names.version_column(table), list(self._datasets[table].id)
+            earlier = pq.read_table(path, columns=[*key, hidden])
+            for group in _groups(stream.batches()):
+                yield group.filter(pa.array(~_outdated(group, earlier, key, hidden, equal=False)))
+            for group in _groups(pq.ParquetFile(path).iter_batches()):
+                yield self._only_cold(table, _fitted(group, schema))
+
+        return ColdSlice(table, part.slice, path, *_replace(path, schema, parts))
 
     def archived(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
         """The slices that a folder holds, by table and number."""
@@ -145,11 +160,37 @@ class Cold(Base):
                 back.append(part)
         return back
 
+    def drop_cold(
+        self, table: str, folder: str | os.PathLike[str], first: float, last: float, gone: Callable[[Any], Any]
+    ) -> int:
+        """Take rows out of the files of a table that hold something from `first` to `last`: those of which `gone` says
+        so. How many there were."""
+        dropped = 0
+        for part in self.archived(folder):
+            if part.table != table or not part.rows:
+                continue
+            limits = pc.min_max(pq.read_table(part.path, columns=[names.TIME])[names.TIME]).as_py()
+            if limits["max"] < first or limits["min"] > last:
+                continue
+            file = pq.ParquetFile(part.path)
+            schema = file.schema_arrow
+
+            def parts(file: Any = file) -> Iterator[Any]:
+                for group in _groups(file.iter_batches()):
+                    yield group.filter(pc.invert(gone(group)))
+
+            found = sum(pc.sum(gone(group)).as_py() or 0 for group in _groups(file.iter_batches()))
+            if found:
+                _replace(part.path, schema, parts)
+                dropped += found
+        return dropped
+
     def _cold_rows(
         self, table: str, folder: str | os.PathLike[str], region: Region | None, start: float | None,
         end: float | None, object_ids: list[int] | None,
     ) -> Any:  # fmt: skip
-        """Rows of the files of a table, with the columns of the dataset; columns added since are null."""
+        """Rows of the files of a table that the database has not, with the columns of the dataset; columns added since
+        are null."""
         schema = self._datasets[table].schema
         files = [str(part.path) for part in self.archived(folder) if part.table == table]
         if not files:
@@ -164,17 +205,39 @@ class Cold(Base):
         if object_ids is not None:
             condition &= pc.field(names.OBJECT_ID).isin(object_ids)
         # Columns are taken by name, so that files of an older schema serve.
-        loose = pa.schema([field.with_nullable(True) for field in schema])
-        rows = pads.dataset(files, schema=loose, format="parquet").to_table(filter=condition)
+        nullable = pa.schema([field.with_nullable(True) for field in schema])
+        rows = pads.dataset(files, schema=nullable, format="parquet").to_table(filter=condition)
         if region is not None and rows.num_rows:
             inside = pa.array(region.contains(rows[names.RA].to_numpy(), rows[names.DEC].to_numpy()))
             rows = rows.filter(inside)
-        return rows
+        return self._only_cold(table, rows)
+
+    def _only_cold(self, table: str, rows: Any) -> Any:
+        """Those of the rows of a file of which the database has no version as new, deleted ones included.
+
+        The record may belong to another object there, which a condition of the read leaves out: the row of the file
+        is outdated all the same.
+        """
+        if not rows.num_rows:
+            return rows
+        dataset, hidden = self._datasets[table], names.version_column(table)
+        key = list(dataset.id)
+        limits = pc.min_max(rows[names.TIME]).as_py()
+        parts = [rows[name].cast(dataset.schema.field(name).type).combine_chunks() for name in key]
+        known = dataset.read(
+            ids=parts[0] if len(parts) == 1 else tuple(parts), columns=[*key, hidden],
+            cells=self.cells_of(rows, _NEAR_DEG), start=limits["min"] - _TICK_DAYS, end=limits["max"] + _TICK_DAYS,
+        ).to_arrow()  # fmt: skip
+        return rows.filter(pa.array(~_outdated(rows, known, key, hidden, equal=True)))
 
 
 def restored_batch(number: int) -> str:
     """Name of the batch that brings a slice back."""
     return f"restored-slice-{number}"
+
+
+def _kept(table: str) -> tuple[str, str, Any]:
+    return (names.version_column(table), "<", names.GONE)
 
 
 def _path(root: Path, table: str, number: int) -> Path:
@@ -198,16 +261,74 @@ def _groups(batches: Iterator[Any]) -> Iterator[Any]:
         yield pa.Table.from_batches(held)
 
 
+def _fitted(rows: Any, schema: Any) -> Any:
+    """Rows of a file of an older schema, with the columns that were added since."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema)
+
+
+def _outdated(rows: Any, others: Any, key: list[str], version: str, *, equal: bool) -> Any:
+    """Of which rows `others` have a newer version, or with `equal` one as new."""
+    if not rows.num_rows or not others.num_rows:
+        return np.zeros(rows.num_rows, bool)
+    kinds = [pa.int64()] * len(key)
+    own = pa.table(
+        [*(rows[name].cast(kind) for name, kind in zip(key, kinds, strict=True)), pc.fill_null(rows[version], 0),
+         np.arange(rows.num_rows)], [*key, "_own", "_row"],
+    )  # fmt: skip
+    known = pa.table(
+        [*(others[name].cast(kind) for name, kind in zip(key, kinds, strict=True)), pc.fill_null(others[version], 0)],
+        [*key, "_other"],
+    )
+    pairs = own.join(known, key, join_type="inner")
+    newer = (pc.greater_equal if equal else pc.greater)(pairs["_other"], pairs["_own"])
+    outdated = np.zeros(rows.num_rows, bool)
+    outdated[pairs["_row"].to_numpy()[newer.to_numpy()]] = True
+    return outdated
+
+
+def of_records(rows: Any, records: Any, key: list[str]) -> Any:
+    """Which rows are of the records with these keys."""
+    own = pa.table([*(rows[name].cast(pa.int64()) for name in key), np.arange(rows.num_rows)], [*key, "_row"])
+    wanted = pa.table([records[name].cast(pa.int64()) for name in key], key)
+    found = np.zeros(rows.num_rows, bool)
+    found[own.join(wanted, key, join_type="left semi")["_row"].to_numpy()] = True
+    return pa.array(found)
+
+
 def merged(live: Any, cold: Any, key: list[str], order: str) -> Any:
-    """Rows of the database and of files; of the same record the newest, of equal ones that of the database."""
+    """Rows of the database and of files; of the same record the newest."""
     if not cold.num_rows:
         return live
-    marked = [
-        rows.append_column("_live", pa.repeat(pa.scalar(rank, pa.int8()), rows.num_rows))
-        for rank, rows in enumerate((cold, live))
-    ]
-    both = pa.concat_tables([each.select(marked[1].schema.names) for each in marked], promote_options="permissive")
+    both = pa.concat_tables([live, cold.select(live.schema.names)], promote_options="permissive")
     both = both.set_column(both.schema.get_field_index(order), order, pc.fill_null(both[order], 0))
-    both = both.sort_by([(order, "ascending"), ("_live", "ascending")])
-    ranked = both.append_column("_rank", pa.array(np.arange(both.num_rows)))
-    return newest(ranked, key, "_rank").drop_columns(["_live", "_rank"])
+    return newest(both, key, order)
+
+
+def _replace(path: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> tuple[int, int]:
+    """Write a file in place of another, if there is one, once it is whole and durable; its rows and bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    rows = 0
+    with fresh.open("wb") as file:
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            for part in parts():
+                if part.num_rows:
+                    writer.write_table(part, row_group_size=_ROW_GROUP_ROWS)
+                    rows += part.num_rows
+        file.flush()
+        os.fsync(file.fileno())
+    found = pq.read_metadata(fresh).num_rows
+    if found != rows:
+        raise DamagedError(f"{fresh} has {found} rows, {rows} were written; nothing was dropped", kind="damaged-file")
+    fresh.replace(path)
+    # The new name must outlive a power cut before anything is dropped.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return rows, path.stat().st_size

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
+import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
@@ -45,6 +47,8 @@ class Maintained:
         By dataset.
     reassociated, unknown : int
         Sources that were given to other solar-system objects than before; and associations whose source is not stored.
+    recounted : int
+        Objects whose count of sources was set right, after a change that was cut off.
     statistics : dict of str to DatasetInfo
         What the datasets hold, those of the tables first.
     crowded : list of Crowded
@@ -54,6 +58,7 @@ class Maintained:
     consolidated: dict[str, ConsolidateReport]
     reassociated: int
     unknown: int
+    recounted: int
     statistics: dict[str, DatasetInfo]
     crowded: list[Crowded]
 
@@ -88,7 +93,8 @@ class Keeping(Updates):
         progress: Progress | None = None,
     ) -> Maintained:  # fmt: skip
         """The work of a day: give sources to solar-system objects, rewrite many small chunks as few large ones, table
-        by table, and note what the tables hold.
+        by table, and note what the tables hold. Where a :meth:`reassign` was cut off the sources of its objects are
+        counted.
 
         It may be ended at any time, killed too, and begun again: what it has done stays, and nothing is lost. Reads,
         stores, and the changes of other processes may go on beside it.
@@ -106,6 +112,7 @@ class Keeping(Updates):
         """
         moment = None if before is None else values.mjd_tai(before, "before")
         told: Progress = progress or (lambda what, done, total: None)
+        recounted = self._mend()
         changed, unknown = (0, 0) if associations is None else self._associate(associations, told)
         consolidated = {}
         for name in self._all():
@@ -119,7 +126,11 @@ class Keeping(Updates):
             told("statistics", number, len(self._all()))
             statistics[name] = self._archive[name].info()
         self._note(statistics)
-        return Maintained(consolidated, changed, unknown, statistics, self._crowded(statistics))
+        return Maintained(consolidated, changed, unknown, recounted, statistics, self._crowded(statistics))
+
+    @in_turn
+    def _mend(self) -> int:
+        return self._mend_counts()
 
     def _associate(self, associations: Any, told: Progress) -> tuple[int, int]:
         """Give sources to objects in parts, each a change of its own; how many were changed, and were not stored."""
@@ -193,7 +204,10 @@ class Keeping(Updates):
 
     # ------------------------------------------------------------------ taking out
 
-    def remove_visit(self, visit: int, detector: int | None = None, *, changed: bool = False) -> Removed:
+    def remove_visit(
+        self, visit: int, detector: int | None = None, *, changed: bool = False,
+        archived: str | os.PathLike[str] | Literal[False] | None = None,
+    ) -> Removed:  # fmt: skip
         """Take out what was stored of a visit, of one detector or of all. It can be stored again.
 
         Parameters
@@ -204,11 +218,15 @@ class Keeping(Updates):
             Whether to take out records too that were changed since they were stored (reassigned, withdrawn, closed,
             restored from a file).
             Those are deleted: the same ids cannot be stored again.
+        archived : path or False, optional
+            The folder of :meth:`archive_before`: what its files have is taken out too. False where rows that are no
+            longer in the database are in no file either.
 
         Raises
         ------
         InvalidInputError
-            Kind ``changed-records``: some were changed, and `changed` is not given. Nothing was taken out.
+            Kind ``changed-records``: some were changed, and `changed` is not given. Kind ``archived-records``: some
+            went to files, from which they would come back, and `archived` is not given. Nothing was taken out.
         """
         where = [("visit", "==", int(visit))]
         if detector is not None:
@@ -216,16 +234,20 @@ class Keeping(Updates):
         rows = self._visits.read(keys=[int(visit)], where=where).to_arrow()
         # A store that was cut off has no row yet; its name tells it.
         unfinished = [] if rows.num_rows or detector is None else [f"{visit}-{detector}"]
-        return self._remove(rows, unfinished, changed)
+        return self._remove(rows, unfinished, changed, archived)
 
-    def remove_night(self, night: Moment, *, changed: bool = False) -> Removed:
+    def remove_night(
+        self, night: Moment, *, changed: bool = False, archived: str | os.PathLike[str] | Literal[False] | None = None
+    ) -> Removed:
         """Take out what was stored of a night: from noon (UTC) of the given day to the next noon. Otherwise as
         :meth:`remove_visit`."""
         start = values.night_start(night)
-        return self._remove(self._visits.read(start=start, end=start + 1).to_arrow(), [], changed)
+        return self._remove(self._visits.read(start=start, end=start + 1).to_arrow(), [], changed, archived)
 
     @in_turn
-    def _remove(self, rows: Any, unfinished: list[str], changed: bool) -> Removed:
+    def _remove(
+        self, rows: Any, unfinished: list[str], changed: bool, archived: str | os.PathLike[str] | Literal[False] | None
+    ) -> Removed:
         found = [(row, name, self._changed(name, row)) for row in rows.to_pylist() for name in names.MAIN_TABLES]
         count = sum(part.num_rows for _, _, part in found)
         if count and not changed:
@@ -234,6 +256,13 @@ class Keeping(Updates):
                 "be stored again: give changed=True to delete them with the rest",
                 kind="changed-records",
             )
+        away = 0 if archived is not None else sum(self._away(row) for row in rows.to_pylist())
+        if away:
+            raise InvalidInputError(
+                f"{away} records are no longer in the database: where archive_before moved them to files, from which "
+                "they would come back, give archived=FOLDER to take them out of these too, else archived=False",
+                kind="archived-records",
+            )
         for _, name, part in found:
             if part.num_rows:
                 hidden = names.version_column(name)
@@ -241,15 +270,39 @@ class Keeping(Updates):
                 self._turns.check()
                 self._datasets[name].write(gone)
         self._forget_complete()
+        total = visits = 0
+        if archived:
+            total = sum(self._take_from_files(row, archived) for row in rows.to_pylist())
         # The rows that say a detector-visit is complete go first.
         own = [names.VISITS] + ([names.FEED] if self._layout.feed else [])
-        total = visits = 0
         for key in [*rows["key"].to_pylist(), *unfinished]:
             counts = [self._drop(name, key) for name in own]
             taken = [self._drop(names.dataset_name(table), key) for table in names.MAIN_TABLES]
             visits += any(each is not None for each in [*counts, *taken])
             total += sum(each or 0 for each in taken)
         return Removed(visits, total)
+
+    def _away(self, row: dict[str, Any]) -> int:
+        """How many sources and forced sources of a detector-visit went with their slices, and were not restored."""
+        away = 0
+        for table in (names.SOURCE, names.FORCED):
+            dataset = self._datasets[table]
+            stored = dataset.batch(row["key"])
+            if stored is not None and stored.rows_retired:
+                times = {row["time_first"], row["time_last"]}
+                away += 0 if all(self._restored(dataset, time) for time in times) else stored.rows_retired
+        return away
+
+    def _take_from_files(self, row: dict[str, Any], folder: str | os.PathLike[str]) -> int:
+        """Take a detector-visit out of the files of archived slices; how many rows."""
+        if row["time_first"] is None:
+            return 0
+        limits = row["time_first"] - _TICK_DAYS, row["time_last"] + _TICK_DAYS
+
+        def own(rows: Any) -> Any:
+            return pc.and_(pc.equal(rows[names.VISIT], row["visit"]), pc.equal(rows[names.DETECTOR], row["detector"]))
+
+        return sum(self.drop_cold(table, folder, *limits, own) for table in (names.SOURCE, names.FORCED))
 
     def _drop(self, name: str, key: str) -> int | None:
         """Remove a batch; its rows, or None where there is none."""
@@ -284,7 +337,8 @@ class Keeping(Updates):
         """Whether the slice of a time was brought back from a file: its rows are no longer in the batches of their
         detector-visits."""
         length = values.days(dataset.window, "window") * dataset.windows_per_slice
-        return dataset.batch(restored_batch(int((mjd_tai - 40_587) // length))) is not None
+        found = dataset.batch(restored_batch(int((mjd_tai - 40_587) // length)))
+        return found is not None and found.rows_retired < found.rows
 
     def _forget_complete(self) -> None:
         self._complete = np.empty(0, np.int64)

@@ -237,7 +237,8 @@ class Apdb(Reads, Keeping):
     ) -> StoreReport:
         """Store what was found on one detector in one visit; when this returns it is durable.
 
-        The same detector-visit is stored once, however often it is written. Whatever a store that failed left behind
+        The same detector-visit is stored once, however often it is written; where slices with rows of it were retired
+        or archived since, its rows are stored again. Whatever a store that failed left behind
         is taken over, or replaced where the rows differ: until a detector-visit is complete, the last attempt counts.
 
         Parameters
@@ -320,7 +321,7 @@ class Apdb(Reads, Keeping):
 
     def _is_stored(self, key: str) -> bool:
         found = self._visits.batch(key)
-        return found is not None and found.finished
+        return found is not None and found.finished and not found.rows_retired
 
     def _versions(self, objects: Any, time: float, visit: int, detector: int) -> Any:
         """Objects as versions that hold from `time` on."""

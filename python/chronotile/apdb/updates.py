@@ -6,6 +6,8 @@ versions and writes newer ones. Stores and reads go on beside it.
 
 from __future__ import annotations
 
+import json
+import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -17,7 +19,7 @@ import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
-from chronotile.apdb.base import Base
+from chronotile.apdb.cold import Cold, of_records
 from chronotile.apdb.rows import Rows, arrow_table, drop_deleted, newest, set_column
 from chronotile.apdb.turns import in_turn
 from chronotile.dataset import Dataset
@@ -25,11 +27,13 @@ from chronotile.errors import InvalidInputError
 from chronotile.times import Moment
 
 _DEDUP_KEY = "apdb:dedup_mjd_tai"
+_RECOUNT_KEY = "apdb:recount"
+"""The objects whose sources are being counted anew."""
 _NEAR_DEG = 5 * values.ARCSECOND
 _NEAR_DAYS = 0.01
 
 
-class Updates(Base):
+class Updates(Cold):
     """The part of :class:`chronotile.apdb.Apdb` that changes stored records.
 
     Records to change are named by a table (or dict of arrays) with their ids. Give their positions (``ra``, ``dec``)
@@ -112,6 +116,7 @@ class Updates(Base):
         InvalidInputError
             Kind ``unknown-id``: some sources or objects are not stored. Nothing was changed.
         """
+        self._mend_counts()
         given = _pairs(assignments, names.SOURCE_ID, names.OBJECT_ID)
         sources = self._find(names.SOURCE, given, [names.SOURCE_ID], None, None)
         wanted = _mapped(given, names.SOURCE_ID, names.OBJECT_ID, sources)
@@ -119,13 +124,14 @@ class Updates(Base):
         before = sources[names.OBJECT_ID]
         objects = self._objects_of(sources, wanted)
         moment = _moment(time)
+        gained = wanted if increment else np.empty(0, np.int64)
+        lost = pc.drop_null(before).to_numpy() if decrement else np.empty(0, np.int64)
+        self._note_counts(objects, np.union1d(gained, lost), moment, sources.num_rows)
         self._change(
             names.SOURCE, set_column(sources, names.OBJECT_ID, wanted), "reassign_diasource_to_diaobject",
             {names.OBJECT_ID: wanted}, moment,
         )  # fmt: skip
-        gained = wanted if increment else np.empty(0, np.int64)
-        lost = pc.drop_null(before).to_numpy() if decrement else np.empty(0, np.int64)
-        self._recount(objects, gained, lost, moment, sources.num_rows)
+        self._mend_counts()
         return int(sources.num_rows)
 
     def _objects_of(self, sources: Any, wanted: Any) -> Any:
@@ -140,21 +146,61 @@ class Updates(Base):
             raise _unknown(names.OBJECT, missing)
         return found
 
-    def _recount(self, objects: Any, gained: Any, lost: Any, moment: float, order: int) -> None:
-        if names.SOURCE_COUNT not in self._schema[names.OBJECT] or not len(gained) + len(lost):
-            return
-        ids, places = np.unique(np.concatenate([gained, lost]), return_inverse=True)
-        change = np.bincount(places, np.repeat([1, -1], [len(gained), len(lost)]), len(ids)).astype(np.int64)
-        ids, change = ids[change != 0], change[change != 0]
+    def _note_counts(self, objects: Any, ids: Any, moment: float, order: int) -> None:
+        """Note of which objects sources are about to be changed, and how many of the counted ones are not stored: they
+        came before the database, or their slices were archived. With it the count is told from the sources at any time
+        after, however far the change came.
+        """
         rows = objects.filter(pc.is_in(objects[names.OBJECT_ID], pa.array(ids, pa.int64())))
-        if not rows.num_rows:
+        if names.SOURCE_COUNT not in self._schema[names.OBJECT] or not rows.num_rows:
             return
-        before = pc.fill_null(rows[names.SOURCE_COUNT], 0).to_numpy()
-        counts = before + change[np.searchsorted(ids, rows[names.OBJECT_ID].to_numpy())]
-        changed = set_column(rows, names.SOURCE_COUNT, np.maximum(counts, 0))
-        self._change(
-            names.OBJECT, changed, "update_n_dia_sources", {names.SOURCE_COUNT: np.maximum(counts, 0)}, moment, order
+        stored = self._count_sources(rows)
+        counted = pc.fill_null(rows[names.SOURCE_COUNT], 0).to_numpy().astype(np.int64)
+        noted = {
+            "moment": moment,
+            "order": order,
+            "ids": rows[names.OBJECT_ID].to_pylist(),
+            "ra": rows[names.RA].to_pylist(),
+            "dec": rows[names.DEC].to_pylist(),
+            "elsewhere": (counted - stored).tolist(),
+        }
+        self._turns.check()
+        self._metadata.set(_RECOUNT_KEY, json.dumps(noted), force=True)
+
+    def _mend_counts(self) -> int:
+        """Count the sources of the objects that a change noted, its own or one that was cut off; how many had another
+        count."""
+        text = self._metadata.get(_RECOUNT_KEY)
+        if not text:
+            return 0
+        noted = json.loads(text)
+        place = pa.table({names.OBJECT_ID: noted["ids"], names.RA: noted["ra"], names.DEC: noted["dec"]})
+        elsewhere = dict(zip(noted["ids"], noted["elsewhere"], strict=True))
+        rows = self._find(names.OBJECT, place, [names.OBJECT_ID], None, None, "ignore")
+        stored = dict(zip(noted["ids"], self._count_sources(place).tolist(), strict=True))
+        counts = np.array(
+            [max(stored[each] + elsewhere[each], 0) for each in rows[names.OBJECT_ID].to_pylist()], np.int64
         )
+        before = pc.fill_null(rows[names.SOURCE_COUNT], 0).to_numpy()
+        rows, counts = _only(rows, counts != before, counts)
+        changed = set_column(rows, names.SOURCE_COUNT, counts)
+        moment, order = noted["moment"], noted["order"]
+        self._change(names.OBJECT, changed, "update_n_dia_sources", {names.SOURCE_COUNT: counts}, moment, order)
+        self._turns.check()
+        self._metadata.delete(_RECOUNT_KEY)
+        return int(rows.num_rows)
+
+    def _count_sources(self, objects: Any) -> Any:
+        """How many stored sources each of these objects has."""
+        ids = objects[names.OBJECT_ID].to_numpy()
+        where: list[Any] = [(names.OBJECT_ID, "in", ids.tolist()), (names.UPDATE, "<", names.GONE)]
+        found = self._datasets[names.SOURCE].read(
+            cells=self.cells_of(objects, 2 * _NEAR_DEG), where=where, columns=[names.OBJECT_ID]
+        ).to_arrow()[names.OBJECT_ID].to_numpy()  # fmt: skip
+        order = np.argsort(ids, kind="stable")
+        counts = np.zeros(len(ids), np.int64)
+        counts[order] = np.bincount(np.searchsorted(ids[order], found), minlength=len(ids))[: len(ids)]
+        return counts
 
     @in_turn
     def close_validity(self, objects: Any, at: Moment, *, missing: str = "error", time: Moment = None) -> int:
@@ -215,11 +261,13 @@ class Updates(Base):
         return int(rows.num_rows)
 
     @in_turn
-    def delete(self, table: str, records: Any) -> int:
+    def delete(self, table: str, records: Any, *, archived: str | os.PathLike[str] | None = None) -> int:
         """Take records out for good; returns how many. Those that are not stored are passed over.
 
         `records` is a table with the key of DiaObject, DiaSource or DiaForcedSource and the columns that say where. No
-        read returns them any more; their bytes go with their slice.
+        read returns them any more, also where a file of :meth:`archive_before` has them too; their bytes go with their
+        slice. Those that only files have are passed over, unless `archived` is the folder of these: then they are taken
+        out of its files.
         """
         if table not in names.MAIN_TABLES:
             raise InvalidInputError(f"records of {table} cannot be deleted one by one", kind="invalid-request")
@@ -228,12 +276,19 @@ class Updates(Base):
             names.SOURCE: [names.SOURCE_ID],
             names.FORCED: [names.OBJECT_ID, names.VISIT, names.DETECTOR],
         }[table]
-        rows = self._find(table, _pairs(records, key[0], None), key, None, None, "ignore")
+        given = _pairs(records, key[0], None)
+        rows = self._find(table, given, key, None, None, "ignore")
         if rows.num_rows:
             hidden = names.version_column(table)
             self._turns.check()
             self._datasets[table].write(set_column(rows, hidden, np.full(rows.num_rows, names.GONE)))
-        return int(rows.num_rows)
+        count = int(rows.num_rows)
+        if archived is None or table == names.OBJECT:
+            return count
+        everything = (float("-inf"), float("inf"))
+        # Those that the database had are counted; a file may have them still.
+        self.drop_cold(table, archived, *everything, lambda found: of_records(found, rows, key))
+        return count + self.drop_cold(table, archived, *everything, lambda found: of_records(found, given, key))
 
     # ------------------------------------------------------------------ duplicates
 

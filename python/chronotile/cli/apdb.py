@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -426,11 +426,14 @@ def _show_crowded(found: list[own.Crowded]) -> None:
 @click.option("--detector", type=int, help="One detector of it; by default all.")
 @click.option("--night", metavar="DATE", help="A night, by the day on which it began.")
 @click.option("--changed", is_flag=True, help="Records too that were reassigned, withdrawn or closed since.")
+@click.option("--archived", metavar="DIR", help="Take it out of the files of archived slices too.")
+@click.option("--not-archived", is_flag=True, help="Rows that are no longer in the database are in no file either.")
 @yes_option
 @timeout_option
 def remove(
-    target: Target, visit: int | None, detector: int | None, night: str | None, changed: bool, yes: bool, timeout_s: int
-) -> None:
+    target: Target, visit: int | None, detector: int | None, night: str | None, changed: bool, archived: str | None,
+    not_archived: bool, yes: bool, timeout_s: int,
+) -> None:  # fmt: skip
     """Take out what was stored of a visit, a detector-visit or a night. It can be stored again.
 
     \b
@@ -440,13 +443,16 @@ def remove(
     """
     if (visit is None) == (night is None) or (night is not None and detector is not None):
         raise click.UsageError("Say what to remove: --visit, with or without --detector, or --night.")
+    if archived is not None and not_archived:
+        raise click.UsageError("Give one of --archived and --not-archived.")
+    files: str | Literal[False] | None = False if not_archived else archived
     what = f"night {night}" if visit is None else f"visit {visit}" + ("" if detector is None else f" {detector}")
     confirm(f"Remove {what} from {target.url}?", yes)
     with _open(target, timeout_s=timeout_s) as database:
         if visit is None:
-            done = database.remove_night(_moment(night), changed=changed)
+            done = database.remove_night(_moment(night), changed=changed, archived=files)
         else:
-            done = database.remove_visit(visit, detector, changed=changed)
+            done = database.remove_visit(visit, detector, changed=changed, archived=files)
     click.echo(f"removed {count_text(done.detector_visits)} detector-visits with {count_text(done.rows)} rows")
 
 

@@ -1,0 +1,271 @@
+"""Slices that move to files, are dropped or come back, beside writers and changes; counts after a kill."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+import numpy as np
+import pyarrow.parquet as pq
+from support_apdb import FIELD, START, seen_objects, seen_sources, visit_of
+
+import chronotile as ct
+from chronotile import apdb
+from chronotile.dataset import Dataset
+
+LATER = START + 1_000
+
+
+@pytest.fixture
+def survey(path: Path) -> Iterator[apdb.Apdb]:
+    with apdb.create(path, "small") as made:
+        yield made
+
+
+def everything(database: apdb.Apdb, cold: Path) -> tuple[Any, Any]:
+    """Sources and forced sources of database and files, as far as they can change."""
+    forced = database.forced_sources(FIELD, archived=cold, columns=["diaObjectId", "visit", "detector", "psfFlux"])
+    order = [("diaObjectId", "ascending"), ("visit", "ascending")]
+    return seen_sources(database, archived=cold), forced.to_arrow().sort_by(order).to_pylist()
+
+
+def test_a_slice_that_is_archived_again_keeps_what_its_file_had(survey: apdb.Apdb, tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    survey.store(**visit_of(0, [1, 2, 3]))
+    survey.store(**visit_of(1, [1, 2, 3]))
+    survey.withdraw_sources([1_001], START + 2)
+    assert sum(part.rows for part in survey.archive_before(LATER, cold)) == 12
+    before = everything(survey, cold)
+    # Late rows, and the same again.
+    survey.store(**visit_of(2, [4, 5]))
+    assert survey.store(**visit_of(0, [1, 2, 3])).stored
+    assert everything(survey, cold)[0].items() > before[0].items(), "a file's newer version is the one that counts"
+    expected = everything(survey, cold)
+    for _ in range(2):
+        survey.archive_before(LATER, cold)
+        assert len(survey.sources()) == len(survey.forced_sources()) == 0
+        assert everything(survey, cold) == expected
+        assert [pq.read_metadata(part.path).num_rows for part in survey.archived(cold)] == [8, 8]
+    for _ in range(2):
+        assert [part.rows for part in survey.restore(cold)] == [8, 8]
+        assert seen_sources(survey) == expected[0]
+        survey.archive_before(LATER, cold)
+        assert everything(survey, cold) == expected
+    assert all(report.ok for report in survey.verify().values())
+
+
+def between(database: apdb.Apdb, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """Do something once, when the first file is written and its slice not dropped yet."""
+    retire, done = Dataset.retire, []
+
+    def late(self: Dataset, **how: Any) -> Any:
+        if how.get("unchanged") and not done:
+            done.append(act())
+        return retire(self, **how)
+
+    monkeypatch.setattr(Dataset, "retire", late)
+
+
+def test_what_is_stored_or_changed_while_a_slice_is_archived_stays(
+    survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    survey.store(**visit_of(0, [1, 2, 3]))
+    done: list[Any] = []
+    with apdb.open(path) as other:
+
+        def act() -> None:
+            done.append(other.store(**visit_of(1, [4, 5])).stored)
+            done.append(other.withdraw_sources([1_001], START + 2))
+            done.append(other.delete("DiaSource", [1_002]))
+
+        between(survey, monkeypatch, act)
+        survey.archive_before(LATER, tmp_path / "cold")
+    assert done == [True, 1, 1]
+    found = everything(survey, tmp_path / "cold")
+    assert set(found[0]) == {1_001, 1_003, 11_004, 11_005}
+    assert found[0][1_001][2] == START + 2
+    assert len(found[1]) == 5
+    assert len(survey.sources()) == 0
+    assert survey.contains(1, 1)
+
+
+def test_a_slice_that_others_keep_writing_to_is_left_and_said_so(
+    survey: apdb.Apdb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    survey.store(**visit_of(0, [1, 2, 3]))
+    retire, number = Dataset.retire, iter(range(1, 100))
+
+    def late(self: Dataset, **how: Any) -> Any:
+        if how.get("unchanged"):
+            survey.store(**visit_of(next(number), [4, 5]))
+        return retire(self, **how)
+
+    monkeypatch.setattr(Dataset, "retire", late)
+    with pytest.raises(ct.BusyError, match="DiaSource were not dropped") as error:
+        survey.archive_before(LATER, tmp_path / "cold")
+    assert error.value.kind == "slice-in-use"
+    monkeypatch.undo()
+    stored = next(number) - 1
+    assert len(survey.sources()) == 3 + 2 * stored
+    survey.archive_before(LATER, tmp_path / "cold")
+    assert len(survey.sources()) == 0
+    assert len(everything(survey, tmp_path / "cold")[0]) == 3 + 2 * stored
+
+
+def test_stores_of_another_thread_while_slices_move_to_files_are_all_there(
+    survey: apdb.Apdb, path: Path, tmp_path: Path
+) -> None:
+    stored, ended = [], threading.Event()
+
+    def store() -> None:
+        with apdb.open(path) as other:
+            for number in range(1, 30):
+                if other.store(**visit_of(number, [number, number + 1])).stored:
+                    stored.append(number)
+        ended.set()
+
+    survey.store(**visit_of(0, [1]))
+    writer = threading.Thread(target=store)
+    writer.start()
+    moved = 0
+    while not ended.is_set():
+        try:
+            moved += len(survey.archive_before(LATER, tmp_path / "cold"))
+        except ct.BusyError:
+            continue
+    writer.join()
+    found = everything(survey, tmp_path / "cold")
+    assert stored == list(range(1, 30))
+    assert moved > 0
+    assert len(found[0]) == len(found[1]) == 59
+
+
+def test_a_detector_visit_whose_slices_were_dropped_is_stored_again(survey: apdb.Apdb, tmp_path: Path) -> None:
+    visit = visit_of(0, [1, 2, 3])
+    survey.store(**visit)
+    survey.retire(LATER)
+    assert not survey.contains(0, 1)
+    report = survey.store(**visit)
+    assert (report.stored, report.sources, survey.contains(0, 1)) == (True, 3, True)
+    assert len(survey.sources()) == len(survey.forced_sources()) == 3
+    assert not survey.store(**visit).stored
+    survey.archive_before(LATER, tmp_path / "cold")
+    assert survey.store(**visit).stored
+    assert len(survey.sources()) == 3
+    assert len(everything(survey, tmp_path / "cold")[0]) == 3
+
+
+def test_records_that_were_deleted_or_changed_do_not_come_back_from_files(survey: apdb.Apdb, tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    survey.store(**visit_of(0, [1, 2, 3]))
+    survey.archive_before(LATER, cold, keep=True)
+    assert survey.delete("DiaSource", [1_001]) == 1
+    assert survey.delete("DiaForcedSource", survey.forced_sources(object_ids=[1]).to_arrow()) == 1
+    survey.reassociate({1_002: 9})
+    assert set(seen_sources(survey, archived=cold)) == {1_002, 1_003}
+    assert len(survey.sources(object_ids=[2], archived=cold)) == 0, "it belongs to another object now"
+    assert len(survey.forced_sources(archived=cold)) == 2
+    # Where the mark of the deletion goes with its slice, the file does not have the record either.
+    survey.archive_before(LATER, cold)
+    expected = everything(survey, cold)
+    assert set(expected[0]) == {1_002, 1_003}
+    survey.restore(cold)
+    assert (seen_sources(survey), len(survey.forced_sources())) == (expected[0], 2)
+    # What only files have is taken out of these where they are named.
+    survey.archive_before(LATER, cold)
+    assert survey.delete("DiaSource", [1_003]) == 0
+    assert survey.delete("DiaSource", [1_003], archived=cold) == 1
+    assert set(seen_sources(survey, archived=cold)) == {1_002}
+    survey.restore(cold)
+    assert set(seen_sources(survey)) == {1_002}
+
+
+def test_a_removed_visit_is_taken_out_of_files_or_the_call_refused(survey: apdb.Apdb, tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    for number in range(2):
+        survey.store(**visit_of(number, [1, 2, 3]))
+    survey.archive_before(LATER, cold)
+    with pytest.raises(ct.InvalidInputError, match="6 records are no longer in the database") as error:
+        survey.remove_visit(0)
+    assert error.value.kind == "archived-records"
+    assert survey.contains(0, 1)
+    assert len(everything(survey, cold)[0]) == 6
+    done = survey.remove_visit(0, archived=cold)
+    assert (done.detector_visits, done.rows) == (1, 9)
+    assert not survey.contains(0, 1)
+    assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
+    survey.restore(cold)
+    assert set(seen_sources(survey)) == {11_001, 11_002, 11_003}
+    # Of a visit that was restored the database has all: what its files have is hidden.
+    survey.remove_visit(1, changed=True)
+    assert everything(survey, cold) == ({}, [])
+    survey.restore(cold)
+    assert (len(survey.sources()), len(survey.forced_sources())) == (0, 0)
+
+
+def test_where_nothing_is_in_files_a_visit_without_its_rows_is_removed_and_counted_so(survey: apdb.Apdb) -> None:
+    survey.store(**visit_of(0, [1, 2, 3]))
+    for table in ("DiaSource", "DiaForcedSource"):
+        survey.dataset(table).retire(before=LATER)
+    done = survey.remove_visit(0, archived=False)
+    assert (done.detector_visits, done.rows) == (1, 3), "the versions of three objects"
+
+
+KILLED = """
+import os, signal, sys
+from chronotile import apdb
+from chronotile.apdb.updates import Updates
+
+change, moment = Updates._change, int(sys.argv[2])
+calls = []
+
+def cut_off(self, *arguments, **named):
+    if moment == len(calls):
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls.append(None)
+    return change(self, *arguments, **named)
+
+Updates._change = cut_off
+with apdb.open(sys.argv[1]) as database:
+    database.reassign({6_001_002: 1, 6_001_003: 1})
+"""
+
+
+@pytest.mark.parametrize("moment", [0, 1])
+@pytest.mark.parametrize("archived", [False, True])
+def test_sources_are_counted_right_after_a_reassignment_that_was_killed(
+    path: Path, tmp_path: Path, moment: int, archived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits = [visit_of(number, [1, 2, 3]) for number in (0, 600)]
+    for visit in visits:
+        for rows in (visit["objects"], visit["sources"], visit["forced_sources"]):
+            rows |= {"ra": np.full(3, 150.1), "dec": np.full(3, 2.1)}
+        visit["objects"]["nDiaSources"] = np.full(3, 2, "int32")
+    with apdb.create(path, "small") as survey:
+        for visit in visits:
+            survey.store(**visit)
+        if archived:
+            # Half of the counted sources are in files.
+            assert survey.archive_before(START + 400, tmp_path / "cold")
+            assert len(survey.sources()) == 3
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path), str(moment)], check=False, capture_output=True)
+    assert killed.returncode == -9, killed.stderr
+    # A turn that a dead process left is free again after a while; here at once.
+    monkeypatch.setattr("chronotile.apdb.turns.GRACE_S", -60.0)
+    with apdb.open(path) as survey:
+        report = survey.maintain()
+        counts = {number: count for number, (count, _) in seen_objects(survey).items()}
+        moved = moment == 1
+        assert counts == ({1: 4, 2: 1, 3: 1} if moved else {1: 2, 2: 2, 3: 2})
+        assert report.recounted == (3 if moved else 0)
+        assert survey.reassign({6_001_002: 1, 6_001_003: 1}) == (0 if moved else 2)
+        counts = {number: count for number, (count, _) in seen_objects(survey).items()}
+        assert counts == {1: 4, 2: 1, 3: 1}
+        assert survey.maintain().recounted == 0
