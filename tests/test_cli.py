@@ -67,6 +67,10 @@ def test_every_command_has_help_with_examples(chronotile: Run) -> None:
         "consolidate",
         "retire",
         "verify",
+        "backup",
+        "restore",
+        "drop",
+        "add-columns",
         "demo",
     ]
     assert "Exit codes:" in top

@@ -152,7 +152,7 @@ def test_an_error_of_the_callers_generator_comes_back_as_it_was(memory: ct.Archi
         ({"columns": ["nope"]}, "nope"),
         ({"where": [("nope", "<", 1)]}, "no column 'nope'"),
         ({"where": [("value", "~", 1)]}, "'~' is no comparison"),
-        ({"where": ["value<1"]}, "is no condition"),
+        ({"where": ["value~1"]}, "is no condition"),
         ({"where": ("value", "in", 5)}, "takes a list"),
         ({"where": ("value", "between", (1, 2, 3))}, "takes two values"),
         ({"where": ("value", "==", None)}, "never holds"),
@@ -181,7 +181,7 @@ def test_a_missing_dataset_lists_those_there_are(memory: ct.Archive) -> None:
     memory.create("here", **definition())  # type: ignore[arg-type]
     with pytest.raises(ct.DatasetNotFoundError) as caught:
         memory["there"]
-    assert str(caught.value) == 'no dataset "there" in the archive; it has here'
+    assert str(caught.value) == 'no dataset "there" in the archive; did you mean here? It has here'
     assert (caught.value.kind, caught.value.details) == ("dataset-not-found", {"dataset": "there"})
 
 

@@ -19,6 +19,7 @@ from chronotile import historian
 from chronotile import sky as _sky_module  # noqa: F401
 from chronotile._native import __version__
 from chronotile.archive import Archive, open  # noqa: A004
+from chronotile.backups import BackupReport, backup, restore
 from chronotile.cells import BunchCell, CellRule, HashCell, KeyCell, SingleCell, SkyCell, bunch, hash, key, single, sky  # noqa: A004
 from chronotile.copying import CopyProgress, CopyReport, DatasetCopyReport, TileDifference, copy
 from chronotile.cql import CqlSession, cql
@@ -71,6 +72,7 @@ __all__ = [
     "AccessDeniedError",
     "Archive",
     "ArchiveNotFoundError",
+    "BackupReport",
     "BatchConflictError",
     "BatchInfo",
     "BatchNotFoundError",
@@ -121,6 +123,7 @@ __all__ = [
     "VerifyReport",
     "WriteReport",
     "__version__",
+    "backup",
     "box",
     "bunch",
     "circle",
@@ -133,6 +136,7 @@ __all__ = [
     "mjd",
     "open",
     "polygon",
+    "restore",
     "single",
     "sky",
     "timestamp",

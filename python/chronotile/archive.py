@@ -228,6 +228,18 @@ class Archive:
     def __len__(self) -> int:
         return len(self.datasets())
 
+    def drop(self, name: str) -> None:
+        """Drop a dataset with all its rows, batches and indexes, for good. On the command line `chronotile drop` asks.
+
+        End its writers before: what one stores meanwhile may stay behind. A drop that was cut off is done again.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            The message names the nearest dataset.
+        """
+        self._native.drop_dataset(name)
+
     def datasets(self) -> list[str]:
         """Names of all datasets, sorted."""
         return self._native.datasets()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chronotile import scanning
 from chronotile.errors import InvalidInputError
-from chronotile.predicates import Condition
+
+if TYPE_CHECKING:
+    from chronotile.predicates import Condition
 
 __all__ = ["aggregates", "condition", "days", "literal", "names", "unquoted"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronotile import _native, cells, inputs, optional, times
 from chronotile.errors import InvalidInputError
-from chronotile.predicates import Condition, native_predicates
+from chronotile.predicates import Where, native_predicates
 from chronotile.reports import (
     BatchInfo,
     ConsolidateReport,
@@ -302,9 +302,11 @@ class Dataset:
         start: times.Moment = None,
         end: times.Moment = None,
         columns: Iterable[str] | None = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         history: bool = False,
         finished_only: bool = False,
+        order_by: str | Iterable[str] | None = None,
+        limit: int | None = None,
     ) -> ReadResult:
         """Read records by place, period, id and condition, exactly.
 
@@ -326,8 +328,9 @@ class Dataset:
             ISO 8601 text, or an `astropy.time.Time`. Times other than numbers are converted to the column's scale.
         columns : iterable of str, optional
             Columns to return, in this order; by default all.
-        where : list of (column, comparison, value), optional
-            Conditions, all of which must hold. Comparisons: ``== != < <= > >=``, ``in`` with a list, ``between`` with
+        where : text, (column, comparison, value), or list of those, optional
+            Conditions, all of which must hold; as text they are written as on the command line: ``"magpsf<16"``,
+            ``"band in g,r"``. Comparisons: ``== != < <= > >=``, ``in`` with a list, ``between`` with
             a pair, both ends included; of text ``contains`` and ``prefix`` with a text, ``matches`` with a regular
             expression (of the Rust crate `regex`; ``(?i)`` ignores case) that is searched for anywhere; ``exists``
             with True (not null) or False (null). Null matches nothing else; NaN matches only ``!=``. Constants are
@@ -337,11 +340,18 @@ class Dataset:
             With merge ``latest``, return every version instead of the newest.
         finished_only : bool
             Leave out batches whose writing has not ended.
+        order_by : str or iterable of str, optional
+            Returned columns to sort by, the first one first; with a minus sign from the largest down: ``"-jd"``. Nulls
+            come last. Without, the order of rows is not defined.
+        limit : int, optional
+            At most so many rows; with `order_by` the first in that order. Rows are drawn until there are enough.
 
         Returns
         -------
         ReadResult
-            A stream, to be drawn from once.
+            A stream, to be drawn from once. With `order_by` all rows are read when the first is drawn, and what exceeds
+            about 300 MiB of memory is sorted in files in the temporary folder; with `limit` only rows that may be among
+            the first are kept.
 
         Raises
         ------
@@ -354,7 +364,14 @@ class Dataset:
             region=region, cells=cells, keys=keys, ids=ids, start=start, end=end, columns=columns, where=where,
             history=history, finished_only=finished_only,
         )  # fmt: skip
-        return ReadResult(self._native.read(request))
+        result = self._native.read(request)
+        rows = None if limit is None else _row_limit(limit)
+        if order_by is not None:
+            keys = [order_by] if isinstance(order_by, str) else list(order_by)
+            result = result.order_by([(key.removeprefix("-"), key.startswith("-")) for key in keys], rows)
+        elif rows is not None:
+            result.limit(rows)
+        return ReadResult(result)
 
     def latest(self, *, by: Iterable[str] | None = None, **place: Any) -> ReadResult:
         """The newest record by time of each key.
@@ -433,7 +450,7 @@ class Dataset:
         start: times.Moment = None,
         end: times.Moment = None,
         columns: Iterable[str] | None = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         history: bool = False,
         finished_only: bool = False,
     ) -> _native.Request:
@@ -697,3 +714,9 @@ class Dataset:
     def _slice_info(self, info: dict[str, Any]) -> SliceInfo:
         start, end = info.pop("ticks")
         return SliceInfo(**info, start=self._tick(start), end=self._tick(end))
+
+
+def _row_limit(limit: object) -> int:
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit < 2**63:
+        raise InvalidInputError(f"limit is {limit!r}: give a number of rows", kind="invalid-request")
+    return limit

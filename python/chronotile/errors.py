@@ -195,7 +195,8 @@ class DamagedChunkError(DamagedError):
 
 class DataFileError(ChronotileError, OSError):
     """A record file cannot be read or written, or its content does not fit: ``file-not-found``, ``file-access``,
-    ``file-exists``, ``file-format``, ``file-damaged``, ``file-content``, ``file-io``, ``broken-pipe``."""
+    ``file-exists``, ``file-format``, ``file-damaged``, ``file-content``, ``file-too-large``, ``file-io``,
+    ``broken-pipe``."""
 
 
 class MissingPackageError(ChronotileError, ImportError):

@@ -106,9 +106,20 @@ def _pandas(frame: Any, types: Types) -> Any:
     try:
         import pyarrow
     except ImportError:
-        columns = {name: frame[name].to_numpy() for name in frame.columns}
-        return _arrow_object(columns, types)
+        return _arrow_object({str(name): _pandas_column(frame[name]) for name in frame.columns}, types)
     return pyarrow.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+
+
+def _pandas_column(series: Any) -> Any:
+    """A pandas column as a numpy array or, where its values can be missing beside NaN, or are no plain numbers, as a
+    list with None."""
+    import pandas
+
+    kind = series.dtype
+    if getattr(kind, "kind", "O") in "biufmM" and not isinstance(kind, pandas.api.extensions.ExtensionDtype):
+        return series.to_numpy()
+    missing = series.isna()
+    return [None if null else value for value, null in zip(series.tolist(), missing.tolist(), strict=True)]
 
 
 def schema(source: Any) -> _native.Schema:
@@ -144,7 +155,7 @@ def column(values: Any, wanted: str | None, name: str) -> _native.Array:
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         return _native.Array.of(values)
     if _is_from(values, "pandas"):
-        values = values.to_numpy()
+        values = _pandas_column(values) if hasattr(values, "isna") else values.to_numpy()
     if _is_from(values, "numpy") and hasattr(values, "dtype") and hasattr(values, "ndim"):
         return _numpy(values, wanted, name)
     if isinstance(values, array):

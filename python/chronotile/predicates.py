@@ -8,14 +8,18 @@ from datetime import time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from chronotile import _native, times
+from chronotile import _native, conditions, scanning, times
 from chronotile.errors import InvalidInputError
+from chronotile.hints import name_hint
 from chronotile.inputs import Types, values_column
 
-__all__ = ["Condition", "listed"]
+__all__ = ["Condition", "Where", "listed"]
 
 Condition = tuple[str, str, Any]
 """(column, comparison, value): see :meth:`chronotile.Dataset.read`."""
+
+Where = str | Condition | Iterable[str | Condition] | None
+"""What `where` takes: a condition as text or tuple, or several."""
 
 NativePredicate = tuple[str, str, _native.Array]
 
@@ -24,17 +28,26 @@ _SIMPLE = frozenset(["==", "!=", "<", "<=", ">", ">="])
 _TEXT = frozenset(["contains", "matches", "prefix"])
 
 
-def listed(where: Condition | Iterable[Condition] | None) -> list[Condition]:
-    """One condition, several or none, as a list."""
+def listed(where: Where, types: Types | None = None) -> list[Condition]:
+    """One condition, several or none, as a list; texts are read as the command line reads them, with `types` of
+    columns."""
     if where is None:
         return []
-    return [where] if isinstance(where, tuple) and len(where) == 3 and isinstance(where[0], str) else list(where)
+    items: Iterable[Any] = [where] if isinstance(where, str) or _is_condition(where) else where
+    return [conditions.condition(item, types or {}) if isinstance(item, str) else item for item in items]
 
 
-def native_predicates(where: Condition | Iterable[Condition] | None, types: Types) -> list[NativePredicate]:
+def _is_condition(where: object) -> bool:
+    """Whether a tuple is one condition, and not three conditions as text."""
+    if not (isinstance(where, tuple) and len(where) == 3 and isinstance(where[0], str)):
+        return False
+    return not all(isinstance(part, str) and scanning.comparison(part) for part in where)
+
+
+def native_predicates(where: Where, types: Types) -> list[NativePredicate]:
     """All conditions, their constants in the types of their columns."""
     predicates: list[NativePredicate] = []
-    for condition in listed(where):
+    for condition in listed(where, types):
         if not (isinstance(condition, Sequence) and not isinstance(condition, str) and len(condition) == 3):
             raise _refused(
                 f'{condition!r} is no condition: write (column, comparison, value), such as ("mag", "<", 18.0)'
@@ -50,8 +63,7 @@ def _predicate(column: str, comparison: str, value: Any, types: Types) -> Native
             f"{comparison!r} is no comparison: use one of == != < <= > >= in between contains matches prefix exists"
         )
     if column not in types:
-        shown = ", ".join(list(types)[:12])
-        raise _refused(f"there is no column {column!r} to compare; the dataset has {shown}")
+        raise _refused(f"there is no column {column!r} to compare{name_hint(column, types)}")
     kind = types[column]
     if comparison in _TEXT:
         return column, comparison, _text(column, comparison, value, kind)

@@ -33,7 +33,7 @@ from chronotile.errors import (
     UnavailableError,
 )
 from chronotile.historian import BufferedWriter, MaintainReport, PointsReport, Tag, TagKey
-from chronotile.predicates import Condition, listed
+from chronotile.predicates import Where, listed
 from chronotile.result import ReadResult
 from chronotile.urls import without_password
 
@@ -511,7 +511,7 @@ def _given(**settings: Any) -> _Parameters:
 
 
 def question_words(
-    start: times.Moment, end: times.Moment, where: Condition | Iterable[Condition] | None, equal: Mapping[str, Any],
+    start: times.Moment, end: times.Moment, where: Where, equal: Mapping[str, Any],
     tick_ns: int | None = None,
 ) -> _Parameters:  # fmt: skip
     """Period and conditions of a question to events or jobs; whole numbers as times are ticks of so many ns."""

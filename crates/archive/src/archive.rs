@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use chronotile_store::{Commit, Expect, Store, StoreError};
-use chronotile_types::{DatasetSpec, SpecError, StorageLayout};
+use chronotile_types::{DatasetSpec, SpecError, StorageLayout, name_hint};
 
 use crate::catalog;
 use crate::cells;
@@ -91,8 +91,8 @@ impl Archive {
             Some((spec, _)) => Dataset::new(self, spec),
             None => {
                 let names: Vec<_> = self.datasets().await?.iter().map(|spec| spec.name.to_string()).collect();
-                let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                Err(ArchiveError::DatasetNotFound { name: name.to_owned(), known })
+                let hint = if names.is_empty() { "; it has none yet".to_owned() } else { name_hint(name, &names) };
+                Err(ArchiveError::DatasetNotFound { name: name.to_owned(), hint })
             }
         }
     }

@@ -111,7 +111,7 @@ impl Dataset {
         let key = catalog::dataset_key(self.spec().name.as_str());
         let Some(stored) = self.store.record(&key).await? else {
             let name = self.spec().name.to_string();
-            return Err(ArchiveError::DatasetNotFound { name, known: "not this one".into() });
+            return Err(ArchiveError::DatasetNotFound { name, hint: "; it was dropped".into() });
         };
         // Every read comes by here, and the definition seldom changes.
         if *self.shared.stored.read().unwrap_or_else(PoisonError::into_inner) != stored {

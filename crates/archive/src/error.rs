@@ -35,12 +35,12 @@ pub enum ArchiveError {
         reason: String,
     },
     /// No dataset has this name.
-    #[error("no dataset {name:?} in the archive; it has {known}")]
+    #[error("no dataset {name:?} in the archive{hint}")]
     DatasetNotFound {
         /// The name asked for.
         name: String,
-        /// The names there are.
-        known: String,
+        /// The nearest names and those there are; begins with a semicolon.
+        hint: String,
     },
     /// A dataset of this name exists with another definition.
     #[error("dataset {name} exists already{difference}: open it, or take another name")]

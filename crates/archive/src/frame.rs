@@ -7,7 +7,7 @@ use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, Field};
 use chronotile_chunk::{Binding, Defaults, Head, Layout};
 use chronotile_store::{Chunk, ChunkKey};
-use chronotile_types::{Damage, DatasetSpec, MergeRule};
+use chronotile_types::{Damage, DatasetSpec, MergeRule, name_hint};
 
 use crate::clock::Clock;
 use crate::error::{ArchiveError, Result};
@@ -116,9 +116,8 @@ pub(crate) fn binding(key: &ChunkKey) -> Binding {
 
 fn position(spec: &DatasetSpec, name: &str) -> Result<usize> {
     spec.schema.index_of(name).map_err(|_| {
-        let names: Vec<_> = spec.schema.fields().iter().take(12).map(|f| f.name().as_str()).collect();
-        let more = if spec.schema.fields().len() > names.len() { ", ..." } else { "" };
-        let reason = format!("no column {name:?}; it has {}{more}", names.join(", "));
+        let names: Vec<_> = spec.schema.fields().iter().map(|f| f.name().as_str()).collect();
+        let reason = format!("no column {name:?}{}", name_hint(name, &names));
         ArchiveError::Request { dataset: spec.name.clone(), reason }
     })
 }

@@ -1,12 +1,13 @@
 //! From whatever rows a caller has to the dataset's own columns.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{DataType, Field, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 use arrow_select::take::take;
-use chronotile_types::DatasetSpec;
+use chronotile_types::{DatasetSpec, nearest};
 
 use crate::error::{ArchiveError, Result};
 use crate::frame::absent_value;
@@ -14,10 +15,18 @@ use crate::frame::absent_value;
 /// Rows with exactly the dataset's columns, in its order and types. Columns are matched by name; a column that is left out
 /// becomes its default or null where it may be, and a column the dataset does not have is refused.
 pub(crate) fn conform(spec: &DatasetSpec, rows: &RecordBatch) -> Result<RecordBatch> {
-    if let Some(extra) = rows.schema_ref().fields().iter().find(|f| spec.schema.field_with_name(f.name()).is_err()) {
-        return refuse(spec, extra.name(), "is not in the dataset: add it with add_columns, or leave it out");
+    // By hash, since both may have thousands of columns.
+    let known: HashSet<&str> = spec.schema.fields().iter().map(|field| field.name().as_str()).collect();
+    if let Some(extra) = rows.schema_ref().fields().iter().find(|field| !known.contains(field.name().as_str())) {
+        return refuse(spec, extra.name(), &not_in_dataset(spec, extra.name()));
     }
-    let columns = spec.schema.fields().iter().map(|field| conform_column(spec, rows, field)).collect::<Result<_>>()?;
+    let mut given = HashMap::with_capacity(rows.num_columns());
+    for (field, column) in rows.schema_ref().fields().iter().zip(rows.columns()) {
+        given.entry(field.name().as_str()).or_insert(column);
+    }
+    let column =
+        |field: &Arc<Field>| conform_column(spec, given.get(field.name().as_str()).copied(), rows.num_rows(), field);
+    let columns = spec.schema.fields().iter().map(column).collect::<Result<_>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
     RecordBatch::try_new_with_options(spec.schema.clone(), columns, &options).map_err(|source| ArchiveError::Compute {
         dataset: spec.name.clone(),
@@ -26,21 +35,28 @@ pub(crate) fn conform(spec: &DatasetSpec, rows: &RecordBatch) -> Result<RecordBa
     })
 }
 
-fn conform_column(spec: &DatasetSpec, rows: &RecordBatch, field: &Field) -> Result<ArrayRef> {
-    let Some(given) = rows.column_by_name(field.name()) else {
+/// What to do with a column that the dataset lacks; a misspelt one is the likelier the nearer a known name is.
+fn not_in_dataset(spec: &DatasetSpec, column: &str) -> String {
+    let known: Vec<&str> = spec.schema.fields().iter().map(|field| field.name().as_str()).collect();
+    let near = nearest(column, &known);
+    let meant = if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", near.join(" or ")) };
+    format!("is not in the dataset{meant}: add it with add_columns, or leave it out")
+}
+
+fn conform_column(spec: &DatasetSpec, given: Option<&ArrayRef>, rows: usize, field: &Field) -> Result<ArrayRef> {
+    let Some(given) = given else {
         let failed =
             |source| ArchiveError::Compute { dataset: spec.name.clone(), work: "filling in a default", source };
         let absent = absent_value(field).map_err(failed)?;
         if absent.is_null(0) && !field.is_nullable() {
             return refuse(spec, field.name(), "is missing, and it may not be null");
         }
-        return take(&absent, &UInt32Array::from(vec![0; rows.num_rows()]), None).map_err(failed);
+        return take(&absent, &UInt32Array::from(vec![0; rows]), None).map_err(failed);
     };
-    let column = conform_array(given, field.data_type()).map_err(|reason| ArchiveError::Input {
-        dataset: spec.name.clone(),
-        column: field.name().clone(),
-        reason,
-    })?;
+    let times = times_of_text(given, field.data_type());
+    let column = times
+        .and_then(|given| conform_array(&given, field.data_type()))
+        .map_err(|reason| ArchiveError::Input { dataset: spec.name.clone(), column: field.name().clone(), reason })?;
     if !field.is_nullable() && column.null_count() > 0 {
         return refuse(spec, field.name(), "holds nulls, which its definition does not allow");
     }
@@ -49,6 +65,33 @@ fn conform_column(spec: &DatasetSpec, rows: &RecordBatch, field: &Field) -> Resu
 
 fn refuse<T>(spec: &DatasetSpec, column: &str, reason: &str) -> Result<T> {
     Err(ArchiveError::Input { dataset: spec.name.clone(), column: column.to_owned(), reason: reason.to_owned() })
+}
+
+/// Texts as times where the column holds times: ISO 8601, in UTC where they name no zone. Other arrays come back as they are.
+fn times_of_text(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, String> {
+    let is_text = matches!(array.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
+    let zone = match wanted {
+        DataType::Timestamp(_, zone) => zone.clone(),
+        DataType::Date32 => None,
+        _ => return Ok(array.clone()),
+    };
+    if !is_text {
+        return Ok(array.clone());
+    }
+    let failed =
+        |e: ArrowError| format!("holds text that is no time ({e}): write ISO 8601 such as 2026-01-31T12:00:00Z");
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    // Nanoseconds first: what is finer than the column keeps is refused, not cut.
+    let times = cast_with_options(array, &DataType::Timestamp(TimeUnit::Nanosecond, zone), &options).map_err(failed)?;
+    if *wanted != DataType::Date32 {
+        return Ok(times);
+    }
+    let days = cast_with_options(&times, wanted, &options).map_err(failed)?;
+    let back = cast_with_options(&days, times.data_type(), &options).map_err(failed)?;
+    match back == times {
+        true => Ok(days),
+        false => Err("holds text with a time of day, which a column of dates does not keep".to_owned()),
+    }
 }
 
 /// `array` as `wanted`, where nothing can be lost by it; otherwise what to do instead.
@@ -116,7 +159,10 @@ fn narrows_time(from: &DataType, to: &DataType) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow_array::{Float64Array, Int32Array, Int64Array, LargeStringArray, TimestampNanosecondArray};
+    use arrow_array::{
+        Float64Array, Int32Array, Int64Array, LargeStringArray, StringArray, TimestampMicrosecondArray,
+        TimestampNanosecondArray,
+    };
 
     fn array<A: Array + 'static>(array: A) -> ArrayRef {
         Arc::new(array)
@@ -133,6 +179,24 @@ mod tests {
         let fine = array(TimestampNanosecondArray::from(vec![1_001]));
         let coarse = DataType::Timestamp(TimeUnit::Microsecond, None);
         assert!(conform_array(&fine, &coarse).unwrap_err().contains("finer"));
+    }
+
+    #[test]
+    fn texts_become_times_exactly_or_are_refused() {
+        let text = |text: &str| array(StringArray::from(vec![Some(text), None]));
+        let us = DataType::Timestamp(TimeUnit::Microsecond, None);
+        let taken = |given: &str, wanted: &DataType| {
+            times_of_text(&text(given), wanted).and_then(|times| conform_array(&times, wanted))
+        };
+        let expected = array(TimestampMicrosecondArray::from(vec![Some(1_767_268_800_250_000), None]));
+        assert_eq!(&taken("2026-01-01T12:00:00.25", &us).unwrap(), &expected);
+        assert_eq!(&taken("2026-01-01 12:00:00.25Z", &us).unwrap(), &expected);
+        assert_eq!(&taken("2026-01-01T14:00:00.25+02:00", &us).unwrap(), &expected);
+        assert!(taken("2026-01-01T12:00:00.0000001", &us).unwrap_err().contains("finer"));
+        assert!(taken("yesterday", &us).unwrap_err().contains("ISO 8601"));
+        assert!(taken("2026-01-01", &DataType::Date32).is_ok());
+        assert!(taken("2026-01-01T12:00:00", &DataType::Date32).unwrap_err().contains("time of day"));
+        assert!(taken("2026-01-01", &DataType::Int64).unwrap_err().contains("cast it first"));
     }
 
     #[test]

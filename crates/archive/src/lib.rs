@@ -15,6 +15,7 @@ mod consolidate;
 mod content;
 mod copy;
 mod dataset;
+mod drop;
 mod error;
 mod fence;
 mod finished;
@@ -53,7 +54,7 @@ pub use dataset::{AddedColumn, Dataset};
 pub use error::{ArchiveError, Result};
 pub use index::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
 pub use literal::exact_values;
-pub use open::OpenOptions;
+pub use open::{BackupError, FileDraft, OpenOptions, copy_file};
 pub use read::ReadStream;
 pub use report::{
     BatchInfo, ConsolidateReport, CopyReport, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk, RecordDamage,

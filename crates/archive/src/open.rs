@@ -6,6 +6,7 @@ use std::sync::Arc;
 use chronotile_cassandra::CassandraStore;
 use chronotile_memory::MemoryStore;
 use chronotile_sqlite::SqliteStore;
+pub use chronotile_sqlite::{BackupError, FileDraft, copy_file};
 use chronotile_store::Store;
 
 use crate::error::{ArchiveError, Result};

@@ -46,13 +46,21 @@ pub(crate) type Unplaced = (usize, &'static str);
 pub(crate) fn place_rows(spec: &DatasetSpec, array: &ArrayRef) -> Result<(Vec<i64>, Vec<Window>), Unplaced> {
     const NULL: &str = "is null; every record needs a time";
     const OUTSIDE: &str = "holds a time the axis cannot count (NaN, infinite or too far away)";
+    const MJD: &str = "holds a Modified Julian Date, but counts Julian Dates: add 2400000.5, or create the dataset with a time \
+                       column of format mjd";
+    const JD: &str = "holds a Julian Date, but counts Modified Julian Dates: subtract 2400000.5, or create the dataset with a time \
+                      column of format jd";
     if let Some(row) = (0..array.len()).find(|row| array.is_null(*row)) {
         return Err((row, NULL));
     }
     let ticks: Vec<i64> = match times(array) {
         Some(Times::Ticks(ticks)) => ticks.into_owned(),
         Some(Times::Days(days)) => {
-            let tick = |(row, day): (usize, &f64)| spec.time.tick_of_days(*day).ok_or((row, OUTSIDE));
+            let tick = |(row, day): (usize, &f64)| match spec.time.other_format(*day) {
+                Some(TimeFormat::Mjd) => Err((row, MJD)),
+                Some(_) => Err((row, JD)),
+                None => spec.time.tick_of_days(*day).ok_or((row, OUTSIDE)),
+            };
             days.iter().enumerate().map(tick).collect::<Result<_, _>>()?
         }
         None => return Err((0, "is not of the dataset's type")),

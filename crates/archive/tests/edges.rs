@@ -9,10 +9,14 @@ use arrow_array::{
     ArrayRef, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
 };
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
-use chronotile_archive::{ArchiveError, ConsolidateOptions, Place, ReadRequest, RetireLimit, WriteOptions};
+use chronotile_archive::{
+    Archive, ArchiveError, ConsolidateOptions, IndexBuildOptions, Place, ReadRequest, RetireLimit, WriteOptions,
+};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Commit, Expect, Metered, Operation, RecordPut, Store};
-use chronotile_types::{CellRule, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec};
+use chronotile_types::{
+    CellRule, DatasetName, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec,
+};
 use common::*;
 use futures::TryStreamExt;
 
@@ -425,4 +429,44 @@ async fn many_batches_are_listed_and_those_that_are_not_finished_left_out() {
     }
     writer.remove_batch(key).await.unwrap();
     assert_eq!(dataset.count(finished_only()).await.unwrap(), 509);
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_dropped_dataset() {
+    for (store, _folder) in engines() {
+        let archive = Archive::on("test:", store.clone());
+        let other = DatasetSpec { name: DatasetName::new("records_2").unwrap(), ..spec() };
+        let other = archive.create(other, false).await.unwrap();
+        write(&other, &rows(&[(5, 1, 7)]), named("a")).await.unwrap();
+        let mut kept = records_of(&store, "records_2").await;
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &spread_rows(0, 100, 9, ""), named("a")).await.unwrap();
+        write(&dataset, &rows(&[(5, 1_000, 7)]), named("b")).await.unwrap();
+        dataset.create_index("by_tag", &["tag".to_owned()]).await.unwrap();
+        dataset.build_indexes(&IndexBuildOptions::default(), None).await.unwrap();
+        dataset.remove_batch("b").await.unwrap();
+        let limit = RetireLimit::Before(Instant::NativeTicks(2 * HOUR));
+        assert_eq!(dataset.retire(limit, false).await.unwrap().len(), 1);
+        assert!(records_of(&store, "records").await.len() > 3);
+        archive.drop_dataset("records").await.unwrap();
+        assert_eq!(records_of(&store, "records").await, [""; 0]);
+        assert!(store.slices(&spec().name).await.unwrap().is_empty());
+        assert!(matches!(archive.dataset("records").await, Err(ArchiveError::DatasetNotFound { .. })));
+        assert!(matches!(archive.drop_dataset("records").await, Err(ArchiveError::DatasetNotFound { .. })));
+        assert!(matches!(dataset.count(ReadRequest::default()).await, Err(ArchiveError::DatasetNotFound { .. })));
+        // Another dataset, whose name begins the same, is as it was; and the name is free.
+        kept.sort();
+        assert_eq!(records_of(&store, "records_2").await, kept);
+        assert_eq!(other.count(ReadRequest::default()).await.unwrap(), 1);
+        let again = create(&store, spec()).await;
+        assert!(write(&again, &spread_rows(0, 100, 9, ""), named("a")).await.unwrap().stored);
+        assert_eq!(again.count(ReadRequest::default()).await.unwrap(), 100);
+    }
+}
+
+/// Keys of the catalog records of a dataset, of every kind: these engines list them all.
+async fn records_of(store: &Arc<dyn Store>, dataset: &str) -> Vec<String> {
+    let records = store.records("", None, 100_000).await.unwrap();
+    let belongs = |key: &String| key.split('/').nth(1) == Some(dataset);
+    records.into_iter().map(|record| record.key).filter(belongs).collect()
 }

@@ -10,7 +10,7 @@ use crate::csv_tokens::{Dialect, Rows, Tokens};
 use crate::error::{IoError, Result};
 use crate::format::Format;
 use crate::infer::Kind;
-use crate::options::ReadOptions;
+use crate::options::{Asked, ReadOptions, refuse_duplicates};
 use crate::reader::{BatchSource, PIECE_BYTES_MAX};
 use crate::source::Input;
 use crate::text::{self, BadValue};
@@ -45,8 +45,9 @@ impl CsvReader {
         let (name, layer) = (input.name.clone(), input.wrapping.label());
         let mut tokens = Tokens::new(input.into_stream()?, dialect, name.clone(), layer)?;
         let (names, first) = column_names(&mut tokens, &name, format, options)?;
-        let chosen = options.chosen(&name, &names)?;
-        let given: Vec<bool> = chosen.iter().map(|&i| options.given_type(&names[i]).is_some()).collect();
+        let asked = Asked::new(options);
+        let chosen = asked.chosen(&name, &names)?;
+        let given: Vec<bool> = chosen.iter().map(|&i| asked.data_type(&names[i]).is_some()).collect();
         let mut reader = Self {
             tokens,
             name,
@@ -64,24 +65,24 @@ impl CsvReader {
             let first = std::mem::take(&mut reader.sample);
             reader.sample = reader.fill(first, options.sample_rows)?;
         }
-        let fields = reader.places.iter().map(|&place| reader.field(place, &names[place], format, options));
+        let fields = reader.places.iter().map(|&place| reader.field(place, &names[place], format, &asked));
         reader.schema = Arc::new(Schema::new(fields.collect::<Result<Fields>>()?));
         Ok(reader)
     }
 
-    fn field(&self, place: usize, name: &str, format: Format, options: &ReadOptions) -> Result<Field> {
-        let data_type = match options.given_type(name) {
-            Some(given) if text::is_readable(&given) => given,
+    fn field(&self, place: usize, name: &str, format: Format, asked: &Asked<'_>) -> Result<Field> {
+        let data_type = match asked.data_type(name) {
+            Some(given) if text::is_readable(given) => given.clone(),
             Some(given) => {
                 return Err(IoError::UnsupportedType {
                     column: name.to_owned(),
-                    data_type: format_type(&given),
+                    data_type: format_type(given),
                     format: format.to_string(),
                 });
             }
             None => self.infer(place)?,
         };
-        Ok(Field::new(name, data_type, options.given_nullable(name)))
+        Ok(Field::new(name, data_type, asked.nullable(name)))
     }
 
     fn infer(&self, place: usize) -> Result<DataType> {
@@ -111,7 +112,7 @@ impl CsvReader {
 
     /// Reads records into `rows` until it has `rows_max`, or its text is large, or the input ends.
     fn fill(&mut self, mut rows: Rows, rows_max: usize) -> Result<Rows> {
-        while rows.len() < rows_max && rows.text_bytes() < PIECE_BYTES_MAX {
+        while rows.len() < rows_max && rows.held_bytes() < PIECE_BYTES_MAX {
             match self.tokens.next_record(&mut rows, self.width == 1)? {
                 None => break,
                 Some(found) if found == self.width => {}
@@ -185,11 +186,7 @@ fn column_names(tokens: &mut Tokens, name: &str, format: Format, options: &ReadO
             *column = format!("column_{}", i + 1);
         }
     }
-    for (i, column) in names.iter().enumerate() {
-        if names[..i].contains(column) {
-            return Err(IoError::DuplicateColumn { name: name.to_owned(), column: column.clone() });
-        }
-    }
+    refuse_duplicates(name, &names)?;
     let rows = if csv.header || found.is_none() { Rows::new(names.len()) } else { first.with_width(names.len()) };
     Ok((names, rows))
 }

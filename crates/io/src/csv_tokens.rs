@@ -2,10 +2,15 @@
 
 use std::io::{self, Read};
 
+use chronotile_types::COLUMNS_MAX;
+
 use crate::error::{IoError, Result};
 
 /// A longer record means a quote that is not closed or a file of another kind.
 pub(crate) const RECORD_BYTES_MAX: usize = 16 << 20;
+
+/// Memory of a field beside its text: where it ends, and whether it was quoted.
+const FIELD_BYTES: usize = size_of::<usize>() + 1;
 
 /// Records as cut, not yet typed. Fields of a record follow each other.
 #[derive(Default)]
@@ -43,8 +48,9 @@ impl Rows {
         self.lines.len()
     }
 
-    pub(crate) fn text_bytes(&self) -> usize {
-        self.text.len()
+    /// Memory of the records. Fields count beside their text: a record of delimiters alone has none.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.text.len() + self.ends.len() * FIELD_BYTES + self.lines.len() * size_of::<u64>()
     }
 
     pub(crate) fn line(&self, row: usize) -> u64 {
@@ -199,6 +205,9 @@ impl Tokens {
                 self.cut_quoted(rows, mark, start)?;
             } else {
                 self.cut_plain(rows, mark, start)?;
+            }
+            if fields == COLUMNS_MAX {
+                return Err(IoError::TooManyColumns { name: self.name.clone(), line: start, columns_max: COLUMNS_MAX });
             }
             rows.end_field(quoted);
             fields += 1;

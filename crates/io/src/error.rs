@@ -118,6 +118,19 @@ pub enum IoError {
         /// The limit.
         bytes_max: usize,
     },
+    /// A record has more fields than a dataset may have columns.
+    #[error(
+        "{name}, line {line}: the record has more than {columns_max} fields, which is the limit; is the delimiter or the \
+         format another one?"
+    )]
+    TooManyColumns {
+        /// The input.
+        name: String,
+        /// Line number of the record's start, from 1.
+        line: u64,
+        /// The limit.
+        columns_max: usize,
+    },
     /// The text is not UTF-8.
     #[error("{name}, line {line}: the text is not UTF-8; convert the file (for example `iconv -f latin1 -t utf-8`)")]
     NotUtf8 {
@@ -191,14 +204,14 @@ pub enum IoError {
         reason: String,
     },
     /// The input has no column of this name.
-    #[error("{name} has no column {column:?}; it has {known}")]
+    #[error("{name} has no column {column:?}{hint}")]
     UnknownColumn {
         /// The input.
         name: String,
         /// The column asked for.
         column: String,
-        /// The columns there are.
-        known: String,
+        /// The nearest columns and those there are; begins with a semicolon.
+        hint: String,
     },
     /// Two columns have the same name.
     #[error("{name} has two columns named {column:?}; rename one, or give all names and skip the header")]
@@ -282,6 +295,15 @@ pub enum IoError {
 /// Result of this crate's operations.
 pub type Result<T, E = IoError> = std::result::Result<T, E>;
 
+/// What a decoder says, which may take many lines, as one of bounded length.
+fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(300) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
 fn write_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull => "; free some space or write elsewhere",
@@ -334,12 +356,14 @@ impl IoError {
             ArrowError::IoError(_, source) if source.kind() != io::ErrorKind::UnexpectedEof => {
                 Self::Read { name: name.to_owned(), source }
             }
-            other => Self::Damaged { name: name.to_owned(), what: format.to_string(), reason: other.to_string() },
+            other => {
+                Self::Damaged { name: name.to_owned(), what: format.to_string(), reason: one_line(&other.to_string()) }
+            }
         }
     }
 
     /// Maps an error of the Parquet decoder of `name`.
     pub(crate) fn parquet(name: &str, error: ParquetError) -> Self {
-        Self::Damaged { name: name.to_owned(), what: Format::Parquet.to_string(), reason: error.to_string() }
+        Self::Damaged { name: name.to_owned(), what: Format::Parquet.to_string(), reason: one_line(&error.to_string()) }
     }
 }

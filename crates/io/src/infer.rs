@@ -1,14 +1,19 @@
 //! Types of CSV and NDJSON columns from a sample of their values.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use arrow_array::timezone::Tz;
 use arrow_cast::parse::{string_to_datetime, string_to_timestamp_nanos};
 use arrow_schema::{DataType, Field, Fields, TimeUnit};
+use chronotile_types::COLUMNS_MAX;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::text::fraction_digits;
+
+/// What is said of an object of more members than a dataset may have columns.
+pub(crate) const TOO_MANY: &str = "too many named values in one object";
 
 /// The narrowest class that holds all values seen of a column.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +38,7 @@ pub(crate) enum Kind {
     },
     Text,
     List(Box<Kind>),
-    Struct(Vec<(String, Kind)>),
+    Struct(Members),
     /// Objects, lists and plain values mixed: no column type holds them.
     Clash,
 }
@@ -102,7 +107,7 @@ impl Kind {
                 K::Clash => K::Clash,
                 item => K::List(Box::new(item)),
             },
-            (K::Struct(a), K::Struct(b)) => merge_fields(a, b),
+            (K::Struct(a), K::Struct(b)) => K::Struct(a.merge(b)),
             (K::List(_) | K::Struct(_), _) | (_, K::List(_) | K::Struct(_)) => K::Clash,
             (K::Int { negative: a }, K::Int { negative: b }) => K::Int { negative: a || b },
             (K::Int { negative: false } | K::UInt, K::Int { negative: false } | K::UInt) => K::UInt,
@@ -135,36 +140,105 @@ impl Kind {
             Self::Null | Self::BigInt | Self::Text => DataType::Utf8,
             Self::List(item) => DataType::List(Arc::new(Field::new_list_field(item.data_type()?, true))),
             Self::Struct(fields) => {
-                let fields = fields.iter().map(|(name, kind)| Some(Field::new(name, kind.data_type()?, true)));
+                let fields = fields.list.iter().map(|(name, kind)| Some(Field::new(name, kind.data_type()?, true)));
                 DataType::Struct(fields.collect::<Option<Fields>>()?)
             }
             Self::Clash => return None,
         })
+    }
+
+    /// Whether no column type holds it, which is so where no type holds a part of it.
+    fn is_clash(&self) -> bool {
+        match self {
+            Self::Clash => true,
+            Self::List(item) => item.is_clash(),
+            Self::Struct(fields) => fields.list.iter().any(|(_, kind)| kind.is_clash()),
+            _ => false,
+        }
+    }
+
+    /// Named values in it, at any depth.
+    pub(crate) fn members(&self) -> usize {
+        match self {
+            Self::List(item) => item.members(),
+            Self::Struct(fields) => fields.total,
+            _ => 0,
+        }
+    }
+}
+
+/// Members of an object are looked for one by one up to this number, by hash above it.
+const FEW: usize = 16;
+
+/// The named values of objects, in the order in which they were first seen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Members {
+    pub(crate) list: Vec<(String, Kind)>,
+    /// Places in the list, once it is longer than [`FEW`].
+    places: HashMap<String, usize>,
+    /// Named values in all of them, at any depth.
+    total: usize,
+}
+
+impl PartialEq for Members {
+    fn eq(&self, other: &Self) -> bool {
+        self.list == other.list
+    }
+}
+
+impl Members {
+    fn place(&self, name: &str) -> Option<usize> {
+        match self.list.len() <= FEW {
+            true => self.list.iter().position(|(known, _)| known == name),
+            false => self.places.get(name).copied(),
+        }
+    }
+
+    fn push(&mut self, name: String, kind: Kind) {
+        self.total += 1 + kind.members();
+        self.list.push((name, kind));
+        let len = self.list.len();
+        if len <= FEW {
+            return;
+        }
+        let from = if len == FEW + 1 { 0 } else { len - 1 };
+        self.places.extend(self.list[from..].iter().enumerate().map(|(at, (name, _))| (name.clone(), from + at)));
+    }
+
+    fn merge(mut self, other: Self) -> Self {
+        for (place, (name, kind)) in other.list.into_iter().enumerate() {
+            // Records mostly repeat the same order, so the same place is tried before a search.
+            let at = match self.list.get(place) {
+                Some((known, _)) if *known == name => Some(place),
+                _ => self.place(&name),
+            };
+            match at {
+                Some(at) => {
+                    let old = std::mem::replace(&mut self.list[at].1, Kind::Null);
+                    self.total -= old.members();
+                    self.set(at, old.merge(kind));
+                }
+                None => self.push(name, kind),
+            }
+        }
+        self
+    }
+
+    /// The first member of those asked for that no column type holds.
+    pub(crate) fn clash(&self, asked: impl Fn(&str) -> bool) -> Option<String> {
+        let clashes = |(name, kind): &&(String, Kind)| kind.is_clash() && asked(name);
+        self.list.iter().find(clashes).map(|(name, _)| name.clone())
+    }
+
+    fn set(&mut self, at: usize, kind: Kind) {
+        let old = std::mem::replace(&mut self.list[at].1, kind);
+        self.total = self.total + self.list[at].1.members() - old.members();
     }
 }
 
 fn is_named_float(text: &str) -> bool {
     let word = text.strip_prefix(['+', '-']).unwrap_or(text);
     ["nan", "inf", "infinity"].iter().any(|name| word.eq_ignore_ascii_case(name))
-}
-
-/// Fields keep the order in which they were first seen.
-fn merge_fields(mut left: Vec<(String, Kind)>, right: Vec<(String, Kind)>) -> Kind {
-    for (place, (name, kind)) in right.into_iter().enumerate() {
-        // Records mostly repeat the same order, so the same place is tried before a search.
-        let at = match left.get(place) {
-            Some((known, _)) if *known == name => Some(place),
-            _ => left.iter().position(|(known, _)| *known == name),
-        };
-        match at {
-            Some(at) => {
-                let old = std::mem::replace(&mut left[at].1, Kind::Null);
-                left[at].1 = old.merge(kind);
-            }
-            None => left.push((name, kind)),
-        }
-    }
-    Kind::Struct(left)
 }
 
 /// A JSON value is classed while it is parsed, without building it.
@@ -211,16 +285,22 @@ impl<'de> Visitor<'de> for KindVisitor {
         let mut kind = Kind::Null;
         while let Some(item) = items.next_element::<Kind>()? {
             kind = kind.merge(item);
+            if kind.members() > COLUMNS_MAX {
+                return Err(serde::de::Error::custom(TOO_MANY));
+            }
         }
         Ok(if kind == Kind::Clash { Kind::Clash } else { Kind::List(Box::new(kind)) })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Kind, A::Error> {
-        let mut fields: Vec<(String, Kind)> = Vec::new();
+        let mut fields = Members::default();
         while let Some((name, kind)) = entries.next_entry::<String, Kind>()? {
-            match fields.iter_mut().find(|(known, _)| *known == name) {
-                Some(field) => field.1 = kind,
-                None => fields.push((name, kind)),
+            match fields.place(&name) {
+                Some(at) => fields.set(at, kind),
+                None => fields.push(name, kind),
+            }
+            if fields.total > COLUMNS_MAX {
+                return Err(serde::de::Error::custom(TOO_MANY));
             }
         }
         Ok(Kind::Struct(fields))

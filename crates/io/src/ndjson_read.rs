@@ -9,18 +9,25 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_json::ReaderBuilder;
 use arrow_json::reader::Decoder;
-use arrow_schema::{ArrowError, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
+
+use chronotile_types::COLUMNS_MAX;
 
 use crate::csv_read::{bad_value, check_nulls};
 use crate::csv_tokens::RECORD_BYTES_MAX;
 use crate::error::{IoError, Result};
 use crate::format::Format;
-use crate::infer::Kind;
-use crate::options::ReadOptions;
+use crate::infer::{Kind, Members, TOO_MANY};
+use crate::options::{Asked, ReadOptions};
 use crate::reader::{BatchSource, PIECE_BYTES_MAX};
 use crate::source::Input;
 use crate::text;
 use crate::types::format_type;
+
+/// Text that is decoded at once: the decoder takes up to eight times its memory.
+const BATCH_BYTES_MAX: usize = 16 << 20;
+/// Values that are decoded at once, those included that the records do not have.
+const CELLS_MAX: usize = 4 << 20;
 
 /// Lines as read, each ended by `\n`.
 #[derive(Default)]
@@ -56,6 +63,8 @@ pub(crate) struct NdjsonReader {
     /// Whether a field that the schema lacks is an error: it would be lost where the schema is inferred.
     strict: bool,
     batch_rows: usize,
+    /// Rows that are decoded at once: fewer where there are many columns.
+    rows_max: usize,
     skip_left: u64,
     lines: Lines,
     lines_at: usize,
@@ -77,14 +86,16 @@ impl NdjsonReader {
             given: Vec::new(),
             strict: options.schema.is_none(),
             batch_rows: options.batch_rows,
+            rows_max: options.batch_rows,
             skip_left: options.skip_rows,
             lines: Lines::default(),
             lines_at: 0,
             chosen: Vec::new(),
         };
+        let asked = Asked::new(options);
         let fields = match &options.schema {
-            Some(schema) => given_fields(schema, options),
-            None => reader.inferred_fields(options)?,
+            Some(schema) => given_fields(schema, &asked),
+            None => reader.inferred_fields(options, &asked)?,
         };
         for field in fields.iter() {
             if !text::is_readable(field.data_type()) {
@@ -96,25 +107,22 @@ impl NdjsonReader {
             }
         }
         let names: Vec<String> = fields.iter().map(|f| f.name().clone()).collect();
-        reader.chosen = options.chosen(&reader.name, &names)?;
-        reader.given = names.iter().map(|name| options.given_type(name).is_some()).collect();
+        reader.chosen = asked.chosen(&reader.name, &names)?;
+        reader.given = names.iter().map(|name| asked.data_type(name).is_some()).collect();
+        reader.rows_max = (CELLS_MAX / leaves(&fields).max(1)).clamp(1, options.batch_rows);
         reader.schema = Arc::new(Schema::new(fields));
         reader.raw_schema = Arc::new(text::text_schema(&reader.schema));
         Ok(reader)
     }
 
     /// Reads the sample and merges the classes of its records.
-    fn inferred_fields(&mut self, options: &ReadOptions) -> Result<Fields> {
+    fn inferred_fields(&mut self, options: &ReadOptions, asked: &Asked<'_>) -> Result<Fields> {
         self.lines = self.take_lines(options.sample_rows)?;
         if self.lines.len() == 0 {
             let (name, format) = (self.name.clone(), Format::Ndjson.to_string());
             return Err(IoError::Empty { name, format, needs: "at least one record" });
         }
-        let typed = |column: &str| options.types.iter().any(|(name, _)| name == column);
-        let wanted = |column: &str| {
-            options.columns.as_ref().is_none_or(|c| c.iter().any(|name| name == column) || typed(column))
-        };
-        let mut merged = Kind::Struct(Vec::new());
+        let mut merged = Kind::Struct(Members::default());
         for index in 0..self.lines.len() {
             let line = self.lines.numbers[index];
             let kind: Kind = serde_json::from_slice(self.lines.get(index)).map_err(|e| self.malformed(line, &e))?;
@@ -122,23 +130,24 @@ impl NdjsonReader {
                 return Err(self.not_an_object(line));
             }
             merged = merged.merge(kind);
-            if let Kind::Struct(fields) = &merged
-                && let Some((column, _)) = fields.iter().find(|(column, kind)| {
-                    wanted(column) && options.given_type(column).is_none() && kind.data_type().is_none()
-                })
-            {
-                return Err(IoError::MixedShapes { name: self.name.clone(), line, column: column.clone() });
+            if merged.members() > COLUMNS_MAX {
+                return Err(self.too_many(line));
+            }
+            let Kind::Struct(fields) = &merged else { continue };
+            let clash = fields.clash(|column| asked.wants(column) && asked.data_type(column).is_none());
+            if let Some(column) = clash {
+                return Err(IoError::MixedShapes { name: self.name.clone(), line, column });
             }
         }
-        let Kind::Struct(columns) = merged else { return Ok(Fields::empty()) };
+        let Kind::Struct(Members { list: columns, .. }) = merged else { return Ok(Fields::empty()) };
         if columns.is_empty() {
             let (name, format) = (self.name.clone(), Format::Ndjson.to_string());
             return Err(IoError::Empty { name, format, needs: "at least one named value" });
         }
         // Columns that are not returned are not decoded; then fields outside the schema are not an error.
         self.strict = options.columns.is_none();
-        let fields = columns.iter().filter(|(column, _)| wanted(column)).filter_map(|(column, kind)| {
-            let data_type = options.given_type(column).or_else(|| kind.data_type())?;
+        let fields = columns.iter().filter(|(column, _)| asked.wants(column)).filter_map(|(column, kind)| {
+            let data_type = asked.data_type(column).cloned().or_else(|| kind.data_type())?;
             Some(Field::new(column, data_type, true))
         });
         Ok(fields.collect())
@@ -195,7 +204,14 @@ impl NdjsonReader {
         }
     }
 
+    fn too_many(&self, line: u64) -> IoError {
+        IoError::TooManyColumns { name: self.name.clone(), line, columns_max: COLUMNS_MAX }
+    }
+
     fn malformed(&self, line: u64, error: &serde_json::Error) -> IoError {
+        if error.is_data() && error.to_string().starts_with(TOO_MANY) {
+            return self.too_many(line);
+        }
         let reason = format!("not a JSON object on one line ({error}); NDJSON holds one complete object a line");
         IoError::Json { name: self.name.clone(), line, reason }
     }
@@ -248,6 +264,14 @@ impl NdjsonReader {
         IoError::decoding(&self.name, Format::Ndjson, error)
     }
 
+    /// The end of the batch that begins at line `from`: its decoder takes many times the text, and room for values that the
+    /// records do not have.
+    fn batch_end(&self, from: usize) -> usize {
+        let start = self.lines.start(from);
+        let fits = self.lines.ends[from..].partition_point(|&end| end - start <= BATCH_BYTES_MAX);
+        (from + fits.clamp(1, self.rows_max)).min(self.lines.len())
+    }
+
     fn convert(&self, from: usize, to: usize) -> Result<RecordBatch> {
         let raw = self.decode(from, to).map_err(|error| self.culprit(from, to, error))?;
         let line = |index: usize| self.lines.numbers[(from + index).min(to - 1)];
@@ -266,10 +290,22 @@ impl NdjsonReader {
     }
 }
 
+/// Columns without fields of their own, at any depth.
+fn leaves(fields: &Fields) -> usize {
+    let of = |data_type: &DataType| match data_type {
+        DataType::Struct(fields) => leaves(fields),
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            leaves(&Fields::from(vec![item.clone()]))
+        }
+        _ => 1,
+    };
+    fields.iter().map(|field| of(field.data_type())).sum()
+}
+
 /// The fields of a given schema, with the types that are given by column.
-fn given_fields(schema: &SchemaRef, options: &ReadOptions) -> Fields {
-    let field = |f: &Arc<Field>| match options.given_type(f.name()) {
-        Some(data_type) => Arc::new(Field::new(f.name(), data_type, f.is_nullable())),
+fn given_fields(schema: &SchemaRef, asked: &Asked<'_>) -> Fields {
+    let field = |f: &Arc<Field>| match asked.data_type(f.name()) {
+        Some(data_type) => Arc::new(Field::new(f.name(), data_type.clone(), f.is_nullable())),
         None => f.clone(),
     };
     schema.fields().iter().map(field).collect()
@@ -297,7 +333,7 @@ impl BatchSource for NdjsonReader {
             if skipped == left {
                 continue;
             }
-            let (from, to) = (self.lines_at, (self.lines_at + self.batch_rows).min(self.lines.len()));
+            let (from, to) = (self.lines_at, self.batch_end(self.lines_at));
             self.lines_at = to;
             return self.convert(from, to).map(Some);
         }

@@ -1,6 +1,9 @@
 //! Settings of reading and writing.
 
-use arrow_schema::{DataType, SchemaRef};
+use std::collections::{HashMap, HashSet};
+
+use arrow_schema::{DataType, Field, SchemaRef};
+use chronotile_types::name_hint;
 
 use crate::error::{IoError, Result};
 use crate::format::Format;
@@ -96,49 +99,81 @@ impl ReadOptions {
         }
         Ok(())
     }
+}
 
-    /// The type given for a column, if any.
-    pub(crate) fn given_type(&self, name: &str) -> Option<DataType> {
-        let by_schema =
-            || self.schema.as_ref().and_then(|s| s.field_with_name(name).ok()).map(|f| f.data_type().clone());
-        self.types.iter().rev().find(|(known, _)| known == name).map(|(_, t)| t.clone()).or_else(by_schema)
+/// What the options ask of single columns, by name: inputs may have thousands.
+pub(crate) struct Asked<'a> {
+    fields: HashMap<&'a str, &'a Field>,
+    types: HashMap<&'a str, &'a DataType>,
+    /// The columns to return, in order; `None` for all.
+    names: Option<Vec<&'a str>>,
+    /// The columns to return, if they are named, and those with a type.
+    wanted: Option<HashSet<&'a str>>,
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn new(options: &'a ReadOptions) -> Self {
+        let fields = options.schema.iter().flat_map(|schema| schema.fields().iter());
+        let names = match (&options.columns, &options.schema) {
+            (Some(columns), _) => Some(columns.iter().map(String::as_str).collect()),
+            (None, Some(schema)) => Some(schema.fields().iter().map(|field| field.name().as_str()).collect()),
+            (None, None) => None,
+        };
+        let typed = options.types.iter().map(|(name, _)| name.as_str());
+        let wanted = options.columns.as_ref().map(|columns| columns.iter().map(String::as_str).chain(typed).collect());
+        Self {
+            fields: fields.map(|field| (field.name().as_str(), field.as_ref())).collect(),
+            types: options.types.iter().map(|(name, data_type)| (name.as_str(), data_type)).collect(),
+            names,
+            wanted,
+        }
+    }
+
+    /// The type given for a column, if any; one given by itself wins over that of the schema.
+    pub(crate) fn data_type(&self, name: &str) -> Option<&'a DataType> {
+        self.types.get(name).copied().or_else(|| self.fields.get(name).map(|field| field.data_type()))
+    }
+
+    /// Whether the column is to be read: it is returned, or has a type.
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.wanted.as_ref().is_none_or(|wanted| wanted.contains(name))
     }
 
     /// Whether the column may hold nulls, as far as the given schema says.
-    pub(crate) fn given_nullable(&self, name: &str) -> bool {
-        self.schema.as_ref().and_then(|s| s.field_with_name(name).ok()).is_none_or(|f| f.is_nullable())
+    pub(crate) fn nullable(&self, name: &str) -> bool {
+        self.fields.get(name).is_none_or(|field| field.is_nullable())
     }
 
     /// The columns to return, in order, of those that the input has.
     pub(crate) fn chosen(&self, input: &str, known: &[String]) -> Result<Vec<usize>> {
-        let names: Vec<&str> = match (&self.columns, &self.schema) {
-            (Some(columns), _) => columns.iter().map(String::as_str).collect(),
-            (None, Some(schema)) => schema.fields().iter().map(|f| f.name().as_str()).collect(),
-            (None, None) => known.iter().map(String::as_str).collect(),
+        let places: HashMap<&str, usize> = known.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
+        let place = |column: &str| {
+            let unknown = || IoError::UnknownColumn {
+                name: input.to_owned(),
+                column: column.to_owned(),
+                hint: name_hint(column, known),
+            };
+            places.get(column).copied().ok_or_else(unknown)
         };
-        let unknown = |column: &str| IoError::UnknownColumn {
-            name: input.to_owned(),
-            column: column.to_owned(),
-            known: known.join(", "),
-        };
-        for (typed, _) in &self.types {
-            if !known.contains(typed) {
-                return Err(unknown(typed));
-            }
+        for typed in self.types.keys() {
+            place(typed)?;
         }
-        let mut chosen = Vec::with_capacity(names.len());
-        for name in names {
-            let index = known.iter().position(|k| k == name).ok_or_else(|| unknown(name))?;
-            if chosen.contains(&index) {
-                return Err(IoError::DuplicateColumn {
-                    name: "the list of columns".to_owned(),
-                    column: name.to_owned(),
-                });
-            }
-            chosen.push(index);
-        }
-        Ok(chosen)
+        let Some(names) = &self.names else { return Ok((0..known.len()).collect()) };
+        refuse_duplicates("the list of columns", names)?;
+        names.iter().map(|name| place(name)).collect()
     }
+}
+
+/// Refuses two columns of one name in `owner`.
+pub(crate) fn refuse_duplicates<S: AsRef<str>>(owner: &str, names: &[S]) -> Result<()> {
+    let mut seen = HashSet::with_capacity(names.len());
+    for name in names {
+        let name = name.as_ref();
+        if !seen.insert(name) {
+            return Err(IoError::DuplicateColumn { name: owner.to_owned(), column: name.to_owned() });
+        }
+    }
+    Ok(())
 }
 
 /// How records are written.

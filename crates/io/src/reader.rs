@@ -5,10 +5,13 @@ use std::fmt;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
-use crate::columnar_read::{IpcReader, ParquetReader};
+use chronotile_types::contained;
+
+use crate::columnar_read::ParquetReader;
 use crate::csv_read::CsvReader;
 use crate::error::{IoError, Result};
 use crate::format::Format;
+use crate::ipc_read::IpcReader;
 use crate::ndjson_read::NdjsonReader;
 use crate::options::ReadOptions;
 use crate::source::{Input, Progress, Source};
@@ -47,6 +50,13 @@ pub struct Reader {
 /// columns other than those asked for.
 pub fn open(source: Source, options: &ReadOptions) -> Result<Reader> {
     options.check()?;
+    let name = source.name();
+    let format = options.format.map_or_else(|| "its start".to_owned(), |format| format.to_string());
+    contained(|| open_any(source, options))
+        .unwrap_or_else(|reason| Err(IoError::Damaged { name, what: format, reason }))
+}
+
+fn open_any(source: Source, options: &ReadOptions) -> Result<Reader> {
     let input = Input::open(source, options.format)?;
     let (name, format, progress) = (input.name.clone(), input.format, input.progress.clone());
     if input.head.is_empty() {
@@ -122,7 +132,11 @@ impl Iterator for Reader {
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended {
-            match self.source.next_batch() {
+            let batch = contained(|| self.source.next_batch()).unwrap_or_else(|reason| {
+                let (name, what) = (self.name.clone(), self.format.to_string());
+                Err(IoError::Damaged { name, what, reason })
+            });
+            match batch {
                 Ok(Some(batch)) if batch.num_rows() == 0 => {}
                 Ok(Some(batch)) => return Some(Ok(batch)),
                 Ok(None) => {

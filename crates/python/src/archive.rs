@@ -131,6 +131,12 @@ impl Archive {
         Ok(Dataset { inner, archive: self.inner.clone() })
     }
 
+    /// Drops a dataset with all its rows.
+    fn drop_dataset(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let archive = open_inner(&self.inner)?;
+        wait(py, archive.drop_dataset(name))
+    }
+
     /// Names of all datasets, sorted.
     fn datasets(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let archive = open_inner(&self.inner)?;

@@ -161,3 +161,15 @@ fn copied<T: Element>(py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<Vec
     }
     buffer.to_vec(py)
 }
+
+/// What a message says behind a name that is not known: the nearest names if any is near, and those there are.
+#[pyfunction]
+pub fn name_hint(name: &str, known: Vec<String>) -> String {
+    chronotile_types::name_hint(name, &known)
+}
+
+/// Up to three known names that `name` may stand for, the nearest first.
+#[pyfunction]
+pub fn nearest_names(name: &str, known: Vec<String>) -> Vec<String> {
+    chronotile_types::nearest(name, &known).into_iter().map(str::to_owned).collect()
+}

@@ -1,7 +1,7 @@
 //! From Rust errors to the exception classes of `chronotile.errors`.
 
 use arrow_schema::ArrowError;
-use chronotile_archive::ArchiveError;
+use chronotile_archive::{ArchiveError, BackupError};
 use chronotile_cql::{CqlError, Landed};
 use chronotile_historian::HistorianError;
 use chronotile_io::IoError;
@@ -279,6 +279,23 @@ pub fn io_error(error: IoError) -> PyErr {
         I::Damaged { .. } => file("file-damaged"),
         I::BadSetting { .. } | I::UnknownType { .. } => Fault::new("InvalidInputError", "invalid-setting", message),
         _ => file("file-content"),
+    }
+    .raise()
+}
+
+/// The exception for an error of copying an archive file.
+pub fn backup_error(error: BackupError) -> PyErr {
+    use BackupError as B;
+    let error = match error {
+        B::Store(error) => return store_fault(error).raise(),
+        other => other,
+    };
+    let message = error.to_string();
+    match &error {
+        B::Exists { .. } | B::Companion { .. } => Fault::new("DataFileError", "file-exists", message),
+        B::NoFolder { .. } => Fault::new("DataFileError", "file-not-found", message),
+        B::Damaged { .. } => Fault::new("DamagedError", "damaged-archive", message),
+        _ => Fault::new("DataFileError", "file-io", message),
     }
     .raise()
 }

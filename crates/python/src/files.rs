@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +21,7 @@ use pyo3::types::PyCapsule;
 use crate::arrow::{Array, Schema, stream_capsule};
 use crate::errors::{arrow_error, invalid, io_error};
 use crate::lines::{LineOptions, LineReader};
+use crate::runtime::interruptible;
 use crate::source;
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, IoError>> + Send>;
@@ -188,7 +189,8 @@ impl RecordFile {
             csv,
             ..ReadOptions::default()
         };
-        let reader = py.detach(|| chronotile_io::open(Source::of_argument(path), &options)).map_err(io_error)?;
+        let source = Source::of_argument(path);
+        let reader = interruptible(py, move || chronotile_io::open(source, &options))?.map_err(io_error)?;
         let (progress, total) = (reader.progress(), reader.rows_total());
         let format = reader.format().to_string();
         Self::new(&reader.schema(), Box::new(reader), constants, Some(progress), total, format)
@@ -207,7 +209,8 @@ impl RecordFile {
         constants: Vec<(String, PyRef<'_, Array>)>,
     ) -> PyResult<Self> {
         let options = LineOptions { time_format, year, skip_rows };
-        let reader = py.detach(|| LineReader::open(Path::new(path), options)).map_err(io_error)?;
+        let path = PathBuf::from(path);
+        let reader = interruptible(py, move || LineReader::open(&path, options))?.map_err(io_error)?;
         let schema = reader.schema();
         Self::new(&schema, Box::new(reader), constants, None, None, "lines".to_owned())
     }
@@ -261,7 +264,7 @@ impl RecordFile {
     }
 
     /// The next `rows` rows, or fewer at the end, as a stream of their own. Draw from one block at a time.
-    fn block(&self, rows: u64) -> RecordBlock {
+    pub fn block(&self, rows: u64) -> RecordBlock {
         RecordBlock { shared: self.shared.clone(), rows }
     }
 
@@ -380,8 +383,10 @@ pub fn write_records(
     let sink = Sink::of_argument(path);
     let mut words = status_words.map(StatusWords::new);
     let schema = words.as_ref().map_or_else(|| rows.schema(), |words| words.schema(&rows.schema()));
+    let written = schema.clone();
+    let mut writer =
+        interruptible(py, move || chronotile_io::writer(sink, format, written, &options))?.map_err(io_error)?;
     py.detach(|| {
-        let mut writer = chronotile_io::writer(sink, format, schema.clone(), &options).map_err(io_error)?;
         for batch in rows {
             Python::attach(|py| py.check_signals())?;
             let batch = batch.map_err(arrow_error)?;
@@ -416,6 +421,7 @@ pub fn format_of_path(path: &str) -> PyResult<String> {
 /// 32 hexadecimal digits that name a file's content.
 #[pyfunction]
 pub fn content_hash(py: Python<'_>, path: &str) -> PyResult<String> {
-    let hash = py.detach(|| chronotile_io::content_hash(Path::new(path))).map_err(io_error)?;
+    let path = PathBuf::from(path);
+    let hash = interruptible(py, move || chronotile_io::content_hash(&path))?.map_err(io_error)?;
     Ok(hash.iter().map(|byte| format!("{byte:02x}")).collect())
 }

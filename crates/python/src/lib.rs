@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 mod archive;
 mod arrow;
+mod backups;
 mod columns;
 mod cql;
 mod errors;
@@ -40,7 +41,9 @@ mod _native {
     #[pymodule_export]
     use super::arrow::{Array, Schema, Table};
     #[pymodule_export]
-    use super::columns::{column_of_buffer, column_of_list};
+    use super::backups::BackupDraft;
+    #[pymodule_export]
+    use super::columns::{column_of_buffer, column_of_list, name_hint, nearest_names};
     #[pymodule_export]
     use super::cql::CqlSession;
     #[pymodule_export]

@@ -15,8 +15,8 @@ use flate2::read::MultiGzDecoder;
 const BATCH_LINES: usize = 65_536;
 /// Bytes of text at which a batch is cut early.
 const BATCH_BYTES: usize = 16 << 20;
-/// Longest line.
-const LINE_BYTES_MAX: u64 = 64 << 20;
+/// Longest line, as for records of other formats.
+const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// How lines become records.
 pub struct LineOptions {

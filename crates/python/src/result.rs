@@ -7,13 +7,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use chronotile_archive::ReadStream;
+use chronotile_io::{OrderKey, Ordered, in_order};
+use chronotile_types::name_hint;
 use futures::{Stream, StreamExt};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use pyo3_arrow::ffi::to_schema_pycapsule;
 
 use crate::arrow::{Table, stream_capsule};
-use crate::errors::{Fault, arrow_error};
+use crate::errors::{Fault, arrow_error, invalid};
 use crate::runtime::{block_on, runtime};
 
 /// The rows of one read, streamed once.
@@ -29,8 +31,13 @@ type Batches = Pin<Box<dyn Stream<Item = Result<RecordBatch, ArrowError>> + Send
 /// A stream with at most `left` more rows.
 struct Rows {
     schema: SchemaRef,
-    stream: Batches,
+    stream: Source,
     left: usize,
+}
+
+enum Source {
+    Drawn(Batches),
+    Ordered(Ordered),
 }
 
 impl ReadResult {
@@ -45,7 +52,7 @@ impl ReadResult {
         stream: impl Stream<Item = Result<RecordBatch, E>> + Send + 'static,
     ) -> Self {
         let stream = stream.map(|batch| batch.map_err(|error| ArrowError::ExternalError(Box::new(error))));
-        let rows = Rows { schema: schema.clone(), stream: stream.boxed(), left: usize::MAX };
+        let rows = Rows { schema: schema.clone(), stream: Source::Drawn(stream.boxed()), left: usize::MAX };
         Self { schema, rows: Mutex::new(Some(rows)) }
     }
 
@@ -80,11 +87,16 @@ impl Iterator for Rows {
             return None;
         }
         let external = |error: PyErr| ArrowError::ExternalError(Box::new(error));
-        let batch = match runtime().and_then(|runtime| block_on(runtime, self.stream.next())) {
-            Err(error) => return Some(Err(external(error))),
-            Ok(None) => return None,
-            Ok(Some(Err(error))) => return Some(Err(error)),
-            Ok(Some(Ok(batch))) => batch,
+        let next = match &mut self.stream {
+            Source::Ordered(ordered) => ordered.next(),
+            Source::Drawn(stream) => match runtime().and_then(|runtime| block_on(runtime, stream.next())) {
+                Err(error) => return Some(Err(external(error))),
+                Ok(next) => next,
+            },
+        };
+        let batch = match next? {
+            Err(error) => return Some(Err(error)),
+            Ok(batch) => batch,
         };
         let taken = batch.num_rows().min(self.left);
         self.left -= taken;
@@ -130,6 +142,22 @@ impl ReadResult {
         if let Some(stream) = self.lock().as_mut() {
             stream.left = rows;
         }
+    }
+
+    /// Puts the rows into the order of columns, (name, descending) each, at most `limit` of them. Nothing is drawn yet.
+    #[pyo3(signature = (keys, limit=None))]
+    fn order_by(&self, keys: Vec<(String, bool)>, limit: Option<usize>) -> PyResult<Self> {
+        let key = |(name, descending): &(String, bool)| {
+            let column = self.schema.index_of(name).map_err(|_| {
+                let hint = name_hint(name, &self.column_names());
+                invalid("invalid-request", format!("no column {name:?} to order by{hint}"))
+            })?;
+            Ok(OrderKey { column, descending: *descending })
+        };
+        let keys = keys.iter().map(key).collect::<PyResult<Vec<_>>>()?;
+        let ordered = in_order(self.take()?, self.schema.clone(), &keys, limit).map_err(arrow_error)?;
+        let rows = Rows { schema: self.schema.clone(), stream: Source::Ordered(ordered), left: usize::MAX };
+        Ok(Self { schema: self.schema.clone(), rows: Mutex::new(Some(rows)) })
     }
 
     /// All rows in memory.

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use chronotile_archive::ArchiveError;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 
@@ -69,6 +71,27 @@ pub fn wait_with<T: Send, E: Send>(
 /// inner wait must leave the runtime's context for a moment, which `block_in_place` does.
 pub fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> PyResult<T> {
     tokio::task::block_in_place(|| runtime.block_on(until_signal(future)))
+}
+
+/// Does `work`, which may wait for the operating system (a pipe that nobody writes to blocks the call that opens it), on a thread
+/// of its own with the interpreter lock released. Raises what a signal handler raises; the thread is then left to itself.
+pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::Builder::new().name("chronotile-file".to_owned()).spawn(move || {
+        // Nobody receives once the wait was interrupted.
+        let _ = send.send(work());
+    })?;
+    py.detach(move || {
+        loop {
+            match receive.recv_timeout(SIGNAL_POLL) {
+                Ok(outcome) => return Ok(outcome),
+                Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(PyRuntimeError::new_err("a thread of the library ended without a result"));
+                }
+            }
+        }
+    })
 }
 
 thread_local! {

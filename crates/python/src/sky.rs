@@ -1,26 +1,31 @@
 //! Sky pixels and regions: `chronotile.sky`.
 
-use crate::errors::invalid;
+use crate::errors::{arrow_error, invalid};
+use crate::files::RecordFile;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
 use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, UInt64Array};
+use arrow_cast::cast;
 use arrow_schema::DataType;
-use chronotile_sky::{PixelRange, Pixelization, Region, Scheme, Shape, SkyError};
+use chronotile_sky::{AngleKind, PixelRange, Pixelization, Region, Scheme, Shape, SkyError, parse_angle};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyInt, PyTuple};
+use pyo3::types::{PyFloat, PyInt, PyString, PyTuple};
 use pyo3_arrow::PyArray;
 use pyo3_arrow::input::AnyArray;
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// Adds this file's class and functions to the extension module.
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PyRegion>()?;
+    m.add_function(wrap_pyfunction!(angle_degrees, m)?)?;
     m.add_function(wrap_pyfunction!(pixel_index, m)?)?;
     m.add_function(wrap_pyfunction!(pixel_range, m)?)?;
+    m.add_function(wrap_pyfunction!(tile_counts, m)?)?;
     m.add_function(wrap_pyfunction!(pixel_center, m)?)?;
     m.add_function(wrap_pyfunction!(pixel_vertices, m)?)?;
     m.add_function(wrap_pyfunction!(pixel_area, m)?)?;
@@ -190,6 +195,58 @@ pub fn pixel_index<'py>(
     array_object(py, array.map_err(to_py)?)
 }
 
+/// How many tiles the rows of a file make at each level down to `level`: (rows looked at, [(level, tiles)]), at most `rows_max`
+/// rows. `window` is the length of a window in the unit of the time column. Rows without a position or time are left out.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "the parts of a definition")]
+pub fn tile_counts(
+    py: Python<'_>,
+    file: &RecordFile,
+    ra: &str,
+    dec: &str,
+    time: &str,
+    scheme: &str,
+    level: i64,
+    window: f64,
+    rows_max: u64,
+) -> PyResult<(u64, Vec<(u32, u64)>)> {
+    let pixels = pixelization(scheme, level)?;
+    let rows = file.block(rows_max).take();
+    py.detach(move || {
+        let (mut tiles, mut count) = (HashSet::new(), 0);
+        for batch in rows {
+            let batch = batch.map_err(arrow_error)?;
+            let column = |name: &str| -> PyResult<Float64Array> {
+                let found = batch
+                    .column_by_name(name)
+                    .ok_or_else(|| invalid("invalid-request", format!("no column {name:?}")))?;
+                // Times come to floats by their ticks, which a float64 holds closely enough.
+                let plain = match found.data_type() {
+                    DataType::Timestamp(_, _) => cast(found, &DataType::Int64).map_err(arrow_error)?,
+                    DataType::Date32 => cast(found, &DataType::Int32).map_err(arrow_error)?,
+                    _ => found.clone(),
+                };
+                Ok(cast(&plain, &DataType::Float64).map_err(arrow_error)?.as_primitive::<Float64Type>().clone())
+            };
+            let (ra, dec, time) = (column(ra)?, column(dec)?, column(time)?);
+            for ((ra, dec), time) in ra.iter().zip(&dec).zip(&time) {
+                let (Some(ra), Some(dec), Some(time)) = (ra, dec, time) else { continue };
+                let Ok(pixel) = pixels.index(ra, dec) else { continue };
+                tiles.insert((pixel, (time / window).floor() as i64));
+                count += 1;
+            }
+        }
+        let mut counts = vec![(pixels.level(), tiles.len() as u64)];
+        for level in (0..pixels.level()).rev() {
+            // The four parts of a pixel have consecutive numbers, in every scheme.
+            tiles = tiles.iter().map(|(pixel, window)| (pixel >> 2, *window)).collect();
+            counts.push((level, tiles.len() as u64));
+        }
+        counts.reverse();
+        Ok((count, counts))
+    })
+}
+
 /// First and one past the last pixel of the sky, as (int, int).
 #[pyfunction]
 pub fn pixel_range(scheme: &str, level: i64) -> PyResult<(u128, u128)> {
@@ -242,6 +299,35 @@ fn half_open(range: PixelRange) -> (u128, u128) {
     (u128::from(range.first), u128::from(range.last) + 1)
 }
 
+/// Degrees of one angle as Python has it, hours in `10:20:30`.
+fn right_ascension(angle: &Bound<'_, PyAny>) -> PyResult<f64> {
+    angle_of(angle, AngleKind::RightAscension)
+}
+
+/// Degrees of one angle as Python has it, degrees in `10:20:30`.
+fn degrees(angle: &Bound<'_, PyAny>) -> PyResult<f64> {
+    angle_of(angle, AngleKind::Other)
+}
+
+fn angle_of(angle: &Bound<'_, PyAny>, kind: AngleKind) -> PyResult<f64> {
+    if let Ok(text) = angle.cast::<PyString>() {
+        return parse_angle(&text.to_string_lossy(), kind).map_err(to_py);
+    }
+    // Quantities of astropy convert themselves, and refuse what is no angle.
+    if angle.hasattr("to_value")? {
+        return angle.call_method1("to_value", ("deg",))?.extract();
+    }
+    angle.extract()
+}
+
+/// Degrees of an angle: a number of degrees, text such as "10h20m", "-5d20m10s" or "3arcsec", or an astropy quantity.
+/// `ra` says that `10:20:30` are hours.
+#[pyfunction]
+#[pyo3(signature = (angle, *, ra=false))]
+pub fn angle_degrees(angle: &Bound<'_, PyAny>, ra: bool) -> PyResult<f64> {
+    angle_of(angle, if ra { AngleKind::RightAscension } else { AngleKind::Other })
+}
+
 /// A closed part of the sky: a circle, a box in ra and dec, or a convex polygon. Its boundary belongs to it.
 ///
 /// Made by ``circle``, ``box`` or ``polygon``. Immutable, hashable, picklable; equal when described by equal numbers.
@@ -259,17 +345,24 @@ impl PyRegion {
 
 #[pymethods]
 impl PyRegion {
-    /// The points within `radius` (0 to 180) of (ra, dec), degrees.
+    /// The points within `radius` (0 to 180) of (ra, dec): numbers of degrees, text such as "10h20m", "-5d20m10s" or "3arcsec", or
+    /// an astropy Angle or Quantity.
     #[staticmethod]
-    fn circle(ra: f64, dec: f64, radius: f64) -> PyResult<Self> {
-        Self::new(Region::circle(ra, dec, radius))
+    fn circle(ra: &Bound<'_, PyAny>, dec: &Bound<'_, PyAny>, radius: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::new(Region::circle(right_ascension(ra)?, degrees(dec)?, degrees(radius)?))
     }
 
     /// The points from `ra_min` eastwards to `ra_max` and from `dec_min` to `dec_max`, degrees. `ra_min` > `ra_max`
-    /// crosses ra 0; a difference of 360 or more is the full circle.
+    /// crosses ra 0; a difference of 360 or more is the full circle. Angles as for `circle`.
     #[staticmethod]
-    fn r#box(ra_min: f64, ra_max: f64, dec_min: f64, dec_max: f64) -> PyResult<Self> {
-        Self::new(Region::lonlat_box(ra_min, ra_max, dec_min, dec_max))
+    fn r#box(
+        ra_min: &Bound<'_, PyAny>,
+        ra_max: &Bound<'_, PyAny>,
+        dec_min: &Bound<'_, PyAny>,
+        dec_max: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let (ra_min, ra_max) = (right_ascension(ra_min)?, right_ascension(ra_max)?);
+        Self::new(Region::lonlat_box(ra_min, ra_max, degrees(dec_min)?, degrees(dec_max)?))
     }
 
     /// The convex polygon with the given vertices, a sequence of (ra, dec) in degrees or an array of shape (n, 2), in
@@ -278,13 +371,13 @@ impl PyRegion {
     fn polygon(vertices: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut points = Vec::new();
         for vertex in vertices.try_iter()? {
-            let numbers = vertex?.try_iter()?.map(|n| n?.extract::<f64>()).collect::<PyResult<Vec<_>>>()?;
-            let [ra, dec] = numbers[..] else {
+            let angles = vertex?.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+            let [ra, dec] = &angles[..] else {
                 let message =
-                    format!("vertex {} has {} numbers: give (ra, dec) in degrees", points.len(), numbers.len());
+                    format!("vertex {} has {} numbers: give (ra, dec) in degrees", points.len(), angles.len());
                 return Err(PyValueError::new_err(message));
             };
-            points.push((ra, dec));
+            points.push((right_ascension(ra)?, degrees(dec)?));
         }
         Self::new(Region::polygon(&points))
     }

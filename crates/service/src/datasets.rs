@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use chronotile_archive::{Comparison, Dataset, Place, Predicate, ReadRequest};
-use chronotile_sky::Region;
+use chronotile_sky::{AngleKind, Region, parse_angle};
 use chronotile_types::{DatasetSpec, Instant, TimeRange};
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -135,13 +135,15 @@ fn place(spec: &DatasetSpec, call: &Call) -> Result<Place> {
 }
 
 fn region(text: &str) -> Result<Place> {
-    let refuse = || Failure::invalid(format!("region is {}: write circle,RA,DEC,RADIUS in degrees", shown(text)));
-    let mut words = text.split(',');
-    let shape = words.next();
-    let numbers: Vec<f64> =
-        words.map(|word| word.trim().parse()).collect::<std::result::Result<_, _>>().map_err(|_| refuse())?;
-    let ([ra, dec, radius], Some("circle")) = (&numbers[..], shape) else { return Err(refuse()) };
-    let circle = Region::circle(*ra, *dec, *radius).map_err(chronotile_archive::ArchiveError::Sky)?;
+    use AngleKind::{Other, RightAscension};
+    let words: Vec<&str> = text.split(',').collect();
+    let ["circle", ra, dec, radius] = words[..] else {
+        let message = "write circle,RA,DEC,RADIUS in degrees or with units: circle,10h20m,-5d20m,3arcsec";
+        return Err(Failure::invalid(format!("region is {}: {message}", shown(text))));
+    };
+    let angle = |text, kind| parse_angle(text, kind).map_err(chronotile_archive::ArchiveError::Sky);
+    let (ra, dec, radius) = (angle(ra, RightAscension)?, angle(dec, Other)?, angle(radius, Other)?);
+    let circle = Region::circle(ra, dec, radius).map_err(chronotile_archive::ArchiveError::Sky)?;
     Ok(Place::Region(circle))
 }
 

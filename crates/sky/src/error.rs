@@ -30,6 +30,14 @@ pub enum SkyError {
         /// Declination as given, degrees.
         dec: f64,
     },
+    /// A text is no angle.
+    #[error("{text:?} is not an angle: {reason}; write degrees (0.1), a unit (0.1deg, 3arcsec), 10h20m30s or 5d20m10s")]
+    BadAngle {
+        /// The text, cut to 64 characters.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// Arrays that belong together differ in length.
     #[error("arrays differ in length: ra has {ra}, dec has {dec}, output has {out}")]
     LengthMismatch {

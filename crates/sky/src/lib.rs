@@ -9,6 +9,7 @@
 //!
 //! All angles in the public interface are degrees (ICRS or any other spherical frame), areas are steradians.
 
+mod angle;
 mod cover;
 mod cube;
 mod error;
@@ -21,6 +22,7 @@ mod polygon;
 mod region;
 mod vector;
 
+pub use angle::{AngleKind, parse_angle};
 pub use cover::{COVER_RANGES_MAX, PixelRange};
 pub use error::SkyError;
 pub use pixelization::{Pixelization, Scheme};

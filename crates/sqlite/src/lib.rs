@@ -3,6 +3,7 @@
 //! Commits that tasks ask for at the same time share one transaction and one disk sync (`writer`); reads run beside
 //! them on connections of their own (`reader`). The tables are described in `layout`.
 
+mod backup;
 mod failure;
 mod layout;
 mod open;
@@ -20,6 +21,7 @@ use chronotile_store::{
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream, StreamExt};
 
+pub use crate::backup::{BackupError, FileDraft, copy_file};
 use crate::failure::ENGINE;
 use crate::reader::{Readers, Scanner};
 use crate::writer::{IDLE, Work, Writer};

@@ -211,7 +211,7 @@ fn refused(doing: &str, path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Refused { engine: ENGINE, reason: format!("{doing} {}: {error}", path.display()) }
 }
 
-fn folder_of(path: &Path) -> PathBuf {
+pub(crate) fn folder_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),

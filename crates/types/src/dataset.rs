@@ -1,6 +1,7 @@
 use arrow_schema::{DataType, Schema, SchemaRef};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::nearest::name_hint;
 use crate::schema::{SchemaError, normalize_schema, schema_from_base64, schema_to_base64};
 use crate::time::{Duration, TimeError, TimeSpec};
 use crate::{Cell, DatasetName, NameError, SliceId, Window};
@@ -194,14 +195,14 @@ pub enum SpecError {
     #[error(transparent)]
     Time(#[from] TimeError),
     /// A column is named that the schema does not have.
-    #[error("{role} column {column:?} is not in the schema; it has {known}")]
+    #[error("{role} column {column:?} is not in the schema{hint}")]
     NoColumn {
         /// What the column was named for.
         role: &'static str,
         /// The missing column.
         column: String,
-        /// The columns there are, cut to a few.
-        known: String,
+        /// The nearest columns and those there are; begins with a semicolon.
+        hint: String,
     },
     /// A column's type does not fit what it is used for.
     #[error("{role} column {column:?} has type {data_type}: use {expected}")]
@@ -417,7 +418,9 @@ impl DatasetSpec {
     fn column_type(&self, role: &'static str, column: &str) -> Result<&DataType, SpecError> {
         match self.schema.field_with_name(column) {
             Ok(field) => Ok(field.data_type()),
-            Err(_) => Err(SpecError::NoColumn { role, column: column.to_owned(), known: known_columns(&self.schema) }),
+            Err(_) => {
+                Err(SpecError::NoColumn { role, column: column.to_owned(), hint: column_hint(column, &self.schema) })
+            }
         }
     }
 
@@ -475,12 +478,10 @@ fn decimal_scales(data_type: &DataType, scales: &mut std::collections::BTreeSet<
     }
 }
 
-/// The schema's column names, cut to a dozen, for error messages.
-pub(crate) fn known_columns(schema: &Schema) -> String {
-    const SHOWN: usize = 12;
-    let names: Vec<_> = schema.fields().iter().take(SHOWN).map(|f| f.name().as_str()).collect();
-    let more = schema.fields().len().saturating_sub(SHOWN);
-    if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
+/// What a message says behind a column that the schema lacks.
+fn column_hint(column: &str, schema: &Schema) -> String {
+    let names: Vec<_> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    name_hint(column, &names)
 }
 
 fn is_float(t: &DataType) -> bool {

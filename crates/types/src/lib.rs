@@ -2,18 +2,22 @@
 //!
 //! Nothing here does I/O. Every other crate speaks in these terms; `docs/glossary.md` gives each one its single meaning.
 
+mod contain;
 mod dataset;
 mod error;
 mod ids;
+mod nearest;
 mod schema;
 mod time;
 
+pub use contain::contained;
 pub use dataset::{
     CellRule, DatasetSpec, INDEX_COLUMNS_MAX, INDEXES_MAX, IndexSpec, MergeRule, ROWS_PREFIX, SpecError, StorageLayout,
 };
 pub use error::{Damage, DamageKind};
 pub use ids::{BatchId, Cell, ChunkId, DatasetName, NameError, SliceId, Tile, Window, ZoneKey};
-pub use schema::{SchemaError, normalize_schema, schema_from_base64, schema_to_base64};
+pub use nearest::{list_names, name_hint, nearest};
+pub use schema::{COLUMNS_MAX, SchemaError, normalize_schema, schema_from_base64, schema_to_base64};
 pub use time::{
     Duration, Instant, Placed, TimeError, TimeFormat, TimeRange, TimeScale, TimeSpec, tai_minus_utc_nanoseconds,
 };

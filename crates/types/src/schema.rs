@@ -38,7 +38,8 @@ pub enum SchemaError {
     Unreadable(String),
 }
 
-const COLUMNS_MAX: usize = 10_000;
+/// Columns of a dataset, at most.
+pub const COLUMNS_MAX: usize = 10_000;
 
 /// The schema a dataset stores for `schema`: large and view types become their plain forms, dictionaries their values,
 /// metadata are kept. Refuses types outside the chunk format by column name.

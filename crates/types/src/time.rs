@@ -30,6 +30,18 @@ pub enum TimeError {
     /// A time before or after what the axis can count.
     #[error("time {0} lies outside the range the time column can hold")]
     OutOfRange(String),
+    /// A number of days that only another format makes sense of.
+    #[error("time {value} looks like a {}, but column {column:?} counts {}s", days_name(*found), days_name(*format))]
+    OtherFormat {
+        /// The number.
+        value: String,
+        /// The time column.
+        column: String,
+        /// What the number is likely to be.
+        found: TimeFormat,
+        /// What the column counts.
+        format: TimeFormat,
+    },
     /// A range that ends before it starts.
     #[error("the time range is inverted: start {start} is after end {end}")]
     InvertedRange {
@@ -43,6 +55,10 @@ pub enum TimeError {
         "{0:?} is not a time: write ISO 8601 such as 2026-01-31T12:00:00Z, or a number in the unit of the time column"
     )]
     Text(String),
+}
+
+fn days_name(format: TimeFormat) -> &'static str {
+    if format == TimeFormat::Jd { "Julian Date" } else { "Modified Julian Date" }
 }
 
 /// A positive length of time, whole seconds.
@@ -214,6 +230,26 @@ impl TimeSpec {
         (nanoseconds % tick == 0).then(|| i64::try_from(nanoseconds / tick).ok())?
     }
 
+    /// The format that a number of days is likely to be in, where that is not the column's: Modified Julian Dates of the years 1900 to
+    /// 2132 are Julian Dates of before 4400 BC, and Julian Dates of 1858 to 2132 are Modified Julian Dates of after 8400.
+    pub fn other_format(&self, days: f64) -> Option<TimeFormat> {
+        match self.format {
+            TimeFormat::Jd if (15_000.0..=100_000.0).contains(&days) => Some(TimeFormat::Mjd),
+            TimeFormat::Mjd if (2_400_000.0..=2_500_000.0).contains(&days) => Some(TimeFormat::Jd),
+            _ => None,
+        }
+    }
+
+    fn days(&self, value: f64) -> Result<Placed, TimeError> {
+        match self.other_format(value) {
+            None => Ok(Placed::Days(value)),
+            Some(found) => {
+                let (column, format) = (self.column.clone(), self.format);
+                Err(TimeError::OtherFormat { value: value.to_string(), column, found, format })
+            }
+        }
+    }
+
     /// The tick of a float day in this format; `None` for NaN, infinities and days beyond the axis.
     pub fn tick_of_days(&self, days: f64) -> Option<i64> {
         let epoch = if self.format == TimeFormat::Jd { JD_OF_UNIX_EPOCH } else { MJD_OF_UNIX_EPOCH };
@@ -237,8 +273,8 @@ impl TimeSpec {
         let days = !matches!(self.format, TimeFormat::Timestamp);
         match instant {
             Instant::Native(value) if value.is_nan() => Err(outside()),
-            Instant::Native(value) if days => Ok(Placed::Days(value)),
-            Instant::NativeTicks(value) if days => Ok(Placed::Days(value as f64)),
+            Instant::Native(value) if days => self.days(value),
+            Instant::NativeTicks(value) if days => self.days(value as f64),
             Instant::NativeTicks(value) => Ok(Placed::Ticks(value)),
             Instant::Native(value) if value.abs() < 9.2e18 => Ok(Placed::Ticks(value.ceil() as i64)),
             Instant::Native(_) => Err(outside()),
@@ -317,6 +353,27 @@ mod tests {
 
     fn axis(format: TimeFormat, scale: TimeScale) -> TimeSpec {
         TimeSpec { column: "t".to_owned(), format, scale }
+    }
+
+    #[test]
+    fn days_of_the_other_format_are_known() {
+        let place = |format, days| axis(format, TimeScale::Utc).place(&DataType::Float64, Instant::Native(days));
+        for (format, days, is_other) in [
+            (TimeFormat::Jd, 61_041.5, true),
+            (TimeFormat::Jd, 2_461_042.0, false),
+            (TimeFormat::Jd, 14_999.0, false),
+            (TimeFormat::Jd, 100_001.0, false),
+            (TimeFormat::Mjd, 2_461_042.0, true),
+            (TimeFormat::Mjd, 61_041.5, false),
+            (TimeFormat::Mjd, 0.0, false),
+            (TimeFormat::Mjd, 2_500_001.0, false),
+        ] {
+            assert_eq!(
+                matches!(place(format, days), Err(TimeError::OtherFormat { .. })),
+                is_other,
+                "{format:?} {days}"
+            );
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ from chronotile import optional
 from chronotile.apdb import names
 from chronotile.apdb.schema import Table
 from chronotile.errors import InvalidInputError
+from chronotile.hints import name_hint
 from chronotile.result import ReadResult
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Rows:
     def __getitem__(self, name: str) -> Any:
         """One column, as a `pyarrow.ChunkedArray`."""
         if name not in self._table.schema.names:
-            raise InvalidInputError(f"the rows have no column {name!r}", kind="invalid-request")
+            hint = name_hint(name, self._table.schema.names)
+            raise InvalidInputError(f"the rows have no column {name!r}{hint}", kind="invalid-request")
         return self._table[name]
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from chronotile import optional
 from chronotile.apdb import names
 from chronotile.errors import DataFileError, InvalidInputError
+from chronotile.hints import name_hint
 
 __all__ = ["Column", "Migration", "Schema", "Table"]
 
@@ -106,7 +107,8 @@ class Table:
     def __getitem__(self, name: str) -> Column:
         found = self._by_name.get(name)
         if found is None:
-            raise InvalidInputError(f"table {self.name} has no column {name!r}", kind="invalid-request")
+            hint = name_hint(name, list(self._by_name))
+            raise InvalidInputError(f"table {self.name} has no column {name!r}{hint}", kind="invalid-request")
         return found
 
     def __contains__(self, name: object) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from chronotile.archive import Archive
+from chronotile.cli import levels
 from chronotile.cli.common import (
     ProgressLine,
     Target,
@@ -159,6 +160,8 @@ def _info_text(dataset: Dataset) -> str:
     if info.tile_largest is not None:
         lines.append(f"largest tile: {info.tile_largest}")
     lines += ["", _slices_text(info.slices)]
+    found = levels.advice(dataset, info)
+    lines += [] if found is None else [f"advice: {found}"]
     lines += [
         f"warning: {part.cells_oversized} partitions of slice {part.slice} are larger than 10 MiB (up to "
         f"{bytes_text(part.cell_bytes_max)}), which slows reads, compaction and repair of the cluster; a dataset with "
@@ -310,6 +313,30 @@ def retire(
             raise click.ClickException(
                 f"{kept} slice{'s' if kept != 1 else ''} of {dataset.name} changed meanwhile and stayed: run it again"
             )
+
+
+@click.command(short_help="Drop a dataset.")
+@target()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@timeout_option
+def drop(target: Target, yes: bool, timeout_s: int) -> None:
+    """Drop a dataset with all its rows, batches and indexes, for good. Shows what it holds and asks, unless --yes is
+    given.
+
+    End its writers before: what one stores meanwhile may stay behind.
+
+    \b
+    Example:
+        chronotile drop survey.db detections_try1
+    """
+    with target.open(timeout_s=timeout_s) as archive:
+        dataset = archive[target.dataset]
+        info = dataset.info()
+        held = f"{count_text(info.rows)} rows in {len(info.slices)} slices, {bytes_text(info.bytes)}"
+        click.echo(f"{dataset.name}: {held}")
+        confirm(f"Drop dataset {dataset.name} for good?", yes)
+        archive.drop(dataset.name)
+        click.echo(f"{dataset.name}: dropped")
 
 
 def _total(slices: list[SliceInfo]) -> str:

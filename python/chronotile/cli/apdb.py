@@ -14,11 +14,11 @@ from chronotile import _native
 from chronotile.cli.common import (
     ProgressLine,
     Target,
+    angles,
     bar,
     bytes_text,
     confirm,
     count_text,
-    numbers,
     table_text,
     target,
     timeout_option,
@@ -340,7 +340,7 @@ def light_curve(
     """
     shared: dict[str, Any] = {"forced": not detections, "archived": archived}
     if near is not None:
-        ra, dec = numbers(near, (2,), "--near", "RA,DEC in degrees")
+        ra, dec = angles(near, (2,), "--near", "RA,DEC", {0})
         shared["near"] = (ra, dec)
     if radius is not None:
         if near is None:
@@ -548,7 +548,7 @@ def simulate(
             raise click.UsageError("--schema and --layout are for databases of Chronotile: leave out --peer.")
         _make(target.url, schema, storage)
 
-    ra, dec, radius = numbers(patch, (3,), "--patch", "RA,DEC,RADIUS in degrees")
+    ra, dec, radius = angles(patch, (3,), "--patch", "RA,DEC,RADIUS", {0})
     survey = Survey(visits, detectors, nights, days_between, ra, dec, radius, variables, transients, density, seed=seed)
     plan = Run(survey, target.url, Path(log), workers, readers, peer, first_visit)
     state = {"text": "starting"}

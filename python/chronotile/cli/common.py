@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import click
 
-from chronotile import conditions, scanning, times
+from chronotile import _native, conditions, scanning, times
 from chronotile.archive import Archive, open  # noqa: A004
 from chronotile.cli.completion import completer
 from chronotile.conditions import unquoted
@@ -125,6 +125,21 @@ def target(*, dataset: bool = True, optional: bool = False, rest: str | None = N
     return decorate
 
 
+class Size(click.ParamType[int]):
+    """A number of bytes, such as 64MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        for unit, power in (("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)):
+            number = value.removesuffix(unit).strip()
+            if value.endswith(unit) and number.isdigit() and int(number) > 0:
+                return int(number) << power
+        raise click.BadParameter(f"{value!r} is no size: write a number of bytes, or such as 64MiB", ctx, param)
+
+
 timeout_option = click.option(
     "--timeout", "timeout_s", type=click.IntRange(0, 86_400), default=60, show_default=True, metavar="SECONDS",
     help="How long to wait for other writers.",
@@ -167,6 +182,18 @@ def now_moment(text: str) -> datetime | None:
         return datetime.now(UTC) + (away if sign == "+" else -away)
     except OverflowError:
         raise InvalidInputError(f"{text!r} is beyond what a date can be", kind="invalid-time") from None
+
+
+def angles(text: str, counts: tuple[int, ...], option: str, form: str, hours: set[int]) -> list[float]:
+    """Angles separated by commas, or numbers of degrees separated by blanks, in degrees. Those at the places `hours`
+    are right ascensions, which `10:20:30` has in hours."""
+    words = text.split(",") if "," in text else text.split()
+    if len(words) not in counts:
+        raise click.BadParameter(f"{text!r} is not {form}", param_hint=option)
+    try:
+        return [_native.angle_degrees(word, ra=place in hours) for place, word in enumerate(words)]
+    except InvalidInputError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def moment(text: str | None, dataset: Dataset) -> Any:

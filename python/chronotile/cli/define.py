@@ -10,8 +10,9 @@ import click
 
 from chronotile import _native, cells, inputs, scanning, times
 from chronotile.archive import Archive
+from chronotile.cli import levels
 from chronotile.cli.common import Command, Target, target
-from chronotile.conditions import names
+from chronotile.conditions import literal, names
 from chronotile.dataset import Dataset
 
 
@@ -21,7 +22,7 @@ class Definition:
 
     sky: str | None
     scheme: str
-    level: int
+    level: int | None
     key: str | None
     bunch: str | None
     hash: str | None
@@ -43,13 +44,17 @@ class Definition:
         """Whether any part says what the dataset is."""
         return any([self.sky, self.key, self.bunch, self.hash, self.single, self.time])
 
-    def create(self, archive: Archive, name: str, schema: _native.Schema, *, exist_ok: bool) -> Dataset:
-        """Create the dataset."""
+    def create(
+        self, archive: Archive, name: str, schema: _native.Schema, *, exist_ok: bool,
+        sample: Callable[[], _native.RecordFile] | None = None,
+    ) -> Dataset:  # fmt: skip
+        """Create the dataset; its pixel level, where none is given, from what `sample` opens."""
         if self.time is None:
             raise click.UsageError(
                 "Missing option '--time': name the time column, such as --time jd or --time t:mjd:tai."
             )
         column, format_, scale = _time_parts(self.time)
+        self._choose_level(archive, name, schema, sample)
         slice_: Any = self.slice
         if slice_ is not None and slice_.isdigit():
             slice_ = int(slice_)
@@ -73,6 +78,25 @@ class Definition:
             exist_ok=exist_ok,
         )
 
+    def _choose_level(
+        self, archive: Archive, name: str, schema: _native.Schema, sample: Callable[[], _native.RecordFile] | None
+    ) -> None:
+        columns = names(self.sky) or []
+        if self.level is not None or len(columns) != 2 or self.time is None:
+            return
+        if name in archive and isinstance(cell := archive[name].cell, cells.SkyCell):
+            # With --exist-ok what is there decides.
+            self.level = cell.level
+            return
+        types = {column: kind for column, kind, _ in schema.columns()}
+        axis = times.resolve_axis(*_time_parts(self.time), types)
+        found = (
+            levels.choose(sample(), columns[0], columns[1], self.scheme, axis, self.window, types) if sample else None
+        )
+        self.level = levels.LEVEL_DEFAULT if found is None else found.level
+        if found is not None and found.reason:
+            click.echo(f"{name}: {found.reason}")
+
     def cell_rule(self) -> cells.CellRule:
         """The cell rule; exactly one of its options must be there."""
         given = [option for option in ("sky", "key", "bunch", "hash", "single") if getattr(self, option)]
@@ -86,7 +110,12 @@ class Definition:
             columns = names(self.sky) or []
             if len(columns) != 2:
                 raise click.BadParameter(f"{self.sky!r} is not RA,DEC", param_hint="--sky")
-            return cells.sky(columns[0], columns[1], scheme=self.scheme, level=self.level)
+            return cells.sky(
+                columns[0],
+                columns[1],
+                scheme=self.scheme,
+                level=levels.LEVEL_DEFAULT if self.level is None else self.level,
+            )
         if self.key:
             return cells.key(self.key)
         if self.bunch:
@@ -133,7 +162,7 @@ def definition_options(command: Command) -> Command:
             "--scheme", type=click.Choice(["mq3c", "q3c", "htm", "healpix"]), default="mq3c", show_default=True,
             help="Pixelization of --sky.",
         ),
-        click.option("--level", type=int, default=10, show_default=True, help="Subdivision level of --sky."),
+        click.option("--level", type=int, help="Level of --sky. Default: by the rows of the first file, up to 10."),
         click.option("--key", metavar="COLUMN", help="File by the value of an integer column."),
         click.option("--bunch", metavar="COLUMN:SIZE", help="File by runs of SIZE consecutive ids."),
         click.option("--hash", metavar="COLUMN[:BUCKETS]", help="File by hash of columns, text too: a,b."),
@@ -206,12 +235,39 @@ def create(target: Target, like: str | None, schema: str | None, definition: Def
     """
     if (like is None) == (schema is None):
         raise click.UsageError("Give the columns once: --like FILE or --schema NAME:TYPE,...")
-    columns = (
-        schema_of_text(schema) if schema is not None else inputs.schema(_native.RecordFile.open(str(like)).schema())
-    )
+    file = None if like is None else _native.RecordFile.open(like)
+    columns = schema_of_text(schema or "") if file is None else inputs.schema(file.schema())
     with target.open(create=True) as archive:
-        dataset = definition.create(archive, target.dataset, columns, exist_ok=exist_ok)
+        sample = None if file is None else lambda: file
+        dataset = definition.create(archive, target.dataset, columns, exist_ok=exist_ok, sample=sample)
         click.echo(f"created {describe(dataset)}")
 
 
-__all__ = ["Definition", "create", "definition_options", "times"]
+@click.command(short_help="Add columns to a dataset.")
+@target(rest="NAME:TYPE[=DEFAULT]...")
+def add_columns(target: Target) -> None:
+    """Add columns behind those of a dataset. Older rows read as the default, or null.
+
+    \b
+    Examples:
+        chronotile add-columns survey.db detections flux:float32 quality:int32=0
+        chronotile add-columns logs.db lines "host:utf8=web 1"
+    """
+    columns, defaults = {}, {}
+    for word in target.rest:
+        definition, equals, default = word.partition("=")
+        name, colon, kind = definition.partition(":")
+        if not (colon and name and kind):
+            raise click.BadParameter(f"{word!r} is not NAME:TYPE or NAME:TYPE=DEFAULT", param_hint="NAME:TYPE")
+        columns[name] = kind
+        if equals:
+            defaults[name] = default if kind in _TEXT_TYPES else literal(default)
+    with target.open() as archive:
+        dataset = archive[target.dataset]
+        dataset.add_columns(columns, defaults)
+        click.echo(f"{dataset.name}: added {', '.join(columns)}; {len(dataset.column_types)} columns")
+
+
+_TEXT_TYPES = frozenset(["utf8", "string", "str", "text"])
+
+__all__ = ["Definition", "add_columns", "create", "definition_options", "times"]

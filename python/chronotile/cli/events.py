@@ -34,6 +34,7 @@ from chronotile.cli.common import (
 from chronotile.cli.query import output_options, write_out
 from chronotile.conditions import names
 from chronotile.errors import InvalidInputError
+from chronotile.hints import name_hint
 
 _UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _LAST_MAX_S = 999_999 * 604_800
@@ -410,9 +411,8 @@ def _write_table(
     if chosen is not None:
         unknown = [name for name in chosen if name not in table.column_names]
         if unknown:
-            raise click.UsageError(
-                f"There is no column {unknown[0]!r}; the result has {', '.join(table.column_names)}."
-            )
+            hint = name_hint(unknown[0], table.column_names)
+            raise click.UsageError(f"There is no column {unknown[0]!r}{hint}.")
         table = table.select(chosen)
     write_out(table, format_, out, overwrite, limit)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -21,6 +23,7 @@ from chronotile import _native, inputs
 from chronotile.archive import Archive
 from chronotile.cli.common import (
     ProgressLine,
+    Size,
     Target,
     bar,
     bytes_text,
@@ -32,7 +35,7 @@ from chronotile.cli.common import (
 from chronotile.cli.define import Definition, definition_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
-from chronotile.errors import DatasetNotFoundError
+from chronotile.errors import DataFileError, DatasetNotFoundError, StorageFullError
 
 BLOCK_ROWS = 1_000_000
 """Rows of a file that become one batch. Part of the batches' names: it must stay the same for ever."""
@@ -43,6 +46,9 @@ SAMPLED_FILES = 1_000
 _FORMATS = ["csv", "tsv", "ndjson", "parquet", "arrow", "lines"]
 _SAME_AS_STORED = ("large_", "utf8_view", "binary_view", "dictionary", "list", "struct")
 _COMPRESSED = (".gz", ".zst")
+
+SPOOL_BLOCK = 1 << 20
+"""Bytes of standard input that are copied at once."""
 
 
 @dataclass
@@ -147,20 +153,71 @@ def _as(text: str, kind: str) -> Any:
 
 
 @contextmanager
-def _sources(paths: list[str], format: str | None) -> Iterator[list[Source]]:
-    """The inputs; standard input is first copied to a temporary file, because its content is hashed before it is
-    stored."""
-    if "-" not in paths:
-        yield [Source(path, path) for path in paths]
-        return
-    if format is None:
+def _sources(paths: list[str], format: str | None, spool_max: int) -> Iterator[list[Source]]:
+    """The inputs. Standard input and pipes are first copied to temporary files of `spool_max` bytes in all at most,
+    because content is hashed before it is stored."""
+    if "-" in paths and format is None:
         raise click.UsageError(f"Standard input needs --format: {', '.join(_FORMATS)}.")
     if paths.count("-") > 1:
         raise click.UsageError("Standard input can be given once.")
-    with tempfile.NamedTemporaryFile(prefix="chronotile-", suffix=".in") as spool:
-        shutil.copyfileobj(sys.stdin.buffer, spool)
+    with ExitStack() as spools:
+        left = spool_max
+        sources = []
+        for path in paths:
+            if path != "-" and not _is_pipe(path):
+                sources.append(Source(path, path))
+                continue
+            name = "standard input" if path == "-" else path
+            suffix = ".in" if path == "-" else "".join(Path(path).suffixes[-2:])
+            spool = spools.enter_context(tempfile.NamedTemporaryFile(prefix="chronotile-", suffix=suffix))
+            # Python's own open and read, since a signal ends them while they wait for a writer.
+            with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as stream:
+                left -= _spool(stream, spool, name, left, spool_max)
+            sources.append(Source(spool.name, name))
+        yield sources
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        # The reader says what is wrong with it.
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _spool(stream: IO[bytes], spool: IO[bytes], name: str, left: int, spool_max: int) -> int:
+    """Copy `stream`, at most `left` bytes; returns how many there were."""
+    folder = tempfile.gettempdir()
+    room = min(left, shutil.disk_usage(folder).free // 2)
+    copied = 0
+    while block := stream.read(SPOOL_BLOCK):
+        copied += len(block)
+        if copied > room:
+            limit = f"--spool-max of {bytes_text(spool_max)}" if room == left else f"half of what is free in {folder}"
+            raise DataFileError(
+                f"{name} is longer than its temporary copy may be, {limit}: save it to a file and ingest that, set "
+                "TMPDIR to a folder with more room, or raise --spool-max",
+                kind="file-too-large",
+            )
+        try:
+            spool.write(block)
+        except OSError as error:
+            raise _unwritten(name, folder, error) from error
+    try:
         spool.flush()
-        yield [Source(spool.name, "standard input") if path == "-" else Source(path, path) for path in paths]
+    except OSError as error:
+        raise _unwritten(name, folder, error) from error
+    return copied
+
+
+def _unwritten(name: str, folder: str, error: OSError) -> StorageFullError | DataFileError:
+    message = (
+        f"the temporary copy of {name} in {folder} cannot be written: {error.strerror}; set TMPDIR to another folder"
+    )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StorageFullError(message, kind="storage-full")
+    return DataFileError(message, kind="file-io")
 
 
 def batch_key(content: str, tag: tuple[str, str] | None, start: int) -> str:
@@ -222,7 +279,10 @@ def _dataset(
     except DatasetNotFoundError:
         if not create:
             raise
-    return definition.create(archive, target.dataset, _common_schema(sources, reading), exist_ok=True)
+    schema = _common_schema(sources, reading)
+    return definition.create(
+        archive, target.dataset, schema, exist_ok=True, sample=lambda: reading.open(sources[0], {})
+    )
 
 
 def _common_schema(sources: list[Source], reading: Reading) -> _native.Schema:
@@ -294,18 +354,27 @@ def _dry_run(dataset: Dataset | None, source: Source, reading: Reading) -> None:
 @click.option("--replace", is_flag=True, help="Store again what is stored with other content.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read, store nothing.")
 @json_option
+@click.option(
+    "--spool-max",
+    type=Size(),
+    default="8GiB",
+    show_default=True,
+    metavar="SIZE",
+    help="Largest temporary copy of standard input and pipes, in TMPDIR; half of what is free there at most.",
+)
 @timeout_option
 def ingest(
     target: Target, definition: Definition, format_: str | None, types: tuple[str, ...], columns: str | None,
     column_names: str | None, delimiter: str | None, no_header: bool, nulls: tuple[str, ...], comment: str | None,
     tag_column: str | None, line_time: str | None, line_year: int | None, create: bool, replace: bool, dry_run: bool,
-    as_json: bool, timeout_s: int,
+    as_json: bool, spool_max: int, timeout_s: int,
 ) -> None:  # fmt: skip
     """Store files in a dataset; `-` is standard input. CSV, TSV, NDJSON, Parquet, Arrow and lines of text, each also
     as .gz.
 
     A file's rows are stored in batches that are named by its content, so running the command again changes nothing,
-    and an interrupted run goes on where it ended. Columns are read in the types of the dataset.
+    and an interrupted run goes on where it ended. Columns are read in the types of the dataset. Standard input and
+    pipes are first copied to a temporary file.
 
     \b
     Examples:
@@ -323,7 +392,7 @@ def ingest(
         delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter), header=not no_header, nulls=list(nulls),
         comment=comment, tag=_tag(tag_column), line_time=line_time, line_year=line_year,
     )  # fmt: skip
-    with _sources(target.rest, format_) as sources:
+    with _sources(target.rest, format_, spool_max) as sources:
         if dry_run:
             _dry_runs(target, sources, reading, create)
             return

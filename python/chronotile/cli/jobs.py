@@ -30,6 +30,7 @@ from chronotile.cli.query import output_options, write_out
 from chronotile.conditions import aggregates, literal, names
 from chronotile.conditions import days as day_period
 from chronotile.errors import DatasetNotFoundError, InvalidInputError
+from chronotile.hints import name_hint
 
 
 @click.group(short_help="Finished jobs of a batch system.")
@@ -425,9 +426,8 @@ def _write_table(
     if chosen is not None:
         unknown = [name for name in chosen if name not in table.column_names]
         if unknown:
-            raise click.UsageError(
-                f"There is no column {unknown[0]!r}; the result has {', '.join(table.column_names)}."
-            )
+            hint = name_hint(unknown[0], table.column_names)
+            raise click.UsageError(f"There is no column {unknown[0]!r}{hint}.")
         table = table.select(chosen)
     write_out(table, format_, out, overwrite, limit)
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from chronotile import __version__, optional
-from chronotile.cli import admin, completion, copy, cql, define, historian, index, ingest, jobs, query, serve
+from chronotile.cli import admin, backup, completion, copy, cql, define, historian, index, ingest, jobs, query, serve
 from chronotile.cli.common import remove_empty_files
 from chronotile.errors import (
     AccessDeniedError,
@@ -116,7 +116,11 @@ for _command in (
     admin.prepare,
     admin.retire,
     admin.verify,
+    admin.drop,
+    define.add_columns,
     copy.copy,
+    backup.backup,
+    backup.restore,
     index.index,
     jobs.jobs,
     admin.demo,
@@ -154,7 +158,7 @@ def exit_code(error: ChronotileError) -> int:
             return NOT_FOUND
         case DataFileError(kind="file-exists"):
             return CONFLICT
-        case DataFileError(kind="file-format" | "file-content" | "file-damaged"):
+        case DataFileError(kind="file-format" | "file-content" | "file-damaged" | "file-too-large"):
             return USAGE
     return FAILED
 

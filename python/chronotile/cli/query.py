@@ -13,6 +13,7 @@ from chronotile import _native
 from chronotile.cli.common import (
     Command,
     Target,
+    angles,
     echo_count,
     json_option,
     moment,
@@ -88,7 +89,7 @@ def region_options(command: Command) -> Command:
 
 
 _REGION_OPTIONS: list[Callable[[Command], Command]] = [
-    click.option("--circle", metavar="RA,DEC,RADIUS", help="Sky circle, degrees."),
+    click.option("--circle", metavar="RA,DEC,RADIUS", help="Sky circle: degrees, or 10h20m,-5d20m,3arcsec."),
     click.option("--box", metavar="RA1,RA2,DEC1,DEC2", help="Sky box, degrees; RA1 > RA2 crosses ra 0."),
     click.option("--polygon", metavar="RA,DEC,RA,DEC,...", help="Convex sky polygon, degrees."),
 ]
@@ -104,13 +105,14 @@ def region_of(circle: str | None, box: str | None, polygon: str | None) -> Regio
     if len(given) > 1:
         raise click.UsageError("Give one of --circle, --box and --polygon.")
     if circle is not None:
-        ra, dec, radius = numbers(circle, (3,), "--circle", "RA,DEC,RADIUS in degrees")
+        ra, dec, radius = angles(circle, (3,), "--circle", "RA,DEC,RADIUS", {0})
         return sky_circle(ra, dec, radius)
     if box is not None:
-        ra_min, ra_max, dec_min, dec_max = numbers(box, (4,), "--box", "RA1,RA2,DEC1,DEC2 in degrees")
+        ra_min, ra_max, dec_min, dec_max = angles(box, (4,), "--box", "RA1,RA2,DEC1,DEC2", {0, 1})
         return sky_box(ra_min, ra_max, dec_min, dec_max)
     if polygon is not None:
-        flat = numbers(polygon, tuple(range(6, 2_002, 2)), "--polygon", "RA,DEC of three or more corners in degrees")
+        counts = tuple(range(6, 2_002, 2))
+        flat = angles(polygon, counts, "--polygon", "RA,DEC of three or more corners", set(range(0, 2_002, 2)))
         return sky_polygon(list(zip(flat[::2], flat[1::2], strict=True)))
     return None
 
@@ -193,10 +195,12 @@ def write_out(
 @click.command(short_help="Read records by place and period.")
 @target()
 @place_options
+@click.option("--order-by", metavar="NAMES", help="Sort by these columns; with a minus, -jd, from the largest down.")
 @output_options
 def read(
     target: Target,
     place: Callable[[Dataset], dict[str, Any]],
+    order_by: str | None,
     columns: str | None,
     format_: str | None,
     out: str | None,
@@ -208,13 +212,15 @@ def read(
     \b
     Examples:
         chronotile read survey.db detections --circle 150.1,2.2,0.1 --start 2026-01-01 --limit 20
+        chronotile read survey.db detections --circle 10h00m24s,2d12m,30arcsec --order-by -jd --limit 5
         chronotile read survey.db detections --where "mag<18" --where "band in g,r" --out bright.parquet
         chronotile read plant.db values --keys 17 --start 2026-01-01T00:00 --format csv > tag17.csv
         chronotile read logs.db lines --where "line matches (?i)invalid user|failed password"
     """
     with target.open(read_only=True) as archive:
         dataset = archive[target.dataset]
-        write_out(dataset.read(columns=names(columns), **place(dataset)), format_, out, overwrite, limit)
+        result = dataset.read(columns=names(columns), order_by=names(order_by), limit=limit, **place(dataset))
+        write_out(result, format_, out, overwrite, limit)
 
 
 @click.command(short_help="Read the newest record of each key.")

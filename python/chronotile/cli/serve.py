@@ -15,7 +15,7 @@ import click
 from chronotile import _native
 from chronotile.archive import Archive
 from chronotile.cli.access import nodes_options
-from chronotile.cli.common import Target, target, timeout_option
+from chronotile.cli.common import Size, Target, target, timeout_option
 from chronotile.errors import ArchiveNotFoundError, ChronotileError
 from chronotile.service import FrontEnds
 from chronotile.times import duration_ns
@@ -38,21 +38,6 @@ class Length(click.ParamType[float]):
             known = "w, d, h, m, s, ms"
             message = f"{value!r} is no length of time: write a number and one of {known}, such as 30s"
             raise click.BadParameter(message, ctx, param) from None
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes, such as 64MiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        for unit, power in (("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)):
-            number = value.removesuffix(unit).strip()
-            if value.endswith(unit) and number.isdigit() and int(number) > 0:
-                return int(number) << power
-        raise click.BadParameter(f"{value!r} is no size: write a number of bytes, or such as 64MiB", ctx, param)
 
 
 def _limits(command: Any) -> Any:

@@ -24,7 +24,8 @@ from chronotile.events.parsing import Field, Reading, Reject
 from chronotile.events.retention import TtlChange
 from chronotile.events.searching import Question, Visibility, count, parts_in_order, to_us
 from chronotile.events.settings import Limits, Settings, SettingsStore
-from chronotile.predicates import Condition, listed
+from chronotile.hints import name_hint
+from chronotile.predicates import Where, listed
 from chronotile.reports import BatchInfo, SliceInfo
 
 __all__ = ["Events", "IngestReport", "create", "open"]
@@ -475,7 +476,7 @@ class Events:
         start: times.Moment = None,
         end: times.Moment = None,
         streams: str | Iterable[str] | None = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         text: str | None = None,
         columns: Iterable[str] | None = None,
         limit: int | None = 100,
@@ -573,7 +574,7 @@ class Events:
         start: times.Moment = None,
         end: times.Moment = None,
         streams: str | Iterable[str] | None = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         text: str | None = None,
         **equal: Any,
     ) -> Question:
@@ -585,7 +586,7 @@ class Events:
         start: times.Moment,
         end: times.Moment,
         streams: str | Iterable[str] | None,
-        where: Condition | Iterable[Condition] | None,
+        where: Where,
         text: str | None,
         equal: Mapping[str, Any],
     ) -> Question:
@@ -605,9 +606,8 @@ class Events:
         known = self._dataset.column_types
         for name in names:
             if name not in known:
-                raise InvalidInputError(
-                    f"there is no column {name!r}; {self._dataset.name} has {', '.join(known)}", kind="invalid-request"
-                )
+                hint = name_hint(name, list(known))
+                raise InvalidInputError(f"there is no column {name!r}{hint}", kind="invalid-request")
 
     def _us(self, moment: times.Moment, what: str) -> int | None:
         if moment is None:

@@ -123,7 +123,9 @@ def blocks(file: File, *, header: bool) -> Iterator[Block]:
 def _text_blocks(file: File, text: Any, raw: Any, *, header: bool) -> Iterator[Block]:
     head, line, start = b"", 1, 0
     if file.format == "csv" and header:
-        head = text.readline()
+        head = text.readline(BLOCK_BYTES + 1)
+        if len(head) > BLOCK_BYTES:
+            raise _too_long(file, 1)
         line, start = 2, len(head)
     rest = b""
     while True:
@@ -132,6 +134,8 @@ def _text_blocks(file: File, text: Any, raw: Any, *, header: bool) -> Iterator[B
         if not buffer:
             return
         cut = len(buffer) if not more else _cut(buffer, quoted=file.format == "csv")
+        if cut == 0 and len(buffer) >= BLOCK_BYTES:
+            raise _too_long(file, line)
         if cut == 0:
             rest = buffer
             continue
@@ -141,6 +145,14 @@ def _text_blocks(file: File, text: Any, raw: Any, *, header: bool) -> Iterator[B
         yield Block(file, start, raw.tell(), whole, line, header=head)
         start += cut
         line += whole.count(b"\n")
+
+
+def _too_long(file: File, line: int) -> DataFileError:
+    return DataFileError(
+        f"{file.path}, line {line}: the record is longer than {BLOCK_BYTES:,} bytes; is a quote not closed, or the "
+        "format another one?",
+        kind="file-content",
+    )
 
 
 def _cut(buffer: bytes, *, quoted: bool) -> int:

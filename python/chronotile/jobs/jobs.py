@@ -14,7 +14,8 @@ from chronotile import cells, intervals, scanning, times
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
-from chronotile.predicates import Condition
+from chronotile.hints import name_hint
+from chronotile.predicates import Condition, Where, listed
 from chronotile.reports import IndexUse, WriteReport
 from chronotile.result import ReadResult
 
@@ -153,7 +154,7 @@ class Jobs:
         start: times.Moment = None,
         end: times.Moment = None,
         days: Days = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         **equal: Any,
     ) -> ReadResult:
         """Jobs by period and condition, as a stream: ``find(user="ann", cloud=["cern", "bnl"], status="failed",
@@ -173,7 +174,7 @@ class Jobs:
         start: times.Moment = None,
         end: times.Moment = None,
         days: Days = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         **equal: Any,
     ) -> int:
         """Number of jobs that :meth:`find` would return; from an index alone where one has all columns of the
@@ -187,7 +188,7 @@ class Jobs:
         start: times.Moment = None,
         end: times.Moment = None,
         days: Days = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         **equal: Any,
     ) -> IndexUse:
         """How :meth:`find` uses an index, or with `by` (perhaps empty) how :meth:`count` and :meth:`group_by` do."""
@@ -203,7 +204,7 @@ class Jobs:
         start: times.Moment = None,
         end: times.Moment = None,
         days: Days = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         **equal: Any,
     ) -> pa.Table:
         """Jobs by the values of columns, the most frequent first.
@@ -254,7 +255,7 @@ class Jobs:
         start: times.Moment = None,
         end: times.Moment = None,
         days: Days = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         **equal: Any,
     ) -> pa.Table:
         """Jobs over time, in intervals counted from 1970 (weeks begin on Thursdays) or by the calendar, empty ones left
@@ -308,7 +309,7 @@ class Jobs:
         start: times.Moment = None,
         end: times.Moment = None,
         days: Days = None,
-        where: Condition | Iterable[Condition] | None = None,
+        where: Where = None,
         **equal: Any,
     ) -> pa.Table:
         """Percentiles of a duration, exact.
@@ -344,22 +345,19 @@ class Jobs:
         start: times.Moment,
         end: times.Moment,
         days: Days,
-        where: Condition | Iterable[Condition] | None,
+        where: Where,
         equal: Mapping[str, Any],
     ) -> dict[str, Any]:
         if days is not None:
             if start is not None or end is not None:
                 raise InvalidInputError("days and start or end both say when: give one", kind="invalid-request")
             start, end = _period(days)
-        conditions = _conditions(where)
         types = self._dataset.column_types
+        conditions = _conditions(where, types)
         for column, value in equal.items():
             if column not in types:
-                shown = ", ".join(list(types)[:12])
-                raise InvalidInputError(
-                    f"there is no column {column!r} to ask for; {self._dataset.name} has {shown}",
-                    kind="invalid-request",
-                )
+                hint = name_hint(column, list(types))
+                raise InvalidInputError(f"there is no column {column!r} to ask for{hint}", kind="invalid-request")
             several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
             conditions.append((column, "in" if several else "==", _listed(value) if several else value))
         return {"start": start, "end": end, "where": conditions}
@@ -369,12 +367,8 @@ def _listed(values: Iterable[Any]) -> list[Any]:
     return values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
 
 
-def _conditions(where: Condition | Iterable[Condition] | None) -> list[Condition]:
-    if where is None:
-        return []
-    if isinstance(where, tuple) and len(where) == 3 and isinstance(where[0], str):
-        return [where]
-    return list(where)  # what is no condition is refused where it is read
+def _conditions(where: Where, types: Mapping[str, str]) -> list[Condition]:
+    return listed(where, types)  # what is no condition is refused where it is read
 
 
 def _period(days: Days) -> tuple[datetime, datetime]:

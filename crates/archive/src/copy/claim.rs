@@ -239,8 +239,10 @@ impl Claim {
         // A store that keeps rows must know the columns before it moves chunks that have them.
         shared.from.refresh().await?;
         let key = catalog::dataset_key(shared.frame.spec.name.as_str());
-        let gone =
-            || ArchiveError::DatasetNotFound { name: shared.frame.spec.name.to_string(), known: "not this one".into() };
+        let gone = || ArchiveError::DatasetNotFound {
+            name: shared.frame.spec.name.to_string(),
+            hint: "; it was dropped".into(),
+        };
         let (mut ours, _): (DatasetSpec, Bytes) = catalog::get(shared.source.as_ref(), &key).await?.ok_or_else(gone)?;
         let (theirs, bytes): (DatasetSpec, Bytes) =
             catalog::get(shared.target.as_ref(), &key).await?.ok_or_else(gone)?;

@@ -1,0 +1,41 @@
+//! Dropping a dataset.
+
+use chronotile_store::{Commit, DropSlice};
+
+use crate::archive::Archive;
+use crate::catalog;
+use crate::error::Result;
+
+/// Kinds of records that are kept by the item, as `KIND/DATASET/ITEM`.
+const KINDS: [&str; 7] = ["batch", "intent", "part", "retired", "index", "lease", "posting"];
+/// Records deleted in one commit.
+const RECORDS: usize = 500;
+
+impl Archive {
+    /// Drops a dataset with all its rows, for good. One that is cut off half-way is there still, with fewer rows: drop it again.
+    ///
+    /// Whoever writes to it meanwhile may leave rows that a later dataset of the same name would take for its own: its writers are
+    /// ended before.
+    ///
+    /// # Errors
+    /// No such dataset; the engine.
+    pub async fn drop_dataset(&self, name: &str) -> Result<()> {
+        let dataset = self.dataset(name).await?;
+        let (store, name) = (dataset.store(), dataset.spec().name.clone());
+        for slice in store.slices(&name).await? {
+            store.drop_slice(&name, slice, DropSlice::default()).await?;
+        }
+        for kind in KINDS {
+            let records = catalog::list(store, &format!("{kind}/{name}/")).await?;
+            for some in records.chunks(RECORDS) {
+                let before = some.iter().map(|record| catalog::delete(record.key.clone())).collect();
+                store.commit(&name, Commit { before, ..Commit::default() }).await?;
+            }
+        }
+        let loose = [catalog::changing_key(&name), catalog::copy_key(&name)].map(catalog::delete);
+        // The definition goes last: until then the dataset is there, and can be dropped again.
+        let definition = catalog::delete(catalog::dataset_key(name.as_str()));
+        let (before, after) = (loose.to_vec(), vec![definition]);
+        Ok(store.commit(&name, Commit { before, after, ..Commit::default() }).await?)
+    }
+}

@@ -1,0 +1,62 @@
+//! Copies of archive files, for backup and restore.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use chronotile_archive::{BackupError, FileDraft, copy_file};
+use pyo3::prelude::*;
+
+use crate::errors::{Fault, backup_error};
+
+/// A complete copy of an archive file that has no name yet. It is removed when this object goes, unless it was placed.
+#[pyclass(frozen, module = "chronotile._native")]
+pub struct BackupDraft {
+    inner: Mutex<Option<FileDraft>>,
+}
+
+#[pymethods]
+impl BackupDraft {
+    /// Copies the archive file `source`, as it is at one moment, for the name `target`. `progress` is called with (pages done,
+    /// pages in all).
+    #[staticmethod]
+    #[pyo3(signature = (source, target, progress=None))]
+    fn make(py: Python<'_>, source: &str, target: &str, progress: Option<Py<PyAny>>) -> PyResult<Self> {
+        let mut raised = None;
+        let tell = |done: u64, total: u64| {
+            let told = Python::attach(|py| {
+                py.check_signals()?;
+                progress.as_ref().map_or(Ok(()), |tell| tell.call1(py, (done, total)).map(drop))
+            });
+            raised = told.err();
+            raised.is_none()
+        };
+        let draft = py.detach(|| copy_file(Path::new(source), Path::new(target), tell));
+        match (draft, raised) {
+            (Ok(draft), _) => Ok(Self { inner: Mutex::new(Some(draft)) }),
+            (Err(BackupError::GivenUp), Some(raised)) => Err(raised),
+            (Err(error), _) => Err(backup_error(error)),
+        }
+    }
+
+    /// Where the copy lies now: an archive like any other.
+    #[getter]
+    fn path(&self) -> PyResult<String> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.as_ref().map(|draft| draft.path().display().to_string()).ok_or_else(gone)
+    }
+
+    /// Gives the copy its name and returns its size in bytes.
+    fn place(&self, py: Python<'_>) -> PyResult<u64> {
+        let draft = self.inner.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(gone)?;
+        py.detach(|| draft.place()).map_err(backup_error)
+    }
+
+    /// Removes the copy, if it was not placed.
+    fn discard(&self) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+fn gone() -> PyErr {
+    Fault::new("ClosedError", "closed", "this copy has its name already, or was removed").raise()
+}

@@ -1,0 +1,64 @@
+//! Holding what decoders of other libraries do to damaged bytes.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+
+thread_local! {
+    static IS_CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does `work`, which decodes bytes that may be damaged with code that may panic at them; a panic becomes its message, and prints
+/// nothing.
+///
+/// Whatever `work` was changing is in no known state then: callers drop it. Threads that `work` starts are not held, and neither
+/// is a failed allocation, which ends the process: lengths in the bytes are compared with what is there beforehand.
+///
+/// # Errors
+/// The message of the panic.
+pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    quiet_hook();
+    let outer = IS_CONTAINED.replace(true);
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    IS_CONTAINED.set(outer);
+    outcome.map_err(|panic| message(panic.as_ref()))
+}
+
+/// Panics that are held are not printed; all others are, as before.
+fn quiet_hook() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !IS_CONTAINED.get() {
+                before(panic);
+            }
+        }));
+    });
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    format!("the decoder gave up: {}", line.chars().take(200).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_its_message_and_the_next_one_too() {
+        assert_eq!(contained(|| 7), Ok(7));
+        for place in 3..5 {
+            let bytes = [0u8; 3];
+            let read = contained(|| bytes[place]);
+            assert!(read.unwrap_err().contains("out of bounds"));
+        }
+        let nested = contained(|| contained(|| panic!("inner {}", 1)).map(|(): ()| 1));
+        assert_eq!(nested, Ok(Err("the decoder gave up: inner 1".to_owned())));
+        assert!(!IS_CONTAINED.get());
+    }
+}

@@ -1,0 +1,144 @@
+//! Names for messages: the nearest known one to a name that is not known, and lists that are whole or say that they are not.
+
+/// Names that a message lists, at most.
+const LISTED_MAX: usize = 20;
+/// Characters of a name that are compared.
+const COMPARED_CHARS: usize = 64;
+/// Known names that are compared, at most: a message may take no time that grows with an archive.
+const COMPARED_NAMES: usize = 20_000;
+
+/// What a message says behind "no column 'mag'": the nearest names if any is near, and the names there are.
+///
+/// `; did you mean magpsf? It has candid, jd, magpsf`. Empty where nothing is known.
+#[must_use]
+pub fn name_hint<S: AsRef<str>>(name: &str, known: &[S]) -> String {
+    let near = nearest(name, known);
+    let list = list_names(known);
+    match (near.as_slice(), list.as_str()) {
+        ([], "") => String::new(),
+        ([], list) => format!("; it has {list}"),
+        (near, list) => format!("; did you mean {}? It has {list}", near.join(" or ")),
+    }
+}
+
+/// The names, separated by commas: all of up to 20, else the first 20, `...` and how many there are.
+#[must_use]
+pub fn list_names<S: AsRef<str>>(known: &[S]) -> String {
+    let shown: Vec<&str> = known.iter().take(LISTED_MAX).map(AsRef::as_ref).collect();
+    match known.len() > LISTED_MAX {
+        true => format!("{}, ... ({} in all)", shown.join(", "), known.len()),
+        false => shown.join(", "),
+    }
+}
+
+/// Up to three known names that `name` may stand for, the nearest first; none where none is near.
+///
+/// Near is a name of the same letters in another case, one that begins with `name` or contains it, and one that differs by few
+/// letters: one in up to four, two in up to seven, else three.
+#[must_use]
+pub fn nearest<'a, S: AsRef<str>>(name: &str, known: &'a [S]) -> Vec<&'a str> {
+    let wanted = folded(name);
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let compared = known.iter().take(COMPARED_NAMES).map(AsRef::as_ref);
+    let mut near: Vec<(usize, &str)> =
+        compared.filter_map(|known| Some((distance(&wanted, &folded(known))?, known))).collect();
+    near.sort_by_key(|&(distance, _)| distance);
+    let Some(&(least, _)) = near.first() else { return Vec::new() };
+    near.into_iter().take_while(|&(distance, _)| distance == least).take(3).map(|(_, name)| name).collect()
+}
+
+/// The letters and digits in small letters.
+fn folded(name: &str) -> Vec<char> {
+    let letters = name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase);
+    letters.take(COMPARED_CHARS).collect()
+}
+
+/// How far apart two names are, smaller for what is more likely meant; `None` where they have nothing to do with each other.
+fn distance(wanted: &[char], known: &[char]) -> Option<usize> {
+    if known.is_empty() {
+        return None;
+    }
+    let edits_max = match wanted.len() {
+        0..=4 => 1,
+        5..=7 => 2,
+        _ => 3,
+    };
+    let edits = edits(wanted, known);
+    if edits <= edits_max && edits < wanted.len().max(known.len()) {
+        return Some(edits * 2);
+    }
+    let (short, long) = if wanted.len() < known.len() { (wanted, known) } else { (known, wanted) };
+    let rest = long.len() - short.len();
+    if short.len() >= 2 && long.starts_with(short) {
+        return Some(8 + rest);
+    }
+    let inside = short.len() >= 3 && long.windows(short.len()).any(|part| part == short);
+    inside.then_some(COMPARED_CHARS + rest)
+}
+
+/// Letters to insert, remove, replace, or swap with the next (optimal string alignment).
+fn edits(a: &[char], b: &[char]) -> usize {
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = replaced.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ZTF: [&str; 8] = ["candid", "objectId", "jd", "ra", "dec", "magpsf", "sigmapsf", "fid"];
+
+    #[test]
+    fn the_nearest_name_is_named() {
+        assert_eq!(nearest("mag", &ZTF), ["magpsf"]);
+        assert_eq!(nearest("objectid", &ZTF), ["objectId"]);
+        assert_eq!(nearest("object_id", &ZTF), ["objectId"]);
+        assert_eq!(nearest("cnadid", &ZTF), ["candid"]);
+        assert_eq!(nearest("sigma", &ZTF), ["sigmapsf"]);
+        assert_eq!(nearest("psf", &ZTF), ["magpsf"]);
+        assert_eq!(nearest("airmass", &ZTF), [""; 0]);
+        assert_eq!(nearest("x", &["y", "z"]), [""; 0]);
+        assert_eq!(nearest("", &ZTF), [""; 0]);
+    }
+
+    #[test]
+    fn a_list_is_whole_or_says_that_it_is_not() {
+        let many: Vec<String> = (0..21).map(|i| format!("c{i}")).collect();
+        assert!(list_names(&many).ends_with("c19, ... (21 in all)"), "{}", list_names(&many));
+        assert!(list_names(&many[..20]).ends_with("c18, c19"));
+        assert_eq!(name_hint("mag", &["jd", "magpsf"]), "; did you mean magpsf? It has jd, magpsf");
+        assert_eq!(name_hint("flux", &["jd"]), "; it has jd");
+        assert_eq!(name_hint("flux", &[""; 0]), "");
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_with_one_letter_changed_is_found(name in "[a-z]{4,20}", place in 0usize..20, letter in "[A-Z]") {
+            let place = place % name.len();
+            let changed = format!("{}{letter}{}", &name[..place], &name[place + 1..]);
+            let known = [name.as_str(), "0123456789012345678901234567890"];
+            prop_assert_eq!(nearest(&changed, &known), [name.as_str()]);
+        }
+
+        #[test]
+        fn any_text_is_compared_without_a_panic(name in ".{0,80}", known in proptest::collection::vec(".{0,80}", 0..5)) {
+            prop_assert!(nearest(&name, &known).len() <= 3);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+"""``chronotile backup`` and ``restore``: copies of an archive in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from chronotile import backups
+from chronotile.cli.common import ProgressLine, bar, bytes_text, count_text
+
+_OPTIONS = [
+    click.option("--no-verify", is_flag=True, help="Do not read and check every chunk of the new file."),
+    click.option("--debug", is_flag=True, help="Show where an error came from."),
+]
+
+
+def _copying(source: str, to: str, no_verify: bool, make: Callable[..., backups.BackupReport], verb: str) -> None:
+    pages = [0, 0]
+
+    def progress(done: int, total: int) -> None:
+        pages[:] = done, total
+
+    def text() -> str:
+        done, total = pages
+        return f"{verb} {source}  checking" if total and done == total else f"{verb} {source}  {bar(done, total)}"
+
+    with ProgressLine(text):
+        report = make(source, to, verify=not no_verify, progress=progress)
+    checked = f", {count_text(report.rows)} rows checked" if not no_verify else ", not verified"
+    count = f"{report.datasets} dataset{'s' if report.datasets != 1 else ''}"
+    click.echo(f"{report.path}: {count}, {bytes_text(report.bytes)}{checked}")
+
+
+@click.command(short_help="Copy an archive in a file, beside its writers.")
+@click.argument("file")
+@click.argument("to")
+def backup(file: str, to: str, no_verify: bool, debug: bool) -> None:
+    """Copy the archive FILE, as it is at one moment, to the new file TO. Others may write to it meanwhile.
+
+    The copy is made by SQLite, checked and synced under a temporary name, and gets its own last, with the mode of FILE.
+    TO is never overwritten. An archive of a cluster is backed up with `chronotile ops backup`.
+
+    \b
+    Example:
+        chronotile backup survey.db /backups/survey-2026-07-01.db
+    """
+    del debug
+    _copying(file, to, no_verify, backups.backup, "copying")
+
+
+@click.command(short_help="Make an archive of a backup.")
+@click.argument("backup_file", metavar="BACKUP")
+@click.argument("file")
+def restore(backup_file: str, file: str, no_verify: bool, debug: bool) -> None:
+    """Make the archive FILE of BACKUP, checked before it gets its name. BACKUP stays as it is.
+
+    FILE must not exist, and no -wal, -shm or -journal beside it: those of an older archive would damage the new one.
+    Move an old archive away with all of its files first.
+
+    \b
+    Example:
+        mkdir old && mv survey.db survey.db-* old/
+        chronotile restore /backups/survey-2026-07-01.db survey.db
+    """
+    del debug
+    _copying(backup_file, file, no_verify, backups.restore, "restoring")
+
+
+for _command in (backup, restore):
+    for _option in _OPTIONS:
+        _option(_command)

@@ -1,0 +1,101 @@
+"""Pixel levels: chosen from data where none is given, and judged by what a dataset holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from chronotile import _native, cells, scanning, times
+from chronotile.cli.common import bytes_text, count_text
+from chronotile.dataset import Dataset
+from chronotile.reports import DatasetInfo
+
+LEVEL_DEFAULT = 10
+"""Without data to look at: pixels of 5 arc minutes."""
+
+ROWS_GOOD = 400
+"""Rows of a tile that compress and read well; see the guide to choosing pixels."""
+
+ROWS_FEW = 40
+"""Tiles with fewer rows, if there are many of them, cost more than what they hold."""
+
+BYTES_LARGE = 32 << 20
+"""A tile that is larger is much to read for a small region."""
+
+_ROWS_MIN = 10_000
+"""A smaller file says nothing of what will come."""
+
+_ROWS_MAX = 2_000_000
+_LEVEL_MIN = 3
+_TILES_MANY = 5_000
+_UNIT_SECONDS = {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_LENGTHS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A level, and why."""
+
+    level: int
+    reason: str
+
+
+def choose(
+    file: _native.RecordFile, ra: str, dec: str, scheme: str, axis: times.TimeAxis, window: str, types: dict[str, str]
+) -> Choice | None:
+    """The finest level up to the default at which the rows of a file make tiles of a good size; None where it does not
+    tell."""
+    length = scanning.length_of_time(window, _LENGTHS)
+    kind = types.get(axis.column, "")
+    if length is None or not {ra, dec, axis.column} <= types.keys():
+        return None
+    if kind.startswith("timestamp["):
+        unit = length / _UNIT_SECONDS[kind[10:].split(",")[0].rstrip("]")]
+    elif kind in ("date32", "float64"):
+        unit = length / 86_400
+    else:
+        return None
+    rows, counts = _native.tile_counts(file, ra, dec, axis.column, scheme, LEVEL_DEFAULT, unit, _ROWS_MAX)
+    if rows < _ROWS_MIN:
+        return None
+    per_tile = {level: rows / tiles for level, tiles in counts if level >= _LEVEL_MIN}
+    good = [level for level, mean in per_tile.items() if mean >= ROWS_GOOD]
+    level = max(good) if good else min(per_tile)
+    if level == LEVEL_DEFAULT:
+        return Choice(level, "")
+    return Choice(
+        level,
+        f"level {level}, with {per_tile[level]:,.0f} rows in a tile of this file ({per_tile[LEVEL_DEFAULT]:,.1f} at "
+        f"level {LEVEL_DEFAULT}); give --level where much more data will come for the same period",
+    )
+
+
+def advice(dataset: Dataset, info: DatasetInfo) -> str | None:
+    """What to change about tiles that are too small or too large, if they are."""
+    if not info.tiles:
+        return None
+    mean = info.rows / info.tiles
+    if mean < ROWS_FEW and info.tiles >= _TILES_MANY:
+        return (
+            f"tiles are small: {mean:,.1f} rows on average in {count_text(info.tiles)} tiles, of which {ROWS_GOOD} are "
+            + (f"good; {_larger(dataset, ROWS_GOOD / mean)} takes less room and reads faster")
+        )
+    if info.tile_bytes.median > BYTES_LARGE:
+        return (
+            f"tiles are large: {bytes_text(info.tile_bytes.median)} at the median; "
+            f"{_smaller(dataset)} reads less for a small region or period"
+        )
+    return None
+
+
+def _larger(dataset: Dataset, factor: float) -> str:
+    if isinstance(dataset.cell, cells.SkyCell):
+        level = max(dataset.cell.level - math.ceil(math.log(factor, 4)), 0)
+        return f"a dataset of --level {level}, or of longer windows than {dataset.window},"
+    return f"a dataset of longer windows than {dataset.window}, or of fewer cells,"
+
+
+def _smaller(dataset: Dataset) -> str:
+    if isinstance(dataset.cell, cells.SkyCell):
+        return f"a dataset of --level {dataset.cell.level + 1} or more, or of shorter windows than {dataset.window},"
+    return f"a dataset of shorter windows than {dataset.window}, or of more cells,"

@@ -1,0 +1,306 @@
+"""What a newcomer tries first: angles and conditions as text, order, nearest names, pixel levels, days."""
+
+from __future__ import annotations
+
+import math
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import chronotile as ct
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+SCHEMA = {"t": "timestamp[us]", "magpsf": "float64", "name": "utf8", "n": "int64"}
+
+
+@pytest.fixture
+def dataset(memory: ct.Archive) -> ct.Dataset:
+    dataset = memory.create("detections", schema=SCHEMA, cell=ct.single(), time="t", id="n")
+    count = 5_000
+    numbers = np.arange(count)
+    table = pa.table({
+        "t": pa.array(numbers, pa.timestamp("us")), "magpsf": pa.array((numbers * 7_919 % 1_009) / 10),
+        "name": pa.array([None if n % 50 == 0 else f"name {n % 17}" for n in numbers]), "n": pa.array(numbers),
+    })  # fmt: skip
+    dataset.write(table)
+    return dataset
+
+
+@pytest.mark.parametrize(
+    ("where", "same"),
+    [
+        ("magpsf<16", [("magpsf", "<", 16)]), ('name == "name 3"', [("name", "==", "name 3")]),
+        (["magpsf<16", ("n", ">", 100)], [("magpsf", "<", 16), ("n", ">", 100)]),
+        (("magpsf<16", "n>100", "name exists"), [("magpsf", "<", 16), ("n", ">", 100), ("name", "exists", True)]),
+        ("n in 1,2,3", [("n", "in", [1, 2, 3])]), ("name prefix name 1", [("name", "prefix", "name 1")]),
+        (("magpsf", "<", 16), [("magpsf", "<", 16)]),
+    ],
+)  # fmt: skip
+def test_a_condition_may_be_text(dataset: ct.Dataset, where: Any, same: Any) -> None:
+    assert dataset.count(where=where) == dataset.count(where=same) > 0
+
+
+def test_a_text_that_is_no_condition_is_refused(dataset: ct.Dataset) -> None:
+    for where in ("magpsf", ["magpsf<16", "?"], "<16"):
+        with pytest.raises(ct.InvalidInputError, match="is no condition"):
+            dataset.count(where=where)
+
+
+@pytest.mark.parametrize("order", ["n", "-n", "-magpsf", ["magpsf", "-n"], ["name", "n"], ["-name", "-n"]])
+@pytest.mark.parametrize("limit", [None, 0, 7, 10_000])
+def test_rows_come_in_order_and_no_more_than_asked(dataset: ct.Dataset, order: Any, limit: int | None) -> None:
+    keys = [order] if isinstance(order, str) else order
+    found = dataset.read(order_by=order, limit=limit).to_pandas()
+    everything = dataset.read().to_pandas()
+    plain = [key.removeprefix("-") for key in keys]
+    expected = everything.sort_values(plain, ascending=[not key.startswith("-") for key in keys], na_position="last")
+    expected = expected[: limit if limit is not None else None]
+    assert found[plain].reset_index(drop=True).equals(expected[plain].reset_index(drop=True))
+
+
+def test_a_limit_alone_and_an_order_by_what_is_not_there(dataset: ct.Dataset) -> None:
+    assert dataset.read(limit=10).to_arrow().num_rows == 10
+    with pytest.raises(ct.InvalidInputError, match=r"no column \"mag\" to order by; did you mean magpsf\?"):
+        dataset.read(order_by="mag")
+    for limit in (-1, True, 1.5, "10"):
+        with pytest.raises(ct.InvalidInputError, match="give a number of rows"):
+            dataset.read(limit=limit)  # type: ignore[arg-type]
+
+
+def test_an_order_larger_than_memory_is_read_within_a_bound(tmp_path: Path) -> None:
+    code = f"""
+import resource, numpy as np, pyarrow as pa, chronotile as ct
+archive = ct.open({str(tmp_path / "a.db")!r})
+schema = {{"t": "timestamp[us]", "n": "int64", "s": "utf8"}}
+dataset = archive.create("d", schema=schema, cell=ct.single(), time="t", id="n")
+for block in range(20):
+    n = np.arange(block * 20_000, (block + 1) * 20_000)
+    days = (n // 20_000 * 40).astype("datetime64[D]").astype("datetime64[us]")
+    dataset.write({{"t": days, "n": n, "s": [f"{{(i * 7919) % 1_000_003:0>1000}}" for i in n]}})
+def rss():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+for _ in dataset.read(columns=["n"]).batches(): pass
+before, last, rows = rss(), "", 0
+for batch in dataset.read(order_by="s").batches():
+    texts = batch.column("s").to_pylist()
+    assert texts == sorted(texts) and texts[0] >= last
+    last, rows = texts[-1], rows + len(texts)
+assert rows == 400_000, rows
+print(rss() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    # 400 MB of text, which take 1.1 GiB to sort at once; some of the growth is the read's own.
+    assert int(done.stdout) < 500, done.stdout
+
+
+def test_angles_are_taken_with_units_and_in_hours() -> None:
+    expected = ct.circle(155.0, -5.5, 0.1)
+    for ra, dec, radius in [
+        ("10h20m", "-5d30m", "0.1deg"), ("10:20:00", "-05:30:00", "6arcmin"), ("155", "-5.5deg", "360arcsec"),
+        (np.float64(155), -5.5, "0.1"),
+    ]:  # fmt: skip
+        found = ct.circle(ra, dec, radius)
+        assert found.contains(155.0, -5.5)
+        assert math.isclose(found.area, expected.area, rel_tol=1e-9)
+    assert ct.box("10h", "11h", "-5d", 5).contains(160, 0)
+    assert ct.polygon([("10h", 0), ("11h", 0), (157.5, "10d")]).contains(157.5, 1)
+    for bad in ("10x", "", "20m", "nan"):
+        with pytest.raises(ValueError, match="is not an angle"):
+            ct.circle(bad, 0, 1)
+
+
+def test_angles_of_astropy_are_taken_in_their_units() -> None:
+    units = pytest.importorskip("astropy.units")
+    coordinates = pytest.importorskip("astropy.coordinates")
+    radius = 3 * units.arcmin
+    for ra, dec in [(10 * units.hourangle, 0 * units.deg), (coordinates.Angle("10h"), coordinates.Angle("0d"))]:
+        found = ct.circle(ra, dec, radius)
+        assert found.contains(150.0, 0.0499)
+        assert math.isclose(found.area, ct.circle(150.0, 0.0, 0.05).area, rel_tol=1e-9)
+    with pytest.raises(Exception, match="deg"):
+        ct.circle(3 * units.m, 0, 1)
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest(dataset: ct.Dataset, memory: ct.Archive) -> None:
+    for ask in [
+        lambda: dataset.read(columns=["mag"]), lambda: dataset.count(where="mag<3"), lambda: dataset.latest(by="mag"),
+        lambda: dataset.count_by("mag"), lambda: dataset.create_index("mag"),
+        lambda: memory.create("x", schema=SCHEMA, cell=ct.key("mag"), time="t"),
+        lambda: dataset.write({"t": [1], "n": [1], "mag": [1.0]}),
+    ]:  # fmt: skip
+        with pytest.raises(ct.InvalidInputError, match=r"did you mean magpsf\?"):
+            ask()
+    with pytest.raises(ct.DatasetNotFoundError, match=r"did you mean detections\?"):
+        memory["detection"]
+    wide = {"t": "timestamp[us]", **{f"column_{n}": "int64" for n in range(30)}}
+    wide_dataset = memory.create("wide", schema=wide, cell=ct.single(), time="t")
+    with pytest.raises(ct.InvalidInputError, match=r"\.\.\. \(31 in all\)"):
+        wide_dataset.read(columns=["zzz"])
+
+
+@pytest.mark.parametrize(
+    ("axis", "wrong", "right"), [(ct.jd("d"), 61_041.5, 2_461_042.0), (ct.mjd("d"), 2_461_042.0, 61_041.5)]
+)
+def test_days_of_the_other_format_are_refused(
+    memory: ct.Archive, axis: ct.TimeAxis, wrong: float, right: float
+) -> None:
+    dataset = memory.create("d", schema={"d": "float64", "n": "int64"}, cell=ct.single(), time=axis, id="n")
+    with pytest.raises(ct.InvalidInputError, match="Julian Date, but counts"):
+        dataset.write({"d": [right, wrong], "n": [1, 2]})
+    with pytest.raises(ct.InvalidInputError, match="looks like a"):
+        dataset.count(start=wrong)
+    assert dataset.write({"d": [right], "n": [1]}).rows == 1
+    assert dataset.count(start=right - 1, end=right + 1) == 1
+
+
+def test_texts_are_written_as_times(memory: ct.Archive) -> None:
+    dataset = memory.create("d", schema={"t": "timestamp[us]", "n": "int64"}, cell=ct.single(), time="t", id="n")
+    texts = ["2026-01-01T12:00:00", "2026-01-01 12:00:00.5Z", "2026-01-01T14:00:01+02:00"]
+    for data in (
+        {"t": texts, "n": [0, 1, 2]},
+        pa.table({"t": texts, "n": [3, 4, 5]}),
+        pd.DataFrame({"t": texts, "n": [6, 7, 8]}),
+    ):
+        assert dataset.write(data).rows == 3
+    seconds = [value.timestamp() % 86_400 - 43_200 for value in dataset.read(order_by="n").to_arrow()["t"].to_pylist()]
+    assert len(seconds) == 9
+    with pytest.raises(ct.InvalidInputError, match="no time"):
+        dataset.write(pa.table({"t": ["noon"], "n": [9]}))
+
+
+def test_every_kind_of_pandas_column_is_stored(memory: ct.Archive) -> None:
+    schema = {
+        "t": "timestamp[us]",
+        "n": "int64",
+        "s": "utf8",
+        "b": "bool",
+        "f": "float64",
+        "c": "utf8",
+        "z": "timestamp[us, UTC]",
+    }
+    dataset = memory.create("d", schema=schema, cell=ct.single(), time="t", id="n")
+    frame = pd.DataFrame({
+        "t": pd.to_datetime(["2026-01-01", "2026-01-02"]), "n": pd.array([1, 2], "Int64"),
+        "s": pd.array(["a", None], "string"),
+        "b": pd.array([True, None], "boolean"), "f": pd.array([0.5, None], "Float64"), "c": pd.Categorical(["x", None]),
+        "z": pd.to_datetime(["2026-01-01T00:00Z", None], utc=True),
+    })  # fmt: skip
+    dataset.write(frame)
+    first = dataset.read(order_by="n").to_arrow().to_pylist()
+    assert (first[0]["s"], first[0]["b"], first[0]["f"], first[0]["c"]) == ("a", True, 0.5, "x")
+    assert (first[1]["s"], first[1]["b"], first[1]["f"], first[1]["c"], first[1]["z"]) == (None,) * 5
+    # The same by columns, which does without pyarrow.
+    dataset.write({str(name): frame[name] for name in frame.columns}, batch="columns")
+    assert dataset.read(order_by="n").to_arrow().to_pylist() == first
+
+
+# ---------------------------------------------------------------- commands
+
+
+def field(rows: int, degrees: float) -> pa.Table:
+    rng = np.random.default_rng(1)
+    return pa.table({
+        "candid": np.arange(rows), "jd": 2461041.5 + rng.uniform(0, 25, rows),
+        "ra": 150 + rng.uniform(0, degrees, rows),
+        "dec": rng.uniform(0, degrees, rows),
+    })  # fmt: skip
+
+
+def test_the_pixel_level_follows_from_the_data(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    pa.parquet.write_table(field(100_000, 20), tmp_path / "wide.parquet")
+    pa.parquet.write_table(field(100_000, 0.5), tmp_path / "deep.parquet")
+    define = ["--sky", "ra,dec", "--time", "jd", "--id", "candid"]
+    done = chronotile("create", path, "wide", "--like", tmp_path / "wide.parquet", *define)
+    assert done.returncode == 0, done.stderr
+    assert "rows in a tile" in done.stdout
+    for command, name in [("ingest", "wide"), ("ingest", "deep")]:
+        done = chronotile(command, path, name, tmp_path / f"{name}.parquet", "--create", *define)
+        assert done.returncode == 0, done.stderr
+    chronotile("create", path, "given", "--like", tmp_path / "wide.parquet", *define, "--level", "10")
+    chronotile("ingest", path, "given", tmp_path / "wide.parquet")
+    with ct.open(path) as archive:
+        levels = {name: archive[name].cell.level for name in archive}  # type: ignore[union-attr]
+        tiles = {name: archive[name].info() for name in archive}
+    assert levels["given"] == 10
+    assert 3 <= levels["wide"] < levels["deep"] <= 10
+    for name in ("wide", "deep"):
+        assert 400 <= tiles[name].rows / tiles[name].tiles < 400 * 5, name
+    assert "advice: tiles are small" in chronotile("info", path, "given").stdout
+    assert "--level" in chronotile("info", path, "given").stdout
+    assert "advice" not in chronotile("info", path, "wide").stdout
+
+
+def test_a_dataset_is_dropped_when_it_was_said_so(chronotile: Run, path: Path) -> None:
+    with ct.open(path) as archive:
+        for name in ("a", "b"):
+            archive.create(name, schema=SCHEMA, cell=ct.single(), time="t").write({"t": [1], "n": [1]})
+    refused = chronotile("drop", path, "a")
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    assert chronotile("datasets", path).stdout.count("single") == 2
+    done = chronotile("drop", path, "a", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "1 rows" in done.stdout
+    assert chronotile("drop", path, "a", "--yes").returncode == 3
+    with ct.open(path) as archive:
+        assert list(archive) == ["b"]
+        archive.drop("b")
+        assert list(archive) == []
+        with pytest.raises(ct.DatasetNotFoundError):
+            archive.drop("b")
+
+
+def test_drop_asks_on_a_terminal(path: Path) -> None:
+    with ct.open(path) as archive:
+        archive.create("a", schema=SCHEMA, cell=ct.single(), time="t")
+    for answer, left in [(b"n\n", ["a"]), (b"y\n", [])]:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "chronotile", "drop", str(path), "a"], stdin=theirs, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.write(ours, answer)
+        process.wait(30)
+        os.close(ours)
+        os.close(theirs)
+        with ct.open(path) as archive:
+            assert list(archive) == left
+
+
+def test_columns_are_added_by_a_command(chronotile: Run, path: Path) -> None:
+    with ct.open(path) as archive:
+        archive.create("d", schema=SCHEMA, cell=ct.single(), time="t", id="n").write({"t": [1], "n": [1]})
+    done = chronotile("add-columns", path, "d", "flux:float32", "quality:int32=7", "host:utf8=17")
+    assert done.returncode == 0, done.stderr
+    with ct.open(path) as archive:
+        row = archive["d"].read().to_arrow().to_pylist()[0]
+    assert (row["flux"], row["quality"], row["host"]) == (None, 7, "17")
+    assert chronotile("add-columns", path, "d", "flux").returncode == 2
+    assert chronotile("add-columns", path, "d", "flux:float32").returncode == 2
+
+
+def test_angles_and_order_on_the_command_line(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    pa.parquet.write_table(field(2_000, 2), tmp_path / "f.parquet")
+    define = ["--create", "--sky", "ra,dec", "--time", "jd", "--id", "candid"]
+    assert chronotile("ingest", path, "d", tmp_path / "f.parquet", *define).returncode == 0
+    plain = chronotile("count", path, "d", "--circle", "151,1,0.5").stdout
+    assert int(plain) > 0
+    for circle in ("10h4m,1d,30arcmin", "10:04:00,01:00:00,0.5deg", "151 1 0.5"):
+        assert chronotile("count", path, "d", "--circle", circle).stdout == plain, circle
+    assert chronotile("count", path, "d", "--circle", "10x,1,1").returncode == 2
+    done = chronotile(
+        "read", path, "d", "--order-by", "-candid", "--limit", "3", "--columns", "candid", "--format", "csv"
+    )
+    assert done.stdout.split() == ["candid", "1999", "1998", "1997"]
