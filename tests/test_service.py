@@ -316,6 +316,11 @@ def test_a_bad_line_refuses_all_or_itself_as_asked(fresh: Service) -> None:
     assert (kept.status, kept.json["points"], kept.json["refused_count"]) == (200, 2, 4)
     assert [refused["line"] for refused in kept.json["refused"]] == [2, 3, 4, 6]
     assert values(fresh, "a") == [1.0, 2.0]
+    # Of a body of which nothing can be stored, a sender that sees success would never send the points again.
+    wrong = fresh.ask("POST", "/write", {"partial": "true"}, f"a value=oops {START}\nunknown value=1")
+    assert (wrong.status, wrong.error["kind"], wrong.error["refused_count"]) == (400, "invalid-rows", 2)
+    unknown = fresh.ask("POST", "/write", {"partial": "true"}, "unknown value=1")
+    assert (unknown.status, unknown.error["kind"]) == (404, "tag-not-found")
     for body, heads, status, kind in [
         ("tag,time\n", {"Content-Type": "text/csv"}, 400, "invalid-rows"),
         ("{", {"Content-Type": "application/json"}, 400, "invalid-rows"),

@@ -227,7 +227,7 @@ def test_bad_requests_are_refused_with_the_reason(service: Service) -> None:
         ("GET", "/v1/events/web", {"start": "2026-02-01", "end": "2026-01-01"}, 400, "invalid-time", "after"),
         ("GET", "/v1/events/web", {"where": "nothing"}, 400, "invalid-request", "no condition"),
         ("GET", "/v1/events/web", {"where": "nothing>5"}, 400, "invalid-request", "no column 'nothing'"),
-        ("GET", "/v1/events/web", {"where": "status>many"}, 400, "invalid-rows", "status"),
+        ("GET", "/v1/events/web", {"where": "status>many"}, 400, "invalid-request", "status"),
         ("GET", "/v1/events/web", {"where": '["status"]'}, 400, "invalid-request", "JSON list"),
         ("GET", "/v1/events/web", {"where": "message matches ("}, 400, "invalid-request", "message"),
         ("GET", "/v1/events/web", {"columns": "nothing"}, 400, "invalid-request", "no column 'nothing'"),

@@ -140,10 +140,11 @@ async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> R
     let (tables, refused) = points.tables(&tags, &checks).map_err(|error| {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "compute", format!("points could not be gathered: {error}"))
     })?;
-    if refused.count > 0 && !wanted.partial {
+    let count: usize = tables.iter().map(RecordBatch::num_rows).sum();
+    // Of a body whose every line is wrong, a client that sees success would never send the points again.
+    if refused.count > 0 && (!wanted.partial || count == 0) {
         return Err(refusal(app, refused));
     }
-    let count: usize = tables.iter().map(RecordBatch::num_rows).sum();
     let mut report = json!({ "points": count });
     if wanted.batch.is_some() {
         report = stored_alone(app, tables, &wanted, NotFinite::Bad, charge).await?;
@@ -212,7 +213,7 @@ fn refusal(app: &App, refused: Refusals) -> Failure {
         count => format!(" ({count} more lines are wrong)"),
     };
     let message = format!(
-        "line {line}: {reason}{others}; nothing was stored: mend it, or store the good lines with partial=true"
+        "line {line}: {reason}{others}; nothing was stored: correct the lines, or store the good ones with partial=true"
     );
     let failure = match refused.unknown == refused.count {
         true => Failure::new(StatusCode::NOT_FOUND, "tag-not-found", message),
