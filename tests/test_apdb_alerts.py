@@ -334,6 +334,9 @@ def test_the_commands_create_import_show_read_and_remove(tmp_path: Path, capfd: 
     example = re.search(r"light-curve survey.db (\S+) --near (\S+)", help_)
     assert example is not None
     assert run("light-curve", archive, example[1], "--near", example[2]) == run("light-curve", archive, example[1])
+    near = ("light-curve", archive, example[1], "--near", "23h01m34.0s,-0.32", "--radius")
+    assert run(*near, "10arcsec") == run("light-curve", archive, example[1])
+    assert "no measurement" in run(*near, "0.001arcsec", code=2)
     refused = run("light-curve", archive, example[1], "--near", "10,20", code=2)
     assert "no measurement of object 144594336015 around 10,20" in refused
     assert "--radius goes with --near" in run("light-curve", archive, example[1], "--radius", "1", code=2)

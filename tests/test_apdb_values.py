@@ -107,7 +107,8 @@ def test_lengths_that_are_refused(given: Any) -> None:
 
 def test_angles_with_units_are_degrees() -> None:
     units = pytest.importorskip("astropy.units")
-    assert values.degrees(1.5) == 1.5
+    assert values.degrees(1.5) == values.degrees("1.5") == values.degrees("90arcmin") == 1.5
+    assert values.degrees("10h20m", ra=True) == pytest.approx(155.0)
     assert values.degrees(90 * units.arcmin) == pytest.approx(1.5)
     assert values.ARCSECOND * 3_600 == 1
 

@@ -242,7 +242,9 @@ class Reads(Cold):
 
     def cone(self, ra: Any, dec: Any, radius: Any, **arguments: Any) -> Footprint:
         """The :meth:`footprint` of a circle: degrees, or astropy angles."""
-        return self.footprint(sky.circle(values.degrees(ra), values.degrees(dec), values.degrees(radius)), **arguments)
+        return self.footprint(
+            sky.circle(values.degrees(ra, ra=True), values.degrees(dec), values.degrees(radius)), **arguments
+        )
 
     def object_history(
         self, object_id: int | str, *, near: tuple[Any, Any] | None = None, radius: Any = _NEAR_DEG
@@ -256,7 +258,7 @@ class Reads(Cold):
         near : (ra, dec), optional
             About where it is, degrees or astropy angles: without it, all of the sky is looked through.
         radius : float or angle, optional
-            How far around `near`, degrees or an astropy angle; by default an arc minute.
+            How far around `near`: degrees, text such as ``10arcsec``, or an astropy angle; by default an arc minute.
         """
         dataset = self._datasets[names.OBJECT]
         region = None if near is None else _near(near, radius)
@@ -403,7 +405,7 @@ def _region(value: Any) -> Region | None:
 
 
 def _near(position: tuple[Any, Any], radius: Any) -> Region:
-    return sky.circle(values.degrees(position[0]), values.degrees(position[1]), values.degrees(radius))
+    return sky.circle(values.degrees(position[0], ra=True), values.degrees(position[1]), values.degrees(radius))
 
 
 def _until(at: Moment) -> float | None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import scanning, sky, times
+from chronotile import _native, scanning, sky, times
 from chronotile.errors import InvalidInputError
 from chronotile.sky import Region
 
@@ -113,9 +113,12 @@ def _refused(what: str, value: Any) -> InvalidInputError:
     )
 
 
-def degrees(value: Any) -> float:
-    """An angle in degrees: a number of degrees, or an astropy Quantity or Angle."""
-    return float(value.to_value("deg")) if hasattr(value, "to_value") else float(value)
+def degrees(value: Any, *, ra: bool = False) -> float:
+    """An angle in degrees, from a number of degrees, text such as ``10arcsec`` or ``10h20m``, or an astropy angle.
+
+    Text without a unit is in degrees; of a right ascension (`ra`) ``10:20:30`` is in hours.
+    """
+    return _native.angle_degrees(value, ra=ra)
 
 
 def region(value: Any) -> Region:

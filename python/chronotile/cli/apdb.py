@@ -323,12 +323,12 @@ def read(
 @apdb.command("light-curve")
 @target(dataset=False, rest="OBJECT")
 @click.option("--near", metavar="RA,DEC", help="About where it is, degrees: without, all of the sky is looked through.")
-@click.option("--radius", type=float, metavar="DEGREES", help="How far around --near; by default an arc minute.")
+@click.option("--radius", metavar="ANGLE", help="How far around --near, such as 10arcsec; by default an arc minute.")
 @click.option("--detections", is_flag=True, help="Leave out forced sources.")
 @click.option("--archived", metavar="DIR", help="Read the files of archived slices too.")
 @output_options
 def light_curve(
-    target: Target, near: str | None, radius: float | None, detections: bool, archived: str | None,
+    target: Target, near: str | None, radius: str | None, detections: bool, archived: str | None,
     columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
 ) -> None:  # fmt: skip
     """What was measured of one object, by time; OBJECT is its id, or its name in the ZTF.
@@ -345,7 +345,7 @@ def light_curve(
     if radius is not None:
         if near is None:
             raise click.UsageError("--radius goes with --near.")
-        shared["radius"] = radius
+        (shared["radius"],) = angles(radius, (1,), "--radius", "ANGLE", set())
     with _open(target, read_only=True) as database:
         table = database.light_curve(target.rest[0], **shared).to_arrow()
     if not table.num_rows:
