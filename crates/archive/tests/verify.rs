@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, IndexBuildOptions, VerifyReport};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Chunk, Commit, Expect, Record, RecordPut, Store};
+use chronotile_store::{Chunk, Commit, DropSlice, Expect, Record, RecordPut, Store};
 use common::*;
 
 async fn consolidated(store: &Arc<dyn Store>) -> Dataset {
@@ -109,7 +109,7 @@ async fn a_lost_slice_that_was_not_retired_is_missed() {
         let dataset = create(&store, spec()).await;
         write(&dataset, &rows(&[(0, 1, 0), (5 * HOUR, 2, 0)]), named("a")).await.unwrap();
         let slices = store.slices(&spec().name).await.unwrap();
-        store.drop_slice(&spec().name, slices[0]).await.unwrap();
+        store.drop_slice(&spec().name, slices[0], DropSlice::default()).await.unwrap();
         assert_eq!(counts(&dataset.verify(None).await.unwrap()), (1, 0, 0, 0));
     }
 }
