@@ -1,7 +1,7 @@
 //! The archive's documented meaning, written down as plainly as possible over a vector of rows.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chronotile_sky::Region;
 use chronotile_types::DatasetSpec;
@@ -29,6 +29,8 @@ pub struct Model {
     pub rows: Vec<Stored>,
     /// Rows given for each named batch that is stored.
     pub named: BTreeMap<u8, (usize, Vec<Row>)>,
+    /// Batches of which rows were retired.
+    retired: BTreeSet<usize>,
     /// The added column, once there is one: whether it has a default.
     pub extra: Option<bool>,
     stamps: usize,
@@ -108,7 +110,7 @@ pub struct Ask {
 impl Model {
     pub fn new(shape: Shape) -> Self {
         let spec = shape.spec();
-        Self { shape, spec, rows: vec![], named: BTreeMap::new(), extra: None, stamps: 0 }
+        Self { shape, spec, rows: vec![], named: BTreeMap::new(), retired: BTreeSet::new(), extra: None, stamps: 0 }
     }
 
     /// A row as the archive takes it now: with the added column or without.
@@ -143,11 +145,15 @@ impl Model {
     }
 
     pub fn write(&mut self, name: Option<u8>, rows: &[Row], replace: bool) -> Written {
-        if let Some((_, stored)) = name.and_then(|name| self.named.get(&name)) {
-            if self.same_content(stored, rows) {
+        if let Some((batch, stored)) = name.and_then(|name| self.named.get(&name)) {
+            // Of a batch of which rows were retired all are stored again; a name that has none left is free.
+            let retired = self.retired.contains(batch);
+            let free = retired && self.rows.iter().all(|row| row.batch != *batch);
+            let same = self.same_content(stored, rows);
+            if same && !retired {
                 return Written::Already;
             }
-            if !replace {
+            if !same && !replace && !free {
                 return Written::Refused;
             }
         }
@@ -190,7 +196,9 @@ impl Model {
     pub fn retire(&mut self, limit: T) {
         let (shape, spec) = (&self.shape, &self.spec);
         let limit = shape.tick(spec, limit);
-        self.rows.retain(|row| spec.slice_ticks(chronotile_types::SliceId(row.slice)).1 > limit);
+        let kept = |row: &Stored| spec.slice_ticks(chronotile_types::SliceId(row.slice)).1 > limit;
+        self.retired.extend(self.rows.iter().filter(|row| !kept(row)).map(|row| row.batch));
+        self.rows.retain(kept);
     }
 
     pub fn id(&self, row: &Row) -> IdKey {
