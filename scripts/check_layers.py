@@ -89,7 +89,7 @@ FRONT_ENDS: dict[str, frozenset[str]] = {
 }
 
 _ENGINE_NAME = re.compile(rf"\bchronotile_({'|'.join(sorted(ENGINES))})\b")
-_TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]\s*\n(?:pub(?:\(crate\))? )?mod \w+ \{", re.MULTILINE)
+_TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]\s*\n(?:#\[[^\n]*\n)*(?:pub(?:\(crate\))? )?mod \w+ \{", re.MULTILINE)
 _LINE_COMMENT = re.compile(r"//.*")
 _QUERY = re.compile(
     r"\b(select\s.+\sfrom|insert\s+into|update\s+\S+\s+set|delete\s+from|create\s+(table|index|keyspace)"

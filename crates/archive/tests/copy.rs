@@ -91,13 +91,15 @@ async fn change(dataset: &Dataset) {
     dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
 }
 
-/// The records under a prefix, without what a copy adds.
+/// The records under a prefix, without what a copy adds and the checksum that covers it.
 async fn records(store: &dyn Store, prefix: &str) -> BTreeMap<String, String> {
     let bare = |record: Record| {
         let text = match std::str::from_utf8(&record.value) {
             Ok(text) if text.starts_with('{') => {
                 let mut value: serde_json::Value = serde_json::from_str(text).unwrap();
-                value.as_object_mut().unwrap().remove("copied");
+                let members = value.as_object_mut().unwrap();
+                members.remove("copied");
+                members.remove("checksum");
                 value.to_string()
             }
             _ => format!("{:?}", record.value),
