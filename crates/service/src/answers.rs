@@ -141,7 +141,7 @@ const PIECE_ROWS: usize = 16_384;
 /// What an answer that is streamed takes: a batch, a piece of it, and its text in all the places that it passes.
 const STREAM_BYTES: usize = 8 << 20;
 
-/// The rows as an answer: see [`bytes`].
+/// The rows as an answer: see [`bytes()`].
 pub(crate) async fn rows(app: &Arc<App>, call: &Call, rows: Rows) -> Result<Reply> {
     let form = Form::of(call)?;
     let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
