@@ -51,7 +51,7 @@ def assert_same(source: str | Path, target: str | Path) -> None:
 
 
 def stored(path: Path) -> dict[str, list[tuple[object, ...]]]:
-    """Chunks and records of a file, read without the library and without what marks a copy."""
+    """Chunks and records of a file, read without the library, without what marks a copy and the checksum over that."""
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as raw:
         tables = [name for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'keys_%'")]
         found: dict[str, list[tuple[object, ...]]] = {}
@@ -63,7 +63,9 @@ def stored(path: Path) -> dict[str, list[tuple[object, ...]]]:
     raw.close()
     for key, value in records.items():
         if key.startswith("batch/"):
-            records[key] = {name: part for name, part in json.loads(value).items() if name != "copied"}
+            records[key] = {
+                name: part for name, part in json.loads(value).items() if name not in ("copied", "checksum")
+            }
     found["catalog"] = sorted((key, str(value)) for key, value in records.items())
     return found
 

@@ -52,7 +52,7 @@ BASE = [
 READ = "import chronotile as ct; ds = ct.open('a.db')['d']; "
 
 USES: dict[str, list[list[str]]] = {
-    "alerts": [["-c", "import chronotile.apdb.alerts as a; a.optional.module('fastavro', 'x', 'alerts')"]],
+    "alerts": [["-c", "import chronotile.apdb.alert_files as a; a.optional.module('fastavro', 'x', 'alerts')"]],
     "apdb": [
         ["apdb", "create", "lsst.db"],
         ["apdb", "create", "small.db", "--schema", "small"],
@@ -81,7 +81,7 @@ USES: dict[str, list[list[str]]] = {
     ],
     "numpy": [["-c", READ + "import numpy; ds.write({'t': numpy.array(['2026-02-01'], 'M8[us]'), 'x': [0.5]})"]],
     "ops": [
-        ["ops", "backup", "list", "store"],
+        ["ops", "backup", "key", "backups.key"],
         ["-c", "import chronotile.ops.report; from chronotile.ops.procedures import settings; settings._yaml()"],
     ],
     "pandas": [["-c", READ + "ds.write(ds.read().to_pandas())"]],

@@ -26,14 +26,17 @@ _NAME = "lsst.dax.apdb"
 class _Finder:
     """Finds the package where it is, and has it followed by ours."""
 
+    asked = False
+    """Whether it has looked once; then the other finders find it."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _NAME:
+        if fullname != _NAME or self.asked:
             return None
         import importlib.util
 
-        sys.meta_path.remove(self)
+        self.asked = True
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
