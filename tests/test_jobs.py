@@ -188,7 +188,7 @@ def test_questions_that_make_no_sense_are_refused_with_advice(sqlite: ct.Archive
     for question, words in [
         ({"owner": "ann"}, "there is no column 'owner'"),
         ({"days": "yesterday"}, "days takes a date"),
-        ({"days": ("2026-01-05", "2026-01-01")}, "before they begin"),
+        ({"days": ("2026-01-05", "2026-01-01")}, "and begin on 2026-01-05"),
         ({"days": 0}, "at least one"),
         ({"days": 3, "start": "2026-01-01"}, "give one"),
     ]:
