@@ -51,7 +51,8 @@ def assert_same(source: str | Path, target: str | Path) -> None:
 
 
 def stored(path: Path) -> dict[str, list[tuple[object, ...]]]:
-    """Chunks and records of a file, read without the library, without what marks a copy and the checksum over that."""
+    """Chunks and records of a file, read without the library, without what marks a copy, the checksum over that, and the latest
+    stamp, which each archive has of its own."""
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as raw:
         tables = [name for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'keys_%'")]
         found: dict[str, list[tuple[object, ...]]] = {}
@@ -59,7 +60,7 @@ def stored(path: Path) -> dict[str, list[tuple[object, ...]]]:
             chunks = table.replace("keys_", "chunks_", 1)
             query = f'SELECT k.cell, k.window, k.id, k.rows, k.bytes, c.head, c.body FROM "{table}" k'
             found[table] = sorted(raw.execute(f'{query} JOIN "{chunks}" c USING (chunk)'))
-        records = dict(raw.execute("SELECT key, value FROM catalog WHERE key NOT LIKE 'copy/%'"))
+        records = dict(raw.execute("SELECT key, value FROM catalog WHERE key NOT LIKE 'copy/%' AND key <> 'clock'"))
     raw.close()
     for key, value in records.items():
         if key.startswith("batch/"):
