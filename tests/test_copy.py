@@ -51,8 +51,8 @@ def assert_same(source: str | Path, target: str | Path) -> None:
 
 
 def stored(path: Path) -> dict[str, list[tuple[object, ...]]]:
-    """Chunks and records of a file, read without the library, without what marks a copy, the checksum over that, and the latest
-    stamp, which each archive has of its own."""
+    """Chunks and records of a file, read without the library and without what each archive has of its own: what marks a
+    copy, the checksum over that, and the latest stamp."""
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as raw:
         tables = [name for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'keys_%'")]
         found: dict[str, list[tuple[object, ...]]] = {}
