@@ -203,7 +203,12 @@ def workspace_breaches(workspace: Path) -> list[Breach]:
     metadata = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return [
         *manifest_breaches(metadata["packages"]),
-        *engine_breaches(workspace / "crates" / "archive" / "src"),
+        *(
+            breach
+            for package in metadata["packages"]
+            if package["name"] == f"{PREFIX}archive"
+            for breach in engine_breaches(Path(package["manifest_path"]).parent / "src")
+        ),
         *query_breaches(workspace / "python" / "chronotile"),
         *front_end_breaches(workspace / "python" / "chronotile"),
     ]

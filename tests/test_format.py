@@ -14,7 +14,7 @@ for _module in ("xxhash", "zstandard", "lz4.block", "pcodec"):
 
 import format_decoder as fd  # noqa: E402  (after the imports that may skip this file)
 
-GOLDEN = Path(__file__).parent.parent / "crates/chunk/tests/golden/v1"
+GOLDEN = Path(__file__).parent.parent / "crates/core/chunk/tests/golden/v1"
 INDEX = json.loads((GOLDEN / "index.json").read_text())
 
 

@@ -1,0 +1,122 @@
+use std::sync::Arc;
+
+use chronotile_store::{Commit, Expect, Store, StoreError};
+use chronotile_types::{DatasetSpec, SpecError, StorageLayout, name_hint};
+
+use crate::catalog;
+use crate::catalog::clock::Clock;
+use crate::catalog::fence::Fence;
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::open::{OpenOptions, open_store};
+use crate::read::cells;
+
+/// Datasets under one URL. Cheap to clone; safe to use from many threads and processes at once.
+#[derive(Clone, Debug)]
+pub struct Archive {
+    url: Arc<str>,
+    store: Arc<dyn Store>,
+    clock: Arc<Clock>,
+    fence: Fence,
+}
+
+impl Archive {
+    /// Opens the archive at `url`, making it if allowed and needed.
+    pub async fn open(url: &str, options: &OpenOptions) -> Result<Self> {
+        Ok(Self::on(url, open_store(url, options).await?))
+    }
+
+    /// An archive on an engine that is open already; `url` is for messages.
+    pub fn on(url: &str, store: Arc<dyn Store>) -> Self {
+        Self { url: url.into(), fence: Fence::new(store.clone()), store, clock: Arc::default() }
+    }
+
+    /// The URL it was opened with.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<Clock> {
+        &self.clock
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        self.fence.clone()
+    }
+
+    /// Name of its engine.
+    pub fn engine(&self) -> &'static str {
+        self.store.capabilities().engine
+    }
+
+    /// Creates a dataset. With `exist_ok`, one of the same definition is opened instead; any difference is refused.
+    pub async fn create(&self, spec: DatasetSpec, exist_ok: bool) -> Result<Dataset> {
+        let spec = spec.checked()?;
+        cells::check(&spec)?;
+        if spec.layout == StorageLayout::Rows && !self.store.capabilities().native_rows {
+            return Err(SpecError::Limit {
+                setting: "layout",
+                value: format!("rows, on engine {}", self.engine()),
+                expected: "rows are for the tools of a cluster: use layout chunks, or an archive on one",
+            }
+            .into());
+        }
+        let key = catalog::dataset_key(spec.name.as_str());
+        let put = catalog::put(key.clone(), catalog::to_json(&key, &spec)?, Expect::Absent);
+        match self.store.commit(&spec.name, Commit { before: vec![put], ..Commit::default() }).await {
+            Ok(()) => Dataset::new(self, spec),
+            Err(StoreError::RecordConflict { .. }) => self.existing(&spec, exist_ok).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn existing(&self, wanted: &DatasetSpec, exist_ok: bool) -> Result<Dataset> {
+        let found = self.dataset(wanted.name.as_str()).await?;
+        let difference = difference(&found.spec(), wanted);
+        if exist_ok && difference.is_none() {
+            return Ok(found);
+        }
+        let difference = difference.map_or_else(String::new, |part| format!(" with another {part}"));
+        Err(ArchiveError::DatasetExists { name: wanted.name.clone(), difference })
+    }
+
+    /// Opens a dataset.
+    pub async fn dataset(&self, name: &str) -> Result<Dataset> {
+        let key = catalog::dataset_key(name);
+        match catalog::get::<DatasetSpec>(self.store.as_ref(), &key).await? {
+            Some((spec, _)) => Dataset::new(self, spec),
+            None => {
+                let names: Vec<_> = self.datasets().await?.iter().map(|spec| spec.name.to_string()).collect();
+                let hint = if names.is_empty() { "; it has none yet".to_owned() } else { name_hint(name, &names) };
+                Err(ArchiveError::DatasetNotFound { name: name.to_owned(), hint })
+            }
+        }
+    }
+
+    /// The definitions of all datasets, by name.
+    pub async fn datasets(&self) -> Result<Vec<Arc<DatasetSpec>>> {
+        let records = catalog::list(self.store.as_ref(), "dataset/").await?;
+        records.iter().map(|record| Ok(Arc::new(catalog::from_json(&record.key, &record.value)?))).collect()
+    }
+}
+
+/// The first part in which two definitions differ, but for those that may change: retention and the bound of motion.
+pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static str> {
+    let parts = [
+        (a.schema.fields() != b.schema.fields(), "schema"),
+        (a.cell != b.cell, "cell rule"),
+        (a.time != b.time, "time axis"),
+        (a.window != b.window, "window"),
+        (a.windows_per_slice != b.windows_per_slice, "slice length"),
+        (a.id != b.id, "list of id columns"),
+        (a.merge != b.merge, "merge rule"),
+        (a.layout != b.layout, "layout"),
+        (a.partition_cells != b.partition_cells, "number of cells in a partition"),
+        (a.text != b.text, "list of text columns"),
+    ];
+    parts.into_iter().find_map(|(differs, part)| differs.then_some(part))
+}

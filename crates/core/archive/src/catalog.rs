@@ -1,0 +1,262 @@
+//! Catalog records: their keys, their values, and how they change.
+//!
+//! `docs/format.md` describes each record; nothing else in this crate builds a key or parses a value.
+
+pub(crate) mod checksum;
+pub(crate) mod clock;
+pub(crate) mod fence;
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use chronotile_store::{ChunkKey, Expect, Record, RecordPut, Store};
+use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, DatasetSpec, SliceId, Tile, Window};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ArchiveError, Result};
+
+/// Chunk references in one part record: 32 bytes each, well below the limit of a catalog value.
+pub(crate) const REFS_PER_PART_MAX: usize = 100_000;
+const PAGE: usize = 1_000;
+
+pub(crate) fn dataset_key(name: &str) -> String {
+    format!("dataset/{name}")
+}
+
+pub(crate) fn batch_key(dataset: &DatasetName, batch: BatchId) -> String {
+    format!("batch/{dataset}/{batch}")
+}
+
+pub(crate) fn intent_key(dataset: &DatasetName, batch: BatchId) -> String {
+    format!("intent/{dataset}/{batch}")
+}
+
+/// The batches that are being replaced or removed.
+pub(crate) fn changing_key(dataset: &DatasetName) -> String {
+    format!("changing/{dataset}")
+}
+
+fn part_key(dataset: &DatasetName, batch: BatchId, part: u32) -> String {
+    format!("part/{dataset}/{batch}/{part:08}")
+}
+
+pub(crate) fn retired_key(dataset: &DatasetName, slice: SliceId) -> String {
+    format!("retired/{dataset}/{}", slice.0)
+}
+
+pub(crate) fn copy_key(dataset: &DatasetName) -> String {
+    format!("copy/{dataset}")
+}
+
+/// That a slice was dropped: chunks written to it before are gone on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Retired {
+    pub retired_us: i64,
+}
+
+/// Kept from the beginning of a write to its end: who finds one knows that the batch is not finished.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Intent {
+    /// The key its writer gave.
+    pub key: Option<String>,
+    /// Write stamp of the rows: a repeated write takes it over, so that it makes the same chunks.
+    pub written_us: i64,
+    /// Differs with every try: a later one takes the batch over from an earlier one, which then can put nothing more.
+    pub attempt: String,
+}
+
+/// What is known of a batch whose writing has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BatchRecord {
+    pub key: Option<String>,
+    pub written_us: i64,
+    /// Whether the batch was taken out again.
+    pub removed: bool,
+    pub rows: u64,
+    pub tiles: u64,
+    pub chunks: u64,
+    pub bytes: u64,
+    /// 32 hexadecimal digits; the same rows in any order give the same.
+    pub content: String,
+    /// First and last tick; `None` without rows.
+    pub ticks: Option<(i64, i64)>,
+    /// The copy that brought it from another archive; `None` where it was written here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<String>,
+    /// Rows with the ids, version and tile of a row that an earlier step of the write put: each such pair becomes one row where it is
+    /// consolidated. `None` where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
+}
+
+/// That a dataset is a copy of one in another archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CopyRecord {
+    /// The archive it comes from, without user, password and settings.
+    pub source: String,
+    /// Names the copy for good.
+    pub copy: String,
+    /// Names the run that is at it, or was last.
+    pub attempt: String,
+    /// When the copy first began.
+    pub begun_us: i64,
+    /// When it last held all that was finished on the source.
+    pub caught_up_us: Option<i64>,
+}
+
+/// The chunks that one step of a write puts, recorded before they are put.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub number: u32,
+    pub refs: Vec<ChunkRef>,
+}
+
+/// Names a chunk and how many rows it was written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkRef {
+    pub key: ChunkKey,
+    pub rows: u32,
+}
+
+const REF_BYTES: usize = 8 + 4 + 16 + 4;
+
+impl Part {
+    /// Per chunk: cell (i64), window (i32), id (16 bytes), rows (u32), all big-endian; then the checksum.
+    fn to_bytes(&self, key: &str) -> Bytes {
+        let mut bytes = Vec::with_capacity(self.refs.len() * REF_BYTES + 8);
+        for chunk in &self.refs {
+            bytes.extend_from_slice(&chunk.key.tile.cell.0.to_be_bytes());
+            bytes.extend_from_slice(&chunk.key.tile.window.0.to_be_bytes());
+            bytes.extend_from_slice(&chunk.key.id.to_bytes());
+            bytes.extend_from_slice(&chunk.rows.to_be_bytes());
+        }
+        bytes.extend_from_slice(&checksum::of(key, &bytes).to_be_bytes());
+        bytes.into()
+    }
+
+    fn parse(spec: &DatasetSpec, record: &Record) -> Result<Self> {
+        let damaged = |reason: &str| damaged(&record.key, reason.to_owned());
+        let number = record.key.rsplit('/').next().and_then(|n| n.parse().ok());
+        let number = number.ok_or_else(|| damaged("its key does not end with a number"))?;
+        let bytes = match record.value.len() % REF_BYTES {
+            // As earlier releases wrote it.
+            0 => &record.value[..],
+            8 => checksum::open_bytes(&record.key, &record.value).map_err(damaged)?,
+            _ => return Err(damaged("its length is not a whole number of chunk references")),
+        };
+        let refs = bytes.chunks_exact(REF_BYTES).map(|bytes| parse_ref(spec, bytes)).collect::<Option<_>>();
+        Ok(Self { number, refs: refs.ok_or_else(|| damaged("a chunk reference is malformed"))? })
+    }
+
+    pub(crate) fn put(&self, dataset: &DatasetName, batch: BatchId) -> RecordPut {
+        let key = part_key(dataset, batch, self.number);
+        let bytes = self.to_bytes(&key);
+        put(key, bytes, Expect::Any)
+    }
+}
+
+fn parse_ref(spec: &DatasetSpec, bytes: &[u8]) -> Option<ChunkRef> {
+    let window = Window(i32::from_be_bytes(bytes[8..12].try_into().ok()?));
+    let tile = Tile { cell: Cell(i64::from_be_bytes(bytes[..8].try_into().ok()?)), window };
+    let id = ChunkId::from_bytes(&bytes[12..28])?;
+    let rows = u32::from_be_bytes(bytes[28..].try_into().ok()?);
+    Some(ChunkRef { key: ChunkKey { slice: spec.slice_of(window), tile, id }, rows })
+}
+
+pub(crate) fn put(key: String, value: Bytes, expect: Expect) -> RecordPut {
+    RecordPut { key, value: Some(value), expect }
+}
+
+pub(crate) fn delete(key: String) -> RecordPut {
+    RecordPut { key, value: None, expect: Expect::Any }
+}
+
+/// Changes nothing, under the condition that there is no such record.
+pub(crate) fn no_record(key: String) -> RecordPut {
+    RecordPut { key, value: None, expect: Expect::Absent }
+}
+
+/// Deletes a record that nobody has changed.
+pub(crate) fn delete_known(key: String, value: Bytes) -> RecordPut {
+    RecordPut { key, value: None, expect: Expect::Is(value) }
+}
+
+pub(crate) fn delete_part(dataset: &DatasetName, batch: BatchId, part: u32) -> RecordPut {
+    delete(part_key(dataset, batch, part))
+}
+
+/// The value as JSON, a list or an object that is not empty, with its checksum as the last member.
+pub(crate) fn to_json<T: Serialize>(key: &str, value: &T) -> Result<Bytes> {
+    let text = serde_json::to_vec(value);
+    text.map(|text| checksum::seal(key, text).into()).map_err(|e| damaged(key, e.to_string()))
+}
+
+/// The value of a record whose checksum holds, or that has none: earlier releases wrote none.
+pub(crate) fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T> {
+    let text = checksum::open(key, value).map_err(|reason| damaged(key, reason.to_owned()))?;
+    serde_json::from_slice(&text).map_err(|e| damaged(key, e.to_string()))
+}
+
+fn damaged(key: &str, reason: String) -> ArchiveError {
+    ArchiveError::Catalog { key: key.to_owned(), reason }
+}
+
+/// Reads one record; with its bytes, which a conditional put has to name.
+pub(crate) async fn get<T: DeserializeOwned>(store: &dyn Store, key: &str) -> Result<Option<(T, Bytes)>> {
+    match store.record(key).await? {
+        Some(bytes) => Ok(Some((from_json(key, &bytes)?, bytes))),
+        None => Ok(None),
+    }
+}
+
+/// All records whose keys begin with `prefix`, in key order.
+pub(crate) async fn list(store: &dyn Store, prefix: &str) -> Result<Vec<Record>> {
+    let mut all: Vec<Record> = Vec::new();
+    loop {
+        let after = all.last().map(|record| record.key.clone());
+        let page = store.records(prefix, after.as_deref(), PAGE).await?;
+        let last = page.len() < PAGE;
+        all.extend(page);
+        if last {
+            return Ok(all);
+        }
+    }
+}
+
+/// The part records of a batch, those of unfinished attempts included, by number.
+pub(crate) async fn parts(store: &dyn Store, spec: &DatasetSpec, batch: BatchId) -> Result<Vec<Part>> {
+    let records = list(store, &format!("part/{}/{batch}/", spec.name)).await?;
+    records.iter().map(|record| Part::parse(spec, record)).collect()
+}
+
+/// The batches whose writing has begun and not ended.
+pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<(BatchId, Intent)>> {
+    let mut begun = Vec::new();
+    for record in list(store, &format!("intent/{dataset}/")).await? {
+        let batch = id_of(&record.key)?;
+        let intent: Intent = from_json(&record.key, &record.value)?;
+        let stored = get::<BatchRecord>(store, &batch_key(dataset, batch)).await?;
+        // A record of the same stamp ended the write; only the deletion of the intent is missing.
+        if stored.is_none_or(|(record, _)| record.written_us != intent.written_us) {
+            begun.push((batch, intent));
+        }
+    }
+    Ok(begun)
+}
+
+/// Ids of the batches whose writing has ended, removed ones included.
+pub(crate) async fn finished_ids(store: &dyn Store, dataset: &DatasetName) -> Result<HashSet<BatchId>> {
+    list(store, &format!("batch/{dataset}/")).await?.iter().map(|record| id_of(&record.key)).collect()
+}
+
+/// The batches whose writing has ended, removed ones included.
+pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<(BatchId, BatchRecord)>> {
+    let records = list(store, &format!("batch/{dataset}/")).await?;
+    records.iter().map(|record| Ok((id_of(&record.key)?, from_json(&record.key, &record.value)?))).collect()
+}
+
+pub(crate) fn id_of(key: &str) -> Result<BatchId> {
+    let id = key.rsplit('/').next().and_then(BatchId::from_hex);
+    id.ok_or_else(|| damaged(key, "its key does not end with a batch id".to_owned()))
+}

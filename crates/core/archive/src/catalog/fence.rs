@@ -1,0 +1,283 @@
+//! How those who drop slices agree with those who write, on engines whose commits do not take effect as a whole.
+//!
+//! One record of the archive says which slices are being *closed* and which are being *dropped*. Who drops a slice closes it
+//! first, waits until nobody can rely on not having seen that, and then looks what the slice holds; the record that turns closed
+//! into dropping is put only where the slice is closed still. Who writes looks at the record after its chunks are durable and
+//! before anything is acknowledged. Where a slice of its chunks is closed it opens it again, and the drop is given up;
+//! where it is being dropped the write is refused. `docs/decisions/017-dropping-slices-in-use.md` gives the reasons.
+//!
+//! What was looked up counts for [`FRESH`], so that a write hardly ever asks for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use chronotile_store::{Commit, Expect, RecordPut, Store, StoreError};
+use chronotile_types::{DatasetName, SliceId};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::catalog;
+use crate::catalog::clock;
+use crate::error::{ArchiveError, Result};
+
+/// How long a writer may go by what it has seen of the record. Part of the archive's format: who closes a slice waits longer.
+const FRESH: Duration = Duration::from_secs(30);
+/// How long who closed a slice waits before it looks what the slice holds.
+const WAIT: Duration = Duration::from_secs(32);
+
+/// The record's key.
+const KEY: &str = "retiring";
+
+/// Slices of datasets, each with the token of who closed or drops it.
+type Slices = BTreeMap<String, BTreeMap<i32, String>>;
+
+/// The record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Retiring {
+    /// Differs after every change of the record, so that who saw it twice knows that nothing has happened in between.
+    token: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    closed: Slices,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    dropping: Slices,
+}
+
+/// The record as it lay in the catalog.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    looked: Instant,
+    state: Retiring,
+    bytes: Option<Bytes>,
+}
+
+impl Seen {
+    /// Tells states of the record apart; the first is empty.
+    pub(crate) fn token(&self) -> &str {
+        &self.state.token
+    }
+
+    /// The condition that the record is as it was seen, where the engine can hold a commit of rows to it.
+    pub(crate) fn unchanged_in(&self, store: &dyn Store) -> Option<RecordPut> {
+        store.capabilities().atomic_commit.then(|| match &self.bytes {
+            Some(bytes) => catalog::put(KEY.to_owned(), bytes.clone(), Expect::Is(bytes.clone())),
+            None => catalog::no_record(KEY.to_owned()),
+        })
+    }
+
+    /// The put of a changed record, where it is still as it was seen.
+    fn changed(&self, change: impl FnOnce(&mut Retiring)) -> Result<(Retiring, RecordPut)> {
+        let mut state = self.state.clone();
+        change(&mut state);
+        state.token = unique();
+        let value = catalog::to_json(KEY, &state)?;
+        let expect = self.bytes.clone().map_or(Expect::Absent, Expect::Is);
+        Ok((state, catalog::put(KEY.to_owned(), value, expect)))
+    }
+
+    /// The slices of a dataset of which a drop has begun and not ended, as far as the record knows.
+    pub(crate) fn dropping(&self, dataset: &DatasetName) -> Vec<SliceId> {
+        self.state.dropping.get(dataset.as_str()).into_iter().flatten().map(|(slice, _)| SliceId(*slice)).collect()
+    }
+}
+
+/// Whether a commit failed because the record is not as it was seen.
+pub(crate) fn has_changed(error: &ArchiveError) -> bool {
+    matches!(error, ArchiveError::Store(StoreError::RecordConflict { key }) if key == KEY)
+}
+
+fn unique() -> String {
+    clock::unique_batch(clock::stamp_us()).to_string()
+}
+
+fn put(slices: &mut Slices, dataset: &DatasetName, slice: SliceId, token: &str) {
+    slices.entry(dataset.to_string()).or_default().insert(slice.0, token.to_owned());
+}
+
+fn holder<'a>(slices: &'a Slices, dataset: &DatasetName, slice: SliceId) -> Option<&'a str> {
+    slices.get(dataset.as_str())?.get(&slice.0).map(String::as_str)
+}
+
+fn take(slices: &mut Slices, dataset: &DatasetName, slice: SliceId) {
+    if let Some(own) = slices.get_mut(dataset.as_str()) {
+        own.remove(&slice.0);
+        if own.is_empty() {
+            slices.remove(dataset.as_str());
+        }
+    }
+}
+
+/// The record of one archive, and what this process has seen of it. Clones share that.
+#[derive(Clone, Debug)]
+pub(crate) struct Fence {
+    store: Arc<dyn Store>,
+    seen: Arc<Mutex<Option<Seen>>>,
+}
+
+/// Slices that somebody has closed.
+pub(crate) struct Closed {
+    token: String,
+}
+
+impl Fence {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, seen: Arc::default() }
+    }
+
+    fn last(&self) -> Option<Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, seen: &Seen) {
+        let mut last = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_none_or(|last| last.looked < seen.looked) {
+            *last = Some(seen.clone());
+        }
+    }
+
+    /// The record as it is now.
+    pub(crate) async fn look(&self) -> Result<Seen> {
+        let looked = Instant::now();
+        let found = catalog::get::<Retiring>(self.store.as_ref(), KEY).await?;
+        let (state, bytes) = found.map_or_else(Default::default, |(state, bytes)| (state, Some(bytes)));
+        let seen = Seen { looked, state, bytes };
+        self.note(&seen);
+        Ok(seen)
+    }
+
+    /// The record as this process saw it at some time.
+    pub(crate) async fn glance(&self) -> Result<Seen> {
+        match self.last() {
+            Some(seen) => Ok(seen),
+            None => self.look().await,
+        }
+    }
+
+    /// Looks again where what was seen may not count much longer; beside other work, so that nobody waits for it.
+    pub(crate) async fn renew(&self) {
+        if self.last().is_none_or(|seen| seen.looked.elapsed() > FRESH / 2) {
+            // Whoever needs it looks again.
+            let _ = self.look().await;
+        }
+    }
+
+    /// Whether the chunks of a write into these slices stay, once they are durable; returns what it went by. To be called
+    /// before anything is acknowledged.
+    ///
+    /// # Errors
+    /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped.
+    pub(crate) async fn pass(&self, dataset: &DatasetName, slices: &BTreeSet<SliceId>) -> Result<Seen> {
+        let mut seen = match self.last() {
+            Some(seen) if seen.looked.elapsed() < FRESH => seen,
+            _ => self.look().await?,
+        };
+        loop {
+            if let Some(slice) = slices.iter().find(|slice| holder(&seen.state.dropping, dataset, **slice).is_some()) {
+                return Err(ArchiveError::SliceRetired { dataset: dataset.clone(), slice: *slice });
+            }
+            let closed = |slice: &&SliceId| holder(&seen.state.closed, dataset, **slice).is_some();
+            let closed: Vec<SliceId> = slices.iter().filter(closed).copied().collect();
+            if closed.is_empty() {
+                return Ok(seen);
+            }
+            let open = |state: &mut Retiring| closed.iter().for_each(|slice| take(&mut state.closed, dataset, *slice));
+            self.change(dataset, &seen, open).await?;
+            seen = self.look().await?;
+        }
+    }
+
+    /// Closes slices against a drop that is not noticed by their writers, and waits until it is noticed by all. Nothing to
+    /// do where commits and drops take effect as a whole.
+    pub(crate) async fn close(&self, dataset: &DatasetName, slices: &[SliceId]) -> Result<Closed> {
+        let token = unique();
+        if !self.store.capabilities().atomic_commit {
+            let close =
+                |state: &mut Retiring| slices.iter().for_each(|slice| put(&mut state.closed, dataset, *slice, &token));
+            while !self.change(dataset, &self.look().await?, close).await? {}
+            tokio::time::sleep(WAIT).await;
+        }
+        Ok(Closed { token })
+    }
+
+    /// What is to be put with the drop of a slice; `None` where somebody has opened it meanwhile.
+    pub(crate) async fn dropping(
+        &self,
+        dataset: &DatasetName,
+        slice: SliceId,
+        closed: &Closed,
+    ) -> Result<Option<RecordPut>> {
+        let seen = self.look().await?;
+        if self.store.capabilities().atomic_commit {
+            return Ok(Some(seen.changed(|_| ())?.1));
+        }
+        match holder(&seen.state.closed, dataset, slice) {
+            None => Ok(None),
+            Some(token) if token == closed.token => Ok(Some(
+                seen.changed(|state| {
+                    take(&mut state.closed, dataset, slice);
+                    put(&mut state.dropping, dataset, slice, &closed.token);
+                })?
+                .1,
+            )),
+            Some(_) => Err(ArchiveError::RetireRace { dataset: dataset.clone(), slice }),
+        }
+    }
+
+    /// Takes over the drop of a slice that somebody began; `None` where it has ended.
+    pub(crate) async fn take_over(&self, dataset: &DatasetName, slice: SliceId) -> Result<Option<(Closed, RecordPut)>> {
+        let seen = self.look().await?;
+        if holder(&seen.state.dropping, dataset, slice).is_none() {
+            return Ok(None);
+        }
+        let closed = Closed { token: unique() };
+        let (_, record) = seen.changed(|state| put(&mut state.dropping, dataset, slice, &closed.token))?;
+        Ok(Some((closed, record)))
+    }
+
+    /// Ends what [`Self::close`] and [`Self::dropping`] began: what is closed is open again, and what is `gone` may be made
+    /// again. A slice of which the drop failed stays as it is until somebody ends that.
+    pub(crate) async fn open(
+        &self,
+        dataset: &DatasetName,
+        slices: &[SliceId],
+        gone: &[SliceId],
+        closed: &Closed,
+    ) -> Result<()> {
+        if self.store.capabilities().atomic_commit {
+            return Ok(());
+        }
+        loop {
+            let seen = self.look().await?;
+            let ours = |held: &Slices, slices: &[SliceId]| {
+                let own = |slice: &&SliceId| holder(held, dataset, **slice) == Some(closed.token.as_str());
+                slices.iter().filter(own).copied().collect::<Vec<_>>()
+            };
+            let (closed, dropping) = (ours(&seen.state.closed, slices), ours(&seen.state.dropping, gone));
+            if closed.is_empty() && dropping.is_empty() {
+                return Ok(());
+            }
+            let open = |state: &mut Retiring| {
+                closed.iter().for_each(|slice| take(&mut state.closed, dataset, *slice));
+                dropping.iter().for_each(|slice| take(&mut state.dropping, dataset, *slice));
+            };
+            if self.change(dataset, &seen, open).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Changes the record; `false` where somebody else was first.
+    async fn change(&self, dataset: &DatasetName, seen: &Seen, change: impl FnOnce(&mut Retiring)) -> Result<bool> {
+        let (state, put) = seen.changed(change)?;
+        let (looked, bytes) = (Instant::now(), put.value.clone());
+        match self.store.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await {
+            Ok(()) => {
+                self.note(&Seen { looked, state, bytes });
+                Ok(true)
+            }
+            Err(StoreError::RecordConflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! To whom a dataset on the target belongs: the definition it must have, and the record that makes it a copy.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chronotile_store::{Commit, Expect, Store, StoreError};
+use chronotile_types::{DatasetSpec, StorageLayout};
+
+use super::ledger::Ledger;
+use super::{Copy, CopyOptions, Shared, lost_race};
+use crate::archive::{Archive, difference};
+use crate::catalog::clock;
+use crate::catalog::{self, CopyRecord};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+
+/// What this run put, or for a comparison would have put, as the dataset's copy record.
+pub(super) struct Claim {
+    pub record: CopyRecord,
+}
+
+/// Refuses a copy from an archive to itself, as far as the URLs tell.
+pub(super) fn check_distinct(source: &Archive, target: &Archive) -> Result<()> {
+    // An archive in memory has no place that another could be at.
+    let has_place = ["sqlite:", "cassandra:"].iter().any(|scheme| source.url().starts_with(scheme));
+    if has_place && place(source.url()) == place(target.url()) || Arc::ptr_eq(source.store(), target.store()) {
+        return Err(ArchiveError::SameArchive { url: target.url().to_owned() });
+    }
+    Ok(())
+}
+
+/// The place a URL names, without user, password and settings.
+fn place(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once(':') else { return url.to_owned() };
+    let rest = rest.strip_prefix("//").unwrap_or(rest);
+    if scheme == "sqlite" {
+        let path = Path::new(rest);
+        let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+        return path.map_or_else(|_| url.to_owned(), |path| format!("sqlite:{}", path.display()));
+    }
+    let rest = rest.split('?').next().unwrap_or(rest);
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let hosts = authority.rsplit('@').next().unwrap_or(authority);
+    let mut hosts: Vec<&str> = hosts.split(',').collect();
+    hosts.sort_unstable();
+    format!("{scheme}://{}/{path}", hosts.join(","))
+}
+
+/// Makes the dataset on the target, or finds it, for a copy that writes.
+pub(super) async fn begin(
+    source: &Archive,
+    dataset: &Dataset,
+    target: &Archive,
+    options: &CopyOptions,
+) -> Result<Copy> {
+    let spec = on_target(&dataset.spec(), target);
+    let (dataset_key, copy_key) = (catalog::dataset_key(spec.name.as_str()), catalog::copy_key(&spec.name));
+    let store = target.store().as_ref();
+    let found = catalog::get::<DatasetSpec>(store, &dataset_key).await?;
+    let claimed = catalog::get::<CopyRecord>(store, &copy_key).await?;
+    let now = clock::stamp_us();
+    let attempt = clock::unique_batch(now).to_string();
+    let fresh = CopyRecord {
+        source: place(source.url()),
+        copy: clock::unique_batch(now).to_string(),
+        attempt: attempt.clone(),
+        begun_us: now,
+        caught_up_us: None,
+    };
+    let record = match &claimed {
+        Some((record, _)) => CopyRecord { source: fresh.source.clone(), attempt, ..record.clone() },
+        None => fresh,
+    };
+    let mut before = Vec::new();
+    match &found {
+        None => before.push(catalog::put(dataset_key.clone(), catalog::to_json(&dataset_key, &spec)?, Expect::Absent)),
+        Some((theirs, _)) => {
+            check_definition(theirs, &spec)?;
+            match &claimed {
+                Some((claimed, _)) => check_lineage(source, target, &spec, claimed, &record).await?,
+                None => check_empty(Dataset::new(target, theirs.clone())?.store(), &spec).await?,
+            }
+        }
+    }
+    let first = claimed.is_none();
+    let expect = claimed.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
+    before.push(catalog::put(copy_key.clone(), catalog::to_json(&copy_key, &record)?, expect));
+    let shared = shared(dataset, target, Claim { record }, options)?;
+    put(&shared, before).await?;
+    check_same(&shared, source, first).await?;
+    Ok(Copy { shared })
+}
+
+/// Finds the dataset on the target for a comparison, which changes nothing.
+pub(super) async fn compare(dataset: &Dataset, target: &Archive, options: &CopyOptions) -> Result<Copy> {
+    let spec = on_target(&dataset.spec(), target);
+    let theirs = target.dataset(spec.name.as_str()).await?;
+    check_definition(&theirs.spec(), &spec)?;
+    let none = String::new();
+    let record =
+        CopyRecord { source: none.clone(), copy: none.clone(), attempt: none, begun_us: 0, caught_up_us: None };
+    Ok(Copy { shared: shared(dataset, target, Claim { record }, options)? })
+}
+
+fn shared(dataset: &Dataset, target: &Archive, claim: Claim, options: &CopyOptions) -> Result<Arc<Shared>> {
+    let spec = on_target(&dataset.spec(), target);
+    let into = Dataset::new(target, spec.clone())?;
+    Ok(Arc::new(Shared {
+        from: dataset.clone(),
+        source: dataset.store_arc(),
+        target: into.store_arc(),
+        into,
+        frame: Frame::new(spec, target.clock().clone())?,
+        claim,
+        workers: options.workers.clamp(1, 64),
+    }))
+}
+
+/// The definition of the copy. Chunks go over as they are: where the target keeps no rows, they stay chunks.
+fn on_target(spec: &DatasetSpec, target: &Archive) -> DatasetSpec {
+    let layout = if target.store().capabilities().native_rows { spec.layout } else { StorageLayout::Chunks };
+    DatasetSpec { layout, ..spec.clone() }
+}
+
+async fn put(shared: &Shared, before: Vec<chronotile_store::RecordPut>) -> Result<()> {
+    let name = &shared.frame.spec.name;
+    match shared.target.commit(name, Commit { before, ..Commit::default() }).await {
+        Err(StoreError::RecordConflict { .. }) => Err(lost_race(shared)),
+        result => Ok(result?),
+    }
+}
+
+/// Chunks name schema versions by number, so the history of columns must be the same; on the target the newest may be missing.
+fn check_definition(theirs: &DatasetSpec, ours: &DatasetSpec) -> Result<()> {
+    let widened = widened(theirs, ours);
+    let difference = difference(&widened, ours)
+        .or_else(|| (widened.schema_versions != ours.schema_versions).then_some("history of added columns"));
+    match difference {
+        None => Ok(()),
+        Some(part) => Err(ArchiveError::DatasetExists {
+            name: ours.name.clone(),
+            difference: format!(" on the target with another {part}"),
+        }),
+    }
+}
+
+/// The target's definition with the columns that were added on the source since.
+fn widened(theirs: &DatasetSpec, ours: &DatasetSpec) -> DatasetSpec {
+    let (fields, more) = (theirs.schema.fields(), ours.schema.fields());
+    let begins_alike = more.iter().take(fields.len()).eq(fields.iter());
+    let mut widened = theirs.clone();
+    if begins_alike && fields.len() < more.len() && ours.schema_versions.starts_with(&theirs.schema_versions) {
+        widened.schema = ours.schema.clone();
+        widened.schema_versions = ours.schema_versions.clone();
+    }
+    widened
+}
+
+/// Refuses a copy of something else: the same place, or at least one batch in common as it is.
+async fn check_lineage(
+    source: &Archive,
+    target: &Archive,
+    spec: &DatasetSpec,
+    claimed: &CopyRecord,
+    ours: &CopyRecord,
+) -> Result<()> {
+    if claimed.source == ours.source {
+        return Ok(());
+    }
+    let there = Ledger::read(target.store().as_ref(), &spec.name).await?;
+    let here = Ledger::read(source.store().as_ref(), &spec.name).await?;
+    let common = |(batch, known): (&chronotile_types::BatchId, &super::ledger::Known)| {
+        here.finished.get(batch).is_some_and(|ours| ours.fingerprint == known.fingerprint)
+    };
+    if there.finished.is_empty() || there.finished.iter().any(common) {
+        return Ok(());
+    }
+    let reason = format!("it was copied from {}, and no batch of it is in {} as it is", claimed.source, ours.source);
+    Err(ArchiveError::NotACopy { dataset: spec.name.clone(), reason })
+}
+
+/// A dataset that no copy made may become one while it is empty.
+async fn check_empty(store: &dyn Store, spec: &DatasetSpec) -> Result<()> {
+    let refuse = |reason: &str| {
+        Err(ArchiveError::NotACopy {
+            dataset: spec.name.clone(),
+            reason: format!("it was not made by a copy and {reason}"),
+        })
+    };
+    let ledger = Ledger::read(store, &spec.name).await?;
+    if !ledger.begun.is_empty() || !ledger.finished.is_empty() {
+        return refuse("has batches");
+    }
+    for slice in store.slices(&spec.name).await? {
+        if !store.statistics(&spec.name, slice).await?.is_empty() {
+            return refuse("has chunks");
+        }
+    }
+    Ok(())
+}
+
+/// Two URLs may name one archive: then the source has the record that was put on the target.
+/// A record that was not there before is taken back.
+async fn check_same(shared: &Shared, source: &Archive, first: bool) -> Result<()> {
+    let key = catalog::copy_key(&shared.frame.spec.name);
+    match catalog::get::<CopyRecord>(source.store().as_ref(), &key).await? {
+        Some((record, bytes)) if record.attempt == shared.claim.record.attempt => {
+            if first {
+                put(shared, vec![catalog::delete_known(key, bytes)]).await?;
+            }
+        }
+        _ => return Ok(()),
+    }
+    Err(ArchiveError::SameArchive { url: source.url().to_owned() })
+}
+
+impl Claim {
+    /// Refuses to go on where another run has taken the copy over.
+    pub(super) async fn check(&self, shared: &Shared) -> Result<()> {
+        let key = catalog::copy_key(&shared.frame.spec.name);
+        match catalog::get::<CopyRecord>(shared.target.as_ref(), &key).await? {
+            Some((found, _)) if found.attempt == self.record.attempt => Ok(()),
+            _ => Err(lost_race(shared)),
+        }
+    }
+
+    /// Notes that the target holds all that was finished on the source.
+    pub(super) async fn note_caught_up(&self, shared: &Shared) -> Result<()> {
+        let key = catalog::copy_key(&shared.frame.spec.name);
+        let old = catalog::to_json(&key, &self.record)?;
+        let record = CopyRecord { caught_up_us: Some(clock::stamp_us()), ..self.record.clone() };
+        put(shared, vec![catalog::put(key.clone(), catalog::to_json(&key, &record)?, Expect::Is(old))]).await
+    }
+
+    /// Adds the columns on the target that were added on the source, and returns how many schema versions there are.
+    pub(super) async fn adopt_columns(&self, shared: &Shared) -> Result<usize> {
+        // A store that keeps rows must know the columns before it moves chunks that have them.
+        shared.from.refresh().await?;
+        let key = catalog::dataset_key(shared.frame.spec.name.as_str());
+        let gone = || ArchiveError::DatasetNotFound {
+            name: shared.frame.spec.name.to_string(),
+            hint: "; it was dropped".into(),
+        };
+        let (mut ours, _): (DatasetSpec, Bytes) = catalog::get(shared.source.as_ref(), &key).await?.ok_or_else(gone)?;
+        let (theirs, bytes): (DatasetSpec, Bytes) =
+            catalog::get(shared.target.as_ref(), &key).await?.ok_or_else(gone)?;
+        ours.layout = shared.frame.spec.layout;
+        check_definition(&theirs, &ours)?;
+        let widened = widened(&theirs, &ours);
+        if widened != theirs {
+            put(shared, vec![catalog::put(key.clone(), catalog::to_json(&key, &widened)?, Expect::Is(bytes))]).await?;
+            shared.into.refresh().await?;
+        }
+        Ok(ours.schema_versions.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_no_secrets_and_no_order_of_hosts() {
+        let url = "cassandra://user:secret@h2,h1/survey?dc=a&password_file=/x";
+        assert_eq!(place(url), "cassandra://h1,h2/survey");
+        assert_eq!(place("cassandra://h1,h2/survey"), place(url));
+        assert_ne!(place("cassandra://h1,h2/other"), place(url));
+        assert_eq!(place("sqlite:/nowhere/a.db"), place("sqlite:///nowhere/a.db"));
+        assert_eq!(place("memory:"), "memory:///");
+    }
+}

@@ -1,0 +1,129 @@
+//! Records of batches on the target: unfinished before their chunks are taken away, finished once all are there.
+
+use chronotile_store::{Commit, Expect, RecordPut, StoreError};
+use chronotile_types::BatchId;
+use futures::{StreamExt, TryStreamExt};
+
+use super::ledger::{Begun, Ledger, copy_attempt, fingerprint};
+use super::{Shared, lost_race};
+use crate::catalog::clock;
+use crate::catalog::{self, BatchRecord, Intent, Retired};
+use crate::error::Result;
+
+/// Batches whose records change at once.
+const MARK_AT_ONCE: usize = 16;
+/// Bytes of chunk lists that go in one step with the record.
+const ONE_STEP_BYTES: usize = 64 << 10;
+
+async fn put(shared: &Shared, before: Vec<RecordPut>, after: Vec<RecordPut>) -> Result<()> {
+    let commit = Commit { before, after, ..Commit::default() };
+    match shared.target.commit(&shared.frame.spec.name, commit).await {
+        Err(StoreError::RecordConflict { .. }) => Err(lost_race(shared)),
+        result => Ok(result?),
+    }
+}
+
+/// Makes batches unfinished on the target that are finished there and have changed on the source since, before any of
+/// their chunks is taken away.
+pub(super) async fn unmark(shared: &Shared, there: &mut Ledger, now: &Ledger) -> Result<()> {
+    // A removed batch that was written again counts as finished too, by the record of its removal.
+    let stale = |id: &BatchId| !there.begun.contains_key(id) && !there.is_as_in(*id, now);
+    let stale: Vec<BatchId> = there.finished.keys().copied().filter(stale).collect();
+    let unmarks = stale.into_iter().map(|batch| unmark_one(shared, batch));
+    let begun: Vec<(BatchId, Begun)> =
+        futures::stream::iter(unmarks.collect::<Vec<_>>()).buffer_unordered(MARK_AT_ONCE).try_collect().await?;
+    there.begun.extend(begun);
+    Ok(())
+}
+
+async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun)> {
+    let name = &shared.frame.spec.name;
+    let record_key = catalog::batch_key(name, batch);
+    let Some((record, bytes)) = catalog::get::<BatchRecord>(shared.target.as_ref(), &record_key).await? else {
+        return Err(lost_race(shared));
+    };
+    let key = catalog::intent_key(name, batch);
+    // A stamp of its own: with the record's it would count as a write that ended.
+    let attempt = copy_attempt(&shared.claim.record.attempt);
+    let intent = Intent { key: record.key, written_us: clock::stamp_us(), attempt };
+    let value = catalog::to_json(&key, &intent)?;
+    let as_it_is = catalog::put(record_key, bytes.clone(), Expect::Is(bytes));
+    put(shared, vec![as_it_is, catalog::put(key, value.clone(), Expect::Absent)], vec![]).await?;
+    Ok((batch, Begun { intent, bytes: value }))
+}
+
+/// Makes these batches on the target what they are on the source; those that change there meanwhile are left for the next
+/// pass. Returns how many were finished and how many removed.
+pub(super) async fn mark(shared: &Shared, batches: Vec<BatchId>, there: &Ledger, now: &Ledger) -> Result<(u64, u64)> {
+    let marks: Vec<_> = batches.into_iter().map(|batch| mark_one(shared, batch, there, now)).collect();
+    let mut marks = futures::stream::iter(marks).buffer_unordered(MARK_AT_ONCE);
+    let (mut finished, mut removed) = (0, 0);
+    while let Some(record) = marks.try_next().await? {
+        match record {
+            Some(record) if record.removed => removed += 1,
+            Some(_) => finished += 1,
+            None => {}
+        }
+    }
+    Ok((finished, removed))
+}
+
+async fn mark_one(shared: &Shared, batch: BatchId, there: &Ledger, now: &Ledger) -> Result<Option<BatchRecord>> {
+    let (spec, source, target) = (&shared.frame.spec, shared.source.as_ref(), shared.target.as_ref());
+    let parts = catalog::parts(source, spec, batch).await?;
+    // Read after the parts: where they are unchanged the parts are those of the record.
+    let begun = catalog::get::<Intent>(source, &catalog::intent_key(&spec.name, batch)).await?;
+    let key = catalog::batch_key(&spec.name, batch);
+    let Some((record, _)) = catalog::get::<BatchRecord>(source, &key).await? else { return Ok(None) };
+    let wanted = now.finished.get(&batch).map(|known| known.fingerprint);
+    if begun.is_some_and(|(intent, _)| intent.written_us != record.written_us)
+        || Some(fingerprint(record.clone())?) != wanted
+    {
+        return Ok(None);
+    }
+    let marked = BatchRecord { copied: Some(shared.claim.record.copy.clone()), ..record };
+    let parts = if marked.removed { vec![] } else { parts };
+    let mut lists: Vec<RecordPut> = parts.iter().map(|part| part.put(&spec.name, batch)).collect();
+    let stale = catalog::parts(target, spec, batch).await?;
+    let stale = stale.iter().filter(|old| parts.iter().all(|part| part.number != old.number));
+    let mut last: Vec<RecordPut> = stale.map(|part| catalog::delete_part(&spec.name, batch, part.number)).collect();
+    let expect = match (there.finished.get(&batch), catalog::get::<BatchRecord>(target, &key).await?) {
+        (None, None) => Expect::Absent,
+        (Some(known), Some((found, bytes))) if fingerprint(found.clone())? == known.fingerprint => Expect::Is(bytes),
+        _ => return Err(lost_race(shared)),
+    };
+    last.push(catalog::put(key.clone(), catalog::to_json(&key, &marked)?, expect));
+    let intent_key = catalog::intent_key(&spec.name, batch);
+    let expect = there.begun.get(&batch).map_or(Expect::Absent, |begun| Expect::Is(begun.bytes.clone()));
+    last.push(RecordPut { key: intent_key, value: None, expect });
+    let bytes: usize = lists.iter().filter_map(|put| put.value.as_ref()).map(bytes::Bytes::len).sum();
+    if bytes <= ONE_STEP_BYTES {
+        // All of one group: they take effect together, in a single round.
+        lists.append(&mut last);
+    }
+    put(shared, lists, last).await?;
+    Ok(Some(marked))
+}
+
+/// Makes the records of retired slices the same as on the source.
+pub(super) async fn copy_retired(shared: &Shared) -> Result<()> {
+    let name = &shared.frame.spec.name;
+    let prefix = format!("retired/{name}/");
+    let there = catalog::list(shared.target.as_ref(), &prefix).await?;
+    let here = catalog::list(shared.source.as_ref(), &prefix).await?;
+    let differing = here.iter().filter(|record| !there.contains(record));
+    let mut puts: Vec<RecordPut> =
+        differing.map(|record| catalog::put(record.key.clone(), record.value.clone(), Expect::Any)).collect();
+    let gone = there.iter().filter(|record| here.iter().all(|other| other.key != record.key));
+    puts.extend(gone.map(|record| catalog::delete(record.key.clone())));
+    for record in puts {
+        put(shared, vec![record], vec![]).await?;
+    }
+    Ok(())
+}
+
+/// Whether a slice that the source does not have was retired there.
+pub(super) async fn is_retired(shared: &Shared, slice: chronotile_types::SliceId) -> Result<bool> {
+    let key = catalog::retired_key(&shared.frame.spec.name, slice);
+    Ok(catalog::get::<Retired>(shared.source.as_ref(), &key).await?.is_some())
+}

@@ -1,0 +1,254 @@
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use arrow_array::{Array, ArrayRef};
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
+use arrow_schema::{Field, Schema};
+use bytes::Bytes;
+use chronotile_chunk::Origin;
+use chronotile_store::{Commit, Definition, Expect, Store, StoreError, Tuning};
+use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
+
+use crate::archive::Archive;
+use crate::catalog;
+use crate::catalog::clock::Clock;
+use crate::catalog::fence::Fence;
+use crate::error::{ArchiveError, Result};
+use crate::frame::{DEFAULT_METADATA, Frame, default_value};
+
+/// One dataset of an archive. Cheap to clone; safe to use from many threads and processes at once.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    store: Arc<dyn Store>,
+    shared: Arc<Shared>,
+    fence: Fence,
+}
+
+#[derive(Debug)]
+struct Shared {
+    frame: RwLock<Frame>,
+    /// The definition as it lay in the catalog when `frame` was made from it.
+    stored: RwLock<Bytes>,
+    /// Slices known to exist. One may have been retired since: the engine then says so.
+    slices: RwLock<HashSet<SliceId>>,
+    /// Batches that were seen finished, by what their rows say of them.
+    finished: RwLock<HashSet<Origin>>,
+}
+
+impl Definition for Shared {
+    fn current(&self) -> Arc<DatasetSpec> {
+        self.frame.read().unwrap_or_else(PoisonError::into_inner).spec.clone()
+    }
+}
+
+/// A column to add to a dataset.
+#[derive(Clone, Debug)]
+pub struct AddedColumn {
+    /// Its definition. It must allow nulls unless there is a default.
+    pub field: Field,
+    /// What rows written earlier read as, one value; null where `None`.
+    pub default: Option<ArrayRef>,
+}
+
+impl Dataset {
+    pub(crate) fn new(archive: &Archive, spec: DatasetSpec) -> Result<Self> {
+        let (store, clock) = (archive.store().clone(), archive.clock().clone());
+        let fence = archive.fence();
+        let frame = RwLock::new(Frame::new(spec, clock)?);
+        let shared =
+            Shared { frame, stored: RwLock::default(), slices: RwLock::default(), finished: RwLock::default() };
+        let shared = Arc::new(shared);
+        let store = store.laid_out(shared.clone())?.unwrap_or(store);
+        Ok(Self { store, shared, fence })
+    }
+
+    /// The same dataset with another consistency level or time limit for what is done through it.
+    ///
+    /// # Errors
+    /// An engine that has no such choices; a level that does not exist.
+    pub fn tuned(&self, tuning: &Tuning) -> Result<Self> {
+        let fence = self.fence.clone();
+        Ok(Self { store: self.store.tuned(tuning)?, shared: self.shared.clone(), fence })
+    }
+
+    /// Its definition, as of when it was last looked at: another process may have added columns since.
+    pub fn spec(&self) -> Arc<DatasetSpec> {
+        self.frame().spec
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        self.store.as_ref()
+    }
+
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    pub(crate) fn store_arc(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
+    pub(crate) fn frame(&self) -> Frame {
+        self.shared.frame.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn clock(&self) -> Arc<Clock> {
+        self.shared.frame.read().unwrap_or_else(PoisonError::into_inner).clock.clone()
+    }
+
+    /// A write stamp: see [`Clock::stamp_us`].
+    pub(crate) async fn stamp_us(&self) -> Result<i64> {
+        self.clock().stamp_us(self.store()).await
+    }
+
+    fn set_frame(&self, frame: Frame, stored: Bytes) {
+        *self.shared.frame.write().unwrap_or_else(PoisonError::into_inner) = frame;
+        *self.shared.stored.write().unwrap_or_else(PoisonError::into_inner) = stored;
+    }
+
+    /// Reads the definition again, for columns that another process added.
+    pub async fn refresh(&self) -> Result<()> {
+        let key = catalog::dataset_key(self.spec().name.as_str());
+        let Some(stored) = self.store.record(&key).await? else {
+            let name = self.spec().name.to_string();
+            return Err(ArchiveError::DatasetNotFound { name, hint: "; it was dropped".into() });
+        };
+        // Every read comes by here, and the definition seldom changes.
+        if *self.shared.stored.read().unwrap_or_else(PoisonError::into_inner) != stored {
+            let frame = Frame::new(catalog::from_json(&key, &stored)?, self.clock())?;
+            self.set_frame(frame, stored);
+        }
+        Ok(())
+    }
+
+    /// Adds columns at the end. Rows written earlier read as null there, or as the default given.
+    ///
+    /// # Errors
+    /// A name that is taken, a type that cannot be stored, a column that allows no nulls and has no default.
+    pub async fn add_columns(&self, columns: Vec<AddedColumn>) -> Result<()> {
+        self.alter(|spec| {
+            let mut fields: Vec<Field> = spec.schema.fields().iter().map(|f| f.as_ref().clone()).collect();
+            for column in &columns {
+                fields.push(added_field(spec, column)?);
+            }
+            spec.schema = normalize_schema(&Schema::new_with_metadata(fields, spec.schema.metadata().clone()))?;
+            spec.schema_versions.push(spec.schema.fields().len() as u32);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Sets the age past which `retire` drops slices.
+    pub async fn set_retention(&self, retention: Option<Duration>) -> Result<()> {
+        self.alter(|spec| {
+            spec.retention = retention;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Sets how far apart two versions of a record may lie, in degrees; 0 where records do not move.
+    ///
+    /// # Errors
+    /// No angle of 0 to 10 degrees; a dataset without merge `latest` or sky pixels.
+    pub async fn set_moves(&self, moves_deg: f64) -> Result<()> {
+        self.alter(|spec| {
+            spec.moves_deg = moves_deg;
+            Ok(spec.check_moves()?)
+        })
+        .await
+    }
+
+    /// Changes the definition in the catalog, again from the start where somebody else was first.
+    pub(crate) async fn alter(&self, change: impl Fn(&mut DatasetSpec) -> Result<()>) -> Result<()> {
+        let name = self.spec().name.clone();
+        let key = catalog::dataset_key(name.as_str());
+        loop {
+            let Some((mut spec, bytes)) = catalog::get::<DatasetSpec>(self.store(), &key).await? else {
+                return self.refresh().await;
+            };
+            change(&mut spec)?;
+            spec.check_layout()?;
+            let frame = Frame::new(spec.clone(), self.clock())?;
+            let stored = catalog::to_json(&key, &spec)?;
+            let put = catalog::put(key.clone(), stored.clone(), Expect::Is(bytes));
+            match self.store.commit(&name, Commit { before: vec![put], ..Commit::default() }).await {
+                Ok(()) => {
+                    self.set_frame(frame, stored);
+                    return Ok(());
+                }
+                Err(StoreError::RecordConflict { .. }) => continue,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Commits, making the slices that the chunks need.
+    pub(crate) async fn commit(&self, mut commit: Commit) -> Result<()> {
+        if !commit.put.is_empty() {
+            commit.stamp_us = self.clock().last_us();
+        }
+        let name = self.spec().name.clone();
+        let slices: HashSet<SliceId> = commit.put.iter().map(|chunk| chunk.key.slice).collect();
+        self.ensure_slices(&slices).await?;
+        match self.store.commit(&name, commit.clone()).await {
+            // Retired since we saw it: the rows are newer than that, so the slice begins anew.
+            Err(StoreError::NoSlice { .. }) => {
+                self.known_slices(|known| known.retain(|slice| !slices.contains(slice)));
+                self.ensure_slices(&slices).await?;
+                Ok(self.store.commit(&name, commit).await?)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    pub(crate) async fn ensure_slices(&self, slices: &HashSet<SliceId>) -> Result<()> {
+        let missing: Vec<SliceId> =
+            self.known_slices(|known| slices.iter().filter(|slice| !known.contains(slice)).copied().collect());
+        for slice in missing {
+            self.store.create_slice(&self.spec().name, slice).await?;
+            self.known_slices(|known| known.insert(slice));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn seen_finished<T>(&self, use_it: impl FnOnce(&mut HashSet<Origin>) -> T) -> T {
+        use_it(&mut self.shared.finished.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn known_slices<T>(&self, use_it: impl FnOnce(&mut HashSet<SliceId>) -> T) -> T {
+        use_it(&mut self.shared.slices.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The field as it is stored: with its default as text in the metadata.
+fn added_field(spec: &DatasetSpec, column: &AddedColumn) -> Result<Field> {
+    let refuse = |reason: &str| ArchiveError::Immutable {
+        dataset: spec.name.clone(),
+        part: format!("column {:?}", column.field.name()),
+        reason: reason.to_owned(),
+    };
+    if spec.schema.field_with_name(column.field.name()).is_ok() {
+        return Err(refuse("it exists already, and columns are only added"));
+    }
+    let Some(default) = &column.default else {
+        return match column.field.is_nullable() {
+            true => Ok(column.field.clone()),
+            false => Err(refuse("rows written earlier have no value for it: allow nulls, or give a default")),
+        };
+    };
+    if default.len() != 1 || default.is_null(0) {
+        return Err(refuse("its default must be one value that is not null"));
+    }
+    let options = FormatOptions::new();
+    let text = ArrayFormatter::try_new(default.as_ref(), &options).map(|f| f.value(0).to_string());
+    let text = text.map_err(|e| refuse(&format!("its default cannot be kept: {e}")))?;
+    let mut metadata = column.field.metadata().clone();
+    metadata.insert(DEFAULT_METADATA.to_owned(), text);
+    let field = column.field.clone().with_metadata(metadata);
+    // What is read back must be the value given: types without an exact text form have no defaults.
+    match default_value(&field) {
+        Ok(Some(read)) if read.as_ref() == default.as_ref() => Ok(field),
+        _ => Err(refuse("a default of this type is not supported: add the column without one")),
+    }
+}

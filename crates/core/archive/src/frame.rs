@@ -1,0 +1,136 @@
+//! A dataset's definition, compiled: what every write and read of it needs, worked out once.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, StringArray, new_null_array};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{ArrowError, Field};
+use chronotile_chunk::{Binding, Defaults, Head, Layout};
+use chronotile_store::{Chunk, ChunkKey};
+use chronotile_types::{Damage, DatasetSpec, MergeRule, name_hint};
+
+use crate::catalog::clock::Clock;
+use crate::error::{ArchiveError, Result};
+
+/// Metadata key under which an added column keeps what older rows read as, as text.
+pub(crate) const DEFAULT_METADATA: &str = "chronotile.default";
+
+#[derive(Clone)]
+pub(crate) struct Frame {
+    pub spec: Arc<DatasetSpec>,
+    pub layout: Layout,
+    pub defaults: Defaults,
+    /// Position of the time column.
+    pub time: usize,
+    /// Positions of the id columns.
+    pub ids: Vec<usize>,
+    /// Position of the version column.
+    pub version: Option<usize>,
+    /// Positions of the columns whose texts get filters.
+    pub text: Vec<usize>,
+    /// The clock of the archive's writers, which every head that is read sets.
+    pub clock: Arc<Clock>,
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frame").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+impl Frame {
+    pub(crate) fn new(spec: DatasetSpec, clock: Arc<Clock>) -> Result<Self> {
+        let layout = Layout::new(spec.schema.clone())?;
+        let mut defaults = Defaults::none();
+        for (column, field) in spec.schema.fields().iter().enumerate() {
+            if let Some(value) = default_value(field).map_err(|e| compute(&spec, "reading a default", e))? {
+                let set = defaults.set(&layout, column, &value);
+                set.map_err(|source| ArchiveError::Encode { dataset: spec.name.clone(), source })?;
+            }
+        }
+        let version = match &spec.merge {
+            MergeRule::Latest { version: Some(name) } => Some(name.as_str()),
+            _ => None,
+        };
+        let place = |name: &str| position(&spec, name);
+        let (time, version) = (place(&spec.time.column)?, version.map(place).transpose()?);
+        let places = |names: &[String]| names.iter().map(|name| place(name)).collect::<Result<Vec<_>>>();
+        let (ids, text) = (places(&spec.id)?, places(&spec.text)?);
+        Ok(Self { layout, defaults, time, ids, version, text, clock, spec: Arc::new(spec) })
+    }
+
+    /// Position of a column a caller names.
+    pub(crate) fn column(&self, name: &str) -> Result<usize> {
+        position(&self.spec, name)
+    }
+
+    /// Positions of the columns that the cell is computed from.
+    pub(crate) fn cell_columns(&self) -> Result<Vec<usize>> {
+        self.spec.cell.columns().into_iter().map(|name| self.column(name)).collect()
+    }
+
+    /// Whether the time is a part of what identifies a record.
+    pub(crate) fn timed_ids(&self) -> bool {
+        self.ids.contains(&self.time)
+    }
+
+    /// Whether a read returns the newest version of each id.
+    pub(crate) fn keeps_latest(&self) -> bool {
+        matches!(self.spec.merge, MergeRule::Latest { .. })
+    }
+
+    /// Parses and checks a chunk's head.
+    pub(crate) fn head(&self, chunk: &Chunk) -> Result<Head> {
+        let head = Head::parse(&chunk.head, &binding(&chunk.key)).map_err(|damage| self.damaged(&chunk.key, damage))?;
+        self.clock.saw_head(&head);
+        Ok(head)
+    }
+
+    /// Number of columns in a chunk of this head.
+    pub(crate) fn columns_in(&self, key: &ChunkKey, head: &Head) -> Result<usize> {
+        let unknown = || self.damaged(key, Damage::malformed("its schema version is newer than the dataset's"));
+        self.spec.columns_in(head.schema_version).ok_or_else(unknown)
+    }
+
+    pub(crate) fn damaged(&self, key: &ChunkKey, damage: Damage) -> ArchiveError {
+        ArchiveError::Damaged { dataset: self.spec.name.clone(), tile: key.tile, chunk: key.id, damage }
+    }
+
+    pub(crate) fn compute(&self, work: &'static str, source: ArrowError) -> ArchiveError {
+        compute(&self.spec, work, source)
+    }
+
+    pub(crate) fn refuse(&self, reason: impl Into<String>) -> ArchiveError {
+        ArchiveError::Request { dataset: self.spec.name.clone(), reason: reason.into() }
+    }
+}
+
+fn compute(spec: &DatasetSpec, work: &'static str, source: ArrowError) -> ArchiveError {
+    ArchiveError::Compute { dataset: spec.name.clone(), work, source }
+}
+
+/// What a chunk's checksums are bound to.
+pub(crate) fn binding(key: &ChunkKey) -> Binding {
+    Binding { tile: key.tile, chunk: key.id }
+}
+
+fn position(spec: &DatasetSpec, name: &str) -> Result<usize> {
+    spec.schema.index_of(name).map_err(|_| {
+        let names: Vec<_> = spec.schema.fields().iter().map(|f| f.name().as_str()).collect();
+        let reason = format!("no column {name:?}{}", name_hint(name, &names));
+        ArchiveError::Request { dataset: spec.name.clone(), reason }
+    })
+}
+
+/// One value: what rows without the column read as.
+pub(crate) fn absent_value(field: &Field) -> std::result::Result<ArrayRef, ArrowError> {
+    Ok(default_value(field)?.unwrap_or_else(|| new_null_array(field.data_type(), 1)))
+}
+
+/// One value of the field's type that rows written before the column was added read as.
+pub(crate) fn default_value(field: &Field) -> std::result::Result<Option<ArrayRef>, ArrowError> {
+    let Some(text) = field.metadata().get(DEFAULT_METADATA) else { return Ok(None) };
+    let text: ArrayRef = Arc::new(StringArray::from(vec![text.as_str()]));
+    let value = cast_with_options(&text, field.data_type(), &CastOptions { safe: false, ..CastOptions::default() })?;
+    Ok((value.null_count() == 0).then_some(value))
+}

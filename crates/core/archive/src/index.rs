@@ -1,0 +1,144 @@
+//! Indexes: which values of some columns occur in which tile, and how often.
+//!
+//! An index is built window by window, by anybody and at any time after the rows were written. For each tile it keeps a
+//! *print*, a hash of the ids of the chunks that it was made from. Chunk ids are made from content, so a reader that finds the same
+//! chunks in the tile knows that the index tells the truth about it; whatever else it finds there - a late chunk, a consolidated or
+//! replaced one, none - it reads for itself. So an index can be late, lost or half built, and no answer changes.
+
+mod build;
+mod count;
+mod group;
+mod lease;
+mod plan;
+mod record;
+mod report;
+mod segment;
+
+use std::collections::BTreeSet;
+
+use arrow_schema::DataType;
+use chronotile_store::{Commit, Expect};
+use chronotile_types::{IndexSpec, Window};
+
+use crate::catalog;
+use crate::catalog::clock;
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::frame::Frame;
+use record::Built;
+
+pub use report::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
+
+impl Dataset {
+    /// Defines an index. Nothing is built yet; until it is, reads do what they would without it.
+    ///
+    /// # Errors
+    /// A name that is taken or unusable, a column that does not exist, stands twice or holds lists or structs.
+    pub async fn create_index(&self, name: &str, columns: &[String]) -> Result<()> {
+        let id = format!("{:016x}", clock::unique_batch(clock::stamp_us()).0 as u64);
+        let index = IndexSpec { name: name.to_owned(), id, columns: columns.to_vec() };
+        self.alter(|spec| {
+            spec.check_index(&index)?;
+            spec.indexes.push(index.clone());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Drops an index with all that was built of it, and returns how many windows that was.
+    ///
+    /// # Errors
+    /// No index of this name; the engine.
+    pub async fn drop_index(&self, name: &str) -> Result<u64> {
+        self.refresh().await?;
+        let index = self.index(&self.frame(), name)?;
+        self.alter(|spec| {
+            spec.indexes.retain(|other| other.id != index.id);
+            Ok(())
+        })
+        .await?;
+        self.remove_built(&index.id, &|_| true).await
+    }
+
+    /// What there is of every index, in the order in which they were made.
+    pub async fn index_status(&self) -> Result<Vec<IndexStatus>> {
+        self.refresh().await?;
+        let frame = self.frame();
+        let mut all = Vec::new();
+        for index in &frame.spec.indexes {
+            let built = record::list(self.store(), &frame.spec.name, &index.id).await?;
+            let mut status =
+                IndexStatus { name: index.name.clone(), columns: index.columns.clone(), ..Default::default() };
+            for (window, built) in &built {
+                status.windows += 1;
+                status.tiles += built.tiles;
+                status.rows += built.rows;
+                status.values += built.values;
+                status.bytes += built.bytes;
+                status.tiles_left_out += built.left_out;
+                status.built_us = status.built_us.max(Some(built.built_us));
+                let ticks = |window: Window| i64::from(window.0).saturating_mul(frame.spec.window_ticks());
+                let (first, last) = (ticks(*window), ticks(Window(window.0.saturating_add(1))));
+                let (before, after) = status.ticks.unwrap_or((first, last));
+                status.ticks = Some((before.min(first), after.max(last)));
+            }
+            all.push(status);
+        }
+        Ok(all)
+    }
+
+    fn index(&self, frame: &Frame, name: &str) -> Result<IndexSpec> {
+        let found = frame.spec.indexes.iter().find(|index| index.name == name);
+        found.cloned().ok_or_else(|| {
+            let names: Vec<_> = frame.spec.indexes.iter().map(|index| index.name.as_str()).collect();
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            frame.refuse(format!("it has no index {name:?}; it has {known}"))
+        })
+    }
+
+    /// Removes what was built of an index for the windows that `gone` names.
+    async fn remove_built(&self, id: &str, gone: &(dyn Fn(Window) -> bool + Sync)) -> Result<u64> {
+        let name = &self.spec().name;
+        let built: BTreeSet<Window> = record::list(self.store(), name, id).await?.into_keys().collect();
+        // A builder that was cut off may have left postings where there is no record yet.
+        let begun = record::leased(self.store(), name, id).await?;
+        let mut removed = 0;
+        for window in built.iter().chain(begun.difference(&built)).copied().filter(|window| gone(*window)) {
+            // The record first: without it nobody looks for the rest.
+            let before = vec![catalog::delete(record::built_key(name, id, window))];
+            self.store().commit(name, Commit { before, ..Commit::default() }).await?;
+            let stored = catalog::list(self.store(), &record::posting_prefix(name, id, window)).await?;
+            let mut after: Vec<_> = stored.into_iter().map(|record| catalog::delete(record.key)).collect();
+            after.push(catalog::delete(record::lease_key(name, id, window)));
+            self.store().commit(name, Commit { after, ..Commit::default() }).await?;
+            removed += u64::from(built.contains(&window));
+        }
+        Ok(removed)
+    }
+
+    /// Clears away what is left of indexes that were dropped, and of windows whose slices were.
+    async fn sweep_indexes(&self, frame: &Frame) -> Result<()> {
+        let name = &frame.spec.name;
+        let slices = self.store().slices(name).await?;
+        let mut ids: Vec<String> = record::ids(self.store(), name).await?;
+        ids.dedup();
+        for id in ids {
+            let defined = frame.spec.indexes.iter().any(|index| index.id == id);
+            let gone = |window| !defined || slices.binary_search(&frame.spec.slice_of(window)).is_err();
+            self.remove_built(&id, &gone).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Types of the columns of an index and their positions in the dataset.
+fn columns_of(frame: &Frame, index: &IndexSpec) -> Result<(Vec<DataType>, Vec<usize>)> {
+    let positions = index.columns.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
+    let types = positions.iter().map(|column| frame.spec.schema.field(*column).data_type().clone()).collect();
+    Ok((types, positions))
+}
+
+/// A put of a record under no condition, its value as JSON.
+fn put_built(key: String, built: &Built) -> Result<chronotile_store::RecordPut> {
+    Ok(catalog::put(key.clone(), catalog::to_json(&key, built)?, Expect::Any))
+}

@@ -1,0 +1,93 @@
+//! Leases: which builder is at which window.
+//!
+//! A lease spares builders the same work and nothing more. Nothing wrong is stored where two build the same window, so a clock that
+//! goes wrong costs time only.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use chronotile_store::{Commit, Expect, RecordPut, Store, StoreError};
+use chronotile_types::{DatasetName, Window};
+use serde::{Deserialize, Serialize};
+
+use super::record;
+use crate::catalog;
+use crate::catalog::clock;
+use crate::error::{ArchiveError, Result};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct LeaseRecord {
+    holder: String,
+    until_us: i64,
+}
+
+/// A lease that this builder holds.
+pub(crate) struct Lease {
+    pub key: String,
+    holder: String,
+    lasts: Duration,
+    renewed: Instant,
+    /// As it lies in the catalog.
+    stored: Bytes,
+}
+
+impl Lease {
+    /// Takes the lease of a window; `None` where somebody else has it.
+    pub(crate) async fn take(
+        store: &dyn Store,
+        dataset: &DatasetName,
+        (id, window): (&str, Window),
+        holder: &str,
+        lasts: Duration,
+    ) -> Result<Option<Self>> {
+        let key = record::lease_key(dataset, id, window);
+        let expect = match catalog::get::<LeaseRecord>(store, &key).await? {
+            None => Expect::Absent,
+            Some((lease, _)) if lease.until_us > clock::stamp_us() => return Ok(None),
+            Some((_, bytes)) => Expect::Is(bytes),
+        };
+        let stored = value(&key, holder, lasts)?;
+        let before = vec![catalog::put(key.clone(), stored.clone(), expect)];
+        match store.commit(dataset, Commit { before, ..Commit::default() }).await {
+            Ok(()) => Ok(Some(Self { key, holder: holder.to_owned(), lasts, renewed: Instant::now(), stored })),
+            Err(StoreError::RecordConflict { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Renews the lease where a third of it is over; `false` where somebody else has taken it meanwhile.
+    pub(crate) async fn keep(&mut self, store: &dyn Store, dataset: &DatasetName) -> Result<bool> {
+        if self.renewed.elapsed() * 3 < self.lasts {
+            return Ok(true);
+        }
+        let put = self.renewal()?;
+        held(store.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await)
+    }
+
+    /// A put that renews the lease, under the condition that it is still held.
+    pub(crate) fn renewal(&mut self) -> Result<RecordPut> {
+        let renewed = value(&self.key, &self.holder, self.lasts)?;
+        let before = std::mem::replace(&mut self.stored, renewed.clone());
+        self.renewed = Instant::now();
+        Ok(catalog::put(self.key.clone(), renewed, Expect::Is(before)))
+    }
+
+    /// A put that gives the lease up, under the condition that it is still held.
+    pub(crate) fn release(&self) -> RecordPut {
+        catalog::delete_known(self.key.clone(), self.stored.clone())
+    }
+}
+
+/// Whether a commit under the condition of a lease took effect.
+pub(crate) fn held(outcome: chronotile_store::Result<()>) -> Result<bool> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(StoreError::RecordConflict { .. }) => Ok(false),
+        Err(error) => Err(ArchiveError::from(error)),
+    }
+}
+
+fn value(key: &str, holder: &str, lasts: Duration) -> Result<Bytes> {
+    let until_us = clock::stamp_us().saturating_add(i64::try_from(lasts.as_micros()).unwrap_or(i64::MAX));
+    catalog::to_json(key, &LeaseRecord { holder: holder.to_owned(), until_us })
+}

@@ -1,0 +1,36 @@
+//! The archive: what records mean, once for every engine.
+//!
+//! An [`Archive`] holds [`Dataset`]s; a dataset writes batches, reads places and periods, and keeps itself in order. All of
+//! it stands on the [`chronotile_store::Store`] trait; only `open.rs` knows engines by name.
+
+mod archive;
+mod catalog;
+mod copy;
+mod dataset;
+mod error;
+mod frame;
+mod index;
+mod keys;
+mod maintenance;
+mod open;
+mod read;
+mod report;
+mod request;
+mod time_axis;
+mod write;
+
+pub use archive::Archive;
+pub use copy::{CopyOptions, CopyProgress, CopyReporter};
+pub use dataset::{AddedColumn, Dataset};
+pub use error::{ArchiveError, Result};
+pub use index::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
+pub use maintenance::consolidate::Progress;
+pub use open::{BackupError, FileDraft, OpenOptions, copy_file};
+pub use read::ReadStream;
+pub use read::literal::exact_values;
+pub use read::spans::TileSpan;
+pub use report::{
+    BatchInfo, ConsolidateReport, CopyReport, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk, RecordDamage,
+    RowsMissing, SliceInfo, Spread, TileDifference, TileFailure, VerifyReport, WriteReport,
+};
+pub use request::{Comparison, ConsolidateOptions, Place, Predicate, ReadRequest, RetireLimit, WriteOptions};

@@ -1,0 +1,8 @@
+//! What keeps a dataset in order: consolidation, retention, removal, statistics and verification.
+
+pub(crate) mod batches;
+pub(crate) mod care;
+pub(crate) mod consolidate;
+pub(crate) mod drop;
+pub(crate) mod retire;
+pub(crate) mod verify;

@@ -1,0 +1,90 @@
+//! Looking after a dataset: statistics, and room for writers.
+
+use std::collections::HashSet;
+
+use chronotile_store::TileStatistics;
+use chronotile_types::{SliceId, TimeRange};
+
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::frame::Frame;
+use crate::maintenance::retire::fingerprint;
+use crate::report::{DatasetInfo, SliceInfo, Spread};
+use crate::time_axis::Bounds;
+
+impl Dataset {
+    /// Statistics of every slice and of the sizes of tiles.
+    pub async fn info(&self) -> Result<DatasetInfo> {
+        let frame = self.frame();
+        let mut tiles = Vec::new();
+        let mut slices = Vec::new();
+        for slice in self.store().slices(&frame.spec.name).await? {
+            let found = self.store().statistics(&frame.spec.name, slice).await?;
+            slices.push(self.slice_info(&frame, slice, &found));
+            tiles.extend(found);
+        }
+        let largest = tiles.iter().max_by_key(|tile| tile.bytes).map(|tile| tile.tile);
+        Ok(DatasetInfo {
+            slices,
+            tile_chunks: spread(tiles.iter().map(|tile| tile.chunks)),
+            tile_rows: spread(tiles.iter().map(|tile| tile.rows)),
+            tile_bytes: spread(tiles.iter().map(|tile| tile.bytes)),
+            tile_largest: largest,
+        })
+    }
+
+    pub(crate) fn slice_info(&self, frame: &Frame, slice: SliceId, tiles: &[TileStatistics]) -> SliceInfo {
+        let good = self.store().capabilities().cell_bytes_good.unwrap_or(u64::MAX);
+        // Tiles of a cell are neighbours, and so are cells that share a partition.
+        let partition = |tile: &TileStatistics| frame.spec.partition_of(tile.tile.cell);
+        let cells: Vec<u64> = tiles
+            .chunk_by(|a, b| partition(a) == partition(b))
+            .map(|cell| cell.iter().map(|tile| tile.bytes).sum())
+            .collect();
+        SliceInfo {
+            slice,
+            ticks: frame.spec.slice_ticks(slice),
+            tiles: tiles.len() as u64,
+            chunks: tiles.iter().map(|tile| tile.chunks).sum(),
+            rows: tiles.iter().map(|tile| tile.rows).sum(),
+            bytes: tiles.iter().map(|tile| tile.bytes).sum(),
+            cell_bytes_max: cells.iter().copied().max().unwrap_or(0),
+            cells_oversized: cells.iter().filter(|bytes| **bytes > good).count() as u64,
+            fingerprint: fingerprint(tiles),
+        }
+    }
+
+    /// Makes room for a period ahead of its writers, who on a cluster would otherwise wait for it; returns the slices that
+    /// the period touches, oldest first, whether they were there already or not.
+    ///
+    /// # Errors
+    /// A period without a start or an end, or of more than 1,000 slices; the engine.
+    pub async fn prepare(&self, period: &TimeRange) -> Result<Vec<SliceId>> {
+        const SLICES_MAX: usize = 1_000;
+        let frame = self.frame();
+        if period.start.is_none() || period.end.is_none() {
+            return Err(frame.refuse("a period to prepare needs a start and an end"));
+        }
+        let (first, last) = Bounds::new(&frame.spec, period)?.windows(&frame.spec);
+        if first > last || period.start == period.end {
+            return Ok(vec![]);
+        }
+        let slices: Vec<SliceId> =
+            (frame.spec.slice_of(first).0..=frame.spec.slice_of(last).0).map(SliceId).take(SLICES_MAX + 1).collect();
+        if slices.len() > SLICES_MAX {
+            return Err(frame.refuse("a period to prepare has at most 1,000 slices: give a shorter one"));
+        }
+        for slice in &slices {
+            self.ensure_slices(&HashSet::from([*slice])).await?;
+        }
+        Ok(slices)
+    }
+}
+
+fn spread(values: impl Iterator<Item = u64>) -> Spread {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    let at = |share: f64| values.get(((values.len() as f64 * share).ceil() as usize).saturating_sub(1)).copied();
+    let get = |share| at(share).unwrap_or(0);
+    Spread { min: get(0.0), median: get(0.5), p99: get(0.99), max: get(1.0) }
+}

@@ -1,0 +1,184 @@
+//! Dropping slices, also such that are in use: what a slice is dropped with is exactly what was reported, and no row of a write
+//! that was acknowledged goes unseen.
+
+use chronotile_store::{DropSlice, Expect, RecordPut, StoreError, TileStatistics};
+use chronotile_types::{Duration, Instant, SliceId, TimeRange};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::catalog::clock;
+use crate::catalog::fence::Closed;
+use crate::catalog::{self, Retired};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+use crate::report::SliceInfo;
+use crate::request::RetireLimit;
+use crate::time_axis::Bounds;
+
+/// Tries to drop a slice that others keep writing to.
+const TRIES: usize = 5;
+/// Looks at what a slice holds, in one try.
+const LOOKS: usize = 20;
+
+/// A slice to drop, with the fingerprint it must have; any where `None`.
+type Wanted = (SliceId, Option<u128>);
+
+/// What became of a slice.
+enum Fate {
+    Dropped(SliceInfo),
+    /// It holds something else than it was to hold.
+    Changed,
+    /// Somebody wrote to it, and goes by its staying.
+    Opened,
+}
+
+impl Dataset {
+    /// Drops the slices that lie wholly before the limit and returns them with what they held, oldest first; with `dry_run`
+    /// says which they would be and drops none. A slice goes as a whole, so rows stay up to one slice longer than the limit
+    /// asks. Rows that others write meanwhile are dropped too, and counted, or their write is refused.
+    ///
+    /// # Errors
+    /// A limit by retention where the dataset has none; a slice that others keep writing to; the engine.
+    pub async fn retire(&self, limit: RetireLimit, dry_run: bool) -> Result<Vec<SliceInfo>> {
+        self.refresh().await?;
+        let frame = self.frame();
+        let limit = TimeRange { start: None, end: Some(limit_of(&frame, limit)?) };
+        let limit = Bounds::new(&frame.spec, &limit)?;
+        let mut slices = self.store().slices(&frame.spec.name).await?;
+        slices.retain(|slice| limit.ends_after(frame.spec.slice_ticks(*slice).1));
+        if !dry_run {
+            return self.drop_slices(&frame, slices.into_iter().map(|slice| (slice, None)).collect()).await;
+        }
+        let mut retired = Vec::new();
+        for slice in slices {
+            let tiles = self.store().statistics(&frame.spec.name, slice).await?;
+            retired.push(self.slice_info(&frame, slice, &tiles));
+        }
+        Ok(retired)
+    }
+
+    /// Drops those of the slices that hold exactly what they held when they had these fingerprints, and returns them, oldest
+    /// first. Others stay as they are.
+    ///
+    /// # Errors
+    /// A slice that others keep writing to; the engine.
+    pub async fn retire_unchanged(&self, slices: &[(SliceId, u128)]) -> Result<Vec<SliceInfo>> {
+        self.refresh().await?;
+        let wanted = slices.iter().map(|(slice, print)| (*slice, Some(*print))).collect();
+        self.drop_slices(&self.frame(), wanted).await
+    }
+
+    async fn drop_slices(&self, frame: &Frame, mut left: Vec<Wanted>) -> Result<Vec<SliceInfo>> {
+        let name = &frame.spec.name;
+        self.end_drops(frame).await?;
+        let mut dropped: Vec<SliceInfo> = Vec::new();
+        for _ in 0..TRIES {
+            if left.is_empty() {
+                break;
+            }
+            let slices: Vec<SliceId> = left.iter().map(|(slice, _)| *slice).collect();
+            let closed = self.fence().close(name, &slices).await?;
+            let tried = self.try_to_drop(frame, &closed, left, &mut dropped).await;
+            let gone: Vec<SliceId> = dropped.iter().map(|info| info.slice).collect();
+            let opened = self.fence().open(name, &slices, &gone, &closed).await;
+            left = tried?;
+            opened?;
+        }
+        if let Some((slice, _)) = left.first() {
+            return Err(ArchiveError::SliceInUse { dataset: name.clone(), slice: *slice });
+        }
+        dropped.sort_by_key(|info| info.slice);
+        Ok(dropped)
+    }
+
+    /// Drops closed slices; returns those that somebody has opened.
+    async fn try_to_drop(
+        &self,
+        frame: &Frame,
+        closed: &Closed,
+        slices: Vec<Wanted>,
+        dropped: &mut Vec<SliceInfo>,
+    ) -> Result<Vec<Wanted>> {
+        let mut left = Vec::new();
+        for (slice, print) in slices {
+            match self.drop_slice(frame, closed, slice, print).await? {
+                Fate::Dropped(info) => dropped.push(info),
+                Fate::Changed if print.is_some() => {}
+                Fate::Changed | Fate::Opened => left.push((slice, print)),
+            }
+        }
+        Ok(left)
+    }
+
+    async fn drop_slice(&self, frame: &Frame, closed: &Closed, slice: SliceId, print: Option<u128>) -> Result<Fate> {
+        let name = &frame.spec.name;
+        for _ in 0..LOOKS {
+            let tiles = self.store().statistics(name, slice).await?;
+            let info = self.slice_info(frame, slice, &tiles);
+            if print.is_some_and(|print| print != info.fingerprint) {
+                return Ok(Fate::Changed);
+            }
+            let Some(record) = self.fence().dropping(name, slice, closed).await? else { return Ok(Fate::Opened) };
+            let when = DropSlice { holding: Some(tiles), before: vec![record, self.note_retired(frame, slice).await?] };
+            match self.store().drop_slice(name, slice, when).await {
+                Ok(()) => {
+                    self.known_slices(|known| known.remove(&slice));
+                    return Ok(Fate::Dropped(info));
+                }
+                Err(StoreError::SliceConflict { .. } | StoreError::RecordConflict { .. }) => continue,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Fate::Changed)
+    }
+
+    /// Records that a slice is dropped, should later rows make it begin anew.
+    async fn note_retired(&self, frame: &Frame, slice: SliceId) -> Result<RecordPut> {
+        let key = catalog::retired_key(&frame.spec.name, slice);
+        let value = catalog::to_json(&key, &Retired { retired_us: self.stamp_us().await? })?;
+        Ok(catalog::put(key, value, Expect::Any))
+    }
+
+    /// Ends drops that were cut off: their slices take no rows until then.
+    async fn end_drops(&self, frame: &Frame) -> Result<()> {
+        let name = &frame.spec.name;
+        if self.store().capabilities().atomic_commit {
+            return Ok(());
+        }
+        for slice in self.fence().look().await?.dropping(name) {
+            let Some((closed, record)) = self.fence().take_over(name, slice).await? else { continue };
+            let when = DropSlice { holding: None, before: vec![record, self.note_retired(frame, slice).await?] };
+            match self.store().drop_slice(name, slice, when).await {
+                Ok(()) => self.fence().open(name, &[slice], &[slice], &closed).await?,
+                // Somebody else is at it.
+                Err(StoreError::RecordConflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.known_slices(|known| known.remove(&slice));
+        }
+        Ok(())
+    }
+}
+
+fn limit_of(frame: &Frame, limit: RetireLimit) -> Result<Instant> {
+    let before_now =
+        |age: Duration| Instant::UtcNanoseconds(clock::now_ns() - i128::from(age.seconds()) * 1_000_000_000);
+    let unlimited = || frame.refuse("it has no retention: give a limit, or set one with set_retention");
+    Ok(match limit {
+        RetireLimit::Before(instant) => instant,
+        RetireLimit::OlderThan(age) => before_now(age),
+        RetireLimit::Retention => before_now(frame.spec.retention.ok_or_else(unlimited)?),
+    })
+}
+
+/// Tells what slices hold apart: it differs as soon as one has another chunk.
+pub(crate) fn fingerprint(tiles: &[TileStatistics]) -> u128 {
+    let mut bytes = Vec::with_capacity(tiles.len() * 36);
+    for tile in tiles {
+        bytes.extend_from_slice(&tile.tile.cell.0.to_be_bytes());
+        bytes.extend_from_slice(&tile.tile.window.0.to_be_bytes());
+        bytes.extend_from_slice(&tile.chunks.to_be_bytes());
+        bytes.extend_from_slice(&tile.ids.to_be_bytes());
+    }
+    xxh3_128(&bytes)
+}

@@ -1,0 +1,527 @@
+//! Verification: every chunk is read and decoded, and compared with what the catalog says of batches.
+//!
+//! Three things are told besides damaged chunks: catalog records that cannot be trusted (`Ledger`), rows of stored batches that are in
+//! no chunk (`look_for`), and chunks with rows of no stored batch (`foreign`). Writers, removals and consolidations go on meanwhile,
+//! so whatever looks wrong is looked at again before it is told.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use chronotile_chunk::{Body, Columns, Head, Origin};
+use chronotile_store::{Cells, Chunk, ChunkKey, Scan};
+use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile, Window};
+use futures::TryStreamExt;
+use rayon::prelude::*;
+
+use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Retired};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::{Frame, binding};
+use crate::keys::{Key, Keys};
+use crate::maintenance::consolidate::Progress;
+use crate::read::cells::cells_of;
+use crate::read::on_pool;
+use crate::read::part::Part;
+use crate::report::{DamageReport, ForeignChunk, RecordDamage, RowsMissing, VerifyReport};
+use crate::time_axis::place_rows;
+
+impl Dataset {
+    /// Reads and decodes every chunk of the dataset; looks for the rows of every stored batch, for chunks that belong to no batch,
+    /// and for damaged catalog records. `progress` is called with slices done and in all.
+    ///
+    /// # Errors
+    /// The engine. Damage is no error here but part of the report.
+    pub async fn verify(&self, progress: Option<Progress<'_>>) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        match self.refresh().await {
+            // The definition as this process knows it serves for all the rest.
+            Err(ArchiveError::Catalog { key, reason }) => report.records.push(RecordDamage { key, reason }),
+            refreshed => refreshed?,
+        }
+        let frame = self.frame();
+        // Batches first: one that ends after this is not looked for.
+        let ledger = self.ledger(&mut report).await?;
+        report.batches_unfinished = ledger.changing.len() as u64;
+        let mut found = Found::default();
+        let slices = self.store().slices(&frame.spec.name).await?;
+        for (done, slice) in slices.iter().enumerate() {
+            self.verify_slice(&frame, *slice, &ledger, &mut report, &mut found).await?;
+            if let Some(progress) = progress {
+                progress(done as u64 + 1, slices.len() as u64);
+            }
+        }
+        let retired = self.retired(&mut report).await?;
+        for (batch, record) in ledger.live() {
+            report.batches += 1;
+            let is_retired = |slice: &SliceId| retired.get(slice).is_some_and(|us| *us >= record.written_us);
+            self.look_for(&frame, *batch, record, &is_retired, &found, &mut report).await?;
+        }
+        self.foreign(&frame, &ledger, found.strangers, &mut report).await?;
+        report.damage.sort_by_key(|damage| (damage.tile, damage.chunk));
+        report.rows_missing.sort_by_key(|missing| (missing.tile, missing.batch));
+        report.foreign.sort_by_key(|chunk| (chunk.tile, chunk.chunk));
+        report.records.sort_by(|a, b| a.key.cmp(&b.key));
+        report.records.dedup_by(|a, b| a.key == b.key);
+        Ok(report)
+    }
+
+    /// Reads the records of batches, and tests all other records of the dataset.
+    async fn ledger(&self, report: &mut VerifyReport) -> Result<Ledger> {
+        let name = self.spec().name.clone();
+        let mut ledger = Ledger::default();
+        // Intents first: a write that ends in between is then found by its record.
+        for record in catalog::list(self.store(), &format!("intent/{name}/")).await? {
+            let parsed = parsed::<Intent>(&record.key, &record.value, report);
+            if let (Ok(batch), intent) = (catalog::id_of(&record.key), parsed) {
+                match intent {
+                    Some(intent) => _ = ledger.begun.insert(batch, intent),
+                    None => _ = ledger.unknown.insert(batch),
+                }
+            }
+        }
+        for record in catalog::list(self.store(), &format!("batch/{name}/")).await? {
+            let parsed = parsed::<BatchRecord>(&record.key, &record.value, report);
+            if let (Ok(batch), stored) = (catalog::id_of(&record.key), parsed) {
+                match stored {
+                    Some(stored) => _ = ledger.stored.insert(batch, stored),
+                    None => _ = ledger.unknown.insert(batch),
+                }
+            }
+        }
+        for key in [catalog::changing_key(&name), catalog::copy_key(&name)] {
+            if let Some(value) = self.store().record(&key).await? {
+                ledger.is_copy |= key == catalog::copy_key(&name);
+                parsed::<serde_json::Value>(&key, &value, report);
+            }
+        }
+        for kind in ["index", "lease"] {
+            for record in catalog::list(self.store(), &format!("{kind}/{name}/")).await? {
+                parsed::<serde_json::Value>(&record.key, &record.value, report);
+            }
+        }
+        ledger.find_changing();
+        Ok(ledger)
+    }
+
+    async fn verify_slice(
+        &self,
+        frame: &Frame,
+        slice: SliceId,
+        ledger: &Ledger,
+        report: &mut VerifyReport,
+        found: &mut Found,
+    ) -> Result<()> {
+        let windows = (Window(i32::MIN), Window(i32::MAX));
+        let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: true };
+        let mut groups = self.store().scan(&frame.spec.name, scan).await?;
+        while let Some(chunks) = groups.try_next().await? {
+            let worker = frame.clone();
+            let check = move |chunk: Chunk| {
+                let checked = check(&worker, &chunk);
+                (chunk, checked)
+            };
+            for (chunk, checked) in on_pool(move || Ok(chunks.into_par_iter().map(check).collect::<Vec<_>>())).await? {
+                report.chunks += 1;
+                report.bytes += (chunk.head.len() + chunk.body.len()) as u64;
+                match checked {
+                    Ok((head, rows)) => {
+                        report.rows += u64::from(head.rows);
+                        found.enter(chunk.key, &head, &rows, ledger);
+                    }
+                    Err(damage) => {
+                        found.chunks.insert(chunk.key);
+                        found.damaged.insert(chunk.key.tile);
+                        report.damage.push(damaged(&chunk.key, Some(damage), chunk.rows));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// When slices were dropped, if ever.
+    async fn retired(&self, report: &mut VerifyReport) -> Result<HashMap<SliceId, i64>> {
+        let mut retired = HashMap::new();
+        for record in catalog::list(self.store(), &format!("retired/{}/", self.spec().name)).await? {
+            let slice = record.key.rsplit('/').next().and_then(|slice| slice.parse().ok());
+            if let (Some(slice), Some(parsed)) = (slice, parsed::<Retired>(&record.key, &record.value, report)) {
+                retired.insert(SliceId(slice), parsed.retired_us);
+            }
+        }
+        Ok(retired)
+    }
+
+    /// Looks for the rows of a stored batch: each of its chunks exists, or its rows were consolidated, or its slice was retired.
+    async fn look_for(
+        &self,
+        frame: &Frame,
+        batch: BatchId,
+        record: &BatchRecord,
+        is_retired: &(dyn Fn(&SliceId) -> bool + Sync),
+        found: &Found,
+        report: &mut VerifyReport,
+    ) -> Result<()> {
+        let Some(lists) = self.lists(frame, batch, record, report).await? else { return Ok(()) };
+        let written: HashSet<ChunkKey> = lists.refs().map(|chunk| chunk.key).collect();
+        let mut missing: Vec<(RowsMissing, u64)> = Vec::new();
+        for (tile, refs) in lists.by_tile() {
+            let here = found.rows.get(&(tile, batch, record.written_us)).copied().unwrap_or(0);
+            let expected: u64 = refs.iter().map(|chunk| u64::from(chunk.rows)).sum();
+            let alone = found
+                .holders
+                .get(&(tile, batch))
+                .is_none_or(|ids| ids.iter().all(|id| written.contains(&ChunkKey { id: *id, ..refs[0].key })));
+            // A damaged chunk of the tile may hold them; it is told itself.
+            if here == expected || found.damaged.contains(&tile) || is_retired(&refs[0].key.slice) {
+                continue;
+            }
+            if alone {
+                // Nothing was consolidated: it is the chunks themselves that are there or not.
+                for chunk in refs.iter().filter(|chunk| !found.chunks.contains(&chunk.key)) {
+                    if self.still_missing(frame, batch, record, chunk, found).await? {
+                        report.damage.push(damaged(&chunk.key, None, chunk.rows));
+                    }
+                }
+                continue;
+            }
+            let slice = refs[0].key.slice;
+            let here = self.distinct_rows(frame, slice, tile, (batch, record.written_us)).await?;
+            let (key, rows) = (record.key.clone(), expected.saturating_sub(here));
+            // Rows of one step have different ids, so that at least these are missing, however many others became one.
+            let rows_min = lists.most_of_one_step(tile).saturating_sub(here);
+            missing.push((RowsMissing { tile, batch, key, rows }, rows_min));
+        }
+        let rows: u64 = missing.iter().map(|(missing, _)| missing.rows).sum();
+        // Rows that stand in one chunk of two steps were never two.
+        let repeated = record.repeated.map(|repeated| repeated.saturating_sub(lists.rows_listed_again));
+        let merged_max = if lists.steps < 2 { Some(0) } else { repeated };
+        for (missing, rows_min) in missing {
+            let told = match merged_max {
+                Some(merged_max) if rows > merged_max => missing,
+                Some(_) => continue,
+                None => RowsMissing { rows: rows_min, ..missing },
+            };
+            if told.rows > 0 && self.is_unchanged(batch, record).await? {
+                report.rows_missing.push(told);
+            }
+        }
+        Ok(())
+    }
+
+    /// The chunks that a batch was written as; `None`, and told, where that is not known.
+    async fn lists(
+        &self,
+        frame: &Frame,
+        batch: BatchId,
+        record: &BatchRecord,
+        report: &mut VerifyReport,
+    ) -> Result<Option<Lists>> {
+        let parts = match catalog::parts(self.store(), &frame.spec, batch).await {
+            Err(ArchiveError::Catalog { key, reason }) => {
+                report.records.push(RecordDamage { key, reason });
+                return Ok(None);
+            }
+            parts => parts?,
+        };
+        let refs = parts.iter().flat_map(|part| &part.refs);
+        let (chunks, rows) = refs.fold((0, 0), |(chunks, rows), chunk| (chunks + 1, rows + u64::from(chunk.rows)));
+        let lists = Lists::new(parts);
+        if (chunks, rows) != (record.chunks, record.rows) && self.is_unchanged(batch, record).await? {
+            let key = catalog::batch_key(&frame.spec.name, batch);
+            let reason = format!(
+                "it says {} chunks with {} rows, the lists of the batch (part records) {chunks} with {rows}: write the batch \
+                 again with replace",
+                record.chunks, record.rows
+            );
+            report.records.push(RecordDamage { key, reason });
+            return Ok(None);
+        }
+        Ok(Some(lists))
+    }
+
+    /// Whether a batch is as it was when the verification began.
+    async fn is_unchanged(&self, batch: BatchId, record: &BatchRecord) -> Result<bool> {
+        let name = &self.spec().name;
+        let begun = catalog::get::<Intent>(self.store(), &catalog::intent_key(name, batch)).await?;
+        let now = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+        let same = now.is_some_and(|(now, _)| (now.written_us, now.removed) == (record.written_us, record.removed));
+        Ok(same && begun.is_none_or(|(intent, _)| intent.written_us == record.written_us))
+    }
+
+    /// Whether nothing in the tile holds the chunk's rows even now: consolidation may have moved them since.
+    async fn still_missing(
+        &self,
+        frame: &Frame,
+        batch: BatchId,
+        record: &BatchRecord,
+        chunk: &ChunkRef,
+        found: &Found,
+    ) -> Result<bool> {
+        let key = &chunk.key;
+        let heads: Vec<Chunk> = self.tile_scan(frame, key.slice, key.tile, false).await?.try_concat().await?;
+        let seen = |chunk: &Chunk| chunk.key != *key && found.chunks.contains(&chunk.key);
+        Ok(heads.iter().all(seen) && self.is_unchanged(batch, record).await?)
+    }
+
+    async fn tile_scan(
+        &self,
+        frame: &Frame,
+        slice: SliceId,
+        tile: Tile,
+        bodies: bool,
+    ) -> Result<futures::stream::BoxStream<'static, chronotile_store::Result<Vec<Chunk>>>> {
+        let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
+        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies };
+        Ok(self.store().scan(&frame.spec.name, scan).await?)
+    }
+
+    /// How many different rows of a batch and stamp a tile holds now: a chunk that came back after its rows were consolidated
+    /// holds none that count twice.
+    async fn distinct_rows(&self, frame: &Frame, slice: SliceId, tile: Tile, of: (BatchId, i64)) -> Result<u64> {
+        let mut rows: HashSet<u64> = HashSet::new();
+        let hasher = std::hash::RandomState::new();
+        let mut chunks = self.tile_scan(frame, slice, tile, true).await?;
+        while let Some(chunks) = chunks.try_next().await? {
+            for chunk in chunks {
+                // Damage is told where the chunk is checked.
+                let Ok(head) = frame.head(&chunk) else { continue };
+                if head.origins.iter().any(|origin| (origin.batch, origin.written_us) == of) {
+                    let part = Part::new(chunk, head);
+                    let found = part.with_body(frame, |body| identities(frame, &part, body, of, &hasher));
+                    rows.extend(found.unwrap_or_default());
+                }
+            }
+        }
+        Ok(rows.len() as u64)
+    }
+
+    /// Tells of chunks with rows of a batch that is not stored, as far as nobody is writing or taking it out now.
+    async fn foreign(
+        &self,
+        frame: &Frame,
+        ledger: &Ledger,
+        strangers: Vec<(ChunkKey, Origin, u64)>,
+        report: &mut VerifyReport,
+    ) -> Result<()> {
+        let name = &frame.spec.name;
+        let mut known: HashMap<BatchId, (Option<Intent>, Option<BatchRecord>)> = HashMap::new();
+        for (key, origin, rows) in strangers {
+            let batch = origin.batch;
+            let (begun, stored) = match known.entry(batch) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let begun = catalog::get::<Intent>(self.store(), &catalog::intent_key(name, batch)).await?;
+                    let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+                    unknown.insert((begun.map(|found| found.0), stored.map(|found| found.0)))
+                }
+            };
+            // A copy puts chunks before the records of their batches.
+            let arriving = stored.is_none() && ledger.is_copy;
+            let live = stored.as_ref().is_some_and(|record| !record.removed && record.written_us == origin.written_us);
+            if begun.is_some() || arriving || live || self.store().fetch(name, vec![key]).await?.is_empty() {
+                continue;
+            }
+            let (batch_key, removed) = match stored {
+                Some(record) => (record.key.clone(), record.removed),
+                None => (None, false),
+            };
+            report.foreign.push(ForeignChunk {
+                tile: key.tile,
+                chunk: key.id,
+                batch,
+                key: batch_key,
+                removed,
+                replaced: stored.is_some() && !removed,
+                rows,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Parses a record; `None`, and told, where it is damaged.
+fn parsed<T: serde::de::DeserializeOwned>(key: &str, value: &[u8], report: &mut VerifyReport) -> Option<T> {
+    match catalog::from_json(key, value) {
+        Ok(parsed) => Some(parsed),
+        Err(error) => {
+            let reason = match error {
+                ArchiveError::Catalog { reason, .. } => reason,
+                other => other.to_string(),
+            };
+            report.records.push(RecordDamage { key: key.to_owned(), reason });
+            None
+        }
+    }
+}
+
+/// What the catalog says of batches.
+#[derive(Default)]
+struct Ledger {
+    begun: HashMap<BatchId, Intent>,
+    /// Removed ones included.
+    stored: HashMap<BatchId, BatchRecord>,
+    /// Batches with a damaged record.
+    unknown: HashSet<BatchId>,
+    /// Those of `begun` whose writing has not ended. One that is being replaced or removed may have lost chunks already.
+    changing: HashSet<BatchId>,
+    is_copy: bool,
+}
+
+impl Ledger {
+    /// An intent of the record's own stamp is left over from a write that ended.
+    fn find_changing(&mut self) {
+        let ended = |batch: &BatchId, intent: &Intent| {
+            self.stored.get(batch).is_some_and(|record| record.written_us == intent.written_us)
+        };
+        let changing = self.begun.iter().filter(|(batch, intent)| !ended(batch, intent)).map(|(batch, _)| *batch);
+        self.changing = changing.collect();
+    }
+
+    fn live(&self) -> impl Iterator<Item = (&BatchId, &BatchRecord)> {
+        let quiet = |batch: &BatchId| !self.changing.contains(batch) && !self.unknown.contains(batch);
+        self.stored.iter().filter(move |(batch, record)| !record.removed && quiet(batch))
+    }
+
+    /// Whether rows of this origin belong to a stored batch, or to one of which nothing can be said.
+    fn has(&self, origin: &Origin) -> bool {
+        let batch = &origin.batch;
+        let stored = |record: &BatchRecord| !record.removed && record.written_us == origin.written_us;
+        self.changing.contains(batch) || self.unknown.contains(batch) || self.stored.get(batch).is_some_and(stored)
+    }
+}
+
+/// What the slices hold.
+#[derive(Default)]
+struct Found {
+    chunks: HashSet<ChunkKey>,
+    /// Rows of a batch and stamp in a tile.
+    rows: HashMap<(Tile, BatchId, i64), u64>,
+    /// The chunks that hold rows of a batch in a tile.
+    holders: HashMap<(Tile, BatchId), Vec<ChunkId>>,
+    damaged: HashSet<Tile>,
+    /// Rows of batches that seem not to be stored.
+    strangers: Vec<(ChunkKey, Origin, u64)>,
+}
+
+impl Found {
+    fn enter(&mut self, key: ChunkKey, head: &Head, rows: &[u64], ledger: &Ledger) {
+        self.chunks.insert(key);
+        for (origin, rows) in head.origins.iter().zip(rows) {
+            *self.rows.entry((key.tile, origin.batch, origin.written_us)).or_default() += rows;
+            self.holders.entry((key.tile, origin.batch)).or_default().push(key.id);
+            if !ledger.has(origin) {
+                self.strangers.push((key, *origin, *rows));
+            }
+        }
+    }
+}
+
+/// What a batch was written as.
+struct Lists {
+    /// Of each step of the write.
+    refs: Vec<Vec<ChunkRef>>,
+    steps: usize,
+    /// Rows of chunks that a later step put again, since they hold the same.
+    rows_listed_again: u64,
+}
+
+impl Lists {
+    /// A chunk that is listed twice counts once.
+    fn new(parts: Vec<catalog::Part>) -> Self {
+        let mut seen = HashSet::new();
+        let (steps, mut rows_listed_again) = (parts.len(), 0);
+        let mut first = |chunk: &ChunkRef| {
+            let first = seen.insert(chunk.key);
+            rows_listed_again += if first { 0 } else { u64::from(chunk.rows) };
+            first
+        };
+        let refs = parts.into_iter().map(|part| part.refs.into_iter().filter(&mut first).collect()).collect();
+        Self { refs, steps, rows_listed_again }
+    }
+
+    fn refs(&self) -> impl Iterator<Item = &ChunkRef> {
+        self.refs.iter().flatten()
+    }
+
+    fn by_tile(&self) -> BTreeMap<Tile, Vec<ChunkRef>> {
+        let mut tiles: BTreeMap<Tile, Vec<ChunkRef>> = BTreeMap::new();
+        self.refs().for_each(|chunk| tiles.entry(chunk.key.tile).or_default().push(*chunk));
+        tiles
+    }
+
+    /// Rows that one step put in a tile, at most.
+    fn most_of_one_step(&self, tile: Tile) -> u64 {
+        let rows = |refs: &Vec<ChunkRef>| {
+            refs.iter().filter(|chunk| chunk.key.tile == tile).map(|chunk| u64::from(chunk.rows)).sum::<u64>()
+        };
+        self.refs.iter().map(rows).max().unwrap_or(0)
+    }
+}
+
+fn damaged(key: &ChunkKey, damage: Option<Damage>, rows: u32) -> DamageReport {
+    DamageReport { tile: key.tile, chunk: key.id, damage, rows: rows.into() }
+}
+
+/// Hashes of what tells the rows of a batch and stamp apart: ids and version, or their numbers in the batch.
+fn identities(
+    frame: &Frame,
+    part: &Part,
+    body: &Body,
+    of: (BatchId, i64),
+    hasher: &std::hash::RandomState,
+) -> Result<Vec<u64>> {
+    use std::hash::BuildHasher;
+    let mut columns: Vec<usize> = frame.ids.iter().copied().chain(frame.version).collect();
+    columns.sort_unstable();
+    columns.dedup();
+    let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+    let origins = body.row_origins().map_err(damaged)?;
+    let ordinals = body.ordinals().map_err(damaged)?;
+    let mut set = Columns::new(&frame.layout, &columns, &frame.defaults);
+    set.append_body(body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
+    let rows = set.finish();
+    let keys = (!frame.ids.is_empty()).then(|| Keys::new(rows.columns())).transpose();
+    let keys = keys.map_err(|e| frame.compute("comparing ids", e))?;
+    let is_of = |row: usize| {
+        let origin = part.head.origins[origins.as_ref().map_or(0, |origins| origins[row] as usize)];
+        (origin.batch, origin.written_us) == of
+    };
+    let identity = |row: usize| {
+        let ordinal = if keys.is_some() { 0 } else { ordinals.as_ref().map_or(0, |ordinals| ordinals[row]) };
+        hasher.hash_one((keys.as_ref().map_or(Key::Null, |keys| keys.get(row)), ordinal))
+    };
+    Ok((0..part.head.rows as usize).filter(|row| is_of(*row)).map(identity).collect())
+}
+
+/// Decodes every column of a chunk and checks that its rows belong where they lie; also counts the rows of each origin.
+fn check(frame: &Frame, chunk: &Chunk) -> std::result::Result<(Head, Vec<u64>), Damage> {
+    let head = Head::parse(&chunk.head, &binding(&chunk.key))?;
+    let columns = frame.spec.columns_in(head.schema_version);
+    let columns = columns.ok_or(Damage::malformed("its schema version is newer than the dataset's"))?;
+    let body = Body::open(&head, &chunk.body)?;
+    let mut of_origin = vec![0; head.origins.len()];
+    match body.row_origins()? {
+        None => of_origin[0] = u64::from(head.rows),
+        Some(origins) => origins.into_iter().for_each(|origin| of_origin[origin as usize] += 1),
+    }
+    body.ordinals()?;
+    let all: Vec<usize> = (0..frame.spec.schema.fields().len()).collect();
+    let mut set = Columns::new(&frame.layout, &all, &frame.defaults);
+    set.append_body(&body, columns)?;
+    let rows = set.finish();
+    if rows.num_rows() != chunk.rows as usize {
+        return Err(Damage::malformed("its number of rows is not the one it is filed with"));
+    }
+    let unfiled = Damage::malformed("a row does not belong to its tile");
+    let (ticks, windows) = place_rows(&frame.spec, rows.column(frame.time)).map_err(|_| unfiled.clone())?;
+    let cells = cells_of(&frame.spec, &rows).map_err(|_| unfiled.clone())?;
+    let tile = chunk.key.tile;
+    if windows.iter().any(|window| *window != tile.window) || cells.iter().any(|cell| *cell != tile.cell.0) {
+        return Err(unfiled);
+    }
+    let in_zone = |tick: &i64| (head.zone.time_min..=head.zone.time_max).contains(tick);
+    if !ticks.iter().all(in_zone) {
+        return Err(Damage::malformed("a row lies outside the time range of its head"));
+    }
+    Ok((head, of_origin))
+}

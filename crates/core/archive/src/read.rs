@@ -1,0 +1,236 @@
+//! Reading: a scan of the engine, cut into groups of whole tiles, assembled on all cores, streamed in order and in bounded memory.
+
+pub(crate) mod assemble;
+pub(crate) mod cells;
+pub(crate) mod finished;
+pub(crate) mod groups;
+pub(crate) mod latest;
+pub(crate) mod literal;
+pub(crate) mod merge;
+pub(crate) mod newest;
+pub(crate) mod number;
+pub(crate) mod part;
+pub(crate) mod pattern;
+pub(crate) mod pieces;
+pub(crate) mod predicate;
+pub(crate) mod query;
+pub(crate) mod spans;
+pub(crate) mod text;
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use chronotile_store::Store;
+use chronotile_types::SliceId;
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt, TryStreamExt};
+
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::read::assemble::is_clean;
+use crate::read::groups::{fetch_parts, groups, groups_of_heads};
+use crate::read::part::Part;
+use crate::read::pieces::Pieces;
+use crate::read::query::{Query, slices_of};
+use crate::request::ReadRequest;
+
+/// Groups decoded at once, where the machine has so many cores.
+const GROUPS_AT_ONCE: usize = 8;
+
+/// Rows as they are read: Arrow record batches of one schema, by slice, cell, window, time and ids.
+pub struct ReadStream {
+    schema: SchemaRef,
+    batches: BoxStream<'static, Result<RecordBatch>>,
+}
+
+impl ReadStream {
+    pub(crate) fn new(schema: SchemaRef, batches: BoxStream<'static, Result<RecordBatch>>) -> Self {
+        Self { schema, batches }
+    }
+
+    /// The schema of every batch.
+    pub fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+impl std::fmt::Debug for ReadStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadStream").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
+impl Stream for ReadStream {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.batches.as_mut().poll_next(context)
+    }
+}
+
+impl Dataset {
+    /// Reads what `request` asks for, exactly: rows outside its region, keys, ids, time range or predicates are not returned.
+    ///
+    /// Rows are chosen in this order: cells and time range; then, of the rows with equal ids, the one the merge rule keeps;
+    /// then region, keys and predicates. The result does not depend on how rows were batched, chunked or consolidated. It
+    /// holds every batch acknowledged before the call.
+    ///
+    /// # Errors
+    /// A request that makes no sense for the dataset at once; a damaged chunk or a failing engine while streaming.
+    pub async fn read(&self, request: ReadRequest) -> Result<ReadStream> {
+        let mut query = self.anew(&request).await?;
+        self.prune_by_index(&mut query, &request).await?;
+        stream(self.store_arc(), Arc::new(query)).await
+    }
+
+    /// As [`Dataset::read`], with the definition as this process last saw it: one look into the catalog less, for readers who
+    /// know that nobody adds columns.
+    ///
+    /// # Errors
+    /// As [`Dataset::read`]; where columns were added meanwhile, a chunk that has them counts as damaged.
+    pub async fn read_as_known(&self, request: ReadRequest) -> Result<ReadStream> {
+        let query = self.query_as_known(&request).await?;
+        stream(self.store_arc(), Arc::new(query)).await
+    }
+
+    /// As [`Dataset::read_as_known`], but each chunk for itself, in any order: a record that stands in several comes several
+    /// times, in all its versions. For readers who mind neither, since chunks are decoded on all cores and their rows are not
+    /// compared.
+    ///
+    /// # Errors
+    /// As [`Dataset::read_as_known`].
+    pub async fn read_unmerged(&self, request: ReadRequest) -> Result<ReadStream> {
+        let query = Arc::new(self.query_as_known(&request).await?);
+        let groups = groups(self.store_arc(), query.clone()).await?;
+        let alone = groups.map_ok(|parts| stream::iter(parts).map(|part| Ok(vec![part]))).try_flatten();
+        Ok(ReadStream::new(query.schema.clone(), assembled(alone, query)))
+    }
+
+    /// Number of rows that [`Dataset::read`] would return. Reads chunk heads alone, or an index, where those suffice.
+    ///
+    /// # Errors
+    /// As [`Dataset::read`].
+    pub async fn count(&self, request: ReadRequest) -> Result<u64> {
+        let query = self.query(&ReadRequest { columns: Some(vec![]), ..request.clone() }).await?;
+        if query.newest_only || query.tests_rows() {
+            if let Some(rows) = self.count_by_index(&request).await? {
+                return Ok(rows);
+            }
+            let rows = self.read(ReadRequest { columns: Some(vec![]), ..request }).await?;
+            return rows.try_fold(0, |sum, batch| async move { Ok(sum + batch.num_rows() as u64) }).await;
+        }
+        self.count_heads(query).await
+    }
+
+    /// Counts by heads; only tiles whose chunks overlap, or lie across the time range, are decoded.
+    async fn count_heads(&self, query: Arc<Query>) -> Result<u64> {
+        let store = self.store_arc();
+        let mut groups = groups_of_heads(store.clone(), &query).await?;
+        let mut rows = 0;
+        while let Some(parts) = groups.try_next().await? {
+            let mut unclear: Vec<Part> = Vec::new();
+            let mut parts = parts.into_iter().peekable();
+            while let Some(first) = parts.next() {
+                let mut tile = vec![first];
+                while let Some(next) = parts.next_if(|part| part.chunk.key.tile == tile[0].chunk.key.tile) {
+                    tile.push(next);
+                }
+                let inside = |p: &Part| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
+                let whole = |p: &Part| inside(p) && !query.leaves_out_rows_of(&p.head);
+                if tile.iter().all(whole) && is_clean(query.identity, &query.frame, &tile) {
+                    rows += tile.iter().map(|part| u64::from(part.head.rows)).sum::<u64>();
+                } else {
+                    unclear.append(&mut tile);
+                }
+            }
+            if !unclear.is_empty() {
+                let parts = fetch_parts(store.as_ref(), &query, &unclear).await?;
+                let mut pieces = pin!(stream_of(Pieces::new(query.clone(), parts, None)));
+                while let Some(piece) = pieces.try_next().await? {
+                    rows += piece.num_rows() as u64;
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Makes `request` ready, with the newest definition where it names a column this process has not seen.
+    pub(crate) async fn query(&self, request: &ReadRequest) -> Result<Arc<Query>> {
+        Ok(Arc::new(self.anew(request).await?))
+    }
+
+    async fn anew(&self, request: &ReadRequest) -> Result<Query> {
+        // What a definition says of slices never changes: both are looked up at once.
+        let before = self.frame();
+        let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));
+        refreshed?;
+        self.over(request, slices?).await
+    }
+
+    /// Makes `request` ready with the definition as this process last saw it.
+    pub(crate) async fn query_as_known(&self, request: &ReadRequest) -> Result<Query> {
+        let slices = slices_of(self.store(), &self.frame(), request).await?;
+        self.over(request, slices).await
+    }
+
+    async fn over(&self, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Query> {
+        let mut query = Query::over(self.frame(), request, slices)?;
+        if request.finished_only {
+            query.only = Some(self.finished_of(&query).await?);
+        }
+        Ok(query)
+    }
+}
+
+/// The rows of a query.
+pub(crate) async fn stream(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
+    if query.newest_only {
+        return crate::read::newest::read(store, query).await;
+    }
+    let schema = query.schema.clone();
+    Ok(ReadStream::new(schema, rows(store, query).await?))
+}
+
+/// The rows of a query that asks for more than the newest versions, tile by tile.
+async fn rows(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    Ok(assembled(groups(store, query.clone()).await?, query))
+}
+
+/// The rows of each group, in order of the groups, several of which are decoded at once.
+fn assembled(
+    groups: impl Stream<Item = Result<Vec<Part>>> + Send + 'static,
+    query: Arc<Query>,
+) -> BoxStream<'static, Result<RecordBatch>> {
+    groups
+        .map_ok(move |parts| next_piece(Pieces::new(query.clone(), parts, None)))
+        .try_buffered(rayon::current_num_threads().min(GROUPS_AT_ONCE))
+        .map_ok(|(first, rest)| stream::iter(first.map(Ok)).chain(stream_of(rest)))
+        .try_flatten()
+        .boxed()
+}
+
+/// The next piece and those after it.
+async fn next_piece(mut pieces: Pieces) -> Result<(Option<RecordBatch>, Pieces)> {
+    let light = pieces.is_light();
+    let work = move || Ok((pieces.next()?, pieces));
+    if light { work() } else { on_pool(work).await }
+}
+
+/// Pieces one after the other.
+pub(crate) fn stream_of(pieces: Pieces) -> impl Stream<Item = Result<RecordBatch>> + Send {
+    stream::try_unfold(pieces, |pieces| async move {
+        if pieces.is_done() {
+            return Ok(None);
+        }
+        let (rows, rest) = next_piece(pieces).await?;
+        Ok(rows.map(|rows| (rows, rest)))
+    })
+}
+
+/// Runs CPU-bound work off the threads that drive the engine.
+pub(crate) async fn on_pool<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ArchiveError::Cancelled)?
+}

@@ -1,0 +1,476 @@
+//! Chunks of neighbouring tiles to rows: decoded, merged, put in order, filtered.
+//!
+//! The result has its rows by tile, then time, then ids, whatever chunks they came from. Where the chunks of a tile follow
+//! one another in time and cannot share an id, which is the rule, their rows are in that order already and nothing is
+//! compared; only a tile whose chunks overlap is merged row by row.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow_schema::Schema;
+use arrow_select::take::take;
+use bytes::Bytes;
+use chronotile_chunk::{Body, Columns, Origin};
+use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile, TimeFormat, ZoneKey};
+use hashbrown::HashMap;
+
+use crate::error::Result;
+use crate::frame::Frame;
+use crate::keys::{Key, Keys};
+use crate::read::part::Part;
+use crate::read::query::{Identity, Query};
+use crate::time_axis::{Times, times};
+
+/// Rows chosen beforehand, by chunk: only these are returned, and none of them is merged with another.
+pub(crate) type Chosen = HashMap<ChunkId, Vec<u32>>;
+
+/// Where rows lie: the chunk of each, and its number there.
+pub(crate) type Places = Vec<(ChunkId, u32)>;
+
+/// Order of the parts of a group: the chunks of each tile in order of time.
+pub(crate) fn order_key(part: &Part) -> (SliceId, Tile, i64, i64, ZoneKey, ChunkId) {
+    let (key, zone) = (&part.chunk.key, &part.head.zone);
+    (key.slice, key.tile, zone.time_min, zone.time_max, zone.id_min, key.id)
+}
+
+/// Whether the chunks of one tile, in the order of [`order_key`], hold their rows in order and no record twice.
+pub(crate) fn is_clean(identity: Identity, frame: &Frame, tile: &[Part]) -> bool {
+    let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
+    // Where the time is a part of the ids, chunks apart in time share no record.
+    let in_time = |pair: &[Part]| pair[0].head.zone.time_max < pair[1].head.zone.time_min;
+    let timed_ids = frame.timed_ids() && tile.windows(2).all(in_time);
+    is_in_order(identity, frame, tile) && unique_inside && (tile.len() < 2 || timed_ids || ids_apart(tile))
+}
+
+/// Whether the rows of the chunks of one tile are in order where one chunk comes after the other.
+pub(crate) fn is_in_order(identity: Identity, frame: &Frame, tile: &[Part]) -> bool {
+    // Rows of one time lie in the order of their ids, where there are any. Days of one tick may still differ.
+    let ids_tell = identity != Identity::Ordinal && frame.spec.time.format == TimeFormat::Timestamp;
+    let follows = |pair: &[Part]| {
+        let (a, b) = (&pair[0].head.zone, &pair[1].head.zone);
+        let one_time = ids_tell && a.time_min == b.time_max;
+        a.time_max < b.time_min || one_time && a.id_max < b.id_min
+    };
+    tile.windows(2).all(follows)
+}
+
+fn ids_apart(tile: &[Part]) -> bool {
+    let ascending = |pair: &[Part]| pair[0].head.zone.id_max < pair[1].head.zone.id_min;
+    if tile.windows(2).all(ascending) {
+        return true;
+    }
+    let mut zones: Vec<_> = tile.iter().map(|part| (part.head.zone.id_min, part.head.zone.id_max)).collect();
+    zones.sort_unstable();
+    zones.windows(2).all(|pair| pair[0].1 < pair[1].0)
+}
+
+/// Ranges of `parts` that belong to one tile each.
+pub(crate) fn tile_ranges(parts: &[Part]) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    let mut start = 0;
+    for end in 1..=parts.len() {
+        if end == parts.len() || parts[end].chunk.key.tile != parts[start].chunk.key.tile {
+            ranges.push(start..end);
+            start = end;
+        }
+    }
+    ranges
+}
+
+/// The rows that `query` returns from `parts`, which hold whole tiles in the order of [`order_key`]; `None` where they decode to
+/// more than `bytes_max`.
+pub(crate) fn assemble(
+    query: &Query,
+    parts: &[Part],
+    chosen: Option<&Chosen>,
+    bytes_max: usize,
+) -> Result<Option<RecordBatch>> {
+    let bytes = parts.iter().map(|part| part.body(&query.frame)).collect::<Result<Vec<_>>>()?;
+    let bodies = open(query, parts, &bytes)?;
+    let Some(work) = Assembly::new(query, parts, &bodies, chosen, bytes_max)? else { return Ok(None) };
+    match work.rows_to_keep()? {
+        None => work.everything(),
+        Some(rows) if rows.is_empty() => Ok(Some(query.empty())),
+        Some(rows) => work.only(&rows),
+    }
+}
+
+/// As [`assemble`], with the chunk and the number in it of each row, as long as the rows are few among those of `parts`; `None`
+/// where they are not.
+pub(crate) fn assemble_few(
+    query: &Query,
+    parts: &[Part],
+    bodies: &[Body],
+    chosen: &Chosen,
+    bytes_max: usize,
+) -> Result<Option<(RecordBatch, Places)>> {
+    let Some(work) = Assembly::new(query, parts, bodies, Some(chosen), bytes_max)? else { return Ok(None) };
+    let Some(rows) = work.rows_to_keep()?.filter(|rows| is_few(rows.len(), work.row_count())) else { return Ok(None) };
+    let place = |row: &u32| {
+        let part = work.part_of(*row);
+        (parts[part].chunk.key.id, *row - work.starts[part] as u32)
+    };
+    Ok(work.only(&rows)?.map(|batch| (batch, rows.iter().map(place).collect())))
+}
+
+/// Whether rows are better decoded one by one than with all that stand between them.
+pub(crate) fn is_few(rows: usize, among: usize) -> bool {
+    const SHARE: usize = 4;
+    rows * SHARE <= among
+}
+
+/// The bodies of parts, given their bytes, verified and decompressed.
+pub(crate) fn open<'a>(query: &Query, parts: &'a [Part], bytes: &'a [Bytes]) -> Result<Vec<Body<'a>>> {
+    let open = |(part, bytes): (&'a Part, &'a Bytes)| {
+        Body::open(&part.head, bytes).map_err(|damage| query.frame.damaged(&part.chunk.key, damage))
+    };
+    parts.iter().zip(bytes).map(open).collect()
+}
+
+struct Assembly<'a> {
+    query: &'a Query,
+    parts: &'a [Part],
+    chosen: Option<&'a Chosen>,
+    bodies: &'a [Body<'a>],
+    /// First row of each part, and the number of all rows.
+    starts: Vec<usize>,
+    /// Tiles whose rows have to be compared.
+    dirty: Vec<Range<usize>>,
+    /// Positions of the columns decoded first: those that decide which rows are kept.
+    first: Vec<usize>,
+    first_rows: RecordBatch,
+    /// Decoded bytes past which the work is given up.
+    bytes_max: usize,
+}
+
+impl<'a> Assembly<'a> {
+    /// `None` where the columns decoded first take more than `bytes_max`.
+    fn new(
+        query: &'a Query,
+        parts: &'a [Part],
+        bodies: &'a [Body<'a>],
+        chosen: Option<&'a Chosen>,
+        bytes_max: usize,
+    ) -> Result<Option<Self>> {
+        let mut starts = Vec::with_capacity(parts.len() + 1);
+        let mut rows = 0;
+        for part in parts {
+            starts.push(rows);
+            rows += part.head.rows as usize;
+        }
+        starts.push(rows);
+        let tiles = tile_ranges(parts).into_iter();
+        let dirty: Vec<_> =
+            tiles.filter(|tile| !is_clean(query.identity, &query.frame, &parts[tile.clone()])).collect();
+        let first = first_columns(query, parts, !dirty.is_empty());
+        let mut work = Self {
+            query,
+            parts,
+            chosen,
+            bodies,
+            starts,
+            dirty,
+            first,
+            first_rows: RecordBatch::new_empty(Arc::new(Schema::empty())),
+            bytes_max,
+        };
+        if !work.first.is_empty() {
+            let Some(rows) = work.decode(&work.first)? else { return Ok(None) };
+            work.first_rows = rows;
+        }
+        Ok(Some(work))
+    }
+
+    fn frame(&self) -> &Frame {
+        &self.query.frame
+    }
+
+    fn row_count(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// The part that a row lies in.
+    fn part_of(&self, row: u32) -> usize {
+        self.starts.partition_point(|start| *start <= row as usize) - 1
+    }
+
+    /// Decodes columns of all rows; `None` where they take too many bytes.
+    fn decode(&self, columns: &[usize]) -> Result<Option<RecordBatch>> {
+        let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
+        set.reserve(self.row_count());
+        for index in 0..self.parts.len() {
+            self.append(index, |body, count| set.append_body(body, count))?;
+            if set.bytes() > self.bytes_max {
+                return Ok(None);
+            }
+        }
+        Ok(Some(set.finish()))
+    }
+
+    /// Has `append` take rows of a part, which it is told with the number of columns that the part has.
+    fn append(&self, index: usize, append: impl FnOnce(&Body, usize) -> std::result::Result<(), Damage>) -> Result<()> {
+        let part = &self.parts[index];
+        let count = self.frame().columns_in(&part.chunk.key, &part.head)?;
+        append(&self.bodies[index], count).map_err(|damage| self.frame().damaged(&part.chunk.key, damage))
+    }
+
+    fn first_column(&self, position: usize) -> ArrayRef {
+        let place = self.first.iter().position(|column| *column == position);
+        // `first_columns` lists every column that is asked for here.
+        self.first_rows.column(place.unwrap_or(0)).clone()
+    }
+
+    /// The rows to return, in order; `None` for all as they are.
+    fn rows_to_keep(&self) -> Result<Option<Vec<u32>>> {
+        let unfinished = self.parts.iter().any(|part| self.query.leaves_out_rows_of(&part.head));
+        let filters = !self.first.is_empty() || self.chosen.is_some() || unfinished;
+        if !filters && self.dirty.is_empty() {
+            return Ok(None);
+        }
+        let mut keep = vec![true; self.row_count()];
+        self.clear_unchosen(&mut keep);
+        self.clear_unfinished(&mut keep)?;
+        self.clear_out_of_range(&mut keep);
+        let order = if self.dirty.is_empty() { None } else { Some(self.merge(&mut keep)?) };
+        if self.query.tests_rows() {
+            self.query.filter(&|position| self.first_column(position), &mut keep)?;
+        }
+        match order {
+            Some(order) => Ok(Some(order.into_iter().filter(|row| keep[*row as usize]).collect())),
+            None if keep.iter().all(|keep| *keep) => Ok(None),
+            None => Ok(Some((0..keep.len() as u32).filter(|row| keep[*row as usize]).collect())),
+        }
+    }
+
+    fn clear_unchosen(&self, keep: &mut [bool]) {
+        let Some(chosen) = self.chosen else { return };
+        keep.fill(false);
+        for (part, start) in self.parts.iter().zip(&self.starts) {
+            for row in chosen.get(&part.chunk.key.id).into_iter().flatten() {
+                if let Some(keep) = keep.get_mut(start + *row as usize) {
+                    *keep = true;
+                }
+            }
+        }
+    }
+
+    /// A consolidated chunk may hold rows of a batch that is being replaced or removed beside rows of others.
+    fn clear_unfinished(&self, keep: &mut [bool]) -> Result<()> {
+        for (index, part) in self.parts.iter().enumerate() {
+            if self.query.leaves_out_rows_of(&part.head) {
+                let rows = self.starts[index]..self.starts[index + 1];
+                self.query.clear_unfinished(part, &self.bodies[index], &mut keep[rows])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn clear_out_of_range(&self, keep: &mut [bool]) {
+        let bounds = &self.query.bounds;
+        for (index, part) in self.parts.iter().enumerate() {
+            if !bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max) {
+                let rows = self.starts[index]..self.starts[index + 1];
+                let column = self.first_column(self.frame().time).slice(rows.start, rows.len());
+                bounds.filter(&column, &mut keep[rows]);
+            }
+        }
+    }
+
+    /// Orders the rows of dirty tiles by time and ids, and clears `keep` for all but one row of each record.
+    fn merge(&self, keep: &mut [bool]) -> Result<Vec<u32>> {
+        let mut order: Vec<u32> = (0..self.row_count() as u32).collect();
+        let ids: Vec<ArrayRef> = self.frame().ids.iter().map(|id| self.first_column(*id)).collect();
+        let id_keys = self.keys(&ids)?;
+        let time_column = self.first_column(self.frame().time);
+        let times = times(&time_column);
+        let compare_times = |a: usize, b: usize| match &times {
+            Some(Times::Ticks(ticks)) => ticks[a].cmp(&ticks[b]),
+            Some(Times::Days(days)) => days[a].total_cmp(&days[b]),
+            None => Ordering::Equal,
+        };
+        for tile in &self.dirty {
+            let ranks = self.ranks(tile)?;
+            if self.chosen.is_none() {
+                self.keep_one_each(tile, &ranks, id_keys.as_ref(), keep)?;
+            }
+            let rows = self.starts[tile.start]..self.starts[tile.end];
+            let first = rows.start;
+            order[rows].sort_unstable_by(|a, b| {
+                let (a, b) = (*a as usize, *b as usize);
+                compare_times(a, b)
+                    .then_with(|| id_keys.as_ref().map_or(Ordering::Equal, |keys| keys.compare(a, b)))
+                    .then_with(|| ranks[a - first].cmp(&ranks[b - first]))
+            });
+        }
+        Ok(order)
+    }
+
+    fn keys(&self, columns: &[ArrayRef]) -> Result<Option<Keys>> {
+        let keys = (!columns.is_empty()).then(|| Keys::new(columns)).transpose();
+        keys.map_err(|e| self.frame().compute("comparing ids", e))
+    }
+
+    /// Age of each row of a tile.
+    fn ranks(&self, tile: &Range<usize>) -> Result<Vec<Rank>> {
+        let mut ranks = Vec::with_capacity(self.starts[tile.end] - self.starts[tile.start]);
+        for (part, body) in self.parts[tile.clone()].iter().zip(&self.bodies[tile.clone()]) {
+            ranks.extend(part_ranks(self.frame(), part, body)?);
+        }
+        Ok(ranks)
+    }
+
+    /// Of rows with the same identity keeps the one written last. Rows that are not kept already take no part.
+    fn keep_one_each(&self, tile: &Range<usize>, ranks: &[Rank], ids: Option<&Keys>, keep: &mut [bool]) -> Result<()> {
+        let version = match (self.query.identity, self.frame().version) {
+            (Identity::Versions, Some(column)) => self.keys(&[self.first_column(column)])?,
+            _ => None,
+        };
+        let first = self.starts[tile.start];
+        let mut newest: HashMap<(Key, Key, Option<BatchId>, i64), usize> = HashMap::with_capacity(ranks.len());
+        for (index, rank) in ranks.iter().enumerate() {
+            let row = first + index;
+            if !keep[row] {
+                continue;
+            }
+            let id = ids.map_or(Key::Null, |keys| keys.get(row));
+            let identity = match self.query.identity {
+                Identity::Ids => (id, Key::Null, None, 0),
+                Identity::Versions => {
+                    (id, version.as_ref().map_or(Key::Null, |keys| keys.get(row)), Some(rank.batch), 0)
+                }
+                Identity::Ordinal => (id, Key::Null, Some(rank.batch), rank.ordinal),
+            };
+            match newest.entry(identity) {
+                hashbrown::hash_map::Entry::Vacant(entry) => {
+                    entry.insert(index);
+                }
+                hashbrown::hash_map::Entry::Occupied(mut entry) => {
+                    let loser = if ranks[*entry.get()] < *rank { entry.insert(index) } else { index };
+                    keep[first + loser] = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All rows as they are.
+    fn everything(&self) -> Result<Option<RecordBatch>> {
+        let rest = self.rest();
+        let Some(rest_rows) = self.decode(&rest)? else { return Ok(None) };
+        let column = |position: &usize| match rest.iter().position(|column| column == position) {
+            Some(place) => rest_rows.column(place).clone(),
+            None => self.first_column(*position),
+        };
+        self.shaped(self.query.output.iter().map(column).collect(), self.row_count()).map(Some)
+    }
+
+    /// Columns to return that are not decoded yet.
+    fn rest(&self) -> Vec<usize> {
+        self.query.output.iter().copied().filter(|column| !self.first.contains(column)).collect()
+    }
+
+    fn shaped(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(self.query.schema.clone(), columns, &options);
+        batch.map_err(|e| self.frame().compute("decoding rows", e))
+    }
+
+    /// The rows given, in their order.
+    fn only(&self, rows: &[u32]) -> Result<Option<RecordBatch>> {
+        let rest = self.rest();
+        let Some((rest_rows, within)) = self.decode_only(&rest, rows)? else { return Ok(None) };
+        let in_place = within.iter().copied().eq(0..rest_rows.num_rows() as u32);
+        let (whole, within) = (UInt32Array::from(rows.to_vec()), UInt32Array::from(within));
+        let failed = |e| self.frame().compute("selecting rows", e);
+        let mut columns = Vec::with_capacity(self.query.output.len());
+        for position in &self.query.output {
+            columns.push(match rest.iter().position(|column| column == position) {
+                Some(place) if in_place => rest_rows.column(place).clone(),
+                Some(place) => take(rest_rows.column(place), &within, None).map_err(failed)?,
+                None => take(&self.first_column(*position), &whole, None).map_err(failed)?,
+            });
+        }
+        self.shaped(columns, rows.len()).map(Some)
+    }
+
+    /// Decodes columns of at least the rows given, and tells where these then are. Parts without any of them are left out; of
+    /// parts with a few of them only those rows are decoded. `None` where they take too many bytes.
+    fn decode_only(&self, columns: &[usize], rows: &[u32]) -> Result<Option<(RecordBatch, Vec<u32>)>> {
+        let mut picked: Vec<Vec<u32>> = vec![vec![]; self.parts.len()];
+        for row in rows {
+            let part = self.part_of(*row);
+            picked[part].push(*row - self.starts[part] as u32);
+        }
+        let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
+        let mut starts = vec![0; self.parts.len()];
+        for (index, picked) in picked.iter_mut().enumerate().filter(|(_, picked)| !picked.is_empty()) {
+            starts[index] = set.rows() as u32;
+            if self.bodies[index].has_rows_apart() && is_few(picked.len(), self.parts[index].head.rows as usize) {
+                picked.sort_unstable();
+                self.append(index, |body, count| set.append_rows(body, count, picked))?;
+            } else {
+                picked.clear();
+                self.append(index, |body, count| set.append_body(body, count))?;
+            }
+            if set.bytes() > self.bytes_max {
+                return Ok(None);
+            }
+        }
+        let place = |row: &u32| {
+            let part = self.part_of(*row);
+            let number = *row - self.starts[part] as u32;
+            // Of a part that was decoded as a whole no row was picked.
+            starts[part] + picked[part].binary_search(&number).map_or(number, |place| place as u32)
+        };
+        let places = rows.iter().map(place).collect();
+        Ok(Some((set.finish(), places)))
+    }
+}
+
+/// Columns that decide which rows are kept and in which order.
+fn first_columns(query: &Query, parts: &[Part], dirty: bool) -> Vec<usize> {
+    let frame = &query.frame;
+    let zone_in = |part: &Part| query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max);
+    let mut columns = query.tested_columns();
+    if dirty || !parts.iter().all(zone_in) {
+        columns.push(frame.time);
+    }
+    if dirty {
+        columns.extend(&frame.ids);
+        columns.extend(frame.version);
+    }
+    columns.sort_unstable();
+    columns.dedup();
+    columns
+}
+
+/// What decides between two rows of the same record: the later write, then the batch, then the place in it, then the chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub written_us: i64,
+    pub batch: BatchId,
+    pub ordinal: i64,
+    pub chunk: ChunkId,
+    pub row: u32,
+}
+
+/// The rank of each row of a chunk.
+pub(crate) fn part_ranks(frame: &Frame, part: &Part, body: &Body) -> Result<Vec<Rank>> {
+    let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+    let row_origins = body.row_origins().map_err(damaged)?;
+    let ordinals = body.ordinals().map_err(damaged)?;
+    let rank = |row: u32| {
+        let index = row_origins.as_ref().map_or(0, |origins| origins[row as usize] as usize);
+        let origin: Origin = part.head.origins[index];
+        Rank {
+            written_us: origin.written_us,
+            batch: origin.batch,
+            chunk: part.chunk.key.id,
+            ordinal: ordinals.as_ref().map_or(0, |ordinals| ordinals[row as usize]),
+            row,
+        }
+    };
+    Ok((0..part.head.rows).map(rank).collect())
+}

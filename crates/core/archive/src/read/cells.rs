@@ -1,0 +1,284 @@
+//! The cell of a record, and the cells that a place covers.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Float64Type, Int64Type, UInt64Type};
+use arrow_array::{Array, ArrayRef, Float64Array, RecordBatch};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::DataType;
+use chronotile_sky::{PixelRange, Pixelization, Region, Scheme};
+use chronotile_store::Cells;
+use chronotile_types::{Cell, CellRule, DatasetSpec, MergeRule};
+use hashbrown::{HashMap, HashSet};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{ArchiveError, Result};
+use crate::keys::{Keys, Wanted};
+use crate::read::literal::exact_values;
+use crate::request::Place;
+
+/// A column and a row that cannot be filed, and why.
+pub(crate) type Unfit = (String, usize, String);
+
+/// Checks the part of a cell rule that the sky decides.
+pub(crate) fn check(spec: &DatasetSpec) -> Result<()> {
+    pixelization(&spec.cell).map(|_| ())
+}
+
+fn pixelization(rule: &CellRule) -> Result<Option<Pixelization>> {
+    match rule {
+        CellRule::Sky { scheme, level, .. } => {
+            Ok(Some(Pixelization::new(scheme.parse::<Scheme>()?, u32::from(*level))?))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The cell of every row of `rows`, which have the dataset's columns.
+pub(crate) fn cells_of(spec: &DatasetSpec, rows: &RecordBatch) -> std::result::Result<Vec<i64>, Unfit> {
+    let columns: Vec<_> = spec.cell.columns().iter().filter_map(|name| rows.column_by_name(name).cloned()).collect();
+    cells_of_columns(&spec.cell, &columns, rows.num_rows())
+}
+
+/// The cell for every row of the rule's own columns.
+fn cells_of_columns(rule: &CellRule, columns: &[ArrayRef], rows: usize) -> std::result::Result<Vec<i64>, Unfit> {
+    let names = rule.columns();
+    let unfit = |column: usize, row: usize, reason: &str| (names[column].to_owned(), row, reason.to_owned());
+    match rule {
+        CellRule::Single => Ok(vec![0; rows]),
+        CellRule::Sky { ra, dec, .. } => {
+            let position = |i: usize| degrees(&columns[i]).map_err(|(row, reason)| unfit(i, row, reason));
+            let (ra_deg, dec_deg) = (position(0)?, position(1)?);
+            let pixels = pixelization(rule).map_err(|e| (ra.clone(), 0, e.to_string()))?;
+            let mut cells = vec![0; rows];
+            if let Some(pixels) = pixels {
+                let (ra_deg, dec_deg) = (ra_deg.values(), dec_deg.values());
+                pixels.index_many(ra_deg, dec_deg, &mut cells).map_err(|e| {
+                    let bad = |row: &usize| pixels.index(ra_deg[*row], dec_deg[*row]).is_err();
+                    let row = (0..rows).find(bad).unwrap_or(0);
+                    let column = if ra_deg[row].is_finite() { dec } else { ra };
+                    (column.clone(), row, e.to_string())
+                })?;
+            }
+            Ok(cells)
+        }
+        CellRule::Value { .. } => whole(&columns[0]).map_err(|(row, reason)| unfit(0, row, reason)),
+        CellRule::Bunch { size, .. } => {
+            let values = whole(&columns[0]).map_err(|(row, reason)| unfit(0, row, reason))?;
+            Ok(values.into_iter().map(|value| value.div_euclid(*size as i64)).collect())
+        }
+        CellRule::Hash { buckets, .. } => Ok((0..rows).map(|row| hash_cell(columns, row, *buckets)).collect()),
+    }
+}
+
+/// Degrees as float64; a null has no place.
+fn degrees(column: &ArrayRef) -> std::result::Result<Float64Array, (usize, &'static str)> {
+    if let Some(row) = (0..column.len()).find(|row| column.is_null(*row)) {
+        return Err((row, "is null; every record needs a position"));
+    }
+    match column.data_type() {
+        DataType::Float64 => Ok(column.as_primitive::<Float64Type>().clone()),
+        _ => Ok(column.as_primitive::<Float32Type>().unary(f64::from)),
+    }
+}
+
+/// Integers as i64; a null, or a value beyond i64, has no cell.
+fn whole(column: &ArrayRef) -> std::result::Result<Vec<i64>, (usize, &'static str)> {
+    if let Some(row) = (0..column.len()).find(|row| column.is_null(*row)) {
+        return Err((row, "is null; every record needs a cell"));
+    }
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    match cast_with_options(column, &DataType::Int64, &options) {
+        Ok(cast) => Ok(cast.as_primitive::<Int64Type>().values().to_vec()),
+        Err(_) => {
+            let values = column.as_primitive_opt::<UInt64Type>().map(|a| a.values().to_vec()).unwrap_or_default();
+            let row = values.iter().position(|value| i64::try_from(*value).is_err()).unwrap_or(0);
+            Err((row, "is larger than a cell number can be (2^63 - 1)"))
+        }
+    }
+}
+
+/// XXH3-64 of the row's values, its top bit cleared, modulo the number of buckets. A value is hashed as one byte (0 for null,
+/// else 1) and then: integers as 8 bytes little-endian (sign extended), bool as one byte, text and binary as their length in
+/// 4 bytes little-endian and their bytes.
+fn hash_cell(columns: &[ArrayRef], row: usize, buckets: Option<u32>) -> i64 {
+    let mut bytes = Vec::with_capacity(32);
+    for column in columns {
+        push_value(&mut bytes, column, row);
+    }
+    let hash = (xxh3_64(&bytes) & (i64::MAX as u64)) as i64;
+    buckets.map_or(hash, |buckets| hash % i64::from(buckets))
+}
+
+fn push_value(bytes: &mut Vec<u8>, column: &ArrayRef, row: usize) {
+    if column.is_null(row) {
+        return bytes.push(0);
+    }
+    bytes.push(1);
+    let mut text = |value: &[u8]| {
+        bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(value);
+    };
+    match column.data_type() {
+        DataType::Utf8 => text(column.as_string::<i32>().value(row).as_bytes()),
+        DataType::Binary => text(column.as_binary::<i32>().value(row)),
+        DataType::Boolean => bytes.push(column.as_boolean().value(row).into()),
+        _ => bytes.extend_from_slice(&integer_bits(column, row).to_le_bytes()),
+    }
+}
+
+fn integer_bits(column: &ArrayRef, row: usize) -> u64 {
+    use arrow_array::types::*;
+    match column.data_type() {
+        DataType::Int8 => i64::from(column.as_primitive::<Int8Type>().value(row)) as u64,
+        DataType::Int16 => i64::from(column.as_primitive::<Int16Type>().value(row)) as u64,
+        DataType::Int32 => i64::from(column.as_primitive::<Int32Type>().value(row)) as u64,
+        DataType::UInt8 => column.as_primitive::<UInt8Type>().value(row).into(),
+        DataType::UInt16 => column.as_primitive::<UInt16Type>().value(row).into(),
+        DataType::UInt32 => column.as_primitive::<UInt32Type>().value(row).into(),
+        DataType::UInt64 => column.as_primitive::<UInt64Type>().value(row),
+        _ => column.as_primitive::<Int64Type>().value(row) as u64,
+    }
+}
+
+/// A place made ready for a scan: the cells to look in, and what single rows must fulfil.
+pub(crate) struct Placed {
+    pub cells: Cells,
+    pub rows: RowRule,
+    /// Cells of the keys asked for, with the number of distinct keys in each; empty for other places.
+    pub keys_in_cell: HashMap<Cell, usize>,
+}
+
+impl Placed {
+    fn new(cells: Cells, rows: RowRule) -> Self {
+        Self { cells, rows, keys_in_cell: HashMap::new() }
+    }
+}
+
+/// What the place asks of single rows of a covered cell.
+pub(crate) enum RowRule {
+    /// Nothing.
+    All,
+    /// The cell rule's columns have one of these values.
+    Keys(Wanted),
+    /// The position lies in the region.
+    Region(Region),
+}
+
+/// Ranges of pixels a region may be covered with before neighbouring ones are joined: each costs a look-up.
+const COVER_RANGES_MAX: usize = 4_096;
+
+/// The cells that `place` covers.
+pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<Placed> {
+    let refuse = |reason: String| ArchiveError::Request { dataset: spec.name.clone(), reason };
+    match place {
+        Place::All => Ok(Placed::new(Cells::All, RowRule::All)),
+        Place::Cells(cells) => Ok(Placed::new(ranges(cells.clone()), RowRule::All)),
+        Place::Keys(columns) => {
+            let names = spec.cell.columns();
+            if matches!(spec.cell, CellRule::Sky { .. } | CellRule::Single) {
+                return Err(refuse("it is not filed by key: read it by region, ids or a predicate".to_owned()));
+            }
+            let columns = conform_keys(spec, &names, columns, "keys")?;
+            let rows = columns.first().map_or(0, |c| c.len());
+            let cells = cells_of_columns(&spec.cell, &columns, rows);
+            let cells =
+                cells.map_err(|(column, row, reason)| refuse(format!("key {row}: column {column:?} {reason}")))?;
+            let wanted = Wanted::new(&columns).map_err(|e| refuse(format!("the keys cannot be used: {e}")))?;
+            let keys = Keys::new(&columns).map_err(|e| refuse(format!("the keys cannot be used: {e}")))?;
+            let distinct: HashSet<_> = cells.iter().enumerate().map(|(row, cell)| (*cell, keys.get(row))).collect();
+            let mut keys_in_cell = HashMap::new();
+            distinct.iter().for_each(|(cell, _)| *keys_in_cell.entry(Cell(*cell)).or_insert(0) += 1);
+            Ok(Placed { cells: ranges(cells), rows: RowRule::Keys(wanted), keys_in_cell })
+        }
+        Place::Region(region) => {
+            let Some(pixels) = pixelization(&spec.cell)? else {
+                return Err(refuse("it is not filed by sky position: read it by cells, keys or ids".to_owned()));
+            };
+            // An older version of a record may lie in the region when the newest does not, and the reverse.
+            let reach_deg = if matches!(spec.merge, MergeRule::Latest { .. }) { spec.moves_deg } else { 0.0 };
+            let cover = region.cover_around(&pixels, reach_deg, COVER_RANGES_MAX);
+            Ok(Placed::new(pixel_cells(&cover), RowRule::Region(region.clone())))
+        }
+    }
+}
+
+/// Pixels as cells. The deepest MQ3C and Q3C pixels have indices past 2^63, which as cells are negative.
+fn pixel_cells(cover: &[PixelRange]) -> Cells {
+    let mut cells: Vec<(Cell, Cell)> = Vec::with_capacity(cover.len());
+    for range in cover {
+        let (first, last) = (range.first as i64, range.last as i64);
+        if first <= last {
+            cells.push((Cell(first), Cell(last)));
+        } else {
+            cells.extend([(Cell(first), Cell(i64::MAX)), (Cell(i64::MIN), Cell(last))]);
+        }
+    }
+    cells.sort_unstable();
+    Cells::Ranges(Arc::from(cells))
+}
+
+/// Arrays given as values of `names`, cast to the dataset's types.
+pub(crate) fn conform_keys(
+    spec: &DatasetSpec,
+    names: &[&str],
+    given: &[ArrayRef],
+    what: &str,
+) -> Result<Vec<ArrayRef>> {
+    let refuse = |reason: String| ArchiveError::Request { dataset: spec.name.clone(), reason };
+    if given.len() != names.len() {
+        return Err(refuse(format!(
+            "{what} need {} column(s), {}; {} given",
+            names.len(),
+            names.join(", "),
+            given.len()
+        )));
+    }
+    if given.windows(2).any(|pair| pair[0].len() != pair[1].len()) {
+        return Err(refuse(format!("the columns of {what} differ in length")));
+    }
+    let conform = |(name, array): (&&str, &ArrayRef)| {
+        let field = spec.schema.field_with_name(name).map_err(|_| refuse(format!("{name:?} is not in the dataset")))?;
+        exact_values(array, field.data_type()).map_err(|reason| refuse(format!("{what}: column {name:?} {reason}")))
+    };
+    names.iter().zip(given).map(conform).collect()
+}
+
+/// Sorted, disjoint inclusive ranges of the cells named.
+fn ranges(mut cells: Vec<i64>) -> Cells {
+    cells.sort_unstable();
+    cells.dedup();
+    let mut merged: Vec<(Cell, Cell)> = Vec::new();
+    for cell in cells {
+        match merged.last_mut() {
+            Some((_, last)) if last.0.checked_add(1) == Some(cell) => *last = Cell(cell),
+            _ => merged.push((Cell(cell), Cell(cell))),
+        }
+    }
+    Cells::Ranges(Arc::from(merged))
+}
+
+/// Clears `keep` for positions outside the region.
+pub(crate) fn filter_region(region: &Region, ra: &ArrayRef, dec: &ArrayRef, keep: &mut [bool]) {
+    match (degrees(ra), degrees(dec)) {
+        (Ok(ra), Ok(dec)) => match region.contains_many(ra.values(), dec.values()) {
+            Ok(inside) => keep.iter_mut().zip(inside).for_each(|(keep, inside)| *keep &= inside),
+            Err(_) => keep.fill(false),
+        },
+        // Rows without a position are refused when they are written.
+        _ => keep.fill(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_cells_become_one_range() {
+        let expected: Arc<[_]> =
+            Arc::from(vec![(Cell(-1), Cell(1)), (Cell(5), Cell(5)), (Cell(i64::MAX), Cell(i64::MAX))]);
+        assert_eq!(ranges(vec![5, 0, 1, -1, 1, i64::MAX]), Cells::Ranges(expected));
+    }
+}

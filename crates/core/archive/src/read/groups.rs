@@ -1,0 +1,301 @@
+//! From an engine's chunks to groups of whole tiles, parsed and in order, each of a size that one task works on.
+//!
+//! Groups are cut by bytes. A tile that is larger than a group is still one group, but only its heads and some bodies stay in
+//! memory: the other bodies go to a temporary file, so that all of a tile is at hand as one state of it, whatever its size.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store};
+use chronotile_types::{SliceId, Tile};
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt, TryStreamExt};
+use hashbrown::HashSet;
+
+use crate::error::{ArchiveError, Result};
+use crate::read::assemble::order_key;
+use crate::read::part::{Part, Shelf};
+use crate::read::query::Query;
+
+/// Encoded bytes in a group: enough rows to make decoding worth a task, few enough to share among cores.
+const GROUP_BYTES: usize = 1 << 20;
+/// Rows in a group, unless one tile alone has more.
+const GROUP_ROWS: usize = 1 << 17;
+/// Bytes of bodies of one tile, or of one look-up, that stay in memory.
+const KEPT_BYTES: usize = 16 << 20;
+/// Bytes of chunks to fetch at once, as far as their sizes are known.
+const FETCH_BYTES: usize = 8 << 20;
+/// Chunks to fetch at once where they are small, and as long as nothing is known of their sizes.
+const FETCH_CHUNKS: usize = 512;
+const FETCH_UNKNOWN: usize = 16;
+/// Chunks of a run that is fetched by key.
+const RUN_CHUNKS: usize = 64;
+
+/// The engine's chunks for the query. Where they come with bodies from several slices, two scans run at once, each on one
+/// half of the slices; the chunks still come in the order of one scan.
+pub(crate) async fn scan(
+    store: Arc<dyn Store>,
+    query: &Query,
+    bodies: bool,
+) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+    let name = &query.frame.spec.name;
+    let scan = query.scan(bodies);
+    if !bodies || scan.slices.len() < 2 {
+        return Ok(store.scan(name, scan).await?.map_err(ArchiveError::from).boxed());
+    }
+    let (early, late) = scan.slices.split_at(scan.slices.len() / 2);
+    let early = ahead(store.scan(name, Scan { slices: early.to_vec(), ..scan.clone() }).await?);
+    let late = ahead(store.scan(name, Scan { slices: late.to_vec(), ..scan.clone() }).await?);
+    Ok(early.chain(late).boxed())
+}
+
+/// Draws from a scan on a task of its own, a group ahead of its reader.
+fn ahead(
+    mut chunks: BoxStream<'static, chronotile_store::Result<Vec<Chunk>>>,
+) -> impl Stream<Item = Result<Vec<Chunk>>> + Send {
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move {
+        while let Some(group) = chunks.next().await {
+            // The reader may have lost interest.
+            if sender.send(group.map_err(ArchiveError::from)).await.is_err() {
+                break;
+            }
+        }
+    });
+    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|group| (group, receiver)) })
+}
+
+/// The groups that a query looks at.
+pub(crate) async fn groups(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'static, Result<Vec<Part>>>> {
+    if let Some(keys) = query.keys.clone() {
+        return Ok(of_keys(store, query, &keys));
+    }
+    let bodies = !query.prunes_by_head();
+    let found = in_groups(query.clone(), scan(store.clone(), &query, bodies).await?);
+    if bodies {
+        return Ok(found);
+    }
+    let fetched = found.and_then(move |heads| {
+        let (store, query) = (store.clone(), query.clone());
+        async move { fetch_parts(store.as_ref(), &query, &heads).await }
+    });
+    Ok(fetched.boxed())
+}
+
+/// The groups of the heads that a query looks at.
+pub(crate) async fn groups_of_heads(
+    store: Arc<dyn Store>,
+    query: &Arc<Query>,
+) -> Result<BoxStream<'static, Result<Vec<Part>>>> {
+    Ok(in_groups(query.clone(), scan(store, query, false).await?))
+}
+
+/// The chunks of these keys, which are whole tiles, in groups.
+fn of_keys(store: Arc<dyn Store>, query: Arc<Query>, keys: &Arc<[ChunkKey]>) -> BoxStream<'static, Result<Vec<Part>>> {
+    const AT_ONCE: usize = 4;
+    let (runs, keys) = (tile_runs(keys), keys.clone());
+    let fetch = move |run: Range<usize>| {
+        let (store, query, keys) = (store.clone(), query.clone(), keys.clone());
+        async move { fetch_tiles(store.as_ref(), &query, &keys[run], &[]).await }
+    };
+    stream::iter(runs).map(fetch).buffered(AT_ONCE).boxed()
+}
+
+/// Ranges of keys of at least [`RUN_CHUNKS`], the last apart, that end where a tile does.
+pub(crate) fn tile_runs(keys: &[ChunkKey]) -> Vec<Range<usize>> {
+    let mut runs = Vec::new();
+    let mut start = 0;
+    for end in 1..=keys.len() {
+        let border = end == keys.len() || place(&keys[end - 1]) != place(&keys[end]);
+        if border && (end - start >= RUN_CHUNKS || end == keys.len()) {
+            runs.push(start..end);
+            start = end;
+        }
+    }
+    runs
+}
+
+fn place(key: &ChunkKey) -> (SliceId, Tile) {
+    (key.slice, key.tile)
+}
+
+/// Cuts a stream of chunks at tile borders into groups of about [`GROUP_BYTES`] without those the query does not touch.
+fn in_groups(
+    query: Arc<Query>,
+    chunks: BoxStream<'static, Result<Vec<Chunk>>>,
+) -> BoxStream<'static, Result<Vec<Part>>> {
+    let begin = (chunks.fuse(), Vec::new().into_iter(), Gather::new());
+    let groups = stream::try_unfold(begin, move |(mut chunks, mut waiting, mut gather)| {
+        let query = query.clone();
+        async move {
+            loop {
+                for chunk in waiting.by_ref() {
+                    if let Some(group) = gather.push(&query, chunk)? {
+                        return Ok(Some((group, (chunks, waiting, gather))));
+                    }
+                }
+                match chunks.try_next().await? {
+                    Some(more) => waiting = more.into_iter(),
+                    None if gather.held.is_empty() => return Ok::<_, ArchiveError>(None),
+                    None => {
+                        let group = gather.take(&query);
+                        return Ok(Some((group, (chunks, waiting, gather))));
+                    }
+                }
+            }
+        }
+    });
+    groups.boxed()
+}
+
+/// The group at work: tiles that are whole, and one that may not be.
+struct Gather {
+    held: Vec<Part>,
+    bytes: usize,
+    rows: usize,
+    shelf: Shelf,
+}
+
+impl Gather {
+    fn new() -> Self {
+        Self { held: vec![], bytes: 0, rows: 0, shelf: Shelf::new(KEPT_BYTES) }
+    }
+
+    /// Adds a chunk; returns the group before it where that is large enough and ends with a tile.
+    fn push(&mut self, query: &Query, chunk: Chunk) -> Result<Option<Vec<Part>>> {
+        let head = query.frame.head(&chunk)?;
+        if !query.touches(&head) {
+            return Ok(None);
+        }
+        let border = self.held.last().is_some_and(|last| place(&last.chunk.key) != place(&chunk.key));
+        let full = self.bytes >= GROUP_BYTES || self.rows >= GROUP_ROWS;
+        let group = (border && full).then(|| self.take(query));
+        // Of a head without its body the size of both counts: the body may be asked for next.
+        self.bytes += chunk.head.len() + chunk.body.len().max(head.body_bytes);
+        self.rows += chunk.rows as usize;
+        let mut part = Part::new(chunk, head);
+        self.shelf.keep(&query.frame, &mut part)?;
+        self.held.push(part);
+        Ok(group)
+    }
+
+    fn take(&mut self, query: &Query) -> Vec<Part> {
+        let mut parts = std::mem::replace(self, Self::new()).held;
+        parts.sort_by_key(order_key);
+        query.pass_over(parts)
+    }
+}
+
+/// The chunks of these heads, which a scan has found, as [`fetch_tiles`] gives them.
+pub(crate) async fn fetch_parts(store: &dyn Store, query: &Query, heads: &[Part]) -> Result<Vec<Part>> {
+    let keys: Vec<ChunkKey> = heads.iter().map(|part| part.chunk.key).collect();
+    let sizes: Vec<usize> = heads.iter().map(|part| part.head.body_bytes).collect();
+    fetch_tiles(store, query, &keys, &sizes).await
+}
+
+/// The chunks of these keys, which a scan of heads has found, parsed and in order, without those the query does not touch. Where
+/// one of them is gone, its rows lie in other chunks of its tile by now: all that the tile holds comes instead, as one state of
+/// it. `sizes` are those of the bodies, or empty where they are not known.
+pub(crate) async fn fetch_tiles(
+    store: &dyn Store,
+    query: &Query,
+    keys: &[ChunkKey],
+    sizes: &[usize],
+) -> Result<Vec<Part>> {
+    let name = &query.frame.spec.name;
+    let mut fetched = Fetched { query, parts: Vec::with_capacity(keys.len()), shelf: Shelf::new(KEPT_BYTES) };
+    let mut changed: HashSet<(SliceId, Tile)> = HashSet::new();
+    let (mut done, mut at_once) = (0, FETCH_UNKNOWN);
+    while done < keys.len() {
+        if let Some(sizes) = sizes.get(done..).filter(|sizes| !sizes.is_empty()) {
+            at_once = fetched_at_once(sizes);
+        }
+        let now = &keys[done..(done + at_once).min(keys.len())];
+        done += now.len();
+        let chunks = store.fetch(name, now.to_vec()).await?;
+        if chunks.len() < now.len() {
+            let found: HashSet<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
+            changed.extend(now.iter().filter(|key| !found.contains(*key)).map(place));
+        }
+        let mean = chunks.iter().map(|chunk| chunk.body.len()).sum::<usize>() / chunks.len().max(1);
+        at_once = (FETCH_BYTES / mean.max(1)).clamp(1, FETCH_CHUNKS);
+        fetched.push_all(chunks)?;
+    }
+    fetched.parts.retain(|part| !changed.contains(&place(&part.chunk.key)));
+    for (slice, tile) in changed {
+        let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
+        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies: true };
+        let mut chunks = store.scan(name, scan).await?;
+        while let Some(chunks) = chunks.try_next().await? {
+            fetched.push_all(chunks)?;
+        }
+    }
+    let mut parts = fetched.parts;
+    parts.sort_by_key(order_key);
+    Ok(query.pass_over(parts))
+}
+
+/// Chunks as parts in order, without those the query does not touch.
+pub(crate) fn touched(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
+    let mut parts = Vec::with_capacity(chunks.len());
+    for chunk in chunks {
+        let head = query.frame.head(&chunk)?;
+        if query.touches(&head) {
+            parts.push(Part::new(chunk, head));
+        }
+    }
+    parts.sort_by_key(order_key);
+    Ok(parts)
+}
+
+/// How many chunks, the first of which have these sizes, to fetch at once.
+fn fetched_at_once(sizes: &[usize]) -> usize {
+    let mut bytes = 0;
+    let fit = sizes.iter().take_while(|size| {
+        bytes += **size;
+        bytes <= FETCH_BYTES
+    });
+    fit.take(FETCH_CHUNKS).count().max(1)
+}
+
+struct Fetched<'a> {
+    query: &'a Query,
+    parts: Vec<Part>,
+    shelf: Shelf,
+}
+
+impl Fetched<'_> {
+    fn push_all(&mut self, chunks: Vec<Chunk>) -> Result<()> {
+        for chunk in chunks {
+            let head = self.query.frame.head(&chunk)?;
+            if self.query.touches(&head) {
+                let mut part = Part::new(chunk, head);
+                self.shelf.keep(&self.query.frame, &mut part)?;
+                self.parts.push(part);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The heads of a scan, a whole tile or several at a time.
+pub(crate) fn whole_tiles(chunks: BoxStream<'static, Result<Vec<Chunk>>>) -> BoxStream<'static, Result<Vec<Chunk>>> {
+    let begin = (chunks.fuse(), Vec::<Chunk>::new());
+    let tiles = stream::try_unfold(begin, |(mut chunks, mut held)| async move {
+        loop {
+            match chunks.try_next().await? {
+                Some(more) => held.extend(more),
+                None if held.is_empty() => return Ok::<_, ArchiveError>(None),
+                None => return Ok(Some((std::mem::take(&mut held), (chunks, held)))),
+            }
+            // The last tile may go on in what comes next.
+            let last = held.last().map(|chunk| place(&chunk.key));
+            let start = held.iter().position(|chunk| Some(place(&chunk.key)) == last).unwrap_or(0);
+            if start > 0 {
+                let rest = held.split_off(start);
+                return Ok(Some((held, (chunks, rest))));
+            }
+        }
+    });
+    tiles.boxed()
+}

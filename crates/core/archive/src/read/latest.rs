@@ -1,0 +1,303 @@
+//! The newest row of each locality, without reading its history.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use chronotile_store::{Cells, Chunk, Scan, Store};
+use chronotile_types::{Cell, CellRule, SliceId};
+use futures::{StreamExt, TryStreamExt, stream};
+use hashbrown::HashMap;
+
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::frame::Frame;
+use crate::keys::{Keys, OwnedKey};
+use crate::read::groups::{fetch_parts, touched};
+use crate::read::part::Part;
+use crate::read::pieces::{PIECE_BYTES, Pieces};
+use crate::read::query::{Identity, Query};
+use crate::read::{ReadStream, stream_of};
+use crate::request::{Place, ReadRequest};
+use crate::time_axis::{When, place_rows, whens};
+use crate::write::bytes_of;
+use crate::write::pack::row_bytes_of;
+
+/// Cells looked at together.
+const CELLS_AT_ONCE: usize = 256;
+/// Bytes of rows kept, those that a newer one has replaced included, as far as the newest do not have more.
+const BATCHES_BYTES: usize = 64 << 20;
+
+impl Dataset {
+    /// The newest row by time for each distinct value of `by`, of the rows that `request` asks for; of rows of the same time
+    /// the last in the order of [`Dataset::read`]. `by` defaults to the columns of the cell rule where cells are values or hashes, else to the id columns.
+    ///
+    /// Where `request` names keys, slices are read from the newest backwards and no further than needed, so the time does
+    /// not grow with history. Elsewhere everything in the time range is read.
+    ///
+    /// # Errors
+    /// As [`Dataset::read`]; nothing to tell rows apart by.
+    pub async fn latest(&self, request: ReadRequest, by: Option<Vec<String>>) -> Result<ReadStream> {
+        self.refresh().await?;
+        let frame = self.frame();
+        let by = by.unwrap_or_else(|| default_by(&frame));
+        if by.is_empty() {
+            return Err(frame.refuse("latest needs columns to tell rows apart: name them with by"));
+        }
+        let by = by.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
+        let query = self.query(&request).await?;
+        let by_key = matches!(request.place, Place::Keys(_)) && by == frame.cell_columns()?;
+        let newest_first = by_key && request.ids.is_none() && versions_share_time(&frame);
+        // Every column that decides is decoded beside those asked for.
+        let inner = self.query(&ReadRequest { columns: Some(decoded(&frame, &query, &by)), ..request }).await?;
+        let mut newest = Newest::new(inner.clone(), by);
+        if newest_first {
+            backwards(self.store_arc(), &inner, &mut newest).await?;
+        } else {
+            let mut rows = crate::read::stream(self.store_arc(), inner).await?;
+            while let Some(batch) = rows.try_next().await? {
+                newest.push(batch)?;
+            }
+        }
+        let batches = newest.finish(&query)?;
+        let schema = query.schema.clone();
+        Ok(ReadStream::new(schema, stream::iter(batches.into_iter().map(Ok)).boxed()))
+    }
+}
+
+/// Whether all versions of a record have the same time, so that the newest chunks alone tell the newest row.
+fn versions_share_time(frame: &Frame) -> bool {
+    !frame.keeps_latest() || (frame.version.is_none() && frame.ids.contains(&frame.time))
+}
+
+fn default_by(frame: &Frame) -> Vec<String> {
+    match &frame.spec.cell {
+        CellRule::Value { .. } | CellRule::Hash { .. } => {
+            frame.spec.cell.columns().into_iter().map(str::to_owned).collect()
+        }
+        _ => frame.spec.id.clone(),
+    }
+}
+
+/// Names of the columns asked for, then of those that decide.
+fn decoded(frame: &Frame, query: &Query, by: &[usize]) -> Vec<String> {
+    let mut positions = query.output.clone();
+    for position in by.iter().copied().chain([frame.time]) {
+        if !positions.contains(&position) {
+            positions.push(position);
+        }
+    }
+    positions.iter().map(|position| frame.spec.schema.field(*position).name().clone()).collect()
+}
+
+/// The newest row seen of each key.
+struct Newest {
+    query: Arc<Query>,
+    by: Vec<usize>,
+    /// Key to its time, the batch it lies in, and the row there.
+    rows: HashMap<OwnedKey, (When, usize, u32)>,
+    batches: Vec<RecordBatch>,
+    batches_bytes: usize,
+    /// Bytes of batches at which rows that are no longer the newest are dropped.
+    bytes_max: usize,
+}
+
+impl Newest {
+    fn new(query: Arc<Query>, by: Vec<usize>) -> Self {
+        Self { query, by, rows: HashMap::new(), batches: vec![], batches_bytes: 0, bytes_max: BATCHES_BYTES }
+    }
+
+    fn column(&self, batch: &RecordBatch, position: usize) -> ArrayRef {
+        // `decoded` put every position asked for here among the columns.
+        let place = self.query.output.iter().position(|column| *column == position).unwrap_or(0);
+        batch.column(place).clone()
+    }
+
+    fn push(&mut self, batch: RecordBatch) -> Result<()> {
+        let columns: Vec<ArrayRef> = self.by.iter().map(|position| self.column(&batch, *position)).collect();
+        let keys = Keys::new(&columns).map_err(|e| self.query.frame.compute("grouping rows", e))?;
+        let times = whens(&self.column(&batch, self.query.frame.time));
+        let place = self.batches.len();
+        let mut used = false;
+        for (row, when) in times.into_iter().enumerate() {
+            match self.rows.get_mut(&keys.get(row)) {
+                Some(newest) if newest.0 > when => {}
+                Some(newest) => (*newest, used) = ((when, place, row as u32), true),
+                None => {
+                    self.rows.insert(keys.get(row).to_owned(), (when, place, row as u32));
+                    used = true;
+                }
+            }
+        }
+        if used {
+            self.batches_bytes += bytes_of(&batch);
+            self.batches.push(batch);
+        }
+        if self.batches_bytes > self.bytes_max {
+            self.compact()?;
+        }
+        Ok(())
+    }
+
+    /// Drops all rows but the newest.
+    fn compact(&mut self) -> Result<()> {
+        let mut newest: Vec<&mut (When, usize, u32)> = self.rows.values_mut().collect();
+        newest.sort_unstable_by_key(|(_, batch, row)| (*batch, *row));
+        let places: Vec<(usize, usize)> = newest.iter().map(|(_, batch, row)| (*batch, *row as usize)).collect();
+        let compacted = gathered(&self.batches, &places).map_err(|e| self.query.frame.compute("selecting rows", e))?;
+        let mut newest = newest.into_iter();
+        for (number, batch) in compacted.iter().enumerate() {
+            for (row, place) in newest.by_ref().take(batch.num_rows()).enumerate() {
+                (place.1, place.2) = (number, row as u32);
+            }
+        }
+        self.batches_bytes = compacted.iter().map(bytes_of).sum();
+        self.batches = compacted;
+        self.bytes_max = BATCHES_BYTES.max(2 * self.batches_bytes);
+        Ok(())
+    }
+
+    /// Enters the newest tick of each key in `batch`, whose rows are of one cell.
+    fn note(&self, batch: &RecordBatch, found: &mut Found) -> Result<()> {
+        let columns: Vec<ArrayRef> = self.by.iter().map(|position| self.column(batch, *position)).collect();
+        let keys = Keys::new(&columns).map_err(|e| self.query.frame.compute("grouping rows", e))?;
+        let ticks = place_rows(&self.query.frame.spec, &self.column(batch, self.query.frame.time));
+        let (ticks, _) = ticks.map_err(|_| self.query.frame.refuse("a stored row has no time; run verify"))?;
+        for (row, tick) in ticks.into_iter().enumerate() {
+            let newest = found.entry(keys.get(row).to_owned()).or_insert(tick);
+            *newest = (*newest).max(tick);
+        }
+        Ok(())
+    }
+
+    /// The winners with the columns of `query`, by key.
+    fn finish(self, query: &Query) -> Result<Vec<RecordBatch>> {
+        let mut winners: Vec<_> = self.rows.into_iter().collect();
+        winners.sort_by(|a, b| a.0.cmp(&b.0));
+        let rows: Vec<(usize, usize)> = winners.into_iter().map(|(_, (_, batch, row))| (batch, row as usize)).collect();
+        let wanted: Vec<usize> = (0..query.output.len()).collect();
+        let failed = |e| query.frame.compute("selecting rows", e);
+        if rows.is_empty() {
+            return Ok(vec![]);
+        }
+        if wanted.is_empty() {
+            // The kernel below cannot count rows without columns.
+            let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+            let counted = RecordBatch::try_new_with_options(query.schema.clone(), vec![], &options);
+            return Ok(vec![counted.map_err(failed)?]);
+        }
+        let batches = self.batches.iter().map(|batch| batch.project(&wanted));
+        let batches: Vec<RecordBatch> = batches.collect::<std::result::Result<_, _>>().map_err(failed)?;
+        gathered(&batches, &rows).map_err(failed)
+    }
+}
+
+/// Rows of batches, in the order given, in pieces of bounded size.
+fn gathered(
+    batches: &[RecordBatch],
+    rows: &[(usize, usize)],
+) -> std::result::Result<Vec<RecordBatch>, arrow_schema::ArrowError> {
+    let batches: Vec<&RecordBatch> = batches.iter().collect();
+    let (mut pieces, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (at, (batch, row)) in rows.iter().enumerate() {
+        bytes += row_bytes_of(batches[*batch], *row);
+        if bytes >= PIECE_BYTES || at + 1 == rows.len() {
+            pieces.push(arrow_select::interleave::interleave_record_batch(&batches, &rows[start..=at])?);
+            (start, bytes) = (at + 1, 0);
+        }
+    }
+    Ok(pieces)
+}
+
+/// Reads slices from the newest backwards until every key asked for has its row.
+async fn backwards(store: Arc<dyn Store>, query: &Arc<Query>, newest: &mut Newest) -> Result<()> {
+    let mut pending: Vec<Cell> = query.keys_in_cell.keys().copied().collect();
+    pending.sort_unstable();
+    for slice in query.slices.iter().rev() {
+        let mut open = Vec::new();
+        for cells in pending.chunks(CELLS_AT_ONCE) {
+            open.extend(search_slice(&store, query, *slice, cells, newest).await?);
+        }
+        pending = open;
+        if pending.is_empty() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The keys of one cell that have been found, with the tick of each.
+type Found = HashMap<OwnedKey, i64>;
+
+/// Looks for the newest rows of cells in one slice; returns the cells of which a key is still missing.
+async fn search_slice(
+    store: &Arc<dyn Store>,
+    query: &Arc<Query>,
+    slice: SliceId,
+    cells: &[Cell],
+    newest: &mut Newest,
+) -> Result<Vec<Cell>> {
+    let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (*cell, *cell)).collect();
+    let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges.into()), windows: query.windows, bodies: false };
+    let name = &query.frame.spec.name;
+    let heads: Vec<Chunk> = store.scan(name, scan).await?.try_concat().await?;
+    let mut by_cell: HashMap<Cell, Vec<Part>> = HashMap::new();
+    for part in query.pass_over(touched(query, heads)?) {
+        by_cell.entry(part.chunk.key.tile.cell).or_default().push(part);
+    }
+    // Newest last, so that they are popped first.
+    by_cell.values_mut().for_each(|parts| parts.sort_by_key(|part| part.head.zone.time_max));
+    let mut found: HashMap<Cell, Found> = HashMap::new();
+    // Rows of one id may lie at several times of a tile; which of them counts is known once all of it is there.
+    let whole_tiles = query.identity == Identity::Ids && !query.frame.ids.contains(&query.frame.time);
+    loop {
+        let mut fetch: Vec<Part> = Vec::new();
+        for (cell, parts) in &mut by_cell {
+            fetch.extend(next_chunks(parts, known_tick(query, *cell, found.get(cell)), whole_tiles));
+        }
+        if fetch.is_empty() {
+            break;
+        }
+        let mut parts = fetch_parts(store.as_ref(), query, &fetch).await?;
+        while let Some(cell) = parts.first().map(|part| part.chunk.key.tile.cell) {
+            let end = parts.iter().position(|part| part.chunk.key.tile.cell != cell).unwrap_or(parts.len());
+            let rest = parts.split_off(end);
+            let mut pieces = pin!(stream_of(Pieces::new(query.clone(), parts, None)));
+            while let Some(batch) = pieces.try_next().await? {
+                newest.note(&batch, found.entry(cell).or_default())?;
+                newest.push(batch)?;
+            }
+            parts = rest;
+        }
+    }
+    let complete = |cell: &Cell| known_tick(query, *cell, found.get(cell)).is_some();
+    Ok(cells.iter().filter(|cell| !complete(cell)).copied().collect())
+}
+
+/// The oldest of the newest ticks of a cell's keys, once all of them are found: older chunks need not be read.
+fn known_tick(query: &Query, cell: Cell, found: Option<&Found>) -> Option<i64> {
+    let found = found?;
+    let all = query.keys_in_cell.get(&cell).is_some_and(|keys| found.len() >= *keys);
+    all.then(|| found.values().min().copied())?
+}
+
+/// The newest chunk that was not read yet and those that overlap it in time or, with `whole_tiles`, lie in the same tile;
+/// none once newer rows are known.
+fn next_chunks(parts: &mut Vec<Part>, known: Option<i64>, whole_tiles: bool) -> Vec<Part> {
+    let Some(last) = parts.pop() else { return vec![] };
+    if known.is_some_and(|tick| tick > last.head.zone.time_max) {
+        parts.clear();
+        return vec![];
+    }
+    let mut time_min = last.head.zone.time_min;
+    let tile = last.chunk.key.tile;
+    let mut chunks = vec![last];
+    let belongs = |part: &Part, time_min: i64| {
+        part.head.zone.time_max >= time_min || (whole_tiles && part.chunk.key.tile == tile)
+    };
+    while let Some(part) = parts.pop_if(|part| belongs(part, time_min)) {
+        time_min = time_min.min(part.head.zone.time_min);
+        chunks.push(part);
+    }
+    chunks
+}

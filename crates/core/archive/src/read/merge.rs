@@ -1,0 +1,371 @@
+//! Rows of overlapping chunks of one tile in order, in pieces of bounded size.
+//!
+//! The order is worked out from times, ids and ranks alone, for a stretch of time with a bounded number of rows. The rows are then
+//! decoded piece by piece from the chunks they lie in. Chunks that several pieces need are kept decoded as far as there is room, and
+//! decoded again where there is not.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow_select::interleave::interleave_record_batch;
+use arrow_select::take::take_record_batch;
+use chronotile_chunk::{Body, Columns};
+use hashbrown::HashMap;
+
+use crate::error::Result;
+use crate::frame::Frame;
+use crate::keys::Keys;
+use crate::read::assemble::{Rank, is_few, part_ranks};
+use crate::read::part::Part;
+use crate::read::pieces::{Kept, PIECE_BYTES};
+use crate::read::query::Query;
+use crate::time_axis::{When, whens};
+use crate::write::bytes_of;
+
+/// Rows whose order is worked out together, unless more have the same time.
+const SORTED_ROWS: usize = 1 << 18;
+/// Times looked at to cut a tile into stretches of so many rows.
+const SAMPLE_ROWS: usize = 1 << 16;
+/// Decoded bytes of chunks kept for the next pieces.
+const CACHE_BYTES: usize = 32 << 20;
+/// Bytes that a row is taken to have before any was decoded.
+const ROW_BYTES: usize = 1 << 10;
+
+/// What of a chunk's rows decides which of them are returned, and in which order.
+pub(crate) struct KeyRows {
+    pub ids: Option<Keys>,
+    /// Versions, where asked for.
+    pub versions: Option<Keys>,
+    pub ranks: Vec<Rank>,
+    /// Whether a row lies in the time range and is of a batch that counts.
+    pub counts: Vec<bool>,
+}
+
+impl KeyRows {
+    pub(crate) fn of(query: &Query, part: &Part, with_versions: bool) -> Result<Self> {
+        let frame = &query.frame;
+        part.with_body(frame, |body| {
+            let mut columns = frame.ids.clone();
+            let version = frame.version.filter(|_| with_versions);
+            let in_range = query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max);
+            columns.extend(version);
+            columns.extend((!in_range).then_some(frame.time));
+            let rows = ColumnsOf::decode(frame, part, body, columns)?;
+            let mut counts = vec![true; part.head.rows as usize];
+            if !in_range {
+                query.bounds.filter(&rows.column(frame.time), &mut counts);
+            }
+            if query.leaves_out_rows_of(&part.head) {
+                query.clear_unfinished(part, body, &mut counts)?;
+            }
+            Ok(Self {
+                ids: rows.keys(frame, &frame.ids)?,
+                versions: rows.keys(frame, version.as_slice())?,
+                ranks: part_ranks(frame, part, body)?,
+                counts,
+            })
+        })
+    }
+}
+
+/// Some columns of a chunk, by their positions.
+struct ColumnsOf {
+    positions: Vec<usize>,
+    rows: RecordBatch,
+}
+
+impl ColumnsOf {
+    fn decode(frame: &Frame, part: &Part, body: &Body, mut positions: Vec<usize>) -> Result<Self> {
+        positions.sort_unstable();
+        positions.dedup();
+        let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+        let mut set = Columns::new(&frame.layout, &positions, &frame.defaults);
+        set.append_body(body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
+        Ok(Self { positions, rows: set.finish() })
+    }
+
+    /// A column that was decoded.
+    fn column(&self, position: usize) -> ArrayRef {
+        let place = self.positions.iter().position(|column| *column == position);
+        self.rows.column(place.unwrap_or(0)).clone()
+    }
+
+    fn keys(&self, frame: &Frame, columns: &[usize]) -> Result<Option<Keys>> {
+        let arrays: Vec<ArrayRef> = columns.iter().map(|column| self.column(*column)).collect();
+        let keys = (!arrays.is_empty()).then(|| Keys::new(&arrays)).transpose();
+        keys.map_err(|e| frame.compute("comparing ids", e))
+    }
+}
+
+/// A row: the part it lies in, and its number there.
+type Place = (u32, u32);
+
+/// Overlapping parts of a tile on their way into order.
+pub(crate) struct Merge {
+    run: Range<usize>,
+    /// First and last time of each part of the run; empty where all of it is one stretch.
+    times: Vec<(When, When)>,
+    /// Half-open stretches of time that are still to come; `None` for no end.
+    stretches: VecDeque<(When, Option<When>)>,
+    /// The rows of the present stretch that are returned, in order.
+    order: Vec<Place>,
+    /// How many of them have been.
+    done: usize,
+    /// Where in the order each part comes last.
+    last: HashMap<u32, usize>,
+    /// Decoded bytes of a row, by the rows so far.
+    row_bytes: usize,
+    cache: HashMap<u32, RecordBatch>,
+    cached_bytes: usize,
+}
+
+impl Merge {
+    /// Of the parts of `run`, all of one tile.
+    pub(crate) fn new(query: &Query, parts: &[Part], run: Range<usize>) -> Result<Self> {
+        let (times, stretches) = stretches(query, &parts[run.clone()])?;
+        Ok(Self {
+            run,
+            times,
+            stretches,
+            order: vec![],
+            done: 0,
+            last: HashMap::new(),
+            row_bytes: ROW_BYTES,
+            cache: HashMap::new(),
+            cached_bytes: 0,
+        })
+    }
+
+    /// The next rows; `None` at the end. `parts` and `kept` are those of the whole tile.
+    pub(crate) fn next(&mut self, query: &Query, parts: &[Part], kept: &Kept) -> Result<Option<RecordBatch>> {
+        while self.done == self.order.len() {
+            let Some(stretch) = self.stretches.pop_front() else { return Ok(None) };
+            self.order = self.sorted(query, parts, kept, stretch)?;
+            self.done = 0;
+            self.last = self.order.iter().enumerate().map(|(at, place)| (place.0, at)).collect();
+        }
+        loop {
+            let count = (PIECE_BYTES / self.row_bytes).clamp(1, self.order.len() - self.done);
+            if let Some(rows) = self.piece(query, parts, count)? {
+                self.done += count;
+                self.row_bytes = (bytes_of(&rows) / count).max(1);
+                return Ok(Some(rows));
+            }
+        }
+    }
+
+    /// The rows of a stretch that the query returns, in order.
+    fn sorted(
+        &self,
+        query: &Query,
+        parts: &[Part],
+        kept: &Kept,
+        (start, end): (When, Option<When>),
+    ) -> Result<Vec<Place>> {
+        let mut found = Vec::new();
+        let (mut rows, mut ids) = (Vec::new(), Vec::new());
+        for number in self.run.clone() {
+            let meets = |(first, last): &(When, When)| end.is_none_or(|end| *first < end) && *last >= start;
+            if self.times.get(number - self.run.start).is_some_and(|times| !meets(times)) {
+                continue;
+            }
+            let inside = |when: When| when >= start && end.is_none_or(|end| when < end);
+            let part = SortRows::of(query, &parts[number], |keep| kept.filter(number, &parts[number], keep), inside)?;
+            let slot = found.len() as u32;
+            rows.extend(part.rows.iter().enumerate().map(|(at, row)| (part.whens[at], slot, at as u32, *row)));
+            ids.push(part.ids);
+            found.push((number as u32, part.ranks));
+        }
+        rows.sort_unstable_by(|a, b| {
+            let by_ids = || match (&ids[a.1 as usize], &ids[b.1 as usize]) {
+                (Some(of_a), Some(of_b)) => of_a.get(a.2 as usize).cmp(&of_b.get(b.2 as usize)),
+                _ => std::cmp::Ordering::Equal,
+            };
+            let rank = |row: &(When, u32, u32, u32)| found[row.1 as usize].1[row.2 as usize];
+            a.0.cmp(&b.0).then_with(by_ids).then_with(|| rank(a).cmp(&rank(b)))
+        });
+        Ok(rows.into_iter().map(|(_, slot, _, row)| (found[slot as usize].0, row)).collect())
+    }
+
+    /// The next `count` rows of the order; `None` where they take far more bytes than a piece has: fewer are then tried.
+    fn piece(&mut self, query: &Query, parts: &[Part], count: usize) -> Result<Option<RecordBatch>> {
+        let places = &self.order[self.done..self.done + count];
+        let mut wanted: HashMap<u32, Vec<u32>> = HashMap::new();
+        places.iter().for_each(|(part, row)| wanted.entry(*part).or_default().push(*row));
+        let mut numbers: Vec<u32> = wanted.keys().copied().collect();
+        numbers.sort_unstable();
+        let (mut taken, mut slots) = (Vec::with_capacity(numbers.len()), HashMap::with_capacity(numbers.len()));
+        let (mut bytes, mut rows) = (0, 0);
+        for number in numbers {
+            let wanted = wanted.remove(&number).unwrap_or_default();
+            slots.insert(number, (taken.len(), 0));
+            rows += wanted.len();
+            taken.push(self.rows_of(query, parts, number, wanted)?);
+            bytes += taken.last().map_or(0, bytes_of);
+            if bytes > 2 * PIECE_BYTES && count > 1 {
+                self.row_bytes = (bytes / rows).max(2 * self.row_bytes).max(PIECE_BYTES / count * 2);
+                return Ok(None);
+            }
+        }
+        let places = &self.order[self.done..self.done + count];
+        let place = |(part, _): &Place| {
+            // Every part of a place is among the slots, and its rows were taken in their order.
+            slots.get_mut(part).map_or((0, 0), |(slot, next)| {
+                *next += 1;
+                (*slot, *next - 1)
+            })
+        };
+        let order: Vec<(usize, usize)> = places.iter().map(place).collect();
+        interleaved(query, &taken, &order).map(Some)
+    }
+
+    /// Rows of a part, with the columns of the query.
+    fn rows_of(&mut self, query: &Query, parts: &[Part], number: u32, rows: Vec<u32>) -> Result<RecordBatch> {
+        let (frame, part) = (&query.frame, &parts[number as usize]);
+        if let Some(all) = self.cache.get(&number) {
+            return taken(query, all, rows);
+        }
+        let sorted = rows.is_sorted_by(|a, b| a < b);
+        let (all, picked) = part.with_body(frame, |body| {
+            let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+            let count = frame.columns_in(&part.chunk.key, &part.head)?;
+            let mut set = Columns::new(&frame.layout, &query.output, &frame.defaults);
+            let picked = sorted && body.has_rows_apart() && is_few(rows.len(), part.head.rows as usize);
+            match picked {
+                true => set.append_rows(body, count, &rows).map_err(damaged)?,
+                false => set.append_body(body, count).map_err(damaged)?,
+            }
+            Ok((set.finish(), picked))
+        })?;
+        if picked {
+            return shaped(query, all);
+        }
+        let taken = taken(query, &all, rows)?;
+        self.remember(number, all);
+        Ok(taken)
+    }
+
+    /// Keeps a decoded part that comes again, as far as there is room.
+    fn remember(&mut self, number: u32, rows: RecordBatch) {
+        let (done, last) = (self.done, &self.last);
+        self.cache.retain(|number, _| last.get(number).is_some_and(|last| *last >= done));
+        self.cached_bytes = self.cache.values().map(bytes_of).sum();
+        let bytes = bytes_of(&rows);
+        if self.cached_bytes + bytes <= CACHE_BYTES {
+            self.cached_bytes += bytes;
+            self.cache.insert(number, rows);
+        }
+    }
+}
+
+/// What orders the rows of a part that the query returns from a stretch.
+struct SortRows {
+    rows: Vec<u32>,
+    whens: Vec<When>,
+    ids: Option<Keys>,
+    ranks: Vec<Rank>,
+}
+
+impl SortRows {
+    fn of(query: &Query, part: &Part, filter: impl FnOnce(&mut [bool]), inside: impl Fn(When) -> bool) -> Result<Self> {
+        let frame = &query.frame;
+        part.with_body(frame, |body| {
+            let mut keep = vec![true; part.head.rows as usize];
+            filter(&mut keep);
+            let times = ColumnsOf::decode(frame, part, body, vec![frame.time])?;
+            let whens = whens(&times.column(frame.time));
+            keep.iter_mut().zip(&whens).for_each(|(keep, when)| *keep &= inside(*when));
+            if query.tests_rows() && keep.contains(&true) {
+                let tested = ColumnsOf::decode(frame, part, body, query.tested_columns())?;
+                query.filter(&|position| tested.column(position), &mut keep)?;
+            }
+            let rows: Vec<u32> = (0..keep.len() as u32).filter(|row| keep[*row as usize]).collect();
+            if rows.is_empty() {
+                return Ok(Self { rows, whens: vec![], ids: None, ranks: vec![] });
+            }
+            let ids = ColumnsOf::decode(frame, part, body, frame.ids.clone())?;
+            let picked = take_record_batch(&ids.rows, &UInt32Array::from(rows.clone()));
+            let ids = match frame.ids.is_empty() {
+                true => None,
+                false => {
+                    let picked = picked.map_err(|e| frame.compute("selecting rows", e))?;
+                    ColumnsOf { rows: picked, ..ids }.keys(frame, &frame.ids)?
+                }
+            };
+            let ranks = part_ranks(frame, part, body)?;
+            let pick = |row: &u32| *row as usize;
+            Ok(Self {
+                whens: rows.iter().map(|row| whens[pick(row)]).collect(),
+                ranks: rows.iter().map(|row| ranks[pick(row)]).collect(),
+                rows,
+                ids,
+            })
+        })
+    }
+}
+
+type Stretches = (Vec<(When, When)>, VecDeque<(When, Option<When>)>);
+
+/// Cuts the time of overlapping parts into stretches of about so many rows as are ordered at once.
+fn stretches(query: &Query, parts: &[Part]) -> Result<Stretches> {
+    let rows: usize = parts.iter().map(|part| part.head.rows as usize).sum();
+    if rows <= SORTED_ROWS {
+        return Ok((vec![], VecDeque::from([(When::MIN, None)])));
+    }
+    let frame = &query.frame;
+    let step = rows.div_ceil(SAMPLE_ROWS);
+    let (mut times, mut sample, mut next) = (Vec::with_capacity(parts.len()), Vec::new(), 0);
+    for part in parts {
+        let whens = part.with_body(frame, |body| {
+            Ok(whens(&ColumnsOf::decode(frame, part, body, vec![frame.time])?.column(frame.time)))
+        })?;
+        let last = whens.iter().max().copied().unwrap_or(When::MIN);
+        times.push((whens.iter().min().copied().unwrap_or(When::MAX), last));
+        while next < whens.len() {
+            sample.push(whens[next]);
+            next += step;
+        }
+        next -= whens.len();
+    }
+    sample.sort_unstable();
+    let count = rows.div_ceil(SORTED_ROWS / 2);
+    let mut cuts: Vec<When> = (1..count).map(|cut| sample[cut * sample.len() / count]).collect();
+    cuts.dedup();
+    let starts = std::iter::once(When::MIN).chain(cuts.iter().copied());
+    let ends = cuts.iter().copied().map(Some).chain([None]);
+    Ok((times, starts.zip(ends).collect()))
+}
+
+fn shaped(query: &Query, rows: RecordBatch) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
+    let shaped = RecordBatch::try_new_with_options(query.schema.clone(), rows.columns().to_vec(), &options);
+    shaped.map_err(|e| query.frame.compute("decoding rows", e))
+}
+
+fn taken(query: &Query, all: &RecordBatch, rows: Vec<u32>) -> Result<RecordBatch> {
+    if query.output.is_empty() {
+        return counted(query, rows.len());
+    }
+    let taken = take_record_batch(all, &UInt32Array::from(rows));
+    shaped(query, taken.map_err(|e| query.frame.compute("selecting rows", e))?)
+}
+
+fn interleaved(query: &Query, taken: &[RecordBatch], order: &[(usize, usize)]) -> Result<RecordBatch> {
+    if query.output.is_empty() {
+        return counted(query, order.len());
+    }
+    if let [only] = taken {
+        return Ok(only.clone());
+    }
+    let batches: Vec<&RecordBatch> = taken.iter().collect();
+    let rows = interleave_record_batch(&batches, order);
+    rows.map_err(|e| query.frame.compute("sorting rows", e))
+}
+
+/// Rows without columns, which kernels cannot count.
+fn counted(query: &Query, rows: usize) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    let batch = RecordBatch::try_new_with_options(query.schema.clone(), vec![], &options);
+    batch.map_err(|e| query.frame.compute("decoding rows", e))
+}

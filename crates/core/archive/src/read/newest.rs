@@ -1,0 +1,259 @@
+//! Reading the newest version of each id, wherever in the read its versions lie.
+//!
+//! A record may move between cells and windows, so versions are compared across the whole read: once for the ids and versions
+//! alone, then again for the rows that won. In between the rows are kept where a read asks for few of them, else the chunks they lie
+//! in, in a temporary file where these are many.
+
+use std::sync::Arc;
+
+use arrow_array::{BooleanArray, RecordBatch};
+use arrow_select::filter::filter_record_batch;
+use bytes::Bytes;
+use chronotile_chunk::{Body, Columns};
+use chronotile_store::Store;
+use chronotile_types::{BatchId, Cell, ChunkId, Window};
+use futures::{StreamExt, TryStreamExt, stream};
+use hashbrown::HashMap;
+
+use crate::error::Result;
+use crate::keys::{Keys, OwnedKey};
+use crate::read::assemble::{Chosen, Places, Rank, assemble_few, open, part_ranks};
+use crate::read::groups::groups;
+use crate::read::part::{Part, Shelf};
+use crate::read::pieces::{PIECE_BYTES, Pieces, is_light};
+use crate::read::query::Query;
+use crate::read::{ReadStream, on_pool};
+
+/// Bytes of chunks, and of rows, kept in memory between the two passes.
+const KEPT_BYTES: usize = 64 << 20;
+/// Encoded bytes of a group that is decompressed at once.
+const OPENED_BYTES: usize = 4 << 20;
+
+/// A version of a record: null and absent versions are older than any, then the later write and its batch decide. Of one
+/// batch the later window wins, then the greater cell, so that chunk ids never decide between tiles.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Version {
+    version: OwnedKey,
+    written: (i64, BatchId),
+    place: (Window, Cell),
+    rank: Rank,
+}
+
+pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
+    let mut groups = groups(store, query.clone()).await?;
+    let mut seen = Seen::new(query.seeks_few());
+    while let Some(parts) = groups.try_next().await? {
+        if is_light(&parts) {
+            seen.enter(&query, parts)?;
+            continue;
+        }
+        let query = query.clone();
+        seen = on_pool(move || {
+            seen.enter(&query, parts)?;
+            Ok(seen)
+        })
+        .await?;
+    }
+    let (schema, chosen) = (query.schema.clone(), Arc::new(rows_of(seen.winners)));
+    let replay = Replay { query, chosen, groups: seen.kept.into_iter(), pieces: None };
+    let batches = stream::try_unfold(replay, |mut replay| async move {
+        let light = replay.is_light();
+        let work = move || Ok(replay.next()?.map(|rows| (rows, replay)));
+        if light { work() } else { on_pool(work).await }
+    });
+    Ok(ReadStream::new(schema, batches.boxed()))
+}
+
+/// What the first pass has seen.
+struct Seen {
+    winners: HashMap<OwnedKey, Version>,
+    kept: Vec<Group>,
+    shelf: Shelf,
+    rows_bytes: usize,
+    /// Whether each group so far had few of the rows asked for.
+    few: bool,
+}
+
+impl Seen {
+    fn new(few: bool) -> Self {
+        Self { winners: HashMap::new(), kept: vec![], shelf: Shelf::new(KEPT_BYTES), rows_bytes: 0, few }
+    }
+
+    fn enter(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
+        let opened_at_once = parts.iter().map(|part| part.head.body_bytes).sum::<usize>() <= OPENED_BYTES;
+        if self.few && opened_at_once && !parts.iter().any(Part::is_spilled) {
+            return self.enter_few(query, parts);
+        }
+        let mut parts = parts;
+        let mut candidates = false;
+        for part in &parts {
+            candidates |=
+                !part.with_body(&query.frame, |body| compare(query, part, body, &mut self.winners))?.is_empty();
+        }
+        if candidates {
+            for part in &mut parts {
+                self.shelf.keep(&query.frame, part)?;
+            }
+            self.kept.push(Group::Parts(parts));
+        }
+        Ok(())
+    }
+
+    /// As [`Seen::enter`], in the hope that few rows are asked for, which are then kept instead of their chunks.
+    fn enter_few(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
+        let bytes: Vec<Bytes> = parts.iter().map(|part| part.chunk.body.clone()).collect();
+        let bodies = open(query, &parts, &bytes)?;
+        let mut candidates = Chosen::new();
+        for (part, body) in parts.iter().zip(&bodies) {
+            let rows = compare(query, part, body, &mut self.winners)?;
+            if !rows.is_empty() {
+                candidates.insert(part.chunk.key.id, rows);
+            }
+        }
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        if self.rows_bytes <= KEPT_BYTES
+            && let Some((rows, places)) = assemble_few(query, &parts, &bodies, &candidates, PIECE_BYTES)?
+        {
+            self.rows_bytes += rows.get_array_memory_size();
+            self.kept.push(Group::Rows(rows, places));
+            return Ok(());
+        }
+        self.few = false;
+        drop(bodies);
+        let mut parts = parts;
+        for part in &mut parts {
+            self.shelf.keep(&query.frame, part)?;
+        }
+        self.kept.push(Group::Parts(parts));
+        Ok(())
+    }
+}
+
+/// The newest version of each id in `parts`, as rows of their chunks.
+pub(crate) fn choose(query: &Query, parts: &[Part]) -> Result<Chosen> {
+    let mut winners: HashMap<OwnedKey, Version> = HashMap::new();
+    for part in parts {
+        part.with_body(&query.frame, |body| compare(query, part, body, &mut winners))?;
+    }
+    Ok(rows_of(winners))
+}
+
+fn rows_of(winners: HashMap<OwnedKey, Version>) -> Chosen {
+    let mut chosen = Chosen::new();
+    for version in winners.into_values() {
+        chosen.entry(version.rank.chunk).or_default().push(version.rank.row);
+    }
+    chosen.values_mut().for_each(|rows| rows.sort_unstable());
+    chosen
+}
+
+/// Enters the versions in one chunk. Returns the rows that took part.
+fn compare(query: &Query, part: &Part, body: &Body, winners: &mut HashMap<OwnedKey, Version>) -> Result<Vec<u32>> {
+    let frame = &query.frame;
+    let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+    let mut columns = frame.ids.clone();
+    columns.extend(frame.version.filter(|version| !frame.ids.contains(version)));
+    if !columns.contains(&frame.time) {
+        columns.push(frame.time);
+    }
+    let mut set = Columns::new(&frame.layout, &columns, &frame.defaults);
+    set.append_body(body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
+    let rows = set.finish();
+    let column = |position: usize| {
+        // `columns` holds every position asked for here.
+        let place = columns.iter().position(|column| *column == position).unwrap_or(0);
+        rows.column(place).clone()
+    };
+    let keys = |columns: &[usize]| {
+        let arrays: Vec<_> = columns.iter().map(|position| column(*position)).collect();
+        Keys::new(&arrays).map_err(|e| frame.compute("comparing ids", e))
+    };
+    let mut keep = vec![true; rows.num_rows()];
+    if !query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max) {
+        query.bounds.filter(&column(frame.time), &mut keep);
+    }
+    if query.leaves_out_rows_of(&part.head) {
+        query.clear_unfinished(part, body, &mut keep)?;
+    }
+    // Most rows of a tile are of other ids than those a look-up asks for.
+    query.keep_wanted_ids(&column, &mut keep)?;
+    let tile = part.chunk.key.tile;
+    let ids = keys(&frame.ids)?;
+    let versions = frame.version.map(|version| keys(&[version])).transpose()?;
+    for (row, rank) in part_ranks(frame, part, body)?.into_iter().enumerate() {
+        if !keep[row] {
+            continue;
+        }
+        let version = versions.as_ref().map_or(OwnedKey::Null, |keys| keys.get(row).to_owned());
+        let (written, place) = ((rank.written_us, rank.batch), (tile.window, tile.cell));
+        let candidate = Version { version, written, place, rank };
+        match winners.get_mut(&ids.get(row)) {
+            Some(winner) if *winner < candidate => *winner = candidate,
+            Some(_) => {}
+            None => {
+                winners.insert(ids.get(row).to_owned(), candidate);
+            }
+        }
+    }
+    Ok((0..part.head.rows).filter(|row| keep[*row as usize]).collect())
+}
+
+/// What is kept between the two passes.
+enum Group {
+    /// Rows that are asked for, those of older versions still among them.
+    Rows(RecordBatch, Places),
+    /// Chunks, whole tiles in order.
+    Parts(Vec<Part>),
+}
+
+/// The second pass.
+struct Replay {
+    query: Arc<Query>,
+    chosen: Arc<Chosen>,
+    groups: std::vec::IntoIter<Group>,
+    pieces: Option<Pieces>,
+}
+
+impl Replay {
+    /// Whether the next rows take less time than to start a thread for them.
+    fn is_light(&self) -> bool {
+        self.pieces.is_none() && matches!(self.groups.as_slice(), [] | [Group::Rows(..), ..])
+    }
+
+    /// The next rows that won; `None` at the end.
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(pieces) = &mut self.pieces {
+                match pieces.next()? {
+                    Some(rows) => return Ok(Some(rows)),
+                    None => self.pieces = None,
+                }
+            }
+            match self.groups.next() {
+                None => return Ok(None),
+                Some(Group::Rows(rows, places)) => {
+                    let rows = self.won(&rows, &places)?;
+                    if rows.num_rows() > 0 {
+                        return Ok(Some(rows));
+                    }
+                }
+                Some(Group::Parts(mut parts)) => {
+                    // The versions are compared: a chunk that cannot hold what is asked for has nothing more to say.
+                    parts.retain(|part| {
+                        self.chosen.contains_key(&part.chunk.key.id) && self.query.may_hold_texts(&part.head)
+                    });
+                    self.pieces = Some(Pieces::new(self.query.clone(), parts, Some(self.chosen.clone())));
+                }
+            }
+        }
+    }
+
+    fn won(&self, rows: &RecordBatch, places: &Places) -> Result<RecordBatch> {
+        let won =
+            |(chunk, row): &(ChunkId, u32)| self.chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok());
+        let won: BooleanArray = places.iter().map(|place| Some(won(place))).collect();
+        filter_record_batch(rows, &won).map_err(|e| self.query.frame.compute("selecting rows", e))
+    }
+}

@@ -1,0 +1,248 @@
+//! Numbers in exact form, whatever type they came in.
+
+use crate::read::literal::Spot;
+
+/// A number as a constant gives it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Number {
+    Float(f64),
+    /// `digits * 10^exponent`, or less than one unit of the last digit further from zero where `more` is set.
+    Decimal {
+        negative: bool,
+        digits: u128,
+        exponent: i32,
+        more: bool,
+    },
+}
+
+/// Decimal digits that fit in every 128-bit integer.
+const DIGITS_MAX: usize = 38;
+
+/// Floats of this size, 2^53 to 2^126, are whole numbers that fit in 128 bits; they are taken as such.
+const WHOLE: std::ops::Range<f64> = 9_007_199_254_740_992.0..8.507059173023462e37;
+
+impl From<i128> for Number {
+    fn from(value: i128) -> Self {
+        Self::decimal(value, 0)
+    }
+}
+
+impl Number {
+    pub(crate) fn decimal(value: i128, exponent: i32) -> Self {
+        Self::Decimal { negative: value < 0, digits: value.unsigned_abs(), exponent, more: false }
+    }
+
+    /// A number as text: `12`, `-1.5e3`, `.5`, `nan`, `inf`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let (negative, rest) = match text.as_bytes().first()? {
+            b'-' => (true, &text[1..]),
+            b'+' => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let sign = if negative { -1.0 } else { 1.0 };
+        match rest.to_ascii_lowercase().as_str() {
+            "nan" => return Some(Self::Float(f64::NAN)),
+            "inf" | "infinity" => return Some(Self::Float(sign * f64::INFINITY)),
+            _ => {}
+        }
+        let (mantissa, exponent) = match rest.split_once(['e', 'E']) {
+            Some((mantissa, exponent)) => (mantissa, small_exponent(exponent)?),
+            None => (rest, 0),
+        };
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.len() + fraction.len() == 0 || !all_digits(whole) || !all_digits(fraction) {
+            return None;
+        }
+        let mut found = Self::Decimal { negative, digits: 0, exponent, more: false };
+        let Self::Decimal { digits, exponent, more, .. } = &mut found else { return None };
+        let mut kept = 0;
+        for (place, byte) in whole.bytes().chain(fraction.bytes()).enumerate() {
+            let (digit, in_fraction) = (byte - b'0', place >= whole.len());
+            if kept == DIGITS_MAX {
+                *more |= digit != 0;
+                *exponent = exponent.saturating_add(i32::from(!in_fraction));
+                continue;
+            }
+            *digits = *digits * 10 + u128::from(digit);
+            kept += usize::from(*digits != 0);
+            *exponent = exponent.saturating_sub(i32::from(in_fraction));
+        }
+        Some(found)
+    }
+
+    /// Where the number lies among multiples of `10^-scale`, counted by them.
+    pub(crate) fn among_steps(self, scale: i8) -> Spot<i128> {
+        match self {
+            Self::Float(value) if value.is_nan() => Spot::Nan,
+            Self::Float(f64::INFINITY) => Spot::Above,
+            Self::Float(f64::NEG_INFINITY) => Spot::Below,
+            Self::Float(value) if WHOLE.contains(&value.abs()) => Self::from(value as i128).among_steps(scale),
+            Self::Float(value) => Self::parse(&format!("{value:e}")).map_or(Spot::Nan, |n| n.among_steps(scale)),
+            Self::Decimal { negative, digits, exponent, more } => {
+                decimal_step(negative, digits, exponent.saturating_add(i32::from(scale)), more)
+            }
+        }
+    }
+
+    /// Where the number lies among floats; `narrow` where the floats are of 32 bits.
+    pub(crate) fn among_floats(self, narrow: bool) -> Spot<f64> {
+        let spot = match self {
+            Self::Float(value) => Spot::At(value),
+            Self::Decimal { negative, digits, exponent, more } => {
+                match decimal_step(negative, digits, exponent, more) {
+                    Spot::At(whole) => whole_among_floats(whole),
+                    _ => {
+                        let sign = if negative { "-" } else { "" };
+                        finite(format!("{sign}{digits}e{exponent}").parse().unwrap_or(f64::NAN))
+                    }
+                }
+            }
+        };
+        match spot {
+            Spot::At(value) if narrow => Spot::At(narrowed(value)),
+            spot => spot,
+        }
+    }
+}
+
+/// The float32 that is written like the number, or the number itself: 0.1 means the float32 that 0.1 is stored as.
+fn narrowed(value: f64) -> f64 {
+    let narrow = value as f32;
+    let same = narrow.is_finite() && format!("{narrow:e}") == format!("{value:e}");
+    if same { f64::from(narrow) } else { value }
+}
+
+/// An exponent as text; one of very many digits is as good as a large one.
+fn small_exponent(text: &str) -> Option<i32> {
+    let (sign, digits) = match text.as_bytes().first()? {
+        b'-' => (-1, &text[1..]),
+        b'+' => (1, &text[1..]),
+        _ => (1, text),
+    };
+    let legal = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    legal.then(|| sign * digits.parse::<i32>().unwrap_or(1_000_000).min(1_000_000))
+}
+
+fn whole_among_floats(whole: i128) -> Spot<f64> {
+    let nearest = whole as f64;
+    match (nearest as i128).cmp(&whole) {
+        std::cmp::Ordering::Equal => Spot::At(nearest),
+        std::cmp::Ordering::Less => Spot::After(nearest),
+        std::cmp::Ordering::Greater => Spot::After(nearest.next_down()),
+    }
+}
+
+/// A number that is infinite as a float only lies between the last finite float and infinity.
+fn finite(value: f64) -> Spot<f64> {
+    match value {
+        f64::INFINITY => Spot::After(f64::MAX),
+        f64::NEG_INFINITY => Spot::After(f64::NEG_INFINITY),
+        value => Spot::At(value),
+    }
+}
+
+/// Where `digits * 10^exponent` lies among whole numbers.
+fn decimal_step(negative: bool, digits: u128, exponent: i32, more: bool) -> Spot<i128> {
+    let beyond = if negative { Spot::Below } else { Spot::Above };
+    if digits == 0 && !more {
+        return Spot::At(0);
+    }
+    let power = 10_u128.checked_pow(exponent.unsigned_abs());
+    let (steps, exact) = match (exponent >= 0, power) {
+        (true, None) => return beyond,
+        (true, Some(power)) => match digits.checked_mul(power) {
+            Some(steps) => (steps, !more),
+            None => return beyond,
+        },
+        (false, None) => (0, false),
+        (false, Some(power)) => (digits / power, digits.is_multiple_of(power) && !more),
+    };
+    let Ok(steps) = i128::try_from(steps) else { return beyond };
+    match (negative, exact) {
+        (false, true) => Spot::At(steps),
+        (false, false) => Spot::After(steps),
+        (true, true) => Spot::At(-steps),
+        (true, false) => Spot::After(-steps - 1),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn steps(text: &str, scale: i8) -> Spot<i128> {
+        Number::parse(text).unwrap().among_steps(scale)
+    }
+
+    #[test]
+    fn text_is_read_exactly() {
+        for (text, scale, spot) in [
+            ("1.025", 3, Spot::At(1025)),
+            ("1.025", 2, Spot::After(102)),
+            ("-1.025", 2, Spot::After(-103)),
+            ("-1.5", 0, Spot::After(-2)),
+            ("1e3", 0, Spot::At(1000)),
+            ("1000", -3, Spot::At(1)),
+            ("1001", -3, Spot::After(1)),
+            (".5", 1, Spot::At(5)),
+            ("5.", 0, Spot::At(5)),
+            ("0.00e9999999999", 0, Spot::At(0)),
+            ("1e-9999999999", 5, Spot::After(0)),
+            ("-1e-400", 5, Spot::After(-1)),
+            ("1e400", 0, Spot::Above),
+            ("-1e99", 0, Spot::Below),
+            ("-inf", 0, Spot::Below),
+            ("99999999999999999999999999999999999999", 0, Spot::At(10_i128.pow(38) - 1)),
+            ("99999999999999999999999999999999999998.0001", 0, Spot::After(10_i128.pow(38) - 2)),
+            ("999999999999999999999999999999999999999", 0, Spot::Above),
+        ] {
+            assert_eq!(steps(text, scale), spot, "{text} in steps of 10^-{scale}");
+        }
+        assert_eq!(steps("NaN", 0), Spot::Nan);
+        for text in ["", "-", ".", "e5", "1e", "1e+", "1_000", "0x10", "1.2.3", "one", "１"] {
+            assert_eq!(Number::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_between_two_floats_is_neither() {
+        let among = |number: Number, narrow| number.among_floats(narrow);
+        let past = Number::from((1 << 53) + 1);
+        assert_eq!(among(past, false), Spot::After(9_007_199_254_740_992.0));
+        assert_eq!(among(Number::parse("9007199254740993.0").unwrap(), false), Spot::After(9_007_199_254_740_992.0));
+        assert_eq!(among(Number::parse("1e400").unwrap(), false), Spot::After(f64::MAX));
+        assert_eq!(among(Number::parse("-1e400").unwrap(), false), Spot::After(f64::NEG_INFINITY));
+        assert_eq!(among(Number::Float(0.1), true), Spot::At(f64::from(0.1_f32)));
+        assert_eq!(among(Number::Float(f64::from(0.1_f32)), true), Spot::At(f64::from(0.1_f32)));
+        assert_eq!(among(Number::Float(16_777_217.0), true), Spot::At(16_777_217.0));
+        assert_eq!(among(Number::Float(0.100_000_000_1), true), Spot::At(0.100_000_000_1));
+    }
+
+    proptest! {
+        #[test]
+        fn floats_keep_their_order_among_steps(a: f64, b: f64, scale in -3..9_i8) {
+            let place = |value: f64| match Number::Float(value).among_steps(scale) {
+                Spot::Below => (0, 0, 0),
+                Spot::At(step) => (1, step, 0),
+                Spot::After(step) => (1, step, 1),
+                Spot::Above => (2, 0, 0),
+                Spot::Nan => (3, 0, 0),
+            };
+            prop_assume!(!a.is_nan() && !b.is_nan());
+            if a < b {
+                prop_assert!(place(a) <= place(b));
+            }
+        }
+
+        #[test]
+        fn whole_numbers_stay_what_they_are(value: i64, scale in 0..9_i8) {
+            let spot = Spot::At(i128::from(value) * 10_i128.pow(scale as u32));
+            prop_assert_eq!(Number::from(i128::from(value)).among_steps(scale), spot);
+            prop_assert_eq!(steps(&value.to_string(), scale), spot);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The rows of whole tiles, in pieces of bounded size.
+//!
+//! Most groups are one piece, decoded at once. One that decodes to more is taken tile by tile, and a tile that does so by itself
+//! chunk by chunk where its chunks follow one another. Else its ids are compared first, some of them at a time (`newest_of_each`),
+//! and then stretches of it in which chunks overlap are merged (`merge`). So memory is bounded whatever a tile holds: by the
+//! constants here and in `merge`, and by the largest chunk.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use chronotile_types::BatchId;
+use hashbrown::HashMap;
+
+use crate::error::Result;
+use crate::keys::{Key, OwnedKey};
+use crate::read::assemble::{Chosen, Rank, assemble, is_clean, is_in_order, tile_ranges};
+use crate::read::merge::{KeyRows, Merge};
+use crate::read::part::Part;
+use crate::read::query::{Identity, Query};
+
+/// Decoded bytes of a piece, unless one chunk has more.
+pub(crate) const PIECE_BYTES: usize = 16 << 20;
+/// Encoded bytes that are decoded at once.
+const RUN_BYTES: usize = 4 << 20;
+/// Groups below this many encoded bytes are decoded where they are: a thread of their own would take longer to start.
+const LIGHT_BYTES: usize = 16 << 10;
+/// Records of one tile whose ids are compared at a time.
+const RECORDS_AT_ONCE: usize = 1 << 18;
+
+/// The pieces that are still to come of a group of whole tiles, in order.
+pub(crate) struct Pieces {
+    query: Arc<Query>,
+    chosen: Option<Arc<Chosen>>,
+    /// The next one last.
+    groups: Vec<Vec<Part>>,
+    tile: Option<LargeTile>,
+}
+
+impl Pieces {
+    /// Of `parts`, which hold whole tiles in order. Where rows are `chosen` beforehand only these are returned, and none of them
+    /// is merged with another.
+    pub(crate) fn new(query: Arc<Query>, parts: Vec<Part>, chosen: Option<Arc<Chosen>>) -> Self {
+        Self { query, chosen, groups: vec![parts], tile: None }
+    }
+
+    /// Whether nothing is left.
+    pub(crate) fn is_done(&self) -> bool {
+        self.groups.is_empty() && self.tile.is_none()
+    }
+
+    /// Whether the next piece takes less time than to start a thread for it.
+    pub(crate) fn is_light(&self) -> bool {
+        self.tile.is_none() && self.groups.last().is_none_or(|parts| is_light(parts))
+    }
+
+    /// The next rows; `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(tile) = &mut self.tile {
+                match tile.next(&self.query)? {
+                    Some(rows) => return Ok(Some(rows)),
+                    None => self.tile = None,
+                }
+            }
+            let Some(parts) = self.groups.pop() else { return Ok(None) };
+            let bytes: usize = parts.iter().map(|part| part.head.body_bytes).sum();
+            let rows = match parts.len() {
+                0 => continue,
+                1 => assemble(&self.query, &parts, self.chosen.as_deref(), usize::MAX)?,
+                _ if bytes <= RUN_BYTES => assemble(&self.query, &parts, self.chosen.as_deref(), PIECE_BYTES)?,
+                _ => None,
+            };
+            match rows {
+                Some(rows) if rows.num_rows() > 0 => return Ok(Some(rows)),
+                Some(_) => {}
+                None => self.split(parts)?,
+            }
+        }
+    }
+
+    fn split(&mut self, mut parts: Vec<Part>) -> Result<()> {
+        let tiles = tile_ranges(&parts);
+        if tiles.len() > 1 {
+            let rest = parts.split_off(tiles[tiles.len() / 2].start);
+            self.groups.extend([rest, parts]);
+        } else {
+            self.tile = Some(LargeTile::new(&self.query, parts, self.chosen.clone())?);
+        }
+        Ok(())
+    }
+}
+
+/// Whether parts are decoded faster than a thread is started.
+pub(crate) fn is_light(parts: &[Part]) -> bool {
+    parts.iter().map(|part| part.head.body_bytes).sum::<usize>() < LIGHT_BYTES
+}
+
+/// Which rows of a tile are returned, as far as its other rows decide.
+pub(crate) enum Kept {
+    All,
+    Chosen(Arc<Chosen>),
+    /// By part.
+    Rows(Vec<RowSet>),
+}
+
+impl Kept {
+    /// Clears `keep` for rows of a part that are not returned.
+    pub(crate) fn filter(&self, number: usize, part: &Part, keep: &mut [bool]) {
+        match self {
+            Self::All => {}
+            Self::Rows(sets) => keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= sets[number].has(row)),
+            Self::Chosen(chosen) => {
+                let rows = chosen.get(&part.chunk.key.id).map_or(&[][..], |rows| rows);
+                keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= rows.binary_search(&(row as u32)).is_ok());
+            }
+        }
+    }
+}
+
+/// A set of rows of a chunk, a bit for each.
+pub(crate) struct RowSet {
+    bits: Vec<u64>,
+    rows: usize,
+}
+
+impl RowSet {
+    fn all(rows: usize) -> Self {
+        Self { bits: vec![u64::MAX; rows.div_ceil(64)], rows }
+    }
+
+    fn has(&self, row: usize) -> bool {
+        self.bits[row / 64] >> (row % 64) & 1 == 1
+    }
+
+    fn remove(&mut self, row: usize) {
+        self.bits[row / 64] &= !(1 << (row % 64));
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        (0..self.rows).filter(|row| self.has(*row)).map(|row| row as u32).collect()
+    }
+}
+
+/// A tile that is not decoded at once.
+struct LargeTile {
+    parts: Vec<Part>,
+    kept: Kept,
+    /// Ranges of parts, each wholly before the next in time.
+    runs: VecDeque<Range<usize>>,
+    merge: Option<Merge>,
+}
+
+impl LargeTile {
+    fn new(query: &Query, parts: Vec<Part>, chosen: Option<Arc<Chosen>>) -> Result<Self> {
+        let runs = match is_in_order(query.identity, &query.frame, &parts) {
+            true => (0..parts.len()).map(|part| part..part + 1).collect(),
+            false => runs_in_time(&parts),
+        };
+        let kept = match chosen {
+            Some(chosen) => Kept::Chosen(chosen),
+            None if is_clean(query.identity, &query.frame, &parts) => Kept::All,
+            None => Kept::Rows(newest_of_each(query, &parts)?),
+        };
+        Ok(Self { parts, kept, runs, merge: None })
+    }
+
+    fn next(&mut self, query: &Query) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(merge) = &mut self.merge {
+                match merge.next(query, &self.parts, &self.kept)? {
+                    Some(rows) => return Ok(Some(rows)),
+                    None => self.merge = None,
+                }
+            }
+            let Some(run) = self.runs.pop_front() else { return Ok(None) };
+            if run.len() > 1 {
+                self.merge = Some(Merge::new(query, &self.parts, run)?);
+            } else if let Some(rows) = self.single(query, run.start)? {
+                return Ok(Some(rows));
+            }
+        }
+    }
+
+    /// The rows of a part that no other overlaps; `None` without any.
+    fn single(&self, query: &Query, number: usize) -> Result<Option<RecordBatch>> {
+        let part = &self.parts[number..=number];
+        let id = part[0].chunk.key.id;
+        let rows = match &self.kept {
+            Kept::All => assemble(query, part, None, usize::MAX)?,
+            Kept::Chosen(chosen) if !chosen.contains_key(&id) => None,
+            Kept::Chosen(chosen) => assemble(query, part, Some(chosen), usize::MAX)?,
+            Kept::Rows(sets) => {
+                let rows = sets[number].numbers();
+                let chosen = Chosen::from_iter([(id, rows)]);
+                if chosen[&id].is_empty() { None } else { assemble(query, part, Some(&chosen), usize::MAX)? }
+            }
+        };
+        Ok(rows.filter(|rows| rows.num_rows() > 0))
+    }
+}
+
+/// Ranges of the parts of a tile, each wholly before the next in time.
+fn runs_in_time(parts: &[Part]) -> VecDeque<Range<usize>> {
+    let mut runs = VecDeque::new();
+    let (mut start, mut last) = (0, i64::MIN);
+    for (number, part) in parts.iter().enumerate() {
+        if number > start && last < part.head.zone.time_min {
+            runs.push_back(start..number);
+            start = number;
+        }
+        last = last.max(part.head.zone.time_max);
+    }
+    runs.push_back(start..parts.len());
+    runs
+}
+
+/// What makes rows the same record: id, version, batch and number in the batch, as far as they count.
+#[derive(PartialEq, Eq, Hash)]
+struct Record<'a>(Key<'a>, Key<'a>, Option<BatchId>, i64);
+
+#[derive(PartialEq, Eq, Hash)]
+struct OwnedRecord(OwnedKey, OwnedKey, Option<BatchId>, i64);
+
+impl hashbrown::Equivalent<OwnedRecord> for Record<'_> {
+    fn equivalent(&self, owned: &OwnedRecord) -> bool {
+        self.0.equivalent(&owned.0) && self.1.equivalent(&owned.1) && (self.2, self.3) == (owned.2, owned.3)
+    }
+}
+
+/// Of rows of one tile with the same identity the one written last, by part. Rows out of the time range, or of batches that are
+/// left out, take no part. The tile is gone through once for each share of its records, so that few of them are in memory.
+fn newest_of_each(query: &Query, parts: &[Part]) -> Result<Vec<RowSet>> {
+    let rows: usize = parts.iter().map(|part| part.head.rows as usize).sum();
+    let shares = rows.div_ceil(RECORDS_AT_ONCE).max(1) as u64;
+    let mut kept: Vec<RowSet> = parts.iter().map(|part| RowSet::all(part.head.rows as usize)).collect();
+    let hasher = RandomState::new();
+    for share in 0..shares {
+        let mut newest: HashMap<OwnedRecord, (Rank, u32)> = HashMap::new();
+        for (number, part) in parts.iter().enumerate() {
+            let keys = KeyRows::of(query, part, query.identity == Identity::Versions)?;
+            for (row, rank) in keys.ranks.iter().enumerate() {
+                if !keys.counts[row] {
+                    kept[number].remove(row);
+                    continue;
+                }
+                let record = record_of(query.identity, &keys, row, rank);
+                if hasher.hash_one(&record) % shares != share {
+                    continue;
+                }
+                let owned = || OwnedRecord(record.0.to_owned(), record.1.to_owned(), record.2, record.3);
+                match newest.get_mut(&record) {
+                    None => {
+                        newest.insert(owned(), (*rank, number as u32));
+                    }
+                    Some(best) if best.0 < *rank => {
+                        kept[best.1 as usize].remove(best.0.row as usize);
+                        *best = (*rank, number as u32);
+                    }
+                    Some(_) => kept[number].remove(row),
+                }
+            }
+        }
+    }
+    Ok(kept)
+}
+
+fn record_of<'a>(identity: Identity, keys: &'a KeyRows, row: usize, rank: &Rank) -> Record<'a> {
+    let id = keys.ids.as_ref().map_or(Key::Null, |ids| ids.get(row));
+    match identity {
+        Identity::Ids => Record(id, Key::Null, None, 0),
+        Identity::Versions => {
+            Record(id, keys.versions.as_ref().map_or(Key::Null, |keys| keys.get(row)), Some(rank.batch), 0)
+        }
+        Identity::Ordinal => Record(id, Key::Null, Some(rank.batch), rank.ordinal),
+    }
+}

@@ -1,0 +1,255 @@
+//! A read request, made ready for a dataset: where to look, what to decode, which rows to keep.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{Schema, SchemaRef};
+use chronotile_chunk::{Body, Head};
+use chronotile_store::{Cells, ChunkKey, Scan, Store};
+use chronotile_types::{BatchId, Cell, CellRule, SliceId, Window, ZoneKey};
+use hashbrown::HashMap;
+
+use crate::error::Result;
+use crate::frame::Frame;
+use crate::keys::Wanted;
+use crate::read::cells::{self, RowRule, filter_region};
+use crate::read::part::Part;
+use crate::read::predicate::Test;
+use crate::read::text::Need;
+use crate::request::{Comparison, Predicate, ReadRequest};
+use crate::time_axis::Bounds;
+
+/// What makes two stored rows the same record, of which one is returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// The id columns.
+    Ids,
+    /// Id columns, version and batch: every version that was written.
+    Versions,
+    /// Batch and ordinal, for datasets without id columns.
+    Ordinal,
+}
+
+pub(crate) struct Query {
+    pub frame: Frame,
+    pub cells: Cells,
+    pub windows: (Window, Window),
+    pub slices: Vec<SliceId>,
+    pub bounds: Bounds,
+    /// Cells of the keys asked for, with the number of distinct keys in each.
+    pub keys_in_cell: HashMap<Cell, usize>,
+    pub identity: Identity,
+    /// Whether the newest version of each id is to be found across all that the read covers.
+    pub newest_only: bool,
+    /// Positions of the columns to return.
+    pub output: Vec<usize>,
+    /// The schema of what is returned.
+    pub schema: SchemaRef,
+    rule: RowRule,
+    rule_columns: Vec<usize>,
+    ids: Option<Wanted>,
+    ids_columns: Vec<usize>,
+    /// Where the keys of the first id column lie that begin as the predicates ask for.
+    id_zone: Option<(ZoneKey, ZoneKey)>,
+    tests: Vec<Test>,
+    /// What chunks need in the filters of their texts, by column.
+    pub needs: Vec<(usize, Need)>,
+    /// The only batches whose rows count; `None` for all.
+    pub only: Option<HashSet<BatchId>>,
+    /// The only chunks to look at, whole tiles in the order of a scan; `None` for all that the scan finds.
+    pub keys: Option<Arc<[ChunkKey]>>,
+}
+
+impl Query {
+    /// With the slices that [`slices_of`] found. It returns rows of all batches, until it is told which count.
+    pub(crate) fn over(frame: Frame, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Self> {
+        let bounds = Bounds::new(&frame.spec, &request.time)?;
+        let windows = bounds.windows(&frame.spec);
+        let place = cells::resolve(&frame.spec, &request.place)?;
+        let (ids, ids_columns) = wanted_ids(&frame, request)?;
+        let output = output(&frame, request.columns.as_deref())?;
+        let fields: Vec<_> = output.iter().map(|column| frame.spec.schema.fields()[*column].clone()).collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, frame.spec.schema.metadata().clone()));
+        let identity = match (frame.ids.is_empty(), frame.keeps_latest()) {
+            (true, _) => Identity::Ordinal,
+            (false, true) => Identity::Versions,
+            (false, false) => Identity::Ids,
+        };
+        let tests: Vec<Test> = request.predicates.iter().map(|p| Test::new(&frame, p)).collect::<Result<_>>()?;
+        let filtered = tests.iter().filter(|test| frame.text.contains(&test.column));
+        let id_zone = zone_of_prefixes(&frame, request);
+        let needs = filtered.filter_map(|test| Some((test.column, test.need.clone()?))).collect();
+        let mut cells = place.cells;
+        if let (Cells::All, Some(bunches)) = (&cells, bunches_of_ids(&frame, request)) {
+            cells = cells::resolve(&frame.spec, &crate::request::Place::Keys(vec![bunches]))?.cells;
+        }
+        Ok(Self {
+            cells,
+            windows,
+            slices,
+            bounds,
+            identity,
+            newest_only: frame.keeps_latest() && !request.history,
+            output,
+            schema,
+            rule_columns: match place.rows {
+                RowRule::All => vec![],
+                RowRule::Keys(_) | RowRule::Region(_) => frame.cell_columns()?,
+            },
+            rule: place.rows,
+            keys_in_cell: place.keys_in_cell,
+            ids,
+            ids_columns,
+            id_zone,
+            tests,
+            needs,
+            only: None,
+            keys: None,
+            frame,
+        })
+    }
+
+    /// The scan of everything the query covers.
+    pub(crate) fn scan(&self, bodies: bool) -> Scan {
+        Scan { slices: self.slices.clone(), cells: self.cells.clone(), windows: self.windows, bodies }
+    }
+
+    /// Whether a chunk of this head can hold a row that the read returns.
+    pub(crate) fn touches(&self, head: &Head) -> bool {
+        self.bounds.touches(head.zone.time_min, head.zone.time_max)
+            && self.ids.as_ref().is_none_or(|ids| ids.touches(head.zone.id_min, head.zone.id_max))
+            && self.id_zone.is_none_or(|(low, high)| head.zone.id_max >= low && head.zone.id_min <= high)
+            && head.origins.iter().any(|origin| !self.leaves_out(&origin.batch))
+    }
+
+    fn leaves_out(&self, batch: &BatchId) -> bool {
+        self.only.as_ref().is_some_and(|only| !only.contains(batch))
+    }
+
+    /// Whether some rows of a chunk of this head belong to batches that are left out.
+    pub(crate) fn leaves_out_rows_of(&self, head: &Head) -> bool {
+        head.origins.iter().any(|origin| self.leaves_out(&origin.batch))
+    }
+
+    /// Clears `keep` for rows of the chunk whose batches are left out.
+    pub(crate) fn clear_unfinished(&self, part: &Part, body: &Body, keep: &mut [bool]) -> Result<()> {
+        let left_out: Vec<bool> = part.head.origins.iter().map(|origin| self.leaves_out(&origin.batch)).collect();
+        let origins = body.row_origins().map_err(|damage| self.frame.damaged(&part.chunk.key, damage))?;
+        for (row, keep) in keep.iter_mut().enumerate() {
+            *keep &= !left_out[origins.as_ref().map_or(0, |origins| origins[row] as usize)];
+        }
+        Ok(())
+    }
+
+    /// Whether heads alone may rule out most chunks, so that bodies are better fetched one by one.
+    pub(crate) fn prunes_by_head(&self) -> bool {
+        self.ids.is_some() || self.id_zone.is_some() || self.passes_over()
+    }
+
+    /// Clears `keep` for rows of other ids than those asked for. They can be left out before versions are compared, too.
+    pub(crate) fn keep_wanted_ids(&self, column: &dyn Fn(usize) -> ArrayRef, keep: &mut [bool]) -> Result<()> {
+        let Some(ids) = &self.ids else { return Ok(()) };
+        let columns: Vec<_> = self.ids_columns.iter().map(|position| column(*position)).collect();
+        ids.filter(&columns, keep).map_err(|e| self.frame.compute("filtering rows", e))
+    }
+
+    /// Whether rows are tested for more than their time.
+    pub(crate) fn tests_rows(&self) -> bool {
+        !matches!(self.rule, RowRule::All) || self.ids.is_some() || !self.tests.is_empty()
+    }
+
+    /// Whether few of the rows looked at may be wanted: those of some ids, or that pass tests. In a region it is most of them.
+    pub(crate) fn seeks_few(&self) -> bool {
+        self.ids.is_some() || (!self.tests.is_empty() && !matches!(self.rule, RowRule::Region(_)))
+    }
+
+    /// Positions of the columns that [`Query::filter`] looks at.
+    pub(crate) fn tested_columns(&self) -> Vec<usize> {
+        let tests = self.tests.iter().map(|test| test.column);
+        self.rule_columns.iter().copied().chain(self.ids_columns.iter().copied()).chain(tests).collect()
+    }
+
+    /// Clears `keep` for rows that the request does not ask for; `column` gives a column by its position.
+    pub(crate) fn filter(&self, column: &dyn Fn(usize) -> ArrayRef, keep: &mut [bool]) -> Result<()> {
+        let failed = |e| self.frame.compute("filtering rows", e);
+        let columns = |positions: &[usize]| positions.iter().map(|p| column(*p)).collect::<Vec<_>>();
+        self.keep_wanted_ids(column, keep)?;
+        match &self.rule {
+            RowRule::All => {}
+            RowRule::Keys(wanted) => wanted.filter(&columns(&self.rule_columns), keep).map_err(failed)?,
+            RowRule::Region(region) => {
+                filter_region(region, &column(self.rule_columns[0]), &column(self.rule_columns[1]), keep);
+            }
+        }
+        self.tests.iter().try_for_each(|test| test.filter(&column(test.column), keep).map_err(failed))
+    }
+
+    /// No rows, with the schema of the result.
+    pub(crate) fn empty(&self) -> RecordBatch {
+        RecordBatch::new_empty(self.schema.clone())
+    }
+}
+
+/// Slices to look in for these windows, ascending. Of a few, an embedded engine finds out by itself which there are.
+/// The slices that a request may read.
+pub(crate) async fn slices_of(store: &dyn Store, frame: &Frame, request: &ReadRequest) -> Result<Vec<SliceId>> {
+    let windows = Bounds::new(&frame.spec, &request.time)?.windows(&frame.spec);
+    slices_in(store, frame, windows).await
+}
+
+pub(crate) async fn slices_in(store: &dyn Store, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
+    const FEW: i64 = 4;
+    let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));
+    if store.capabilities().atomic_commit && i64::from(last.0) - i64::from(first.0) < FEW {
+        return Ok((first.0..=last.0).map(SliceId).collect());
+    }
+    let mut slices = store.slices(&frame.spec.name).await?;
+    slices.retain(|slice| (first..=last).contains(slice));
+    Ok(slices)
+}
+
+fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<Wanted>, Vec<usize>)> {
+    let Some(given) = &request.ids else { return Ok((None, vec![])) };
+    let names: Vec<&str> = frame.spec.id.iter().map(String::as_str).take(given.len().max(1)).collect();
+    if names.is_empty() {
+        return Err(frame.refuse("it has no id columns to read by"));
+    }
+    let columns = cells::conform_keys(&frame.spec, &names, given, "ids")?;
+    let wanted = Wanted::new(&columns).map_err(|e| frame.compute("reading ids", e))?;
+    Ok((Some(wanted), frame.ids[..names.len()].to_vec()))
+}
+
+/// Between which keys the first id column lies in rows that have the prefixes asked for. Versions of a record have the same ids, so
+/// none is missed by leaving out the others.
+fn zone_of_prefixes(frame: &Frame, request: &ReadRequest) -> Option<(ZoneKey, ZoneKey)> {
+    let column = frame.spec.id.first()?;
+    let asks = |p: &&Predicate| p.comparison == Comparison::Prefix && p.column == *column;
+    let texts = request.predicates.iter().filter(asks).filter_map(|p| p.values.as_string_opt::<i32>());
+    // Each but the longest says nothing more, or contradicts it, which the rows then show.
+    let prefix = texts.filter(|texts| texts.len() == 1).map(|texts| texts.value(0)).max_by_key(|text| text.len())?;
+    let mut last = prefix.as_bytes().to_vec();
+    last.resize(prefix.len().max(ZoneKey::LEN_MAX), u8::MAX);
+    (!prefix.is_empty()).then(|| (ZoneKey::from_bytes(prefix.as_bytes()), ZoneKey::from_bytes(&last)))
+}
+
+/// Where the cell is a bunch of the first id column, ids name their cells.
+fn bunches_of_ids(frame: &Frame, request: &ReadRequest) -> Option<ArrayRef> {
+    let column = match &frame.spec.cell {
+        CellRule::Bunch { column, .. } | CellRule::Value { column } => column,
+        _ => return None,
+    };
+    let given = request.ids.as_ref()?.first()?;
+    (frame.spec.id.first() == Some(column)).then(|| given.clone())
+}
+
+fn output(frame: &Frame, columns: Option<&[String]>) -> Result<Vec<usize>> {
+    let Some(names) = columns else { return Ok((0..frame.spec.schema.fields().len()).collect()) };
+    let positions = names.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
+    let mut seen = HashSet::new();
+    match positions.iter().position(|column| !seen.insert(*column)) {
+        Some(twice) => Err(frame.refuse(format!("column {:?} is asked for twice", names[twice]))),
+        None => Ok(positions),
+    }
+}

@@ -1,0 +1,105 @@
+//! What tiles hold, by the heads of their chunks: for readers that look for the neighbours of a time, or keep something they
+//! have worked out from a tile and must know whether it still holds.
+
+use chronotile_store::{Cells, Chunk, Scan};
+use chronotile_types::{Cell, SliceId, Tile, Window};
+use futures::TryStreamExt;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::read::query::slices_in;
+
+/// What one tile holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileSpan {
+    /// The tile.
+    pub tile: Tile,
+    /// A hash of the ids of its chunks: as long as it is the same, so are the tile's rows.
+    pub fingerprint: u64,
+    /// Rows in its chunks, equal ids counted each time.
+    pub rows: u64,
+    /// Number of its chunks.
+    pub chunks: u64,
+    /// Tick of its earliest row.
+    pub tick_min: i64,
+    /// Tick of its latest row.
+    pub tick_max: i64,
+}
+
+impl Dataset {
+    /// The tiles of these cells in the windows of the inclusive range of ticks, by cell, then window. No body is read.
+    ///
+    /// # Errors
+    /// A damaged head, or the engine.
+    pub async fn spans(&self, cells: &[i64], ticks: (i64, i64)) -> Result<Vec<TileSpan>> {
+        let spec = self.spec();
+        let window = |tick: i64| spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
+        let windows = (window(ticks.0), window(ticks.1));
+        let slices = slices_in(self.store(), &self.frame(), windows).await?;
+        self.spans_in(slices, cells, windows).await
+    }
+
+    /// The latest tile of a cell with a row before `tick`. Looks from there backwards and no further than needed.
+    ///
+    /// # Errors
+    /// As [`Dataset::spans`].
+    pub async fn span_before(&self, cell: i64, tick: i64) -> Result<Option<TileSpan>> {
+        let spec = self.spec();
+        let last = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
+        let slices = self.store().slices(&spec.name).await?;
+        for slice in slices.into_iter().rev().filter(|slice| *slice <= spec.slice_of(last)) {
+            let spans = self.spans_in(vec![slice], &[cell], (Window(i32::MIN), last)).await?;
+            if let Some(found) = spans.into_iter().rev().find(|span| span.tick_min < tick) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The earliest tile of a cell with a row at or after `tick`. Looks from there onwards and no further than needed.
+    ///
+    /// # Errors
+    /// As [`Dataset::spans`].
+    pub async fn span_from(&self, cell: i64, tick: i64) -> Result<Option<TileSpan>> {
+        let spec = self.spec();
+        let first = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
+        let slices = self.store().slices(&spec.name).await?;
+        for slice in slices.into_iter().filter(|slice| *slice >= spec.slice_of(first)) {
+            let spans = self.spans_in(vec![slice], &[cell], (first, Window(i32::MAX))).await?;
+            if let Some(found) = spans.into_iter().find(|span| span.tick_max >= tick) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn spans_in(&self, slices: Vec<SliceId>, cells: &[i64], windows: (Window, Window)) -> Result<Vec<TileSpan>> {
+        if slices.is_empty() || cells.is_empty() {
+            return Ok(vec![]);
+        }
+        let mut cells = cells.to_vec();
+        cells.sort_unstable();
+        cells.dedup();
+        let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (Cell(*cell), Cell(*cell))).collect();
+        let scan = Scan { slices, cells: Cells::Ranges(ranges.into()), windows, bodies: false };
+        let frame = self.frame();
+        let mut chunks: Vec<Chunk> = self.store().scan(&frame.spec.name, scan).await?.try_concat().await?;
+        chunks.sort_by_key(|chunk| (chunk.key.tile, chunk.key.id));
+        let mut spans = Vec::new();
+        for tile in chunks.chunk_by(|a, b| a.key.tile == b.key.tile) {
+            let mut ids = Vec::with_capacity(16 * tile.len());
+            let (mut rows, mut tick_min, mut tick_max) = (0, i64::MAX, i64::MIN);
+            for chunk in tile {
+                let head = frame.head(chunk)?;
+                ids.extend_from_slice(&chunk.key.id.to_bytes());
+                rows += u64::from(head.rows);
+                (tick_min, tick_max) = (tick_min.min(head.zone.time_min), tick_max.max(head.zone.time_max));
+            }
+            let chunks = tile.len() as u64;
+            let (tile, fingerprint) = (tile[0].key.tile, xxh3_64(&ids));
+            spans.push(TileSpan { tile, fingerprint, rows, chunks, tick_min, tick_max });
+        }
+        Ok(spans)
+    }
+}

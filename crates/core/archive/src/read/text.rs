@@ -1,0 +1,265 @@
+//! What the filters of a chunk tell about conditions on texts.
+//!
+//! A condition names runs of bytes that every value for which it holds must have. A chunk whose filter lacks one of them has no
+//! such value. That alone does not let a read leave the chunk out: one of its rows may be the newer state of a record of which
+//! another chunk has an older one that would hold.
+
+use arrow_array::ArrayRef;
+use arrow_array::cast::AsArray;
+use chronotile_chunk::{Grams, Head, TextFilter, fold};
+use regex_syntax::hir::{Class, Hir, HirKind};
+
+use crate::read::assemble::tile_ranges;
+use crate::read::part::Part;
+use crate::read::query::{Identity, Query};
+
+/// What a filter must have for a condition to hold for some value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// All of these runs.
+    Runs(Grams),
+    All(Vec<Need>),
+    Any(Vec<Need>),
+}
+
+impl Need {
+    /// Of values that have this text in them; `None` where the text is too short to tell.
+    pub(crate) fn of_text(text: &str) -> Option<Self> {
+        Self::of_folded(&fold(text))
+    }
+
+    fn of_folded(folded: &[u8]) -> Option<Self> {
+        let runs = Grams::of(folded);
+        (!runs.is_empty()).then_some(Self::Runs(runs))
+    }
+
+    /// Of values that are one of these.
+    pub(crate) fn of_values(values: &ArrayRef) -> Option<Self> {
+        let values = values.as_string_opt::<i32>()?;
+        Some(Self::Any(values.iter().flatten().map(Self::of_text).collect::<Option<_>>()?))
+    }
+
+    /// Of values in which a regular expression finds something.
+    pub(crate) fn of_pattern(pattern: &Hir) -> Option<Self> {
+        let mut walk = Walk { steps: STEPS_MAX, ..Walk::default() };
+        walk.pattern(pattern);
+        walk.finish()
+    }
+
+    fn may_hold(&self, filter: &TextFilter) -> bool {
+        match self {
+            Self::Runs(runs) => filter.may_hold(runs),
+            Self::All(needs) => needs.iter().all(|need| need.may_hold(filter)),
+            Self::Any(needs) => needs.iter().any(|need| need.may_hold(filter)),
+        }
+    }
+}
+
+/// Parts of a pattern that are looked at, repetitions counted each time. What comes after is taken for anything.
+const STEPS_MAX: usize = 4_096;
+
+/// A walk over what a match must have, from left to right.
+#[derive(Default)]
+struct Walk {
+    /// The text, folded, that stands at this place of every match.
+    run: Vec<u8>,
+    needs: Vec<Need>,
+    steps: usize,
+}
+
+impl Walk {
+    fn pattern(&mut self, pattern: &Hir) {
+        if self.steps == 0 {
+            return self.anything();
+        }
+        self.steps -= 1;
+        match pattern.kind() {
+            // What matches no letter leaves its neighbours side by side.
+            HirKind::Empty | HirKind::Look(_) => {}
+            HirKind::Literal(literal) => match std::str::from_utf8(&literal.0) {
+                Ok(text) => self.run.extend_from_slice(&fold(text)),
+                Err(_) => self.anything(),
+            },
+            HirKind::Class(class) => match one_letter(class) {
+                Some(letter) => self.run.extend_from_slice(&letter),
+                None => self.anything(),
+            },
+            HirKind::Capture(capture) => self.pattern(&capture.sub),
+            HirKind::Concat(parts) => parts.iter().for_each(|part| self.pattern(part)),
+            HirKind::Alternation(parts) => self.alternatives(parts),
+            HirKind::Repetition(repetition) => {
+                for _ in 0..repetition.min {
+                    if self.steps == 0 {
+                        break;
+                    }
+                    self.pattern(&repetition.sub);
+                }
+                if repetition.max != Some(repetition.min) {
+                    self.anything();
+                }
+            }
+        }
+    }
+
+    fn alternatives(&mut self, parts: &[Hir]) {
+        self.anything();
+        let mut needs = Vec::with_capacity(parts.len());
+        for part in parts {
+            let mut walk = Walk { steps: self.steps, ..Walk::default() };
+            walk.pattern(part);
+            self.steps = walk.steps;
+            needs.push(walk.finish());
+        }
+        // One alternative that needs nothing is enough for a match.
+        if let Some(needs) = needs.into_iter().collect() {
+            self.needs.push(Need::Any(needs));
+        }
+    }
+
+    /// Ends the run: what follows may be of any length.
+    fn anything(&mut self) {
+        self.needs.extend(Need::of_folded(&self.run));
+        self.run.clear();
+    }
+
+    fn finish(mut self) -> Option<Need> {
+        self.anything();
+        match self.needs.len() {
+            0 | 1 => self.needs.pop(),
+            _ => Some(Need::All(self.needs)),
+        }
+    }
+}
+
+/// The letter of a class whose letters are all the same once folded, as those of `(?i)k`.
+fn one_letter(class: &Class) -> Option<Vec<u8>> {
+    // Every letter has few variants that are folded together.
+    const VARIANTS_MAX: usize = 3;
+    let letters: Vec<char> = match class {
+        Class::Unicode(class) => {
+            class.iter().flat_map(|range| range.start()..=range.end()).take(VARIANTS_MAX + 1).collect()
+        }
+        Class::Bytes(class) => {
+            let bytes = class.iter().flat_map(|range| range.start()..=range.end());
+            bytes
+                .take(VARIANTS_MAX + 1)
+                .map(|byte| byte.is_ascii().then_some(char::from(byte)))
+                .collect::<Option<_>>()?
+        }
+    };
+    let mut folded = letters.iter().map(|letter| fold(letter.encode_utf8(&mut [0; 4])).into_owned());
+    let first = folded.next()?;
+    (letters.len() <= VARIANTS_MAX && folded.all(|other| other == first)).then_some(first)
+}
+
+impl Query {
+    /// Whether the read has a condition that filters can tell about.
+    pub(crate) fn tests_texts(&self) -> bool {
+        !self.needs.is_empty()
+    }
+
+    /// Whether filters may leave chunks out before the versions of records are compared.
+    pub(crate) fn passes_over(&self) -> bool {
+        // Versions may lie in any tile of the read; which chunk has the newest is known once all are compared.
+        self.tests_texts() && !self.newest_only
+    }
+
+    /// Whether some row of a chunk may fulfil all conditions on texts. False only where none does.
+    pub(crate) fn may_hold_texts(&self, head: &Head) -> bool {
+        let holds =
+            |(column, need): &(usize, Need)| head.text_filter(*column).is_none_or(|filter| need.may_hold(filter));
+        self.needs.iter().all(holds)
+    }
+
+    /// Leaves out chunks whose filters show that they hold nothing asked for, unless a record of theirs may have another state in
+    /// a chunk that stays. `parts` hold whole tiles, neighbours side by side.
+    pub(crate) fn pass_over(&self, parts: Vec<Part>) -> Vec<Part> {
+        if !self.passes_over() {
+            return parts;
+        }
+        let hopeful: Vec<bool> = parts.iter().map(|part| self.may_hold_texts(&part.head)).collect();
+        let mut keep = hopeful.clone();
+        for tile in tile_ranges(&parts) {
+            for place in tile.clone().filter(|place| !hopeful[*place]) {
+                let mut others = tile.clone().filter(|other| hopeful[*other]);
+                keep[place] = others.any(|other| self.may_share(&parts[place].head, &parts[other].head));
+            }
+        }
+        parts.into_iter().zip(keep).filter_map(|(part, keep)| keep.then_some(part)).collect()
+    }
+
+    /// Whether two chunks of a tile may hold different states of one record.
+    fn may_share(&self, a: &Head, b: &Head) -> bool {
+        let (a_zone, b_zone) = (&a.zone, &b.zone);
+        let ids_apart = a_zone.id_max < b_zone.id_min || b_zone.id_max < a_zone.id_min;
+        let times_apart = a_zone.time_max < b_zone.time_min || b_zone.time_max < a_zone.time_min;
+        let apart = ids_apart || self.frame.timed_ids() && times_apart;
+        match self.identity {
+            Identity::Ids => !apart,
+            Identity::Versions => {
+                let common = a.origins.iter().any(|origin| b.origins.iter().any(|other| other.batch == origin.batch));
+                common && !apart
+            }
+            // A place in a batch is one record, whose content changes only where the batch is written anew.
+            Identity::Ordinal => a.origins.iter().any(|origin| {
+                b.origins.iter().any(|other| other.batch == origin.batch && other.written_us != origin.written_us)
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+
+    fn need(pattern: &str) -> Option<Need> {
+        Need::of_pattern(&regex_syntax::parse(pattern).unwrap())
+    }
+
+    fn text(text: &str) -> Need {
+        Need::of_text(text).unwrap()
+    }
+
+    #[test]
+    fn a_pattern_needs_what_stands_in_every_match() {
+        for (pattern, wanted) in [
+            ("error", Some(text("error"))),
+            ("(?i)Session KEY", Some(text("session key"))),
+            (r"^user=\bann\b$", Some(text("user=ann"))),
+            ("(failed) (login){2}", Some(text("failed loginlogin"))),
+            ("(?i)größe", None),
+            ("gr(ö|oe)ße", None),
+            (r"from \d+\.\d+ port", Some(Need::All(vec![text("from "), text(" port")]))),
+            ("denied|refused", Some(Need::Any(vec![text("denied"), text("refused")]))),
+            ("denied|no", None),
+            ("x(denied|refused)+ab", Some(Need::Any(vec![text("denied"), text("refused")]))),
+            ("(error)?s", None),
+            ("(error)*s", None),
+            ("(error)+s", Some(text("error"))),
+            ("[Ee]rror", Some(text("error"))),
+            ("[ef]rror", Some(text("rror"))),
+            ("err", None),
+            ("", None),
+            ("a.c", None),
+        ] {
+            assert_eq!(need(pattern), wanted, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_of_many_repetitions_is_walked_in_bounded_time() {
+        let deep = "(((((abcd){99}){99}){99}){99}){99}";
+        assert!(need(deep).is_some());
+    }
+
+    #[test]
+    fn one_short_value_of_several_tells_nothing() {
+        let values = |values: &[&str]| {
+            Need::of_values(&(std::sync::Arc::new(arrow_array::StringArray::from(values.to_vec())) as ArrayRef))
+        };
+        assert_eq!(values(&["denied", "no"]), None);
+        assert_eq!(values(&["denied", "refused"]), Some(Need::Any(vec![text("denied"), text("refused")])));
+        assert_eq!(values(&[]), Some(Need::Any(vec![])));
+    }
+}

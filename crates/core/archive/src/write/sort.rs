@@ -1,0 +1,170 @@
+//! Input rows, filed: put into the order of their tiles and cleared of ids that stand twice.
+
+use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow_select::concat::concat_batches;
+use arrow_select::take::take_record_batch;
+use chronotile_types::{Cell, Tile, Window};
+use hashbrown::{HashMap, HashSet};
+
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+use crate::keys::{Keys, OwnedKey};
+use crate::read::cells;
+use crate::time_axis;
+use crate::time_axis::Times;
+use crate::write::content::{add_ordinals, row_hashes};
+
+/// Rows of a batch with what places them.
+#[derive(Clone)]
+pub(crate) struct Filed {
+    pub rows: RecordBatch,
+    pub tiles: Vec<Tile>,
+    pub ticks: Vec<i64>,
+    pub hashes: Vec<u64>,
+    /// Place of each row in its batch.
+    pub ordinals: Vec<i64>,
+}
+
+impl Filed {
+    /// Files rows that have the dataset's columns; `first` is the ordinal of their first row.
+    pub(crate) fn new(frame: &Frame, rows: RecordBatch, first: i64) -> Result<Self> {
+        let spec = &frame.spec;
+        let bad = |column: &str, row: usize, reason: &str| ArchiveError::Row {
+            dataset: spec.name.clone(),
+            row: first as u64 + row as u64,
+            column: column.to_owned(),
+            reason: reason.to_owned(),
+        };
+        for id in &frame.ids {
+            if let Some(row) = (0..rows.num_rows()).find(|row| rows.column(*id).is_null(*row)) {
+                return Err(bad(&spec.schema.field(*id).name().clone(), row, "is null; every record needs its ids"));
+            }
+        }
+        let (ticks, windows) = time_axis::place_rows(spec, rows.column(frame.time))
+            .map_err(|(row, reason)| bad(&spec.time.column, row, reason))?;
+        let cells = cells::cells_of(spec, &rows).map_err(|(column, row, reason)| bad(&column, row, &reason))?;
+        let tile = |(cell, window): (i64, Window)| Tile { cell: Cell(cell), window };
+        let tiles = cells.into_iter().zip(windows).map(tile).collect();
+        let mut hashes = row_hashes(spec, &rows).map_err(|e| frame.compute("hashing rows", e))?;
+        if frame.ids.is_empty() {
+            add_ordinals(&mut hashes, first);
+        }
+        let ordinals = (first..first + rows.num_rows() as i64).collect();
+        Ok(Self { rows, tiles, ticks, hashes, ordinals })
+    }
+
+    /// Joins several into one.
+    pub(crate) fn concat(frame: &Frame, mut parts: Vec<Self>) -> Result<Self> {
+        if parts.len() == 1
+            && let Some(only) = parts.pop()
+        {
+            return Ok(only);
+        }
+        let rows = concat_batches(&frame.spec.schema, parts.iter().map(|part| &part.rows));
+        let mut all = Self {
+            rows: rows.map_err(|e| frame.compute("joining rows", e))?,
+            tiles: vec![],
+            ticks: vec![],
+            hashes: vec![],
+            ordinals: vec![],
+        };
+        for part in parts {
+            all.tiles.extend(part.tiles);
+            all.ticks.extend(part.ticks);
+            all.hashes.extend(part.hashes);
+            all.ordinals.extend(part.ordinals);
+        }
+        Ok(all)
+    }
+
+    /// Rows by tile, then time, ids and ordinal; of rows of one tile with the same identity the last one only.
+    pub(crate) fn sorted(self, frame: &Frame) -> Result<Self> {
+        if frame.timed_ids()
+            && let Some(order) = self.distinct_times(frame)
+        {
+            return self.take(frame, order);
+        }
+        let columns: Vec<ArrayRef> = frame.ids.iter().map(|id| self.rows.column(*id).clone()).collect();
+        let keys = if columns.is_empty() { None } else { Some(Keys::new(&columns)) };
+        let keys = keys.transpose().map_err(|e| frame.compute("comparing ids", e))?;
+        let days = match time_axis::times(self.rows.column(frame.time)) {
+            Some(Times::Days(days)) => Some(days),
+            _ => None,
+        };
+        let mut order: Vec<u32> = (0..self.rows.num_rows() as u32).collect();
+        if let Some(keys) = &keys
+            && let Some(superseded) = self.superseded(frame, keys)?
+        {
+            order.retain(|row| !superseded.contains(row));
+        }
+        order.sort_unstable_by(|a, b| {
+            let (a, b) = (*a as usize, *b as usize);
+            (self.tiles[a], self.ticks[a])
+                .cmp(&(self.tiles[b], self.ticks[b]))
+                // Float days of the same tick may still differ.
+                .then_with(|| days.map_or(std::cmp::Ordering::Equal, |days| days[a].total_cmp(&days[b])))
+                .then_with(|| keys.as_ref().map_or(std::cmp::Ordering::Equal, |keys| keys.compare(a, b)))
+                .then_with(|| self.ordinals[a].cmp(&self.ordinals[b]))
+        });
+        self.take(frame, order)
+    }
+
+    /// Where the time is a part of the ids and no two rows of a tile have the same: the rows by tile and time, without a look
+    /// at the ids. `None` where some have.
+    fn distinct_times(&self, frame: &Frame) -> Option<Vec<u32>> {
+        if matches!(time_axis::times(self.rows.column(frame.time)), Some(Times::Days(_))) {
+            return None;
+        }
+        let key = |row: u32| (self.tiles[row as usize], self.ticks[row as usize]);
+        let mut order: Vec<u32> = (0..self.rows.num_rows() as u32).collect();
+        order.sort_unstable_by_key(|row| key(*row));
+        order.windows(2).all(|pair| key(pair[0]) != key(pair[1])).then_some(order)
+    }
+
+    /// Rows whose identity a later row of the same tile has too; `None` where all ids differ, which is the rule.
+    fn superseded(&self, frame: &Frame, keys: &Keys) -> Result<Option<HashSet<u32>>> {
+        let rows = self.rows.num_rows();
+        let mut seen = HashSet::with_capacity(rows);
+        if (0..rows).all(|row| seen.insert(keys.get(row))) {
+            return Ok(None);
+        }
+        let version = frame.version.map(|column| Keys::new(std::slice::from_ref(self.rows.column(column)))).transpose();
+        let version = version.map_err(|e| frame.compute("comparing versions", e))?;
+        let mut last: HashMap<(Tile, OwnedKey, OwnedKey), u32> = HashMap::new();
+        let mut superseded = HashSet::new();
+        for row in 0..rows {
+            let version = version.as_ref().map_or(OwnedKey::Null, |keys| keys.get(row).to_owned());
+            let identity = (self.tiles[row], keys.get(row).to_owned(), version);
+            superseded.extend(last.insert(identity, row as u32));
+        }
+        Ok(Some(superseded))
+    }
+
+    fn take(self, frame: &Frame, order: Vec<u32>) -> Result<Self> {
+        if order.len() == self.rows.num_rows() && order.iter().enumerate().all(|(place, row)| place as u32 == *row) {
+            return Ok(self);
+        }
+        let pick = |row: &u32| *row as usize;
+        let (tiles, ticks, hashes, ordinals) = (
+            order.iter().map(|row| self.tiles[pick(row)]).collect(),
+            order.iter().map(|row| self.ticks[pick(row)]).collect(),
+            order.iter().map(|row| self.hashes[pick(row)]).collect(),
+            order.iter().map(|row| self.ordinals[pick(row)]).collect(),
+        );
+        let rows = take_record_batch(&self.rows, &UInt32Array::from(order));
+        Ok(Self { rows: rows.map_err(|e| frame.compute("sorting rows", e))?, tiles, ticks, hashes, ordinals })
+    }
+
+    /// The ranges of rows of one tile each; call after sorting.
+    pub(crate) fn tile_ranges(&self) -> Vec<std::ops::Range<usize>> {
+        let mut ranges = Vec::new();
+        let mut start = 0;
+        for end in 1..=self.tiles.len() {
+            if end == self.tiles.len() || self.tiles[end] != self.tiles[start] {
+                ranges.push(start..end);
+                start = end;
+            }
+        }
+        ranges
+    }
+}
