@@ -1,4 +1,4 @@
-"""What several test files share: archives, real data, and the command line as users run it."""
+"""What several test files share: archives, and the command line as users run it."""
 
 from __future__ import annotations
 
@@ -57,16 +57,6 @@ def sqlite(path: Path) -> Iterator[ct.Archive]:
     """An archive in a file."""
     with ct.open(path) as archive:
         yield archive
-
-
-@pytest.fixture(scope="session")
-def data() -> Path:
-    """The folder of real data."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("CHRONOTILE_DATA", beside))
-    if not folder.is_dir():
-        pytest.skip(f"REAL DATA ARE ABSENT: {folder} is no folder; set CHRONOTILE_DATA")
-    return folder
 
 
 @pytest.fixture(scope="session")

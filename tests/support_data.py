@@ -1,4 +1,4 @@
-"""The real data that some tests read, and comparing tables bit for bit."""
+"""The data files that some tests read, and comparing tables bit for bit."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 
-_ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = Path(__file__).resolve().parent / "data"
 
 
 def data_file(name: str) -> Path:
-    """A file of the shared data; skips the calling test, loudly, where the data are absent."""
-    folder = Path(os.environ.get("CHRONOTILE_DATA") or _ROOT.parent / "shared" / "data")
-    path = folder / name
-    if not path.exists():
-        pytest.skip(f"REAL DATA ABSENT: no {path}; set CHRONOTILE_DATA to the folder that holds it")
-    return path
+    """The full file where `CHRONOTILE_DATA` names its folder, otherwise the sample in this repository."""
+    folders = [SAMPLES, SAMPLES / "made_up"]
+    if full := os.environ.get("CHRONOTILE_DATA"):
+        folders.insert(0, Path(full))
+    return next(path for folder in folders if (path := folder / name).exists())
+
+
+def job_log() -> Path:
+    """A log of batch jobs in the Standard Workload Format."""
+    return data_file("jobs/NASA-iPSC-1993-3.1-cln.swf.gz")
 
 
 def run_cli(*arguments: object, code: int = 0) -> str:

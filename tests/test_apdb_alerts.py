@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 from conftest import Run
-from support_data import data_file, separation_deg
+from support_data import SAMPLES, data_file, separation_deg
 
 import chronotile as ct
 from chronotile import apdb
@@ -136,7 +136,7 @@ def test_packets_bring_their_history_and_no_row_twice(tmp_path: Path) -> None:
             assert len(database.objects()) == 1
 
 
-SAMPLES = Path(__file__).parent / "samples"
+ALERTS = SAMPLES / "alerts"
 
 
 def relaxed() -> Any:
@@ -145,7 +145,7 @@ def relaxed() -> Any:
 
 
 def test_packets_of_lsst_schema_10_keep_every_alert_and_name_what_has_no_place() -> None:
-    path = SAMPLES / "lsst_alerts_10_0.parquet"
+    path = ALERTS / "lsst_alerts_10_0.parquet"
     packets = pq.read_table(path).to_pylist()
     for schema in (relaxed(), "small"):
         with apdb.create("memory:", schema) as database:
@@ -164,7 +164,7 @@ def test_packets_of_lsst_schema_10_keep_every_alert_and_name_what_has_no_place()
 
 
 def test_previous_detections_whose_ids_are_rounded_take_the_exact_ones_of_other_alerts() -> None:
-    path = SAMPLES / "ztf_alerts_2024.parquet"
+    path = ALERTS / "ztf_alerts_2024.parquet"
     whole = pq.read_table(path)
     before = [p for packet in whole["prv_candidates"].to_pylist() for p in packet or [] if p["candid"]]
     with apdb.create("memory:", "small") as database:

@@ -23,6 +23,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
+from support_data import data_file
 
 import chronotile as ct
 from chronotile.cli.main import cli
@@ -585,8 +586,8 @@ def open_once_read(fifo: Path, reader: subprocess.Popen[str]) -> int:
 # ---------------------------------------------------------------- real data
 
 
-def test_real_detections_come_back_bit_for_bit(chronotile: Run, data: Path, path: Path, tmp_path: Path) -> None:
-    source = data / "ztf_detections.parquet"
+def test_real_detections_come_back_bit_for_bit(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    source = data_file("ztf_detections.parquet")
     ok(chronotile("ingest", path, "detections", source, "--create", *DEFINE))
     assert "nothing to do: 582 rows" in ok(chronotile("ingest", path, "detections", source))
     out = tmp_path / "out.parquet"
@@ -597,8 +598,8 @@ def test_real_detections_come_back_bit_for_bit(chronotile: Run, data: Path, path
         assert stored[name].cast(given[name].type).combine_chunks().equals(given[name].combine_chunks()), name
 
 
-def test_real_sensors_and_logs_are_taken(chronotile: Run, data: Path, path: Path) -> None:
-    sensors = sorted((data / "sensors").glob("*.csv"))
+def test_real_sensors_and_logs_are_taken(chronotile: Run, path: Path) -> None:
+    sensors = sorted(data_file("sensors").glob("*.csv"))
     options = ["--tag-column", "sensor", "--create", "--hash", "sensor", "--time", "timestamp", "--window", "1d"]
     ok(chronotile("ingest", path, "sensors", *sensors, *options))
     lines = sum(len(file.read_text().splitlines()) - 1 for file in sensors)
@@ -608,7 +609,7 @@ def test_real_sensors_and_logs_are_taken(chronotile: Run, data: Path, path: Path
         "Apache": ["[%a %b %d %H:%M:%S %Y]"],
         "SSH": ["%b %d %H:%M:%S", "--line-year", "2015"],
     }
-    logs = sorted((data / "logs").glob("*.log"))
+    logs = sorted(data_file("logs").glob("*.log"))
     assert logs
     for log in logs:
         pattern = next(pattern for word, pattern in patterns.items() if word in log.name)

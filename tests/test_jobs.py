@@ -19,30 +19,28 @@ import support_jobs
 import support_workers
 import swf
 from conftest import Run
-from support_data import assert_same_rows, data_file
+from support_data import assert_same_rows, job_log
 from support_jobs import COLUMNS, generated, make
 
 import chronotile as ct
 from chronotile import jobs
 
-LOG = "jobs/NASA-iPSC-1993-3.1-cln.swf.gz"
-
 
 @pytest.fixture(scope="module")
 def log() -> pa.Table:
-    """The real log, read by the tests' own reader."""
-    return swf.read_jobs(data_file(LOG))
+    """A log of batch jobs, read by the tests' own reader."""
+    return swf.read_jobs(job_log())
 
 
 @pytest.fixture(scope="module")
-def nasa(tmp_path_factory: pytest.TempPathFactory) -> jobs.Jobs:
-    """The real log in an archive, with indexes built."""
+def nasa(tmp_path_factory: pytest.TempPathFactory, log: pa.Table) -> jobs.Jobs:
+    """That log in an archive, with indexes built."""
     archive = ct.open(tmp_path_factory.mktemp("nasa") / "jobs.db")
     done = jobs.create(
         archive, schema=jobs.SWF_COLUMNS, indexes=[("user", "group"), "executable", ("user", "processors")]
     )
-    report = jobs.load(done, data_file(LOG))
-    assert (report.rows, report.rejected) == (18_239, 0)
+    report = jobs.load(done, job_log())
+    assert (report.rows, report.rejected) == (log.num_rows, 0)
     done.dataset.build_indexes()
     return done
 
@@ -259,12 +257,12 @@ def test_a_killed_builder_costs_nothing_but_time(path: Path) -> None:
 
 
 def test_the_command_line_loads_looks_up_and_counts(chronotile: Run, path: Path, log: pa.Table) -> None:
-    file = data_file(LOG)
+    file = job_log()
     loaded = chronotile("jobs", "load", path, "jobs", file, "--create", "--index", "user,status", "--workers", 1)
     assert loaded.returncode == 0, loaded.stderr
-    assert "stored 18,239 jobs of 1 files" in loaded.stdout
+    assert f"stored {log.num_rows:,} jobs of 1 files" in loaded.stdout
     again = chronotile("jobs", "load", path, "jobs", file)
-    assert "18,239 were stored before" in again.stdout
+    assert f"{log.num_rows:,} were stored before" in again.stdout
     built = chronotile("index", "build", path, "jobs")
     assert built.returncode == 0, built.stderr
     assert "windows" in built.stdout
@@ -277,8 +275,9 @@ def test_the_command_line_loads_looks_up_and_counts(chronotile: Run, path: Path,
     assert int(several.stdout) == sum(1 for run in picked(log, user=[4, 19])["run_s"].to_pylist() if run > 100)
     explained = chronotile("index", "explain", path, "jobs", "--where", "user=4", "--count")
     assert "index user_status answers" in explained.stdout
-    got = chronotile("jobs", "get", path, "jobs", "57,59", "--columns", "job_id,user", "--format", "csv")
-    assert got.stdout == "job_id,user\n57,4\n59,4\n"
+    first, second = picked(log, user=4)["job_id"].to_pylist()[:2]
+    got = chronotile("jobs", "get", path, "jobs", f"{first},{second}", "--columns", "job_id,user", "--format", "csv")
+    assert got.stdout == f"job_id,user\n{first},4\n{second},4\n"
     found = chronotile("jobs", "find", path, "jobs", "user=4", "--days", "1993-10-01", "--format", "csv")
     assert (
         len(found.stdout.splitlines()) - 1
@@ -289,7 +288,7 @@ def test_the_command_line_loads_looks_up_and_counts(chronotile: Run, path: Path,
     bars = chronotile("jobs", "histogram", path, "jobs", "--interval", "30d", "--plot")
     assert "#" in bars.stdout
     percentiles = chronotile("jobs", "percentiles", path, "jobs", "--of", "run_s", "--format", "csv")
-    assert percentiles.stdout.startswith("count,p50,p90,p99\n18239,")
+    assert percentiles.stdout.startswith(f"count,p50,p90,p99\n{log.num_rows},")
     dropped = chronotile("index", "drop", path, "jobs", "user_status", "--yes")
     assert "dropped index user_status" in dropped.stdout
     assert chronotile("jobs", "count", path, "jobs", "user=4").stdout == f"{want}\n"

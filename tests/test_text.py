@@ -31,6 +31,7 @@ NEEDLES = {
     "OpenSSH_2k": [
         "Invalid user webmaster",
         "173.234.31.186",
+        "203.0.113.",
         "BREAK-IN",
         "root",
         "Accepted password",

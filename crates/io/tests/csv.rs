@@ -283,16 +283,19 @@ fn gzip_is_seen_by_its_bytes_and_a_cut_file_is_told() {
 
 #[test]
 fn real_sensor_files_are_timestamps_and_numbers() {
-    for (file, rows, value) in [
-        ("sensors/ambient_temperature_system_failure.csv", 7267, "float64"),
-        ("sensors/machine_temperature_system_failure.csv", 22695, "float64"),
-        ("sensors/speed_7578.csv", 1127, "int64"),
+    for (file, value) in [
+        ("sensors/ambient_temperature_system_failure.csv", "float64"),
+        ("sensors/machine_temperature_system_failure.csv", "float64"),
+        ("sensors/speed_7578.csv", "int64"),
     ] {
-        let Some(path) = data(file) else { return };
+        let path = data(file);
         let reader = open(Source::Path(path.clone()), &ReadOptions::default()).unwrap();
         let progress = reader.progress();
         assert_eq!(reader.format(), Format::Csv);
-        let total = std::fs::metadata(&path).unwrap().len();
+        let content = std::fs::read(&path).unwrap();
+        let total = content.len() as u64;
+        let rows = content.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).count() - 1;
+        assert!(rows > 1_000);
         assert_eq!(progress.total_bytes(), Some(total));
         let batch = read_all(Source::Path(path.clone()), &ReadOptions::default()).unwrap();
         assert_eq!((batch.num_rows(), types(&batch).join(" ")), (rows, format!("timestamp[us] {value}")), "{file}");

@@ -187,12 +187,13 @@ fn projection_and_types_apply_to_stored_columns() {
 #[test]
 fn real_parquet_files_come_back_whole_from_disk_and_from_a_pipe() {
     for (file, rows, width) in
-        [("ztf_detections.parquet", 582, 58), ("lsst_dia_sources.parquet", 1793, 136), ("gcvs.parquet", 59099, 0)]
+        [("ztf_detections.parquet", 582, 58), ("lsst_dia_sources.parquet", 1793, 136), ("gcvs.parquet", 0, 3)]
     {
-        let Some(path) = data(file) else { return };
+        let path = data(file);
         let batch = read_all(Source::Path(path.clone()), &ReadOptions::default()).unwrap();
-        assert_eq!(batch.num_rows(), rows, "{file}");
-        assert!(width == 0 || batch.num_columns() == width, "{file} {}", batch.num_columns());
+        assert!(rows == 0 || batch.num_rows() == rows, "{file} {}", batch.num_rows());
+        assert!(batch.num_rows() > 500);
+        assert_eq!(batch.num_columns(), width, "{file}");
         assert_eq!(read_all(stream(fs::read(&path).unwrap()), &ReadOptions::default()).unwrap(), batch);
         for format in [OutFormat::Csv, OutFormat::Ndjson, OutFormat::Arrow, OutFormat::ArrowStream, OutFormat::Parquet]
         {
