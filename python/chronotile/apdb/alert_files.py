@@ -1,4 +1,4 @@
-"""Files of alerts as tables: packets and flattened tables of the ZTF and of the LSST.
+"""Alerts as tables: packets and flattened tables of the ZTF and of the LSST.
 
 Formats: https://zwickytransientfacility.github.io/ztf-avro-alert and https://github.com/lsst/alert_packet.
 """
@@ -15,17 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from chronotile import optional
-from chronotile.apdb import names, values
-from chronotile.errors import DataFileError, InvalidInputError
+from chronotile.apdb import alert_containers, names, values
+from chronotile.errors import InvalidInputError
 
 # AB magnitudes count from 3631 Jy; in nJy that is magnitude 31.4.
 _ZERO_POINT_NJY = 31.4
 _MJD_OF_JD = 2_400_000.5
 _ZTF_BANDS = {1: "g", 2: "r", 3: "i"}
-_PACKETS = 5_000
 _EXACT = 2**53
 """Greatest integer up to which a float64 holds every integer."""
 
@@ -68,133 +65,151 @@ def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
         A file holds no alerts.
     """
     flat = Tables()
-    for path in paths:
-        where = Path(path)
-        if not where.exists():
-            raise DataFileError(f"there is no file {where}", kind="file-not-found")
-        if where.suffix == ".avro":
-            yield from (_packets(rows, where) for rows in _avro(where))
-            continue
-        file = _parquet(where)
-        here = set(file.schema_arrow.names)
-        if here & {"candidate", "diaSource"}:
-            yield from (_packets(rows, where) for rows in _batches(file, where))
-        elif "candid" in here:
-            yield from (_ztf(rows) for rows in _batches(file, where))
-        else:
-            for rows in _batches(file, where):
-                _add_flat(flat, rows, where)
+    for path in alert_containers.files(paths):
+        for given, images in alert_containers.read(path):
+            try:
+                tables = _of_rows(_regrouped(given), path, flat)
+            except pa.ArrowException as error:
+                raise InvalidInputError(f"{path}: {error}", kind="invalid-rows") from error
+            if tables is not None:
+                tables.dropped.update(images)
+                yield tables
     if any(getattr(flat, attribute) is not None for attribute, _ in PARTS):
-        _mend_object_ids(flat)
-        _mend_radians(flat)
+        _finish(flat, [] if flat.sources is None else [flat.sources])
         if flat.objects is not None and names.VALID_FROM not in flat.objects.schema.names:
             flat.notes.append("objects hold from the time of the last source of the import")
         yield flat
 
 
-# ---------------------------------------------------------------- files
+def _of_rows(rows: Any, path: Path, flat: Tables) -> Tables | None:
+    """Rows of a file as tables; flattened parts of the LSST's alerts go to `flat`, until all of them are there."""
+    here = set(rows.schema.names)
+    if "candidate" in here:
+        return _ztf_packets(rows, path)
+    if "diaSource" in here:
+        return _lsst_packets(rows, path)
+    if "candid" in here:
+        return _ztf(rows, path)
+    _add_flat(flat, rows, path)
+    return None
 
 
-def _parquet(path: Path) -> Any:
-    try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataFileError(f"{path} is not a Parquet file: {error}", kind="file-format") from error
+# ---------------------------------------------------------------- layouts of columns
 
 
-def _batches(file: Any, path: Path) -> Iterator[Any]:
-    """Some thousand rows at a time; images are not read."""
-    wanted = [name for name in file.schema_arrow.names if not name.startswith("cutout")]
-    try:
-        for batch in file.iter_batches(_PACKETS, columns=wanted):
-            yield _plain(pa.Table.from_batches([batch]))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataFileError(f"{path} is damaged: {error}", kind="file-format") from error
+_PACKET_PARTS = {"candidate": "candid", "diaSource": names.SOURCE_ID, "diaObject": names.OBJECT_ID}
+"""Parts of packets, and a column that each has."""
 
 
-def _plain(rows: Any) -> Any:
-    """Dictionary-encoded columns, which pandas writes for its categories, become plain ones."""
-    for place, column in enumerate(rows.schema):
-        if pa.types.is_dictionary(column.type):
-            rows = rows.set_column(place, column.name, rows[column.name].cast(column.type.value_type))
+def _regrouped(rows: Any) -> Any:
+    """Columns as packets have them, where a tool wrote ``diaSource.ra``, ``diaSource_ra``, or a broker ``i:ra``."""
+    families = {name[:2] for name in rows.schema.names if name[1:2] == ":"}
+    own = [each for each in families if any(f"{each}{key}" in rows.schema.names for key in _PACKET_PARTS.values())]
+    if own:
+        # Of two families that have a column of one name, the survey's own counts.
+        ordered = sorted(rows.schema.names, key=lambda name: name[:2] not in own)
+        short = {name[2:] if name[:2] in families else name: name for name in reversed(ordered)}
+        rows = rows.select(list(short.values())).rename_columns(list(short))
+    for part, key in _PACKET_PARTS.items():
+        for between in "._":
+            start = part + between
+            if start + key in rows.schema.names:
+                mine = [name for name in rows.schema.names if name.startswith(start)]
+                fields = [rows[name].combine_chunks() for name in mine]
+                struct = pa.StructArray.from_arrays(fields, [name.removeprefix(start) for name in mine])
+                rest = [name for name in rows.schema.names if name not in mine and name != part]
+                rows = rows.select(rest).append_column(part, struct)
     return rows
 
 
-def _avro(path: Path) -> Iterator[Any]:
-    fastavro = optional.module("fastavro", "reading Avro", "alerts")
-    with path.open("rb") as file:
-        packets: list[dict[str, Any]] = []
-        try:
-            each: Any
-            for each in fastavro.reader(file):
-                packets.append({k: v for k, v in each.items() if not k.startswith("cutout")})
-                if len(packets) == _PACKETS:
-                    yield pa.Table.from_pylist(packets)
-                    packets = []
-        except (ValueError, EOFError, KeyError, IndexError) as error:
-            raise DataFileError(f"{path} is not an Avro file, or is damaged: {error}", kind="file-format") from error
-    if packets:
-        yield pa.Table.from_pylist(packets)
+def _lacking(rows: Any, wanted: Iterable[str]) -> list[str]:
+    return [name for name in wanted if name not in rows.schema.names]
+
+
+def _not_imported(part: str, lacking: list[str]) -> str:
+    return f"{part} are not imported: they have no {_columns(lacking)}"
+
+
+def _columns(lacking: list[str]) -> str:
+    return f"column{'s' * (len(lacking) > 1)} {', '.join(lacking)}"
+
+
+def _demand(rows: Any, wanted: Iterable[str], what: str, path: Path) -> None:
+    """Refuses rows that lack columns without which nothing can be stored."""
+    if lacking := _lacking(rows, wanted):
+        raise InvalidInputError(f"{path}: the {what} have no {_columns(lacking)}", kind="invalid-rows")
+
+
+def _complete(rows: Any, wanted: Iterable[str], what: str, dropped: Counter[str]) -> Any:
+    """The rows that have a value in every wanted column; the others are counted."""
+    for name in wanted:
+        there = pc.is_valid(rows[name])
+        if pa.types.is_floating(rows.schema.field(name).type):
+            there = pc.and_(there, pc.invert(pc.fill_null(pc.is_nan(rows[name]), False)))
+        if missing := rows.num_rows - (pc.sum(there).as_py() or 0):
+            dropped[f"{what} without {name}"] += missing
+            rows = rows.filter(there)
+    return rows
 
 
 # ---------------------------------------------------------------- packets
 
 
-def _packets(rows: Any, path: Path) -> Tables:
-    if "candidate" in rows.schema.names:
-        return _ztf_packets(rows)
-    if "diaSource" not in rows.schema.names:
-        raise InvalidInputError(
-            f"{path} holds no known alerts: it has neither a column candidate (ZTF) nor diaSource (LSST)",
-            kind="invalid-rows",
-        )
-    return _lsst_packets(rows)
-
-
-def _ztf_packets(rows: Any) -> Tables:
-    detections = _flattened(rows["candidate"]).append_column("objectId", rows["objectId"])
-    parts, limits = [detections], 0
+def _ztf_packets(rows: Any, path: Path) -> Tables:
+    _demand(rows, ["objectId"], "alerts", path)
+    dropped: Counter[str] = Counter()
+    notes: list[str] = []
+    rows = _complete(rows, ["candidate", "objectId"], "alerts", dropped)
+    detections = _flattened(_record(rows, "candidate", path))
+    _demand(detections, _ZTF_NEEDED - {"objectId"}, "detections", path)
+    parts, limits = [detections.append_column("objectId", rows["objectId"])], 0
     before = _exploded(rows, "prv_candidates")
-    if before is not None:
+    if before is not None and (lacking := _lacking(before[0], sorted(_ZTF_NEEDED - {"objectId"}))):
+        notes.append(_not_imported("prv_candidates", lacking))
+    elif before is not None:
         history, places = before
         history = history.append_column("objectId", rows["objectId"].take(places))
         # A previous candidate without an id is an upper limit: nothing was detected.
         detected = pc.is_valid(history["candid"])
         limits = history.num_rows - pc.sum(detected).as_py()
         parts.append(history.filter(detected))
-    tables = _ztf(_joined(parts, "candid"))
+    tables = _ztf(_joined(parts, "candid", dropped), path)
     for name in rows.schema.names:
         if name not in ("candidate", "prv_candidates", "objectId", "candid"):
-            tables.dropped[name] += 1
+            dropped[name] += 1
     if limits:
-        tables.dropped["upper limits of prv_candidates"] += limits
+        dropped["upper limits of prv_candidates"] += limits
+    tables.dropped.update(dropped)
+    tables.notes += notes
     return tables
 
 
-def _joined(parts: list[Any], key: str) -> Any:
+def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any = None) -> Any:
     """Rows of some tables as one; `_rounded` says where the id of column `key` may be another by rounding.
 
     pandas turns integers beside nulls into floats, which hold 53 of their 63 bits. Where one table has a column as
     integers and another as floats, both become integers; a float that stands for none of them and has lost bits becomes
-    null, but for the key, which stays as it is.
+    null, but for the key, which stays as it is. `object_ids` are all that are known of those.
     """
     kinds = {
         name: [part.schema.field(name).type for part in parts if name in part.schema.names]
         for name in dict.fromkeys(name for part in parts for name in part.schema.names)
     }
-    mixed = [
+    mixed = {
         name
         for name, types in kinds.items()
         if name == key or (any(map(pa.types.is_integer, types)) and any(map(pa.types.is_floating, types)))
-    ]
+    }
+    known = {} if object_ids is None else {names.OBJECT_ID: object_ids}
     done = []
     for part in parts:
         rounded = np.zeros(part.num_rows, bool)
-        for name in set(mixed) & set(part.schema.names):
-            ids, inexact = exact_ids(part[name], _integers(parts, name))
+        for name in (mixed | known.keys()) & set(part.schema.names):
+            ids, inexact = exact_ids(part[name], known.get(name, _integers(parts, name)))
             if name == key:
                 rounded = inexact
-            else:
+            elif inexact.any():
+                dropped[f"values of {names.SOURCE}.{name}, rounded in the file"] += int(inexact.sum())
                 ids = pc.if_else(pa.array(inexact), None, ids)
             part = part.set_column(part.schema.get_field_index(name), name, ids)
         done.append(part.append_column("_rounded", pa.array(rounded)))
@@ -229,32 +244,87 @@ def exact_ids(column: Any, known: Any) -> tuple[Any, Any]:
     return pa.chunked_array([pa.array(ids, mask=missing)]), inexact & ~told
 
 
-def _lsst_packets(rows: Any) -> Tables:
-    here = _flattened(rows["diaSource"])
-    sources = [here]
+def _lsst_packets(rows: Any, path: Path) -> Tables:
     tables = Tables()
+    rows = _complete(rows, ["diaSource"], "alerts", tables.dropped)
+    here = _with_ids_of_alerts(_flattened(_record(rows, "diaSource", path)), rows)
+    _demand(here, _SOURCE_NEEDED, "sources", path)
+    if names.OBJECT_ID not in here.schema.names:
+        here = here.append_column(names.OBJECT_ID, pa.nulls(here.num_rows, pa.int64()))
+    parts = [here]
     if (more := _exploded(rows, "prvDiaSources")) is not None:
-        sources.append(more[0])
-    joined = _joined(sources, names.SOURCE_ID)
-    inexact = joined[names.SOURCE_ID].filter(joined["_rounded"]).to_numpy()
-    tables.rounded = inexact if len(inexact) else None
-    tables.sources = joined.drop_columns(["_rounded"])
+        if lacking := _lacking(more[0], _SOURCE_NEEDED):
+            tables.notes.append(_not_imported("prvDiaSources", lacking))
+        else:
+            parts.append(more[0])
+    if "diaObject" in rows.schema.names and pa.types.is_struct(rows.schema.field("diaObject").type):
+        tables.objects = _lsst_objects(_flattened(rows["diaObject"]), here, tables)
     if (more := _exploded(rows, "prvDiaForcedSources")) is not None:
         tables.forced_sources = more[0]
-    if "diaObject" in rows.schema.names and pa.types.is_struct(rows.schema.field("diaObject").type):
-        tables.objects = _lsst_objects(_flattened(rows["diaObject"]), here)
     for name in rows.schema.names:
         if name not in ("diaSource", "prvDiaSources", "prvDiaForcedSources", "diaObject", "diaSourceId", "alertId"):
             tables.dropped[name] += 1
-    _mend_radians(tables)
+    _finish(tables, parts)
     return tables
 
 
-def _lsst_objects(objects: Any, sources: Any) -> Any:
+_SOURCE_NEEDED = (names.SOURCE_ID, names.VISIT, names.DETECTOR, names.RA, names.DEC, names.TIME)
+_FORCED_NEEDED = (names.OBJECT_ID, names.VISIT, names.DETECTOR, names.RA, names.DEC, names.TIME)
+_OBJECT_NEEDED = (names.OBJECT_ID, names.RA, names.DEC)
+
+
+def _finish(tables: Tables, sources: list[Any]) -> None:
+    """Parts of sources become one; rounded ids take the exact ones that some part has, and incomplete rows go."""
+    parts = [*sources, *(part for part in (tables.objects, tables.forced_sources) if part is not None)]
+    known = _integers(parts, names.OBJECT_ID)
+    if sources:
+        joined = _joined(sources, names.SOURCE_ID, tables.dropped, known)
+        joined = _complete(joined, _SOURCE_NEEDED, "sources", tables.dropped)
+        inexact = joined[names.SOURCE_ID].filter(joined["_rounded"]).to_numpy()
+        tables.rounded = inexact if len(inexact) else None
+        tables.sources = joined.drop_columns(["_rounded"])
+    for attribute, what, needed in (
+        ("objects", "objects", _OBJECT_NEEDED), ("forced_sources", "forced sources", _FORCED_NEEDED),
+    ):  # fmt: skip
+        rows = getattr(tables, attribute)
+        if rows is None:
+            continue
+        if lacking := _lacking(rows, needed):
+            tables.notes.append(_not_imported(what, lacking))
+            setattr(tables, attribute, None)
+            continue
+        ids, inexact = exact_ids(rows[names.OBJECT_ID], known)
+        if inexact.any():
+            tables.dropped[f"{what} whose ids are rounded in the file"] += int(inexact.sum())
+        rows = rows.set_column(rows.schema.get_field_index(names.OBJECT_ID), names.OBJECT_ID, ids)
+        rows = _complete(rows.filter(pa.array(~inexact)), needed, what, tables.dropped)
+        setattr(tables, attribute, rows if rows.num_rows else None)
+    _mend_radians(tables)
+
+
+def _with_ids_of_alerts(sources: Any, alerts: Any) -> Any:
+    """Sources whose ids the file holds as floats, with those of their alerts where these are the same, but whole."""
+    for name in (names.SOURCE_ID, "alertId"):
+        if name not in alerts.schema.names or not pa.types.is_integer(alerts.schema.field(name).type):
+            continue
+        place = sources.schema.get_field_index(names.SOURCE_ID)
+        if place < 0 or not pa.types.is_floating(sources.schema.field(place).type):
+            break
+        whole = alerts[name].cast(pa.int64())
+        same = pc.fill_null(pc.equal(whole.cast(pa.float64(), safe=False), sources[names.SOURCE_ID]), False)
+        if pc.all(same).as_py():
+            sources = sources.set_column(place, names.SOURCE_ID, whole)
+    return sources
+
+
+def _lsst_objects(objects: Any, sources: Any, tables: Tables) -> Any:
     """Objects of packets; `sources` are those that triggered them, row by row.
 
     Packets before schema 8 do not say since when an object's values hold: it is the time of the source.
     """
+    if lacking := _lacking(objects, _OBJECT_NEEDED):
+        tables.notes.append(_not_imported("diaObject", lacking))
+        return None
     time = sources[names.TIME].cast(pa.float64())
     if names.VALID_FROM in objects.schema.names:
         place = objects.schema.get_field_index(names.VALID_FROM)
@@ -262,15 +332,30 @@ def _lsst_objects(objects: Any, sources: Any) -> Any:
         objects = objects.set_column(place, names.VALID_FROM, pc.coalesce(given, time))
     else:
         objects = objects.append_column(names.VALID_FROM, time)
-    if pa.types.is_floating(objects[names.OBJECT_ID].type):
+    if pa.types.is_floating(objects[names.OBJECT_ID].type) and pa.types.is_integer(sources[names.OBJECT_ID].type):
         # The source of the same packet may have it whole.
-        whole, _ = exact_ids(sources[names.OBJECT_ID], _NO_IDS)
+        whole = sources[names.OBJECT_ID].cast(pa.int64())
         same = pc.equal(whole.cast(pa.float64(), safe=False), objects[names.OBJECT_ID])
         ids, inexact = exact_ids(objects[names.OBJECT_ID], _NO_IDS)
+        if lost := pc.sum(pc.and_(pa.array(inexact), pc.invert(pc.fill_null(same, False)))).as_py():
+            tables.dropped["objects whose ids are rounded in the file"] += lost
         ids = pc.if_else(pc.fill_null(same, False), whole, pc.if_else(pa.array(inexact), None, ids))
         objects = objects.set_column(objects.schema.get_field_index(names.OBJECT_ID), names.OBJECT_ID, ids)
-    there = pc.is_valid(objects[names.OBJECT_ID])
-    return objects.filter(there) if pc.any(there).as_py() else None
+    objects = _complete(
+        objects.filter(pc.is_valid(objects[names.OBJECT_ID])), [names.VALID_FROM], "objects", tables.dropped
+    )
+    return objects if objects.num_rows else None
+
+
+def _record(rows: Any, name: str, path: Path) -> Any:
+    if not pa.types.is_struct(rows.schema.field(name).type):
+        if rows.num_rows:
+            raise InvalidInputError(
+                f"{path}: column {name} is {rows.schema.field(name).type}, where alerts have a record",
+                kind="invalid-rows",
+            )
+        return pa.chunked_array([pa.array([], pa.struct([]))])
+    return rows[name]
 
 
 def _flattened(column: Any) -> Any:
@@ -278,7 +363,7 @@ def _flattened(column: Any) -> Any:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
-    return _plain(pa.Table.from_arrays(array.flatten(), names=[each.name for each in array.type]))
+    return alert_containers.plain(pa.Table.from_arrays(array.flatten(), names=[each.name for each in array.type]))
 
 
 def _exploded(rows: Any, name: str) -> tuple[Any, Any] | None:
@@ -295,30 +380,31 @@ def _exploded(rows: Any, name: str) -> tuple[Any, Any] | None:
     return (_flattened(pa.chunked_array([structs])), places) if len(structs) else None
 
 
-def _mend_object_ids(tables: Tables) -> None:
-    """Ids of flattened objects that a file holds as floats, by the exact ones that the sources have."""
-    if tables.objects is None or not pa.types.is_floating(tables.objects.schema.field(names.OBJECT_ID).type):
-        return
-    known = _NO_IDS if tables.sources is None else _integers([tables.sources], names.OBJECT_ID)
-    ids, inexact = exact_ids(tables.objects[names.OBJECT_ID], known)
-    if inexact.any():
-        tables.dropped["objects whose ids are rounded"] += int(inexact.sum())
-    place = tables.objects.schema.get_field_index(names.OBJECT_ID)
-    tables.objects = tables.objects.set_column(place, names.OBJECT_ID, ids).filter(pa.array(~inexact))
-
-
 # ---------------------------------------------------------------- detections of the ZTF
 
 
-def _ztf(rows: Any) -> Tables:
+_ZTF_NEEDED = {"candid", "objectId", "pid", "jd", "ra", "dec", "magpsf"}
+_ZTF_OPTIONAL = {"fid": pa.int64(), "sigmapsf": pa.float64(), "isdiffpos": pa.string(), "rb": pa.float64()}
+
+
+def _ztf(rows: Any, path: Path) -> Tables:
     """Detections of the ZTF. A visit is an exposure, a detector one of its 64 readout channels."""
+    _demand(rows, sorted(_ZTF_NEEDED), "detections", path)
+    dropped: Counter[str] = Counter()
+    notes = ["midpointMjdTai of the ZTF is the start of the exposure", "fluxes of the ZTF are of its magnitudes"]
     if "_rounded" not in rows.schema.names:
-        rows = _joined([rows.filter(pc.is_valid(rows["candid"]))], "candid")
+        rows = _joined([_complete(rows, ["candid"], "detections", dropped)], "candid", dropped)
+    for name in _lacking(rows, _ZTF_OPTIONAL):
+        rows = rows.append_column(name, pa.nulls(rows.num_rows, _ZTF_OPTIONAL[name]))
+    rows = _complete(rows, ["objectId", "pid", "jd", "ra", "dec"], "detections", dropped)
+    signs, unknown = _signs(rows["isdiffpos"])
+    if unknown:
+        notes.append("detections without isdiffpos have positive fluxes")
     pid = rows["pid"].cast(pa.int64(), safe=False).to_numpy()
     flux = 10 ** ((_ZERO_POINT_NJY - rows["magpsf"].to_numpy().astype(float)) / 2.5)
     sigma = rows["sigmapsf"].to_numpy().astype(float)
     mjd = rows["jd"].to_numpy() - _MJD_OF_JD
-    bands = pa.array([_ZTF_BANDS.get(number) for number in range(4)])
+    bands = [_ZTF_BANDS.get(number) for number in rows["fid"].to_pylist()]
     used = {"candid", "objectId", "pid", "jd", "fid", "magpsf", "sigmapsf", "isdiffpos", "rb", "_rounded"}
     columns = {
         names.SOURCE_ID: rows["candid"],
@@ -329,27 +415,27 @@ def _ztf(rows: Any) -> Tables:
         names.RA: rows["ra"],
         names.DEC: rows["dec"],
         names.TIME: pa.array(_tai(mjd)),
-        "band": bands.take(pa.array(np.clip(rows["fid"].to_numpy(), 0, 3))),
-        "psfFlux": pa.array((_signs(rows["isdiffpos"]) * flux).astype("float32")),
-        "psfFluxErr": pa.array((flux * sigma * np.log(10) / 2.5).astype("float32")),
-        "snr": pa.array((2.5 / np.log(10) / sigma).astype("float32")),
+        "band": pa.array(bands, pa.string()),
+        "psfFlux": pa.array((signs * flux).astype("float32"), from_pandas=True),
+        "psfFluxErr": pa.array((flux * sigma * np.log(10) / 2.5).astype("float32"), from_pandas=True),
+        "snr": pa.array((2.5 / np.log(10) / sigma).astype("float32"), from_pandas=True),
+        "reliability": rows["rb"].cast(pa.float32()),
     }
-    if "rb" in rows.schema.names:
-        columns["reliability"] = rows["rb"].cast(pa.float32())
     # A schema may have columns of the ZTF too.
     columns.update({name: rows[name] for name in rows.schema.names if name not in used | columns.keys()})
     sources = pa.table(columns)
     objects = sources.select([names.OBJECT_ID, names.RA, names.DEC, names.TIME])
     objects = objects.rename_columns([names.OBJECT_ID, names.RA, names.DEC, names.VALID_FROM])
-    notes = ["midpointMjdTai of the ZTF is the start of the exposure", "fluxes of the ZTF are of its magnitudes"]
     rounded = rows["candid"].filter(rows["_rounded"]).to_numpy()
-    return Tables(objects, sources, None, notes, rounded=rounded if len(rounded) else None)
+    return Tables(objects, sources, None, notes, dropped, rounded=rounded if len(rounded) else None)
 
 
-def _signs(positive: Any) -> Any:
-    """1 where the ZTF's `isdiffpos` says that the source is brighter than the template, else -1."""
-    given = positive.to_numpy(zero_copy_only=False).astype(str)
-    return np.where(np.isin(given, ("t", "1", "True", "true", "T")), 1.0, -1.0)
+def _signs(positive: Any) -> tuple[Any, bool]:
+    """-1 where `isdiffpos` of the ZTF says that a source is fainter than the template, else 1; whether any lacks it."""
+    given = positive.to_pylist()
+    brighter = ("t", "1", "true", "1.0", "y", "yes")
+    signs = [1.0 if each is None or str(each).lower() in brighter else -1.0 for each in given]
+    return np.array(signs, float), None in given
 
 
 def _tai(mjd_utc: Any) -> Any:
@@ -365,16 +451,18 @@ def _tai(mjd_utc: Any) -> Any:
 def _add_flat(tables: Tables, rows: Any, path: Path) -> None:
     """A flattened part goes where its columns say it belongs."""
     here = set(rows.schema.names)
-    if names.SOURCE_ID in here and names.TIME in here:
+    if names.SOURCE_ID in here:
+        _demand(rows, _SOURCE_NEEDED, "sources", path)
         attribute = "sources"
     elif {names.OBJECT_ID, names.VISIT, names.DETECTOR} <= here:
         attribute = "forced_sources"
     elif {names.OBJECT_ID, names.RA, names.DEC} <= here:
         attribute = "objects"
     else:
+        columns = ", ".join(rows.schema.names[:8]) + " ..." * (len(rows.schema.names) > 8)
         raise InvalidInputError(
             f"{path} holds no known alerts: neither packets, nor detections of the ZTF, nor objects, sources or forced "
-            f"sources of the LSST; its columns are {', '.join(list(rows.schema.names)[:8])} ...",
+            f"sources of the LSST; its columns are {columns}",
             kind="invalid-rows",
         )
     before = getattr(tables, attribute)

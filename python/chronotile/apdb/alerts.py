@@ -57,15 +57,16 @@ class Import:
 def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Import:
     """Import files of alerts: Avro packets, or Parquet files of them or of their flattened parts.
 
-    Packets are those of the ZTF and of the LSST from alert schema 7.1 on. Give the flattened tables of one stream
-    (objects, sources, forced sources) together.
+    Packets are those of the ZTF and of the LSST from alert schema 7.1 on; Avro files may be compressed or lie in an
+    archive, and a folder stands for all files in it. Give the flattened tables of one stream (objects, sources, forced
+    sources) together.
 
     Raises
     ------
     DataFileError
         A file cannot be read.
     InvalidInputError
-        A file holds no alerts, or they lack columns of the schema that may not be null.
+        The files hold no alerts, or these lack columns of the schema that may not be null.
     """
     seen = {name: _Distinct() for _, name in PARTS}
     visits: set[tuple[int, int]] = set()
@@ -82,7 +83,7 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
             dropped.update(f"{name}.{column}" for column in rows.schema.names if column not in known)
             rows = _of_schema(rows.select(known), database, name, dropped)
             if name == names.SOURCE:
-                rows, inexact = _with_exact_ids(database, rows, tables.rounded)
+                rows, inexact = _with_exact_ids(database, rows, tables.rounded, dropped)
                 rounded += inexact
             setattr(fitted, attribute, rows)
             seen[name].add(rows, _KEYS[name])
@@ -91,11 +92,14 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
         notes += [note for note in tables.notes if note not in notes]
     if rounded:
         notes.append(
-            f"{rounded:,} previous detections have ids that the file holds rounded to 53 bits: they are stored under "
+            f"{rounded:,} detections have ids that the file holds rounded to 53 bits: they are stored under "
             "the rounded id until an alert brings the exact one"
         )
     counts = [seen[name].count for _, name in PARTS]
     left_out = tuple(f"{count:,} {part}" if " " in part else part for part, count in sorted(dropped.items()))
+    if not any(counts):
+        why = f"; left out: {', '.join(left_out)}" if left_out else ""
+        raise InvalidInputError(f"no alert imported: the files hold none that is complete{why}", kind="invalid-rows")
     return Import(counts[0], counts[1], counts[2], len(visits), left_out, tuple(notes))
 
 
@@ -126,9 +130,10 @@ _DETECTION = [names.OBJECT_ID, names.VISIT, names.DETECTOR, "rounded"]
 """What tells that two sources are one detection, although the id of one of them is rounded."""
 
 
-def _with_exact_ids(database: Apdb, sources: Any, rounded: Any) -> tuple[Any, int]:
+def _with_exact_ids(database: Apdb, sources: Any, rounded: Any, dropped: Counter[str]) -> tuple[Any, int]:
     """Sources whose rounded ids became the exact ones that the database knows; how many stay rounded.
 
+    Of several detections whose ids become one by rounding the first is kept; the others are counted in `dropped`.
     Stored sources with rounded ids, of which these bring the exact ones, are deleted.
     """
     flagged = database.metadata.get(_ROUNDED_KEY) is not None
@@ -146,11 +151,42 @@ def _with_exact_ids(database: Apdb, sources: Any, rounded: Any) -> tuple[Any, in
             database.delete(
                 names.SOURCE, stored.filter(pc.is_in(stored[names.SOURCE_ID], stale["id"].combine_chunks()))
             )
-    ids = sources[names.SOURCE_ID].filter(inexact).to_numpy()
-    still = np.unique(ids[ids == _rounded(ids)])
+    ids = sources[names.SOURCE_ID].to_numpy()
+    still_rounded = inexact.to_numpy(zero_copy_only=False) & (ids == _rounded(ids))
+    others = _of_other_detections(sources, still_rounded, stored)
+    if others.any():
+        dropped["detections whose rounded ids are those of others"] += int(others.sum())
+        sources, ids, still_rounded = sources.filter(pa.array(~others)), ids[~others], still_rounded[~others]
+    still = np.unique(ids[still_rounded])
     if len(still) and not flagged:
         database.metadata.set(_ROUNDED_KEY, "1", force=True)
     return sources, len(still)
+
+
+_SEEN = [names.VISIT, names.DETECTOR, names.RA, names.DEC]
+"""What two sources of one id have in common, unless rounding made the ids of two detections one."""
+
+
+def _of_other_detections(sources: Any, rounded: Any, stored: Any) -> Any:
+    """Which of the sources with `rounded` ids are not the detection that has this id already."""
+    owners: dict[int, tuple[Any, ...]] = {}
+    others = np.zeros(sources.num_rows, bool)
+    if not rounded.any():
+        return others
+    wanted = sources[names.SOURCE_ID].filter(pa.array(rounded)).combine_chunks()
+    known = pc.is_in(stored[names.SOURCE_ID], wanted)
+    for id, *seen in _lines(stored.filter(known)):
+        owners[id] = tuple(seen)
+    for id, *seen in _lines(sources.filter(pa.array(~rounded))):
+        owners.setdefault(id, tuple(seen))
+    places = np.flatnonzero(rounded)
+    for place, (id, *seen) in zip(places, _lines(sources.take(pa.array(places))), strict=True):
+        others[place] = owners.setdefault(id, tuple(seen)) != tuple(seen)
+    return others
+
+
+def _lines(rows: Any) -> Iterable[tuple[Any, ...]]:
+    return zip(*(rows[name].to_pylist() for name in (names.SOURCE_ID, *_SEEN)), strict=True)
 
 
 def _rounded(ids: Any) -> Any:
@@ -254,7 +290,10 @@ def _object_versions(tables: Tables, sources: Any) -> dict[float, Any]:
         return {}
     if names.VALID_FROM not in rows.schema.names:
         if sources is None:
-            raise InvalidInputError("objects without sources do not say since when they hold", kind="invalid-rows")
+            raise InvalidInputError(
+                "objects without sources do not say since when they hold: give the file of their sources too",
+                kind="invalid-rows",
+            )
         rows = _once(rows, [names.OBJECT_ID])
         return {pc.max(sources[names.TIME]).as_py(): rows}
     rows = _once(rows, [names.OBJECT_ID, names.VALID_FROM]).sort_by(names.VALID_FROM)

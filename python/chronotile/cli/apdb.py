@@ -255,7 +255,7 @@ def store(
 @target(dataset=False, rest="FILE...")
 @timeout_option
 def import_(target: Target, timeout_s: int) -> None:
-    """Import alerts of the ZTF or the LSST: Avro packets, or Parquet files of them or of their flattened parts.
+    """Import alerts of the ZTF or the LSST: Avro packets, also in archives, or Parquet files of packets or flattened.
 
     Give the flattened tables of one stream together. Importing a file again changes nothing. Alerts leave out columns
     that a pipeline's schema demands: create the database with --relaxed.
@@ -263,7 +263,8 @@ def import_(target: Target, timeout_s: int) -> None:
     \b
     Examples:
         chronotile apdb create survey.db --relaxed
-        chronotile apdb import survey.db alerts/*.avro
+        chronotile apdb import survey.db ztf_public_20240101.tar.gz
+        chronotile apdb import survey.db alerts/
         chronotile apdb import survey.db dia_objects.parquet dia_sources.parquet
     """
     from chronotile.apdb.alerts import import_alerts

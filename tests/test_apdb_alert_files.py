@@ -1,0 +1,322 @@
+"""Files of alerts in the forms that brokers, surveys and tools give them, whole or with parts missing."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+import pyarrow as pa
+import pyarrow.parquet as pq
+from conftest import Run
+
+import chronotile as ct
+from chronotile import apdb
+from chronotile.apdb.alerts import Import, import_alerts
+
+SAMPLES = Path(__file__).parent / "samples"
+LSST, ZTF = SAMPLES / "lsst_alerts_10_0.parquet", SAMPLES / "ztf_alerts_2024.parquet"
+
+Row = dict[str, Any]
+
+ALERTS_ZTF = (12, 12, 0)
+"""Objects, sources and forced sources of the ZTF's sample without what was seen before."""
+
+
+def rows_of(path: Path) -> list[Row]:
+    rows: list[Row] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def imported(*paths: Path) -> tuple[Import, list[Row]]:
+    """What an import says, and the sources that are there afterwards."""
+    with apdb.create("memory:", "small") as database:
+        done = import_alerts(database, paths)
+        sources: list[Row] = database.sources().to_arrow().sort_by("diaSourceId").to_pylist()
+        assert len(sources) == done.sources
+        return done, sources
+
+
+def counts(done: Import) -> tuple[int, int, int]:
+    return done.objects, done.sources, done.forced_sources
+
+
+def parquet(folder: Path, rows: list[Row]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), folder / "alerts.parquet")
+    return folder / "alerts.parquet"
+
+
+# ---------------------------------------------------------------- containers
+
+
+FLOAT = ["null", "double"]
+CANDIDATE: Row = {"type": "record", "name": "candidate", "fields": [
+    {"name": "candid", "type": ["null", "long"]}, {"name": "pid", "type": "long"}, {"name": "jd", "type": "double"},
+    {"name": "fid", "type": "int"}, *({"name": name, "type": FLOAT} for name in ("ra", "dec", "magpsf", "sigmapsf")),
+    {"name": "isdiffpos", "type": ["null", "string"]},
+]}  # fmt: skip
+PACKET: Row = {"type": "record", "name": "alert", "fields": [
+    {"name": "objectId", "type": "string"}, {"name": "candidate", "type": CANDIDATE},
+    {"name": "prv_candidates", "type": ["null", {"type": "array", "items": "candidate"}]},
+    {"name": "cutoutScience", "type": ["null", "bytes"]},
+]}  # fmt: skip
+
+
+def packets(count: int) -> list[Row]:
+    return [
+        {"objectId": f"ZTF18aaaaaa{chr(97 + n)}", "prv_candidates": None, "cutoutScience": b"an image", "candidate": {
+            "candid": 10 + n, "pid": 1756139880615 + n * 10**10, "jd": 2_459_510.5 + n, "fid": 1, "ra": 150.0,
+            "dec": 2.0 + n, "magpsf": 18.0, "sigmapsf": 0.1, "isdiffpos": "t",
+        }} for n in range(count)
+    ]  # fmt: skip
+
+
+def container(some: list[Row]) -> bytes:
+    fastavro = pytest.importorskip("fastavro")
+    buffer = io.BytesIO()
+    fastavro.writer(buffer, fastavro.parse_schema(PACKET), some, codec="deflate")
+    return buffer.getvalue()
+
+
+def archive(members: dict[str, bytes], mode: Any) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as file:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_packets_in_archives_and_compressed_files_are_found_by_their_first_bytes(tmp_path: Path) -> None:
+    some = packets(5)
+    whole = container(some)
+    each = {f"{p['candidate']['candid']}.avro": container([p]) for p in some} | {"._10.avro": b"of a Macintosh"}
+    for name, content in {
+        "alerts.avro": whole, "alerts": whole, "alerts.parquet": whole, "alerts.avro.gz": gzip.compress(whole),
+        "ztf_public_20240101.tar.gz": archive(each, "w:gz"), "night.tar": archive(each, "w"),
+    }.items():  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+        done, sources = imported(tmp_path / name)
+        assert [row["diaSourceId"] for row in sources] == [10, 11, 12, 13, 14], name
+        assert done.left_out == ("cutoutScience",), name
+
+
+def test_a_folder_of_alerts_is_all_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "night" / "1").mkdir(parents=True)
+    for place, packet in zip(("a.avro", "1/b.avro"), packets(2), strict=True):
+        (tmp_path / "night" / place).write_bytes(container([packet]))
+    (tmp_path / "night" / "_SUCCESS").touch()
+    assert imported(tmp_path / "night")[0].sources == 2
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ct.DataFileError, match="empty has no files"):
+        imported(tmp_path / "empty")
+
+
+def bare(packet: Row) -> bytes:
+    fastavro = pytest.importorskip("fastavro")
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(PACKET), packet)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (lambda: b"\0\0\0\x03\xe8" + bare(packets(1)[0]), r"looks like a message of Kafka \(schema 1000\), which does "
+         r"not bring its schema: have the consumer write Avro container files"),
+        (lambda: b"\xc3\x01" + b"12345678" + bare(packets(1)[0]), "is an Avro single object, which does not bring"),
+        (lambda: bare(packets(1)[0]), "is neither Parquet nor an Avro container file, nor an archive of these"),
+        (lambda: b"", "is empty"),
+        (lambda: gzip.compress(LSST.read_bytes()), r"is a compressed Parquet file: unpack it before \(gunzip\)"),
+        (lambda: LSST.read_bytes()[:5_000], "is damaged"),
+        (lambda: container(packets(3))[:-9], "is damaged"),
+        (lambda: gzip.compress(container(packets(3)))[:-30], "is damaged"),
+        (lambda: archive({"a.avro": container(packets(3))[:-9]}, "w"), "is damaged"),
+        (lambda: archive({"notes.txt": b"no alerts"}, "w:gz"), "notes.txt of .* is neither Parquet nor"),
+        (lambda: archive({}, "w"), "is neither Parquet nor"),
+    ],
+)  # fmt: skip
+def test_what_holds_no_packets_is_refused_with_what_to_do(
+    content: Callable[[], bytes], sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "alerts.avro").write_bytes(content())
+    with pytest.raises(ct.DataFileError, match=sentence) as caught:
+        imported(tmp_path / "alerts.avro")
+    assert str(caught.value).count("alerts.avro") == 1
+
+
+# ---------------------------------------------------------------- layouts of columns
+
+
+@pytest.mark.parametrize("between", [".", "_"])
+def test_records_that_a_tool_flattened_are_put_together_again(between: str, tmp_path: Path) -> None:
+    def flat(row: Row, *parts: str) -> Row:
+        return {f"{part}{between}{name}": value for part in parts for name, value in (row[part] or {}).items()}
+
+    lsst = parquet(tmp_path, [flat(row, "diaSource", "diaObject") for row in rows_of(LSST)])
+    assert counts(imported(lsst)[0]) == (22, 25, 0)
+    ztf = parquet(tmp_path, [{"objectId": row["objectId"], **flat(row, "candidate")} for row in rows_of(ZTF)])
+    assert counts(imported(ztf)[0]) == ALERTS_ZTF
+
+
+def test_columns_with_the_prefixes_of_a_broker_are_those_of_the_survey(tmp_path: Path) -> None:
+    lsst = parquet(
+        tmp_path, [{f"r:{name}": value for name, value in row["diaSource"].items()} for row in rows_of(LSST)]
+    )
+    assert counts(imported(lsst)[0]) == (0, 25, 0)
+    ztf = parquet(tmp_path, [
+        {"i:objectId": row["objectId"], "d:cdsxmatch": "Star", "d:ra": 1.0}
+        | {f"i:{name}": value for name, value in row["candidate"].items()} for row in rows_of(ZTF)
+    ])  # fmt: skip
+    done, sources = imported(ztf)
+    assert counts(done) == ALERTS_ZTF
+    assert "DiaSource.cdsxmatch" in done.left_out
+    assert {row["ra"] for row in sources} == {row["candidate"]["ra"] for row in rows_of(ZTF)}
+
+
+def test_a_flat_table_of_one_survey_is_told_by_its_ids(tmp_path: Path) -> None:
+    assert counts(imported(parquet(tmp_path, [row["diaSource"] for row in rows_of(LSST)]))[0]) == (0, 25, 0)
+    ztf = [{**row["candidate"], "objectId": row["objectId"], "candid": str(row["candid"])} for row in rows_of(ZTF)]
+    assert counts(imported(parquet(tmp_path, ztf))[0]) == ALERTS_ZTF
+    ztf[0]["candid"] = "none"
+    with pytest.raises(ct.InvalidInputError, match=r"alerts.parquet: .*none"):
+        imported(parquet(tmp_path, ztf))
+
+
+# ---------------------------------------------------------------- what is missing
+
+
+def without(row: Row, part: str, *columns: str) -> Row:
+    return {**row, part: row[part] and {name: value for name, value in row[part].items() if name not in columns}}
+
+
+@pytest.mark.parametrize("column", ["ra", "dec", "midpointMjdTai", "visit", "detector", "diaSourceId"])
+def test_sources_without_a_column_they_cannot_do_without_are_refused(column: str, tmp_path: Path) -> None:
+    flat = parquet(tmp_path, [without(row, "diaSource", column)["diaSource"] for row in rows_of(LSST)])
+    if column != "diaSourceId":
+        with pytest.raises(ct.InvalidInputError, match=f"alerts.parquet: the sources have no column {column}$"):
+            imported(flat)
+    nested = parquet(tmp_path, [without(row, "diaSource", column) for row in rows_of(LSST)])
+    with pytest.raises(ct.InvalidInputError, match=f"alerts.parquet: the sources have no column {column}$"):
+        imported(nested)
+
+
+def test_parts_that_cannot_be_imported_are_named_and_the_rest_is(tmp_path: Path) -> None:
+    rows = rows_of(LSST)
+    done, _ = imported(parquet(tmp_path, [without(row, "diaObject", "ra", "dec") for row in rows]))
+    assert counts(done) == (0, 65, 0)
+    assert "diaObject are not imported: they have no columns ra, dec" in done.notes
+    previous = [{**row, "prvDiaSources": [{"diaSourceId": 1, "ra": 1.0, "dec": 2.0}]} for row in rows]
+    done, _ = imported(parquet(tmp_path, previous))
+    assert done.sources == 25
+    assert "prvDiaSources are not imported: they have no columns visit, detector, midpointMjdTai" in done.notes
+    done, sources = imported(parquet(tmp_path, [without(row, "diaSource", "diaObjectId") for row in rows]))
+    assert done.sources == len(sources) == 65
+    done, _ = imported(parquet(tmp_path, [{"diaSource": row["diaSource"]} for row in rows]))
+    assert (counts(done), done.notes) == ((0, 25, 0), ())
+
+
+def test_rows_that_lack_a_value_are_counted_and_the_rest_is_stored(tmp_path: Path) -> None:
+    rows = rows_of(LSST)
+    rows[0]["diaSource"] = None
+    rows[1]["diaSource"]["midpointMjdTai"] = None
+    rows[2]["diaSource"]["ra"] = float("nan")
+    done, _ = imported(parquet(tmp_path, [{**row, "prvDiaSources": None} for row in rows]))
+    assert done.sources == 22
+    assert {"1 alerts without diaSource", "1 sources without midpointMjdTai", "1 sources without ra"} <= {
+        *done.left_out
+    }
+    rows = rows_of(ZTF)
+    rows[0]["candidate"]["pid"] = rows[1]["objectId"] = None
+    done, _ = imported(parquet(tmp_path, [{**row, "prv_candidates": None} for row in rows]))
+    assert done.sources == 10
+    assert {"1 alerts without objectId", "1 detections without pid"} <= {*done.left_out}
+
+
+@pytest.mark.parametrize("column", ["pid", "ra", "dec", "jd", "magpsf"])
+def test_detections_of_the_ztf_without_a_column_they_cannot_do_without_are_refused(column: str, tmp_path: Path) -> None:
+    for rows in (
+        [without(row, "candidate", column) for row in rows_of(ZTF)],
+        [{**without(row, "candidate", column)["candidate"], "objectId": row["objectId"]} for row in rows_of(ZTF)],
+    ):
+        with pytest.raises(ct.InvalidInputError, match=f"alerts.parquet: the detections have no column {column}$"):
+            imported(parquet(tmp_path, rows))
+
+
+def test_optional_columns_of_the_ztf_become_nulls(tmp_path: Path) -> None:
+    optional = ("fid", "sigmapsf", "isdiffpos", "rb")
+    alone = [{**row, "prv_candidates": None} for row in rows_of(ZTF)]
+    done, sources = imported(parquet(tmp_path, [without(row, "candidate", *optional) for row in alone]))
+    assert "detections without isdiffpos have positive fluxes" in done.notes
+    assert {(row["band"], row["psfFluxErr"], row["snr"], row["reliability"]) for row in sources} == {(None,) * 4}
+    assert all(row["psfFlux"] > 0 for row in sources)
+    alone[0]["candidate"] |= {"magpsf": None, "fid": None}
+    _, sources = imported(parquet(tmp_path, alone))
+    assert sum(row["psfFlux"] is None for row in sources) == sum(row["band"] is None for row in sources) == 1
+
+
+def test_files_of_which_nothing_is_imported_are_an_error(tmp_path: Path, chronotile: Run) -> None:
+    for path in (LSST, ZTF):
+        pq.write_table(pq.read_table(path).slice(0, 0), tmp_path / "alerts.parquet")
+        with pytest.raises(ct.InvalidInputError, match="no alert imported: the files hold none that is complete"):
+            imported(tmp_path / "alerts.parquet")
+    parquet(tmp_path, [{"diaSource": {**row["diaSource"], "visit": None}} for row in rows_of(LSST)[:3]])
+    assert chronotile("apdb", "create", "s.db", "--schema", "small", cwd=tmp_path).returncode == 0
+    done = chronotile("apdb", "import", "s.db", "alerts.parquet", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "3 sources without visit" in done.stderr
+
+
+# ---------------------------------------------------------------- ids as doubles
+
+
+def with_float_ids(row: Row | None) -> Row | None:
+    ids = ("diaSourceId", "diaObjectId", "ssObjectId", "visit", "detector")
+    return row and {name: float(value) if name in ids and value is not None else value for name, value in row.items()}
+
+
+def test_detections_whose_rounded_ids_are_one_are_counted_instead_of_replaced_by_each_other(tmp_path: Path) -> None:
+    exact = [row["diaSource"] for row in rows_of(LSST)]
+    ids = {int(float(row["diaSourceId"])) for row in exact}
+    assert len(ids) == 20
+    flat = parquet(tmp_path, [with_float_ids(row) or {} for row in exact])
+    with apdb.create("memory:", "small") as database:
+        for _ in range(2):
+            done = import_alerts(database, [flat])
+            assert {row["diaSourceId"] for row in database.sources().to_arrow().to_pylist()} == ids
+            assert "5 detections whose rounded ids are those of others" in done.left_out
+            assert any(part.endswith("values of DiaSource.diaObjectId, rounded in the file") for part in done.left_out)
+
+
+def test_alerts_know_the_exact_ids_of_their_sources(tmp_path: Path) -> None:
+    rows = [{**row, "diaSource": with_float_ids(row["diaSource"]), "prvDiaSources": None} for row in rows_of(LSST)]
+    done, sources = imported(parquet(tmp_path, rows))
+    assert {row["diaSourceId"] for row in sources} == {row["diaSourceId"] for row in rows}
+    assert not any("rounded ids" in part for part in done.left_out)
+    # No part of the file has the ids of the objects whole.
+    assert done.objects == 0
+    assert any(part.endswith("objects whose ids are rounded in the file") for part in done.left_out)
+
+
+def test_forced_sources_take_the_exact_ids_of_their_objects(tmp_path: Path) -> None:
+    def forced(row: Row) -> list[Row] | None:
+        if not row["diaSource"]["diaObjectId"]:
+            return None
+        kept = {name: row["diaSource"][name] for name in ("ra", "dec", "detector", "diaObjectId")}
+        own = {"diaForcedSourceId": 1, "visit": row["diaSource"]["visit"] - 1, "psfFlux": 1.0, "band": "r"}
+        return [{**(with_float_ids(kept) or {}), **own, "midpointMjdTai": row["diaSource"]["midpointMjdTai"] - 1}]
+
+    rows = [{**row, "prvDiaForcedSources": forced(row)} for row in rows_of(LSST)]
+    with apdb.create("memory:", "small") as database:
+        done = import_alerts(database, [parquet(tmp_path, rows)])
+        ids = {row["diaSource"]["diaObjectId"] for row in rows}
+        assert {row["diaObjectId"] for row in database.forced_sources().to_arrow().to_pylist()} <= ids
+        lost = sum(int(part.split()[0]) for part in done.left_out if "forced sources whose ids are rounded" in part)
+        assert done.forced_sources + lost == sum(forced(row) is not None for row in rows)
