@@ -15,13 +15,14 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 from conftest import Run
+from support_data import SAMPLES
 
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb.alerts import Import, import_alerts
 
-SAMPLES = Path(__file__).parent / "samples"
-LSST, ZTF = SAMPLES / "lsst_alerts_10_0.parquet", SAMPLES / "ztf_alerts_2024.parquet"
+ALERTS = SAMPLES / "alerts"
+LSST, ZTF = ALERTS / "lsst_alerts_10_0.parquet", ALERTS / "ztf_alerts_2024.parquet"
 
 Row = dict[str, Any]
 
