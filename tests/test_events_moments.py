@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
@@ -92,6 +93,25 @@ def test_fractions_are_kept_to_the_microsecond() -> None:
     ]
 
 
+def test_fractions_of_a_microsecond_are_cut_off_but_for_what_a_double_loses() -> None:
+    assert read(["5.7", "-5.2", "5.96", "5.94", "-0.04"], "epoch_us") == [5, -6, 6, 5, 0]
+    assert read(["1500.0", "-1500.0", "1999.0"], "epoch_ns") == [1, -2, 1 + 1]
+    assert read(["1767225600.1234567"], "epoch_s") == [1_767_225_600_123_456]
+
+
+forms = st.sampled_from(["{}", "{}.0", "{}.25", "-{}", "{}x", "x", "-{}.5"])
+
+
+@given(
+    st.lists(st.tuples(forms, st.integers(0, 2_000_000_000_000_000_000)), max_size=5),
+    st.sampled_from(list(moments.EPOCHS)),
+)
+def test_a_number_is_read_the_same_whatever_stands_beside_it(given_: list[tuple[str, int]], format: str) -> None:
+    texts: list[str | None] = [form.format(number) for form, number in given_]
+    assert read(texts, format) == [read([text], format)[0] for text in texts]
+    assert read([*texts, "1767225600123456789", "0.5"], "epoch_ns")[-2] == 1_767_225_600_123_456
+
+
 def test_numbers_past_the_type_are_null() -> None:
     edge = 9 * 10**18 // 10**6
     for number, good in ((edge - 1, True), (edge, False), (-edge + 1, True), (-edge, False)):
@@ -119,6 +139,54 @@ def test_patterns_with_a_year_fractions_and_zones() -> None:
     for format in ("%y%m%d %H:%M:%S", "%D %H:%M:%S"):
         text = "260131 12:00:00" if format[1] == "y" else "01/31/26 12:00:00"
         assert read([text], format) == [microseconds(datetime(2026, 1, 31, 12))]
+
+
+def test_fractions_in_patterns_have_one_to_nine_digits_or_are_absent() -> None:
+    noon = microseconds(datetime(2026, 1, 31, 12))
+    for digits, micros in (("1", 100_000), ("123456", 123_456), ("1234567", 123_456), ("123456999", 123_456)):
+        assert read([f"2026-01-31 12:00:00.{digits}"], "%Y-%m-%d %H:%M:%S.%f") == [noon + micros]
+    assert read(["2026-01-31 12:00:00", "2026-01-31 12:00:00.5"], "%Y-%m-%d %H:%M:%S.%f") == [noon, noon + 500_000]
+    # The pattern's own words keep their digits.
+    assert read(["2026-01-31 12:00:00.5 of 24:00:00.25"], "%Y-%m-%d %H:%M:%S.%f of 24:00:00.25") == [noon + 500_000]
+
+
+@given(st.integers(1999, 2101), st.integers(1, 12), st.integers(1, 31), st.integers(0, 23), zones)
+@example(2024, 2, 29, 12, UTC)
+@example(2026, 2, 29, 12, UTC)
+@example(2026, 2, 31, 23, timezone(timedelta(hours=-10)))
+@example(2026, 1, 31, 23, timezone(timedelta(hours=-10)))
+@example(2026, 1, 1, 1, timezone(timedelta(hours=10)))
+def test_a_day_that_its_month_has_not_is_no_time(year: int, month: int, day: int, hour: int, zone: timezone) -> None:
+    try:
+        moment = datetime(year, month, day, hour, 30, 29, tzinfo=zone)
+    except ValueError:
+        moment = None
+    offset = datetime(2000, 1, 1, tzinfo=zone).strftime("%z")
+    clock = f"{hour:02}:30:29"
+    local = None if moment is None else microseconds(moment.replace(tzinfo=UTC))
+    for text, format, wanted in (
+        (f"{day:02}/{month:02}/{year}:{clock} {offset}", "%d/%m/%Y:%H:%M:%S %z", moment and microseconds(moment)),
+        (f"{year}-{month:02}-{day:02} {clock}", "%F %T", local),
+        (f"{year}-{month:02}-{day:>2} {clock}", "%Y-%m-%e %T", local),
+    ):
+        assert read([text, "no time"], format) == [wanted, None]
+    if 1999 <= year <= 2068:
+        assert read([f"{month:02}/{day:02}/{year % 100:02} {clock}"], "%D %T") == [local]
+
+
+def test_the_year_of_a_pattern_without_one_by_a_clock_that_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Clock:
+            return cls(2025, 1, 10, 12, tzinfo=tz)
+
+    monkeypatch.setattr(moments, "datetime", Clock)
+    for text, wanted in (
+        ("Jan 10 12:00:00", datetime(2025, 1, 10, 12)), ("Jan 11 12:00:00", datetime(2025, 1, 11, 12)),
+        ("Jan 11 12:00:01", datetime(2024, 1, 11, 12, 0, 1)), ("Dec 31 23:59:59", datetime(2024, 12, 31, 23, 59, 59)),
+        ("Feb 29 00:00:00", datetime(2024, 2, 29)), ("Feb 30 00:00:00", None), ("no time", None),
+    ):  # fmt: skip
+        assert read([text], "%b %d %H:%M:%S") == [None if wanted is None else microseconds(wanted)]
 
 
 def test_a_pattern_without_a_year_takes_the_last_that_is_not_ahead_by_a_day() -> None:

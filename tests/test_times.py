@@ -174,7 +174,9 @@ def test_fractions_are_days_and_never_ticks(fraction: Any) -> None:
     assert not times.is_whole(fraction(1.0))
 
 
-@pytest.mark.parametrize("value", [True, None, b"2026", object(), [1], np.bool_(True)])
+@pytest.mark.parametrize(
+    "value", [True, None, b"2026", object(), [1], np.bool_(True), np.timedelta64(5, "ns"), np.timedelta64(5, "s")]
+)
 def test_what_is_no_time_is_refused_by_name(value: Any) -> None:
     with pytest.raises(InvalidInputError, match="the end is"):
         times.moment(value, TICKS, "the end")

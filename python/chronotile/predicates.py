@@ -119,7 +119,8 @@ def _number_text(value: Any, kind: str, what: str) -> str:
         if abs(plain) < 10**_DIGITS_MAX:
             return str(plain)
         # Exact for columns of floats, and beyond every other type.
-        return f"{plain // 10 ** (digits := _digits(plain) - _DIGITS_MAX)}e{digits}"
+        zeros = max(_digits(plain) - _DIGITS_MAX, 0)
+        return f"{plain // 10**zeros}e{zeros}"
     if isinstance(plain, float):
         return str(int(plain)) if 2**53 <= abs(plain) < 10**_DIGITS_MAX else repr(plain)
     if isinstance(plain, Decimal | str):

@@ -130,7 +130,8 @@ def moment(value: Moment, axis: TimeAxis, what: str) -> NativeMoment:
 
 def _number_kind(value: object) -> type | None:
     """int or float for numbers of Python and numpy, None for anything else."""
-    if isinstance(value, bool):
+    # A length of time of numpy is one of its integers.
+    if isinstance(value, bool) or _is_numpy(value, "timedelta64"):
         return None
     if isinstance(value, int) or _is_numpy(value, "integer"):
         return int

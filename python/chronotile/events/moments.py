@@ -56,9 +56,13 @@ def of_texts(texts: pa.Array, format: str = "iso8601", year: int | None = None) 
     """
     if format in EPOCHS:
         number = pc.match_substring_regex(texts, r"^-?(\d{1,18}|[1-8]\d{18})(\.\d+)?$")
-        numbers = pc.if_else(number, texts, pa.scalar(None, pa.utf8()))
-        whole = not pc.any(pc.match_substring(numbers, ".")).as_py()
-        return of_numbers(numbers.cast(pa.int64() if whole else pa.float64()), format)
+        nothing = pa.scalar(None, pa.utf8())
+        numbers = pc.if_else(number, texts, nothing)
+        fraction = pc.match_substring(numbers, ".")
+        # A double would not hold all digits of nanoseconds.
+        whole = of_numbers(pc.if_else(fraction, nothing, numbers).cast(pa.int64()), format)
+        parts = of_numbers(pc.if_else(fraction, numbers, nothing).cast(pa.float64()), format)
+        return pc.coalesce(whole, parts)
     if format == "iso8601":
         return _of_iso(texts)
     return _of_pattern(texts, format, year)
@@ -115,10 +119,25 @@ def _of_pattern(texts: pa.Array, format: str, year: int | None) -> pa.Array:
     if not any(f"%{letter}" in format for letter in "YyCGsDFc"):
         found = _of_yearless(texts, format, year)
     else:
-        found = pc.strptime(texts, format, "us", error_is_null=True)
-    found = found.cast(MOMENT)
+        found = _parsed(texts, format)
     if micros is not None:
         found = pc.add(found.cast(pa.int64()), pc.fill_null(micros, 0)).cast(MOMENT)
+    return found
+
+
+def _parsed(texts: pa.Array, format: str) -> pa.Array:
+    """Texts of a pattern without fractions as times; Arrow takes a 30th of February for the 2nd of March, we do not."""
+    found = pc.strptime(texts, format, "us", error_is_null=True).cast(MOMENT)
+    # What has gone over the end of a month lies in the first days of the next; a zone may add one.
+    if not pc.any(pc.less_equal(pc.day(found), 4)).as_py():
+        return found
+    whole = format.replace("%F", "%Y-%m-%d").replace("%D", "%m/%d/%y")
+    for day in (29, 30, 31):
+        first = pc.strptime(texts, whole.replace("%d", str(day)).replace("%e", str(day)), "us", error_is_null=True)
+        middle = pc.add(first, pa.scalar(timedelta(days=14)))
+        length = pc.days_between(pc.floor_temporal(middle, unit="month"), pc.ceil_temporal(middle, unit="month"))
+        too_late = pc.fill_null(pc.less(length, day), False)
+        found = pc.if_else(too_late, pa.scalar(None, MOMENT), found)
     return found
 
 
@@ -127,7 +146,7 @@ def _of_yearless(texts: pa.Array, format: str, year: int | None) -> pa.Array:
 
     def in_year(number: int) -> pa.Array:
         dated = pc.binary_join_element_wise(str(number), texts, " ")
-        return pc.strptime(dated, f"%Y {format}", "us", error_is_null=True).cast(MOMENT)
+        return _parsed(dated, f"%Y {format}")
 
     if year is not None:
         return in_year(year)
