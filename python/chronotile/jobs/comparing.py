@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -80,7 +80,7 @@ def compare(
         else:
             extremes = source.extremes(dataset.time.column)
             if extremes is None:
-                extremes = (datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC))
+                return CompareReport(0, 0, ())
             start = extremes[0].replace(hour=0, minute=0, second=0, microsecond=0)
             end = extremes[1] + timedelta(microseconds=1)
         differences = []
