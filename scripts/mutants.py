@@ -42,13 +42,13 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apdb.rows": ("test_apdb_values.py", "test_apdb.py"),
     "events.moments": ("test_events_moments.py",),
     "events.retention": ("test_events.py",),
-    "jobs.jobs": ("test_jobs.py",),
-    "jobs.comparing": ("test_jobs_comparing.py", "test_jobs_sync.py"),
+    "jobs.jobs": ("test_jobs_questions.py",),
+    "jobs.comparing": ("test_jobs_comparing.py",),
     "jobs.swf": ("test_jobs_load.py",),
     "ops.rules": ("test_ops.py", "test_ops_rules.py"),
     "ops.measures": ("test_ops.py", "test_ops_rules.py"),
     "load.statistics": ("test_load.py", "test_load_statistics.py"),
-    "load.schedule": ("test_load.py",),
+    "load.schedule": ("test_load_schedule.py",),
 }
 
 

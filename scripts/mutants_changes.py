@@ -220,7 +220,8 @@ def _changes_of_value(node: ast.expr) -> Iterator[ast.AST]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield ast.Constant(not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        yield ast.Constant(node.value + 1)
+        # One more would be no change that matters to a large fraction.
+        yield ast.Constant(2 * node.value if isinstance(node.value, float) and node.value > 1_000 else node.value + 1)
         if isinstance(node.value, int):
             yield ast.Constant(node.value - 1)
 
@@ -237,7 +238,8 @@ def _changes_of_call(node: ast.Call) -> Iterator[ast.AST]:
         return
     kinds = (ast.Name, ast.Attribute, ast.Constant)
     for place, (left, right) in enumerate(zip(node.args, node.args[1:], strict=False)):
-        if type(left) is type(right) and isinstance(left, kinds) and name != "isinstance":
+        is_pair = type(left) is type(right) and isinstance(left, kinds) and ast.dump(left) != ast.dump(right)
+        if is_pair and name != "isinstance":
             swapped = copy.deepcopy(node)
             swapped.args[place : place + 2] = reversed(swapped.args[place : place + 2])
             yield swapped

@@ -89,7 +89,8 @@ def test_a_night_begins_at_noon_of_its_day(night: Any) -> None:
     ("given", "days"),
     [
         (360, 360.0), (1.5, 1.5), (0, 0.0), ("360d", 360.0), ("2w", 14.0), ("36h", 1.5), ("90m", 0.0625),
-        ("43200s", 0.5), (" 30 d ", 30.0), (timedelta(hours=12), 0.5), (SimpleNamespace(jd=2.5), 2.5),
+        ("43200s", 0.5), (" 30 d ", 30.0), ("1.5d", 1.5), ("0d", 0.0),
+        (timedelta(hours=12), 0.5), (SimpleNamespace(jd=2.5), 2.5),
         (SimpleNamespace(to_value=lambda unit: {"d": 3.5}[unit]), 3.5),
     ],
 )  # fmt: skip
@@ -109,6 +110,8 @@ def test_angles_with_units_are_degrees() -> None:
     units = pytest.importorskip("astropy.units")
     assert values.degrees(1.5) == values.degrees("1.5") == values.degrees("90arcmin") == 1.5
     assert values.degrees("10h20m", ra=True) == pytest.approx(155.0)
+    assert values.degrees("10:20:30", ra=True) == pytest.approx(155.125)
+    assert values.degrees("10:20:30") == pytest.approx(10.341666667)
     assert values.degrees(90 * units.arcmin) == pytest.approx(1.5)
     assert values.ARCSECOND * 3_600 == 1
 
@@ -138,6 +141,9 @@ def test_regions_of_the_lsst_are_those_of_ours() -> None:
         assert pa.array(found).to_pylist() == [True, False]
     edge = values.region(sphgeom.Circle(point(0.0, 0.0), degrees(1.0)))
     assert pa.array(edge.contains([1.0], [0.0])).to_pylist() == [True], "the border belongs to it"
+    everything = values.region(sphgeom.Circle.full())
+    assert pa.array(everything.contains([0.0, 180.0, 90.0], [-90.0, 90.0, 0.0])).to_pylist() == [True] * 3
+    assert pa.array(around.contains([0.0, 0.5, 359.5], [0.0] * 3)).to_pylist() == [True] * 3
     with pytest.raises(InvalidInputError, match="empty"):
         values.region(sphgeom.Circle())
     with pytest.raises(InvalidInputError, match=r"give ct.circle"):
@@ -158,6 +164,17 @@ def test_names_of_ztf_objects_are_numbers_in_their_order(year: int, word: str, o
     for letter in word:
         number = number * 26 + "abcdefghijklmnopqrstuvwxyz".index(letter)
     assert numbers[0] == number
+
+
+@pytest.mark.parametrize("wrong", ["ZTF18abkdcz", "ZTF18ABKDCZC", " ZTF18abkdczc", "", None])
+def test_one_wrong_name_among_good_ones_is_named(wrong: str | None) -> None:
+    good = ["ZTF18abkdczc", "ZTF19aaaaaaa"]
+    for names in ([*good, wrong], [wrong, *good], [good[0], wrong, good[1]], [wrong]):
+        with pytest.raises(InvalidInputError, match=f"{wrong!r} is no name of a ZTF object"):
+            values.ztf_object_ids(pa.array(names, pa.utf8()))
+    assert values.ztf_object_ids(pa.array([], pa.utf8())).tolist() == []
+    chunked = pa.chunked_array([good[:1], good[1:]])
+    assert values.ztf_object_ids(chunked).tolist() == [values.object_id(name) for name in good]
 
 
 def test_ids_of_objects() -> None:

@@ -172,9 +172,9 @@ def object_id(given: Any) -> int:
 def ztf_object_ids(texts: Any) -> Any:
     """Numbers of ZTF objects: the two digits and seven letters of ``ZTF18abkdczc`` read as one number, in base 26."""
     column = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-    good = pc.match_substring_regex(column, r"^ZTF\d{2}[a-z]{7}$")
+    good = pc.fill_null(pc.match_substring_regex(column, r"^ZTF\d{2}[a-z]{7}$"), False)
     if not pc.all(good, min_count=0).as_py():
-        bad = column.filter(pc.invert(pc.fill_null(good, False)))
+        bad = column.filter(pc.invert(good))
         raise InvalidInputError(f"{bad[0].as_py()!r} is no name of a ZTF object", kind="invalid-rows")
     letters = np.array(column.to_numpy(zero_copy_only=False), dtype="S12").view("u1").reshape(-1, 12).astype(np.int64)
     number = (letters[:, 3] - 48) * 10 + (letters[:, 4] - 48)
