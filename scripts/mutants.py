@@ -39,7 +39,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "inputs": ("test_inputs.py", "test_times.py"),
     "cells": ("test_inputs.py", "test_sky.py"),
     "apdb.values": ("test_apdb_values.py",),
-    "apdb.rows": ("test_apdb_values.py", "test_apdb.py"),
+    "apdb.rows": ("test_apdb_rows.py",),
     "events.moments": ("test_events_moments.py",),
     "events.retention": ("test_events.py",),
     "jobs.jobs": ("test_jobs_questions.py",),
