@@ -41,7 +41,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apdb.values": ("test_apdb_values.py",),
     "apdb.rows": ("test_apdb_rows.py",),
     "events.moments": ("test_events_moments.py",),
-    "events.retention": ("test_events.py",),
+    "events.retention": ("test_events_retention.py",),
     "jobs.jobs": ("test_jobs_questions.py",),
     "jobs.comparing": ("test_jobs_comparing.py",),
     "jobs.swf": ("test_jobs_load.py",),
