@@ -44,7 +44,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "events.retention": ("test_events_retention.py",),
     "jobs.jobs": ("test_jobs_questions.py",),
     "jobs.comparing": ("test_jobs_comparing.py",),
-    "jobs.swf": ("test_jobs_load.py",),
+    "jobs.swf": ("test_jobs_swf.py",),
     "ops.rules": ("test_ops.py", "test_ops_rules.py"),
     "ops.measures": ("test_ops.py", "test_ops_rules.py"),
     "load.statistics": ("test_load.py", "test_load_statistics.py"),
