@@ -33,11 +33,12 @@ VERDICTS = ("survives", "unreached", "noticed", "stops")
 
 # Modules that carry meaning, and the tests that have to notice when it changes.
 MODULES: dict[str, tuple[str, ...]] = {
-    "times": ("test_times.py", "test_inputs.py"),
-    "predicates": ("test_predicates.py", "test_polars.py", "test_literals.py"),
+    "times": ("test_times.py",),
+    "predicates": ("test_predicates.py", "test_polars.py"),
     "conditions": ("test_predicates.py", "test_scanning.py"),
-    "inputs": ("test_inputs.py", "test_times.py"),
-    "cells": ("test_inputs.py", "test_sky.py"),
+    "inputs": ("test_inputs_columns.py", "test_inputs.py"),
+    "scanning": ("test_scanning.py",),
+    "cells": ("test_cells.py",),
     "apdb.values": ("test_apdb_values.py",),
     "apdb.rows": ("test_apdb_rows.py",),
     "events.moments": ("test_events_moments.py",),
@@ -45,9 +46,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "jobs.jobs": ("test_jobs_questions.py",),
     "jobs.comparing": ("test_jobs_comparing.py",),
     "jobs.swf": ("test_jobs_swf.py",),
-    "ops.rules": ("test_ops.py", "test_ops_rules.py"),
-    "ops.measures": ("test_ops.py", "test_ops_rules.py"),
-    "load.statistics": ("test_load.py", "test_load_statistics.py"),
+    "ops.rules": ("test_ops_rules.py",),
+    "ops.measures": ("test_ops_rules.py",),
+    "load.statistics": ("test_load_statistics.py",),
     "load.schedule": ("test_load_schedule.py",),
 }
 

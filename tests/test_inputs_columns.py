@@ -1,0 +1,314 @@
+"""Columns of every kind one by one: values, types and nulls that reach the native module, and what is refused."""
+
+from __future__ import annotations
+
+import array
+import datetime as dt
+import sys
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import chronotile as ct
+from chronotile import inputs
+from chronotile.errors import InvalidInputError
+
+UTC = dt.UTC
+NOON = dt.datetime(2026, 1, 31, 12)
+
+
+def column(values: Any, wanted: str | None = None) -> pa.Array:
+    return pa.array(inputs.column(values, wanted, "c"))
+
+
+def refused(values: Any, match: str, wanted: str | None = None) -> None:
+    with pytest.raises(InvalidInputError, match=match) as caught:
+        inputs.column(values, wanted, "c")
+    assert caught.value.kind == "invalid-rows"
+
+
+class Stream:
+    """A column of another library that only streams."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return pa.chunked_array([[1, 2]]).__arrow_c_stream__(requested_schema)
+
+
+class Numbers(list[int]):
+    """A list with words that arrays have."""
+
+    dtype = ndim = None
+
+
+# ---------------------------------------------------------------- columns
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "wanted"),
+    [
+        (pa.array([1, 2], pa.int8()), pa.int8(), [1, 2]),
+        (Stream(), pa.int64(), [1, 2]),
+        (Numbers([1, 2]), pa.int64(), [1, 2]),
+        (array.array("f", [0.5, 1.5]), pa.float32(), [0.5, 1.5]),
+        (array.array("d", [0.1]), pa.float64(), [0.1]),
+        (array.array("i", [1, 2]), pa.int64(), [1, 2]),
+        (pd.Series([1, 2], dtype="int16"), pa.int16(), [1, 2]),
+        (pd.Series([1, None], dtype="Int32"), pa.int32(), [1, None]),
+        (pd.Series([True, None], dtype="boolean"), pa.bool_(), [True, None]),
+        (pd.Series(["a", None], dtype="object"), pa.utf8(), ["a", None]),
+        (pd.Index([3, 4]), pa.int64(), [3, 4]),
+        (np.ma.masked_array([1, 2, 3], mask=[False, True, False]), pa.int64(), [1, None, 3]),
+        (np.ma.masked_array([1, 2]), pa.int64(), [1, 2]),
+        (np.ma.masked_array(["a", "b"], mask=[True, False]), pa.utf8(), [None, "b"]),
+        (np.ma.masked_array(np.array([1, 2], "datetime64[us]"), mask=[True, False]), pa.timestamp("us"),
+         [None, dt.datetime(1970, 1, 1, 0, 0, 0, 2)]),
+        (np.ma.masked_array(np.array(["NaT", 2], "datetime64[s]"), mask=[False, True]), pa.timestamp("s"),
+         [None, None]),
+        (np.array([1, 2], ">u2"), pa.uint16(), [1, 2]),
+        (np.array([b"a", b"b"]), pa.binary(), [b"a", b"b"]),
+        (np.array(["2026-01-31", "NaT", "1969-12-31"], "datetime64[D]"), pa.date32(),
+         [NOON.date(), None, dt.date(1969, 12, 31)]),
+        (np.array(["2026-01"], "datetime64[M]"), pa.date32(), [dt.date(2026, 1, 1)]),
+        (np.array(["2026"], "datetime64[Y]"), pa.date32(), [dt.date(2026, 1, 1)]),
+        (np.array([1], "datetime64[W]"), pa.date32(), [dt.date(1970, 1, 8)]),
+        (np.array([1], "datetime64[h]"), pa.timestamp("s"), [dt.datetime(1970, 1, 1, 1)]),
+        (np.array([1], "datetime64[15m]"), pa.timestamp("s"), [dt.datetime(1970, 1, 1, 0, 15)]),
+        (np.array([3], "datetime64[ms]"), pa.timestamp("ms"), [dt.datetime(1970, 1, 1, 0, 0, 0, 3_000)]),
+        (np.array([1, "NaT"], "timedelta64[D]"), pa.duration("s"), [dt.timedelta(days=1), None]),
+        (np.array([1], "timedelta64[W]"), pa.duration("s"), [dt.timedelta(days=7)]),
+        (np.array([5], "timedelta64[us]"), pa.duration("us"), [dt.timedelta(microseconds=5)]),
+        ([None, None], pa.null(), [None, None]),
+        ([Decimal("1.5"), None], pa.decimal128(2, 1), [Decimal("1.5"), None]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_columns_keep_their_values_and_types(values: Any, kind: pa.DataType, wanted: list[Any]) -> None:
+    found = column(values)
+    assert found.to_pylist() == wanted
+    assert found.type == kind or pa.types.is_null(kind)
+
+
+def test_views_are_not_changed_and_are_read_as_they_are() -> None:
+    whole = np.arange(10)
+    assert column(whole[::3]).to_pylist() == [0, 3, 6, 9]
+    assert column(whole[::-1]).to_pylist() == list(range(9, -1, -1))
+    stored = np.array([1, 2, 3], "datetime64[s]")
+    assert column(stored[::2]).cast(pa.int64()).to_pylist() == [1, 3]
+    masked = np.ma.masked_array([1, 2], mask=[True, False])
+    column(masked)
+    assert masked.mask.tolist() == [True, False]
+
+
+def test_what_makes_no_column_is_named() -> None:
+    for wrong in ("text", b"text", 5, None):
+        refused(wrong, match="column 'c' is .*: give an array or a list, for one row a list of one value")
+    refused(np.zeros((2, 2)), match="has 2 dimensions: give one")
+    refused(np.array(5), match="has 0 dimensions")
+    refused(np.array([1j]), match="is an array of complex128: convert it first")
+    refused([object()], match="makes no Arrow array")
+
+
+# ---------------------------------------------------------------- Python values
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (NOON, "timestamp[us]"), (NOON.replace(tzinfo=UTC), "timestamp[us, tz=UTC]"), (NOON.date(), "date32[day]"),
+        (NOON.time(), "time64[us]"), (dt.timedelta(microseconds=1), "duration[us]"),
+        (np.datetime64("2026-01-31T12:00:00.123456789"), "timestamp[ns]"), (np.timedelta64(5, "ns"), "duration[ns]"),
+        (True, "bool"), (1, "int64"), (1.5, "double"), ("a", "string"), (b"a", "binary"), (np.int8(1), "int64"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_values_have_a_natural_type(value: Any, kind: str) -> None:
+    for values in ([value, None], [None, value]):
+        found = column(values)
+        assert str(found.type).replace("large_", "").replace("_view", "") == kind
+        assert found.null_count == 1
+        plain = (
+            value.item() if isinstance(value, np.generic) and "ns" not in str(getattr(value, "dtype", "")) else value
+        )
+        if "ns" not in kind:
+            assert found.drop_null().to_pylist() == [plain]
+    if "ns" in kind:
+        ticks = int(value.astype("int64"))
+        assert column([value]).cast(pa.int64()).to_pylist() == [ticks]
+
+
+@given(st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1)), st.sampled_from(["s", "ms", "us", "ns"]))
+@example(dt.datetime(1969, 12, 31, 23, 59, 59), "s")
+def test_times_of_a_column_are_ticks_of_its_unit(value: dt.datetime, unit: str) -> None:
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    whole = value.replace(microsecond=0 if unit == "s" else value.microsecond // 1_000 * 1_000)
+    whole = value if unit in ("us", "ns") else whole
+    since = whole - dt.datetime(1970, 1, 1)
+    ticks = (since // dt.timedelta(microseconds=1)) * per_second // 10**6
+    kind = f"timestamp[{unit}]"
+    for each in (whole, whole.isoformat(), whole.replace(tzinfo=UTC).isoformat(), np.datetime64(whole, "us")):
+        found = column([each, None], kind)
+        assert str(found.type) == kind
+        assert found.cast(pa.int64()).to_pylist() == [ticks, None]
+    assert column([since], f"duration[{unit}]").cast(pa.int64()).to_pylist() == [ticks]
+    if value.microsecond and unit == "s":
+        for each, wanted in ((value, kind), (value.isoformat(), kind), (value - whole, "duration[s]")):
+            refused([each], match=r"column 'c': .* is finer than .* keeps: round it first", wanted=wanted)
+
+
+@given(st.dates(dt.date(1700, 1, 1), dt.date(2200, 1, 1)))
+def test_dates_are_days_or_milliseconds_of_days(value: dt.date) -> None:
+    days = (value - dt.date(1970, 1, 1)).days
+    for each in (value, value.isoformat(), dt.datetime.combine(value, dt.time())):
+        assert column([each], "date32").cast(pa.int32()).to_pylist() == [days]
+        assert column([each], "date64").cast(pa.int64()).to_pylist() == [days * 86_400_000]
+    assert column([value], "timestamp[s]").cast(pa.int64()).to_pylist() == [days * 86_400]
+    refused([dt.datetime.combine(value, dt.time(1))], match="is finer than date32 keeps", wanted="date32")
+
+
+@given(st.times())
+def test_times_of_day_are_ticks_since_midnight(value: dt.time) -> None:
+    micros = ((value.hour * 60 + value.minute) * 60 + value.second) * 10**6 + value.microsecond
+    assert column([value], "time64[us]").cast(pa.int64()).to_pylist() == [micros]
+    assert column([value], "time64[ns]").cast(pa.int64()).to_pylist() == [micros * 1_000]
+    whole = value.replace(microsecond=0)
+    assert column([whole], "time32[s]").cast(pa.int32()).to_pylist() == [micros // 10**6]
+    # A column that is no time leaves times as they are.
+    assert str(column([value], "utf8").type) == "time64[us]"
+
+
+def test_texts_of_times_are_read_for_columns_of_times_only() -> None:
+    assert column(["2026-01-31"], "utf8").to_pylist() == ["2026-01-31"]
+    assert column(["2026-01-31"]).to_pylist() == ["2026-01-31"]
+    refused(
+        ["soon"],
+        match=r"column 'c' is 'soon': write ISO 8601 .*; it goes to a column of timestamp\[s\]",
+        wanted="timestamp[s]",
+    )
+    refused(["2026-01-31T00:00:00.0000000001"], match="at most 9 decimal places", wanted="timestamp[ns]")
+    refused(
+        [np.datetime64("2026-01-31T12:00:00.000000001")],
+        match=r"column 'c': \d+ ns is finer than",
+        wanted="timestamp[us]",
+    )
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, -(2**63), 0])
+def test_integers_have_64_bits(number: int) -> None:
+    kind = "uint64" if number > 0 else "int64"
+    assert column([number, None], kind).to_pylist() == [number, None]
+    for wrong in (2**64, -(2**63) - 1):
+        refused([1, wrong], match="column 'c' holds an integer of more than 64 bits", wanted=kind)
+        refused([wrong, None], match="more than 64 bits", wanted=kind)
+    assert column([True, False], "bool").to_pylist() == [True, False]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def written(data: Any, types: dict[str, str] | None = None) -> pa.Table:
+    found = inputs.rows(data, types or {})
+    parts = [found] if hasattr(found, "__arrow_c_stream__") or hasattr(found, "__arrow_c_array__") else list(found)
+    return pa.concat_tables([pa.table(part) for part in parts])
+
+
+class Reader:
+    """A relation of an older DuckDB."""
+
+    def fetch_arrow_reader(self) -> pa.RecordBatchReader:
+        return pa.table({"a": [1]}).to_reader()
+
+
+class Relation(Reader):
+    def to_arrow_reader(self) -> pa.RecordBatchReader:
+        return pa.table({"a": [2]}).to_reader()
+
+    def fetch_arrow_reader(self) -> pa.RecordBatchReader:
+        raise AssertionError("the old word where the new one is known")
+
+
+def test_tables_of_other_libraries() -> None:
+    assert written(Reader())["a"].to_pylist() == [1]
+    assert written(Relation())["a"].to_pylist() == [2]
+    assert written([{"a": [1]}, pa.table({"a": [2]}), pl.DataFrame({"a": [3]})])["a"].to_pylist() == [1, 2, 3]
+    for wrong in (5, None, "text", b"text", object()):
+        with pytest.raises(InvalidInputError, match=f"a {type(wrong).__name__} is no table: give an Arrow table"):
+            inputs.rows(wrong, {})
+        with pytest.raises(InvalidInputError, match=f"the input yielded a {type(wrong).__name__}, which is no table"):
+            list(inputs.rows([wrong], {}))
+
+
+def test_data_frames_without_pyarrow_have_the_same_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pd.DataFrame(
+        {
+            "n": np.array([1, 2], "int16"), "x": [0.5, np.nan], "text": pd.Series(["a", None], dtype="object"),
+            "whole": pd.Series([1, None], dtype="Int64"), "t": np.array([1, 2], "datetime64[us]"),
+            "flag": [True, False], "category": pd.Series(["u", None], dtype="category"),
+        }
+    ).set_index(pd.Index([7, 8], name="key"))  # fmt: skip
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pyarrow", None)
+        found = inputs.rows(frame, {"n": "int16"})
+    table = pa.table(found)
+    assert table.column_names == ["key", *frame.columns]
+    assert table["n"].type == pa.int16()
+    assert table["n"].to_pylist() == [1, 2]
+    assert table["x"].null_count == 0
+    assert table["text"].to_pylist() == ["a", None]
+    assert table["whole"].to_pylist() == [1, None]
+    assert table["t"].cast(pa.int64()).to_pylist() == [1, 2]
+    assert table["category"].to_pylist() == ["u", None]
+    assert written(frame.reset_index(drop=True)).column_names == list(frame.columns)
+    assert written(frame).schema.metadata is None
+
+
+def test_only_slices_of_structs_in_structs_are_copied() -> None:
+    inner = pa.struct([("x", pa.int32())])
+    for kind, values, nested in (
+        (pa.struct([("i", inner)]), [{"i": {"x": row}} for row in range(4)], True),
+        (pa.list_(pa.struct([("i", inner), ("s", pa.utf8())])), [[{"i": {"x": n}, "s": ""}] for n in range(4)], True),
+        (pa.struct([("s", pa.utf8()), ("i", pa.list_(inner))]), [{"s": "", "i": [{"x": n}]} for n in range(4)], True),
+        (inner, [{"x": row} for row in range(4)], False),
+        (pa.list_(inner), [[{"x": row}] for row in range(4)], False),
+        (pa.list_(pa.int8()), [[row] for row in range(4)], False),
+    ):  # fmt: skip
+        assert inputs._has_struct_in_struct(kind) is nested
+        column = pa.array(values, kind)
+        table = pa.table({"n": pa.array(range(4)), "v": column})
+        assert inputs._without_offsets(table) is table
+        for part in (table.slice(2), table.to_batches()[0].slice(2), pa.concat_tables([table, table.slice(2)])):
+            found = inputs._without_offsets(part)
+            assert (found is not part) is nested
+            assert found.to_pydict() == part.to_pydict()
+            assert found.schema == part.schema
+
+
+def test_schemas_from_everything_that_has_one(memory: ct.Archive) -> None:
+    def names(source: Any) -> list[tuple[str, str]]:
+        return [(name, kind) for name, kind, _ in inputs.schema(source).columns()]
+
+    wanted = [("a", "int64"), ("t", "timestamp[us]")]
+    table = pa.table({"a": pa.array([1]), "t": pa.array([NOON])})
+    dataset = memory.create("d", schema=table, cell=ct.key("a"), time="t")
+    dataset.write(table)
+    native = inputs.schema(table)
+    assert inputs.schema(native) is native
+    for source in (
+        table, table.schema, {"a": "int64", "t": "timestamp[us]"}, {"a": pa.int64(), "t": pa.timestamp("us")},
+        dataset.read(), {"a": [1], "t": [NOON]}, table.to_pandas(), pl.DataFrame(table), pl.DataFrame(table).lazy(),
+    ):  # fmt: skip
+        assert names(source) == wanted
+    assert names({}) == []
+    assert names({"a": "int64", "b": ["x"]} | {"a": [1]}) == [("a", "int64"), ("b", "utf8")]
+    for wrong in (5, None, "text", object()):
+        with pytest.raises(InvalidInputError, match=f"a {type(wrong).__name__} is no schema: give a schema"):
+            inputs.schema(wrong)
+    for mixed in ({"a": "int64", "b": pa.int64()}, {"a": pa.int64(), "b": "int64"}):
+        with pytest.raises(InvalidInputError):
+            inputs.schema(mixed)
