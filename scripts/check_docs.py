@@ -37,7 +37,7 @@ RUNNABLE = frozenset({"python", "console", "bash"})
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})\s*(?P<language>[\w+-]*)")
 _NOT_RUN = re.compile(r"<!--\s*not run:\s*(?P<reason>.*?)\s*-->")
 _EXIT = re.compile(r"\[exit (?P<status>\d+)\]")
-_LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+(?:\([^()\s]*\))?)(?:\s+\"[^\"]*\")?\)")
+LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+(?:\([^()\s]*\))?)(?:\s+\"[^\"]*\")?\)")
 _HTML_LINK = re.compile(r"\b(?:src|srcset|href)=\"(?P<target>[^\"]+)\"")
 _HTML_ANCHOR = re.compile(r"<a\s+(?:id|name)=\"(?P<anchor>[^\"]+)\"")
 _HEADING = re.compile(r"^#{1,6}\s+(?P<text>.+?)\s*#*$")
@@ -308,7 +308,7 @@ def check_links(root: Path, page: Path, text: str) -> Iterator[str]:
     """Yields the relative links of a page that lead nowhere. Addresses on other machines are not asked for."""
     for number, line in prose_lines(text):
         prose = _CODE_SPAN.sub("", line)
-        targets = [match["target"] for pattern in (_LINK, _HTML_LINK) for match in pattern.finditer(prose)]
+        targets = [match["target"] for pattern in (LINK, _HTML_LINK) for match in pattern.finditer(prose)]
         for target in targets:
             if re.match(r"[a-z][a-z0-9+.-]*:", target, re.IGNORECASE):
                 continue

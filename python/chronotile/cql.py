@@ -124,6 +124,8 @@ class CqlSession:
         Rows come in the cluster's order. The first page has come when this returns; the next is fetched while one is
         drawn.
 
+        Options that are not described here are those of the class.
+
         Parameters
         ----------
         statement : str
@@ -132,8 +134,6 @@ class CqlSession:
             The values, in order or by name (a ``?`` has the name of its column). They are converted to the types that
             the cluster says the markers have; nothing is cut or rounded but a float for a ``float`` column. Times
             without a time zone are UTC. ``None`` is a null.
-
-        Other options are those of the class.
 
         Raises
         ------
@@ -169,6 +169,8 @@ class CqlSession:
 
         The order of rows is not defined.
 
+        Options that are not described here are those of the class.
+
         Parameters
         ----------
         keyspace, table : str
@@ -189,8 +191,6 @@ class CqlSession:
             recorded and never handed out again. So of all that an interrupted scan handed out, only its last batch
             comes once more. Draw with :meth:`~chronotile.ReadResult.batches`, and keep each batch before you ask for
             the next. A finished scan gives no rows until the file is removed. One scan may use a file at a time.
-
-        Other options are those of the class.
 
         Raises
         ------

@@ -650,6 +650,8 @@ class Dataset:
         that comes too late is refused, and can be repeated. On a cluster this waits half a minute for the writers that
         there may be.
 
+        Without `before`, `older_than` and `unchanged` the dataset's own retention is meant.
+
         Parameters
         ----------
         before : time, optional
@@ -662,8 +664,6 @@ class Dataset:
             Others stay, and are not returned.
         dry_run : bool
             Drop nothing.
-
-        Without `before`, `older_than` and `unchanged` the dataset's own retention is meant.
 
         Raises
         ------

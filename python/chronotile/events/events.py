@@ -250,6 +250,9 @@ class Events:
         format : {"ndjson", "syslog", "lines"}
             A JSON object a line; syslog messages (RFC 5424, and RFC 3164 with or without its priority); or lines that
             `pattern` takes apart.
+
+        Other Parameters
+        ----------------
         pattern : str
             A regular expression in RE2's syntax, searched for in each line. Its named groups are ``time``,
             ``stream`` and fields.
