@@ -2,9 +2,9 @@
 
     python bench/codec.py [--repeat N] [--out bench/results/codec.json]
 
-Builds and runs `crates/core/chunk/examples/codec_bench.rs` N times (every codec in each run, on the same rows) and prints
-medians as a Markdown table, with the spread of the decoding time. The JSON keeps every raw sample and what it was
-measured on.
+Builds and runs `crates/core/chunk/examples/codec_bench.rs` N times (every codec in each run, on the same rows) and
+prints medians as a Markdown table, with the spread of the decoding time. The JSON keeps every raw sample and what it
+was measured on.
 """
 
 from __future__ import annotations
