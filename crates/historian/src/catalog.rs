@@ -126,9 +126,15 @@ impl Historian {
     /// # Errors
     /// One that is not defined.
     pub async fn resolve(&self, keys: &[TagKey]) -> Result<Vec<SharedTag>> {
-        let unknown = |key: &TagKey| HistorianError::UnknownTag { tag: key.clone() };
         let found = self.lookup(keys).await?;
-        keys.iter().zip(found).map(|(key, tag)| tag.ok_or_else(|| unknown(key))).collect()
+        if let Some((key, _)) = keys.iter().zip(&found).find(|(_, tag)| tag.is_none()) {
+            let near = match key {
+                TagKey::Name(name) => self.near(name).await,
+                TagKey::Number(_) => vec![],
+            };
+            return Err(HistorianError::UnknownTag { tag: key.clone(), near });
+        }
+        Ok(found.into_iter().flatten().collect())
     }
 
     /// The tags of these names or numbers, in their order; `None` for those that are not defined.

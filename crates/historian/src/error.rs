@@ -15,10 +15,12 @@ pub enum HistorianError {
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// A tag that is not defined.
-    #[error("no tag {tag}: define it first, or look for its name by a pattern such as *part*")]
+    #[error("no tag {tag}{}: define it first, or look for its name by a pattern such as *part*", meant(near))]
     UnknownTag {
         /// How it was named.
         tag: TagKey,
+        /// Names of tags that are near, the nearest first.
+        near: Vec<String>,
     },
     /// A definition that cannot be used.
     #[error("tag {tag:?} cannot be defined: {reason}")]
@@ -74,6 +76,11 @@ pub enum HistorianError {
         /// What Arrow says.
         source: ArrowError,
     },
+}
+
+/// What a message says of names that are near: ` (did you mean a or b?)`.
+pub fn meant(near: &[String]) -> String {
+    if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", near.join(" or ")) }
 }
 
 impl HistorianError {

@@ -22,7 +22,7 @@ mod tag;
 mod write;
 
 pub use aggregate::AggregateRequest;
-pub use error::{HistorianError, Result};
+pub use error::{HistorianError, Result, meant};
 pub use filter::PointFilter;
 pub use historian::{Historian, HistorianOptions};
 pub use maintain::SummaryReport;

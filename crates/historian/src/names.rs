@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, TimestampNanosecondArray};
 use chronotile_archive::{ArchiveError, Comparison, Dataset, Place, Predicate, ReadRequest, WriteOptions};
+use chronotile_types::nearest;
 use futures::TryStreamExt;
 use memchr::memmem;
 
@@ -22,6 +23,12 @@ use crate::tag::TagKey;
 const WHOLE: &str = "whole";
 /// Where more names fit, all definitions are read: that takes no longer than to look up each.
 const LOOKED_UP_MAX: usize = 1_000;
+/// Names of one kind that are compared with an unknown one: on either side of its place, that contain it, that are much the same.
+const NEIGHBOURS_MAX: usize = 250;
+/// Names that are compared with an unknown one.
+const COMPARED_MAX: usize = 5_000;
+/// Bytes in which a name differs from one that it may stand for.
+const DIFFERENT_BYTES_MAX: usize = 3;
 
 /// A pattern of names: `*` stands for any characters and `?` for one; all else for itself.
 #[derive(Debug)]
@@ -89,6 +96,31 @@ fn between(names: &StringArray, prefix: &str) -> std::ops::Range<usize> {
         low
     };
     first(&|name| name >= prefix)..first(&|name| name > prefix && !name.starts_with(prefix))
+}
+
+/// Names that an unknown one may stand for, of names in order: those around its place, those that contain it, and those that differ
+/// in one place. Its work is bounded by the text of all names, which is passed over twice.
+fn candidates<'n>(name: &str, names: &'n StringArray) -> Vec<&'n str> {
+    let place = between(names, name).start;
+    let around = place.saturating_sub(NEIGHBOURS_MAX)..names.len().min(place + NEIGHBOURS_MAX);
+    let mut found: Vec<&str> = around.map(|row| names.value(row)).collect();
+    if name.chars().nth(2).is_some() && !name.contains(['*', '?']) {
+        found.extend(Pattern::new(&format!("*{name}*")).first_of(names, NEIGHBOURS_MAX));
+    }
+    found.extend(names.iter().flatten().filter(|known| differs_in_one_place(name, known)).take(NEIGHBOURS_MAX));
+    found
+}
+
+/// Whether two names are the same, whatever the case of their letters, but for a few bytes behind each other.
+fn differs_in_one_place(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let longer = a.len().max(b.len());
+    if longer - a.len().min(b.len()) > DIFFERENT_BYTES_MAX {
+        return false;
+    }
+    let same = |(a, b): &(&u8, &u8)| a.eq_ignore_ascii_case(b);
+    let head = a.iter().zip(b).take_while(same).count();
+    head + a.iter().rev().zip(b.iter().rev()).take_while(same).count() + DIFFERENT_BYTES_MAX >= longer
 }
 
 /// Names as they were read from the list, each part in order; a name may stand in several.
@@ -167,6 +199,27 @@ impl Historian {
             self.names_with(&dataset, "").await?;
         }
         Ok(())
+    }
+
+    /// Up to three names of tags that an unknown one may stand for; none where they cannot be read.
+    pub async fn near(&self, name: &str) -> Vec<String> {
+        let listed = match self.whole_names().await {
+            Ok(Some(dataset)) => self.names_with(&dataset, "").await.ok(),
+            _ => None,
+        };
+        let known = match listed {
+            Some(listed) => listed,
+            None => {
+                let known: Vec<String> = self.catalog.read().await.all_names().take(COMPARED_MAX).collect();
+                let parts = vec![in_order(&StringArray::from(known))];
+                Arc::new(Listed { parts, fingerprint: None })
+            }
+        };
+        let mut found: Vec<&str> =
+            known.parts.iter().flat_map(|names| candidates(name, names)).take(COMPARED_MAX).collect();
+        found.sort_unstable();
+        found.dedup();
+        nearest(name, &found).into_iter().map(str::to_owned).collect()
     }
 
     /// The names that are kept in memory, if the list is still the same.
@@ -300,6 +353,37 @@ mod tests {
         for (pattern, name) in [("", "x"), ("a*c", "ab"), ("?", ""), ("*b", "ba"), ("ab*", "b"), ("a*b", "a")] {
             assert!(!Pattern::new(pattern).fits(name), "{pattern} {name}");
         }
+    }
+
+    #[test]
+    fn a_name_with_a_letter_changed_is_among_the_candidates_wherever_the_letter_is() {
+        let known: Vec<String> = (0..20_000).map(|n| format!("site{}.mill{}.bearing.{n}", n % 7, n % 11)).collect();
+        let names = in_order(&StringArray::from(known));
+        let right = "site4.mill3.bearing.12345";
+        for wrong in [
+            "sote4.mill3.bearing.12345",
+            "site4.mlil3.bearing.12345",
+            "SITE4.MILL3.BEARING.12345",
+            "site4.mill3.baering.12345",
+            "site4.mill3.bearing.123455",
+            "ite4.mill3.bearing.12345",
+        ] {
+            let found = candidates(wrong, &names);
+            assert!(found.len() <= COMPARED_MAX);
+            assert!(nearest(wrong, &found).contains(&right), "{wrong}: {:?}", nearest(wrong, &found));
+        }
+        let few = in_order(&StringArray::from(vec!["boiler.pump", "boiler.temperature", "Mill.Speed"]));
+        for (wrong, right) in [
+            ("boiler.temprature", "boiler.temperature"),
+            ("oiler.temperature", "boiler.temperature"),
+            ("mill.speed", "Mill.Speed"),
+            ("boiler", "boiler.pump"),
+            ("temperature", "boiler.temperature"),
+        ] {
+            assert_eq!(nearest(wrong, &candidates(wrong, &few)).first(), Some(&right), "{wrong}");
+        }
+        assert!(nearest("*?", &candidates("*?", &few)).is_empty());
+        assert!(candidates("x", &few.slice(0, 0)).is_empty());
     }
 
     #[test]

@@ -251,7 +251,7 @@ pub fn historian_error(error: HistorianError) -> PyErr {
     let message = error.to_string();
     let invalid = |kind| Fault::new("InvalidInputError", kind, message.clone());
     match &error {
-        H::UnknownTag { tag } => Fault::new("TagNotFoundError", "tag-not-found", message).text("tag", tag.plain()),
+        H::UnknownTag { tag, .. } => Fault::new("TagNotFoundError", "tag-not-found", message).text("tag", tag.plain()),
         H::Definition { tag, .. } => invalid("invalid-tag").text("tag", tag),
         H::Columns(_) => invalid("invalid-rows"),
         H::Point { tag, row, .. } => {

@@ -108,7 +108,7 @@ impl From<HistorianError> for Failure {
         let message = error.to_string();
         let bad = |kind| Self::new(StatusCode::BAD_REQUEST, kind, message.clone());
         match &error {
-            H::UnknownTag { tag } => {
+            H::UnknownTag { tag, .. } => {
                 Self::new(StatusCode::NOT_FOUND, "tag-not-found", message).with("tag", tag.plain())
             }
             H::Definition { tag, .. } => bad("invalid-tag").with("tag", tag.as_str()),

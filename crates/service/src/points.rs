@@ -13,7 +13,7 @@ use arrow_array::{
 };
 use arrow_schema::ArrowError;
 use chronotile_historian::rules::Status;
-use chronotile_historian::{DataType, NAME_BYTES_MAX, NotFinite, Tag};
+use chronotile_historian::{DataType, NAME_BYTES_MAX, NotFinite, Tag, meant};
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::memory::{Charge, MemoryError};
@@ -273,6 +273,8 @@ pub(crate) struct Checks {
     /// No point lies beyond it, ns.
     pub time_max: i64,
     pub not_finite: NotFinite,
+    /// Names of tags that are near that of the first unknown one.
+    pub near: Vec<String>,
 }
 
 /// Exactly representable whole numbers end here.
@@ -490,7 +492,11 @@ impl Fitting<'_> {
         let place = block.tags[row] as usize;
         let name = &self.names[place];
         match unfitting {
-            Unfitting::Unknown => format!("no tag {name:?}: define it first, or write with define=true"),
+            Unfitting::Unknown => {
+                let first = self.tags.iter().position(Option::is_none) == Some(place);
+                let near = if first { meant(&self.checks.near) } else { String::new() };
+                format!("no tag {name:?}{near}: define it first, or write with define=true")
+            }
             Unfitting::Type => {
                 let kind = self.tags[place].as_ref().map_or("none", |tag| tag.data_type.name());
                 format!("tag {name:?} is of type {kind}, the value {}", block.value(row).shown())
@@ -613,7 +619,7 @@ mod tests {
     fn refusal(data_type: DataType, value: Value<'_>, status: u32) -> Option<String> {
         let mut points = Points::default();
         points.push(3, "t", 0, value, status).unwrap();
-        let checks = Checks { time_max: 10, not_finite: NotFinite::Refuse };
+        let checks = Checks { time_max: 10, not_finite: NotFinite::Refuse, near: vec![] };
         let (tables, refused) = points.tables(&[tag("t", data_type)], &checks).unwrap();
         assert_eq!((tables.len() as u64 + refused.count, refused.unknown), (1, 0));
         refused.kept.into_iter().next().map(|refused| {
@@ -663,7 +669,7 @@ mod tests {
         points.push(2, "unknown", 0, Value::Float(1.0), 0).unwrap();
         points.push(4, "known", 99, Value::Float(1.0), 0).unwrap();
         points.refuse(3, "is no line");
-        let checks = Checks { time_max: 10, not_finite: NotFinite::Refuse };
+        let checks = Checks { time_max: 10, not_finite: NotFinite::Refuse, near: vec![] };
         let (tables, refused) = points.tables(&[tag("known", DataType::Float), None], &checks).unwrap();
         assert_eq!(tables.iter().map(RecordBatch::num_rows).sum::<usize>(), 1);
         assert_eq!((refused.count, refused.unknown), (3, 1));
@@ -679,7 +685,7 @@ mod tests {
                 _ => points.push(line, "unknown", 0, Value::Null, 0).unwrap(),
             }
         }
-        let checks = Checks { time_max: 10, not_finite: NotFinite::Refuse };
+        let checks = Checks { time_max: 10, not_finite: NotFinite::Refuse, near: vec![] };
         let (tables, refused) = points.tables(&[None], &checks).unwrap();
         assert_eq!((tables.len(), refused.count, refused.unknown), (0, 10_000, 5_000));
         let lines: Vec<u64> = refused.kept.iter().map(|refused| refused.line).collect();

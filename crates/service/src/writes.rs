@@ -135,7 +135,11 @@ async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> R
     }
     let tags = tags_of(app, &points, wanted.define).await?;
     let time_max = app.settings.limits.future_max_ns.map_or(i64::MAX, |ahead| now_ns.saturating_add(ahead));
-    let checks = Checks { time_max, not_finite: wanted.not_finite };
+    let near = match tags.iter().position(Option::is_none) {
+        Some(unknown) => app.historian.near(&points.names()[unknown]).await,
+        None => vec![],
+    };
+    let checks = Checks { time_max, not_finite: wanted.not_finite, near };
     let charge = app.memory.charge(points.len() * STORED_ROW_BYTES)?;
     let (tables, refused) = points.tables(&tags, &checks).map_err(|error| {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "compute", format!("points could not be gathered: {error}"))
