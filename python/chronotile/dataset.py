@@ -325,7 +325,8 @@ class Dataset:
         start, end : time, optional
             Half-open period ``start <= t < end``: a number in the unit of the time column (days for MJD and JD; whole
             ticks for timestamps), a datetime, date, `numpy.datetime64` or `pandas.Timestamp` (UTC if it has no zone),
-            ISO 8601 text, or an `astropy.time.Time`. Times other than numbers are converted to the column's scale.
+            ISO 8601 text, ``now`` or ``now-6h``, or an `astropy.time.Time`. Times other than numbers are converted to
+            the column's scale.
         columns : iterable of str, optional
             Columns to return, in this order; by default all.
         where : text, (column, comparison, value), or list of those, optional

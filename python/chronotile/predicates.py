@@ -123,9 +123,25 @@ def _number_text(value: Any, kind: str, what: str) -> str:
         return f"{plain // 10**zeros}e{zeros}"
     if isinstance(plain, float):
         return str(int(plain)) if 2**53 <= abs(plain) < 10**_DIGITS_MAX else repr(plain)
+    if isinstance(plain, str) and _is_time(plain):
+        raise _refused(
+            f"{what}, whose type is {kind}: {plain!r} is a time; periods go to start and end (--start, --end), which "
+            "take it as it is"
+        )
     if isinstance(plain, Decimal | str):
         return str(plain)
     raise _refused(f"{what}, whose type is {kind}: {value!r} is no number")
+
+
+def _is_time(text: str) -> bool:
+    """Whether a text is a time and not a number; a bare year is a number."""
+    if scanning.is_number(text):
+        return False
+    try:
+        times.exact_text_ns(text, "a constant")
+    except InvalidInputError:
+        return False
+    return True
 
 
 def _digits(value: int) -> int:

@@ -116,7 +116,8 @@ def moment(value: Moment, axis: TimeAxis, what: str) -> NativeMoment:
             what, value, "the time column is a timestamp: give a datetime, ISO 8601 text, or a whole number in its unit"
         )
     if isinstance(value, str):
-        return ("utc_ns", _text_ns(value, what))
+        since_now = _relative_to_now(value, what)
+        return ("utc_ns", _text_ns(value, what) if since_now is None else _datetime_ns(since_now, what))
     if isinstance(value, datetime):
         return ("utc_ns", _datetime_ns(value, what))
     if isinstance(value, date):
@@ -126,6 +127,19 @@ def moment(value: Moment, axis: TimeAxis, what: str) -> NativeMoment:
     if hasattr(value, "jd1") and hasattr(value, "jd2") and hasattr(value, axis.scale):
         return _astropy(value, axis, what)
     raise _refused(what, value, "give a datetime, ISO 8601 text, or a number in the unit of the time column")
+
+
+def _relative_to_now(text: str, what: str) -> datetime | None:
+    """``now``, ``now-6h`` or ``now+1d`` as a time; None for other texts."""
+    word = text.strip().lower() if len(text) <= _TEXT_CHARS_MAX else ""
+    sign, length = word[3:4], word[4:].strip()
+    if not word.startswith("now") or (sign and sign not in "+-"):
+        return None
+    away = timedelta(microseconds=duration_ns(length, what) // 1_000 if sign else 0)
+    try:
+        return datetime.now(UTC) + (away if sign != "-" else -away)
+    except OverflowError:
+        raise _refused(what, text, "no date reaches so far") from None
 
 
 def _number_kind(value: object) -> type | None:
@@ -161,7 +175,7 @@ def _text_ns(text: str, what: str) -> int:
         # It takes a fraction of an hour for one of a second.
         whole = datetime.fromisoformat("" if "." in plain or "," in plain else plain)
     except ValueError:
-        hint = "write ISO 8601 such as 2026-01-31T12:00:00Z, or a number in the unit of the time column"
+        hint = "write ISO 8601 such as 2026-01-31T12:00:00Z, now-6h, or a number in the unit of the time column"
         raise InvalidInputError(f"{what} is {scanning.shown(text)}: {hint}", kind="invalid-time") from None
     return _datetime_ns(whole, what) + int(digits[:9].ljust(9, "0") or 0)
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -167,23 +166,6 @@ def numbers(text: str, counts: tuple[int, ...], option: str, form: str) -> list[
     return [float(word) for word in words]
 
 
-def now_moment(text: str) -> datetime | None:
-    """``now``, ``now-6h`` or ``now+1d`` as a time; None for other texts."""
-    word = text.strip().lower()
-    if not word.startswith("now"):
-        return None
-    sign, length = word[3:4], word[4:].strip()
-    if not sign:
-        return datetime.now(UTC)
-    if sign not in "+-":
-        return None
-    away = timedelta(microseconds=times.duration_ns(length, text) // 1_000)
-    try:
-        return datetime.now(UTC) + (away if sign == "+" else -away)
-    except OverflowError:
-        raise InvalidInputError(f"{text!r} is beyond what a date can be", kind="invalid-time") from None
-
-
 def angles(text: str, counts: tuple[int, ...], option: str, form: str, hours: set[int]) -> list[float]:
     """Angles separated by commas, or numbers of degrees separated by blanks, in degrees. Those at the places `hours`
     are right ascensions, which `10:20:30` has in hours."""
@@ -198,8 +180,6 @@ def angles(text: str, counts: tuple[int, ...], option: str, form: str, hours: se
 
 def moment(text: str | None, dataset: Dataset) -> Any:
     """A time as typed: ``now-6h``, a number in the unit of the time column, or ISO 8601."""
-    if text is not None and (found := now_moment(text)) is not None:
-        return found
     if text is None or not scanning.is_number(text):
         return text
     if dataset.time.format in ("mjd", "jd"):

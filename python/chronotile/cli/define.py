@@ -54,6 +54,7 @@ class Definition:
                 "Missing option '--time': name the time column, such as --time jd or --time t:mjd:tai."
             )
         column, format_, scale = _time_parts(self.time)
+        schema = self._with_fractions(schema, column, format_)
         self._choose_level(archive, name, schema, sample)
         slice_: Any = self.slice
         if slice_ is not None and slice_.isdigit():
@@ -76,6 +77,18 @@ class Definition:
             text=names(self.text) or [],
             moves=self.moves or 0.0,
             exist_ok=exist_ok,
+        )
+
+    def _with_fractions(self, schema: _native.Schema, time: str, format_: str | None) -> _native.Schema:
+        """The columns of places and of days as float64, where a file happens to have whole numbers alone."""
+        wanted = set(names(self.sky) or [])
+        if format_ in ("jd", "mjd") or (format_ is None and time.lower() in ("jd", "mjd")):
+            wanted.add(time)
+        columns = schema.columns()
+        if not any(name in wanted and kind in _WHOLE for name, kind, _ in columns):
+            return schema
+        return _native.Schema.of_types(
+            [(name, "float64" if name in wanted and kind in _WHOLE else kind) for name, kind, _ in columns]
         )
 
     def _choose_level(
@@ -268,6 +281,7 @@ def add_columns(target: Target) -> None:
         click.echo(f"{dataset.name}: added {', '.join(columns)}; {len(dataset.column_types)} columns")
 
 
+_WHOLE = frozenset(["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
 _TEXT_TYPES = frozenset(["utf8", "string", "str", "text"])
 
 __all__ = ["Definition", "add_columns", "create", "definition_options", "times"]

@@ -20,7 +20,6 @@ from chronotile.cli.common import (
     count_text,
     json_option,
     note_definitions,
-    now_moment,
     table_text,
     target,
     yes_option,
@@ -72,8 +71,6 @@ def _period(command: Any) -> Any:
 
 
 def _moment(text: str) -> Any:
-    if (found := now_moment(text)) is not None:
-        return found
     tick = scanning.whole_number(text, 19)
     return tick if tick is not None and len(text.lstrip("+-")) >= 9 else text
 
