@@ -175,9 +175,10 @@ def reach_of_tests(session: pytest.Session, plugin: Plugin, job: Job) -> dict[st
 
 def chosen_tests(mutant: Mutant, reach: dict[str, Reach], source: str, seconds_max: float) -> list[str]:
     """The tests that can notice a mutant, the likeliest and quickest first, for so many seconds at most."""
-    if mutant.function is not None:
-        wanted = near = {name for name, each in reach.items() if not each.lines.isdisjoint(mutant.lines)}
-    else:
+    near = reached_by(mutant, reach) if mutant.function is not None else set()
+    wanted = near
+    if not near:
+        # It happens while the package is imported or the tests are collected, if at all.
         wanted, uses = set(reach), lines_that_use(mutant.names, source)
         near = {name for name, each in reach.items() if not each.lines.isdisjoint(uses)}
     order = sorted(wanted, key=lambda name: (reach[name].seconds * (1 if name in near else 4), len(reach[name].lines)))
@@ -189,6 +190,11 @@ def chosen_tests(mutant: Mutant, reach: dict[str, Reach], source: str, seconds_m
             break
         chosen.append(name)
     return chosen
+
+
+def reached_by(mutant: Mutant, reach: dict[str, Reach]) -> set[str]:
+    """The tests that reach the lines of a mutant while they run."""
+    return {name for name, each in reach.items() if not each.lines.isdisjoint(mutant.lines)}
 
 
 def lines_that_use(names: frozenset[str], source: str) -> set[int]:
@@ -264,8 +270,6 @@ class Judge:
     def try_mutant(self, number: int, mutant: Mutant, tests: list[str], reach: dict[str, Reach],
                    work: Callable[[ast.Module, list[str], int], int]) -> None:  # fmt: skip
         """Run `work(tree, tests, factor)` in a fork, twice where it does not end."""
-        if not tests:
-            return self._note(number, "unreached")
         tree = mutant.tree()
         total = sum(reach[name].seconds for name in tests)
         verdict = ""
@@ -278,7 +282,8 @@ class Judge:
                     break
         finally:
             self._job.path.write_text(self._job.source, encoding="utf-8")
-        names = {"0": "survives", "1": "noticed", "stalled": "stops", "SIGXCPU": "stops"}
+        is_reached = mutant.function is None or reached_by(mutant, reach)
+        names = {"0": "survives" if is_reached else "unreached", "1": "noticed", "stalled": "stops", "SIGXCPU": "stops"}
         return self._note(number, names.get(verdict, "noticed" if verdict.startswith("SIG") else f"broken {verdict}"))
 
     def _note(self, number: int, verdict: str) -> None:
@@ -306,7 +311,7 @@ def examine_collected(session: pytest.Session, plugin: Plugin, job: Job, all_mut
     later = []
     for number in job.cases:
         mutant = all_mutants[number]
-        if mutant.function is None or mutant.function not in functions:
+        if mutant.function not in functions or not reached_by(mutant, reach):
             later.append(number)
             continue
 
