@@ -64,6 +64,15 @@ def test_a_poisson_schedule_is_spread_evenly_and_its_seed_is_zero_by_default() -
     assert {int(each[0] // 2e9) for each in alone} == {15, 16, 17, 18, 19}
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_one_more_is_made_only_where_none_is_counted(seed: int) -> None:
+    schedule = load.Schedule.poisson(0.7, 1, warm_up_s=2, seed=seed)
+    rng = np.random.default_rng(seed)
+    drawn = rng.uniform(0, 3e9, rng.poisson(0.7 * 3))
+    assert len(schedule) == len(drawn) + (not (drawn >= 2e9).any())
+    assert schedule.due_ns[-1] >= 2e9
+
+
 def test_a_backlog_is_due_at_once() -> None:
     for count in (1, 2, 5_000_000):
         schedule = load.Schedule.backlog(count)
