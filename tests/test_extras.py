@@ -59,7 +59,11 @@ USES: dict[str, list[list[str]]] = {
         ["apdb", "info", "small.db"],
         ["-c", "import chronotile.apdb.report, chronotile.apdb.pixels, chronotile.apdb.simulate"],
     ],
-    "arrow": [["-c", READ + "assert ds.read().to_arrow().num_rows == ds.count_by('x')['count'].to_pylist()[0]"]],
+    "arrow": [
+        ["historian", "tags", "a.db", "--define", "oven"],
+        ["historian", "plot", "a.db", "oven", "--start", "2026-01-01", "--end", "2026-01-02"],
+        ["-c", READ + "assert ds.read().to_arrow().num_rows == ds.count_by('x')['count'].to_pylist()[0]"],
+    ],
     "demo": [["demo", "--visits", "4"]],
     "events": [
         ["events", "create", "e.db", "web", "--stream-field", "host"],

@@ -514,3 +514,36 @@ def test_old_points_are_dropped_when_asked(shell: Shell) -> None:
     shell("historian", "retain", "plant.db", "main", "30d", "--yes")
     asked = ("--start", "2020-01-01", "--end", "2021-01-01", "--json")
     assert shell("historian", "read", "plant.db", "oven", *asked) == ""
+
+
+# ---------------------------------------------------------------- names that are mistaken
+
+
+def test_points_without_a_column_name_it_and_the_option(shell: Shell) -> None:
+    for header, said in (
+        ("tag,time,val", ['"value"; did you mean val? It has tag, time, val', "--value-column names another one"]),
+        ("tag,Zeit,value", ['"time"; it has tag, Zeit, value', "--time-column names another one"]),
+        ("name,time,value", ['"tag"; it has name, time, value', "--tag-column", "--tag the tag of all points"]),
+    ):
+        shell.write("points.csv", f"{header}\noven,2026-01-01T00:00:00,1\n")
+        shell("historian", "write", "plant.db", "points.csv", "--define", code=2)
+        assert all(part in " ".join(shell.errors.split()) for part in ["has no column", *said]), shell.errors
+    assert "plant.db" not in shell.files
+
+
+def test_a_stream_without_documents_is_told_with_the_nearest(shell: Shell) -> None:
+    shell("events", "create", "logs.db", "web", "--stream-field", "host")
+    shell("events", "ingest", "logs.db", "web", "-", stdin='{"time": "2026-01-01T00:00:00Z", "host": "webserver1"}\n')
+    shell("events", "search", "logs.db", "web", "--streams", "webserver")
+    assert "note: no document of stream 'webserver' in this period; did you mean webserver1?" in shell.errors
+    shell("events", "search", "logs.db", "web", "--streams", "webserver1", "--where", "body contains none")
+    assert shell.errors == ""
+
+
+def test_a_folder_of_archived_slices_that_is_not_there_is_an_error(shell: Shell) -> None:
+    shell("apdb", "create", "s.db", "--schema", "small")
+    shell("apdb", "restore", "s.db", "cold", code=3)
+    assert shell.errors == "chronotile: there is no folder cold\n"
+    shell("apdb", "create", "t.db", "--schema", "smal", code=3)
+    assert "schemas with a name are lsst and small, others are files" in shell.errors
+    assert "t.db" not in shell.files

@@ -144,6 +144,12 @@ class Cold(Base):
                 found.append(ColdSlice(table, number, path, pq.read_metadata(path).num_rows, path.stat().st_size))
         return sorted(found, key=lambda each: (each.table, each.slice))
 
+    def _held(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
+        """The slices of a folder that has to be there."""
+        if not Path(folder).is_dir():
+            raise DataFileError(f"there is no folder {folder}", kind="file-not-found")
+        return self.archived(folder)
+
     def restore(self, folder: str | os.PathLike[str], start: Moment = None, end: Moment = None) -> list[ColdSlice]:
         """Bring slices of a folder back that hold something of a half-open period; repeating it is harmless.
 
@@ -151,7 +157,7 @@ class Cold(Base):
         """
         first, last = _span(start, end)
         back = []
-        for part in self.archived(folder):
+        for part in self._held(folder):
             times = pq.read_table(part.path, columns=[names.TIME])[names.TIME]
             limits = pc.min_max(times).as_py()
             if part.rows and limits["max"] >= first and limits["min"] < last:
@@ -166,7 +172,7 @@ class Cold(Base):
         """Take rows out of the files of a table that hold something from `first` to `last`: those of which `gone` says
         so. How many there were."""
         dropped = 0
-        for part in self.archived(folder):
+        for part in self._held(folder):
             if part.table != table or not part.rows:
                 continue
             limits = pc.min_max(pq.read_table(part.path, columns=[names.TIME])[names.TIME]).as_py()
@@ -192,10 +198,8 @@ class Cold(Base):
         """Rows of the files of a table that the database has not, with the columns of the dataset; columns added since
         are null."""
         schema = self._datasets[table].schema
-        files = [str(part.path) for part in self.archived(folder) if part.table == table]
+        files = [str(part.path) for part in self._held(folder) if part.table == table]
         if not files:
-            if not Path(folder).is_dir():
-                raise DataFileError(f"there is no folder {folder}", kind="file-not-found")
             return schema.empty_table()
         condition = pc.scalar(True)
         if start is not None:

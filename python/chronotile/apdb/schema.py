@@ -203,7 +203,8 @@ class Schema:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             kind = "file-not-found" if isinstance(error, FileNotFoundError) else "file-access"
-            raise DataFileError(f"cannot read the schema {path}: {error.strerror}", kind=kind) from error
+            hint = f"; schemas with a name are {LSST} and {SMALL}, others are files" if path.parent == Path() else ""
+            raise DataFileError(f"cannot read the schema {path}: {error.strerror}{hint}", kind=kind) from error
         return Schema.parse(text, str(path))
 
     @staticmethod

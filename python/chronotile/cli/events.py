@@ -305,6 +305,7 @@ def search(
         if not (raw or follow):
             table = found.search(**asked, columns=names(columns), limit=wanted, newest_first=not oldest_first)
             write_out(table, format_, out, overwrite, None if wanted is None else table.num_rows)
+            _note_unknown_streams(found, asked, table)
             return
         shown = ["body"] if raw else ["time", "stream", "body"]
         # Followed from before the search on: what is stored in between is shown twice rather than not at all.
@@ -314,6 +315,20 @@ def search(
         if follower is not None:
             for more in follower.tables(interval):
                 _print_lines(more, raw=raw)
+
+
+def _note_unknown_streams(found: Any, asked: dict[str, Any], table: Any) -> None:
+    """Where nothing is found: of the streams that were asked for, those that have no document in the period."""
+    if table.num_rows or not asked["streams"]:
+        return
+    known = found.top("stream", _STREAMS_MAX, start=asked["start"], end=asked["end"])["stream"].to_pylist()
+    for name in asked["streams"]:
+        if name not in known and len(known) < _STREAMS_MAX:
+            click.echo(f"note: no document of stream {name!r} in this period{name_hint(name, known)}", err=True)
+
+
+_STREAMS_MAX = 1_000
+"""Streams that a name is compared with; of more, none is said to be unknown."""
 
 
 def _print_lines(table: Any, *, raw: bool) -> None:

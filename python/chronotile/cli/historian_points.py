@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from chronotile import _native, inputs, optional
+from chronotile.errors import ChronotileError
+from chronotile.hints import name_hint
 
 _OWN = ("tag", "time", "value", "status")
 _ZONE = r"[T ].*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
@@ -36,20 +38,37 @@ class PointFiles:
         time_type = "utf8" if self.zone else "timestamp[ns]"
         types = [(names["time"], time_type), *([] if self.tag is not None else [(names["tag"], "utf8")])]
         constants = [] if self.tag is None else [("tag", inputs.values_column([self.tag], "utf8", "--tag"))]
-        given = _native.RecordFile.open(
-            "/dev/stdin" if file == "-" else file, format=self.format or ("csv" if file == "-" else None),
-            types=types, delimiter=self.delimiter, constants=constants,
-        )  # fmt: skip
+        try:
+            given = _native.RecordFile.open(
+                "/dev/stdin" if file == "-" else file, format=self.format or ("csv" if file == "-" else None),
+                types=types, delimiter=self.delimiter, constants=constants,
+            )  # fmt: skip
+        except ChronotileError as error:
+            lacking = [own for own, theirs in names.items() if f'has no column "{theirs}"' in str(error)]
+            if not lacking:
+                raise
+            raise click.UsageError(f"{error}. {self._other_name(lacking[0])}") from None
+        self._check_columns(given, names, file)
         if not self.columns and self.zone is None:
             return _native.Table.of(given)
-        return self._translated(given, names, file)
+        return self._translated(given, names)
 
-    def _translated(self, given: Any, names: dict[str, str], file: str) -> _native.Table:
+    def _check_columns(self, given: Any, names: dict[str, str], file: str) -> None:
+        there = [name for name, _, _ in given.schema().columns()]
+        for own, theirs in names.items():
+            if theirs in there or (own == "status" and own not in self.columns):
+                continue
+            raise click.UsageError(
+                f'{file} has no column "{theirs}"{name_hint(theirs, there)}. {self._other_name(own)}'
+            )
+
+    def _other_name(self, own: str) -> str:
+        alone = ", --tag the tag of all points" if own == "tag" and self.tag is None else ""
+        return f"--{own}-column names another one{alone}."
+
+    def _translated(self, given: Any, names: dict[str, str]) -> _native.Table:
         pa = optional.module("pyarrow", "reading points with columns or time zones of their own", "arrow")
         table = pa.table(given)
-        missing = [theirs for own, theirs in names.items() if own in self.columns and theirs not in table.column_names]
-        if missing:
-            raise click.UsageError(f"{file} has no column {missing[0]!r}; it has {', '.join(table.column_names)}.")
         if self.tag is not None:
             names = {**names, "tag": "tag"}
         chosen = {own: table[theirs] for own, theirs in names.items() if theirs in table.column_names}
