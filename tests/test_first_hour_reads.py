@@ -237,7 +237,11 @@ def test_the_pixel_level_follows_from_the_data(chronotile: Run, path: Path, tmp_
     assert 3 <= levels["wide"] < levels["deep"] <= 10
     for name in ("wide", "deep"):
         assert 400 <= tiles[name].rows / tiles[name].tiles < 400 * 5, name
-    assert "advice: tiles are small" in chronotile("info", path, "given").stdout
+    told = chronotile("info", path, "given").stdout
+    assert "advice: tiles are small" in told
+    # What is advised is what `create` chooses for the same rows.
+    assert f"a dataset of --level {levels['wide']}, or of longer windows" in told
+    assert "advice" not in chronotile("info", path, "wide").stdout
     assert "--level" in chronotile("info", path, "given").stdout
     assert "advice" not in chronotile("info", path, "wide").stdout
 

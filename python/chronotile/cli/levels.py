@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 from chronotile import _native, cells, scanning, times
 from chronotile.cli.common import bytes_text, count_text
 from chronotile.dataset import Dataset
+from chronotile.errors import DataFileError
 from chronotile.reports import DatasetInfo
 
 LEVEL_DEFAULT = 10
@@ -26,6 +29,7 @@ _ROWS_MIN = 10_000
 """A smaller file says nothing of what will come."""
 
 _ROWS_MAX = 2_000_000
+_SAMPLE_ROWS = 200_000
 _LEVEL_MIN = 3
 _TILES_MANY = 5_000
 _UNIT_SECONDS = {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -90,9 +94,27 @@ def advice(dataset: Dataset, info: DatasetInfo) -> str | None:
 
 def _larger(dataset: Dataset, factor: float) -> str:
     if isinstance(dataset.cell, cells.SkyCell):
-        level = max(dataset.cell.level - math.ceil(math.log(factor, 4)), 0)
+        level = _fitting_level(dataset, dataset.cell)
+        if level is None:
+            level = max(dataset.cell.level - math.ceil(math.log(factor, 4)), 0)
         return f"a dataset of --level {level}, or of longer windows than {dataset.window},"
     return f"a dataset of longer windows than {dataset.window}, or of fewer cells,"
+
+
+def _fitting_level(dataset: Dataset, cell: cells.SkyCell) -> int | None:
+    """The level that `create` would choose for some of the rows; how many tiles there are does not tell how they would
+    fall into larger ones."""
+    columns = dict.fromkeys([cell.ra, cell.dec, dataset.time.column])
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "sample.arrow")
+        try:
+            _native.write_records(dataset.read(columns=columns, limit=_SAMPLE_ROWS)._native, path, "arrow")
+            file = _native.RecordFile.open(path)
+            found = choose(file, cell.ra, cell.dec, cell.scheme, dataset.time, dataset.window, dataset.column_types)
+        except DataFileError:
+            # No room for the sample: the advice is coarser, and that is all.
+            return None
+    return None if found is None or found.level >= cell.level else found.level
 
 
 def _smaller(dataset: Dataset) -> str:
