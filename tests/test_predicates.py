@@ -252,6 +252,13 @@ def test_numbers_of_every_kind() -> None:
         refused("n", "==", wrong, match="whose type is int64: .* is no number")
 
 
+def test_times_are_no_numbers_but_years_are() -> None:
+    for text in ("2026-01-31", "2026-01-31T12:00:00Z"):
+        refused("n", "==", text, match="is a time; periods go to start and end")
+        refused("f", "in", ["1", text], match="is a time")
+    assert constants("n", "in", ["2026", "20260131", "x"]) == ["2026", "20260131", "x"]
+
+
 def test_text_is_compared_with_text() -> None:
     assert constants("s", "in", ["a", "1"]) == ["a", "1"]
     refused("s", "in", ["a", 1], match="whose type is utf8: it is compared with text")

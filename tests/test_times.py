@@ -278,3 +278,34 @@ def test_axes_follow_from_names_and_types() -> None:
     with pytest.raises(InvalidInputError, match="name of the time column"):
         resolve(5)
     assert ct.mjd("x").format == "mjd"
+
+
+@pytest.mark.parametrize(
+    ("text", "away"),
+    [
+        ("now", timedelta(0)), (" NOW ", timedelta(0)), ("now-6h", -timedelta(hours=6)), ("now+1d", timedelta(days=1)),
+        ("now- 15m", -timedelta(minutes=15)), ("now-0s", timedelta(0)), ("now+1500us", timedelta(microseconds=1_500)),
+        ("now-2999ns", -timedelta(microseconds=2)),
+    ],
+)  # fmt: skip
+def test_now_and_lengths_from_now_are_times(monkeypatch: pytest.MonkeyPatch, text: str, away: timedelta) -> None:
+    instant = datetime(2026, 3, 1, 13, 14, 15, 16, UTC)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Clock:
+            assert tz is UTC
+            return cls(2026, 3, 1, 13, 14, 15, 16, tz)
+
+    monkeypatch.setattr(times, "datetime", Clock)
+    for axis in (TICKS, DAYS):
+        assert times.moment(text, axis, "the start") == ("utc_ns", nanoseconds(instant + away))
+
+
+def test_what_only_begins_with_now_is_no_time() -> None:
+    for text in ("nowadays", "now6h", "now*2h", "no", "now-", "now+6", "now--6h", "now-1y", "now" + " " * 98):
+        with pytest.raises(InvalidInputError, match="the start is"):
+            times.moment(text, TICKS, "the start")
+    for text in ("now+106752d", "now-106752d"):
+        with pytest.raises(InvalidInputError, match="give text such as"):
+            times.moment(text, TICKS, "the start")
