@@ -68,6 +68,8 @@ def test_the_same_jobs_are_the_same(tmp_path: Path) -> None:
     early = [job(1, FIRST + timedelta(hours=13, minutes=14, seconds=15, microseconds=16))]
     assert compared(tmp_path, early, early, progress=seen.append).days == 1
     assert seen[-1] == date(2026, 1, 30)
+    latest = [*early, job(2, FIRST + DAY - timedelta(microseconds=1))]
+    assert compared(tmp_path, latest, latest).days == 1
     crossing = [*early, job(2, FIRST + DAY + timedelta(hours=1))]
     assert compared(tmp_path, crossing, crossing).days == 2
 

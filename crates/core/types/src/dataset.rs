@@ -606,6 +606,145 @@ mod tests {
         assert!(wrong(|s| (s.id, s.merge) = (vec![], MergeRule::Latest { version: None })).contains("id columns"));
     }
 
+    /// Whether a definition is taken after a change.
+    fn taken(change: impl FnOnce(&mut DatasetSpec)) -> bool {
+        let mut spec = spec();
+        change(&mut spec);
+        spec.checked().is_ok()
+    }
+
+    #[test]
+    fn limits_hold_at_their_bounds_and_not_before() {
+        for (size, good) in [(0, false), (1, true), (1_000_000_000, true), (1_000_000_001, false)] {
+            let rule = CellRule::Bunch { column: "candid".into(), size };
+            assert_eq!(taken(|s| s.cell = rule), good, "bunches of {size}");
+        }
+        for (count, good) in [(0, false), (1, true), (100_000, true), (100_001, false)] {
+            assert_eq!(taken(|s| s.windows_per_slice = count), good, "{count} windows in a slice");
+        }
+        for (cells, good) in [(0, false), (1, true), (256, true), (257, false)] {
+            assert_eq!(taken(|s| s.partition_cells = cells), good, "{cells} cells in a partition");
+        }
+        for cells in [2, 256] {
+            assert!(!taken(|s| (s.layout, s.partition_cells) = (StorageLayout::Rows, cells)));
+        }
+        assert!(taken(|s| (s.layout, s.partition_cells) = (StorageLayout::Rows, 1)));
+        let hash = |columns: &[&str], buckets| {
+            let columns = columns.iter().map(|name| (*name).to_owned()).collect();
+            taken(|s| s.cell = CellRule::Hash { columns, buckets })
+        };
+        assert!(hash(&["name"], None) && hash(&["name", "candid"], Some(1)));
+        assert!(!hash(&[], None) && !hash(&["name"], Some(0)) && !hash(&["name", "jd"], None));
+    }
+
+    #[test]
+    fn only_versions_of_records_with_a_place_move() {
+        let latest = || MergeRule::Latest { version: None };
+        for (angle, good) in
+            [(0.0, true), (1e-9, true), (10.0, true), (10.001, false), (-0.001, false), (f64::NAN, false)]
+        {
+            assert_eq!(taken(|s| (s.merge, s.moves_deg) = (latest(), angle)), good, "{angle}");
+        }
+        assert!(!taken(|s| s.moves_deg = 0.5), "merge append keeps no versions");
+        assert!(!taken(|s| (s.merge, s.moves_deg, s.cell) = (latest(), 0.5, CellRule::Single)));
+        assert!(taken(|s| (s.merge, s.moves_deg, s.cell) = (latest(), 0.0, CellRule::Single)));
+    }
+
+    #[test]
+    fn each_part_takes_the_types_that_it_can_use() {
+        use arrow_schema::TimeUnit::Microsecond;
+        let with = |data_type: DataType, change: fn(&mut DatasetSpec)| {
+            taken(|s| {
+                let mut fields: Vec<Field> = s.schema.fields().iter().map(|field| field.as_ref().clone()).collect();
+                fields.push(Field::new("x", data_type, true));
+                s.schema = Arc::new(Schema::new(fields));
+                change(s);
+            })
+        };
+        type Change = fn(&mut DatasetSpec);
+        let id: Change = |s| s.id = vec!["candid".into(), "x".into()];
+        let version: Change = |s| s.merge = MergeRule::Latest { version: Some("x".into()) };
+        let place: Change = |s| {
+            let (scheme, level) = ("mq3c".into(), 10);
+            s.cell = CellRule::Sky { ra: "ra".into(), dec: "x".into(), scheme, level };
+        };
+        let value: Change = |s| s.cell = CellRule::Value { column: "x".into() };
+        let hash: Change = |s| s.cell = CellRule::Hash { columns: vec!["x".into()], buckets: None };
+        let text: Change = |s| s.text = vec!["x".into()];
+        let moment = DataType::Timestamp(Microsecond, None);
+        for (data_type, wanted) in [
+            (DataType::Int16, [true, true, false, true, true, false]),
+            (DataType::UInt64, [true, true, false, true, true, false]),
+            (DataType::Float32, [false, true, true, false, false, false]),
+            (DataType::Float64, [false, true, true, false, false, false]),
+            (DataType::Boolean, [true, false, false, false, true, false]),
+            (DataType::Utf8, [true, false, false, false, true, true]),
+            (DataType::Binary, [true, false, false, false, true, false]),
+            (DataType::Date32, [true, true, false, false, false, false]),
+            (DataType::Time64(Microsecond), [true, false, false, false, false, false]),
+            (moment, [true, true, false, false, false, false]),
+            (DataType::FixedSizeBinary(4), [true, false, false, false, false, false]),
+            (DataType::Duration(Microsecond), [false; 6]),
+        ] {
+            let found = [id, version, place, value, hash, text].map(|change| with(data_type.clone(), change));
+            assert_eq!(found, wanted, "{data_type}: id, version, place, value, hash, text");
+        }
+    }
+
+    #[test]
+    fn indexes_have_a_name_of_their_own_and_1_to_16_plain_columns() {
+        let mut spec = spec().checked().unwrap();
+        let index = |name: &str, columns: &[&str]| IndexSpec {
+            name: name.to_owned(),
+            id: format!("{:016x}", 7),
+            columns: columns.iter().map(|column| (*column).to_owned()).collect(),
+        };
+        assert_eq!(spec.check_index(&index("by_name", &["name", "candid"])), Ok(()));
+        for wrong in [
+            index("By name", &["name"]),
+            index("by_name", &[]),
+            index("by_name", &["nope"]),
+            index("by_name", &["name", "name"]),
+            index("by_name", &["name", "candid", "name"]),
+        ] {
+            assert!(spec.check_index(&wrong).is_err(), "{wrong:?}");
+        }
+        let mut fields: Vec<Field> = spec.schema.fields().iter().map(|field| field.as_ref().clone()).collect();
+        fields.extend((0..17).map(|number| Field::new(format!("c{number}"), DataType::Int64, true)));
+        fields.push(Field::new("list", DataType::new_list(DataType::Int64, true), true));
+        spec.schema = Arc::new(Schema::new(fields));
+        let many: Vec<String> = (0..17).map(|number| format!("c{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(spec.check_index(&index("wide", &many[..16])).is_ok());
+        assert!(spec.check_index(&index("wide", &many)).is_err());
+        assert!(spec.check_index(&index("deep", &["list"])).is_err());
+        spec.indexes = (0..63).map(|number| index(&format!("i{number}"), &["name"])).collect();
+        assert!(spec.check_index(&index("i62", &["name"])).is_err(), "the name is taken");
+        assert!(spec.check_index(&index("last", &["name"])).is_ok());
+        spec.indexes.push(index("last", &["name"]));
+        assert!(spec.check_index(&index("more", &["name"])).is_err(), "64 are the most");
+    }
+
+    #[test]
+    fn cells_of_a_partition_are_neighbours_on_both_sides_of_zero() {
+        let spec = DatasetSpec { partition_cells: 4, ..spec() }.checked().unwrap();
+        for (cell, partition) in [(-5, -2), (-4, -1), (-1, -1), (0, 0), (3, 0), (4, 1), (i64::MAX, i64::MAX / 4)] {
+            assert_eq!(spec.partition_of(Cell(cell)), partition);
+        }
+        assert_eq!((spec.schema_version(), spec.columns_in(0), spec.columns_in(1)), (0, Some(5), None));
+        assert_eq!(spec.time_type(), &DataType::Float64);
+        let width = spec.window_ticks();
+        assert_eq!(width, 30 * 86_400_000_000, "days count microseconds");
+        assert_eq!(spec.window_of(width - 1), Some(Window(0)));
+        assert_eq!(spec.window_of(i64::MAX).map(|window| i64::from(window.0)), Some(i64::MAX / width));
+        assert_eq!(
+            spec.slice_ticks(SliceId(i32::MAX)),
+            (i64::MAX.min(i64::from(i32::MAX).saturating_mul(width)), {
+                i64::from(i32::MAX).saturating_mul(width).saturating_add(width)
+            })
+        );
+    }
+
     #[test]
     fn windows_and_slices_floor_toward_the_past() {
         let mut spec = spec().checked().unwrap();
