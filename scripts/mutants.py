@@ -34,7 +34,7 @@ VERDICTS = ("survives", "unreached", "noticed", "stops")
 # Modules that carry meaning, and the tests that have to notice when it changes.
 MODULES: dict[str, tuple[str, ...]] = {
     "times": ("test_times.py",),
-    "predicates": ("test_predicates.py", "test_polars.py"),
+    "predicates": ("test_predicates.py",),
     "conditions": ("test_predicates.py", "test_scanning.py"),
     "inputs": ("test_inputs_columns.py", "test_inputs.py"),
     "scanning": ("test_scanning.py",),
