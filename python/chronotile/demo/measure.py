@@ -212,7 +212,7 @@ def measure(archive_path: Path, page: Path, survey: Survey, echo: Callable[[str]
         outcome = Outcome(
             page=page, archive=archive_path, survey=survey, layout=database.layout, times=checked.times,
             stored=checked.stored, before=before, after=_info(database), maintain_s=maintain_s,
-            seconds=time.perf_counter() - began, archive_bytes=archive_path.stat().st_size, pixels=pixels,
+            seconds=time.perf_counter() - began, archive_bytes=_file_bytes(archive_path), pixels=pixels,
             tile_rows=tile_rows, curve=_light_curve(database, survey),
         )  # fmt: skip
     for line in _report(outcome):
@@ -227,6 +227,11 @@ def _progress(what: str, exposures: list[Exposure]) -> Iterator[Exposure]:
         for exposure in exposures:
             yield exposure
             done += 1
+
+
+def _file_bytes(archive: Path) -> int:
+    """Of the file, and of the log beside it, which holds what was written last."""
+    return sum(path.stat().st_size for path in (archive, Path(f"{archive}-wal")) if path.exists())
 
 
 def _info(database: apdb.Apdb) -> dict[str, DatasetInfo]:
