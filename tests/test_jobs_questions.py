@@ -149,6 +149,25 @@ def test_keywords_are_equal_to_one_value_or_to_one_of_several(done: jobs.Jobs) -
     assert done.explain(load=0.5, by=[]).index is None
 
 
+def test_an_explanation_is_of_the_same_question(done: jobs.Jobs) -> None:
+    day, following = FIRST.date().isoformat(), (FIRST + timedelta(days=1)).date().isoformat()
+    by_days = done.explain(by=[], days=day, user="ann")
+    assert by_days == done.explain(by=[], start=FIRST, end=following, where=("user", "==", "ann"))
+    both = done.explain(by=[], days=(day, following), user="ann")
+    assert [len(use.windows_indexed) + len(use.windows_direct) for use in (by_days, both)] == [1, 2]
+    assert done.explain(by=[], start=following, user="ann") != done.explain(by=[], end=following, user="ann")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1s", 1), ("7m", 420), ("6h", 21_600), ("2d", 172_800), ("1w", 604_800)]
+)
+def test_windows_are_lengths_in_seconds(text: str, seconds: int) -> None:
+    assert questions._seconds(text, "window") == seconds
+    for wrong in ("0s", "1y", "s", ""):
+        with pytest.raises(InvalidInputError, match=r"window is .*: give text such as"):
+            questions._seconds(wrong, "window")
+
+
 def test_an_archive_of_jobs_has_one_integer_id() -> None:
     with ct.open("memory:") as archive:
         archive.create("text", schema={"id": "utf8", "t": "timestamp[us]"}, cell=ct.hash("id"), time="t", id="id")
