@@ -142,10 +142,11 @@ def main() -> None:
     """Check the wheel."""
     wheel = Path(sys.argv[1])
     check_contents(wheel)
-    check_platform(wheel)
+    # auditwheel looks for the libraries that a wheel needs on this machine, so it can judge only wheels for it.
     if not fits_this_machine(wheel):
-        print("not installed: the wheel is for another machine or C library")
+        print("not installed: the wheel is for another machine or C library; maturin alone has checked its tag")
         return
+    check_platform(wheel)
     absent = []
     for version in VERSIONS:
         if python := interpreter(version):
