@@ -31,7 +31,8 @@ NOTICED_MIN = 0.85
 EQUIVALENT = ROOT / "scripts" / "mutants_equivalent.toml"
 VERDICTS = ("survives", "unreached", "noticed", "stops")
 
-# Modules that carry meaning, and the tests that have to notice when it changes.
+# Modules that carry meaning, and the tests that have to notice when it changes: quick ones, of the module alone. Those
+# that run queries of polars are left out, for its threads do not outlive a fork.
 MODULES: dict[str, tuple[str, ...]] = {
     "times": ("test_times.py",),
     "predicates": ("test_predicates.py",),
