@@ -239,7 +239,12 @@ def _changes_of_call(node: ast.Call) -> Iterator[ast.AST]:
     kinds = (ast.Name, ast.Attribute, ast.Constant)
     for place, (left, right) in enumerate(zip(node.args, node.args[1:], strict=False)):
         is_pair = type(left) is type(right) and isinstance(left, kinds) and ast.dump(left) != ast.dump(right)
-        if is_pair and name != "isinstance":
+        if is_pair and name != "isinstance" and not (_is_sentence(left) and _is_sentence(right)):
             swapped = copy.deepcopy(node)
             swapped.args[place : place + 2] = reversed(swapped.args[place : place + 2])
             yield swapped
+
+
+def _is_sentence(node: ast.expr) -> bool:
+    """Whether a text is for people."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value

@@ -191,10 +191,12 @@ def test_latencies_are_judged_by_what_is_usual_and_only_above_what_hurts() -> No
         for rule, kind in (("read-slow", "Read"), ("write-slow", "Write")):
             slow = Requests(dataclasses.replace(LATENCY, p99_ms=ms), 5, 5, 0)
             assert level(rule, changed(requests={**QUIET.requests, kind: slow})) == wanted
-    quick = Baseline({("10.0.0.1", "probe"): 1.0})
+    quick = Baseline({("10.0.0.1", name): 1.0 for name in ("probe", "latency_p99/Read", "latency_p99/Write")})
     for ms, wanted in ((19.9, "ok"), (20, "critical")):
-        look = snapshot(changed(probe_ms=ms))
-        assert check(look, baseline=quick, rules=chosen(["probe-slow"])).level == wanted
+        slow = Requests(dataclasses.replace(LATENCY, p99_ms=ms), 5, 5, 0)
+        look = snapshot(changed(probe_ms=ms, requests={"Read": slow, "Write": slow}))
+        for rule in ("probe-slow", "read-slow", "write-slow"):
+            assert check(look, baseline=quick, rules=chosen([rule])).level == wanted
 
 
 @pytest.mark.parametrize(("offset", "error", "wanted"), [
