@@ -392,7 +392,9 @@ class Dataset:
         """Number of records that :meth:`read` with the same arguments would return."""
         return self._native.count(self._request(**place))
 
-    def count_by(self, columns: str | Iterable[str] = (), *, by_window: bool = False, **place: Any) -> pyarrow.Table:
+    def count_by(
+        self, columns: str | Iterable[str] = (), *, by_window: bool = False, groups_max: int | None = None, **place: Any
+    ) -> pyarrow.Table:
         """Numbers of records by the values of columns. Needs pyarrow.
 
         An index with all columns of the request answers without reading records; see :meth:`create_index`.
@@ -403,6 +405,8 @@ class Dataset:
             Columns whose distinct values, taken together, get one row each.
         by_window : bool
             Count each window by itself; the first column, ``window``, is its start.
+        groups_max : int, optional
+            Refuse a count of more groups, which are held in memory.
         **place
             As for :meth:`read`: region, cells, keys, ids, start, end, where, history, finished_only.
 
@@ -413,7 +417,7 @@ class Dataset:
         """
         arrow = optional.module("pyarrow", "count_by()", "arrow")
         by = [columns] if isinstance(columns, str) else list(columns)
-        table, _ = self._native.count_by(self._request(**place), by, by_window)
+        table, _ = self._native.count_by(self._request(**place), by, by_window, groups_max)
         counts: pyarrow.Table = arrow.table(table)
         return counts
 

@@ -187,6 +187,8 @@ pub struct WriteOptions {
     pub no_header: bool,
     /// The word for null in CSV. Default: nothing between the delimiters; an empty text is then written as `""`.
     pub null: String,
+    /// Encoded bytes at which a row group of Parquet ends, which is held in memory until then. Default 128 MiB.
+    pub row_group_bytes: Option<usize>,
     /// Limits of the table.
     pub table: TableOptions,
 }

@@ -23,13 +23,14 @@ use crate::sink::{Failure, Out, Sink, Wrapped, wrapping_of};
 use crate::table::Table;
 use crate::types::format_type;
 
-/// A Parquet row group is closed when its encoded pages reach this, which bounds the writer's memory.
+/// A Parquet row group is closed when its encoded pages reach this unless another size is asked for, which bounds the writer's memory.
 const ROW_GROUP_BYTES_MAX: usize = 128 << 20;
 
 enum Body {
     Csv(Wrapped, CsvStyle),
     Ndjson(Wrapped),
-    Parquet(Box<ArrowWriter<Wrapped>>),
+    /// With the encoded bytes at which a row group ends.
+    Parquet(Box<ArrowWriter<Wrapped>>, usize),
     ArrowFile(Box<FileWriter<Wrapped>>),
     ArrowStream(Box<StreamWriter<Wrapped>>),
     Table(Wrapped, Table),
@@ -85,7 +86,8 @@ pub fn writer(sink: Sink, format: OutFormat, schema: SchemaRef, options: &WriteO
         OutFormat::Table => Body::Table(out, Table::new(&schema, options.table.clone())),
         OutFormat::Parquet => {
             let writer = ArrowWriter::try_new(out, schema.clone(), Some(parquet_properties()));
-            Body::Parquet(Box::new(writer.map_err(|e| failed(parquet_error(e)))?))
+            let group_bytes = options.row_group_bytes.unwrap_or(ROW_GROUP_BYTES_MAX);
+            Body::Parquet(Box::new(writer.map_err(|e| failed(parquet_error(e)))?), group_bytes)
         }
         OutFormat::Arrow => {
             let compressed =
@@ -204,6 +206,15 @@ impl Writer {
         self.rows
     }
 
+    /// Bytes of memory that hold rows which were written and have not gone to the output yet: those of an unfinished row group.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        match &self.body {
+            Body::Parquet(writer, _) => writer.memory_size(),
+            _ => 0,
+        }
+    }
+
     fn error(&self, source: ArrowError) -> IoError {
         self.failure.take(&self.name).unwrap_or_else(|| IoError::Encode { name: self.name.clone(), source })
     }
@@ -249,9 +260,9 @@ impl Writer {
                 out.write_all(&text)?;
                 out.hand_over()?;
             }
-            Body::Parquet(writer) => {
+            Body::Parquet(writer, group_bytes) => {
                 writer.write(batch).map_err(parquet_error)?;
-                if writer.in_progress_size() > ROW_GROUP_BYTES_MAX {
+                if writer.in_progress_size() > *group_bytes {
                     writer.flush().map_err(parquet_error)?;
                 }
             }
@@ -266,7 +277,7 @@ impl Writer {
 fn finish_body(body: Body) -> Result<Wrapped, ArrowError> {
     match body {
         Body::Csv(out, _) | Body::Ndjson(out) => Ok(out),
-        Body::Parquet(writer) => writer.into_inner().map_err(parquet_error),
+        Body::Parquet(writer, _) => writer.into_inner().map_err(parquet_error),
         Body::ArrowFile(writer) => writer.into_inner(),
         Body::ArrowStream(writer) => writer.into_inner(),
         Body::Table(mut out, table) => {

@@ -344,9 +344,10 @@ impl Dataset {
         request: PyRef<'_, Request>,
         by: Vec<String>,
         by_window: bool,
+        groups_max: Option<usize>,
     ) -> PyResult<(Table, Bound<'py, PyDict>)> {
         let dataset = self.open()?;
-        let (rows, used) = wait(py, dataset.count_by(request.inner.clone(), &by, by_window))?;
+        let (rows, used) = wait(py, dataset.count_by(request.inner.clone(), &by, by_window, groups_max))?;
         let used = reports::index_use(py, &used, dataset.spec().window_ticks())?;
         Ok((Table::new(rows.schema(), vec![rows]), used))
     }

@@ -1,6 +1,7 @@
 //! From Rust errors to the exception classes of `chronotile.errors`.
 
 use arrow_schema::ArrowError;
+use chronotile_archive::memory::MemoryError;
 use chronotile_archive::{ArchiveError, BackupError};
 use chronotile_cql::{CqlError, Landed};
 use chronotile_historian::HistorianError;
@@ -64,12 +65,21 @@ pub fn invalid(kind: &'static str, message: impl Into<String>) -> PyErr {
     Fault::new("InvalidInputError", kind, message).raise()
 }
 
+/// The exception for memory that a program has bounded.
+pub fn memory_error(error: MemoryError) -> PyErr {
+    match error {
+        MemoryError::InUse { .. } => Fault::new("BusyError", "memory-in-use", error.to_string()).raise(),
+        MemoryError::TooLarge { .. } => invalid("too-large", error.to_string()),
+    }
+}
+
 /// The exception for an error of the archive: the only place that decides which class and kind it gets.
 pub fn archive_error(error: ArchiveError) -> PyErr {
     use ArchiveError as A;
     let error = match error {
         A::Source(error) => return source_error(error),
         A::Store(error) => return store_fault(error).raise(),
+        A::Memory(error) => return memory_error(error),
         other => other,
     };
     let message = error.to_string();
@@ -79,6 +89,7 @@ pub fn archive_error(error: ArchiveError) -> PyErr {
         A::Time(_) => invalid("invalid-time"),
         A::Sky(_) => invalid("invalid-sky"),
         A::Url { .. } => invalid("invalid-url"),
+        A::TooManyGroups { dataset, .. } => invalid("too-large").text("dataset", dataset),
         A::Request { dataset, .. } => invalid("invalid-request").text("dataset", dataset),
         A::Immutable { dataset, .. } => invalid("immutable").text("dataset", dataset),
         A::Input { dataset, column, .. } => invalid("invalid-rows").text("dataset", dataset).text("column", column),

@@ -373,6 +373,7 @@ pub fn write_records(
 ) -> PyResult<u64> {
     let format = OutFormat::from_str(format).map_err(io_error)?;
     let options = WriteOptions {
+        row_group_bytes: None,
         overwrite,
         delimiter: delimiter.map(ascii).transpose()?,
         no_header: !header,

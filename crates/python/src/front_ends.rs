@@ -3,16 +3,16 @@
 //! The interpreter lock is held while Python works, and by none of what this module does with bodies and rows.
 
 use arrow_array::{RecordBatch, RecordBatchReader};
-use chronotile_service::{Answer, FrontEnds, Reason, Refusal, Request};
+use chronotile_service::{Answer, FrontEnds, Held, Reason, Refusal, Request};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyTuple};
 use serde_json::{Map, Value};
 
-use crate::errors::arrow_error;
+use crate::errors::{arrow_error, memory_error};
 use crate::runtime::until_given_up;
 use crate::source;
 
-/// A Python object with `answer(operation, name, words, body)`, which returns JSON as bytes, a tuple of such a report, the
+/// A Python object with `answer(operation, name, words, body, hold)`, which returns JSON as bytes, a tuple of such a report, the
 /// documents stored and the lines refused, or rows with an Arrow PyCapsule method.
 pub struct PythonFrontEnds {
     object: Py<PyAny>,
@@ -25,7 +25,8 @@ impl PythonFrontEnds {
 
     fn ask(&self, py: Python<'_>, request: &Request) -> PyResult<Answer> {
         let body = PyBytes::new(py, &request.body);
-        let arguments = (request.operation, &request.name, request.words.clone(), body);
+        let hold = Hold(request.held.clone());
+        let arguments = (request.operation, &request.name, request.words.clone(), body, hold);
         let found = self.object.bind(py).call_method1("answer", arguments)?;
         if let Ok(text) = found.cast::<PyBytes>() {
             return Ok(Answer::Json(text.as_bytes().to_vec()));
@@ -45,6 +46,17 @@ impl FrontEnds for PythonFrontEnds {
         until_given_up(request.given_up.clone(), || {
             Python::attach(|py| self.ask(py, &request).map_err(|error| refusal(py, &error)))
         })
+    }
+}
+
+/// Called with the bytes that an answer is about to hold all together.
+#[pyclass(frozen)]
+struct Hold(Held);
+
+#[pymethods]
+impl Hold {
+    fn __call__(&self, bytes: usize) -> PyResult<()> {
+        self.0.set(bytes).map_err(memory_error)
     }
 }
 

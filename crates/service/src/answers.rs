@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
@@ -14,11 +14,12 @@ use bytes::Bytes;
 use chronotile_io::{OutFormat, Sink, WriteOptions, Writer};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
-use crate::memory::{Charge, ChargedVec};
+use chronotile_archive::memory::{Charge, ChargedVec, Memory};
 
 /// Rows that come.
 pub(crate) struct Rows {
@@ -134,6 +135,8 @@ impl Form {
 
 /// Bytes of an answer that are made before it begins, so that errors among them have a status of their own.
 const BYTES_BEFORE_ANSWER: usize = 4 << 20;
+/// Encoded bytes of a row group of a Parquet answer, which is held until the group is whole.
+const ROW_GROUP_BYTES: usize = 8 << 20;
 /// Bytes of rows that are turned into text at a time.
 const PIECE_BYTES: usize = 1 << 20;
 /// Rows of the same.
@@ -145,19 +148,54 @@ const STREAM_BYTES: usize = 8 << 20;
 pub(crate) async fn rows(app: &Arc<App>, call: &Call, rows: Rows) -> Result<Reply> {
     let form = Form::of(call)?;
     let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
-    let cut = limited.flat_map(|batch| stream::iter(pieces(batch)));
-    let encoder = Encoder::new(rows.schema, form)?;
+    let encoder = Encoder::new(rows.schema, form, &app.memory)?;
+    bytes(app, call, form.content_type(), encoded(limited, encoder)).await
+}
+
+/// The bytes of batches, those of large ones made apart.
+fn encoded(batches: BoxStream<'static, Result<RecordBatch>>, encoder: Encoder) -> BoxStream<'static, Result<Bytes>> {
+    let cut = batches.flat_map(|batch| stream::iter(pieces(batch)));
     let pieces = stream::unfold((cut.boxed(), Some(encoder)), |(mut batches, encoder)| async move {
         let mut encoder = encoder?;
-        let piece = match batches.next().await {
-            None => return Some((encoder.finish(), (batches, None))),
+        let made = match batches.next().await {
+            None => {
+                let bytes = encoder.finish_bytes();
+                let last = apart(bytes, move || encoder.finish()).await.and_then(|last| last);
+                return Some((last, (batches, None)));
+            }
             Some(Err(failure)) => Err(failure),
-            Some(Ok(batch)) => encoder.write(&batch).map(|()| encoder.take()),
+            Some(Ok(batch)) => {
+                apart(bytes_of(&batch), move || encoder.write(&batch).map(|piece| (piece, encoder))).await
+            }
         };
-        let go_on = piece.is_ok();
-        Some((piece, (batches, go_on.then_some(encoder))))
+        match made.and_then(|made| made) {
+            Ok((piece, encoder)) => Some((Ok(piece), (batches, Some(encoder)))),
+            Err(failure) => Some((Err(failure), (batches, None))),
+        }
     });
-    bytes(app, call, form.content_type(), pieces.boxed()).await
+    pieces.boxed()
+}
+
+/// Bytes of rows that are encoded at once where they are: a thread of their own would take longer to start.
+const APART_BYTES: usize = 32 << 10;
+
+/// Threads that encode at the same time: more would take turns, and hold up those that drive connections.
+static ENCODERS: LazyLock<Semaphore> =
+    LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)));
+
+/// Does work on so many bytes, away from the threads that drive connections where they are many.
+pub(crate) async fn apart<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    if bytes < APART_BYTES {
+        return Ok(work());
+    }
+    let cancelled = || Failure::from(chronotile_archive::ArchiveError::Cancelled);
+    let permit = ENCODERS.acquire().await.map_err(|_| cancelled())?;
+    let work = move || {
+        // Also where nobody waits any more.
+        let _permit = permit;
+        work()
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|_| cancelled())
 }
 
 /// Bytes that come, as an answer. What is wrong before many have come is told by a status, later on the answer is broken off. A
@@ -187,19 +225,32 @@ pub(crate) async fn bytes(
 
 /// A batch in pieces that are small as text, too; a row is never cut.
 fn pieces(batch: Result<RecordBatch>) -> Vec<Result<RecordBatch>> {
+    pieces_of(batch, PIECE_ROWS)
+}
+
+/// The same, of at most so many rows.
+pub(crate) fn pieces_of(batch: Result<RecordBatch>, rows_max: usize) -> Vec<Result<RecordBatch>> {
     let Ok(batch) = batch else { return vec![batch] };
-    let of_column = |column: &arrow_array::ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(0);
-    let bytes: usize = batch.columns().iter().map(of_column).sum();
-    let rows = (batch.num_rows() * PIECE_BYTES / bytes.max(PIECE_BYTES)).clamp(1, PIECE_ROWS);
+    let rows = (batch.num_rows() * PIECE_BYTES / bytes_of(&batch).max(PIECE_BYTES)).clamp(1, rows_max);
     let cut = |start: usize| Ok(batch.slice(start, rows.min(batch.num_rows() - start)));
     (0..batch.num_rows()).step_by(rows).map(cut).collect()
+}
+
+/// Bytes of the rows that a batch shows.
+pub(crate) fn bytes_of(batch: &RecordBatch) -> usize {
+    let of_column = |column: &arrow_array::ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(0);
+    batch.columns().iter().map(of_column).sum()
 }
 
 /// The texts of the first column, a line each.
 pub(crate) async fn lines(app: &App, call: &Call, rows: Rows) -> Result<Reply> {
     let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
     let cut = limited.flat_map(|batch| stream::iter(pieces(batch)));
-    bytes(app, call, LINES, cut.map(|batch| lines_of(&batch?)).boxed()).await
+    let texts = cut.then(|batch| async move {
+        let batch = batch?;
+        apart(bytes_of(&batch), move || lines_of(&batch)).await?
+    });
+    bytes(app, call, LINES, texts.boxed()).await
 }
 
 fn lines_of(batch: &RecordBatch) -> Result<Bytes> {
@@ -256,6 +307,8 @@ struct Encoder {
     form: Form,
     /// Whether a row has been written.
     begun: bool,
+    /// What the writer holds of rows that were written: only Parquet holds many.
+    charge: Charge,
 }
 
 #[derive(Clone, Default)]
@@ -283,21 +336,36 @@ fn encoding(error: &chronotile_io::IoError) -> Failure {
 }
 
 impl Encoder {
-    fn new(schema: SchemaRef, form: Form) -> Result<Self> {
+    fn new(schema: SchemaRef, form: Form, memory: &Memory) -> Result<Self> {
         let bytes = Shared::default();
         let sink = Sink::Stream { name: "the answer".into(), writer: Box::new(bytes.clone()) };
         let format = if let Form::Plain(format) = form { format } else { OutFormat::Ndjson };
-        let writer = chronotile_io::writer(sink, format, schema, &WriteOptions::default());
-        Ok(Self { writer: writer.map_err(|error| encoding(&error))?, bytes, form, begun: false })
+        let options = WriteOptions { row_group_bytes: Some(ROW_GROUP_BYTES), ..WriteOptions::default() };
+        let writer = chronotile_io::writer(sink, format, schema, &options);
+        let charge = memory.empty();
+        Ok(Self { writer: writer.map_err(|error| encoding(&error))?, bytes, form, begun: false, charge })
     }
 
-    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.writer.write(batch).map_err(|error| encoding(&error))
+    fn write(&mut self, batch: &RecordBatch) -> Result<Bytes> {
+        if self.form == Form::Plain(OutFormat::Parquet) {
+            self.charge.set(self.writer.held_bytes() + 2 * bytes_of(batch))?;
+        }
+        self.writer.write(batch).map_err(|error| encoding(&error))?;
+        let piece = self.take();
+        if self.form == Form::Plain(OutFormat::Parquet) {
+            self.charge.set(self.writer.held_bytes())?;
+        }
+        Ok(piece)
     }
 
     fn take(&mut self) -> Bytes {
         let bytes = self.bytes.take();
         self.formed(bytes).into()
+    }
+
+    /// Bytes that the end of the answer is made of.
+    fn finish_bytes(&self) -> usize {
+        self.charge.bytes()
     }
 
     fn finish(mut self) -> Result<Bytes> {
@@ -360,5 +428,63 @@ mod tests {
         assert_eq!(rows_of(pieces(Ok(batch(vec![("x", large.slice(1, 2))])))), [2]);
         let empty: ArrayRef = Arc::new(Int64Array::from_iter_values(0..0));
         assert_eq!(rows_of(pieces(Ok(batch(vec![("x", empty)])))), Vec::<usize>::new());
+    }
+
+    /// Texts that do not pack well.
+    fn texts(count: usize, bytes: usize) -> RecordBatch {
+        let text = |number: usize| {
+            let mut reader = blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof();
+            let mut noise = vec![0; bytes / 2];
+            reader.fill(&mut noise);
+            noise.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        let column: ArrayRef = Arc::new(StringArray::from_iter_values((0..count).map(text)));
+        batch(vec![("x", column)])
+    }
+
+    fn of(batches: &[RecordBatch], form: Form, memory: &Memory) -> BoxStream<'static, Result<Bytes>> {
+        let encoder = Encoder::new(batches[0].schema(), form, memory).unwrap();
+        encoded(stream::iter(batches.to_vec()).map(Ok).boxed(), encoder)
+    }
+
+    #[tokio::test]
+    async fn large_rows_are_encoded_away_from_the_threads_that_drive_connections() {
+        // All of these share the one thread of this test.
+        let batches = [texts(4_000, 500)];
+        for (name, form) in Form::ALL {
+            let turns = Arc::new(AtomicU64::new(0));
+            let counted = turns.clone();
+            let others = tokio::spawn(async move {
+                loop {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            });
+            let pieces: Vec<_> = of(&batches, form, &Memory::new(64 << 20)).collect().await;
+            others.abort();
+            let bytes: usize = pieces.iter().map(|piece| piece.as_ref().unwrap().len()).sum();
+            assert!(bytes > 500_000, "{name}: {bytes}");
+            assert!(turns.load(Ordering::Relaxed) > 100, "{name}: others came on {turns:?} times");
+        }
+    }
+
+    #[tokio::test]
+    async fn parquet_pays_for_the_row_group_that_it_holds() {
+        let form = Form::Plain(OutFormat::Parquet);
+        let batches = vec![texts(16, 64 << 10); 24];
+        let memory = Memory::new(64 << 20);
+        let mut pieces = of(&batches, form, &memory);
+        let mut most = 0;
+        while let Some(piece) = pieces.next().await {
+            piece.unwrap();
+            most = most.max(memory.bytes());
+        }
+        drop(pieces);
+        assert!((4 << 20..3 * ROW_GROUP_BYTES).contains(&most), "{most}");
+        assert_eq!(memory.bytes(), 0);
+        let small = Memory::new(6 << 20);
+        let pieces: Vec<_> = of(&batches, form, &small).collect().await;
+        assert_eq!(pieces.last().unwrap().as_ref().unwrap_err().kind, "too-large");
+        assert_eq!(small.bytes(), 0);
     }
 }

@@ -28,10 +28,10 @@ use crate::endpoints::{ENDPOINTS, Endpoint, Work};
 use crate::failure::{Failure, Result};
 use crate::front_ends::FrontEnds;
 use crate::log::Log;
-use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::parameters::Parameters;
 use crate::settings::Settings;
+use chronotile_archive::memory::{Charge, Memory};
 
 /// A service: what its requests share.
 pub(crate) struct App {
@@ -65,9 +65,23 @@ pub(crate) struct Call {
     /// Whether tags that are unknown may be defined.
     pub may_define: bool,
     /// The place among the requests that may run. Work that goes on without its client keeps it.
-    pub permit: Option<Arc<OwnedSemaphorePermit>>,
+    pub permit: Option<Arc<Permit>>,
     path: Vec<(String, String)>,
 }
+
+/// The place of a request among those that may run, and the memory that its work takes beyond what is charged by its size.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    _place: OwnedSemaphorePermit,
+    _charge: Charge,
+}
+
+/// What a query takes beside the chunks and rows that the archive charges: chunks on their way from the engine.
+const QUERY_BYTES: usize = 4 << 20;
+/// What a look-up takes.
+const LOOKUP_BYTES: usize = 256 << 10;
+/// A small budget is shared by this many queries at least.
+const QUERIES_MIN: usize = 16;
 
 impl Call {
     /// A part of the path.
@@ -95,6 +109,7 @@ impl App {
     ) -> Arc<Self> {
         let limits = settings.limits;
         let memory = Memory::new(limits.memory_bytes);
+        historian.archive().limit_memory(memory.clone());
         let (historian, metrics) = (Arc::new(historian), Arc::new(Metrics::new(memory.clone())));
         let collector = Collector::start(historian.clone(), metrics.clone());
         Arc::new(Self {
@@ -113,16 +128,21 @@ impl App {
         })
     }
 
-    fn permit(&self, work: Work) -> Result<Option<Arc<OwnedSemaphorePermit>>> {
-        let (slots, count, what) = match work {
+    fn permit(&self, work: Work) -> Result<Option<Arc<Permit>>> {
+        let limits = self.settings.limits;
+        let (slots, count, what, bytes) = match work {
             Work::Light => return Ok(None),
-            Work::Query | Work::Upkeep => (&self.queries, self.settings.limits.queries, "queries"),
-            Work::Write => (&self.writes, self.settings.limits.writes, "writes"),
+            Work::Lookup => (&self.queries, limits.queries, "queries", LOOKUP_BYTES),
+            Work::Query | Work::Upkeep => (&self.queries, limits.queries, "queries", QUERY_BYTES),
+            // Of a write the body tells.
+            Work::Write => (&self.writes, limits.writes, "writes", 0),
         };
-        slots.clone().try_acquire_owned().map(|permit| Some(Arc::new(permit))).map_err(|_| {
+        let place = slots.clone().try_acquire_owned().map_err(|_| {
             self.metrics.turned_away.fetch_add(1, Ordering::Relaxed);
             Failure::busy(format!("{count} {what} are running, as many as may: repeat the request in a second"))
-        })
+        })?;
+        let charge = self.memory.charge(bytes.min(self.memory.bytes_max() / QUERIES_MIN))?;
+        Ok(Some(Arc::new(Permit { _place: place, _charge: charge })))
     }
 }
 
@@ -221,7 +241,7 @@ struct Ending {
     /// Whether the answer went out as a whole.
     complete: bool,
     /// Held for as long as the answer is being made.
-    permit: Option<Arc<OwnedSemaphorePermit>>,
+    permit: Option<Arc<Permit>>,
 }
 
 impl Drop for Ending {
@@ -359,7 +379,7 @@ async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Re
     let deadline = call.deadline;
     let work = (endpoint.handler)(app, call);
     match endpoint.work {
-        Work::Query => tokio::time::timeout_at(deadline, work)
+        Work::Query | Work::Lookup => tokio::time::timeout_at(deadline, work)
             .await
             .unwrap_or_else(|_| Err(Failure::out_of_time(limits.query_time.as_secs()))),
         // What is being written is worth waiting for.

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::browsers;
 use crate::endpoints::Endpoint;
 use crate::failure::{Failure, Result};
-use crate::memory::{ChargedVec, Memory};
+use chronotile_archive::memory::{ChargedVec, Memory};
 
 /// What is unpacked at a time.
 const PIECE_BYTES: usize = 64 << 10;

@@ -8,8 +8,8 @@ use chronotile_historian::{Historian, NotFinite, PointsOptions, PointsReport};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::failure::{Failure, Result};
-use crate::memory::Charge;
 use crate::metrics::Metrics;
+use chronotile_archive::memory::Charge;
 
 /// Rows of one commit.
 const ROWS_MAX: usize = 250_000;

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use chronotile_archive::ArchiveError;
+use chronotile_archive::memory::MemoryError;
 use chronotile_historian::HistorianError;
 use chronotile_store::StoreError;
 use serde_json::{Map, Value, json};
@@ -121,11 +122,21 @@ impl From<HistorianError> for Failure {
     }
 }
 
+impl From<MemoryError> for Failure {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::InUse { .. } => Self::memory_in_use(error.to_string()),
+            MemoryError::TooLarge { .. } => Self::too_large(error.to_string()),
+        }
+    }
+}
+
 impl From<ArchiveError> for Failure {
     fn from(error: ArchiveError) -> Self {
         use ArchiveError as A;
         let error = match error {
             A::Store(error) => return error.into(),
+            A::Memory(error) => return error.into(),
             other => other,
         };
         let message = error.to_string();
@@ -136,6 +147,7 @@ impl From<ArchiveError> for Failure {
             A::DatasetExists { .. } => of(StatusCode::CONFLICT, "dataset-exists"),
             A::BatchDiffers { .. } => of(StatusCode::CONFLICT, "batch-differs"),
             A::BatchRace { .. } => of(StatusCode::CONFLICT, "batch-race"),
+            A::TooManyGroups { .. } => Self::too_large(message),
             A::Damaged { .. } => of(StatusCode::INTERNAL_SERVER_ERROR, "damaged-chunk"),
             A::Catalog { .. } => of(StatusCode::INTERNAL_SERVER_ERROR, "damaged-catalog"),
             A::Compute { .. } => of(StatusCode::INTERNAL_SERVER_ERROR, "compute"),

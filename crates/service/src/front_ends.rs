@@ -3,8 +3,8 @@
 //! A program that serves an archive gives [`serve`](crate::serve) an implementation of [`FrontEnds`]. Its operations are rows of
 //! the table of endpoints like all others, so what holds for requests holds for them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -15,8 +15,9 @@ use futures::StreamExt;
 use serde_json::{Map, Value};
 
 use crate::answers::{self, Reply, Rows};
-use crate::app::{App, Call, given_id};
+use crate::app::{App, Call, Permit, given_id};
 use crate::failure::{Failure, Result};
+use chronotile_archive::memory::{Charge, Memory, MemoryError};
 
 /// What answers requests to front ends.
 pub trait FrontEnds: Send + Sync + 'static {
@@ -44,6 +45,27 @@ pub struct Request {
     pub body: Bytes,
     /// Set when nobody waits for the answer any more. Never set while something is stored.
     pub given_up: Arc<AtomicBool>,
+    /// What the answer holds, beyond what every query does.
+    pub held: Held,
+}
+
+/// Memory of the service that a front end holds for a request, until the request and its rows are dropped. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Held(Arc<Mutex<Charge>>);
+
+impl Held {
+    /// Nothing yet, of this budget.
+    pub fn of(memory: &Memory) -> Self {
+        Self(Arc::new(Mutex::new(memory.empty())))
+    }
+
+    /// Holds so many bytes from now on, in place of what was held before: said before they are taken.
+    ///
+    /// # Errors
+    /// Where the budget has no room for them; what was held stays.
+    pub fn set(&self, bytes: usize) -> std::result::Result<(), MemoryError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).set(bytes)
+    }
 }
 
 /// What a front end answers.
@@ -171,7 +193,7 @@ pub(crate) async fn search(app: Arc<App>, call: Call, operation: &'static str) -
 pub(crate) async fn store(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
     let mut words = words(&call)?;
     words.extend(given_id(&call.headers).map(|id| ("request_id".to_owned(), id.to_owned())));
-    let request = request(&call, operation, words);
+    let request = request(&app, &call, operation, words);
     // It goes on if the client goes away: half a write would have to be repeated.
     let answer = blocking(&app, &call, request).await?;
     if let Answer::Stored { documents, refused, .. } = &answer {
@@ -212,9 +234,9 @@ impl Drop for Waiting {
     }
 }
 
-fn request(call: &Call, operation: &'static str, words: Vec<(String, String)>) -> Request {
+fn request(app: &App, call: &Call, operation: &'static str, words: Vec<(String, String)>) -> Request {
     let name = call.part("name").to_owned();
-    Request { operation, name, words, body: call.body.clone(), given_up: Arc::default() }
+    Request { operation, name, words, body: call.body.clone(), given_up: Arc::default(), held: Held::of(&app.memory) }
 }
 
 async fn put(
@@ -223,7 +245,7 @@ async fn put(
     operation: &'static str,
     words: Vec<(String, String)>,
 ) -> Result<(Answer, Waiting)> {
-    let request = request(call, operation, words);
+    let request = request(app, call, operation, words);
     let waiting = Waiting(request.given_up.clone());
     Ok((blocking(app, call, request).await?, waiting))
 }
@@ -270,7 +292,7 @@ type Batches = Box<dyn Iterator<Item = std::result::Result<RecordBatch, Refusal>
 /// Batches that are taken one by one on threads for blocking work.
 fn stream(
     batches: Batches,
-    permit: Option<Arc<tokio::sync::OwnedSemaphorePermit>>,
+    permit: Option<Arc<Permit>>,
     waiting: Waiting,
 ) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
     futures::stream::unfold((Some((batches, permit)), waiting), |(held, waiting)| async move {
@@ -289,7 +311,6 @@ fn stream(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 

@@ -137,9 +137,12 @@ pub(crate) async fn query(app: Arc<App>, call: Call) -> Result<Reply> {
         async move {
             let batches = points(&app, &asked, range, interval_ms, count).await?;
             rows.fetch_add(batches.iter().map(|batch| batch.num_rows() as u64).sum(), Ordering::Relaxed);
-            let mut text = Vec::from(if is_first { "" } else { "," });
-            written(&mut text, &asked.target, &batches)?;
-            Ok(Bytes::from(text))
+            let bytes = batches.iter().map(answers::bytes_of).sum();
+            let text = answers::apart(bytes, move || {
+                let mut text = Vec::from(if is_first { "" } else { "," });
+                written(&mut text, &asked.target, &batches).map(|()| text)
+            });
+            Ok(Bytes::from(text.await??))
         }
     });
     let around = |text: &'static str| stream::once(std::future::ready(Ok(Bytes::from_static(text.as_bytes()))));
@@ -236,6 +239,8 @@ struct Notes {
 
 /// Bytes of what a client says of its annotations, which stands beside each of them.
 const ANNOTATION_BYTES_MAX: usize = 4_096;
+/// Annotations that are written at a time.
+const NOTES_AT_ONCE: usize = 256;
 
 pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
     let given: Notes = body(&call)?;
@@ -254,15 +259,21 @@ pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
     }
     let keys: Vec<TagKey> = tags.iter().map(|tag| TagKey::Number(tag.number)).collect();
     let names: HashMap<i64, String> = tags.iter().map(|tag| (tag.number, tag.name.clone())).collect();
+    let around = Arc::new((names, about));
     let notes = Rows::from(app.historian.annotations(&keys, start, end).await?);
     let notes = answers::limited(notes.stream, app.settings.limits.points, call.rows.clone());
-    let mut comma: &[u8] = b"[";
-    let texts = notes.map(move |batch| {
-        let text = noted(&batch?, &names, &about, comma)?;
-        if !text.is_empty() {
-            comma = b",";
+    let notes = notes.flat_map(|batch| stream::iter(answers::pieces_of(batch, NOTES_AT_ONCE)));
+    let mut first: &[u8] = b"[";
+    let texts = notes.then(move |batch| {
+        let (comma, around) = (first, around.clone());
+        if batch.as_ref().is_ok_and(|batch| batch.num_rows() > 0) {
+            first = b",";
         }
-        Ok(text)
+        async move {
+            let batch = batch?;
+            let bytes = answers::bytes_of(&batch) + batch.num_rows() * around.1.len();
+            answers::apart(bytes, move || noted(&batch, &around.0, &around.1, comma)).await?
+        }
     });
     let end = stream::once(std::future::ready(Ok(Bytes::from_static(b"]"))));
     let opened = texts.chain(end).scan(false, |begun, text: Result<Bytes>| {

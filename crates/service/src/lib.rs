@@ -24,7 +24,6 @@ pub mod json;
 pub mod line_protocol;
 mod log;
 mod machine;
-pub mod memory;
 mod metrics;
 mod openapi;
 mod operation;
@@ -39,6 +38,7 @@ mod streams;
 mod tags;
 mod writes;
 
-pub use front_ends::{Answer, FrontEnds, Reason, Refusal, Request};
+pub use chronotile_archive::memory;
+pub use front_ends::{Answer, FrontEnds, Held, Reason, Refusal, Request};
 pub use server::{routes, serve};
 pub use settings::{Limits, LogFormat, ServiceError, Settings};

@@ -16,7 +16,7 @@ use chronotile_historian::rules::Status;
 use chronotile_historian::{DataType, NAME_BYTES_MAX, NotFinite, Tag, meant};
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::memory::{Charge, MemoryError};
+use chronotile_archive::memory::{Charge, MemoryError};
 
 /// A value as a format says it.
 #[derive(Clone, Debug, PartialEq)]
@@ -598,7 +598,7 @@ pub(crate) fn series_name(name: &str, labels: &mut [(&str, &str)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
+    use chronotile_archive::memory::Memory;
     use chronotile_historian::rules::Settings;
     use proptest::prelude::*;
 

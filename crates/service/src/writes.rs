@@ -13,10 +13,10 @@ use serde_json::{Value as Json, json};
 use crate::answers::{ARROW, Reply};
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
-use crate::memory::Charge;
 use crate::parameters::{duration_ns, time_ns};
 use crate::points::{Checks, NAMES_MAX, Points, Refusals};
-use crate::{arrow_stream, csv, json, line_protocol, reads, remote_write};
+use crate::{answers, arrow_stream, csv, json, line_protocol, reads, remote_write};
+use chronotile_archive::memory::Charge;
 
 /// What a row takes while it is stored: as columns, sorted, and packed.
 const STORED_ROW_BYTES: usize = 128;
@@ -141,7 +141,8 @@ async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> R
     };
     let checks = Checks { time_max, not_finite: wanted.not_finite, near };
     let charge = app.memory.charge(points.len() * STORED_ROW_BYTES)?;
-    let (tables, refused) = points.tables(&tags, &checks).map_err(|error| {
+    let gathered = answers::apart(points.len() * STORED_ROW_BYTES, move || points.tables(&tags, &checks));
+    let (tables, refused) = gathered.await?.map_err(|error| {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "compute", format!("points could not be gathered: {error}"))
     })?;
     let count: usize = tables.iter().map(RecordBatch::num_rows).sum();

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from chronotile import cells, inputs, intervals, times
 from chronotile.archive import Archive
+from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.dataset import Dataset
 from chronotile.errors import BatchConflictError, InvalidInputError
 from chronotile.events import parsing, retention, summaries
@@ -514,23 +515,28 @@ class Events:
         return pa.concat_tables(parts_in_order(self._dataset, question, chosen, limit, newest_first=newest_first))
 
     def search_parts(
-        self, *, columns: Iterable[str] | None = None, limit: int = 100, newest_first: bool = True, **question: Any
-    ) -> Iterator[pa.Table]:
+        self, *, columns: Iterable[str] | None = None, limit: int = 100, newest_first: bool = True,
+        bounds: Bounds = UNBOUNDED, **question: Any,
+    ) -> Iterator[pa.Table]:  # fmt: skip
         """What :meth:`search` returns, in parts of some MiB, so that many large documents need not be held at once.
 
-        `question` as for :meth:`count`. There is at least one part, which may have no rows.
+        `question` as for :meth:`count`, `bounds` of what is held. There is at least one part, which may have no rows.
         """
         chosen = ["time", "stream", *self.fields, "body"] if columns is None else list(columns)
         self._check_columns(chosen)
-        return parts_in_order(self._dataset, self.question(**question), chosen, limit, newest_first=newest_first)
+        asked = self.question(**question)
+        return parts_in_order(self._dataset, asked, chosen, limit, newest_first=newest_first, bounds=bounds)
 
     def count(self, **question: Any) -> int:
         """Number of documents that :meth:`search` without a limit would return."""
         return count(self._dataset, self.question(**question))
 
-    def histogram(self, interval: str | timedelta = "1h", *, by: str | Iterable[str] = (), **question: Any) -> pa.Table:
+    def histogram(
+        self, interval: str | timedelta = "1h", *, by: str | Iterable[str] = (), bounds: Bounds = UNBOUNDED,
+        **question: Any,
+    ) -> pa.Table:  # fmt: skip
         """Documents over time, in intervals counted from 1970, or of the calendar (``"1mo"``, ``"1y"``); empty ones are
-        left out.
+        left out. `bounds` of what is held.
 
         Returns
         -------
@@ -540,7 +546,7 @@ class Events:
         width = intervals.interval(interval)
         names = _listed(by)
         self._check_columns(names)
-        return summaries.histogram(self._dataset, self.question(**question), width, names)
+        return summaries.histogram(self._dataset, self.question(**question), width, names, bounds)
 
     def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
         """The `n` most frequent values of columns, with their ``share`` of all documents asked for.
@@ -626,14 +632,20 @@ class Events:
     # ------------------------------------------------------------------ dead letters
 
     def dead_letters(
-        self, *, start: times.Moment = None, end: times.Moment = None, limit: int | None = None
-    ) -> pa.Table:
+        self, *, start: times.Moment = None, end: times.Moment = None, limit: int | None = None,
+        bounds: Bounds = UNBOUNDED,
+    ) -> pa.Table:  # fmt: skip
         """Lines that were no documents, the newest first: ``time`` of rejection, ``source``, ``line``, ``reason``, and
         ``record``, the bytes of the line. They live as long as documents without a TTL of their own."""
         question = Question(self._us(start, "start"), self._us(end, "end"), None, (),
                             Visibility(to_us(self._clock()), replace(self.settings, ttl_own_max_s=None)))  # fmt: skip
         columns = ["time", "source", "line", "reason", "record"]
-        return pa.concat_tables(parts_in_order(self._dead, question, columns, limit, newest_first=True))
+        parts = parts_in_order(self._dead, question, columns, limit, newest_first=True, bounds=bounds)
+        kept: list[pa.Table] = []
+        for part in parts:
+            kept.append(part)
+            bounds.hold(2 * sum(table.nbytes for table in kept))
+        return pa.concat_tables(kept)
 
     # ------------------------------------------------------------------ time to live
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.dataset import Dataset
 from chronotile.events.settings import Settings
 from chronotile.predicates import Condition
@@ -24,8 +25,6 @@ _SECOND_US = 1_000_000
 _FIRST_SPAN_US = 60 * _SECOND_US
 _SPAN_GROWTH = 4
 _HELD_ROWS = 10_000
-_HELD_BYTES = 64 << 20
-"""Documents that are put in order in one go."""
 _GROUP_BYTES = 8 << 20
 """Documents that are read again together."""
 
@@ -112,8 +111,9 @@ def count(dataset: Dataset, question: Question) -> int:
 
 
 def parts_in_order(
-    dataset: Dataset, question: Question, columns: list[str], limit: int | None, *, newest_first: bool
-) -> Iterator[pa.Table]:
+    dataset: Dataset, question: Question, columns: list[str], limit: int | None, *, newest_first: bool,
+    bounds: Bounds = UNBOUNDED,
+) -> Iterator[pa.Table]:  # fmt: skip
     """The first documents in order of time, in parts, of which there is at least one.
 
     With a limit the period is gone through in spans, from the end that is wanted, until there are enough: the rest is
@@ -126,20 +126,22 @@ def parts_in_order(
         kept = pa.schema([schema.field(name) for name in wanted])
         yield _sorted(pa.Table.from_batches(rows(dataset, question, wanted), kept), newest_first).select(columns)
         return
-    found = _first(dataset, question, wanted, limit, newest_first)
+    found = _first(dataset, question, wanted, limit, newest_first, bounds, bounds.sorted_bytes_max)
     if found is not None:
         yield found.select(columns)
         return
     sizes = [name for name in ("body_bytes",) if name in dataset.column_types]
-    keys = _first(dataset, question, [*ORDER, *sizes], limit, newest_first, bytes_max=None)
+    keys = _first(dataset, question, [*ORDER, *sizes], limit, newest_first, bounds, None)
     assert keys is not None
+    # Rows as they are read, those that are wanted of them, and the same in order.
+    bounds.hold(keys.nbytes + 3 * _GROUP_BYTES)
     for group in _groups(keys):
         yield _again(dataset, question, group, wanted, newest_first).select(columns)
 
 
 def _first(
-    dataset: Dataset, question: Question, wanted: list[str], limit: int, newest_first: bool,
-    bytes_max: int | None = _HELD_BYTES,
+    dataset: Dataset, question: Question, wanted: list[str], limit: int, newest_first: bool, bounds: Bounds,
+    bytes_max: int | None,
 ) -> pa.Table | None:  # fmt: skip
     """The first `limit` rows in order; None where they take more than so many bytes."""
     schema = dataset.schema
@@ -153,7 +155,8 @@ def _first(
         else:
             low, high = first, min(first + span, last)
             first = high
-        more = _best_of(rows(dataset, question.within(low, high), wanted), kept, limit, newest_first, bytes_max)
+        found = rows(dataset, question.within(low, high), wanted)
+        more = _best_of(found, kept, limit, newest_first, bounds, bytes_max)
         if more is None:
             return None
         if 2 * (more.num_rows - kept.num_rows) < limit - more.num_rows:
@@ -163,8 +166,9 @@ def _first(
 
 
 def _best_of(
-    batches: Iterator[pa.RecordBatch], kept: pa.Table, limit: int, newest_first: bool, bytes_max: int | None
-) -> pa.Table | None:
+    batches: Iterator[pa.RecordBatch], kept: pa.Table, limit: int, newest_first: bool, bounds: Bounds,
+    bytes_max: int | None,
+) -> pa.Table | None:  # fmt: skip
     """The first `limit` rows of those kept and of the batches, in order, in memory for a few times as many; None where
     they take more than `bytes_max`."""
     parts = [kept]
@@ -172,6 +176,8 @@ def _best_of(
     for batch in batches:
         parts.append(pa.Table.from_batches([batch]))
         held += batch.nbytes
+        # To put them in order takes a second copy.
+        bounds.hold(2 * held)
         too_large = bytes_max is not None and held > bytes_max
         if too_large or sum(part.num_rows for part in parts) > 4 * limit + _HELD_ROWS:
             parts = [_sorted(pa.concat_tables(parts), newest_first, limit)]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.dataset import Dataset
 from chronotile.events.moments import MOMENT
 from chronotile.events.searching import Question, rows
@@ -18,7 +19,9 @@ _GATHERED = 64
 """Partial sums that are put together at once."""
 
 
-def histogram(dataset: Dataset, question: Question, width: Interval, by: list[str]) -> pa.Table:
+def histogram(
+    dataset: Dataset, question: Question, width: Interval, by: list[str], bounds: Bounds = UNBOUNDED
+) -> pa.Table:
     """``start``, the columns of `by`, ``count``, in order."""
 
     def counted() -> Iterator[pa.Table]:
@@ -27,7 +30,7 @@ def histogram(dataset: Dataset, question: Question, width: Interval, by: list[st
                 [width.starts(batch["time"]).cast(MOMENT), *(batch[name] for name in by)], names=["start", *by]
             )
 
-    found = _counts(counted(), ["start", *by], dataset)
+    found = _counts(counted(), ["start", *by], dataset, bounds)
     return found.sort_by([(name, "ascending") for name in ["start", *by]])
 
 
@@ -41,7 +44,7 @@ def top(dataset: Dataset, question: Question, columns: list[str], n: int) -> pa.
     return best.append_column("share", pc.divide(best["count"].cast(pa.float64()), float(max(total, 1))))
 
 
-def _counts(tables: Iterable[pa.Table], by: list[str], dataset: Dataset) -> pa.Table:
+def _counts(tables: Iterable[pa.Table], by: list[str], dataset: Dataset, bounds: Bounds = UNBOUNDED) -> pa.Table:
     types = {"start": MOMENT, **{field.name: field.type for field in dataset.schema}}
     empty = pa.table({**{name: pa.array([], types[name]) for name in by}, "count": pa.array([], pa.int64())})
 
@@ -50,11 +53,14 @@ def _counts(tables: Iterable[pa.Table], by: list[str], dataset: Dataset) -> pa.T
 
     def together(parts: list[pa.Table]) -> pa.Table:
         summed = pa.concat_tables(parts).group_by(by).aggregate([("count", "sum")])
+        bounds.check_groups(summed.num_rows)
         return summed.rename_columns([*by, "count"])
 
     parts = [empty]
     for table in tables:
         parts.append(partial(table))
+        # To put them together takes a second copy.
+        bounds.hold(2 * sum(part.nbytes for part in parts))
         if len(parts) > _GATHERED:
             parts = [together(parts)]
     return together(parts)

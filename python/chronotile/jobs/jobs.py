@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from chronotile import cells, intervals, scanning, times
 from chronotile.archive import Archive
+from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
@@ -205,6 +206,7 @@ class Jobs:
         end: times.Moment = None,
         days: Days = None,
         where: Where = None,
+        bounds: Bounds = UNBOUNDED,
         **equal: Any,
     ) -> pa.Table:
         """Jobs by the values of columns, the most frequent first.
@@ -216,6 +218,8 @@ class Jobs:
         aggregates : dict, optional
             Functions of further columns: ``{"run_s": ["sum", "mean"], "memory": "max"}``; ``sum``, ``mean``, ``min``,
             ``max``, ``stddev``, ``count_distinct``. Their columns are read; counts alone may come from an index.
+        bounds : Bounds
+            Of what is held: of a service, whose memory many share.
 
         Returns
         -------
@@ -225,14 +229,27 @@ class Jobs:
         by = [columns] if isinstance(columns, str) else list(columns)
         place = self._place(start, end, days, where, equal)
         if not aggregates:
-            return _most_first(self._dataset.count_by(by, **place), by)
+            return _most_first(self._dataset.count_by(by, groups_max=bounds.groups_max, **place), by)
         functions = _functions(aggregates)
         wanted = list(dict.fromkeys([*by, *(column for column, _ in functions)]))
-        rows = self._dataset.read(columns=wanted, **place).to_arrow()
+        rows = self._held(wanted, place, bounds)
         found = rows.group_by(by).aggregate([([], "count_all"), *functions])
+        bounds.check_groups(found.num_rows)
         renamed = found.rename_columns(["count" if name == "count_all" else name for name in found.column_names])
         order = [*by, "count", *(f"{column}_{function}" for column, function in functions)]
         return _most_first(renamed.select(order), by)
+
+    def _held(self, columns: list[str], place: Mapping[str, Any], bounds: Bounds) -> pa.Table:
+        """All rows, of a few columns."""
+        rows = self._dataset.read(columns=columns, **place)
+        schema = self._dataset.schema
+        parts, held = [pa.schema([schema.field(name) for name in columns]).empty_table()], 0
+        for batch in rows.batches():
+            held += batch.nbytes
+            # The groups of rows are told by a number for each.
+            bounds.hold(held + 8 * (sum(part.num_rows for part in parts) + batch.num_rows))
+            parts.append(pa.Table.from_batches([batch]))
+        return pa.concat_tables(parts)
 
     def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
         """The `n` most frequent values of columns, with their ``share`` of all jobs that meet the conditions.

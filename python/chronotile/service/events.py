@@ -77,7 +77,7 @@ class ServedEvents:
         log = self._opened(name)
         parts = log.search_parts(
             **_question(log, words), columns=words.names("columns"), limit=_limit(words),
-            newest_first=not words.flag("oldest_first"),
+            newest_first=not words.flag("oldest_first"), bounds=words.bounds,
         )  # fmt: skip
         # What is wrong is told by the first.
         first = next(parts)
@@ -92,11 +92,16 @@ class ServedEvents:
         log = self._opened(name)
         interval = words.one("interval")
         by = words.names("by") or []
-        return log.histogram("1h" if interval is None else interval, by=by, **_question(log, words))
+        return log.histogram(
+            "1h" if interval is None else interval, by=by, bounds=words.bounds, **_question(log, words)
+        )
 
     def _dead(self, name: str, words: Words, _: bytes) -> Answer:
         log = self._opened(name)
-        found = log.dead_letters(start=words.moment("start"), end=words.moment("end"), limit=_limit(words))
+        start, end = words.moment("start"), words.moment("end")
+        found = log.dead_letters(start=start, end=end, limit=_limit(words), bounds=words.bounds)
+        # As bytes and as text of their own, before they are columns again.
+        words.bounds.hold(5 * found.nbytes)
         texts = [record.decode(errors="replace") for record in found["record"].to_pylist()]
         return found.set_column(found.schema.get_field_index("record"), "record", pa.array(texts, pa.utf8()))
 

@@ -10,10 +10,17 @@ from typing import Any
 
 from chronotile import optional
 from chronotile.archive import Archive
+from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.errors import ChronotileError, InvalidInputError, MissingPackageError
 from chronotile.service.words import Words
 
 __all__ = ["FrontEnds"]
+
+SORTED_BYTES_MAX = 16 << 20
+"""Bytes of documents of one answer that are put in order at once."""
+
+GROUPS_MAX = 100_000
+"""Groups of one answer."""
 
 Answer = bytes | tuple[bytes, int, int] | Any
 """JSON; a report with the numbers of documents stored and lines refused; or rows with an Arrow PyCapsule method."""
@@ -33,7 +40,10 @@ class FrontEnds:
         self._lock = threading.Lock()
         self._served: dict[str, Callable[[str, Words, bytes], Answer]] | None = None
 
-    def answer(self, operation: str, name: str, words: list[tuple[str, str]], body: bytes) -> Answer:
+    def answer(
+        self, operation: str, name: str, words: list[tuple[str, str]], body: bytes,
+        hold: Callable[[int], None] = UNBOUNDED.hold,
+    ) -> Answer:  # fmt: skip
         """Answer one request.
 
         Parameters
@@ -46,6 +56,9 @@ class FrontEnds:
             What :class:`chronotile.service.words.Words` takes.
         body : bytes
             The body.
+        hold : callable
+            Called with the bytes that the answer is about to hold all together; raises where the service has no room
+            for them.
 
         Raises
         ------
@@ -56,7 +69,8 @@ class FrontEnds:
         import pyarrow as pa
 
         try:
-            return served[operation](name, Words(words), body)
+            bounds = Bounds(hold, SORTED_BYTES_MAX, GROUPS_MAX)
+            return served[operation](name, Words(words, bounds), body)
         except pa.ArrowException as error:
             # Functions of columns whose types do not know them, and such.
             raise InvalidInputError(f"{operation} of {name}: {error}", kind="invalid-request") from None

@@ -61,7 +61,8 @@ class ServedJobs:
         by = words.names("by")
         if not by:
             raise InvalidInputError("by names no column: give one or several", kind="invalid-request")
-        table = found.group_by(by, aggregates=conditions.aggregates(words.all("aggregate")), **_question(found, words))
+        aggregates = conditions.aggregates(words.all("aggregate"))
+        table = found.group_by(by, aggregates=aggregates, bounds=words.bounds, **_question(found, words))
         limit = words.number("limit", 1, _ROWS_MAX)
         return table if limit is None else table.slice(0, limit)
 

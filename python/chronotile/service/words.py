@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from chronotile import conditions, scanning
+from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.errors import InvalidInputError
 from chronotile.predicates import Condition
 
@@ -22,10 +23,13 @@ class Words:
     ----------
     pairs : list of (str, str)
         ``start`` and ``end`` are nanoseconds since 1970, everything else is as the client wrote it.
+    bounds : Bounds
+        What the answer may hold.
     """
 
-    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+    def __init__(self, pairs: list[tuple[str, str]], bounds: Bounds = UNBOUNDED) -> None:
         self._pairs = pairs
+        self.bounds = bounds
 
     def all(self, name: str) -> list[str]:
         """All values of a name."""

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use chronotile_store::{Commit, Expect, Store, StoreError};
 use chronotile_types::{DatasetSpec, SpecError, StorageLayout, name_hint};
@@ -8,6 +8,7 @@ use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::memory::Memory;
 use crate::open::{OpenOptions, open_store};
 use crate::read::cells;
 
@@ -18,6 +19,7 @@ pub struct Archive {
     store: Arc<dyn Store>,
     clock: Arc<Clock>,
     fence: Fence,
+    memory: Arc<OnceLock<Memory>>,
 }
 
 impl Archive {
@@ -28,12 +30,22 @@ impl Archive {
 
     /// An archive on an engine that is open already; `url` is for messages.
     pub fn on(url: &str, store: Arc<dyn Store>) -> Self {
-        Self { url: url.into(), fence: Fence::new(store.clone()), store, clock: Arc::default() }
+        Self { url: url.into(), fence: Fence::new(store.clone()), store, clock: Arc::default(), memory: Arc::default() }
     }
 
     /// The URL it was opened with.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Charges what reads hold to `memory` from now on, those of all clones and datasets of this archive: one that finds no room
+    /// there fails with [`ArchiveError::Memory`]. The first call counts.
+    pub fn limit_memory(&self, memory: Memory) {
+        let _ = self.memory.set(memory);
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<OnceLock<Memory>> {
+        &self.memory
     }
 
     pub(crate) fn clock(&self) -> &Arc<Clock> {

@@ -1,5 +1,5 @@
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
@@ -15,6 +15,7 @@ use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
 use crate::error::{ArchiveError, Result};
 use crate::frame::{DEFAULT_METADATA, Frame, default_value};
+use crate::memory::Memory;
 
 /// One dataset of an archive. Cheap to clone; safe to use from many threads and processes at once.
 #[derive(Clone, Debug)]
@@ -33,6 +34,7 @@ struct Shared {
     slices: RwLock<HashSet<SliceId>>,
     /// Batches that were seen finished, by what their rows say of them.
     finished: RwLock<HashSet<Origin>>,
+    memory: Arc<OnceLock<Memory>>,
 }
 
 impl Definition for Shared {
@@ -55,8 +57,13 @@ impl Dataset {
         let (store, clock) = (archive.store().clone(), archive.clock().clone());
         let fence = archive.fence();
         let frame = RwLock::new(Frame::new(spec, clock)?);
-        let shared =
-            Shared { frame, stored: RwLock::default(), slices: RwLock::default(), finished: RwLock::default() };
+        let shared = Shared {
+            frame,
+            stored: RwLock::default(),
+            slices: RwLock::default(),
+            finished: RwLock::default(),
+            memory: archive.memory().clone(),
+        };
         let shared = Arc::new(shared);
         let store = store.laid_out(shared.clone())?.unwrap_or(store);
         Ok(Self { store, shared, fence })
@@ -90,6 +97,11 @@ impl Dataset {
 
     pub(crate) fn frame(&self) -> Frame {
         self.shared.frame.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What reads are charged to.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        self.shared.memory.get().cloned()
     }
 
     pub(crate) fn clock(&self) -> Arc<Clock> {

@@ -4,6 +4,8 @@ use chronotile_sky::SkyError;
 use chronotile_store::{Outcome, StoreError};
 use chronotile_types::{Damage, DatasetName, SchemaError, SliceId, SpecError, Tile, TimeError};
 
+use crate::memory::MemoryError;
+
 /// Result of an archive operation.
 pub type Result<T> = std::result::Result<T, ArchiveError>;
 
@@ -158,6 +160,19 @@ pub enum ArchiveError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A count with more groups than the caller holds.
+    #[error(
+        "the rows of dataset {dataset} have more than {groups_max} groups: count by fewer columns, or a shorter period"
+    )]
+    TooManyGroups {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The groups that there may be.
+        groups_max: usize,
+    },
+    /// More memory than reads may take: see [`Archive::limit_memory`](crate::Archive::limit_memory).
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// A copy from an archive to itself.
     #[error("{url} is the archive to copy from and the one to copy to: give two archives")]
     SameArchive {

@@ -12,6 +12,7 @@ mod frame;
 mod index;
 mod keys;
 mod maintenance;
+pub mod memory;
 mod open;
 mod read;
 mod report;

@@ -178,6 +178,7 @@ impl Dataset {
 
     async fn over(&self, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Query> {
         let mut query = Query::over(self.frame(), request, slices)?;
+        query.memory = self.memory();
         if request.finished_only {
             query.only = Some(self.finished_of(&query).await?);
         }

@@ -127,7 +127,7 @@ fn lines(rows: &RecordBatch) -> Vec<(i64, i64, i64, String, String)> {
 /// Counts by note and tag, and by window.
 async fn counted(dataset: &Dataset, request: &ReadRequest) -> (BTreeMap<(i64, String, i64), u64>, IndexUse) {
     let by = ["note".to_owned(), "tag".to_owned()];
-    let (counts, used) = dataset.count_by(request.clone(), &by, true).await.unwrap();
+    let (counts, used) = dataset.count_by(request.clone(), &by, true, None).await.unwrap();
     let window = counts.column(0).as_any().downcast_ref::<TimestampMicrosecondArray>().unwrap().clone();
     let note = counts.column(1).as_any().downcast_ref::<StringArray>().unwrap().clone();
     let tag = counts.column(2).as_any().downcast_ref::<Int64Array>().unwrap().clone();

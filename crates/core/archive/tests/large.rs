@@ -9,7 +9,9 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
-use chronotile_archive::{Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate, ReadRequest};
+use chronotile_archive::{
+    ArchiveError, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate, ReadRequest,
+};
 use chronotile_memory::MemoryStore;
 use chronotile_store::Store;
 use chronotile_types::{CellRule, DatasetSpec, MergeRule};
@@ -238,11 +240,13 @@ async fn a_large_tile_is_indexed_in_pieces() {
     let report = dataset.build_indexes(&IndexBuildOptions::default(), None).await.unwrap();
     assert_eq!((report.tiles_read, report.tiles_left_out), (1, 0));
     assert_eq!(report.rows, expected(&batches).len() as u64);
-    let (counts, used) = dataset.count_by(ReadRequest::default(), &["version".to_owned()], false).await.unwrap();
+    let (counts, used) = dataset.count_by(ReadRequest::default(), &["version".to_owned()], false, None).await.unwrap();
     assert_eq!(used.index.as_deref(), Some("by_version"));
     let mut wanted: BTreeMap<i64, u64> = BTreeMap::new();
     expected(&batches).iter().for_each(|row| *wanted.entry(row.2).or_default() += 1);
     let versions = counts.column(0).as_primitive::<arrow_array::types::Int64Type>().values().iter().copied();
     let rows = counts.column(1).as_primitive::<arrow_array::types::UInt64Type>().values().iter().copied();
     assert_eq!(versions.zip(rows).collect::<BTreeMap<_, _>>(), wanted);
+    let more = dataset.count_by(ReadRequest::default(), &["version".to_owned()], false, Some(wanted.len() - 1)).await;
+    assert!(matches!(more, Err(ArchiveError::TooManyGroups { .. })), "{more:?}");
 }

@@ -14,9 +14,10 @@ use super::group::{Groups, join, pick, representatives};
 use super::plan::{Indexed, Plan, Purpose, choose};
 use super::report::IndexUse;
 use crate::dataset::Dataset;
-use crate::error::Result;
+use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
+use crate::memory::Held;
 use crate::read::groups::{scan, touched, whole_tiles};
 use crate::read::query::Query;
 use crate::read::stream;
@@ -63,12 +64,14 @@ impl Dataset {
     /// the type of the time column), those named, and `count` (uint64), by window and value. An index that has all columns of the request answers for the tiles it knows.
     ///
     /// # Errors
-    /// As [`Dataset::read`]; a column named twice, or called like one of the result's own.
+    /// As [`Dataset::read`]; a column named twice, or called like one of the result's own; more than `groups_max` groups, which
+    /// are held in memory.
     pub async fn count_by(
         &self,
         request: ReadRequest,
         by: &[String],
         by_window: bool,
+        groups_max: Option<usize>,
     ) -> Result<(RecordBatch, IndexUse)> {
         self.refresh().await?;
         let frame = self.frame();
@@ -85,7 +88,7 @@ impl Dataset {
         let request = ReadRequest { columns: Some(columns), ..request };
         let mut query = self.query_as_known(&request).await?;
         let positions = by.iter().map(|name| query.frame.column(name)).collect::<Result<Vec<_>>>()?;
-        let mut tally = Tally::new(by.len());
+        let mut tally = Tally::new(by.len(), query.held());
         let report = match choose(&query.frame, &request, Purpose::Counts(&positions))? {
             Err(reason) => IndexUse { reason: Some(reason.to_owned()), ..IndexUse::default() },
             Ok(choice) => {
@@ -96,6 +99,7 @@ impl Dataset {
                     Ok(plan) => {
                         let counted = tally.add_plan(&plan, &places, by_window);
                         counted.map_err(|e| query.frame.compute("counting rows", e))?;
+                        tally.check(&query.frame, groups_max)?;
                         query.keys = Some(plan.keys.into());
                         plan.report
                     }
@@ -108,6 +112,7 @@ impl Dataset {
         while let Some(batch) = read.try_next().await? {
             let windows = if by_window { Some(windows_of(&query, batch.column(time))?) } else { None };
             tally.add_rows(&batch.columns()[..by.len()], windows, batch.num_rows()).map_err(failed)?;
+            tally.check(&query.frame, groups_max)?;
         }
         let fields = positions.iter().map(|column| query.frame.spec.schema.field(*column).clone()).collect();
         Ok((tally.finish(&query.frame, fields, by_window).map_err(failed)?, report))
@@ -215,11 +220,25 @@ struct Tally {
     windows: Vec<Window>,
     /// Values of the groups, in the order in which they were found.
     sets: Vec<Vec<ArrayRef>>,
+    sets_bytes: usize,
+    held: Held,
 }
 
 impl Tally {
-    fn new(width: usize) -> Self {
-        Self { width, groups: HashMap::new(), counts: vec![], windows: vec![], sets: vec![] }
+    fn new(width: usize, held: Held) -> Self {
+        Self { width, groups: HashMap::new(), counts: vec![], windows: vec![], sets: vec![], sets_bytes: 0, held }
+    }
+
+    /// Charges what the groups hold, and refuses more than `groups_max`.
+    fn check(&mut self, frame: &Frame, groups_max: Option<usize>) -> Result<()> {
+        let group = size_of::<((Option<Window>, OwnedKey), usize)>() + size_of::<(u64, Window)>();
+        self.held.set(self.groups.capacity() * group + self.sets_bytes)?;
+        match groups_max {
+            Some(groups_max) if self.counts.len() > groups_max => {
+                Err(ArchiveError::TooManyGroups { dataset: frame.spec.name.clone(), groups_max })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn add_plan(&mut self, plan: &Plan, places: &[usize], by_window: bool) -> std::result::Result<(), ArrowError> {
@@ -283,7 +302,9 @@ impl Tally {
             }
         }
         if !found.is_empty() {
-            self.sets.push(pick(columns, &found)?);
+            let set = pick(columns, &found)?;
+            self.sets_bytes += set.iter().map(|column| column.get_array_memory_size()).sum::<usize>();
+            self.sets.push(set);
         }
         Ok(())
     }

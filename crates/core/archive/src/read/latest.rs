@@ -13,6 +13,7 @@ use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
+use crate::memory::Held;
 use crate::read::groups::{fetch_parts, touched};
 use crate::read::part::Part;
 use crate::read::pieces::{PIECE_BYTES, Pieces};
@@ -100,11 +101,13 @@ struct Newest {
     batches_bytes: usize,
     /// Bytes of batches at which rows that are no longer the newest are dropped.
     bytes_max: usize,
+    held: Held,
 }
 
 impl Newest {
     fn new(query: Arc<Query>, by: Vec<usize>) -> Self {
-        Self { query, by, rows: HashMap::new(), batches: vec![], batches_bytes: 0, bytes_max: BATCHES_BYTES }
+        let held = query.held();
+        Self { query, by, rows: HashMap::new(), batches: vec![], batches_bytes: 0, bytes_max: BATCHES_BYTES, held }
     }
 
     fn column(&self, batch: &RecordBatch, position: usize) -> ArrayRef {
@@ -114,6 +117,12 @@ impl Newest {
     }
 
     fn push(&mut self, batch: RecordBatch) -> Result<()> {
+        self.keep(batch)?;
+        let rows = self.rows.capacity() * size_of::<(OwnedKey, (When, usize, u32))>();
+        self.held.set(rows + self.batches_bytes)
+    }
+
+    fn keep(&mut self, batch: RecordBatch) -> Result<()> {
         let columns: Vec<ArrayRef> = self.by.iter().map(|position| self.column(&batch, *position)).collect();
         let keys = Keys::new(&columns).map_err(|e| self.query.frame.compute("grouping rows", e))?;
         let times = whens(&self.column(&batch, self.query.frame.time));

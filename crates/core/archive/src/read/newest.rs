@@ -17,6 +17,7 @@ use hashbrown::HashMap;
 
 use crate::error::Result;
 use crate::keys::{Keys, OwnedKey};
+use crate::memory::Held;
 use crate::read::assemble::{Chosen, Places, Rank, assemble_few, open, part_ranks};
 use crate::read::groups::groups;
 use crate::read::part::{Part, Shelf};
@@ -41,7 +42,7 @@ struct Version {
 
 pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
     let mut groups = groups(store, query.clone()).await?;
-    let mut seen = Seen::new(query.seeks_few());
+    let mut seen = Seen::new(&query);
     while let Some(parts) = groups.try_next().await? {
         if is_light(&parts) {
             seen.enter(&query, parts)?;
@@ -54,8 +55,10 @@ pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<Rea
         })
         .await?;
     }
-    let (schema, chosen) = (query.schema.clone(), Arc::new(rows_of(seen.winners)));
-    let replay = Replay { query, chosen, groups: seen.kept.into_iter(), pieces: None };
+    let winners = std::mem::take(&mut seen.winners);
+    seen.hold(winners.len() * size_of::<u64>())?;
+    let (schema, chosen) = (query.schema.clone(), Arc::new(rows_of(winners)));
+    let replay = Replay { query, chosen, groups: seen.kept.into_iter(), pieces: None, _held: seen.held };
     let batches = stream::try_unfold(replay, |mut replay| async move {
         let light = replay.is_light();
         let work = move || Ok(replay.next()?.map(|rows| (rows, replay)));
@@ -72,14 +75,31 @@ struct Seen {
     rows_bytes: usize,
     /// Whether each group so far had few of the rows asked for.
     few: bool,
+    held: Held,
 }
 
 impl Seen {
-    fn new(few: bool) -> Self {
-        Self { winners: HashMap::new(), kept: vec![], shelf: Shelf::new(KEPT_BYTES), rows_bytes: 0, few }
+    fn new(query: &Query) -> Self {
+        let (few, held) = (query.seeks_few(), query.held());
+        Self { winners: HashMap::new(), kept: vec![], shelf: Shelf::new(KEPT_BYTES), rows_bytes: 0, few, held }
     }
 
     fn enter(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
+        let records = self.winners.len() + parts.iter().map(|part| part.head.rows as usize).sum::<usize>();
+        if records > self.winners.capacity() {
+            // While the table grows it is there twice.
+            self.hold(table_bytes(records) + table_bytes(self.winners.capacity()))?;
+        }
+        self.enter_parts(query, parts)?;
+        self.hold(table_bytes(self.winners.capacity()))
+    }
+
+    /// Holds what is kept, and so many bytes.
+    fn hold(&mut self, bytes: usize) -> Result<()> {
+        self.held.set(bytes + self.rows_bytes + self.shelf.taken(KEPT_BYTES))
+    }
+
+    fn enter_parts(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
         let opened_at_once = parts.iter().map(|part| part.head.body_bytes).sum::<usize>() <= OPENED_BYTES;
         if self.few && opened_at_once && !parts.iter().any(Part::is_spilled) {
             return self.enter_few(query, parts);
@@ -128,6 +148,14 @@ impl Seen {
         }
         self.kept.push(Group::Parts(parts));
         Ok(())
+    }
+}
+
+/// Bytes of a table of so many records: a power of two of places, of which an eighth stays free.
+fn table_bytes(records: usize) -> usize {
+    match records {
+        0 => 0,
+        _ => (records * 8).div_ceil(7).next_power_of_two() * size_of::<(OwnedKey, Version)>(),
     }
 }
 
@@ -214,6 +242,7 @@ struct Replay {
     chosen: Arc<Chosen>,
     groups: std::vec::IntoIter<Group>,
     pieces: Option<Pieces>,
+    _held: Held,
 }
 
 impl Replay {

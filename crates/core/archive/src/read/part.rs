@@ -67,6 +67,11 @@ impl Shelf {
         Self { room: bytes, file: None }
     }
 
+    /// Bytes of bodies in memory, of `room` that there was at first.
+    pub(crate) fn taken(&self, room: usize) -> usize {
+        room - self.room.min(room)
+    }
+
     /// Takes the body of a part, which from then on is in memory or in the file.
     ///
     /// # Errors

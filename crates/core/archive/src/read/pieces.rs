@@ -16,6 +16,7 @@ use hashbrown::HashMap;
 
 use crate::error::Result;
 use crate::keys::{Key, OwnedKey};
+use crate::memory::Held;
 use crate::read::assemble::{Chosen, Rank, assemble, is_clean, is_in_order, tile_ranges};
 use crate::read::merge::{KeyRows, Merge};
 use crate::read::part::Part;
@@ -37,13 +38,18 @@ pub(crate) struct Pieces {
     /// The next one last.
     groups: Vec<Vec<Part>>,
     tile: Option<LargeTile>,
+    /// Bytes of the chunks that are in memory.
+    bytes: usize,
+    /// Those, and the rows that were returned last.
+    held: Held,
 }
 
 impl Pieces {
     /// Of `parts`, which hold whole tiles in order. Where rows are `chosen` beforehand only these are returned, and none of them
     /// is merged with another.
     pub(crate) fn new(query: Arc<Query>, parts: Vec<Part>, chosen: Option<Arc<Chosen>>) -> Self {
-        Self { query, chosen, groups: vec![parts], tile: None }
+        let bytes = parts.iter().map(|part| part.chunk.head.len() + part.chunk.body.len()).sum();
+        Self { chosen, groups: vec![parts], tile: None, bytes, held: query.held(), query }
     }
 
     /// Whether nothing is left.
@@ -56,8 +62,28 @@ impl Pieces {
         self.tile.is_none() && self.groups.last().is_none_or(|parts| is_light(parts))
     }
 
-    /// The next rows; `None` at the end.
+    /// The next rows; `None` at the end. They are charged until the ones after them are asked for.
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>> {
+        self.held.set(self.bytes + self.decoded_bytes())?;
+        let rows = self.decode()?;
+        self.held.set(self.bytes + rows.as_ref().map_or(0, RecordBatch::get_array_memory_size))?;
+        Ok(rows)
+    }
+
+    /// About the bytes of the next rows.
+    fn decoded_bytes(&self) -> usize {
+        const TIMES_ENCODED: usize = 4;
+        match (&self.tile, self.groups.last()) {
+            (Some(_), _) => PIECE_BYTES,
+            (None, Some(parts)) => {
+                let encoded: usize = parts.iter().map(|part| part.head.body_bytes).sum();
+                PIECE_BYTES.min(encoded.saturating_mul(TIMES_ENCODED))
+            }
+            (None, None) => 0,
+        }
+    }
+
+    fn decode(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(tile) = &mut self.tile {
                 match tile.next(&self.query)? {

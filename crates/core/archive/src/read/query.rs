@@ -14,6 +14,7 @@ use hashbrown::HashMap;
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::Wanted;
+use crate::memory::{Held, Memory};
 use crate::read::cells::{self, RowRule, filter_region};
 use crate::read::part::Part;
 use crate::read::predicate::Test;
@@ -60,6 +61,8 @@ pub(crate) struct Query {
     pub only: Option<HashSet<BatchId>>,
     /// The only chunks to look at, whole tiles in the order of a scan; `None` for all that the scan finds.
     pub keys: Option<Arc<[ChunkKey]>>,
+    /// What the read is charged to; `None` where nothing bounds it.
+    pub memory: Option<Memory>,
 }
 
 impl Query {
@@ -107,8 +110,14 @@ impl Query {
             needs,
             only: None,
             keys: None,
+            memory: None,
             frame,
         })
+    }
+
+    /// What a part of the read holds, nothing yet.
+    pub(crate) fn held(&self) -> Held {
+        Held::of(self.memory.as_ref())
     }
 
     /// The scan of everything the query covers.

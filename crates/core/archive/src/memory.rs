@@ -1,4 +1,6 @@
-//! One budget of memory for the whole service: what a body, a query or an answer takes is charged before it is taken.
+//! One budget of memory for a program that serves many: what a body, a read or an answer takes is charged before it is taken.
+//!
+//! Reads of an archive are charged to it once [`Archive::limit_memory`](crate::Archive::limit_memory) is called.
 //!
 //! A [`Charge`] gives back what it holds when it is dropped. [`Charge::keep`] ties it to bytes, so that a body or a piece of an
 //! answer is paid for exactly as long as it is there, wherever it waits.
@@ -8,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-use crate::failure::Failure;
+use crate::error::Result as ArchiveResult;
 
 /// A charge of at most so many bytes is small, and may also use the part of the budget that is kept for small ones: a few large
 /// requests do not shut out everybody else.
@@ -45,15 +47,6 @@ pub enum MemoryError {
         /// The budget.
         bytes_max: usize,
     },
-}
-
-impl From<MemoryError> for Failure {
-    fn from(error: MemoryError) -> Self {
-        match error {
-            MemoryError::InUse { .. } => Self::memory_in_use(error.to_string()),
-            MemoryError::TooLarge { .. } => Self::too_large(error.to_string()),
-        }
-    }
 }
 
 impl Memory {
@@ -155,6 +148,25 @@ impl Drop for Charge {
     }
 }
 
+/// What a read holds of the budget; nothing where the archive has none.
+#[derive(Debug)]
+pub(crate) struct Held(Option<Charge>);
+
+impl Held {
+    /// Nothing yet.
+    pub(crate) fn of(memory: Option<&Memory>) -> Self {
+        Self(memory.map(Memory::empty))
+    }
+
+    /// Holds so many bytes from now on, in place of what was held before.
+    ///
+    /// # Errors
+    /// Where the budget has no room for them.
+    pub(crate) fn set(&mut self, bytes: usize) -> ArchiveResult<()> {
+        self.0.as_mut().map_or(Ok(()), |charge| charge.set(bytes)).map_err(Into::into)
+    }
+}
+
 struct Kept {
     bytes: Vec<u8>,
     _charge: Charge,
@@ -197,8 +209,13 @@ impl ChargedVec {
         let needed = self.bytes.len().saturating_add(piece.len());
         if needed > self.bytes.capacity() {
             let room = needed.max(self.bytes.capacity() + self.bytes.capacity() / 2);
+            let charged = self.charge.bytes();
             self.charge.set(room)?;
-            self.bytes.reserve_exact(room - self.bytes.len());
+            // Where the process has less than its budget, this request alone ends.
+            if self.bytes.try_reserve_exact(room - self.bytes.len()).is_err() {
+                self.charge.set(charged)?;
+                return Err(MemoryError::InUse { bytes: room });
+            }
         }
         self.bytes.extend_from_slice(piece);
         Ok(())
