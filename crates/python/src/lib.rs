@@ -4,6 +4,7 @@
 
 use pyo3::prelude::*;
 
+mod allocator;
 mod archive;
 mod arrow;
 mod backups;

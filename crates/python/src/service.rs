@@ -7,6 +7,7 @@ use std::time::Duration;
 use chronotile_service::{Limits, LogFormat, ServiceError, Settings, serve as run};
 use pyo3::prelude::*;
 
+use crate::allocator::{COLLECT_EVERY, collect, give_back_soon};
 use crate::archive::Archive;
 use crate::errors::{Fault, historian_error, invalid};
 use crate::front_ends::PythonFrontEnds;
@@ -110,6 +111,7 @@ pub fn serve(
     front_ends: Py<PyAny>,
 ) -> PyResult<()> {
     let (archive, settings) = (archive.get().open_inner()?, options.settings()?);
+    give_back_soon();
     let told = |address: std::net::SocketAddr| {
         Python::attach(|py| {
             // A caller that cannot be told is no reason to stop serving.
@@ -120,7 +122,15 @@ pub fn serve(
     };
     let runtime = runtime()?;
     let front_ends = Arc::new(PythonFrontEnds::new(front_ends));
-    py.detach(|| runtime.block_on(run(archive, settings, Some(front_ends), told))).map_err(service_error)
+    let collecting = runtime.spawn(async {
+        loop {
+            tokio::time::sleep(COLLECT_EVERY).await;
+            collect();
+        }
+    });
+    let outcome = py.detach(|| runtime.block_on(run(archive, settings, Some(front_ends), told)));
+    collecting.abort();
+    outcome.map_err(service_error)
 }
 
 fn service_error(error: ServiceError) -> PyErr {
