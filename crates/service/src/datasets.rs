@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch, StringArray};
 use chronotile_archive::{Comparison, Dataset, Place, Predicate, ReadRequest};
 use chronotile_sky::{AngleKind, Region, parse_angle};
 use chronotile_types::{DatasetSpec, Instant, TimeRange};
@@ -152,12 +152,16 @@ fn constants(words: &[&str]) -> ArrayRef {
     Arc::new(StringArray::from(words.to_vec()))
 }
 
-/// A condition as written: `mag<18`, `band in g,r`, `x between 1,2`.
+/// A condition as written: `mag<18`, `band in g,r`, `x between 1,2`, `line contains refused`, `x exists`.
 fn predicate(text: &str) -> Result<Predicate> {
     // Longer signs first: each of them begins with a shorter one.
-    const SIGNS: [(&str, Comparison); 10] = [
+    const SIGNS: [(&str, Comparison); 14] = [
         (" between ", Comparison::Between),
         (" in ", Comparison::In),
+        (" contains ", Comparison::Contains),
+        (" matches ", Comparison::Matches),
+        (" prefix ", Comparison::Prefix),
+        (" exists", Comparison::Exists),
         ("<=", Comparison::LessOrEqual),
         (">=", Comparison::GreaterOrEqual),
         ("==", Comparison::Equal),
@@ -175,9 +179,61 @@ fn predicate(text: &str) -> Result<Predicate> {
         )));
     };
     let (column, value) = (text[..at].trim(), text[at + sign.len()..].trim());
-    let words: Vec<&str> = match comparison {
-        Comparison::In | Comparison::Between => value.split(',').map(str::trim).collect(),
-        _ => vec![value],
+    let values = match comparison {
+        Comparison::In | Comparison::Between => constants(&value.split(',').map(str::trim).collect::<Vec<_>>()),
+        Comparison::Contains | Comparison::Matches | Comparison::Prefix => constants(&[unquoted(value)]),
+        Comparison::Exists => {
+            let wanted = match value {
+                "" | "true" => true,
+                "false" => false,
+                _ => return Err(Failure::invalid(format!("{column} exists is {}: use true or false", shown(value)))),
+            };
+            Arc::new(BooleanArray::from(vec![wanted])) as ArrayRef
+        }
+        _ => constants(&[value]),
     };
-    Ok(Predicate { column: column.to_owned(), comparison, values: constants(&words) })
+    Ok(Predicate { column: column.to_owned(), comparison, values })
+}
+
+/// A text without the quotes around it.
+fn unquoted(text: &str) -> &str {
+    let within = |quote| text.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
+    within('"').or_else(|| within('\'')).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::Array;
+    use arrow_array::cast::AsArray;
+
+    fn read(text: &str) -> (String, Comparison, Vec<String>) {
+        let found = predicate(text).unwrap();
+        let values = match found.comparison {
+            Comparison::Exists => vec![found.values.as_boolean().value(0).to_string()],
+            _ => found.values.as_string::<i32>().iter().flatten().map(str::to_owned).collect(),
+        };
+        (found.column, found.comparison, values)
+    }
+
+    #[test]
+    fn a_condition_is_cut_at_its_first_sign() {
+        for (text, column, comparison, values) in [
+            ("cores>=8", "cores", Comparison::GreaterOrEqual, vec!["8"]),
+            ("user in ann, bob", "user", Comparison::In, vec!["ann", "bob"]),
+            ("line contains a=b in c", "line", Comparison::Contains, vec!["a=b in c"]),
+            ("line contains \" a \"", "line", Comparison::Contains, vec![" a "]),
+            ("line matches ^(a|b) contains$", "line", Comparison::Matches, vec!["^(a|b) contains$"]),
+            ("name prefix 'ZTF18", "name", Comparison::Prefix, vec!["'ZTF18"]),
+            ("a=b exists", "a", Comparison::Equal, vec!["b exists"]),
+            ("mag exists", "mag", Comparison::Exists, vec!["true"]),
+            ("mag exists false", "mag", Comparison::Exists, vec!["false"]),
+        ] {
+            let wanted = (column.to_owned(), comparison, values.into_iter().map(str::to_owned).collect());
+            assert_eq!(read(text), wanted, "{text}");
+        }
+        for text in ["", "mag", "line contains", "mag exists maybe", "[[[["] {
+            assert!(predicate(text).is_err(), "{text}");
+        }
+    }
 }
