@@ -40,7 +40,14 @@ class Polite:
 
     def p99_ms(self) -> float:
         """The 99th percentile of the times, ms."""
-        return sorted(self.seconds)[int(0.99 * (len(self.seconds) - 1))] * 1e3 if self.seconds else float("inf")
+        return self._ms(0.99)
+
+    def median_ms(self) -> float:
+        """The median of the times, ms."""
+        return self._ms(0.5)
+
+    def _ms(self, share: float) -> float:
+        return sorted(self.seconds)[int(share * (len(self.seconds) - 1))] * 1e3 if self.seconds else float("inf")
 
 
 def fill(path: Path) -> None:
@@ -120,7 +127,8 @@ def polite(port: int, seconds: float) -> Polite:
 
 # ---------------------------------------------------------------------- attacks
 
-Attack = Callable[[int], None]
+Attack = Callable[[int], str]
+"""Takes the port, gives what came of it: a status, or what was done with connections."""
 
 
 def _question(path: str, token: str, words: list[tuple[str, str]], body: Any = None) -> Attack:
@@ -129,8 +137,8 @@ def _question(path: str, token: str, words: list[tuple[str, str]], body: Any = N
     sent = None if body is None else json.dumps(body).encode()
     heads = {} if body is None else {"Content-Type": "application/json"}
 
-    def attack(port: int) -> None:
-        _ask(port, "GET" if body is None else "POST", target, sent, token, heads)
+    def attack(port: int) -> str:
+        return str(_ask(port, "GET" if body is None else "POST", target, sent, token, heads)[0])
 
     return attack
 
@@ -140,8 +148,8 @@ def _packed(path: str, kind: str, data: bytes) -> Attack:
     heads = {"Content-Encoding": "gzip", "Content-Type": kind}
     packed = gzip.compress(data, 6)
 
-    def attack(port: int) -> None:
-        _ask(port, "POST", path, packed, ADMIN, heads)
+    def attack(port: int) -> str:
+        return str(_ask(port, "POST", path, packed, ADMIN, heads)[0])
 
     return attack
 
@@ -156,23 +164,24 @@ def _snappy(path: str, data: bytes) -> Attack:
     copies = bytes([63 << 2 | 2, 2, 0]) * (left // 64)
     rest = bytes([(left % 64 - 1) << 2 | 2, 2, 0]) if left % 64 else b""
 
-    def attack(port: int) -> None:
+    def attack(port: int) -> str:
         heads = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
-        _ask(port, "POST", path, head + copies + rest, WRITER, heads)
+        return str(_ask(port, "POST", path, head + copies + rest, WRITER, heads)[0])
 
     return attack
 
 
-def _large_bodies(port: int) -> None:
+def _large_bodies(port: int) -> str:
     """Bodies for which no token is asked, and bodies without one."""
     for head in ("GET /health", "POST /write", "POST /nothing"):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             connection.sendall(f"{head} HTTP/1.1\r\nHost: a\r\nContent-Length: {64 * MIB}\r\n\r\n".encode())
             for _ in range(16):
                 connection.sendall(b"a" * MIB)
+    return "sent"
 
 
-def _half_bodies(port: int) -> None:
+def _half_bodies(port: int) -> str:
     """Large bodies with a token, whose ends do not come."""
     with contextlib.ExitStack() as connections:
         for _ in range(8):
@@ -182,9 +191,10 @@ def _half_bodies(port: int) -> None:
             with contextlib.suppress(OSError):
                 connection.sendall(head.encode() + b"#" * (30 * MIB))
         time.sleep(0.5)
+    return "sent"
 
 
-def _idle_connections(port: int) -> None:
+def _idle_connections(port: int) -> str:
     """More connections than there are places, of which each asks for something that needs no token now and then."""
     with contextlib.ExitStack() as connections:
         idle = []
@@ -198,9 +208,10 @@ def _idle_connections(port: int) -> None:
                     connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
                     connection.recv(65536)
             time.sleep(0.3)
+    return "open"
 
 
-def _slow_readers(port: int) -> None:
+def _slow_readers(port: int) -> str:
     """Large answers that nobody takes in."""
     target = f"/v1/events/web?limit=200&format=raw&start={quote('2026-01-01')}"
     with contextlib.ExitStack() as connections:
@@ -211,6 +222,7 @@ def _slow_readers(port: int) -> None:
             connection.connect(("127.0.0.1", port))
             connection.sendall(f"GET {target} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {READER}\r\n\r\n".encode())
         time.sleep(2)
+    return "open"
 
 
 def attacks(unpacked: int) -> dict[str, Attack]:
@@ -267,23 +279,29 @@ def _questions() -> dict[str, Attack]:
     }
 
 
-def _attack(port: int, unpacked: int, names: list[str], threads: int, stop: Event, found: Queue[Any]) -> None:
+def _attack(
+    port: int, unpacked: int, names: list[str], threads: int, ready: Event, stop: Event, found: Queue[Any]
+) -> None:
     known = attacks(unpacked)
-    done: Counter[str] = Counter()
+    ready.set()
+    # A kind that never comes to an end is among them, too.
+    done: dict[str, Counter[str]] = {name: Counter() for name in names}
 
     def repeat(name: str) -> None:
         while not stop.is_set():
-            # That an attack fails is what is hoped for.
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                known[name](port)
-            done[name] += 1
+            try:
+                outcome = known[name](port)
+            except (OSError, http.client.HTTPException) as error:
+                # That an attack fails is what is hoped for.
+                outcome = type(error).__name__
+            done[name][outcome] += 1
 
     crowd = [threading.Thread(target=repeat, args=(name,), daemon=True) for name in names for _ in range(threads)]
     for thread in crowd:
         thread.start()
     while not stop.is_set():
         time.sleep(0.1)
-    found.put(dict(done))
+    found.put({name: dict(outcomes) for name, outcomes in done.items()})
     # Threads that wait for an answer end with the process.
 
 
@@ -295,13 +313,16 @@ class Attackers:
     ) -> None:
         chosen = list(attacks(1_000) if names is None else names)
         context = multiprocessing.get_context("spawn")
-        self._stop, self._found = context.Event(), context.Queue()
-        self._process = context.Process(target=_attack, args=(port, unpacked, chosen, threads, self._stop, self._found))
-        self.done: dict[str, int] = {}
-        """How often each attack was made, once it is over."""
+        self._ready, self._stop, self._found = context.Event(), context.Event(), context.Queue()
+        given = (port, unpacked, chosen, threads, self._ready, self._stop, self._found)
+        self._process = context.Process(target=_attack, args=given)
+        self.done: dict[str, dict[str, int]] = {}
+        """What came of each kind of attack, and how often, once it is over."""
 
     def __enter__(self) -> Attackers:
         self._process.start()
+        # Large bodies take a while to make.
+        self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -14,14 +14,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import support_attack
 from support_service import Answer, Service
 
 import chronotile as ct
-from chronotile import events, historian
+from chronotile import events, historian, jobs
 from chronotile.events import limits
 from chronotile.events.settings import Limits
 from chronotile.urls import without_password
@@ -211,19 +214,36 @@ def test_busy_connections_are_kept_and_a_new_one_is_told_to_come_back(tmp_path: 
         assert service.ask("GET", "/health").status == 200
 
 
+# ---------------------------------------------------------------------- answers
+
+
+def test_answers_that_hold_much_are_charged_and_refused_where_there_is_no_room(tmp_path: Path) -> None:
+    count = 150_000
+    with ct.open(tmp_path / "jobs.db") as archive:
+        schema = pa.schema([("job_id", pa.int64()), ("submitted", pa.timestamp("us")), ("run_s", pa.float64())])
+        grid = jobs.create(archive, "grid", schema=schema, time="submitted")
+        numbers = pa.array(range(count), pa.int64())
+        moments = pc.add(pa.scalar(datetime(2026, 1, 1), pa.timestamp("us")), numbers.cast(pa.duration("us")))
+        grid.write(pa.table({"job_id": numbers, "submitted": moments, "run_s": numbers.cast(pa.float64())}), "b")
+    asked = {"days": "2026-01-01", "by": "job_id"}
+    summed = {"days": "2026-01-01", "by": "submitted", "aggregate": "sum(run_s)"}
+    with Service(tmp_path / "jobs.db", tmp_path / "log", "--memory", "512MiB") as service:
+        for question in (asked, summed):
+            answer = service.ask("GET", "/v1/jobs/grid/group", question)
+            assert (answer.status, answer.error["kind"]) == (413, "too-large")
+            assert "groups" in answer.error["message"]
+        assert service.ask("GET", "/v1/jobs/grid", {"days": "2026-01-01", "format": "parquet"}).status == 200
+        _until(service, "memory_charged_bytes", 0, 0)
+    with Service(tmp_path / "jobs.db", tmp_path / "log", "--memory", "8MiB") as service:
+        for path, question in (("/group", asked), ("/group", summed), ("", {"days": "2026-01-01"})):
+            answer = service.ask("GET", f"/v1/jobs/grid{path}", question)
+            assert (answer.status, answer.error["kind"]) == (413, "too-large")
+            assert "--memory" in answer.error["message"]
+        assert service.ask("GET", "/v1/jobs/grid", {"id": "7"}).status == 200
+        _until(service, "memory_charged_bytes", 0, 0)
+
+
 # ---------------------------------------------------------------------- all at once
-
-
-ATTACKS = (
-    "bodies without a token",
-    "half bodies",
-    "idle connections",
-    "6,000 spaces",
-    "20,000 digits",
-    "lists within lists",
-    "JSON nested",
-    "an Arrow stream of lengths",
-)
 
 
 def test_the_service_lives_under_attack_and_serves_a_polite_client(tmp_path: Path) -> None:
@@ -235,19 +255,24 @@ def test_the_service_lives_under_attack_and_serves_a_polite_client(tmp_path: Pat
 
     options = ("--tokens", str(tokens), "--memory", "128MiB", "--log-format", "off", "--stop-time", "10s")
     with Service(tmp_path / "plant.db", tmp_path / "log", *options, limits=limit) as service:
-        quiet = support_attack.polite(service.port, 3)
-        base = service.memory("VmHWM")
-        with support_attack.Attackers(service.port, unpacked=MIB, names=ATTACKS) as attackers:
+        quiet = support_attack.polite(service.port, 2)
+        with support_attack.Attackers(service.port, unpacked=4 * MIB) as attackers:
             loud = support_attack.polite(service.port, 12)
         assert service.process.poll() is None, service.log_path.read_text()[-2_000:]
-        print(f"resident: {base >> 20} MiB before, {service.memory('VmHWM') >> 20} MiB at most")
-        assert service.memory("VmHWM") - base < 2_048 * MIB
+        peak = service.memory("VmHWM")
+        print(f"resident at most {peak >> 20} MiB; p99 {quiet.p99_ms():.0f} and {loud.p99_ms():.0f} ms")
+        assert peak < 512 * MIB
         assert set(quiet.statuses) <= {"200", "204"}
         assert set(loud.statuses) <= {"200", "204", "429", "503"}
-        assert loud.statuses["200"] > 0
-        # Times are those of `./dev bench attack`; here other tests may run beside.
+        # Attackers and other tests share the machine with the service, so times are bounded loosely here, and strictly
+        # by `./dev bench attack`. A client that is locked out is served nothing, or waits for --client-time.
         assert loud.p99_ms() < max(5 * quiet.p99_ms(), 10_000)
-        assert len(attackers.done) >= 4
+        assert loud.median_ms() < max(5 * quiet.median_ms(), 2_000)
+        assert loud.statuses["200"] >= 8
+        assert loud.statuses["204"] >= 2
+        assert len(attackers.done) == len(support_attack.attacks(1_000)) >= 20
+        # The slowest kinds may not have come to their end on a machine that has other things to do.
+        assert sum(bool(outcomes) for outcomes in attackers.done.values()) >= 10
         began = time.monotonic()
         assert service.stop() == 0
         assert time.monotonic() - began < 15
