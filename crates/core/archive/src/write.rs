@@ -34,7 +34,6 @@ use crate::maintenance::batches::Retirement;
 use crate::report::WriteReport;
 use crate::request::WriteOptions;
 use crate::write::content::Content;
-use crate::write::input::conform;
 use crate::write::pack::{TileRows, pack, zones};
 use crate::write::sort::Filed;
 
@@ -187,8 +186,8 @@ impl<'a> Write<'a> {
         }
         let mut buffer = Vec::new();
         let mut buffered = 0;
-        for batch in batches {
-            let rows = conform(&self.frame.spec, &batch.map_err(ArchiveError::Source)?)?;
+        for batch in input::in_parts(batches) {
+            let rows = input::conform(&self.frame.spec, &batch.map_err(ArchiveError::Source)?)?;
             let bytes = bytes_of(&rows);
             if buffered + bytes > JOINED_BYTES_MAX && !buffer.is_empty() {
                 self.flush(std::mem::take(&mut buffer)).await?;

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::absent_value;
-use crate::write::input::conform;
+use crate::write::input;
 
 /// Sum of the hashes of a set of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,8 +157,8 @@ impl Dataset {
     {
         let frame = self.frame();
         let (mut rows, mut content) = (0, Content::default());
-        for batch in batches {
-            let batch = conform(&frame.spec, &batch.map_err(ArchiveError::Source)?)?;
+        for batch in input::in_parts(batches) {
+            let batch = input::conform(&frame.spec, &batch.map_err(ArchiveError::Source)?)?;
             rows += batch.num_rows() as u64;
             let hashes = row_hashes(&frame.spec, &batch).map_err(|e| frame.compute("hashing rows", e))?;
             hashes.into_iter().for_each(|hash| content.add(hash));

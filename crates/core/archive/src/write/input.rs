@@ -3,7 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow_array::cast::AsArray;
+use arrow_array::types::ByteArrayType;
+use arrow_array::{Array, ArrayRef, GenericByteArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 use arrow_select::take::take;
@@ -11,6 +14,67 @@ use chronotile_types::{DatasetSpec, nearest};
 
 use crate::error::{ArchiveError, Result};
 use crate::frame::absent_value;
+
+/// Bytes of one column of text or binary values that are taken at once. A column of a dataset holds 2 GiB at most, one that is given
+/// may hold more.
+const PART_BYTES: u64 = 128 << 20;
+
+/// What an input gives, in parts of which no column holds more than [`PART_BYTES`], as far as rows go.
+pub(crate) fn in_parts<E>(
+    batches: impl IntoIterator<Item = std::result::Result<RecordBatch, E>>,
+) -> impl Iterator<Item = std::result::Result<RecordBatch, E>> {
+    batches.into_iter().flat_map(|batch| match batch {
+        Ok(batch) => {
+            let mut parts = Vec::new();
+            cut(batch, PART_BYTES, &mut parts);
+            parts.into_iter().map(Ok).collect()
+        }
+        Err(error) => vec![Err(error)],
+    })
+}
+
+fn cut(rows: RecordBatch, bytes_max: u64, parts: &mut Vec<RecordBatch>) {
+    let count = rows.num_rows();
+    if count < 2 || rows.columns().iter().all(|column| value_bytes(column) <= bytes_max) {
+        return parts.push(rows);
+    }
+    cut(rows.slice(0, count / 2), bytes_max, parts);
+    cut(rows.slice(count / 2, count - count / 2), bytes_max, parts);
+}
+
+/// Bytes of the values of an array whose type may hold more than a column of a dataset does; 0 for others.
+fn value_bytes(array: &ArrayRef) -> u64 {
+    fn between<O: OffsetSizeTrait>(offsets: &[O]) -> u64 {
+        let (first, last) = (offsets.first().copied(), offsets.last().copied());
+        last.unwrap_or_default().as_usize().saturating_sub(first.unwrap_or_default().as_usize()) as u64
+    }
+    // The lower half of a view's first word is the length of its value.
+    let of_views = |views: &[u128]| views.iter().map(|view| u64::from(*view as u32)).sum();
+    match array.data_type() {
+        DataType::LargeUtf8 => between(array.as_string::<i64>().value_offsets()),
+        DataType::LargeBinary => between(array.as_binary::<i64>().value_offsets()),
+        DataType::Utf8View => of_views(array.as_string_view().views()),
+        DataType::BinaryView => of_views(array.as_binary_view().views()),
+        _ => 0,
+    }
+}
+
+/// A slice of a large array as one that begins with the first byte it holds: a cast to a type with smaller offsets looks where
+/// the last value ends, not how long the values are.
+fn from_first_byte(array: &ArrayRef) -> ArrayRef {
+    fn moved<T: ByteArrayType<Offset = i64>>(array: &GenericByteArray<T>) -> ArrayRef {
+        let offsets = array.value_offsets();
+        let (first, last) = (offsets[0], offsets[array.len()]);
+        let own: ScalarBuffer<i64> = offsets.iter().map(|offset| offset - first).collect();
+        let values = array.values().slice_with_length(first as usize, (last - first) as usize);
+        Arc::new(GenericByteArray::<T>::new(OffsetBuffer::new(own), values, array.nulls().cloned()))
+    }
+    match array.data_type() {
+        DataType::LargeUtf8 => moved(array.as_string::<i64>()),
+        DataType::LargeBinary => moved(array.as_binary::<i64>()),
+        _ => array.clone(),
+    }
+}
 
 /// Rows with exactly the dataset's columns, in its order and types. Columns are matched by name; a column that is left out
 /// becomes its default or null where it may be, and a column the dataset does not have is refused.
@@ -104,7 +168,9 @@ pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result:
         return Err(format!("has type {given}, the dataset has {wanted}: cast it first"));
     }
     let options = CastOptions { safe: false, ..CastOptions::default() };
-    let cast = cast_with_options(array, wanted, &options).map_err(|e| format!("does not fit {wanted}: {e}"))?;
+    let advice = if holds_text(wanted) { ": 2 GiB at most are taken at once, write fewer rows at a time" } else { "" };
+    let cast = cast_with_options(&from_first_byte(array), wanted, &options)
+        .map_err(|e| format!("does not fit {wanted}: {e}{advice}"))?;
     if narrows_time(given, wanted) {
         let back = cast_with_options(&cast, given, &options).map_err(|e| e.to_string())?;
         if &back != array {
@@ -112,6 +178,15 @@ pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result:
         }
     }
     Ok(cast)
+}
+
+fn holds_text(wanted: &DataType) -> bool {
+    match wanted {
+        DataType::Utf8 | DataType::Binary => true,
+        DataType::List(field) => holds_text(field.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| holds_text(field.data_type())),
+        _ => false,
+    }
 }
 
 /// Whether values survive the cast unchanged, or the cast itself fails on those that would not.
@@ -160,9 +235,10 @@ fn narrows_time(from: &DataType, to: &DataType) -> bool {
 mod tests {
     use super::*;
     use arrow_array::{
-        Float64Array, Int32Array, Int64Array, LargeStringArray, StringArray, TimestampMicrosecondArray,
-        TimestampNanosecondArray,
+        BinaryArray, Float64Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray, StringArray,
+        StringViewArray, TimestampMicrosecondArray, TimestampNanosecondArray,
     };
+    use arrow_select::concat::concat_batches;
 
     fn array<A: Array + 'static>(array: A) -> ArrayRef {
         Arc::new(array)
@@ -179,6 +255,45 @@ mod tests {
         let fine = array(TimestampNanosecondArray::from(vec![1_001]));
         let coarse = DataType::Timestamp(TimeUnit::Microsecond, None);
         assert!(conform_array(&fine, &coarse).unwrap_err().contains("finer"));
+    }
+
+    #[test]
+    fn rows_are_cut_where_a_column_has_more_bytes_than_are_taken_at_once() {
+        let texts: Vec<String> = (0..100).map(|i| "x".repeat(if i == 40 { 5_000 } else { i })).collect();
+        let binary = array(LargeBinaryArray::from_iter_values(&texts));
+        for column in [
+            array(LargeStringArray::from_iter_values(&texts)),
+            binary.clone(),
+            array(StringViewArray::from_iter_values(&texts)),
+            cast_with_options(&binary, &DataType::BinaryView, &CastOptions::default()).unwrap(),
+        ] {
+            let given = RecordBatch::try_from_iter([("text", column)]).unwrap();
+            // As a slice of more, whose other values do not count.
+            let given = given.slice(10, 80);
+            let mut parts = Vec::new();
+            cut(given.clone(), 1_000, &mut parts);
+            assert!(parts.len() > 5, "{}", parts.len());
+            let large = |part: &&RecordBatch| value_bytes(part.column(0)) > 1_000;
+            assert!(parts.iter().filter(large).all(|part| part.num_rows() == 1));
+            assert_eq!(parts.iter().filter(large).count(), 1);
+            assert_eq!(concat_batches(&given.schema(), &parts).unwrap(), given);
+            let whole: std::result::Result<Vec<_>, ArrowError> = in_parts([Ok(given.clone())]).collect();
+            assert_eq!(whole.unwrap(), [given]);
+        }
+    }
+
+    #[test]
+    fn texts_behind_2_gib_of_others_are_taken_and_longer_ones_are_not() {
+        // Pages that are only read take no memory.
+        let long = (1_usize << 31) + 10;
+        let offsets = OffsetBuffer::<i64>::from_lengths([long, 3, 0, 2]);
+        let values = arrow_buffer::Buffer::from_vec(vec![0_u8; long + 5]);
+        let nulls = arrow_buffer::NullBuffer::from(vec![true, true, false, true]);
+        let all = array(LargeBinaryArray::new(offsets, values, Some(nulls)));
+        let taken = conform_array(&all.slice(1, 3), &DataType::Binary).unwrap();
+        let expected: ArrayRef = Arc::new(BinaryArray::from_opt_vec(vec![Some(&[0; 3]), None, Some(&[0; 2])]));
+        assert_eq!(&taken, &expected);
+        assert!(conform_array(&all, &DataType::Binary).unwrap_err().contains("write fewer rows at a time"));
     }
 
     #[test]
