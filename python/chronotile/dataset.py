@@ -94,6 +94,25 @@ class Dataset:
         read = read_consistency or (None if consistency == "ANY" else consistency)
         return Dataset(self._native.tuned(read, write_consistency or consistency, timeout_s))
 
+    def seeing_every_write(self) -> Dataset:
+        """The same dataset, read at a level that sees every write acknowledged at the level of the archive's URL.
+
+        For copying rows elsewhere before their slices are dropped with ``retire(unchanged=slices)``. On a cluster reads
+        then take a majority of replicas, or all of them where writes take less than a majority. An archive in a file
+        has one copy, of which every read sees everything.
+
+        Examples
+        --------
+        ::
+
+            ds = archive["detections"].seeing_every_write()
+            slices = ds.retire(older_than="3650d", dry_run=True)
+            for part in slices:
+                keep(ds.read(start=part.start, end=part.end))
+            ds.retire(unchanged=slices)
+        """
+        return Dataset(self._native.seeing_every_write())
+
     def __repr__(self) -> str:
         return f"<Dataset {self.name}: {len(self._columns)} columns, time {self._axis.column}, window {self.window}>"
 
@@ -652,7 +671,7 @@ class Dataset:
         """Drop whole slices that are too old; returns those dropped, or with `dry_run` those that would go.
 
         Others may write meanwhile. Rows that come in time are dropped too, and are in the figures returned; a write
-        that comes too late is refused, and can be repeated. On a cluster this waits half a minute for the writers that
+        that comes too late is refused, and can be repeated. On a cluster this waits 12 s for the writers that
         there may be.
 
         Without `before`, `older_than` and `unchanged` the dataset's own retention is meant.

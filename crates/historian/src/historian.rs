@@ -85,7 +85,7 @@ impl Historian {
 
     /// The datasets of points that a group has by now, with their storage type.
     pub(crate) async fn existing_points(&self, group: &str) -> Result<Vec<(Storage, Dataset)>> {
-        let names: Vec<String> = self.archive.datasets().await?.iter().map(|spec| spec.name.to_string()).collect();
+        let names = self.archive.dataset_names().await?;
         let mut found = Vec::new();
         for storage in [Storage::Float, Storage::Integer, Storage::Text] {
             let spec = schema::points(group, storage)?;
@@ -98,13 +98,13 @@ impl Historian {
 
     /// Names of the groups that have points.
     pub async fn groups(&self) -> Result<Vec<String>> {
-        let specs = self.archive.datasets().await?;
+        let names = self.archive.dataset_names().await?;
         let group = |name: &str| {
             let rest = name.strip_prefix("historian_")?;
             let group = ["_float", "_integer", "_string"].iter().find_map(|suffix| rest.strip_suffix(suffix))?;
             Some(group.to_owned())
         };
-        let mut groups: Vec<String> = specs.iter().filter_map(|spec| group(spec.name.as_str())).collect();
+        let mut groups: Vec<String> = names.iter().filter_map(|name| group(name)).collect();
         groups.sort();
         groups.dedup();
         Ok(groups)

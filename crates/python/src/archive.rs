@@ -140,8 +140,7 @@ impl Archive {
     /// Names of all datasets, sorted.
     fn datasets(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let archive = open_inner(&self.inner)?;
-        let specs = wait(py, archive.datasets())?;
-        Ok(specs.iter().map(|spec| spec.name.to_string()).collect())
+        wait(py, archive.dataset_names())
     }
 
     /// Copies datasets to another archive, all where `datasets` is None; a report for each.
@@ -256,6 +255,11 @@ impl Dataset {
         let tuning = Tuning { read_consistency: read, write_consistency: write, timeout_s };
         let inner = self.open()?.tuned(&tuning).map_err(|error| invalid("invalid-tuning", error.to_string()))?;
         Ok(Self { inner, archive: self.archive.clone() })
+    }
+
+    /// The same dataset, of which every read sees every row that was acknowledged before.
+    fn seeing_every_write(&self) -> PyResult<Self> {
+        Ok(Self { inner: self.open()?.seeing_every_write(), archive: self.archive.clone() })
     }
 
     /// Adds columns; `defaults` holds one value, or None, for each.

@@ -34,7 +34,7 @@ pub(crate) async fn ready(app: Arc<App>, _: Call) -> Result<Reply> {
     let state = match fresh {
         Some(state) => state,
         None => {
-            let asked = tokio::time::timeout(Duration::from_secs(2), app.historian.archive().datasets()).await;
+            let asked = tokio::time::timeout(Duration::from_secs(2), app.historian.archive().dataset_names()).await;
             let state = match asked {
                 Ok(found) => found.map(drop).map_err(Failure::from),
                 Err(_) => Err(unready("the archive did not answer within 2 s")),

@@ -1,6 +1,6 @@
 use std::sync::{Arc, OnceLock};
 
-use chronotile_store::{Commit, Expect, Store, StoreError};
+use chronotile_store::{Commit, Expect, Sight, Store, StoreError};
 use chronotile_types::{DatasetSpec, SpecError, StorageLayout, name_hint};
 
 use crate::catalog;
@@ -31,6 +31,11 @@ impl Archive {
     /// An archive on an engine that is open already; `url` is for messages.
     pub fn on(url: &str, store: Arc<dyn Store>) -> Self {
         Self { url: url.into(), fence: Fence::new(store.clone()), store, clock: Arc::default(), memory: Arc::default() }
+    }
+
+    /// Its engine for what changes nothing.
+    fn reading(&self) -> Arc<dyn Store> {
+        self.store.seeing(Sight::AsRead).unwrap_or_else(|| self.store.clone())
     }
 
     /// The URL it was opened with.
@@ -99,19 +104,25 @@ impl Archive {
     /// Opens a dataset.
     pub async fn dataset(&self, name: &str) -> Result<Dataset> {
         let key = catalog::dataset_key(name);
-        match catalog::get::<DatasetSpec>(self.store.as_ref(), &key).await? {
+        match catalog::get::<DatasetSpec>(self.reading().as_ref(), &key).await? {
             Some((spec, _)) => Dataset::new(self, spec),
             None => {
-                let names: Vec<_> = self.datasets().await?.iter().map(|spec| spec.name.to_string()).collect();
+                let names = self.dataset_names().await?;
                 let hint = if names.is_empty() { "; it has none yet".to_owned() } else { name_hint(name, &names) };
                 Err(ArchiveError::DatasetNotFound { name: name.to_owned(), hint })
             }
         }
     }
 
+    /// The names of all datasets, in order, whether their definitions can be read or not.
+    pub async fn dataset_names(&self) -> Result<Vec<String>> {
+        let records = catalog::list(self.reading().as_ref(), catalog::DATASETS).await?;
+        Ok(records.iter().filter_map(|record| record.key.strip_prefix(catalog::DATASETS)).map(str::to_owned).collect())
+    }
+
     /// The definitions of all datasets, by name.
     pub async fn datasets(&self) -> Result<Vec<Arc<DatasetSpec>>> {
-        let records = catalog::list(self.store.as_ref(), "dataset/").await?;
+        let records = catalog::list(self.reading().as_ref(), catalog::DATASETS).await?;
         records.iter().map(|record| Ok(Arc::new(catalog::from_json(&record.key, &record.value)?))).collect()
     }
 }

@@ -20,8 +20,11 @@ use crate::error::{ArchiveError, Result};
 pub(crate) const REFS_PER_PART_MAX: usize = 100_000;
 const PAGE: usize = 1_000;
 
+/// What the keys of definitions begin with.
+pub(crate) const DATASETS: &str = "dataset/";
+
 pub(crate) fn dataset_key(name: &str) -> String {
-    format!("dataset/{name}")
+    format!("{DATASETS}{name}")
 }
 
 pub(crate) fn batch_key(dataset: &DatasetName, batch: BatchId) -> String {

@@ -96,7 +96,7 @@ impl Archive {
         claim::check_distinct(self, target)?;
         let names = match &options.datasets {
             Some(names) => names.clone(),
-            None => self.datasets().await?.iter().map(|spec| spec.name.to_string()).collect(),
+            None => self.dataset_names().await?,
         };
         // A name that is wrong stops the copy before anything is done.
         let mut datasets = Vec::with_capacity(names.len());

@@ -6,7 +6,7 @@ use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
 use chronotile_chunk::Origin;
-use chronotile_store::{Commit, Definition, Expect, Store, StoreError, Tuning};
+use chronotile_store::{Commit, Definition, Expect, Sight, Store, StoreError, Tuning};
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 
 use crate::archive::Archive;
@@ -21,6 +21,8 @@ use crate::memory::Memory;
 #[derive(Clone, Debug)]
 pub struct Dataset {
     store: Arc<dyn Store>,
+    /// The same for what changes nothing.
+    reading: Arc<dyn Store>,
     shared: Arc<Shared>,
     fence: Fence,
 }
@@ -66,7 +68,7 @@ impl Dataset {
         };
         let shared = Arc::new(shared);
         let store = store.laid_out(shared.clone())?.unwrap_or(store);
-        Ok(Self { store, shared, fence })
+        Ok(Self { reading: reading(&store), store, shared, fence })
     }
 
     /// The same dataset with another consistency level or time limit for what is done through it.
@@ -74,8 +76,20 @@ impl Dataset {
     /// # Errors
     /// An engine that has no such choices; a level that does not exist.
     pub fn tuned(&self, tuning: &Tuning) -> Result<Self> {
-        let fence = self.fence.clone();
-        Ok(Self { store: self.store.tuned(tuning)?, shared: self.shared.clone(), fence })
+        let store = self.store.tuned(tuning)?;
+        Ok(Self { reading: reading(&store), store, ..self.clone() })
+    }
+
+    /// The same dataset, of which every read sees every row that was acknowledged before at the archive's level of writes: for
+    /// whoever drops, by [`Dataset::retire_unchanged`], what was read and put elsewhere.
+    pub fn seeing_every_write(&self) -> Self {
+        let Some(store) = self.store.seeing(Sight::EveryWrite) else { return self.clone() };
+        Self { reading: store.clone(), store, ..self.clone() }
+    }
+
+    /// The same dataset for work that changes nothing.
+    pub(crate) fn reader(&self) -> Self {
+        Self { store: self.reading.clone(), ..self.clone() }
     }
 
     /// Its definition, as of when it was last looked at: another process may have added columns since.
@@ -121,7 +135,7 @@ impl Dataset {
     /// Reads the definition again, for columns that another process added.
     pub async fn refresh(&self) -> Result<()> {
         let key = catalog::dataset_key(self.spec().name.as_str());
-        let Some(stored) = self.store.record(&key).await? else {
+        let Some(stored) = self.reading.record(&key).await? else {
             let name = self.spec().name.to_string();
             return Err(ArchiveError::DatasetNotFound { name, hint: "; it was dropped".into() });
         };
@@ -231,6 +245,10 @@ impl Dataset {
     pub(crate) fn known_slices<T>(&self, use_it: impl FnOnce(&mut HashSet<SliceId>) -> T) -> T {
         use_it(&mut self.shared.slices.write().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn reading(store: &Arc<dyn Store>) -> Arc<dyn Store> {
+    store.seeing(Sight::AsRead).unwrap_or_else(|| store.clone())
 }
 
 /// The field as it is stored: with its default as text in the metadata.

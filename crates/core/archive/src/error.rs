@@ -124,8 +124,8 @@ pub enum ArchiveError {
     },
     /// A slice was retired while rows were written to it.
     #[error(
-        "slice {} of dataset {dataset} was retired while rows were written to it; nothing of this batch was acknowledged: \
-         write it again. Where that goes on failing, a retire was cut off: run it again", slice.0
+        "slice {} of dataset {dataset} was retired while a batch with rows in it was written or removed; that was not \
+         acknowledged: repeat it. Where that goes on failing, a retire was cut off: run it again", slice.0
     )]
     SliceRetired {
         /// The dataset.

@@ -62,11 +62,12 @@ impl Dataset {
 
     /// What there is of every index, in the order in which they were made.
     pub async fn index_status(&self) -> Result<Vec<IndexStatus>> {
-        self.refresh().await?;
-        let frame = self.frame();
+        let this = &self.reader();
+        this.refresh().await?;
+        let frame = this.frame();
         let mut all = Vec::new();
         for index in &frame.spec.indexes {
-            let built = record::list(self.store(), &frame.spec.name, &index.id).await?;
+            let built = record::list(this.store(), &frame.spec.name, &index.id).await?;
             let mut status =
                 IndexStatus { name: index.name.clone(), columns: index.columns.clone(), ..Default::default() };
             for (window, built) in &built {

@@ -81,9 +81,10 @@ impl Dataset {
     /// # Errors
     /// A request that makes no sense for the dataset at once; a damaged chunk or a failing engine while streaming.
     pub async fn read(&self, request: ReadRequest) -> Result<ReadStream> {
-        let mut query = self.anew(&request).await?;
-        self.prune_by_index(&mut query, &request).await?;
-        stream(self.store_arc(), Arc::new(query)).await
+        let this = &self.reader();
+        let mut query = this.anew(&request).await?;
+        this.prune_by_index(&mut query, &request).await?;
+        stream(this.store_arc(), Arc::new(query)).await
     }
 
     /// As [`Dataset::read`], with the definition as this process last saw it: one look into the catalog less, for readers who
@@ -92,8 +93,9 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::read`]; where columns were added meanwhile, a chunk that has them counts as damaged.
     pub async fn read_as_known(&self, request: ReadRequest) -> Result<ReadStream> {
-        let query = self.query_as_known(&request).await?;
-        stream(self.store_arc(), Arc::new(query)).await
+        let this = &self.reader();
+        let query = this.query_as_known(&request).await?;
+        stream(this.store_arc(), Arc::new(query)).await
     }
 
     /// As [`Dataset::read_as_known`], but each chunk for itself, in any order: a record that stands in several comes several
@@ -103,8 +105,9 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::read_as_known`].
     pub async fn read_unmerged(&self, request: ReadRequest) -> Result<ReadStream> {
-        let query = Arc::new(self.query_as_known(&request).await?);
-        let groups = groups(self.store_arc(), query.clone()).await?;
+        let this = &self.reader();
+        let query = Arc::new(this.query_as_known(&request).await?);
+        let groups = groups(this.store_arc(), query.clone()).await?;
         let alone = groups.map_ok(|parts| stream::iter(parts).map(|part| Ok(vec![part]))).try_flatten();
         Ok(ReadStream::new(query.schema.clone(), assembled(alone, query)))
     }
@@ -114,15 +117,16 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::read`].
     pub async fn count(&self, request: ReadRequest) -> Result<u64> {
-        let query = self.query(&ReadRequest { columns: Some(vec![]), ..request.clone() }).await?;
+        let this = &self.reader();
+        let query = this.query(&ReadRequest { columns: Some(vec![]), ..request.clone() }).await?;
         if query.newest_only || query.tests_rows() {
-            if let Some(rows) = self.count_by_index(&request).await? {
+            if let Some(rows) = this.count_by_index(&request).await? {
                 return Ok(rows);
             }
-            let rows = self.read(ReadRequest { columns: Some(vec![]), ..request }).await?;
+            let rows = this.read(ReadRequest { columns: Some(vec![]), ..request }).await?;
             return rows.try_fold(0, |sum, batch| async move { Ok(sum + batch.num_rows() as u64) }).await;
         }
-        self.count_heads(query).await
+        this.count_heads(query).await
     }
 
     /// Counts by heads; only tiles whose chunks overlap, or lie across the time range, are decoded.

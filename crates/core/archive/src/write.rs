@@ -351,13 +351,15 @@ impl<'a> Write<'a> {
         self.watch_slices().await?;
         self.put_watched(Commit { before, put: chunks, ..Commit::default() }).await?;
         self.dataset.list_changing(self.batch).await?;
-        let (keep_us, nowhere_else) = (Some(self.intent.written_us), HashSet::new());
+        let of = (self.batch, Some(self.intent.written_us));
+        let slices = stale.iter().map(|chunk| chunk.key.slice).collect();
+        let watch = self.dataset.watch(self.frame, slices).await?;
         loop {
             let seen = self.slices_stay().await?;
             let mut before = self.intent_puts()?;
             before.extend(seen.unchanged_in(self.dataset.store()));
             let last = Commit { before, after: after.clone(), ..Commit::default() };
-            match self.dataset.clear_out(self.batch, keep_us, (&stale, &nowhere_else), last).await {
+            match self.dataset.clear_out(of, (&stale, &HashSet::new()), last, &watch).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 result => break result.map_err(|error| self.told(error))?,
             }

@@ -3,12 +3,12 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use chronotile_archive::{ArchiveError, Dataset, ReadRequest, RetireLimit};
+use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, RetireLimit, WriteOptions};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Decision, Faulty, Metered, Operation, Outcome, Store};
 use chronotile_types::{DatasetSpec, Instant, MergeRule};
@@ -241,59 +241,124 @@ fn slow(inner: &Arc<dyn Store>, seed: u64, often: u64) -> Arc<dyn Store> {
     }))
 }
 
-/// Moves slices elsewhere, as who archives does: reads what a slice holds, then drops it if it holds the same still.
-async fn move_away(dataset: Dataset, moved: &mut BTreeSet<i64>) {
+/// What a process did with a batch, as far as it was told.
+#[derive(Clone)]
+struct Told {
+    ids: std::ops::Range<i64>,
+    /// How many rows a removal that was acknowledged took out; `None` where the last that was acknowledged is the writing.
+    removed: Option<u64>,
+}
+
+/// What has become of rows elsewhere.
+#[derive(Default)]
+struct Elsewhere {
+    /// Rows that were read and kept, before anybody tried to drop their slice.
+    kept: BTreeSet<i64>,
+    /// Rows of slices that were dropped, as far as the drop was acknowledged.
+    moved: BTreeSet<i64>,
+    cut_off: u64,
+}
+
+/// Ends work after some seconds, as if its process had died; `None` where it did.
+async fn cut_off<T>(chance: &mut Chance, one_in: u64, work: impl Future<Output = T>) -> Option<T> {
+    let seconds = if chance.below(one_in) == 0 { chance.below(40) } else { 1_000_000 };
+    tokio::time::timeout(Duration::from_secs(seconds), work).await.ok()
+}
+
+/// Moves slices elsewhere, as who archives does: reads what a slice holds and keeps it, then drops the slice if it holds the
+/// same still.
+async fn move_away(dataset: Dataset, seed: u64, elsewhere: &mut Elsewhere) {
+    let mut chance = Chance(seed);
     for _ in 0..12 {
         let would = dataset.retire(before(4 * HOUR), true).await.unwrap();
         for slice in would {
             let (start, end) = slice.ticks;
             let rows =
                 read(&dataset, ReadRequest { time: between(start, end), ..ReadRequest::default() }).await.unwrap();
-            match dataset.retire_unchanged(&[(slice.slice, slice.fingerprint)]).await {
-                Ok(dropped) if dropped.is_empty() => {}
-                Ok(_) => moved.extend(ids(&rows)),
-                Err(ArchiveError::SliceInUse { .. }) => {}
-                Err(error) => panic!("{error}"),
+            elsewhere.kept.extend(ids(&rows));
+            let seen = [(slice.slice, slice.fingerprint)];
+            match cut_off(&mut chance, 3, dataset.retire_unchanged(&seen)).await {
+                None => elsewhere.cut_off += 1,
+                Some(Ok(dropped)) if dropped.is_empty() => {}
+                Some(Ok(_)) => elsewhere.moved.extend(ids(&rows)),
+                Some(Err(ArchiveError::SliceInUse { .. } | ArchiveError::RetireRace { .. })) => {}
+                Some(Err(error)) => panic!("{error}"),
             }
         }
     }
 }
 
-async fn write_some(dataset: Dataset, seed: u64, acknowledged: &mut Vec<(i64, i64)>, refused: &mut u64) {
+/// Writes batches, some of them again, in other slices or after they were moved, and removes others.
+async fn write_some(dataset: Dataset, seed: u64, told: &mut BTreeMap<String, Told>, refused: &mut u64) {
     let mut chance = Chance(seed);
     for number in 0..40 {
-        let (first, size) = ((seed % 1_000) as i64 * 1_000_000 + number * 100_000, 1 + chance.below(20) as i64);
-        let long = chance.below(40) == 0;
-        let parts = if long { 3 } else { 1 };
+        let (first, size) = (seed as i64 * 10_000_000 + number * 100_000, 1 + chance.below(20) as i64);
+        let long = chance.below(150) == 0;
         // Parts of one write are as large as its buffer at least.
-        let size = if long { 16_000 } else { size };
-        let part = |i: i64| spread_rows(first + i * size, size, 4, "w");
-        let options = if chance.below(4) == 0 { Default::default() } else { named(&format!("{seed}-{number}")) };
+        let (parts, size) = if long { (3, 16_000) } else { (1, size) };
+        let hours = 1 + chance.below(4) as i64;
+        let part = |i: i64| spread_rows(first + i * size, size, hours, "w");
+        let name = format!("{seed}-{number}");
         tokio::time::sleep(Duration::from_secs(chance.below(30))).await;
-        for _ in 0..3 {
-            match dataset.write(input((0..parts).map(part)), tight(options.clone())).await {
-                Ok(_) => {
-                    acknowledged.push((first, first + parts * size));
-                    break;
+        let writes = if chance.below(5) == 0 { 2 } else { 1 };
+        for replace in (0..writes).map(|again| again == 1 && seed.is_multiple_of(2)) {
+            let options = WriteOptions { replace, ..named(&name) };
+            for _ in 0..3 {
+                let write = dataset.write(input((0..parts).map(part)), tight(options.clone()));
+                match cut_off(&mut chance, 8, write).await {
+                    None => *refused += 1,
+                    Some(Ok(_)) => {
+                        told.insert(name.clone(), Told { ids: first..first + parts * size, removed: None });
+                        break;
+                    }
+                    // Somebody was first, or nobody knows: what was not acknowledged may be written again.
+                    Some(Err(error)) if error.outcome() != Outcome::Refused => *refused += 1,
+                    Some(Err(error)) => panic!("{error}"),
                 }
-                // Somebody was first, or nobody knows: what was not acknowledged may be written again.
-                Err(error) if error.outcome() != Outcome::Refused => *refused += 1,
-                Err(error) => panic!("{error}"),
             }
+        }
+        if chance.below(3) == 0 {
+            remove_one(&dataset, &mut chance, &name, told, refused).await;
         }
     }
 }
 
-/// Whatever calls take how long: what was acknowledged is readable, or is with who moved the slice away.
+async fn remove_one(
+    dataset: &Dataset,
+    chance: &mut Chance,
+    name: &str,
+    told: &mut BTreeMap<String, Told>,
+    refused: &mut u64,
+) {
+    let Some(mut batch) = told.remove(name) else { return };
+    for _ in 0..5 {
+        match cut_off(chance, 8, dataset.remove_batch(name)).await {
+            Some(Ok(rows)) => {
+                batch.removed = Some(rows);
+                told.insert(name.to_owned(), batch);
+                return;
+            }
+            Some(Err(error)) if error.outcome() == Outcome::Refused => {
+                // One that was cut off had ended.
+                assert!(matches!(error, ArchiveError::BatchNotFound { .. }), "{error}");
+                return;
+            }
+            _ => *refused += 1,
+        }
+    }
+}
+
+/// Whatever calls take how long, and wherever processes die: rows that were acknowledged are readable, or with who moved the
+/// slice away; rows that were removed are neither, but for those of which the removal says that they had gone before.
 #[tokio::test(start_paused = true)]
 async fn acknowledged_rows_are_never_dropped_unseen() {
-    let mut told = (0, 0, 0);
-    for seed in 0..6 {
+    let (mut batches, mut removed, mut moved, mut refused, mut cuts) = (0, 0, 0, 0, 0);
+    for seed in 0..5 {
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let spec = DatasetSpec { merge: MergeRule::Latest { version: None }, ..spec() };
         create(&memory, spec).await;
-        let (mut moved, mut first, mut second) = (BTreeSet::new(), vec![], vec![]);
-        let (mut refused, mut refused_too) = (0, 0);
+        let (mut elsewhere, mut first, mut second) = (Elsewhere::default(), BTreeMap::new(), BTreeMap::new());
+        let (mut refused_first, mut refused_second) = (0, 0);
         // Each step takes its time where commits have steps.
         let process = |own: u64, often| -> Arc<dyn Store> {
             let slow = slow(&memory, own, often);
@@ -302,19 +367,81 @@ async fn acknowledged_rows_are_never_dropped_unseen() {
         let handle = async |seed, often| open(&process(seed, often), "records").await;
         let (a, b, c) = (handle(seed * 3, 12).await, handle(seed * 3 + 1, 20).await, handle(seed * 3 + 2, 20).await);
         tokio::join!(
-            move_away(a, &mut moved),
-            write_some(b, seed * 2 + 1, &mut first, &mut refused),
-            write_some(c, seed * 2 + 2, &mut second, &mut refused_too),
+            move_away(a, seed, &mut elsewhere),
+            write_some(b, seed * 2 + 1, &mut first, &mut refused_first),
+            write_some(c, seed * 2 + 2, &mut second, &mut refused_second),
         );
         let here: BTreeSet<i64> = ids(&read_all(&open(&memory, "records").await).await).into_iter().collect();
-        for (start, end) in first.iter().chain(&second) {
-            let lost = (*start..*end).find(|id| !here.contains(id) && !moved.contains(id));
-            assert_eq!(lost, None, "seed {seed}: a row of batch {start}..{end} is nowhere");
+        for (name, told) in first.iter().chain(&second) {
+            let own = |ids: &BTreeSet<i64>| ids.range(told.ids.clone()).count() as u64;
+            let total = told.ids.end - told.ids.start;
+            match told.removed {
+                None => {
+                    let lost = told.ids.clone().find(|id| !here.contains(id) && !elsewhere.kept.contains(id));
+                    assert_eq!(lost, None, "seed {seed}: a row of batch {name} is nowhere");
+                }
+                Some(rows) => {
+                    assert_eq!(own(&here), 0, "seed {seed}: rows of removed batch {name} are there");
+                    assert!(
+                        own(&elsewhere.moved) + rows <= total as u64,
+                        "seed {seed}: {rows} of {total} rows of batch {name} were removed, and {} moved away",
+                        own(&elsewhere.moved),
+                    );
+                    removed += 1;
+                }
+            }
+            batches += 1;
         }
-        told = (told.0 + first.len() + second.len(), told.1 + moved.len(), told.2 + refused + refused_too);
+        moved += elsewhere.moved.len();
+        refused += refused_first + refused_second;
+        cuts += elsewhere.cut_off;
     }
-    println!("batches, rows moved, writes refused: {told:?}");
-    assert!(told.0 > 400 && told.1 > 1_000 && told.2 > 0, "batches, moved, refused: {told:?}");
+    let figures = format!(
+        "{batches} batches, {removed} removed, {moved} rows moved, {refused} writes not acknowledged, {cuts} drops cut off"
+    );
+    println!("{figures}");
+    assert!(batches > 300 && removed > 60 && moved > 200 && refused > 0 && cuts > 0, "{figures}");
+}
+
+/// Who drops a slice with what it held must not have, unknowingly, what others took out of it before that was acknowledged.
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_out_of_a_slice_that_is_being_dropped_is_refused_until_it_is_gone() {
+    for replace in [false, true] {
+        for consolidated in [false, true] {
+            let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+            let plain: Arc<dyn Store> = Arc::new(Stepwise(memory.clone()));
+            let dataset = create(&plain, spec()).await;
+            write(&dataset, &spread_rows(0, 30, 2, "a"), named("a")).await.unwrap();
+            write(&dataset, &spread_rows(100, 30, 2, "b"), named("b")).await.unwrap();
+            if consolidated {
+                assert!(dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap().tiles > 0);
+            }
+            let later = rows(&[(5 * HOUR, 0, 0), (5 * HOUR, 1, 1)]);
+            let take_out = async move |dataset: &Dataset| match replace {
+                true => write(dataset, &later, replacing("a")).await.map(|report| report.rows),
+                false => dataset.remove_batch("a").await,
+            };
+            let (other, while_dropped) = (plain.clone(), take_out.clone());
+            // After the slice was compared, before it is gone.
+            let cut = with_something_before(&memory, Operation::DropSlice, move || {
+                let (other, take_out) = (other.clone(), while_dropped.clone());
+                Box::pin(async move {
+                    let dataset = open(&other, "records").await;
+                    let error = take_out(&dataset).await.unwrap_err();
+                    assert!(matches!(error, ArchiveError::SliceRetired { .. }), "{error}");
+                    assert_eq!(error.outcome(), Outcome::LostRace);
+                })
+            });
+            let retirer = open(&(Arc::new(Stepwise(cut)) as Arc<dyn Store>), "records").await;
+            let would = retirer.retire(before(2 * HOUR), true).await.unwrap();
+            let seen: Vec<_> = would.iter().map(|slice| (slice.slice, slice.fingerprint)).collect();
+            assert_eq!(retirer.retire_unchanged(&seen).await.unwrap(), would);
+            // Repeated it is done, and says what it did not find.
+            assert_eq!(take_out(&dataset).await.unwrap(), if replace { 2 } else { 0 });
+            assert_eq!(count(&dataset).await, if replace { 2 } else { 0 });
+            assert_sound(&dataset).await;
+        }
+    }
 }
 
 /// What an engine whose commits have steps is asked for by ordinary writes.
@@ -330,7 +457,7 @@ async fn ordinary_writes_look_for_dropped_slices_once_in_a_while() {
         tokio::time::advance(Duration::from_millis(500)).await;
     }
     // Besides, each write asks for the time, which this engine does not tell.
-    assert_eq!(asked(Operation::Record) - before, 20 + 1, "ten seconds of writing");
+    assert_eq!(asked(Operation::Record) - before, 20 + 2, "ten seconds of writing");
     tokio::time::advance(Duration::from_secs(60)).await;
     let before = asked(Operation::Record);
     for number in 20..40 {

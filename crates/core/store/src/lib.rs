@@ -211,6 +211,18 @@ pub struct Tuning {
     pub timeout_s: Option<u64>,
 }
 
+/// What a view of a store sees, where an engine keeps copies that may lag behind one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// What the level of its reads gives. Where too few copies can be reached for the contract of [`Store::record`],
+    /// [`Store::records`] and [`Store::slices`] they too are answered at that level, and may miss what ended before. For callers
+    /// that change nothing by what they read.
+    AsRead,
+    /// Every chunk whose commit ended before, at the level of writes that the store was opened with. For callers that drop or
+    /// take away what they have read.
+    EveryWrite,
+}
+
 /// What an engine promises beyond the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -340,6 +352,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         let reason =
             "it has one copy of the data: consistency levels and time limits for a call are for clusters".to_owned();
         Err(StoreError::Refused { engine, reason })
+    }
+
+    /// A view of the same store with another sight; `None` where every read sees every write that ended before.
+    fn seeing(&self, sight: Sight) -> Option<Arc<dyn Store>> {
+        let _ = sight;
+        None
     }
 
     /// A view of the same store that keeps the chunks of one dataset as its definition says; `None` where the store itself

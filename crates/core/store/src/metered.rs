@@ -8,7 +8,7 @@ use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream, StreamExt};
 
 use crate::{
-    Capabilities, Chunk, ChunkKey, Commit, Definition, DropSlice, Operation, Record, Result, Scan, Store,
+    Capabilities, Chunk, ChunkKey, Commit, Definition, DropSlice, Operation, Record, Result, Scan, Sight, Store,
     TileStatistics, Tuning,
 };
 
@@ -149,6 +149,11 @@ impl Store for Metered {
 
     fn tuned(&self, tuning: &Tuning) -> Result<Arc<dyn Store>> {
         Ok(Arc::new(Self { inner: self.inner.tuned(tuning)?, meters: self.meters.clone() }))
+    }
+
+    fn seeing(&self, sight: Sight) -> Option<Arc<dyn Store>> {
+        let inner = self.inner.seeing(sight)?;
+        Some(Arc::new(Self { inner, meters: self.meters.clone() }))
     }
 
     fn laid_out(&self, definition: Arc<dyn Definition>) -> Result<Option<Arc<dyn Store>>> {

@@ -24,7 +24,7 @@ use chronotile_cql::scylla::statement::Consistency;
 pub use chronotile_cql::without_password;
 use chronotile_cql::{Call, CqlError, Replication, Session, Settings};
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, Definition, DropSlice, Record, Result, Scan, Store, StoreError,
+    Capabilities, Chunk, ChunkKey, Commit, Definition, DropSlice, Record, Result, Scan, Sight, Store, StoreError,
     TileStatistics, Tuning,
 };
 use chronotile_types::{DatasetName, SliceId};
@@ -75,6 +75,8 @@ pub struct CassandraStore {
     shared: Arc<Shared>,
     /// A dataset and its form, in a view that was made for one.
     own: Option<(DatasetName, Form)>,
+    /// Whether the catalog may be read from fewer replicas than see all of it.
+    lenient: bool,
     read: Call,
     write: Call,
 }
@@ -116,7 +118,7 @@ impl CassandraStore {
             ready: Mutex::default(),
             keeper: tokio::sync::Mutex::default(),
         };
-        Ok(Self { shared: Arc::new(shared), own: None, read, write })
+        Ok(Self { shared: Arc::new(shared), own: None, lenient: false, read, write })
     }
 
     /// Changes how many copies each data centre keeps. What is stored already reaches new copies by repair only: run a full
@@ -137,9 +139,12 @@ impl CassandraStore {
         self.session().change_schema(&format!("TRUNCATE {keyspace}.{}", names::CATALOG)).await.map_err(refused)
     }
 
-    /// How the catalog is read for whoever reads rows at the level of this store.
+    /// How the catalog is read.
     fn seen(&self) -> Call {
-        schema::seen(self.session(), self.read.consistency)
+        match self.lenient {
+            true => schema::seen(self.session(), self.read.consistency),
+            false => schema::certain(self.session()),
+        }
     }
 
     fn session(&self) -> &Session {
@@ -260,6 +265,15 @@ impl Store for CassandraStore {
             tuned.write.timeout = Duration::from_secs(seconds);
         }
         Ok(Arc::new(tuned))
+    }
+
+    fn seeing(&self, sight: Sight) -> Option<Arc<dyn Store>> {
+        let mut view = self.clone();
+        match sight {
+            Sight::AsRead => view.lenient = true,
+            Sight::EveryWrite => view.read.consistency = self.seeing_writes(),
+        }
+        Some(Arc::new(view))
     }
 
     fn laid_out(&self, definition: Arc<dyn Definition>) -> Result<Option<Arc<dyn Store>>> {

@@ -124,6 +124,12 @@ pub(crate) fn sure(session: &Session) -> Call {
     Call { consistency, timeout: settings.timeout, instead: None }
 }
 
+/// A majority; where a keyspace has more copies than there are nodes, as while a cluster grows, a majority of the nodes, which
+/// is what transactions are decided by.
+pub(crate) fn certain(session: &Session) -> Call {
+    Call { instead: Some(session.serial_read()), ..sure(session) }
+}
+
 /// A majority; where so many replicas are not alive, as many as rows are read from. Such a reader has been told that it may
 /// miss what one replica lacks, and is not to be refused for more than it asked for. Whatever it then changes is decided by
 /// a majority, as ever.

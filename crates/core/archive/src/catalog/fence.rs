@@ -2,9 +2,9 @@
 //!
 //! One record of the archive says which slices are being *closed* and which are being *dropped*. Who drops a slice closes it
 //! first, waits until nobody can rely on not having seen that, and then looks what the slice holds; the record that turns closed
-//! into dropping is put only where the slice is closed still. Who writes looks at the record after its chunks are durable and
-//! before anything is acknowledged. Where a slice of its chunks is closed it opens it again, and the drop is given up;
-//! where it is being dropped the write is refused. `docs/decisions/017-dropping-slices-in-use.md` gives the reasons.
+//! into dropping is put only where the slice is closed still. Who writes looks at the record after its chunks are durable, who
+//! takes chunks out after they are gone, and both before anything is acknowledged. They open again a slice that is closed, and
+//! the drop is given up; where a slice is being dropped they are refused. `docs/decisions/017-dropping-slices-in-use.md` gives the reasons.
 //!
 //! What was looked up counts for [`FRESH`], so that a write hardly ever asks for it.
 
@@ -23,9 +23,9 @@ use crate::catalog::clock;
 use crate::error::{ArchiveError, Result};
 
 /// How long a writer may go by what it has seen of the record. Part of the archive's format: who closes a slice waits longer.
-const FRESH: Duration = Duration::from_secs(30);
+const FRESH: Duration = Duration::from_secs(10);
 /// How long who closed a slice waits before it looks what the slice holds.
-const WAIT: Duration = Duration::from_secs(32);
+const WAIT: Duration = Duration::from_secs(12);
 
 /// The record's key.
 const KEY: &str = "retiring";
@@ -74,6 +74,11 @@ impl Seen {
         let value = catalog::to_json(KEY, &state)?;
         let expect = self.bytes.clone().map_or(Expect::Absent, Expect::Is);
         Ok((state, catalog::put(KEY.to_owned(), value, expect)))
+    }
+
+    /// Whether a drop of the slice has begun and not ended.
+    pub(crate) fn is_dropping(&self, dataset: &DatasetName, slice: SliceId) -> bool {
+        holder(&self.state.dropping, dataset, slice).is_some()
     }
 
     /// The slices of a dataset of which a drop has begun and not ended, as far as the record knows.
@@ -173,7 +178,7 @@ impl Fence {
             _ => self.look().await?,
         };
         loop {
-            if let Some(slice) = slices.iter().find(|slice| holder(&seen.state.dropping, dataset, **slice).is_some()) {
+            if let Some(slice) = slices.iter().find(|slice| seen.is_dropping(dataset, **slice)) {
                 return Err(ArchiveError::SliceRetired { dataset: dataset.clone(), slice: *slice });
             }
             let closed = |slice: &&SliceId| holder(&seen.state.closed, dataset, **slice).is_some();
@@ -227,7 +232,7 @@ impl Fence {
     /// Takes over the drop of a slice that somebody began; `None` where it has ended.
     pub(crate) async fn take_over(&self, dataset: &DatasetName, slice: SliceId) -> Result<Option<(Closed, RecordPut)>> {
         let seen = self.look().await?;
-        if holder(&seen.state.dropping, dataset, slice).is_none() {
+        if !seen.is_dropping(dataset, slice) {
             return Ok(None);
         }
         let closed = Closed { token: unique() };

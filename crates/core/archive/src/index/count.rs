@@ -73,8 +73,9 @@ impl Dataset {
         by_window: bool,
         groups_max: Option<usize>,
     ) -> Result<(RecordBatch, IndexUse)> {
-        self.refresh().await?;
-        let frame = self.frame();
+        let this = &self.reader();
+        this.refresh().await?;
+        let frame = this.frame();
         if let Some(name) = by.iter().find(|name| *name == COUNT || by_window && *name == WINDOW) {
             return Err(
                 frame.refuse(format!("column {name:?} cannot be counted by: the result has its own of that name"))
@@ -86,7 +87,7 @@ impl Dataset {
             columns.push(frame.spec.time.column.clone());
         }
         let request = ReadRequest { columns: Some(columns), ..request };
-        let mut query = self.query_as_known(&request).await?;
+        let mut query = this.query_as_known(&request).await?;
         let positions = by.iter().map(|name| query.frame.column(name)).collect::<Result<Vec<_>>>()?;
         let mut tally = Tally::new(by.len(), query.held());
         let report = match choose(&query.frame, &request, Purpose::Counts(&positions))? {
@@ -94,7 +95,7 @@ impl Dataset {
             Ok(choice) => {
                 let places: Vec<usize> =
                     positions.iter().filter_map(|column| choice.columns.iter().position(|c| c == column)).collect();
-                match Plan::new(self, &query, choice).await? {
+                match Plan::new(this, &query, choice).await? {
                     Err(report) => report,
                     Ok(plan) => {
                         let counted = tally.add_plan(&plan, &places, by_window);
@@ -107,7 +108,7 @@ impl Dataset {
             }
         };
         let query = Arc::new(query);
-        let mut read = stream(self.store_arc(), query.clone()).await?;
+        let mut read = stream(this.store_arc(), query.clone()).await?;
         let failed = |e| query.frame.compute("counting rows", e);
         while let Some(batch) = read.try_next().await? {
             let windows = if by_window { Some(windows_of(&query, batch.column(time))?) } else { None };
@@ -123,15 +124,16 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::read`].
     pub async fn explain(&self, request: &ReadRequest, by: Option<&[String]>) -> Result<IndexUse> {
-        self.refresh().await?;
-        let mut query = self.query_as_known(request).await?;
+        let this = &self.reader();
+        this.refresh().await?;
+        let mut query = this.query_as_known(request).await?;
         let mut report = match by {
-            None => self.prune_by_index(&mut query, request).await?,
+            None => this.prune_by_index(&mut query, request).await?,
             Some(by) => {
                 let positions = by.iter().map(|name| query.frame.column(name)).collect::<Result<Vec<_>>>()?;
                 match choose(&query.frame, request, Purpose::Counts(&positions))? {
                     Err(reason) => IndexUse { reason: Some(reason.to_owned()), ..IndexUse::default() },
-                    Ok(choice) => match Plan::new(self, &query, choice).await? {
+                    Ok(choice) => match Plan::new(this, &query, choice).await? {
                         Err(report) => report,
                         Ok(plan) => {
                             query.keys = Some(plan.keys.into());
@@ -142,7 +144,7 @@ impl Dataset {
             }
         };
         if query.passes_over() {
-            self.count_filtered(&query, &mut report).await?;
+            this.count_filtered(&query, &mut report).await?;
         }
         Ok(report)
     }

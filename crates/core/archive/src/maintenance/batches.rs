@@ -7,6 +7,7 @@ use chronotile_types::{BatchId, SliceId, Tile, Window};
 use futures::TryStreamExt;
 
 use crate::catalog::clock;
+use crate::catalog::fence;
 use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
@@ -19,18 +20,19 @@ const LOOKED_UP: usize = 16;
 impl Dataset {
     /// The batches of the dataset by write stamp, unfinished ones included and marked so.
     pub async fn batches(&self) -> Result<Vec<BatchInfo>> {
-        let frame = self.frame();
+        let this = &self.reader();
+        let frame = this.frame();
         let name = frame.spec.name.clone();
-        let begun = catalog::unfinished(self.store(), &name).await?;
-        let stored = catalog::finished(self.store(), &name).await?;
+        let begun = catalog::unfinished(this.store(), &name).await?;
+        let stored = catalog::finished(this.store(), &name).await?;
         let begun_ids: HashSet<BatchId> = begun.iter().map(|(batch, _)| *batch).collect();
         let ended = stored.into_iter().filter(|(batch, record)| !record.removed && !begun_ids.contains(batch));
-        let retired = self.retired_slices(&frame).await?;
+        let retired = this.retired_slices(&frame).await?;
         let mut batches = Vec::new();
         for (batch, record) in ended {
             let touched = slices_of(&frame, &record)
                 .is_some_and(|(first, last)| retired.range(first..=last).any(|(_, us)| *us >= record.written_us));
-            let retired = if touched { self.retirement(&frame, batch, &record).await? } else { Retirement::default() };
+            let retired = if touched { this.retirement(&frame, batch, &record).await? } else { Retirement::default() };
             batches.push(info(batch, record, &retired));
         }
         batches.extend(begun.into_iter().map(|(batch, intent)| unfinished_info(batch, intent)));
@@ -40,16 +42,17 @@ impl Dataset {
 
     /// The batch of this key; `None` where there is none.
     pub async fn batch(&self, key: &str) -> Result<Option<BatchInfo>> {
-        let (frame, batch) = (self.frame(), BatchId::of_key(key));
+        let this = &self.reader();
+        let (frame, batch) = (this.frame(), BatchId::of_key(key));
         let name = frame.spec.name.clone();
-        let begun = catalog::get::<Intent>(self.store(), &catalog::intent_key(&name, batch)).await?;
-        let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(&name, batch)).await?;
+        let begun = catalog::get::<Intent>(this.store(), &catalog::intent_key(&name, batch)).await?;
+        let stored = catalog::get::<BatchRecord>(this.store(), &catalog::batch_key(&name, batch)).await?;
         Ok(match (stored, begun) {
             (Some((record, _)), Some((intent, _))) if record.written_us != intent.written_us => {
                 Some(unfinished_info(batch, intent))
             }
             (Some((record, _)), _) if !record.removed => {
-                let retired = self.retirement(&frame, batch, &record).await?;
+                let retired = this.retirement(&frame, batch, &record).await?;
                 Some(info(batch, record, &retired))
             }
             (None, Some((intent, _))) => Some(unfinished_info(batch, intent)),
@@ -147,19 +150,29 @@ impl Dataset {
 
         let parts = catalog::parts(self.store(), &frame.spec, batch).await?;
         let refs: Vec<ChunkRef> = parts.iter().flat_map(|part| part.refs.iter().copied()).collect();
-        let rows = match &stored {
-            Some((record, _)) => record.rows.saturating_sub(self.retirement(&frame, batch, record).await?.rows),
-            None => 0,
-        };
         let record = removed(key, stamp);
-        let expect = stored.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
+        let expect = stored.as_ref().map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes.clone()));
         let mut after: Vec<_> = parts.iter().map(|part| catalog::delete_part(name, batch, part.number)).collect();
         after.push(catalog::put(record_key.clone(), catalog::to_json(&record_key, &record)?, expect));
         after.push(catalog::delete_known(intent_key.clone(), intent.clone()));
-        let before = vec![catalog::put(intent_key, intent.clone(), Expect::Is(intent))];
+        let slices: BTreeSet<SliceId> =
+            refs.iter().map(|chunk| chunk.key.slice).chain(returned.iter().map(|(slice, _)| *slice)).collect();
         self.list_changing(batch).await?;
-        let last = Commit { before, after, ..Commit::default() };
-        self.clear_out(batch, None, (&refs, &returned), last).await.map_err(race)?;
+        let rows = loop {
+            let watch = self.watch(&frame, slices.clone()).await?;
+            let rows = match &stored {
+                Some((record, _)) => record.rows.saturating_sub(self.retirement(&frame, batch, record).await?.rows),
+                None => 0,
+            };
+            let mut before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
+            before.extend(watch.seen.unchanged_in(self.store()));
+            let last = Commit { before, after: after.clone(), ..Commit::default() };
+            match self.clear_out((batch, None), (&refs, &returned), last, &watch).await {
+                Err(error) if fence::has_changed(&error) => continue,
+                result => result.map_err(race)?,
+            }
+            break rows;
+        };
         self.unlist_changing(batch).await;
         Ok(rows)
     }

@@ -15,12 +15,13 @@ use crate::time_axis::Bounds;
 impl Dataset {
     /// Statistics of every slice and of the sizes of tiles.
     pub async fn info(&self) -> Result<DatasetInfo> {
-        let frame = self.frame();
+        let this = &self.reader();
+        let frame = this.frame();
         let mut tiles = Vec::new();
         let mut slices = Vec::new();
-        for slice in self.store().slices(&frame.spec.name).await? {
-            let found = self.store().statistics(&frame.spec.name, slice).await?;
-            slices.push(self.slice_info(&frame, slice, &found));
+        for slice in this.store().slices(&frame.spec.name).await? {
+            let found = this.store().statistics(&frame.spec.name, slice).await?;
+            slices.push(this.slice_info(&frame, slice, &found));
             tiles.extend(found);
         }
         let largest = tiles.iter().max_by_key(|tile| tile.bytes).map(|tile| tile.tile);

@@ -21,6 +21,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Key, Keys};
+use crate::maintenance::retire::Watch;
 use crate::read::assemble::{Rank, order_key, part_ranks};
 use crate::read::on_pool;
 use crate::read::part::Part;
@@ -304,24 +305,40 @@ impl Dataset {
 
     /// Takes the rows of a batch away, but for those of the stamp to keep: out of consolidated chunks, and with `last`, the
     /// commit that ends it, the chunks in `refs`, which the batch was written as. They are looked for in the tiles of `refs` and in
-    /// `tiles`.
+    /// `tiles`. Where commits have steps, `last` comes once the rows are gone and no slice that is watched was dropped with them.
     ///
     /// A consolidation that read one of these chunks before may still commit. The chunks are looked up first, then the
     /// consolidated ones are cleared, and the last commit demands every chunk that was found: one consolidated meanwhile
     /// fails it, and all of it is done again.
     pub(crate) async fn clear_out(
         &self,
-        batch: BatchId,
-        keep_us: Option<i64>,
-        (refs, tiles): (&[ChunkRef], &HashSet<(SliceId, Tile)>),
+        of: (BatchId, Option<i64>),
+        what: (&[ChunkRef], &HashSet<(SliceId, Tile)>),
         last: Commit,
+        watch: &Watch,
     ) -> Result<()> {
         // Others may have added columns, which rewritten chunks must keep.
         self.refresh().await?;
-        let frame = self.frame();
+        let (frame, this) = (self.frame(), self.seeing_every_write());
+        if self.store().capabilities().atomic_commit {
+            return this.take_away(&frame, of, what, last).await;
+        }
+        this.take_away(&frame, of, what, Commit { before: last.before.clone(), ..Commit::default() }).await?;
+        self.nothing_dropped(&frame, watch).await?;
+        self.commit(last).await
+    }
+
+    /// Takes away the rows of a batch; `last` goes with the last of them.
+    async fn take_away(
+        &self,
+        frame: &Frame,
+        of: (BatchId, Option<i64>),
+        (refs, tiles): (&[ChunkRef], &HashSet<(SliceId, Tile)>),
+        last: Commit,
+    ) -> Result<()> {
         loop {
-            let remove = self.existing(&frame, refs).await?;
-            self.take_out(&frame, (batch, keep_us), refs, tiles).await?;
+            let remove = self.existing(frame, refs).await?;
+            self.take_out(frame, of, refs, tiles).await?;
             let commit = Commit { remove, require_removed: true, ..last.clone() };
             match self.commit(commit).await {
                 Err(ArchiveError::Store(StoreError::ChunkConflict { .. })) => continue,

@@ -1,12 +1,14 @@
 //! Dropping slices, also such that are in use: what a slice is dropped with is exactly what was reported, and no row of a write
 //! that was acknowledged goes unseen.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use chronotile_store::{DropSlice, Expect, RecordPut, StoreError, TileStatistics};
 use chronotile_types::{Duration, Instant, SliceId, TimeRange};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::catalog::clock;
-use crate::catalog::fence::Closed;
+use crate::catalog::fence::{Closed, Seen};
 use crate::catalog::{self, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
@@ -32,6 +34,13 @@ enum Fate {
     Opened,
 }
 
+/// What was known of slices before chunks were taken out of them.
+pub(crate) struct Watch {
+    slices: BTreeSet<SliceId>,
+    retired: BTreeMap<SliceId, i64>,
+    pub seen: Seen,
+}
+
 impl Dataset {
     /// Drops the slices that lie wholly before the limit and returns them with what they held, oldest first; with `dry_run`
     /// says which they would be and drops none. A slice goes as a whole, so rows stay up to one slice longer than the limit
@@ -47,7 +56,8 @@ impl Dataset {
         let mut slices = self.store().slices(&frame.spec.name).await?;
         slices.retain(|slice| limit.ends_after(frame.spec.slice_ticks(*slice).1));
         if !dry_run {
-            return self.drop_slices(&frame, slices.into_iter().map(|slice| (slice, None)).collect()).await;
+            let all = slices.into_iter().map(|slice| (slice, None)).collect();
+            return self.seeing_every_write().drop_slices(&frame, all).await;
         }
         let mut retired = Vec::new();
         for slice in slices {
@@ -65,7 +75,7 @@ impl Dataset {
     pub async fn retire_unchanged(&self, slices: &[(SliceId, u128)]) -> Result<Vec<SliceInfo>> {
         self.refresh().await?;
         let wanted = slices.iter().map(|(slice, print)| (*slice, Some(*print))).collect();
-        self.drop_slices(&self.frame(), wanted).await
+        self.seeing_every_write().drop_slices(&self.frame(), wanted).await
     }
 
     async fn drop_slices(&self, frame: &Frame, mut left: Vec<Wanted>) -> Result<Vec<SliceInfo>> {
@@ -130,6 +140,38 @@ impl Dataset {
             }
         }
         Ok(Fate::Changed)
+    }
+
+    /// Begins to take chunks out of slices.
+    ///
+    /// # Errors
+    /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped.
+    pub(crate) async fn watch(&self, frame: &Frame, slices: BTreeSet<SliceId>) -> Result<Watch> {
+        let name = &frame.spec.name;
+        // A drop that begins after the notes were read is seen, or noted later.
+        let retired = self.retired_since(frame, slices.clone(), i64::MIN).await?;
+        let seen = self.fence().look().await?;
+        match slices.iter().find(|slice| seen.is_dropping(name, **slice)) {
+            Some(slice) => Err(ArchiveError::SliceRetired { dataset: name.clone(), slice: *slice }),
+            None => Ok(Watch { slices, retired, seen }),
+        }
+    }
+
+    /// Whether nobody dropped one of the slices with what it held before chunks were taken out of it: who keeps slices
+    /// elsewhere has what they held. To be called once the chunks are gone.
+    ///
+    /// # Errors
+    /// [`ArchiveError::SliceRetired`] where somebody did, or may do so still.
+    pub(crate) async fn nothing_dropped(&self, frame: &Frame, watch: &Watch) -> Result<()> {
+        let name = &frame.spec.name;
+        if self.fence().pass(name, &watch.slices).await?.token() == watch.seen.token() {
+            return Ok(());
+        }
+        let retired = self.retired_since(frame, watch.slices.clone(), i64::MIN).await?;
+        match retired.iter().find(|(slice, retired_us)| watch.retired.get(slice) != Some(retired_us)) {
+            Some((slice, _)) => Err(ArchiveError::SliceRetired { dataset: name.clone(), slice: *slice }),
+            None => Ok(()),
+        }
     }
 
     /// Records that a slice is dropped, should later rows make it begin anew.

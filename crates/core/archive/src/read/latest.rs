@@ -39,23 +39,24 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::read`]; nothing to tell rows apart by.
     pub async fn latest(&self, request: ReadRequest, by: Option<Vec<String>>) -> Result<ReadStream> {
-        self.refresh().await?;
-        let frame = self.frame();
+        let this = &self.reader();
+        this.refresh().await?;
+        let frame = this.frame();
         let by = by.unwrap_or_else(|| default_by(&frame));
         if by.is_empty() {
             return Err(frame.refuse("latest needs columns to tell rows apart: name them with by"));
         }
         let by = by.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
-        let query = self.query(&request).await?;
+        let query = this.query(&request).await?;
         let by_key = matches!(request.place, Place::Keys(_)) && by == frame.cell_columns()?;
         let newest_first = by_key && request.ids.is_none() && versions_share_time(&frame);
         // Every column that decides is decoded beside those asked for.
-        let inner = self.query(&ReadRequest { columns: Some(decoded(&frame, &query, &by)), ..request }).await?;
+        let inner = this.query(&ReadRequest { columns: Some(decoded(&frame, &query, &by)), ..request }).await?;
         let mut newest = Newest::new(inner.clone(), by);
         if newest_first {
-            backwards(self.store_arc(), &inner, &mut newest).await?;
+            backwards(this.store_arc(), &inner, &mut newest).await?;
         } else {
-            let mut rows = crate::read::stream(self.store_arc(), inner).await?;
+            let mut rows = crate::read::stream(this.store_arc(), inner).await?;
             while let Some(batch) = rows.try_next().await? {
                 newest.push(batch)?;
             }

@@ -33,11 +33,12 @@ impl Dataset {
     /// # Errors
     /// A damaged head, or the engine.
     pub async fn spans(&self, cells: &[i64], ticks: (i64, i64)) -> Result<Vec<TileSpan>> {
-        let spec = self.spec();
+        let this = &self.reader();
+        let spec = this.spec();
         let window = |tick: i64| spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
         let windows = (window(ticks.0), window(ticks.1));
-        let slices = slices_in(self.store(), &self.frame(), windows).await?;
-        self.spans_in(slices, cells, windows).await
+        let slices = slices_in(this.store(), &this.frame(), windows).await?;
+        this.spans_in(slices, cells, windows).await
     }
 
     /// The latest tile of a cell with a row before `tick`. Looks from there backwards and no further than needed.
@@ -45,11 +46,12 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::spans`].
     pub async fn span_before(&self, cell: i64, tick: i64) -> Result<Option<TileSpan>> {
-        let spec = self.spec();
+        let this = &self.reader();
+        let spec = this.spec();
         let last = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
-        let slices = self.store().slices(&spec.name).await?;
+        let slices = this.store().slices(&spec.name).await?;
         for slice in slices.into_iter().rev().filter(|slice| *slice <= spec.slice_of(last)) {
-            let spans = self.spans_in(vec![slice], &[cell], (Window(i32::MIN), last)).await?;
+            let spans = this.spans_in(vec![slice], &[cell], (Window(i32::MIN), last)).await?;
             if let Some(found) = spans.into_iter().rev().find(|span| span.tick_min < tick) {
                 return Ok(Some(found));
             }
@@ -62,11 +64,12 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::spans`].
     pub async fn span_from(&self, cell: i64, tick: i64) -> Result<Option<TileSpan>> {
-        let spec = self.spec();
+        let this = &self.reader();
+        let spec = this.spec();
         let first = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
-        let slices = self.store().slices(&spec.name).await?;
+        let slices = this.store().slices(&spec.name).await?;
         for slice in slices.into_iter().filter(|slice| *slice >= spec.slice_of(first)) {
-            let spans = self.spans_in(vec![slice], &[cell], (first, Window(i32::MAX))).await?;
+            let spans = this.spans_in(vec![slice], &[cell], (first, Window(i32::MAX))).await?;
             if let Some(found) = spans.into_iter().find(|span| span.tick_max >= tick) {
                 return Ok(Some(found));
             }
