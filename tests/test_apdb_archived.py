@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,24 @@ def test_what_is_stored_or_changed_while_a_slice_is_archived_stays(
     assert survey.contains(1, 1)
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["no file before", "a file before"])
+def test_a_visit_that_is_removed_while_its_slice_is_archived_is_in_no_file(
+    survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    cold = tmp_path / "cold"
+    if before:
+        survey.store(**visit_of(2, [1, 2]))
+        survey.archive_before(LATER, cold)
+    for number in range(2):
+        survey.store(**visit_of(number, [1, 2, 3]))
+    with apdb.open(path) as other:
+        between(survey, monkeypatch, lambda: other.remove_visit(1).rows)
+        survey.archive_before(LATER, cold)
+    assert set(everything(survey, cold)[0]) == {1_001, 1_002, 1_003} | ({21_001, 21_002} if before else set())
+    assert len(everything(survey, cold)[1]) == (5 if before else 3)
+    assert len(survey.sources()) == 0
+
+
 def test_a_slice_that_others_keep_writing_to_is_left_and_said_so(
     survey: apdb.Apdb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +148,8 @@ def test_stores_of_another_thread_while_slices_move_to_files_are_all_there(
             for number in range(1, 30):
                 if other.store(**visit_of(number, [number, number + 1])).stored:
                     stored.append(number)
+                # Now and then a slice is left alone long enough to be dropped.
+                time.sleep(0.4 if number % 10 == 0 else 0)
         ended.set()
 
     survey.store(**visit_of(0, [1]))
@@ -145,6 +166,108 @@ def test_stores_of_another_thread_while_slices_move_to_files_are_all_there(
     assert stored == list(range(1, 30))
     assert moved > 0
     assert len(found[0]) == len(found[1]) == 59
+
+
+def test_two_that_archive_to_one_folder_at_once_lose_no_row(
+    survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slice may go, with the rows in the other's file, after the first has seen that there is no file."""
+    cold, replace, others = tmp_path / "cold", apdb.cold._replace, []
+    for number in range(3):
+        survey.store(**visit_of(number, [1, 2, 3]))
+    expected = seen_sources(survey)
+    monkeypatch.setattr(apdb.cold, "_LOCK_WAIT_S", 0.2)
+
+    def meanwhile(where: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> Any:
+        def late() -> Iterator[Any]:
+            rows = parts()
+            first = next(rows, None)
+            if not others:
+                others.append(True)
+                with apdb.open(path) as other:
+                    try:
+                        other.archive_before(LATER, cold)
+                    except ct.BusyError as error:
+                        others.append(error.kind)
+            if first is not None:
+                yield first
+            yield from rows
+
+        return replace(where, schema, late)
+
+    monkeypatch.setattr(apdb.cold, "_replace", meanwhile)
+    survey.archive_before(LATER, cold)
+    assert others == [True, "folder-in-use"]
+    assert everything(survey, cold)[0] == expected
+    assert len(survey.sources()) == 0
+    with pytest.raises(ct.DataFileError, match="there is no folder"):
+        survey.delete("DiaSource", [1_001], archived=tmp_path / "cald")
+
+
+def test_a_file_is_not_put_back_without_late_rows_by_a_removal(
+    survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal reads a file that somebody replaces before it writes."""
+    cold, groups, done = tmp_path / "cold", apdb.cold._groups, []
+    survey.store(**visit_of(0, [1, 2, 3]))
+    survey.archive_before(LATER, cold)
+    survey.store(**visit_of(1, [4, 5]))
+    monkeypatch.setattr(apdb.cold, "_LOCK_WAIT_S", 0.2)
+
+    def meanwhile(batches: Iterator[Any]) -> Iterator[Any]:
+        for group in groups(batches):
+            if not done:
+                done.append(True)
+                with apdb.open(path) as other:
+                    try:
+                        other.archive_before(LATER, cold)
+                    except ct.BusyError as error:
+                        done.append(error.kind)
+            yield group
+
+    monkeypatch.setattr(apdb.cold, "_groups", meanwhile)
+    assert survey.delete("DiaSource", [1_001], archived=cold) == 1
+    assert done == [True, "folder-in-use"]
+    assert set(everything(survey, cold)[0]) == {1_002, 1_003, 11_004, 11_005}
+
+
+def test_a_visit_that_goes_to_files_while_it_is_removed_is_taken_out_of_them(
+    survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold, drop, done = tmp_path / "cold", apdb.Apdb._drop, []
+    for number in range(2):
+        survey.store(**visit_of(number, [1, 2, 3]))
+    cold.mkdir()
+
+    def late(self: apdb.Apdb, name: str, key: str) -> int | None:
+        if not done:
+            with apdb.open(path) as other:
+                done.append(len(other.archive_before(LATER, cold)))
+        return drop(self, name, key)
+
+    monkeypatch.setattr(apdb.Apdb, "_drop", late)
+    survey.remove_visit(0, archived=cold)
+    assert done == [2]
+    assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
+    survey.restore(cold)
+    assert set(seen_sources(survey)) == {11_001, 11_002, 11_003}
+
+
+def test_a_slice_that_is_archived_once_more_is_restored_once_more(survey: apdb.Apdb, tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    survey.store(**visit_of(0, [1, 2, 3]))
+    expected = seen_sources(survey)
+    for _ in range(2):
+        survey.archive_before(LATER, cold)
+        assert len(survey.sources()) == 0
+        for _ in range(2):
+            assert [part.rows for part in survey.restore(cold)] == [3, 3]
+            assert seen_sources(survey) == expected
+            assert len(survey.forced_sources()) == 3
+    survey.retire(LATER)
+    assert (len(survey.sources()), survey.contains(0, 1)) == (0, False)
+    assert [part.rows for part in survey.restore(cold)] == [3, 3]
+    assert seen_sources(survey) == expected
 
 
 def test_a_detector_visit_whose_slices_were_dropped_is_stored_again(survey: apdb.Apdb, tmp_path: Path) -> None:

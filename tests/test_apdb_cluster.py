@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import time
 import unittest
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("lsst.dax.apdb", reason="THE LSST ADAPTER IS NOT TESTED: pip install 'chronotile[lsst]'")
@@ -15,6 +22,7 @@ from lsst.dax.apdb.tests import ApdbSchemaUpdateTest, ApdbTest
 from support_apdb import FIELD, START, visit_of
 from support_apdb_suite import SuiteOnChronotile
 
+import chronotile as ct
 from chronotile import apdb, lab
 from chronotile.apdb import names
 from chronotile.apdb.simulate import Run, Survey, run
@@ -111,3 +119,74 @@ def test_rows_for_other_tools_hold_what_chunks_do(shared_cluster: lab.Cluster, t
         (name,) = [row[0] for row in tables.rows if row[0].startswith("r_dia_source")]
         found = connection.run(f'SELECT "diaSourceId", ra, "psfFlux" FROM apdb_as_rows.{name}').rows
     assert len(found) == sum(rows[names.SOURCE] for op, rows in logs[1] if op == "store")
+
+
+def test_what_is_stored_withdrawn_and_removed_while_slices_move_to_files_is_there_once(
+    shared_cluster: lab.Cluster, tmp_path: Path
+) -> None:
+    """Writers go on for some seconds: the first files lack rows, and a slice that is about to go is written to."""
+    url, cold = f"{shared_cluster.url('apdb_moving')}?catalog_buckets=16", tmp_path / "cold"
+    later, end = START + 1_000, time.monotonic() + 8
+    stored: set[int] = set()
+    withdrawn: set[int] = set()
+    removed: set[int] = set()
+
+    def moment(number: int) -> dict[str, Any]:
+        # All in one slice: a table for each day would take longer than the test.
+        rows, when = visit_of(number, [number % 900 + 1, number % 900 + 2]), START + number / 10_000
+        for table in ("sources", "forced_sources"):
+            rows[table] = {**rows[table], "midpointMjdTai": np.full(2, when)}
+        return {**rows, "visit_time": when}
+
+    def write(first: int) -> None:
+        with apdb.open(url) as own:
+            for number in itertools.count(first, 2):
+                if time.monotonic() > end:
+                    return
+                visit = moment(number)
+                ids = [int(each) for each in visit["sources"]["diaSourceId"]]
+                # What was not acknowledged may be there or not: only this test knows that nobody asks for it.
+                with contextlib.suppress(ct.BusyError):
+                    assert own.store(**visit).stored
+                    stored.update(ids)
+                    if number % 5 == 0:
+                        assert own.withdraw_sources(ids[:1], START + 1) == 1
+                        withdrawn.update(ids[:1])
+                    elif number % 7 == 0:
+                        stored.difference_update(ids)
+                        assert own.remove_visit(number, archived=False).rows == 6
+                        removed.update(ids)
+
+    with apdb.create(url, "small") as survey:
+        survey.store(**moment(0))
+        stored.update(int(each) for each in moment(0)["sources"]["diaSourceId"])
+        with ThreadPoolExecutor(2) as pool:
+            end = time.monotonic() + 8
+            writers = [pool.submit(write, first) for first in (1, 2)]
+            time.sleep(1)
+            began = time.monotonic()
+            moved = survey.archive_before(later, cold)
+            print(f"{len(stored)} sources stored, {len(withdrawn)} withdrawn, {len(removed)} removed; moved {moved} in "
+                  f"{time.monotonic() - began:.1f} s")  # fmt: skip
+            for writer in writers:
+                writer.result()
+        assert [part.table for part in moved] == [names.SOURCE, names.FORCED]
+        assert len(stored) > 20
+        assert withdrawn
+        assert removed
+        here = [
+            row["diaSourceId"]
+            for row in survey.dataset(names.SOURCE).read(columns=["diaSourceId"]).to_arrow().to_pylist()
+        ]
+        files = [row["diaSourceId"] for row in pq.read_table(moved[0].path, columns=["diaSourceId"]).to_pylist()]
+        assert sorted(here + files) == sorted(set(here + files)), (
+            "a source is twice in the tables, in a file, or in both"
+        )
+        found = survey.sources(archived=cold, withdrawn=True).to_arrow()
+        seen = dict(zip(found["diaSourceId"].to_pylist(), found["timeWithdrawnMjdTai"].to_pylist(), strict=True))
+        assert len(found) == len(seen)
+        assert stored <= seen.keys()
+        assert not removed & seen.keys()
+        assert {each for each, when in seen.items() if when is not None} >= withdrawn
+        assert set(here + files) == seen.keys()
+        assert all(report.ok for report in survey.verify().values())

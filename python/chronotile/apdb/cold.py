@@ -9,8 +9,11 @@ Of a record that is in a file and in the database the newest version counts; tha
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ import pyarrow.parquet as pq
 from chronotile.apdb import names, values
 from chronotile.apdb.base import Base
 from chronotile.apdb.rows import newest
+from chronotile.dataset import Dataset
 from chronotile.errors import BusyError, DamagedError, DataFileError
 from chronotile.reports import SliceInfo
 from chronotile.sky import Region
@@ -33,6 +37,7 @@ __all__ = ["ColdSlice"]
 
 _ROW_GROUP_ROWS = 50_000
 _TRIES = 5
+_LOCK_WAIT_S = 10.0
 _NEAR_DEG = 5 * values.ARCSECOND
 _TICK_DAYS = 2e-6 / 86_400
 _TABLES = (names.SOURCE, names.FORCED)
@@ -72,7 +77,8 @@ class Cold(Base):
         The file of each slice is written, durable and counted first; then the slice is dropped, if it holds exactly
         what was written. Where others stored or changed something meanwhile it is written again. A slice that has a
         file already, and got late rows or changes since, gets a file with both; deleted records are in none. Ended
-        anywhere it can be repeated.
+        anywhere it can be repeated. One call at a time replaces files of a folder. On a cluster each table takes 12 s
+        or more, in which writers learn that its slices are to be dropped.
 
         Parameters
         ----------
@@ -91,47 +97,72 @@ class Cold(Base):
             A file has not the rows that were read; its slice was not dropped.
         BusyError
             Kind ``slice-in-use``: others kept writing to a slice. Its file is written, its rows stay in the database
-            too, and what came before it is moved.
+            too, and what came before it is moved. Kind ``folder-in-use``: another call replaces files of the folder.
         """
         limit, root = values.mjd_tai(before, "before"), Path(folder)
-        written: dict[tuple[str, int], ColdSlice] = {}
+        with nullcontext() if dry_run else _locked(root):
+            return self._archive_before(limit, root, keep, dry_run)
+
+    def _archive_before(self, limit: float, root: Path, keep: bool, dry_run: bool) -> list[ColdSlice]:
+        written: list[ColdSlice] = []
         for table in _TABLES:
-            dataset = self._datasets[table]
-            left = dataset.retire(before=limit, dry_run=True)
-            for _ in range(_TRIES):
-                for part in left:
-                    path = _path(root, table, part.slice)
-                    plan = ColdSlice(table, part.slice, path, part.rows, part.bytes)
-                    written[table, part.slice] = plan if dry_run else self._write_slice(table, part, path)
-                if keep or dry_run or not left:
-                    break
-                dropped = {part.slice for part in dataset.retire(unchanged=left)}
-                known = {part.slice for part in left} - dropped
-                left = [part for part in dataset.retire(before=limit, dry_run=True) if part.slice in known]
+            dataset = self._datasets[table].seeing_every_write()
+            if dry_run:
+                left = dataset.retire(before=limit, dry_run=True)
+                written += [
+                    ColdSlice(table, each.slice, _path(root, table, each.slice), each.rows, each.bytes) for each in left
+                ]
             else:
-                numbers = ", ".join(str(part.slice) for part in left)
-                raise BusyError(
-                    f"slices of {table} were not dropped, since others keep writing to them: {numbers}; their files "
-                    "are written: repeat it when the writers have ended",
-                    kind="slice-in-use",
-                )
+                with ExitStack() as opened:
+                    written += self._move(dataset, table, limit, root, keep, opened)
+        return written
+
+    def _move(
+        self, dataset: Dataset, table: str, limit: float, root: Path, keep: bool, opened: ExitStack
+    ) -> list[ColdSlice]:
+        """Write the files of a table's slices, and drop those of which they have all."""
+        written: dict[int, ColdSlice] = {}
+        earlier: dict[int, Any] = {}
+        if not keep:
+            # Ends drops that were cut off: whoever began one has their rows.
+            dataset.retire(unchanged=[])
+        left = dataset.retire(before=limit, dry_run=True)
+        for _ in range(_TRIES):
+            for part in left:
+                path = _path(root, table, part.slice)
+                if part.slice not in earlier:
+                    # As it is now, and not with what a try writes that others may take out again before the next.
+                    earlier[part.slice] = opened.enter_context(pq.ParquetFile(path)) if path.exists() else None
+                written[part.slice] = self._write_slice(dataset, table, part, path, earlier[part.slice])
+            if keep or not left:
+                return list(written.values())
+            dropped = {part.slice for part in dataset.retire(unchanged=left)}
+            known = {part.slice for part in left} - dropped
+            left = [part for part in dataset.retire(before=limit, dry_run=True) if part.slice in known]
+        if left:
+            numbers = ", ".join(str(part.slice) for part in left)
+            raise BusyError(
+                f"slices of {table} were not dropped, since others keep writing to them: {numbers}; their files "
+                "are written: repeat it when the writers have ended",
+                kind="slice-in-use",
+            )
         return list(written.values())
 
-    def _write_slice(self, table: str, part: SliceInfo, path: Path) -> ColdSlice:
-        """Write the file of a slice: what the database has, then what only an earlier file has."""
-        stream = self._datasets[table].read(start=part.start, end=part.end, where=[_kept(table)])
+    def _write_slice(self, dataset: Dataset, table: str, part: SliceInfo, path: Path, earlier: Any) -> ColdSlice:
+        """Write the file of a slice: what the database has, then what only the earlier file has."""
+        stream = dataset.read(start=part.start, end=part.end, where=[_kept(table)])
         schema = stream.schema
 
         def parts() -> Iterator[Any]:
-            if not path.exists():
+            if earlier is None:
                 yield from _groups(stream.batches())
                 return
-            hidden, key = names.version_column(table), list(self._datasets[table].id)
-            earlier = pq.read_table(path, columns=[*key, hidden])
+            hidden, key = names.version_column(table), list(dataset.id)
+            known = earlier.read(columns=[*key, hidden])
             for group in _groups(stream.batches()):
-                yield group.filter(pa.array(~_outdated(group, earlier, key, hidden, equal=False)))
-            for group in _groups(pq.ParquetFile(path).iter_batches()):
-                yield self._only_cold(table, _fitted(group, schema))
+                yield group.filter(pa.array(~_outdated(group, known, key, hidden, equal=False)))
+            for group in _groups(earlier.iter_batches()):
+                yield self._only_cold(dataset, table, _fitted(group, schema))
 
         return ColdSlice(table, part.slice, path, *_replace(path, schema, parts))
 
@@ -146,9 +177,7 @@ class Cold(Base):
 
     def _held(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
         """The slices of a folder that has to be there."""
-        if not Path(folder).is_dir():
-            raise DataFileError(f"there is no folder {folder}", kind="file-not-found")
-        return self.archived(folder)
+        return self.archived(require_folder(folder))
 
     def restore(self, folder: str | os.PathLike[str], start: Moment = None, end: Moment = None) -> list[ColdSlice]:
         """Bring slices of a folder back that hold something of a half-open period; repeating it is harmless.
@@ -157,13 +186,14 @@ class Cold(Base):
         """
         first, last = _span(start, end)
         back = []
-        for part in self._held(folder):
-            times = pq.read_table(part.path, columns=[names.TIME])[names.TIME]
-            limits = pc.min_max(times).as_py()
-            if part.rows and limits["max"] >= first and limits["min"] < last:
-                reader = pq.ParquetFile(part.path).iter_batches()
-                self._datasets[part.table].write(reader, restored_batch(part.slice), replace=True)
-                back.append(part)
+        with _locked(require_folder(folder)):
+            for part in self.archived(folder):
+                times = pq.read_table(part.path, columns=[names.TIME])[names.TIME]
+                limits = pc.min_max(times).as_py()
+                if part.rows and limits["max"] >= first and limits["min"] < last:
+                    reader = pq.ParquetFile(part.path).iter_batches()
+                    self._datasets[part.table].write(reader, restored_batch(part.slice), replace=True)
+                    back.append(part)
         return back
 
     def drop_cold(
@@ -171,6 +201,12 @@ class Cold(Base):
     ) -> int:
         """Take rows out of the files of a table that hold something from `first` to `last`: those of which `gone` says
         so. How many there were."""
+        with _locked(require_folder(folder)):
+            return self._drop_cold(table, folder, first, last, gone)
+
+    def _drop_cold(
+        self, table: str, folder: str | os.PathLike[str], first: float, last: float, gone: Callable[[Any], Any]
+    ) -> int:
         dropped = 0
         for part in self._held(folder):
             if part.table != table or not part.rows:
@@ -214,9 +250,9 @@ class Cold(Base):
         if region is not None and rows.num_rows:
             inside = pa.array(region.contains(rows[names.RA].to_numpy(), rows[names.DEC].to_numpy()))
             rows = rows.filter(inside)
-        return self._only_cold(table, rows)
+        return self._only_cold(self._datasets[table], table, rows)
 
-    def _only_cold(self, table: str, rows: Any) -> Any:
+    def _only_cold(self, dataset: Dataset, table: str, rows: Any) -> Any:
         """Those of the rows of a file of which the database has no version as new, deleted ones included.
 
         The record may belong to another object there, which a condition of the read leaves out: the row of the file
@@ -224,8 +260,7 @@ class Cold(Base):
         """
         if not rows.num_rows:
             return rows
-        dataset, hidden = self._datasets[table], names.version_column(table)
-        key = list(dataset.id)
+        hidden, key = names.version_column(table), list(dataset.id)
         limits = pc.min_max(rows[names.TIME]).as_py()
         parts = [rows[name].cast(dataset.schema.field(name).type).combine_chunks() for name in key]
         known = dataset.read(
@@ -233,6 +268,36 @@ class Cold(Base):
             cells=self.cells_of(rows, _NEAR_DEG), start=limits["min"] - _TICK_DAYS, end=limits["max"] + _TICK_DAYS,
         ).to_arrow()  # fmt: skip
         return rows.filter(pa.array(~_outdated(rows, known, key, hidden, equal=True)))
+
+
+def require_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder of files, which must be there."""
+    if not Path(folder).is_dir():
+        raise DataFileError(f"there is no folder {folder}", kind="file-not-found")
+    return Path(folder)
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Keep others from replacing files of a folder. A file is made of the one before and of what the database has: of
+    two that are made at once the later would lack rows that went with their slice when the earlier was there."""
+    root.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    with (root / ".lock").open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise BusyError(
+                        f"somebody else moves slices to files in {root}, or out of them: repeat it when that has ended",
+                        kind="folder-in-use",
+                    ) from None
+            except OSError as error:
+                raise DataFileError(f"{lock.name} cannot be locked: {error}", kind="file-not-writable") from error
+            time.sleep(0.05)
+        yield
 
 
 def restored_batch(number: int) -> str:

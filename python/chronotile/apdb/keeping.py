@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
-from chronotile.apdb.cold import restored_batch
+from chronotile.apdb.cold import require_folder, restored_batch
 from chronotile.apdb.density import Crowded, crowded
 from chronotile.apdb.rows import newest, set_column
 from chronotile.apdb.turns import in_turn
@@ -258,6 +258,8 @@ class Keeping(Updates):
             )
         away = 0 if archived is not None else sum(self._away(row) for row in rows.to_pylist())
         if away:
+        if archived:
+            require_folder(archived)
             raise InvalidInputError(
                 f"{away} records are no longer in the database: where archive_before moved them to files, from which "
                 "they would come back, give archived=FOLDER to take them out of these too, else archived=False",
@@ -290,6 +292,9 @@ class Keeping(Updates):
             stored = dataset.batch(row["key"])
             if stored is not None and stored.rows_retired:
                 times = {row["time_first"], row["time_last"]}
+        if archived:
+            # What went to files since they were looked through.
+            total += sum(self._take_from_files(row, archived) for row in rows.to_pylist())
                 away += 0 if all(self._restored(dataset, time) for time in times) else stored.rows_retired
         return away
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
-from chronotile.apdb.cold import Cold, of_records
+from chronotile.apdb.cold import Cold, of_records, require_folder
 from chronotile.apdb.rows import Rows, arrow_table, drop_deleted, newest, set_column
 from chronotile.apdb.turns import in_turn
 from chronotile.dataset import Dataset
@@ -276,6 +276,8 @@ class Updates(Cold):
             names.SOURCE: [names.SOURCE_ID],
             names.FORCED: [names.OBJECT_ID, names.VISIT, names.DETECTOR],
         }[table]
+        if archived is not None:
+            require_folder(archived)
         given = _pairs(records, key[0], None)
         rows = self._find(table, given, key, None, None, "ignore")
         if rows.num_rows:
