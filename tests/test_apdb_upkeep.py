@@ -29,6 +29,27 @@ from chronotile import apdb
 from chronotile.apdb import names, turns
 from chronotile.apdb.simulate import Run, Survey, run
 from chronotile.apdb.simulate.universe import FIELD_AREA_DEG2
+from chronotile.dataset import Dataset
+
+
+def test_upkeep_goes_on_with_other_tables_where_one_is_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, consolidate = names.dataset_name(names.MAIN_TABLES[0]), Dataset.consolidate
+
+    def damaged(self: Dataset, **how: Any) -> Any:
+        if self.name == first:
+            raise ct.DamagedError("a record of the catalog is damaged", kind="damaged-catalog")
+        return consolidate(self, **how)
+
+    with apdb.create(path, "small") as database:
+        for number in range(2):
+            database.store(**visit_of(number, [1, 2, 3]))
+        monkeypatch.setattr(Dataset, "consolidate", damaged)
+        with pytest.raises(ct.DamagedError, match="of the catalog"):
+            database.maintain()
+        monkeypatch.undo()
+        rewritten = {name: report.tiles for name, report in database.maintain().consolidated.items() if report.tiles}
+    assert rewritten.keys() & {names.dataset_name(table) for table in names.MAIN_TABLES} == {first}
+
 
 # ---------------------------------------------------------------------- changes at once
 

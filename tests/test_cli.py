@@ -201,6 +201,19 @@ def test_a_second_ingest_changes_nothing_and_says_so(
         assert archive["detections"].read().to_arrow().sort_by("candid").equals(detections)
 
 
+def test_a_file_whose_rows_were_retired_is_ingested_again(
+    chronotile: Run, stored: Path, night: Path, detections: pa.Table
+) -> None:
+    for json_ in ([], ["--json"]):
+        ok(chronotile("retire", stored, "detections", "--before", "2200-01-01", "--yes", *json_))
+        with ct.open(stored) as archive:
+            assert archive["detections"].count() == 0
+        assert "nothing to do" not in ok(chronotile("ingest", stored, "detections", night))
+        assert "nothing to do" in ok(chronotile("ingest", stored, "detections", night))
+        with ct.open(stored) as archive:
+            assert archive["detections"].read().to_arrow().sort_by("candid").equals(detections)
+
+
 @pytest.mark.parametrize("format_", ["csv", "csv.gz", "tsv", "ndjson", "parquet", "arrow", "stdin"])
 def test_every_format_is_read_and_written_alike(
     chronotile: Run, stored: Path, tmp_path: Path, detections: pa.Table, format_: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -236,3 +238,42 @@ def test_a_lost_consolidated_chunk_a_returned_batch_and_a_changed_record_are_tol
         assert changed.rowcount == 1
         raw.commit()
     run_cli("verify", path, code=5)
+
+
+def test_one_damaged_definition_does_not_stop_work_on_the_others(path: Path) -> None:
+    schema = {"tag": "int64", "time": "timestamp[us]"}
+    with ct.open(path) as archive:
+        for name in ("a_first", "z_last"):
+            ds = archive.create(name, schema=schema, cell=ct.single(), time="time", window="1d", id=["tag"])
+            for number in range(2):
+                ds.write({"tag": [number], "time": [number]}, batch=f"b{number}")
+    with closing(sqlite3.connect(path)) as raw:
+        changed = raw.execute(
+            "UPDATE catalog SET value = CAST(replace(CAST(value AS TEXT), '1d', '9d') AS BLOB) WHERE key = ?",
+            ("dataset/values",),
+        )
+        assert changed.rowcount == 1
+        raw.commit()
+
+    def run(*arguments: object) -> tuple[str, str]:
+        command = [sys.executable, "-m", "chronotile", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 5, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout, done.stderr
+
+    for command in (["verify"], ["consolidate"], ["info"], ["datasets"]):
+        out, error = run(*command, path)
+        assert "a_first" in out, command
+        assert "z_last" in out, command
+        assert "values" not in out, command
+        assert "values: catalog record dataset/values" in error.replace('"', ""), error
+        assert error.count("values:") == 1, error
+    found = json.loads(run("verify", path, "--json")[0])
+    assert {name: report["ok"] for name, report in found.items()} == {"a_first": True, "values": False, "z_last": True}
+    assert "dataset/values" in found["values"]["error"]
+    run("verify", path, "values")
+    with ct.open(path, create=False) as archive:
+        assert archive.datasets() == ["a_first", "values", "z_last"]
+        assert archive["z_last"].count() == 2
+        with pytest.raises(ct.DamagedError):
+            archive["values"]

@@ -22,7 +22,7 @@ from chronotile.apdb.turns import in_turn
 from chronotile.apdb.updates import Updates, associated
 from chronotile.apdb.values import version_of
 from chronotile.dataset import Dataset
-from chronotile.errors import BatchNotFoundError, InvalidInputError
+from chronotile.errors import BatchNotFoundError, DamagedError, InvalidInputError
 from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
 from chronotile.times import Moment
 
@@ -109,18 +109,28 @@ class Keeping(Updates):
             As for :meth:`reassociate`; sources that are not stored are counted and passed over.
         progress : callable, optional
             Called with (what, parts done, in all): sources given to objects, then tiles of each dataset, then tables.
+
+        Raises
+        ------
+        DamagedError
+            Once the other tables are done, where what the catalog says of one is damaged: see :meth:`verify`.
         """
         moment = None if before is None else values.mjd_tai(before, "before")
         told: Progress = progress or (lambda what, done, total: None)
         recounted = self._mend()
         changed, unknown = (0, 0) if associations is None else self._associate(associations, told)
-        consolidated = {}
+        consolidated, damage = {}, None
         for name in self._all():
             dataset = self._archive[name]
             if moment is not None and dataset.time.format != "mjd":
                 continue
             report = functools.partial(told, name)
-            consolidated[name] = dataset.consolidate(before=moment, chunks_min=chunks_min, progress=report)
+            try:
+                consolidated[name] = dataset.consolidate(before=moment, chunks_min=chunks_min, progress=report)
+            except DamagedError as error:
+                damage = damage or error
+        if damage is not None:
+            raise damage
         statistics = {}
         for number, name in enumerate(self._all()):
             told("statistics", number, len(self._all()))
@@ -248,6 +258,8 @@ class Keeping(Updates):
     def _remove(
         self, rows: Any, unfinished: list[str], changed: bool, archived: str | os.PathLike[str] | Literal[False] | None
     ) -> Removed:
+        if archived:
+            require_folder(archived)
         found = [(row, name, self._changed(name, row)) for row in rows.to_pylist() for name in names.MAIN_TABLES]
         count = sum(part.num_rows for _, _, part in found)
         if count and not changed:
@@ -258,8 +270,6 @@ class Keeping(Updates):
             )
         away = 0 if archived is not None else sum(self._away(row) for row in rows.to_pylist())
         if away:
-        if archived:
-            require_folder(archived)
             raise InvalidInputError(
                 f"{away} records are no longer in the database: where archive_before moved them to files, from which "
                 "they would come back, give archived=FOLDER to take them out of these too, else archived=False",
@@ -282,6 +292,9 @@ class Keeping(Updates):
             taken = [self._drop(names.dataset_name(table), key) for table in names.MAIN_TABLES]
             visits += any(each is not None for each in [*counts, *taken])
             total += sum(each or 0 for each in taken)
+        if archived:
+            # What went to files since they were looked through.
+            total += sum(self._take_from_files(row, archived) for row in rows.to_pylist())
         return Removed(visits, total)
 
     def _away(self, row: dict[str, Any]) -> int:
@@ -292,9 +305,6 @@ class Keeping(Updates):
             stored = dataset.batch(row["key"])
             if stored is not None and stored.rows_retired:
                 times = {row["time_first"], row["time_last"]}
-        if archived:
-            # What went to files since they were looked through.
-            total += sum(self._take_from_files(row, archived) for row in rows.to_pylist())
                 away += 0 if all(self._restored(dataset, time) for time in times) else stored.rows_retired
         return away
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -24,46 +24,55 @@ from chronotile.cli.common import (
     moment,
     table_text,
     target,
+    tell_wait,
     timeout_option,
     yes_option,
 )
 from chronotile.dataset import Dataset
+from chronotile.errors import DamagedError
 from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
 
 
 @click.command(short_help="List the datasets.")
 @target(dataset=False)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def datasets(target: Target, as_json: bool) -> None:
-    """List the datasets of an archive.
+@click.pass_context
+def datasets(context: click.Context, target: Target, as_json: bool) -> None:
+    """List the datasets of an archive. One whose definition is damaged is named; the exit code is then 5.
 
     \b
     Example:
         chronotile datasets survey.db
     """
     with target.open(read_only=True) as archive:
-        found = [archive[name] for name in archive]
+        opened, damaged = _each(archive, target, lambda dataset: dataset)
+        found = list(opened.values())
         if as_json:
             click.echo(json.dumps([_definition(dataset) for dataset in found], indent=2))
-            return
-        if not found:
+        elif found:
+            click.echo(_datasets_text(found))
+        elif not damaged:
             click.echo("no datasets yet: chronotile create makes one", err=True)
-            return
-        header = ["name", "columns", "cell", "time", "window", "id", "merge", "retention"]
-        rows = [
-            [
-                dataset.name,
-                str(len(dataset.column_types)),
-                _cell_text(dataset),
-                axis_text(dataset.time),
-                dataset.window,
-                ",".join(dataset.id) or "-",
-                dataset.merge,
-                dataset.retention or "-",
-            ]
-            for dataset in found
+    if damaged:
+        context.exit(5)
+
+
+def _datasets_text(found: list[Dataset]) -> str:
+    header = ["name", "columns", "cell", "time", "window", "id", "merge", "retention"]
+    rows = [
+        [
+            dataset.name,
+            str(len(dataset.column_types)),
+            _cell_text(dataset),
+            axis_text(dataset.time),
+            dataset.window,
+            ",".join(dataset.id) or "-",
+            dataset.merge,
+            dataset.retention or "-",
         ]
-        click.echo(table_text(header, rows, frozenset({1})))
+        for dataset in found
+    ]
+    return table_text(header, rows, frozenset({1}))
 
 
 def _cell_text(dataset: Dataset) -> str:
@@ -95,8 +104,22 @@ def _definition(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _chosen(archive: Archive, target: Target) -> list[Dataset]:
-    return [archive[target.dataset]] if target.dataset else [archive[name] for name in archive]
+T = TypeVar("T")
+
+
+def _each(archive: Archive, target: Target, work: Callable[[Dataset], T]) -> tuple[dict[str, T], dict[str, str]]:
+    """What `work` returns by dataset, of the one that is named or of all; and of all, why it could not be done where a
+    definition, or what else it needs of the catalog, is damaged."""
+    if target.dataset:
+        return {target.dataset: work(archive[target.dataset])}, {}
+    results, damaged = {}, {}
+    for name in archive:
+        try:
+            results[name] = work(archive[name])
+        except DamagedError as error:
+            damaged[name] = str(error)
+            click.echo(f"{name}: {error}", err=True)
+    return results, damaged
 
 
 def _time_text(time: datetime | float | int) -> str:
@@ -108,9 +131,10 @@ def _time_text(time: datetime | float | int) -> str:
 @click.command(short_help="Show statistics.")
 @target(optional=True)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def info(target: Target, as_json: bool) -> None:
+@click.pass_context
+def info(context: click.Context, target: Target, as_json: bool) -> None:
     """Show the definition and the statistics of a dataset, or of all: slices, and the spread of chunks, rows and bytes
-    over tiles.
+    over tiles. Damage to one dataset does not stop the others; the exit code is then 5.
 
     \b
     Examples:
@@ -118,12 +142,17 @@ def info(target: Target, as_json: bool) -> None:
         chronotile info survey.db --json
     """
     with target.open(read_only=True) as archive:
-        found = _chosen(archive, target)
         if as_json:
-            reports = [{**_definition(dataset), "statistics": _statistics(dataset.info())} for dataset in found]
+            found, damaged = _each(
+                archive, target, lambda each: {**_definition(each), "statistics": _statistics(each.info())}
+            )
+            reports = list(found.values())
             click.echo(json.dumps(reports[0] if target.dataset else reports, indent=2, default=_json_value))
-            return
-        click.echo("\n\n".join(_info_text(dataset) for dataset in found))
+        else:
+            texts, damaged = _each(archive, target, _info_text)
+            click.echo("\n\n".join(texts.values()))
+    if damaged:
+        context.exit(5)
 
 
 def _statistics(info: DatasetInfo) -> dict[str, Any]:
@@ -203,29 +232,32 @@ def consolidate(
     timeout_s: int,
 ) -> None:  # fmt: skip
     """Rewrite tiles of many small chunks as few large ones, in one dataset or all. Safe while others read and write. A
-    tile that cannot be rewritten is named and does not stop the others; the exit code is then 5.
+    tile that cannot be rewritten, and a dataset whose definition is damaged, is named and does not stop the others; the
+    exit code is then 5.
 
     \b
     Examples:
         chronotile consolidate survey.db
         chronotile consolidate survey.db detections --before 2026-01-01
     """
-    reports: dict[str, ConsolidateReport] = {}
+
+    def work(dataset: Dataset) -> ConsolidateReport:
+        progress = TileProgress(f"consolidating {dataset.name}")
+        with ProgressLine(progress.text):
+            report = dataset.consolidate(
+                before=moment(before, dataset), chunks_min=chunks_min, dry_run=dry_run, progress=progress
+            )
+        if not as_json:
+            click.echo(f"{dataset.name}: {_consolidate_text(report, dry_run)}")
+        for failure in report.failed:
+            click.echo(f"  {failure.tile} was left as it is: {failure.reason}", err=True)
+        return report
+
     with target.open(timeout_s=timeout_s) as archive:
-        for dataset in _chosen(archive, target):
-            progress = TileProgress(f"consolidating {dataset.name}")
-            with ProgressLine(progress.text):
-                report = dataset.consolidate(
-                    before=moment(before, dataset), chunks_min=chunks_min, dry_run=dry_run, progress=progress
-                )
-            reports[dataset.name] = report
-            if not as_json:
-                click.echo(f"{dataset.name}: {_consolidate_text(report, dry_run)}")
-            for failure in report.failed:
-                click.echo(f"  {failure.tile} was left as it is: {failure.reason}", err=True)
+        reports, damaged = _each(archive, target, work)
     if as_json:
         click.echo(json.dumps({name: dataclasses.asdict(report) for name, report in reports.items()}, indent=2))
-    if any(report.failed for report in reports.values()):
+    if damaged or any(report.failed for report in reports.values()):
         context.exit(5)
 
 
@@ -293,7 +325,8 @@ def retire(
         if as_json:
             if slices and not dry_run:
                 confirm(f"Drop {_total(slices)} of {dataset.name} for good?", yes)
-                slices = dataset.retire(**limits)
+                tell_wait(archive)
+                slices = dataset.retire(unchanged=slices)
             found = {"dry_run": dry_run, "slices": [dataclasses.asdict(part) for part in slices]}
             click.echo(json.dumps(found, indent=2, default=_json_value))
             return
@@ -305,6 +338,7 @@ def retire(
             click.echo(f"{dataset.name}: would drop {_total(slices)}")
             return
         confirm(f"Drop {_total(slices)} of {dataset.name} for good?", yes)
+        tell_wait(archive)
         # What was shown, and nothing that came since unseen.
         dropped = dataset.retire(unchanged=slices)
         click.echo(f"{dataset.name}: dropped {_total(dropped)}")
@@ -350,29 +384,30 @@ def _total(slices: list[SliceInfo]) -> str:
 @click.pass_context
 def verify(context: click.Context, target: Target, as_json: bool) -> None:
     """Read and check every chunk of a dataset, or of all. Also finds rows of stored batches that are in no chunk,
-    chunks of batches that are not stored, and damaged catalog records. Exit code 5 on damage.
+    chunks of batches that are not stored, and damaged catalog records. Exit code 5 on damage, which does not stop the
+    check of other datasets.
 
     \b
     Examples:
         chronotile verify survey.db
         chronotile verify survey.db detections --json
     """
+
+    def work(dataset: Dataset) -> VerifyReport:
+        progress = TileProgress(f"verifying {dataset.name}")
+        with ProgressLine(progress.text):
+            return dataset.verify(progress=progress)
+
     with target.open(read_only=True) as archive:
-        reports: dict[str, VerifyReport] = {}
-        for dataset in _chosen(archive, target):
-            progress = TileProgress(f"verifying {dataset.name}")
-            with ProgressLine(progress.text):
-                reports[dataset.name] = dataset.verify(progress=progress)
+        reports, damaged = _each(archive, target, work)
     if as_json:
-        click.echo(
-            json.dumps(
-                {name: {"ok": report.ok, **dataclasses.asdict(report)} for name, report in reports.items()}, indent=2
-            )
-        )
+        found = {name: {"ok": report.ok, **dataclasses.asdict(report)} for name, report in reports.items()}
+        unread = {name: {"ok": False, "error": error} for name, error in damaged.items()}
+        click.echo(json.dumps(found | unread, indent=2))
     else:
         for name, report in reports.items():
             click.echo(_verify_text(name, report))
-    if not all(report.ok for report in reports.values()):
+    if damaged or not all(report.ok for report in reports.values()):
         context.exit(5)
 
 

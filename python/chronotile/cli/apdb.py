@@ -21,6 +21,7 @@ from chronotile.cli.common import (
     count_text,
     table_text,
     target,
+    tell_wait,
     timeout_option,
     yes_option,
 )
@@ -477,6 +478,7 @@ def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, t
         planned = database.archive_before(_moment(before), folder, dry_run=True)
         if planned and not (dry_run or keep):
             confirm(f"Archive {len(planned)} slices to {folder} and drop them?", yes)
+            tell_wait(database.archive)
         done = planned if dry_run else database.archive_before(_moment(before), folder, keep=keep)
     _show_slices(done, "would be archived" if dry_run else "written" if keep else "archived")
 

@@ -158,6 +158,12 @@ def confirm(question: str, yes: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
+def tell_wait(archive: Archive) -> None:
+    """Say why dropping slices takes its time, where it does."""
+    if archive.engine == "cassandra":
+        click.echo("waiting 12 s: writers on the cluster must learn that the slices are to be dropped", err=True)
+
+
 def numbers(text: str, counts: tuple[int, ...], option: str, form: str) -> list[float]:
     """Numbers separated by commas or blanks."""
     words = text.replace(",", " ").split()
