@@ -132,6 +132,16 @@ def test_loading_again_changes_nothing(tmp_path: Path, done: jobs.Jobs) -> None:
     assert done.dataset.info() == before
 
 
+def test_jobs_that_were_retired_are_loaded_again(tmp_path: Path, done: jobs.Jobs) -> None:
+    table = generated(500)
+    pq.write_table(table, tmp_path / "jobs.parquet")
+    jobs.load(done, tmp_path / "jobs.parquet")
+    assert done.dataset.retire(before="2200-01-01")
+    assert done.dataset.count() == 0
+    jobs.load(done, tmp_path / "jobs.parquet")
+    assert_same_rows(stored(done), table, ["job_id"])
+
+
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path, done: jobs.Jobs) -> None:
     (tmp_path / "jobs.csv").write_text("job_id,submitted,owner\n1,2026-01-01,ann\n")
     with pytest.raises(ct.InvalidInputError, match="'owner' is not in the dataset"):

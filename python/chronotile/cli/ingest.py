@@ -227,6 +227,12 @@ def batch_key(content: str, tag: tuple[str, str] | None, start: int) -> str:
     return f"file:{content}{tagged}:{start}"
 
 
+def _rows_there(dataset: Dataset, key: str) -> int | None:
+    """Rows of a batch that is stored and of which none was retired."""
+    info = dataset.batch(key)
+    return info.rows if info is not None and info.finished and not info.rows_retired else None
+
+
 def ingest_file(dataset: Dataset, source: Source, reading: Reading, state: State, *, replace: bool) -> Outcome:
     """Store what of one file is not stored yet."""
     outcome = Outcome()
@@ -234,9 +240,9 @@ def ingest_file(dataset: Dataset, source: Source, reading: Reading, state: State
     content = _native.content_hash(source.path)
     start = 0
     if not replace:
-        # Blocks are written in order: the first that is missing is where an interrupted run ended.
-        while (info := dataset.batch(batch_key(content, tag, start))) is not None and info.finished:
-            outcome.rows_before += info.rows
+        # Blocks are written in order: at the first that is missing an interrupted run ended, or it was retired since.
+        while (rows := _rows_there(dataset, batch_key(content, tag, start))) is not None:
+            outcome.rows_before += rows
             start += BLOCK_ROWS
     file = _open_as_stored(dataset, source, reading, skip_rows=start)
     state.file = file
@@ -328,8 +334,8 @@ def _dry_run(dataset: Dataset | None, source: Source, reading: Reading) -> None:
         note = "" if dataset is None or name in stored else "  (not in the dataset)"
         click.echo(f"  {name}: {kind}{note}")
     if dataset is not None:
-        known = dataset.batch(batch_key(_native.content_hash(source.path), reading.tag_of(source), 0))
-        click.echo("  stored before" if known and known.finished else "  not stored yet")
+        key = batch_key(_native.content_hash(source.path), reading.tag_of(source), 0)
+        click.echo("  not stored yet" if _rows_there(dataset, key) is None else "  stored before")
 
 
 @click.command(short_help="Store files in a dataset.")

@@ -255,7 +255,7 @@ def _load_here(block: Block) -> _Done:
 
 def _load(worker: _Worker, block: Block) -> _Done:
     stored = worker.dataset.batch(block.batch)
-    if stored is not None and stored.finished and stored.rows:
+    if stored is not None and stored.finished and stored.rows and not stored.rows_retired:
         return _Done(stored.rows, False, 0, 0)
     table, rejects = parse(block, worker.reading)
     if rejects and worker.rejects is not None:
