@@ -49,7 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "jobs.swf": ("test_jobs_swf.py",),
     "ops.rules": ("test_ops_rules.py",),
     "ops.measures": ("test_ops_rules.py",),
-    "load.statistics": ("test_load_statistics.py",),
+    "load.statistics": ("test_load_statistics.py", "test_load.py"),
     "load.schedule": ("test_load_schedule.py",),
 }
 

@@ -347,16 +347,17 @@ def functions_of(path: Path) -> dict[tuple[str, int], list[FunctionType]]:
 def replace_code(
     functions: dict[tuple[str, int], list[FunctionType]], mutant: Mutant, tree: ast.Module, path: str
 ) -> bool:
-    """Give the function around a mutant the mutant's code."""
+    """Give the function around a mutant its code, and so those that it made while modules were imported."""
     assert mutant.function is not None
-    name, line = mutant.function
-    code = next(
-        each for each in codes(compile(tree, path, "exec")) if (each.co_name, each.co_firstlineno) == (name, line)
-    )
-    for function in functions[mutant.function]:
-        if len(code.co_freevars) != len(function.__code__.co_freevars):
-            return False
-        function.__code__ = code
+    found = list(codes(compile(tree, path, "exec")))
+    places = [(code.co_name, code.co_firstlineno) for code in found]
+    for place, code in zip(places, found, strict=True):
+        for function in functions.get(place, []):
+            if function.__code__ == code:
+                continue
+            if places.count(place) > 1 or len(code.co_freevars) != len(function.__code__.co_freevars):
+                return False
+            function.__code__ = code
     return True
 
 
