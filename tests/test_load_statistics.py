@@ -131,6 +131,15 @@ def test_an_interval_that_touches_one_is_no_difference() -> None:
         assert load.Difference(1.0, low, high, 0.1, 5).found is wanted
 
 
+def test_a_verdict_needs_an_interval_without_one_and_a_difference_that_can_be_detected() -> None:
+    for ratio, low, high, detectable, wanted in (
+        (1.2, 1.1, 1.3, 0.1, "yes"), (2.0, 1.1, 2.3, 1.0, "yes"), (1.2, 1.1, 1.3, 0.21, "below detectable"),
+        (1.2, 0.9, 1.3, 0.1, "no"), (1.0, 1.0, 1.0, 0.0, "no"), (0.8, 0.7, 0.9, 0.24, "yes"),
+        (0.8, 0.7, 0.9, 0.26, "below detectable"),
+    ):  # fmt: skip
+        assert load.Difference(ratio, low, high, detectable, 5).verdict == wanted
+
+
 def test_percentiles_are_of_the_merged_runs() -> None:
     first = [made([1.0] * 90 + [100.0] * 10) for _ in range(2)]
     second = [made([1.0] * 89 + [100.0] * 11) for _ in range(2)]
