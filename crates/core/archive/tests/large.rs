@@ -9,8 +9,9 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
+use chronotile_archive::memory::{Memory, MemoryError};
 use chronotile_archive::{
-    ArchiveError, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate, ReadRequest,
+    Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate, ReadRequest,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::Store;
@@ -249,4 +250,35 @@ async fn a_large_tile_is_indexed_in_pieces() {
     assert_eq!(versions.zip(rows).collect::<BTreeMap<_, _>>(), wanted);
     let more = dataset.count_by(ReadRequest::default(), &["version".to_owned()], false, Some(wanted.len() - 1)).await;
     assert!(matches!(more, Err(ArchiveError::TooManyGroups { .. })), "{more:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_is_charged_for_what_it_holds_and_ends_where_there_is_no_room() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for merge in [MergeRule::Append, MergeRule::Latest { version: Some("version".into()) }] {
+        let store = if merge == MergeRule::Append { store.clone() } else { Arc::new(MemoryStore::new()) };
+        filled(&store, merge).await;
+        for (budget, suffices) in [(256 << 20, true), (16 << 20, false)] {
+            let (archive, memory) = (Archive::on("test:", store.clone()), Memory::new(budget));
+            archive.limit_memory(memory.clone());
+            let dataset = archive.dataset(documents(MergeRule::Append).name.as_str()).await.unwrap();
+            let (mut most, mut outcome) = (0, Ok(()));
+            let mut rows = dataset.read(ReadRequest::default()).await;
+            while let (Ok(()), Ok(pieces)) = (&outcome, &mut rows) {
+                match pieces.try_next().await {
+                    Ok(Some(piece)) => most = most.max(memory.bytes().min(piece.get_array_memory_size())),
+                    Ok(None) => break,
+                    Err(error) => outcome = Err(error),
+                }
+            }
+            let outcome = rows.map(drop).and(outcome);
+            assert_eq!(outcome.is_ok(), suffices, "{outcome:?}");
+            if let Err(error) = outcome {
+                assert!(matches!(error, ArchiveError::Memory(MemoryError::TooLarge { .. })), "{error:?}");
+            } else {
+                assert!(most > 4 << 20, "a piece of rows is charged: {most}");
+            }
+            assert_eq!(memory.bytes(), 0, "all of it is given back");
+        }
+    }
 }
