@@ -118,6 +118,25 @@ mod tests {
     }
 
     #[test]
+    fn edits_come_before_beginnings_and_these_before_parts() {
+        for (wanted, known, apart) in [
+            ("abc", "abd", Some(2)),
+            ("candid", "cnadid", Some(2)),
+            ("ab", "cd", None),
+            ("mag", "magpsf", Some(8 + 3)),
+            ("magpsf", "mag", Some(8 + 3)),
+            ("ma", "magpsf", Some(8 + 4)),
+            ("m", "magpsf", None),
+            ("psf", "magpsf", Some(COMPARED_CHARS + 3)),
+            ("magpsf", "psf", Some(COMPARED_CHARS + 3)),
+            ("sf", "magpsf", None),
+            ("abc", "", None),
+        ] {
+            assert_eq!(distance(&folded(wanted), &folded(known)), apart, "{wanted} and {known}");
+        }
+    }
+
+    #[test]
     fn a_list_is_whole_or_says_that_it_is_not() {
         let many: Vec<String> = (0..21).map(|i| format!("c{i}")).collect();
         assert!(list_names(&many).ends_with("c19, ... (21 in all)"), "{}", list_names(&many));
