@@ -2,7 +2,7 @@
 
     python bench/apdb.py [--visits N] [--detectors N] [--cluster | --url cassandra://H1,H2,H3]
 
-Each detector of a simulated camera (chronotile.apdb.simulate: published densities, the LSST's own schema of 200
+Each detector of a simulated camera (chronotile_tools.survey.simulate: published densities, the LSST's own schema of 200
 columns) reads its footprint of twelve months and stores what it found; both systems get the same rows, in turns, and
 must read the same. After each night ours is maintained, as a survey does by day, unless --no-upkeep. In a file both
 are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB of heap each, RF 3, QUORUM on both
@@ -33,11 +33,12 @@ from typing import Any
 
 import common
 
-from chronotile import apdb, lab
+from chronotile import apdb
 from chronotile.apdb import names
-from chronotile.apdb.simulate import ChronotileDriver, Driver, PeerDriver, Run, Survey, Universe
-from chronotile.apdb.simulate import run as simulate
-from chronotile.apdb.simulate.universe import PADDING_DEG
+from chronotile_tools import lab
+from chronotile_tools.survey.simulate import ChronotileDriver, Driver, PeerDriver, Run, Survey, Universe
+from chronotile_tools.survey.simulate import run as simulate
+from chronotile_tools.survey.simulate.universe import PADDING_DEG
 
 # The peer uses what pandas has since deprecated, and says so at every store.
 warnings.filterwarnings("ignore")

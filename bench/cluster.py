@@ -34,7 +34,7 @@ from cassandra.query import dict_factory
 from survey import DAYS, START_MJD, Workload, footprint, make_visits, say, schema
 
 import chronotile as ct
-from chronotile import lab
+from chronotile_tools import lab
 
 
 @dataclass

@@ -146,7 +146,7 @@ def cluster(url: str | None) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    from chronotile import lab
+    from chronotile_tools import lab
 
     with lab.up("bench-cql", nodes=1, heap="1g", network="loopback") as own:
         yield own.url()

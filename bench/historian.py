@@ -62,8 +62,9 @@ from historian_systems import (
     tag_name,
 )  # fmt: skip
 
-from chronotile import historian, lab, load
-from chronotile.load.recording import DONE, FAILED, TIMED_OUT
+from chronotile import historian
+from chronotile_tools import lab, load
+from chronotile_tools.load.recording import DONE, FAILED, TIMED_OUT
 
 SETTLE_S = 15.0
 LOOP_COLUMNS = ("written", "failed")

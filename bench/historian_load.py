@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from historian_systems import other_points
 
-from chronotile import load
+from chronotile_tools import load
 
 if TYPE_CHECKING:
     from historian_systems import Client, Opening, Request, System

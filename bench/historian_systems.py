@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from common import bytes_below
 
 import chronotile as ct
-from chronotile import historian, lab
+from chronotile import historian
+from chronotile_tools import lab
 
 S = 10**9
 DAY = 86_400

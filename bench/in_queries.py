@@ -27,11 +27,12 @@ from cassandra.policies import RoundRobinPolicy, TokenAwarePolicy
 from cluster import Measured, measured, rotated
 from survey import say
 
-from chronotile import apdb, lab
+from chronotile import apdb
 from chronotile.apdb import names
 from chronotile.apdb.layout import Layout
-from chronotile.apdb.simulate import ChronotileDriver, Survey, Universe
-from chronotile.apdb.simulate.universe import PADDING_DEG
+from chronotile_tools import lab
+from chronotile_tools.survey.simulate import ChronotileDriver, Survey, Universe
+from chronotile_tools.survey.simulate.universe import PADDING_DEG
 
 SLICES = ("30d", "120d", "360d")
 KINDS = ("one by partition", "IN", "shared partitions")

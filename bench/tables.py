@@ -27,7 +27,7 @@ from cluster import Chronotile, Measured, check_equal, disk_bytes, measured, rot
 from survey import Workload, footprint, make_visits, say
 
 import chronotile as ct
-from chronotile import lab
+from chronotile_tools import lab
 
 CHOICES: dict[str, dict[str, object]] = {
     "as made": {},

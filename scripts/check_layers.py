@@ -6,7 +6,7 @@
     archive -> historian -> service -> python
     cql   -> cassandra (an engine);   cql -> tables -> python
     chunk, store, tables -> rows -> cassandra
-    the Python package -> its front ends -> the command line
+    the Python package -> its front ends -> the command line -> chronotile-tools
 
 `python scripts/check_layers.py [WORKSPACE]` prints what is wrong, a line each, and fails if anything is.
 """
@@ -73,19 +73,34 @@ MAY_NOT_USE: dict[str, re.Pattern[str]] = {
 }
 
 SPEAKING = frozenset({"ops/procedures/statements.py"})
-"""Modules of the Python package that may hold queries: on a cluster's own tables, which no archive knows."""
+"""Modules of the Python packages that may hold queries: on a cluster's own tables, which no archive knows."""
 
-# Front ends of the Python package, with those each may use. Only the command line may use all of them, and nothing else
-# of the package may use any.
-FRONT_ENDS: dict[str, frozenset[str]] = {
-    "apdb": frozenset(),
-    "demo": frozenset({"apdb"}),
-    "events": frozenset(),
-    "jobs": frozenset(),
-    "lab": frozenset(),
-    "load": frozenset({"apdb", "lab"}),
-    "ops": frozenset({"lab"}),
-    "service": frozenset({"events", "jobs"}),
+# The rooms of each Python package (packages in it), with the rooms of the same package that each may use. What lies
+# beside the rooms may use none of them; the command line may use all. Nothing else may use the command line.
+ROOMS: dict[str, dict[str, frozenset[str]]] = {
+    "chronotile": {
+        "apdb": frozenset(),
+        "demo": frozenset({"apdb"}),
+        "events": frozenset(),
+        "jobs": frozenset(),
+        "service": frozenset({"events", "jobs"}),
+        "cli": frozenset({"apdb", "demo", "events", "jobs", "service"}),
+    },
+    "chronotile_tools": {
+        "client": frozenset(),
+        "lab": frozenset({"client"}),
+        "ops": frozenset({"client", "lab"}),
+        "survey": frozenset(),
+        "load": frozenset({"lab", "survey"}),
+        "cli": frozenset({"client", "lab", "ops", "survey", "load"}),
+    },
+}
+
+# Rooms of the first package that rooms of the second may use. Where none is named: what lies beside the rooms only.
+TOOLS_MAY_USE: dict[str, frozenset[str]] = {
+    "survey": frozenset({"apdb"}),
+    "load": frozenset({"apdb"}),
+    "cli": frozenset({"apdb", "cli"}),
 }
 
 _ENGINE_NAME = re.compile(rf"\bchronotile_({'|'.join(sorted(ENGINES))})\b")
@@ -162,21 +177,77 @@ def query_breaches(python_package: Path) -> Iterator[Breach]:
                 )
 
 
-def front_end_breaches(python_package: Path) -> Iterator[Breach]:
-    """Imports of a front end by the library or by a front end that may not use it."""
-    for path in sorted(python_package.rglob("*.py")):
-        first, *rest = path.relative_to(python_package).parts
-        place = first if rest else "the library"
-        if place == "cli" or first == "__main__.py":
+def room_breaches(package: Path) -> Iterator[Breach]:
+    """Imports of a room by modules that may not use it."""
+    for path in sorted(package.rglob("*.py")):
+        first, *rest = path.relative_to(package).parts
+        if first == "__main__.py":
             continue
-        may_use = FRONT_ENDS.get(place, frozenset()) | {place}
-        for line, name in _imports(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
-            if name in FRONT_ENDS and name not in may_use:
-                yield Breach(f"{path}:{line}", f"imports the front end {name}, which {place} must not know")
+        room = first if rest else ""
+        for line, imported in _imports(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
+            name, _, used = imported.partition(".")
+            used = used.partition(".")[0]
+            if name == package.name:
+                may_use = ROOMS[name].get(room, frozenset()) | {room}
+            elif name == "chronotile_tools":
+                yield Breach(f"{path}:{line}", "imports chronotile_tools, which the package must not know")
+                continue
+            else:
+                may_use = TOOLS_MAY_USE.get(room, frozenset())
+            if used in ROOMS[name] and used not in may_use:
+                yield Breach(f"{path}:{line}", f"imports {name}.{used}, which {room or 'the library'} must not know")
+
+
+def circle_breaches(package: Path) -> Iterator[Breach]:
+    """Modules that import one another, in functions and for types too; not a package and its children."""
+    modules = dict(_modules(package))
+    edges: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        found = {_nearest(imported, modules) for _, imported in _imports(tree)}
+        edges[name] = {one for one in found if one and not _related(one, name)}
+    for circle in _circles(edges):
+        yield Breach(str(modules[circle[0]]), f"imports in a circle: {' -> '.join([*circle, circle[0]])}")
+
+
+def _modules(package: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def _nearest(imported: str, modules: dict[str, Path]) -> str:
+    """The module that an imported name is, or lies in."""
+    while imported and imported not in modules:
+        imported = imported.rpartition(".")[0]
+    return imported
+
+
+def _related(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _circles(edges: dict[str, set[str]]) -> Iterator[list[str]]:
+    """A circle through each module that is in one and in none that was found before."""
+    done: set[str] = set()
+    for start in sorted(edges):
+        if start in done:
+            continue
+        ways: list[list[str]] = [[start]]
+        met = {start}
+        while ways:
+            way = ways.pop(0)
+            after = edges.get(way[-1], set()) - done
+            if start in after:
+                done.update(way)
+                yield way
+                break
+            ways += [[*way, one] for one in sorted(after - met)]
+            met |= after
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Lines and names of what is imported from the package `chronotile` itself."""
+    """Lines and whole names of what is imported from our packages."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -186,8 +257,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
             continue
         for module in modules:
             package, _, rest = module.partition(".")
-            if package == "chronotile" and rest:
-                yield node.lineno, rest.partition(".")[0]
+            if package in ROOMS and rest:
+                yield node.lineno, module
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
@@ -209,8 +280,12 @@ def workspace_breaches(workspace: Path) -> list[Breach]:
             if package["name"] == f"{PREFIX}archive"
             for breach in engine_breaches(Path(package["manifest_path"]).parent / "src")
         ),
-        *query_breaches(workspace / "python" / "chronotile"),
-        *front_end_breaches(workspace / "python" / "chronotile"),
+        *(
+            breach
+            for package in (workspace / "python" / "chronotile", workspace / "tools" / "chronotile_tools")
+            for check in (query_breaches, room_breaches, circle_breaches)
+            for breach in check(package)
+        ),
     ]
 
 

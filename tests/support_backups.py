@@ -9,11 +9,11 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chronotile.ops.backups import jobs, manifests
-from chronotile.ops.backups.jobs import Fetch, Send
-from chronotile.ops.backups.making import tags_of
-from chronotile.ops.backups.manifests import Manifest, Schema
-from chronotile.ops.backups.stores import Store
+from chronotile_tools.ops.backups import jobs, manifests
+from chronotile_tools.ops.backups.jobs import Fetch, Send
+from chronotile_tools.ops.backups.making import tags_of
+from chronotile_tools.ops.backups.manifests import Manifest, Schema
+from chronotile_tools.ops.backups.stores import Store
 
 TABLE_ID = "0" * 31 + "1"
 COMPONENTS = ("Data.db", "Index.db", "Statistics.db", "TOC.txt")

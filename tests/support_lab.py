@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from chronotile import lab
-from chronotile.lab import places, resources, versions, wire
+from chronotile_tools import lab
+from chronotile_tools.errors import CqlError
+from chronotile_tools.lab import places, resources, versions
 
 QUICK: dict[str, Any] = {"heap": "300m", "java_options": ["-XX:TieredStopAtLevel=1"]}
 
@@ -104,7 +105,7 @@ def read_alone(cluster: lab.Cluster, node: lab.Node, statement: str) -> list[lis
             try:
                 with node.connect(timeout_s=60) as connection:
                     return connection.run(statement, consistency="ONE").rows
-            except wire.CqlError:
+            except CqlError:
                 if time.monotonic() > deadline:
                     raise
     finally:

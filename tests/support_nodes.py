@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chronotile.errors import ChronotileError, UnavailableError
-from chronotile.ops.procedures.nodes import Row
+from chronotile_tools.ops.procedures.nodes import Row
 
 Answer = Callable[[str], "list[Row] | None"]
 _LEASE_INSERT = re.compile(r"INSERT INTO \S+ \(name, holder, about\) VALUES \('(.*?)', '(.*?)', '(.*)'\) IF NOT EXISTS")

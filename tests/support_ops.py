@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support_lab import QUICK, mend, require_software
 
-from chronotile import lab, ops
-from chronotile.lab import places
+from chronotile_tools import lab, ops
+from chronotile_tools.lab import places
 
 AGENT = "org.jolokia:jolokia-agent-jvm:2.6.0:jar:javaagent"
 AGENT_PORT = 8778

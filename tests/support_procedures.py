@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from chronotile import lab, ops
-from chronotile.ops.procedures import Context, Finding, Procedure, Step, engine, journal, run
-from chronotile.ops.procedures import registry as registry  # all procedures, for the program
-from chronotile.ops.procedures.actuators import Laboratory
-from chronotile.ops.procedures.nodes import seen_by, wait_for
-from chronotile.ops.procedures.reaching import AccessNodes
+from chronotile_tools import lab, ops
+from chronotile_tools.ops.procedures import Context, Finding, Procedure, Step, engine, journal, run
+from chronotile_tools.ops.procedures import registry as registry  # all procedures, for the program
+from chronotile_tools.ops.procedures.actuators import Laboratory
+from chronotile_tools.ops.procedures.nodes import seen_by, wait_for
+from chronotile_tools.ops.procedures.reaching import AccessNodes
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,7 @@ def test_stores_of_another_thread_while_slices_move_to_files_are_all_there(
         except ct.BusyError:
             continue
     writer.join()
+    moved += len(survey.archive_before(LATER, tmp_path / "cold"))
     found = everything(survey, tmp_path / "cold")
     assert stored == list(range(1, 30))
     assert moved > 0

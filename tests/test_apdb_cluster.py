@@ -23,9 +23,10 @@ from support_apdb import FIELD, START, visit_of
 from support_apdb_suite import SuiteOnChronotile
 
 import chronotile as ct
-from chronotile import apdb, lab
+from chronotile import apdb
 from chronotile.apdb import names
-from chronotile.apdb.simulate import Run, Survey, run
+from chronotile_tools import lab
+from chronotile_tools.survey.simulate import Run, Survey, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:Warning")
 

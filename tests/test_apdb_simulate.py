@@ -20,10 +20,11 @@ from support_data import data_file, separation_deg
 
 import chronotile as ct
 from chronotile import apdb
-from chronotile.apdb import names, partitioning, pixels, report
-from chronotile.apdb.simulate import Run, Survey, Universe, run
-from chronotile.apdb.simulate.drivers import KNOWN
-from chronotile.apdb.simulate.universe import _PLACES, FIELD_AREA_DEG2
+from chronotile.apdb import names
+from chronotile_tools.survey import partitioning, pixels, report
+from chronotile_tools.survey.simulate import Run, Survey, Universe, run
+from chronotile_tools.survey.simulate.drivers import KNOWN
+from chronotile_tools.survey.simulate.universe import _PLACES, FIELD_AREA_DEG2
 
 SMALL = apdb.Schema.read("small")
 NOTHING = pa.table({name: pa.array([], pa.int64() if name == names.OBJECT_ID else pa.float64()) for name in KNOWN})
@@ -315,7 +316,7 @@ def test_the_study_of_pixels_counts_as_the_reference_does(tmp_path: Path, chrono
     rng = np.random.default_rng(3)
     ra, turn = rng.uniform(0, 360, 60), rng.uniform(0, np.pi / 2, 60)
     dec = np.degrees(np.arcsin(rng.uniform(-1, 1, 60)))
-    from chronotile.apdb.simulate.universe import corners_of
+    from chronotile_tools.survey.simulate.universe import corners_of
 
     for scheme, kind in (("mq3c", sphgeom.Mq3cPixelization), ("q3c", sphgeom.Q3cPixelization)):
         counts = []

@@ -27,9 +27,9 @@ from support_data import data_file, separation_deg
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb import names, turns
-from chronotile.apdb.simulate import Run, Survey, run
-from chronotile.apdb.simulate.universe import FIELD_AREA_DEG2
 from chronotile.dataset import Dataset
+from chronotile_tools.survey.simulate import Run, Survey, run
+from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2
 
 
 def test_upkeep_goes_on_with_other_tables_where_one_is_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

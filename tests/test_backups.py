@@ -22,12 +22,13 @@ from hypothesis import strategies as st
 from support_backups import FakeNode, back_up, fetched
 
 import chronotile as ct
-from chronotile.ops.backups import manifests, restoring, schemas, stores
-from chronotile.ops.backups.jobs import Fetch, Send, part_key
-from chronotile.ops.backups.manifests import Manifest, Part, Schema
-from chronotile.ops.backups.stores import Pace, Store
-from chronotile.ops.procedures.actuators import Commands
-from chronotile.ops.procedures.nodes import Member
+from chronotile_tools.errors import NotFoundError
+from chronotile_tools.ops.backups import manifests, restoring, schemas, stores
+from chronotile_tools.ops.backups.jobs import Fetch, Send, part_key
+from chronotile_tools.ops.backups.manifests import Manifest, Part, Schema
+from chronotile_tools.ops.backups.stores import Pace, Store
+from chronotile_tools.ops.procedures.actuators import Commands
+from chronotile_tools.ops.procedures.nodes import Member
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +289,7 @@ def test_backups_and_removals_keep_out_of_each_others_way(store: Store, nodes: l
 def test_names_that_are_not_there_are_said(store: Store, nodes: list[FakeNode]) -> None:
     back_up(store, nodes, "b1")
     for call in (lambda: manifests.load(store, "b9"), lambda: manifests.remove(store, ["b9"])):
-        with pytest.raises(ct.ArchiveNotFoundError, match="has no backup b9") as unknown:
+        with pytest.raises(NotFoundError, match="has no backup b9") as unknown:
             call()
         assert unknown.value.kind == "backup-not-found"
     with pytest.raises(ct.InvalidInputError, match="take another name"):
@@ -300,7 +301,7 @@ def test_names_that_are_not_there_are_said(store: Store, nodes: list[FakeNode]) 
 def test_a_store_that_is_not_there_is_said(store: Store, nodes: list[FakeNode]) -> None:
     for call in (store.require_there, lambda: manifests.retain(store, 1), lambda: manifests.remove(store, ["b1"]),
                  lambda: restoring.found(store, "newest")):  # fmt: skip
-        with pytest.raises(ct.ArchiveNotFoundError, match="no store of backups at") as missing:
+        with pytest.raises(NotFoundError, match="no store of backups at") as missing:
             call()
         assert missing.value.kind == "store-not-found"
     back_up(store, nodes, "b1")
@@ -378,11 +379,11 @@ def test_a_store_in_the_place_of_a_file_is_said(tmp_path: Path) -> None:
 def test_a_store_is_made_only_when_asked(store: Store) -> None:
     """A folder where a disk should be mounted is no store, and nothing is written to it."""
     if store.folder is not None:
-        with pytest.raises(ct.ArchiveNotFoundError, match="mount its disk"):
+        with pytest.raises(NotFoundError, match="mount its disk"):
             store.put("files/x", b"")
         assert not store.folder.exists()
         store.folder.mkdir()
-    with pytest.raises(ct.ArchiveNotFoundError, match="no store of backups at") as missing:
+    with pytest.raises(NotFoundError, match="no store of backups at") as missing:
         store.require_there()
     assert missing.value.kind == "store-not-found"
     assert not store.sizes()

@@ -16,15 +16,15 @@ from support_procedures import context, run_apart, run_cut_off
 from test_cluster_faults import archive_on, check_all_done
 
 import chronotile as ct
-from chronotile import lab, ops
-from chronotile.ops.backups import manifests, rehearsing, schemas
-from chronotile.ops.backups.making import Backup
-from chronotile.ops.backups.restoring import STAGING, Restore
-from chronotile.ops.backups.signing import make_key
-from chronotile.ops.backups.stores import Store
-from chronotile.ops.procedures import engine, plan, run
-from chronotile.ops.procedures.nodes import Row
-from chronotile.ops.procedures.reaching import AccessNodes
+from chronotile_tools import lab, ops
+from chronotile_tools.ops.backups import manifests, rehearsing, schemas
+from chronotile_tools.ops.backups.making import Backup
+from chronotile_tools.ops.backups.restoring import STAGING, Restore
+from chronotile_tools.ops.backups.signing import make_key
+from chronotile_tools.ops.backups.stores import Store
+from chronotile_tools.ops.procedures import engine, plan, run
+from chronotile_tools.ops.procedures.nodes import Row
+from chronotile_tools.ops.procedures.reaching import AccessNodes
 
 pytestmark = pytest.mark.timeout(1200)
 KEYSPACES = ["faults_guarded", "field", "single"]

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from support_backups import FakeNode, back_up, fetched
 
 import chronotile as ct
-from chronotile.ops.backups import manifests, restoring, schema_text
-from chronotile.ops.backups.jobs import Fetch, Send, part_key
-from chronotile.ops.backups.making import default_name
-from chronotile.ops.backups.schema_text import admitted, flat_map
-from chronotile.ops.backups.signing import Key, make_key
-from chronotile.ops.backups.stores import Store
+from chronotile_tools.ops.backups import manifests, restoring, schema_text
+from chronotile_tools.ops.backups.jobs import Fetch, Send, part_key
+from chronotile_tools.ops.backups.making import default_name
+from chronotile_tools.ops.backups.schema_text import admitted, flat_map
+from chronotile_tools.ops.backups.signing import Key, make_key
+from chronotile_tools.ops.backups.stores import Store
 
 Body = dict[str, Any]
 

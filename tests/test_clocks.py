@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support_lab import keyspace_of
 
-from chronotile import lab
+from chronotile_tools import lab
 
 _SHIM = r"""
 #define _GNU_SOURCE

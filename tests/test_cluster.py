@@ -23,7 +23,7 @@ from support_lab import Releases, keyspace_of
 from support_visits import Visit
 
 import chronotile as ct
-from chronotile import lab
+from chronotile_tools import lab
 
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = 16

@@ -25,7 +25,7 @@ import support_lab
 from support_history import Batch, History, Load, Operation
 
 import chronotile as ct
-from chronotile import lab
+from chronotile_tools import lab
 
 BEFORE_S, FAULT_S, AFTER_S = 3.0, 11.0, 3.0
 SLOWEST_S = 20.0

@@ -21,7 +21,7 @@ from conftest import Run
 from support_visits import Visit
 
 import chronotile as ct
-from chronotile import lab
+from chronotile_tools import lab
 
 KILLS = 12
 """Most copies killed on one target."""

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import chronotile as ct
-from chronotile import lab
+from chronotile_tools import lab
 
 UTC = dt.UTC
 ROWS = 3_000

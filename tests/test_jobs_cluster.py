@@ -10,7 +10,8 @@ import support_workers
 from support_jobs import generated, make
 
 import chronotile as ct
-from chronotile import jobs, lab
+from chronotile import jobs
+from chronotile_tools import lab
 
 
 @pytest.fixture

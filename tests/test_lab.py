@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 from support_lab import QUICK, Releases, require_software
 
-from chronotile import lab
 from chronotile.errors import InvalidInputError
-from chronotile.lab import (
+from chronotile_tools import lab
+from chronotile_tools.client import values, wire
+from chronotile_tools.errors import CqlError, NotCqlError
+from chronotile_tools.lab import (
     config,
     layout,
     network,
@@ -29,9 +31,7 @@ from chronotile.lab import (
     shell,
     software,
     state,
-    values,
     versions,
-    wire,
 )
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -69,7 +69,7 @@ def rows(node: lab.Node, consistency: str) -> int:
         try:
             with node.connect(timeout_s=15) as connection:
                 return len(connection.run("SELECT a FROM lab_test.t", consistency=consistency).rows)
-        except (OSError, lab.CqlError):
+        except (OSError, CqlError):
             if time.monotonic() > deadline:
                 raise
 
@@ -223,7 +223,7 @@ def test_paused_process_is_told_apart_and_still_ends_in_order(tmp_path: Path) ->
 
 
 def test_lock_names_its_holder_and_is_free_when_that_is_killed(lab_home: Path) -> None:
-    code = "import time; from chronotile.lab import places\n"
+    code = "import time; from chronotile_tools.lab import places\n"
     code += "with places.locked('held', timeout_s=1, what='x'): print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -345,7 +345,7 @@ def test_failed_start_from_the_command_line_keeps_its_logs_until_the_next(lab_ho
 def test_cluster_ends_with_its_owner_even_when_that_is_killed(lab_home: Path) -> None:
     require_software()
     code = f"""
-from chronotile import lab; import time
+from chronotile_tools import lab; import time
 lab.up("owned", nodes=1, heap={QUICK["heap"]!r}, java_options={QUICK["java_options"]!r})
 print("up", flush=True); time.sleep(600)"""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
@@ -426,7 +426,7 @@ def test_killed_node_is_missed_and_comes_back_with_its_data(cluster: lab.Cluster
     assert not Path(f"/proc/{pid}").exists()
     assert (victim.status, victim.pid, victim.serves()) == ("down", None, False)
     assert rows(cluster.nodes[0], "QUORUM") == INSERT_ROWS
-    with cluster.nodes[0].connect() as connection, pytest.raises(lab.CqlError):
+    with cluster.nodes[0].connect() as connection, pytest.raises(CqlError):
         connection.run("SELECT a FROM lab_test.t", consistency="ALL")
     victim.start()
     assert up_seen_by(victim) == set(cluster.contact_points)
@@ -531,7 +531,7 @@ def test_secure_nodes_let_in_only_who_has_certificate_and_password(
         greet(node, files.context(), login)
     node = secure_cluster.nodes[1]
     for user in [(login[0], "wrong"), ("cassandra", "cassandra")]:
-        with pytest.raises(lab.CqlError) as refused:
+        with pytest.raises(CqlError) as refused:
             greet(node, files.context(), user)
         assert refused.value.bad_credentials
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -539,7 +539,7 @@ def test_secure_nodes_let_in_only_who_has_certificate_and_password(
     without = ssl.create_default_context(cafile=str(files.ca))
     with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|eof"):
         greet(node, without, login)
-    with pytest.raises((wire.NotCqlError, OSError), match=r"(?i)reset|close|timed out"):
+    with pytest.raises((NotCqlError, OSError), match=r"(?i)reset|close|timed out"):
         greet(node, None, login)
 
 

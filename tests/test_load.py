@@ -19,15 +19,16 @@ from conftest import Run
 from support_lab import keyspace_of, require_software
 from support_load import Broken, Failing, Server
 
-from chronotile import historian, lab, load
-from chronotile.apdb.simulate import Survey
-from chronotile.cli.common import table_text
+from chronotile import historian
 from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
-from chronotile.lab import making
-from chronotile.lab.processes import Process
-from chronotile.load import experiments, statistics, targets, turns
-from chronotile.load import recording as recordings
-from chronotile.load.experiments import base, overload, versions, windows
+from chronotile.terminal import table_text
+from chronotile_tools import lab, load
+from chronotile_tools.lab import making
+from chronotile_tools.lab.processes import Process
+from chronotile_tools.load import experiments, statistics, targets, turns
+from chronotile_tools.load import recording as recordings
+from chronotile_tools.load.experiments import base, overload, versions, windows
+from chronotile_tools.survey.simulate import Survey
 
 
 @pytest.fixture(scope="module")

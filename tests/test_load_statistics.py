@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_load import autoregressive, made
 
-from chronotile import load
 from chronotile.errors import InvalidInputError
-from chronotile.load import statistics
+from chronotile_tools import load
+from chronotile_tools.load import statistics
 
 
 def politis_white(values: Any) -> tuple[int, float]:

@@ -18,16 +18,16 @@ import pytest
 from conftest import Run
 
 import chronotile as ct
-from chronotile import ops
-from chronotile.cli.live import ticks
 from chronotile.errors import ArchiveNotFoundError, InvalidInputError, UnavailableError
-from chronotile.ops import coverage, observing, reading_beans, reading_cql, recording, report
-from chronotile.ops.access import Host, read_beans, read_credentials
-from chronotile.ops.exporting import Exporter, dashboard
-from chronotile.ops.metrics import METRICS, prometheus
-from chronotile.ops.rules import RULES, Baseline, Result, check, chosen, with_limits
-from chronotile.ops.screen import screen
-from chronotile.ops.state import (
+from chronotile_tools import ops
+from chronotile_tools.cli.live import ticks
+from chronotile_tools.ops import coverage, observing, reading_beans, reading_cql, recording, report
+from chronotile_tools.ops.access import Host, read_beans, read_credentials
+from chronotile_tools.ops.exporting import Exporter, dashboard
+from chronotile_tools.ops.metrics import METRICS, prometheus
+from chronotile_tools.ops.rules import RULES, Baseline, Result, check, chosen, with_limits
+from chronotile_tools.ops.screen import screen
+from chronotile_tools.ops.state import (
     ClusterSettings,
     HintsFor,
     Latency,
@@ -562,7 +562,7 @@ def test_ticks_do_not_drift_and_missed_ones_are_left_out() -> None:
         return len(waited) < 4
 
     clock = pytest.MonkeyPatch()
-    clock.setattr("chronotile.cli.live.time.monotonic", lambda: now[0])
+    clock.setattr("chronotile_tools.cli.live.time.monotonic", lambda: now[0])
     with clock.context():
         for number in ticks(10, None, wait):
             now[0] += (3, 25, 0, 0)[number]

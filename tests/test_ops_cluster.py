@@ -21,11 +21,12 @@ from support_lab import Releases, keyspace_of
 from support_ops import _watched, access, watched
 
 import chronotile as ct
-from chronotile import lab, ops
 from chronotile.errors import AccessDeniedError, UnavailableError
-from chronotile.lab import wire
-from chronotile.ops.recording import Recorder, read_baseline
-from chronotile.ops.rules import Result, chosen, with_limits
+from chronotile_tools import lab, ops
+from chronotile_tools.client import wire
+from chronotile_tools.errors import CqlError
+from chronotile_tools.ops.recording import Recorder, read_baseline
+from chronotile_tools.ops.rules import Result, chosen, with_limits
 
 __all__ = ["_watched", "watched"]
 
@@ -355,7 +356,7 @@ def test_requests_that_fail_are_told_by_how_they_fail(watched: lab.Cluster, requ
         calm = ops.observe(reach)
         victim.pause()
         for _ in range(3):
-            with pytest.raises(wire.CqlError):
+            with pytest.raises(CqlError):
                 connection.run(insert, consistency="ALL")
         victim.resume()
         found = _fired(reach, calm, {"timeouts", "dropped"})
@@ -363,7 +364,7 @@ def test_requests_that_fail_are_told_by_how_they_fail(watched: lab.Cluster, requ
         victim.kill()
         await_rule(watched, "node-down", fires=True)
         calm = ops.observe(reach)
-        with pytest.raises(wire.CqlError):
+        with pytest.raises(CqlError):
             connection.run(insert, consistency="ALL")
         _fired(reach, calm, {"unavailable"})
         victim.start()

@@ -25,16 +25,16 @@ from click.testing import CliRunner
 from conftest import Run
 from support_nodes import Hands, MemoryNodes
 
-from chronotile import ops
-from chronotile.cli import ops as cli
-from chronotile.cli import ops_procedures as ops_procedures  # adds its commands
 from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
-from chronotile.ops import Waits, recording, report
-from chronotile.ops.procedures import Context, Finding, Procedure, engine, plan
-from chronotile.ops.procedures.journal import Journal
-from chronotile.ops.procedures.restarts import RollingRestart
-from chronotile.ops.screen import screen, watched
-from chronotile.ops.state import ClusterSettings, Disk, Heap, Node, NotSeen, Snapshot
+from chronotile_tools import ops
+from chronotile_tools.cli import ops as cli
+from chronotile_tools.cli import ops_procedures as ops_procedures  # adds its commands
+from chronotile_tools.ops import Waits, recording, report
+from chronotile_tools.ops.procedures import Context, Finding, Procedure, engine, plan
+from chronotile_tools.ops.procedures.journal import Journal
+from chronotile_tools.ops.procedures.restarts import RollingRestart
+from chronotile_tools.ops.screen import screen, watched
+from chronotile_tools.ops.state import ClusterSettings, Disk, Heap, Node, NotSeen, Snapshot
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -9,10 +9,10 @@ import pytest
 from conftest import Run
 from support_procedures import Marks, context, run_apart
 
-from chronotile import lab
-from chronotile.ops.procedures import plan
-from chronotile.ops.procedures.actuators import Commands, Manual
-from chronotile.ops.procedures.restarts import RollingRestart
+from chronotile_tools import lab
+from chronotile_tools.ops.procedures import plan
+from chronotile_tools.ops.procedures.actuators import Commands, Manual
+from chronotile_tools.ops.procedures.restarts import RollingRestart
 
 NOWHERE = "127.77.250.250"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from chronotile.ops import measures
-from chronotile.ops.measures import Baseline, Look
-from chronotile.ops.rules import RULES, Finding, Result, check, chosen, with_limits
-from chronotile.ops.state import (
+from chronotile_tools.ops import measures
+from chronotile_tools.ops.measures import Baseline, Look
+from chronotile_tools.ops.rules import RULES, Finding, Result, check, chosen, with_limits
+from chronotile_tools.ops.state import (
     ClusterSettings,
     Disk,
     Heap,

@@ -23,10 +23,11 @@ from support_lab import QUICK, keyspace_of, require_software
 from support_ops import AGENT_PORT, _watched, access, watched
 from test_ops_cluster import AWAIT_S, await_rule, filled, keyspace, starved
 
-from chronotile import lab, ops
-from chronotile.lab import wire
-from chronotile.ops.recording import Recorder, read_baseline
-from chronotile.ops.rules import Finding, chosen
+from chronotile_tools import lab, ops
+from chronotile_tools.client import wire
+from chronotile_tools.errors import CqlError
+from chronotile_tools.ops.recording import Recorder, read_baseline
+from chronotile_tools.ops.rules import Finding, chosen
 
 __all__ = ["_watched", "watched"]
 
@@ -299,7 +300,7 @@ def test_writes_that_wait_for_the_commit_log_are_told(slow_log: lab.Cluster, req
         with slow_log.nodes[0].connect(timeout_s=60) as connection:
             while not done.is_set():
                 # On a machine with other work some wait for longer than the node allows.
-                with contextlib.suppress(wire.CqlError):
+                with contextlib.suppress(CqlError):
                     connection.run(f"INSERT INTO {name}.t (k) VALUES ({number})", consistency="ONE")
 
     with keyspace(slow_log, name, copies=1) as connection:

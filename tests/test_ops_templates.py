@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronotile import ops
 from chronotile.errors import InvalidInputError
-from chronotile.ops.procedures.actuators import Commands
-from chronotile.ops.templates import Template
+from chronotile_tools import ops
+from chronotile_tools.ops.procedures.actuators import Commands
+from chronotile_tools.ops.templates import Template
 
 HOST = ops.access.Host("10.0.0.1", "10.0.0.1")
 HOSTILE = ["$(touch x)", "a b", "*", "'", '"', ";", "-q", "\\", "", "\n"]

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import chronotile as ct
-import chronotile.polars_source as source
+import chronotile.dataset.polars_source as source
 from chronotile import _native
 
 C = pl.col

@@ -17,15 +17,15 @@ from support_procedures import Marks, context, nodes_of, run_apart, run_cut_off
 from test_cluster_faults import archive_on, check, check_all_done
 
 import chronotile as ct
-from chronotile import lab, ops
-from chronotile.ops.procedures import engine, journal, lease, plan, run, statements
-from chronotile.ops.procedures.gate import gate
-from chronotile.ops.procedures.journal import Journal
-from chronotile.ops.procedures.lease import Lease
-from chronotile.ops.procedures.nodes import Row, wait_for
-from chronotile.ops.procedures.reaching import AccessNodes
-from chronotile.ops.procedures.restarts import RollingRestart
-from chronotile.ops.repair import Repair
+from chronotile_tools import lab, ops
+from chronotile_tools.ops.procedures import engine, journal, lease, plan, run, statements
+from chronotile_tools.ops.procedures.gate import gate
+from chronotile_tools.ops.procedures.journal import Journal
+from chronotile_tools.ops.procedures.lease import Lease
+from chronotile_tools.ops.procedures.nodes import Row, wait_for
+from chronotile_tools.ops.procedures.reaching import AccessNodes
+from chronotile_tools.ops.procedures.restarts import RollingRestart
+from chronotile_tools.ops.repair import Repair
 
 ABOUT = {"procedure": "test", "id": "test-1", "host": "elsewhere", "journal": "/nowhere"}
 
@@ -189,7 +189,7 @@ def lease_holder(cluster: lab.Cluster) -> str:
 def test_a_cluster_changed_behind_its_back_stops_a_procedure_and_is_named(
     cluster: lab.Cluster, tmp_path: Path, journals: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chronotile.ops.procedures.engine.SETTLE_S", 1.0)
+    monkeypatch.setattr("chronotile_tools.ops.procedures.engine.SETTLE_S", 1.0)
     work = Marks(str(tmp_path), 2)
     assert run_apart(cluster, journals, work, 4).returncode == -9
     with cluster.nodes[0].connect() as connection:
@@ -263,7 +263,7 @@ def test_a_node_that_lies_about_the_others_is_refused_by_name(shared_cluster: la
 def test_each_thing_that_must_hold_of_a_node_is_refused_where_it_does_not(
     shared_cluster: lab.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chronotile.ops.procedures.gate.AGREEMENT_S", 1.0)
+    monkeypatch.setattr("chronotile_tools.ops.procedures.gate.AGREEMENT_S", 1.0)
     lies = {
         "toUnixTimestamp": {"now": str(int((time.time() + 60) * 1000))},
         "SELECT schema_version FROM": {"schema_version": "00000000-0000-0000-0000-000000000000"},

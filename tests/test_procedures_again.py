@@ -13,11 +13,11 @@ import pytest
 from support_nodes import Hands, MemoryNodes
 
 import chronotile as ct
-from chronotile.ops.procedures import Context, Finding, Procedure, engine, journal
-from chronotile.ops.procedures.growing import Grow
-from chronotile.ops.procedures.journal import Journal
-from chronotile.ops.procedures.membership import Decommission
-from chronotile.ops.procedures.restarts import RollingRestart
+from chronotile_tools.ops.procedures import Context, Finding, Procedure, engine, journal
+from chronotile_tools.ops.procedures.growing import Grow
+from chronotile_tools.ops.procedures.journal import Journal
+from chronotile_tools.ops.procedures.membership import Decommission
+from chronotile_tools.ops.procedures.restarts import RollingRestart
 
 NODES = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]
 LEAVING = NODES[3]
@@ -27,8 +27,10 @@ LEAVING = NODES[3]
 def _open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate is not what is tested here."""
     for place in ("engine", "membership", "growing"):
-        monkeypatch.setattr(f"chronotile.ops.procedures.{place}.gate", lambda nodes, **_: [])
-    monkeypatch.setattr("chronotile.ops.procedures.membership.enough_stay", lambda *_: Finding("ok", "copies", ""))
+        monkeypatch.setattr(f"chronotile_tools.ops.procedures.{place}.gate", lambda nodes, **_: [])
+    monkeypatch.setattr(
+        "chronotile_tools.ops.procedures.membership.enough_stay", lambda *_: Finding("ok", "copies", "")
+    )
 
 
 def leaving(nodes: MemoryNodes) -> None:
@@ -169,6 +171,6 @@ def test_a_journal_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path, monke
     def full(*_: Any, **__: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("chronotile.ops.procedures.journal.os.open", full)
+    monkeypatch.setattr("chronotile_tools.ops.procedures.journal.os.open", full)
     with pytest.raises(ct.DataFileError, match=r"no journal can be written to .*: No space left"):
         Journal.begin(tmp_path, "one", {"procedure": "test"})

@@ -17,20 +17,22 @@ from support_procedures import Moment, context, nodes_of, run_apart, run_cut_off
 from test_cluster_faults import archive_on, check, check_all_done
 
 import chronotile as ct
-from chronotile import lab
-from chronotile.lab import launching, wire
-from chronotile.ops.procedures import journal, plan, run
-from chronotile.ops.procedures.actuators import Laboratory
-from chronotile.ops.procedures.disruptions import Disruption, Return
-from chronotile.ops.procedures.engine import abandon
-from chronotile.ops.procedures.gate import copies
-from chronotile.ops.procedures.growing import Grow
-from chronotile.ops.procedures.leftovers import Leftovers
-from chronotile.ops.procedures.membership import Add, Decommission, Remove, Replace
-from chronotile.ops.procedures.nodes import all_members, seen_by, wait_for
-from chronotile.ops.repair import previewed
-from chronotile.ops.repair.reading import repairable
-from chronotile.ops.repair.running import grouped
+from chronotile_tools import lab
+from chronotile_tools.client import wire
+from chronotile_tools.errors import CqlError
+from chronotile_tools.lab import launching
+from chronotile_tools.ops.procedures import journal, plan, run
+from chronotile_tools.ops.procedures.actuators import Laboratory
+from chronotile_tools.ops.procedures.disruptions import Disruption, Return
+from chronotile_tools.ops.procedures.engine import abandon
+from chronotile_tools.ops.procedures.gate import copies
+from chronotile_tools.ops.procedures.growing import Grow
+from chronotile_tools.ops.procedures.leftovers import Leftovers
+from chronotile_tools.ops.procedures.membership import Add, Decommission, Remove, Replace
+from chronotile_tools.ops.procedures.nodes import all_members, seen_by, wait_for
+from chronotile_tools.ops.repair import previewed
+from chronotile_tools.ops.repair.reading import repairable
+from chronotile_tools.ops.repair.running import grouped
 
 
 @pytest.fixture(scope="module")
@@ -387,7 +389,7 @@ def read_all_the_while(cluster: lab.Cluster) -> Iterator[list[str]]:
                 try:
                     with node.connect() as connection:
                         found = len(connection.run("SELECT id FROM field.rows", consistency="ONE").rows)
-                except (wire.CqlError, OSError) as error:
+                except (CqlError, OSError) as error:
                     wrong.append(f"{node.name}: {error}")
                     continue
                 if found != 300:
@@ -483,7 +485,7 @@ def test_growing_is_refused_while_the_default_user_would_be_locked_out(lab_home:
             # The node remembers for a while that there was no such user.
             try:
                 wire.Connection(node.address, cluster.native_port, credentials=login).close()
-            except wire.CqlError as error:
+            except CqlError as error:
                 return str(error)
             return ""
 

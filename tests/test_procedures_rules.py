@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from chronotile.ops.procedures.disruptions import judged
-from chronotile.ops.procedures.findings import Finding, require
-from chronotile.ops.procedures.nodes import parse_status
-from chronotile.ops.procedures.upgrades import adjacent
+from chronotile_tools.ops.procedures.disruptions import judged
+from chronotile_tools.ops.procedures.findings import Finding, require
+from chronotile_tools.ops.procedures.nodes import parse_status
+from chronotile_tools.ops.procedures.upgrades import adjacent
 
 HOUR = 3600.0
 

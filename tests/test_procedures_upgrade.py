@@ -12,11 +12,11 @@ from support_procedures import context, nodes_of, run_cut_off
 from test_cluster_faults import archive_on, check, check_all_done
 
 import chronotile as ct
-from chronotile import lab
-from chronotile.lab.versions import RELEASES
-from chronotile.ops.procedures import plan
-from chronotile.ops.procedures.nodes import all_members
-from chronotile.ops.procedures.upgrades import Compatibility, Upgrade
+from chronotile_tools import lab
+from chronotile_tools.lab.versions import RELEASES
+from chronotile_tools.ops.procedures import plan
+from chronotile_tools.ops.procedures.nodes import all_members
+from chronotile_tools.ops.procedures.upgrades import Compatibility, Upgrade
 
 NEVER_S = 1e9
 """Clients stay on one day: a new one would be a new table, and none may come while releases differ."""

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from support_procedures import context, run_apart, wait_until_seen_down
 
 import chronotile as ct
-from chronotile import lab, ops
-from chronotile.lab import network
-from chronotile.ops.procedures import journal, plan, run
-from chronotile.ops.procedures.reaching import AccessNodes
-from chronotile.ops.repair import Estimate, Pace, Repair, RingRange, previewed, reading, running, segments
-from chronotile.ops.repair.reading import streams_of_preview
+from chronotile_tools import lab, ops
+from chronotile_tools.lab import network
+from chronotile_tools.ops.procedures import journal, plan, run
+from chronotile_tools.ops.procedures.reaching import AccessNodes
+from chronotile_tools.ops.repair import Estimate, Pace, Repair, RingRange, previewed, reading, running, segments
+from chronotile_tools.ops.repair.reading import streams_of_preview
 
 TOKENS = st.integers(segments.LEAST + 1, -segments.LEAST - 1)
 RINGS = st.lists(TOKENS, min_size=1, max_size=12, unique=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support_nodes import Hands, MemoryNodes
 
-from chronotile.ops.procedures import Context
-from chronotile.ops.repair import Repair, reading, running
+from chronotile_tools.ops.procedures import Context
+from chronotile_tools.ops.repair import Repair, reading, running
 
 NODES = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 MIB = 2**20

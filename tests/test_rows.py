@@ -22,7 +22,7 @@ from support_data import assert_same_rows, run_cli
 from support_lab import keyspace_of
 
 import chronotile as ct
-from chronotile import lab
+from chronotile_tools import lab
 
 DAY_US = 86_400_000_000
 SCHEMA = pa.schema(

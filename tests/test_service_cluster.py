@@ -14,7 +14,8 @@ from support_lab import keyspace_of
 from support_service import Service
 
 import chronotile as ct
-from chronotile import events, lab
+from chronotile import events
+from chronotile_tools import lab
 
 S = 10**9
 START = 1_767_225_600 * S

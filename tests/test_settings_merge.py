@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import chronotile as ct
-from chronotile.ops.procedures import settings
+from chronotile_tools.ops.procedures import settings
 
 NAMES = st.sampled_from("abcdef")
 VALUES = st.integers(0, 2) | st.dictionaries(NAMES, st.integers(0, 2), min_size=1, max_size=3)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chronotile import scanning
 from chronotile.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    from chronotile.predicates import Condition
+__all__ = ["Condition", "aggregates", "condition", "days", "literal", "names", "unquoted"]
 
-__all__ = ["aggregates", "condition", "days", "literal", "names", "unquoted"]
+Condition = tuple[str, str, Any]
+"""(column, comparison, value): see :meth:`chronotile.Dataset.read`."""
 
 _DIGITS_MAX = 38
 """Of a whole number. With more digits it is a number of any size, which no column of whole numbers holds."""

@@ -123,8 +123,7 @@ class BatchConflictError(ChronotileError, ValueError):
 
 class ArchiveNotFoundError(ChronotileError, FileNotFoundError):
     """There is no archive at the URL and none was to be made, or its folder is missing (``archive-not-found``); the
-    file of an open archive was renamed, deleted or replaced, and nothing of the write was kept (``archive-moved``); or
-    a store has no backup of this name (``backup-not-found``), or there is no such store (``store-not-found``)."""
+    file of an open archive was renamed, deleted or replaced, and nothing of the write was kept (``archive-moved``)."""
 
 
 class NotAnArchiveError(ChronotileError, OSError):
@@ -163,8 +162,7 @@ class AccessDeniedError(ChronotileError, PermissionError):
 
 
 class DamagedError(ChronotileError, OSError):
-    """Stored bytes cannot be read: ``damaged-chunk``, ``damaged-catalog`` or ``damaged-archive``; of a cluster also
-    ``damaged-backup`` and ``damaged-journal``."""
+    """Stored bytes cannot be read: ``damaged-chunk``, ``damaged-catalog`` or ``damaged-archive``."""
 
 
 class DamagedChunkError(DamagedError):

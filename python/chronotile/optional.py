@@ -13,7 +13,6 @@ DISTRIBUTIONS = {
     "astropy": "astropy",
     "fastavro": "fastavro",
     "felis": "lsst-felis",
-    "hdrh": "hdrhistogram",
     "lsst.dax.apdb": "lsst-dax-apdb",
     "lsst.sdm.schemas": "lsst-sdm-schemas",
     "numpy": "numpy",

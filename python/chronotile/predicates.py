@@ -9,14 +9,12 @@ from decimal import Decimal
 from typing import Any
 
 from chronotile import _native, conditions, scanning, times
+from chronotile.conditions import Condition
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
 from chronotile.inputs import Types, values_column
 
 __all__ = ["Condition", "Where", "listed"]
-
-Condition = tuple[str, str, Any]
-"""(column, comparison, value): see :meth:`chronotile.Dataset.read`."""
 
 Where = str | Condition | Iterable[str | Condition] | None
 """What `where` takes: a condition as text or tuple, or several."""

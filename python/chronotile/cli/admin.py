@@ -13,16 +13,12 @@ import click
 from chronotile.archive import Archive
 from chronotile.cli import levels
 from chronotile.cli.common import (
-    ProgressLine,
     Target,
     TileProgress,
     axis_text,
-    bytes_text,
     confirm,
-    count_text,
     json_option,
     moment,
-    table_text,
     target,
     tell_wait,
     timeout_option,
@@ -31,6 +27,7 @@ from chronotile.cli.common import (
 from chronotile.dataset import Dataset
 from chronotile.errors import DamagedError
 from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
+from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 
 
 @click.command(short_help="List the datasets.")

@@ -5,40 +5,28 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from chronotile import _native
-from chronotile.cli.common import (
-    ProgressLine,
-    Target,
-    angles,
-    bar,
-    bytes_text,
-    confirm,
-    count_text,
-    table_text,
-    target,
-    tell_wait,
-    timeout_option,
-    yes_option,
-)
+from chronotile.cli.common import Target, angles, confirm, target, tell_wait, timeout_option, yes_option
+from chronotile.cli.plugins import PluginGroup
 from chronotile.cli.query import output_options, region_of, region_options, write_out
 from chronotile.conditions import names
-from chronotile.errors import ArchiveNotFoundError, DataFileError, DatasetNotFoundError, InvalidInputError
+from chronotile.errors import InvalidInputError
+from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 
 if TYPE_CHECKING:
     from chronotile import apdb as own
 
-_SCHEMA_HELP = "Felis file; or lsst, the APDB schema of lsst-sdm-schemas; or small, one of our own."
-_STORAGE = click.Choice(["chunks", "rows"])
-_STORAGE_HELP = "How a cluster keeps records: rows are for other tools that read its tables."
+SCHEMA_HELP = "Felis file; or lsst, the APDB schema of lsst-sdm-schemas; or small, one of our own."
+STORAGE = click.Choice(["chunks", "rows"])
+STORAGE_HELP = "How a cluster keeps records: rows are for other tools that read its tables."
 _TABLES = {"objects": "DiaObject", "sources": "DiaSource", "forced-sources": "DiaForcedSource"}
 
 
-@click.group(short_help="Alert production databases of sky surveys.")
+@click.group(cls=PluginGroup, short_help="Alert production databases of sky surveys.")
 def apdb() -> None:
     """Alert production databases of sky surveys: objects, sources and forced sources of every detector-visit.
 
@@ -66,7 +54,7 @@ def _moment(text: str | None) -> Any:
 
 @apdb.command()
 @target(dataset=False)
-@click.option("--schema", default="lsst", show_default=True, metavar="FILE", help=_SCHEMA_HELP)
+@click.option("--schema", default="lsst", show_default=True, metavar="FILE", help=SCHEMA_HELP)
 @click.option("--relaxed", is_flag=True, help="Let columns be null, but for keys and places.")
 @click.option(
     "--scheme", type=click.Choice(["mq3c", "q3c", "htm", "healpix"]), default="mq3c", show_default=True, help="Pixels."
@@ -80,7 +68,7 @@ def _moment(text: str | None) -> Any:
 )  # fmt: skip
 @click.option("--history", default="360d", show_default=True, help="How far back footprints are read.")
 @click.option("--feed", is_flag=True, help="Keep a list of changes for replication.")
-@click.option("--layout", "storage", type=_STORAGE, default="chunks", show_default=True, help=_STORAGE_HELP)
+@click.option("--layout", "storage", type=STORAGE, default="chunks", show_default=True, help=STORAGE_HELP)
 @click.option("--density", metavar="FILE", help="Parquet file of positions (ra, dec) as dense as the objects will be.")
 @click.option("--objects", type=float, help="With --density: objects in all that are seen again and again.")
 @click.option("--visits-a-month", type=float, help="With --density: visits of one place in the busiest thirty days.")
@@ -505,188 +493,3 @@ def _show_slices(found: list[Any], verb: str) -> None:
     if lines:
         click.echo(table_text(["table", "slice", "rows", "bytes"], lines, frozenset({1, 2, 3})))
     click.echo(f"{len(found)} slices {verb}")
-
-
-@apdb.command()
-@target(dataset=False)
-@click.option("--visits", type=click.IntRange(1), default=100, show_default=True, help="Visits in all.")
-@click.option("--detectors", type=click.IntRange(1, 189), default=4, show_default=True, help="Detectors of the camera.")
-@click.option("--nights", type=click.IntRange(1), help="Nights they are spread over. Default: 800 visits a night.")
-@click.option("--days-between", type=float, default=1.0, show_default=True, help="Days from one night to the next.")
-@click.option("--patch", default="150,2,0", show_default=True, metavar="RA,DEC,RADIUS", help="Sky that is pointed at.")
-@click.option("--variables", type=float, default=10_000, show_default=True, help="Variable objects in a field of view.")
-@click.option("--transients", type=float, default=5_150, show_default=True, help="New sources of a visit in the field.")
-@click.option(
-    "--density", metavar="FILE", help="Parquet file of positions (ra, dec): as dense as these. Default: uniform."
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same survey.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that read and store.")
-@click.option("--readers", type=click.IntRange(0), default=0, show_default=True, help="Processes that read meanwhile.")
-@click.option("--first-visit", type=click.IntRange(0), default=0, help="Where to go on.")
-@click.option("--log", default="apdb-log", show_default=True, metavar="DIR", help="Folder of the logs, JSON lines.")
-@click.option("--peer", is_flag=True, help="ARCHIVE is the configuration file of any lsst.dax.apdb.Apdb.")
-@click.option("--schema", metavar="FILE", help=f"Create the database, if there is none. {_SCHEMA_HELP}")
-@click.option("--layout", "storage", type=_STORAGE, help=f"Create the database so, if there is none. {_STORAGE_HELP}")
-def simulate(
-    target: Target, visits: int, detectors: int, nights: int | None, days_between: float, patch: str, variables: float,
-    transients: float, density: str | None, seed: int, workers: int, readers: int, first_visit: int, log: str,
-    peer: bool, schema: str | None, storage: str | None,
-) -> None:  # fmt: skip
-    """Simulate a survey on a database: for each visit every detector reads its footprint, finds sources, stores them.
-
-    The workload is that published for the LSST: 10,000 variable objects and 5,150 new sources in a field of view,
-    forced sources of objects seen within 30 days, 189 detectors. The database must exist, or is created with --schema
-    or --layout; one that exists must be as these say. `report` draws the logs.
-
-    \b
-    Examples:
-        chronotile apdb simulate survey.db --visits 200 --nights 200 --days-between 1.8 --workers 2 --log run1
-        chronotile apdb simulate peer.yaml --peer --visits 200 --nights 200 --log run2
-        chronotile apdb simulate cassandra://node1/rows --layout rows --visits 200 --nights 200 --log run3
-    """
-    from chronotile.apdb.simulate import Run, Survey, run
-
-    if schema is not None or storage is not None:
-        if peer:
-            raise click.UsageError("--schema and --layout are for databases of Chronotile: leave out --peer.")
-        _make(target.url, schema, storage)
-
-    ra, dec, radius = angles(patch, (3,), "--patch", "RA,DEC,RADIUS", {0})
-    survey = Survey(visits, detectors, nights, days_between, ra, dec, radius, variables, transients, density, seed=seed)
-    plan = Run(survey, target.url, Path(log), workers, readers, peer, first_visit)
-    state = {"text": "starting"}
-
-    def progress(done: int, total: int) -> None:
-        state["text"] = f"{bar(done, total)}  {done:,} of {total:,} detector-visits"
-
-    with ProgressLine(lambda: state["text"]):
-        files = run(plan, progress)
-    click.echo(f"{count_text(visits - first_visit)} visits of {detectors} detectors; logs: {log} ({len(files)} files)")
-
-
-def _make(url: str, schema: str | None, storage: str | None) -> None:
-    """Create the database if there is none; refuse one that is otherwise."""
-    from chronotile import apdb as own
-
-    try:
-        with own.open(url, read_only=True) as found:
-            kept = found.layout.storage
-            same = schema is None or found.schema.migration_to(own.Schema.read(schema)).empty
-    except (ArchiveNotFoundError, DatasetNotFoundError):
-        own.create(url, schema, storage=storage or "chunks").close()
-        return
-    if storage not in (None, kept) or not same:
-        raise click.UsageError(f"{url} exists with layout {kept} or another schema: leave these out, or give another.")
-
-
-@apdb.command()
-@click.argument("logs", nargs=-1, required=True, metavar="DIR...")
-@click.option("--out", "-o", default="apdb-report.html", show_default=True, metavar="FILE", help="The page.")
-@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def report(logs: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> None:
-    """Draw the logs of simulations: times by visit with linear fits, scatter, and what they would be at more visits.
-
-    Several folders are compared with each other; with node counts in their names (nodes-3), scaling by nodes too.
-
-    \b
-    Example:
-        chronotile apdb report run1 run2 --out report.html
-    """
-    from chronotile.apdb import report as reports
-
-    page = Path(out)
-    if page.exists() and not overwrite:
-        raise DataFileError(f"{page} exists: give --overwrite to replace it", kind="file-exists")
-    found = [reports.read_logs(Path(folder)) for folder in logs]
-    page.write_text(reports.page(found), encoding="utf-8")
-    if as_json:
-        scaled = [dataclasses.asdict(each) for each in reports.scaling(found)]
-        click.echo(json.dumps({"simulations": [reports.figures(each) for each in found], "nodes": scaled}, indent=2))
-        return
-    for each in found:
-        click.echo(reports.text(each))
-    for size in reports.scaling(found):
-        click.echo(
-            f"{size.nodes} nodes: {size.seconds:.3f} s at {reports.TARGETS[0]:,} visits, {size.share:.2f} of 1/N"
-        )
-    click.echo(f"the page: {page.resolve()}")
-
-
-@apdb.command()
-@click.option("--detector", type=float, default=0.225, show_default=True, help="Side of a square detector, degrees.")
-@click.option("--padding", type=float, default=52.0, show_default=True, help="Padding around it, arc seconds.")
-@click.option("--count", type=click.IntRange(10, 100_000), default=1_000, show_default=True, help="Detectors to throw.")
-@click.option("--levels", default="6-12", show_default=True, metavar="FIRST-LAST", help="Levels of mq3c, q3c, healpix.")
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed throws the same detectors.")
-@click.option("--out", "-o", default="apdb-pixels.html", show_default=True, metavar="FILE", help="The page.")
-@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.option("--measure", "url", metavar="ARCHIVE", help="Measure layouts too, in new databases beside this archive.")
-@click.option("--measure-levels", default="8-10", show_default=True, metavar="FIRST-LAST", help="Levels measured.")
-@click.option("--windows", default="120d,30d,60d,360d", show_default=True, metavar="LENGTHS", help="Windows measured.")
-@click.option("--slices", default="120d,360d", show_default=True, metavar="LENGTHS", help="Tables measured.")
-@click.option("--schema", default="lsst", show_default=True, metavar="FILE", help=_SCHEMA_HELP)
-@click.option("--visits", type=click.IntRange(2), default=24, show_default=True, help="Visits, over twelve months.")
-@click.option("--detectors", type=click.IntRange(1, 189), default=1, show_default=True, help="Detectors of a visit.")
-@click.option("--repeat", type=click.IntRange(1), default=5, show_default=True, help="Reads of each kind.")
-def pixels(
-    detector: float, padding: float, count: int, levels: str, seed: int, out: str, overwrite: bool, as_json: bool,
-    url: str | None, measure_levels: str, windows: str, slices: str, schema: str, visits: int, detectors: int,
-    repeat: int,
-) -> None:  # fmt: skip
-    """Which pixels of the sky suit a detector: throw detectors at random, count the pixels they touch, at each level.
-
-    For each pixelization and level: pixels that a detector touches, their area against its own, detectors that fit in a
-    pixel; and a recommendation.
-
-    With --measure the same survey is stored in a database of each layout, and its footprints are read with all cells in
-    one request and with a request for each cell: what levels, windows, and slices (each a table) against one long one
-    cost on this engine. The databases stay.
-
-    \b
-    Examples:
-        chronotile apdb pixels --detector 0.225 --levels 7-11 --out pixels.html
-        chronotile apdb pixels --measure sqlite:study.db --windows 120d,30d,60d --slices 120d,360d
-        chronotile apdb pixels --measure cassandra://node1,node2/study --measure-levels 9-10
-    """
-    from chronotile import apdb as own
-    from chronotile.apdb import partitioning
-    from chronotile.apdb import pixels as study
-    from chronotile.apdb.simulate import Survey
-
-    page = Path(out)
-    if page.exists() and not overwrite:
-        raise DataFileError(f"{page} exists: give --overwrite to replace it", kind="file-exists")
-    found = study.throw(detector, padding / 3600, count, _span(levels, "--levels"), seed)
-    measured: list[partitioning.Measured] = []
-    if url is not None:
-        tried = partitioning.layouts(
-            "mq3c", 9, _span(measure_levels, "--measure-levels"), names(windows) or [], names(slices) or []
-        )
-        survey = Survey(visits, detectors, visits, max(360 / visits, 1.0), seed=seed)
-        state = {"text": "starting"}
-
-        def progress(done: int, total: int) -> None:
-            state["text"] = f"{bar(done, total)}  {done:,} of {total:,} detector-visits"
-
-        with ProgressLine(lambda: state["text"]):
-            measured = partitioning.measure(url, survey, tried, own.Schema.read(schema), repeat, progress)
-    more = partitioning.sections(measured) if measured else []
-    page.write_text(study.page(found, detector, padding, more), encoding="utf-8")
-    if as_json:
-        record = {"levels": found, "recommended": study.recommended(found), "measured": measured}
-        click.echo(json.dumps(record, indent=2, default=dataclasses.asdict))
-        return
-    click.echo(study.text(found))
-    if measured:
-        click.echo("\n" + partitioning.text(measured))
-    click.echo(f"the page: {page.resolve()}")
-
-
-def _span(text: str, option: str) -> range:
-    """Levels from ``FIRST-LAST``."""
-    first, _, last = text.partition("-")
-    if not first.isdigit() or not (last or first).isdigit():
-        raise click.BadParameter(f"{text!r} is not FIRST-LAST", param_hint=option)
-    return range(int(first), int(last or first) + 1)

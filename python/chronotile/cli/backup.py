@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from chronotile import backups
-from chronotile.cli.common import ProgressLine, bar, bytes_text, count_text
+from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
 
 _OPTIONS = [
     click.option("--no-verify", is_flag=True, help="Do not read and check every chunk of the new file."),

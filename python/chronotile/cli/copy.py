@@ -9,8 +9,8 @@ import time
 import click
 
 from chronotile import copying
-from chronotile.cli.common import ProgressLine, bar, bytes_text, count_text
 from chronotile.copying import CopyProgress, DatasetCopyReport
+from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
 
 DIFFERENCES_SHOWN = 20
 

@@ -15,17 +15,12 @@ import click
 from chronotile import scanning
 from chronotile.cli.common import (
     Command,
-    ProgressLine,
     Target,
-    bar,
-    bytes_text,
     confirm,
-    count_text,
     echo_count,
     equalities,
     json_option,
     moment,
-    table_text,
     target,
     timeout_option,
     typed_conditions,
@@ -35,6 +30,7 @@ from chronotile.cli.query import output_options, write_out
 from chronotile.conditions import names
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
+from chronotile.terminal import ProgressLine, bar, bytes_text, count_text, table_text
 
 _UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _LAST_MAX_S = 999_999 * 604_800

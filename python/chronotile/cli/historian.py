@@ -14,23 +14,15 @@ import click
 
 from chronotile import _native, scanning
 from chronotile import historian as library
-from chronotile.cli.common import (
-    Target,
-    confirm,
-    count_text,
-    json_option,
-    note_definitions,
-    table_text,
-    target,
-    yes_option,
-)
+from chronotile.cli.common import Target, confirm, json_option, note_definitions, target, yes_option
 from chronotile.cli.historian_points import PointFiles, chart
 from chronotile.cli.query import output_options, write_out
 from chronotile.errors import InvalidInputError, TagNotFoundError
 from chronotile.result import ReadResult
+from chronotile.terminal import count_text, table_text
 
 if TYPE_CHECKING:
-    from chronotile.remote import RemoteHistorian
+    from chronotile.historian.remote import RemoteHistorian
 
 _FUTURE_NS = 86_400 * 10**9
 """Points further ahead of the clock are refused, as by :func:`chronotile.historian.open`."""

@@ -11,22 +11,12 @@ from typing import Any
 
 import click
 
-from chronotile.cli.common import (
-    ProgressLine,
-    Target,
-    bar,
-    bytes_text,
-    confirm,
-    count_text,
-    moment,
-    table_text,
-    target,
-    yes_option,
-)
+from chronotile.cli.common import Target, confirm, moment, target, yes_option
 from chronotile.cli.query import place_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
 from chronotile.reports import IndexBuildReport, IndexInfo
+from chronotile.terminal import ProgressLine, bar, bytes_text, count_text, table_text
 
 
 @click.group(short_help="Create, build, show and drop indexes.")

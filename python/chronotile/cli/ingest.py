@@ -21,21 +21,12 @@ import click
 
 from chronotile import _native, inputs
 from chronotile.archive import Archive
-from chronotile.cli.common import (
-    ProgressLine,
-    Size,
-    Target,
-    bar,
-    bytes_text,
-    count_text,
-    json_option,
-    target,
-    timeout_option,
-)
+from chronotile.cli.common import Size, Target, json_option, target, timeout_option
 from chronotile.cli.define import Definition, definition_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
 from chronotile.errors import DataFileError, DatasetNotFoundError, StorageFullError
+from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
 
 BLOCK_ROWS = 1_000_000
 """Rows of a file that become one batch. Part of the batches' names: it must stay the same for ever."""

@@ -12,11 +12,7 @@ import click
 
 from chronotile.cli.common import (
     Command,
-    ProgressLine,
     Target,
-    bar,
-    bytes_text,
-    count_text,
     echo_count,
     equalities,
     json_option,
@@ -31,6 +27,7 @@ from chronotile.conditions import aggregates, literal, names
 from chronotile.conditions import days as day_period
 from chronotile.errors import DatasetNotFoundError, InvalidInputError
 from chronotile.hints import name_hint
+from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
 
 
 @click.group(short_help="Finished jobs of a batch system.")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chronotile import _native, cells, scanning, times
-from chronotile.cli.common import bytes_text, count_text
 from chronotile.dataset import Dataset
 from chronotile.errors import DataFileError
 from chronotile.reports import DatasetInfo
+from chronotile.terminal import bytes_text, count_text
 
 LEVEL_DEFAULT = 10
 """Without data to look at: pixels of 5 arc minutes."""

@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from chronotile import __version__, optional
-from chronotile.cli import admin, backup, completion, copy, cql, define, historian, index, ingest, jobs, query, serve
+from chronotile.cli import admin, backup, completion, copy, cql, define, historian, index, ingest, jobs, plugins, query
 from chronotile.cli.common import remove_empty_files
 from chronotile.errors import (
     AccessDeniedError,
@@ -59,26 +59,29 @@ CHRONOTILE_ARCHIVE, or give -a, to leave it out:
 
 _LAZY = {
     "apdb": "chronotile.cli.apdb",
-    "bench": "chronotile.cli.bench",
     "events": "chronotile.cli.events",
-    "lab": "chronotile.cli.lab",
-    "ops": "chronotile.cli.ops_procedures",
+    "serve": "chronotile.cli.serve",
 }
 """Groups by name, with the module that has a command of that name."""
+
+_TOOLS = ("bench", "lab", "ops")
+"""Commands that another distribution, chronotile-tools, brings."""
 
 
 class _Commands(click.Group):
     """Loads groups of commands when they are asked for: the others start without what these need."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_LAZY])
+        return sorted({*super().list_commands(ctx), *_LAZY, *plugins.commands()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command: click.Command | None
         if cmd_name in _LAZY:
             command = getattr(importlib.import_module(_LAZY[cmd_name]), cmd_name)
         else:
-            command = super().get_command(ctx, cmd_name)
+            command = super().get_command(ctx, cmd_name) or plugins.command(cmd_name)
+        if command is None and cmd_name in _TOOLS:
+            raise click.UsageError(f"'{cmd_name}' is a command of chronotile-tools: pip install chronotile-tools")
         if command is not None and completion.VARIABLE in os.environ:
             completion.complete_files(command)
         return command
@@ -110,7 +113,6 @@ for _command in (
     query.count,
     cql.cql,
     historian.historian,
-    serve.serve,
     admin.info,
     admin.consolidate,
     admin.prepare,
@@ -130,7 +132,10 @@ for _command in (
 
 
 def exit_code(error: ChronotileError) -> int:
-    """The documented exit code for an error."""
+    """The documented exit code for an error. Errors of other distributions may say theirs as `exit_code`."""
+    own = getattr(error, "exit_code", None)
+    if isinstance(own, int):
+        return own
     match error:
         case InvalidInputError():
             return USAGE
@@ -140,12 +145,6 @@ def exit_code(error: ChronotileError) -> int:
             return NOT_FOUND
         case DatasetExistsError() | BatchConflictError():
             return CONFLICT
-        case ChronotileError(kind="lab-not-found"):
-            return NOT_FOUND
-        case ChronotileError(kind="lab-exists"):
-            return CONFLICT
-        case ChronotileError(kind="lab-busy" | "lab-timeout"):
-            return REPEAT
         case DamagedError():
             return DAMAGED
         case BusyError() | OutcomeUnknownError():

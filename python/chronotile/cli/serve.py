@@ -8,20 +8,17 @@ import os
 import signal
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from chronotile import _native
 from chronotile.archive import Archive
-from chronotile.cli.access import nodes_options
 from chronotile.cli.common import Size, Target, target, timeout_option
+from chronotile.cli.plugins import node_diagnostics
 from chronotile.errors import ArchiveNotFoundError, ChronotileError
 from chronotile.service import FrontEnds
 from chronotile.times import duration_ns
-
-if TYPE_CHECKING:
-    from chronotile.ops import Access
 
 
 class Length(click.ParamType[float]):
@@ -38,6 +35,12 @@ class Length(click.ParamType[float]):
             known = "w, d, h, m, s, ms"
             message = f"{value!r} is no length of time: write a number and one of {known}, such as 30s"
             raise click.BadParameter(message, ctx, param) from None
+
+
+def _nodes_options(command: Any) -> Any:
+    """Options that say which nodes' figures are stored too, where chronotile-tools is installed."""
+    hook = node_diagnostics()
+    return command if hook is None else hook.options(command)
 
 
 def _limits(command: Any) -> Any:
@@ -116,10 +119,10 @@ def _limits(command: Any) -> Any:
 @click.option("--log-format", type=click.Choice(["json", "text", "off"]), default="json", show_default=True)
 @click.option("--diagnostics", type=Length(), metavar="LENGTH",
               help="Store figures of the service itself this often, as points of tags.")  # fmt: skip
-@nodes_options
+@_nodes_options
 @_limits
 @timeout_option
-def serve(target: Target, listen: str, create: bool, timeout_s: int, nodes: Access | None, **given: Any) -> None:
+def serve(target: Target, listen: str, create: bool, timeout_s: int, **given: Any) -> None:
     """Serve an archive to clients that speak HTTP, until SIGTERM or SIGINT.
 
     Serves process history, and the archive's events and jobs. The page at / finds and plots tags; /openapi.json
@@ -160,7 +163,7 @@ def serve(target: Target, listen: str, create: bool, timeout_s: int, nodes: Acce
         opened = target.open(create=create, timeout_s=timeout_s)
     except ArchiveNotFoundError as error:
         raise ArchiveNotFoundError(f"{error}; correct the path, or give --create to make it", kind=error.kind) from None
-    with opened as archive, _recording(archive, nodes, given):
+    with opened as archive, _recording(archive, given):
         listening = lambda address: click.echo(f"listening on {scheme}://{address}")  # noqa: E731
         _native.serve(archive._native, options, listening, FrontEnds(archive))
     # Threads may still compute for clients that are gone: an interpreter that is taken down beside them aborts.
@@ -169,21 +172,20 @@ def serve(target: Target, listen: str, create: bool, timeout_s: int, nodes: Acce
     os._exit(0)
 
 
-def _recording(
-    archive: Archive, nodes: Access | None, given: dict[str, Any]
-) -> contextlib.AbstractContextManager[None]:
+def _recording(archive: Archive, given: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
     """Figures of nodes go into the archive while this lasts."""
+    nodes = given.get("nodes")
     if nodes is None:
         return contextlib.nullcontext()
     if given["diagnostics"] is None:
         raise click.UsageError("--nodes goes with --diagnostics, which says how often.")
-    from chronotile import ops
-    from chronotile.ops.recording import Recorder, recording
+    hook = node_diagnostics()
+    assert hook is not None, "the option is the hook's"
 
     def failed(error: ChronotileError) -> None:
         _log(given["log_format"], f"figures of the nodes were not stored: {error}")
 
-    return recording(Recorder(archive), lambda: ops.observe(nodes), given["diagnostics"], failed)
+    return hook.recording(archive, nodes, given["diagnostics"], failed)
 
 
 def _log(form: str, message: str) -> None:

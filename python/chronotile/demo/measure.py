@@ -12,11 +12,11 @@ import numpy as np
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb.names import FORCED, MAIN_TABLES, OBJECT, SOURCE, dataset_name
-from chronotile.cli.common import ProgressLine, bar, bytes_text, table_text
 from chronotile.demo import CheckError
 from chronotile.demo.simulate import BANDS, SCHEMA, Columns, Detection, Exposure, Survey
 from chronotile.reports import DatasetInfo
 from chronotile.sky import pixel_index
+from chronotile.terminal import ProgressLine, bar, bytes_text, table_text
 
 __all__ = ["KINDS", "LightCurve", "Outcome", "Times", "measure"]
 

@@ -14,7 +14,7 @@ from chronotile.archive import Archive
 from chronotile.errors import InvalidInputError
 from chronotile.events.guessing import guess
 from chronotile.events.limits import FloodGuard
-from chronotile.service.front_ends import Answer, as_json
+from chronotile.service.answers import Answer, as_json
 from chronotile.service.words import Words
 
 __all__ = ["ServedEvents"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from chronotile import optional
 from chronotile.archive import Archive
 from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.errors import ChronotileError, InvalidInputError, MissingPackageError
+from chronotile.service.answers import Answer
 from chronotile.service.words import Words
 
 __all__ = ["FrontEnds"]
@@ -21,10 +19,6 @@ SORTED_BYTES_MAX = 16 << 20
 
 GROUPS_MAX = 100_000
 """Groups of one answer."""
-
-Answer = bytes | tuple[bytes, int, int] | Any
-"""JSON; a report with the numbers of documents stored and lines refused; or rows with an Arrow PyCapsule method."""
-
 
 class FrontEnds:
     """Answers requests to archives of events and jobs. Safe to use from many threads.
@@ -88,14 +82,3 @@ class FrontEnds:
 
                 self._served = {**ServedEvents(self._archive).operations, **ServedJobs(self._archive).operations}
             return self._served
-
-
-def as_json(value: Any) -> bytes:
-    """A JSON text; times in ISO 8601."""
-    found = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-    text = json.dumps(found, default=_plain, separators=(",", ":"), ensure_ascii=False)
-    return text.encode(errors="replace")
-
-
-def _plain(value: Any) -> str:
-    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)

@@ -9,7 +9,7 @@ from typing import Any
 from chronotile import conditions, jobs
 from chronotile.archive import Archive
 from chronotile.errors import InvalidInputError
-from chronotile.service.front_ends import Answer, as_json
+from chronotile.service.answers import Answer, as_json
 from chronotile.service.words import Words
 
 __all__ = ["ServedJobs"]

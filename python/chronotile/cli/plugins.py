@@ -1,0 +1,67 @@
+"""Commands and hooks that other distributions bring, through entry points.
+
+``chronotile.commands``: click commands by name; ``GROUP.NAME`` adds one to a group. ``chronotile.hooks``: objects that
+the command line looks for by name, each with a protocol here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib import metadata
+from typing import Any, Protocol
+
+import click
+
+from chronotile.archive import Archive
+from chronotile.errors import ChronotileError
+
+__all__ = ["NodeDiagnostics", "PluginGroup", "command", "commands", "node_diagnostics"]
+
+
+class NodeDiagnostics(Protocol):
+    """The hook ``node_diagnostics``: figures of a cluster's nodes that the service stores beside its own."""
+
+    def options(self, command: Callable[..., Any]) -> Callable[..., Any]:
+        """Options that say which nodes; the command gets `nodes`, or None where none are named."""
+
+    def recording(
+        self, archive: Archive, nodes: Any, every_s: float, failed: Callable[[ChronotileError], None]
+    ) -> AbstractContextManager[None]:
+        """Store the figures of `nodes` while this lasts; `failed` is called where that cannot be done."""
+
+
+@functools.cache
+def _found(group: str) -> dict[str, metadata.EntryPoint]:
+    return {found.name: found for found in metadata.entry_points(group=f"chronotile.{group}")}
+
+
+def commands(group: str = "") -> list[str]:
+    """Names of the commands that others bring for a group; for the top level by default."""
+    names = (name.rpartition(".") for name in _found("commands"))
+    return [own for parent, _, own in names if parent == group]
+
+
+def command(name: str, group: str = "") -> click.Command | None:
+    """A command that another distribution brings, loaded."""
+    found = _found("commands").get(f"{group}.{name}" if group else name)
+    loaded: click.Command | None = None if found is None else found.load()
+    return loaded
+
+
+class PluginGroup(click.Group):
+    """A group to which other distributions may add commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *commands(str(self.name))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or command(cmd_name, str(self.name))
+
+
+def node_diagnostics() -> NodeDiagnostics | None:
+    """The hook, where a distribution brings it."""
+    found = _found("hooks").get("node_diagnostics")
+    hook: NodeDiagnostics | None = None if found is None else found.load()
+    return hook

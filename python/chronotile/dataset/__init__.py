@@ -1,0 +1,746 @@
+"""A dataset: writing, reading, and keeping it in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from chronotile import _native, cells, inputs, optional, times
+from chronotile.errors import InvalidInputError
+from chronotile.predicates import Where, native_predicates
+from chronotile.reports import (
+    BatchInfo,
+    ConsolidateReport,
+    Damage,
+    DamagedRecord,
+    DatasetInfo,
+    ForeignChunk,
+    IndexBuildReport,
+    IndexInfo,
+    IndexUse,
+    RowsMissing,
+    SliceInfo,
+    Spread,
+    Tile,
+    TileFailure,
+    VerifyReport,
+    WriteReport,
+)
+from chronotile.result import ReadResult
+
+if TYPE_CHECKING:
+    import polars
+    import pyarrow
+
+    from chronotile.sky import Region
+
+__all__ = ["Dataset"]
+
+Progress = Callable[[int, int], object]
+"""Called with (tiles done, tiles in all) now and then, from another thread."""
+
+
+class Dataset:
+    """Records of one kind: a schema with a cell rule, a time axis, id columns and a merge rule.
+
+    Taken from :meth:`Archive.create`, :meth:`Archive.dataset` or ``archive["name"]``. Safe to use from many threads;
+    the interpreter lock is released while it works.
+    """
+
+    def __init__(self, native: _native.Dataset) -> None:
+        self._native = native
+        self._load()
+
+    def _load(self) -> None:
+        definition = json.loads(self._native.definition())
+        self._definition: dict[str, Any] = definition
+        self._columns = self._native.schema().columns()
+        self._types = {name: kind for name, kind, _ in self._columns}
+        self._axis = times.TimeAxis(**definition["time"])
+        self._cell = cells.from_json(definition["cell"])
+
+    def tuned(
+        self,
+        consistency: str | None = None,
+        *,
+        read_consistency: str | None = None,
+        write_consistency: str | None = None,
+        timeout_s: int | None = None,
+    ) -> Dataset:
+        """The same dataset with another consistency level or time limit, for one call or many; on a cluster only.
+
+        Parameters
+        ----------
+        consistency : str
+            Level of reads and writes: ``ONE``, ``TWO``, ``THREE``, ``QUORUM``, ``ALL``, ``LOCAL_QUORUM``,
+            ``EACH_QUORUM``, ``LOCAL_ONE``; or ``ANY``, of writes only. What is not given stays as in the archive's URL.
+        read_consistency, write_consistency : str
+            Levels of reads and of writes alone.
+        timeout_s : int
+            Seconds after which an operation is given up, repetitions included; 1 to 3,600.
+
+        Raises
+        ------
+        InvalidInputError
+            No such level, or an engine that keeps one copy and has no levels.
+
+        Examples
+        --------
+        ``ds.tuned("ONE").read(region=region)`` reads from the nearest copy; ``ds.tuned(timeout_s=2).count()`` gives up
+        after two seconds.
+        """
+        read = read_consistency or (None if consistency == "ANY" else consistency)
+        return Dataset(self._native.tuned(read, write_consistency or consistency, timeout_s))
+
+    def seeing_every_write(self) -> Dataset:
+        """The same dataset, read at a level that sees every write acknowledged at the level of the archive's URL.
+
+        For copying rows elsewhere before their slices are dropped with ``retire(unchanged=slices)``. On a cluster reads
+        then take a majority of replicas, or all of them where writes take less than a majority. An archive in a file
+        has one copy, of which every read sees everything.
+
+        Examples
+        --------
+        ::
+
+            ds = archive["detections"].seeing_every_write()
+            slices = ds.retire(older_than="3650d", dry_run=True)
+            for part in slices:
+                keep(ds.read(start=part.start, end=part.end))
+            ds.retire(unchanged=slices)
+        """
+        return Dataset(self._native.seeing_every_write())
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name}: {len(self._columns)} columns, time {self._axis.column}, window {self.window}>"
+
+    # ------------------------------------------------------------------ definition
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self._definition["name"])
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The columns as a `pyarrow.Schema`. Needs pyarrow; :attr:`column_types` does not."""
+        found: pyarrow.Schema = optional.module("pyarrow", "schema", "arrow").schema(self._native.schema())
+        return found
+
+    @property
+    def column_types(self) -> dict[str, str]:
+        """Type of each column as text, such as ``float64`` or ``timestamp[us]``, in order."""
+        return dict(self._types)
+
+    @property
+    def cell(self) -> cells.CellRule:
+        """How a record's cell follows from its columns."""
+        return self._cell
+
+    @property
+    def time(self) -> times.TimeAxis:
+        """The time axis."""
+        return self._axis
+
+    @property
+    def window(self) -> str:
+        """Length of a window, such as ``30d``."""
+        return str(self._definition["window"])
+
+    @property
+    def windows_per_slice(self) -> int:
+        """Windows in a slice, the unit of retention."""
+        return int(self._definition["windows_per_slice"])
+
+    @property
+    def id(self) -> tuple[str, ...]:
+        """The columns that identify a record; empty where each row is a record of its own."""
+        return tuple(self._definition["id"])
+
+    @property
+    def merge(self) -> str:
+        """Which row of equal ids a read returns: ``append`` or ``latest``."""
+        return str(self._definition["merge"]["merge"])
+
+    @property
+    def version(self) -> str | None:
+        """The column that orders versions with merge ``latest``, if any."""
+        version = self._definition["merge"].get("version")
+        return None if version is None else str(version)
+
+    @property
+    def layout(self) -> str:
+        """How the engine keeps the records: ``chunks``, or ``rows`` that other tools of a cluster read."""
+        return str(self._definition.get("layout", "chunks"))
+
+    @property
+    def partition_cells(self) -> int:
+        """How many neighbouring cells share a partition on a cluster."""
+        return int(self._definition.get("partition_cells", 1))
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """The text columns of which chunks keep filters, see :meth:`Archive.create`."""
+        return tuple(self._definition.get("text", ()))
+
+    @property
+    def moves(self) -> float:
+        """How far apart two versions of a record may lie, in degrees; 0 where records do not move."""
+        return float(self._definition.get("moves_deg", 0.0))
+
+    @property
+    def retention(self) -> str | None:
+        """Age past which :meth:`retire` drops slices, such as ``365d``; None for never."""
+        retention = self._definition["retention"]
+        return None if retention is None else str(retention)
+
+    def add_columns(self, columns: Any, defaults: Mapping[str, Any] | None = None) -> None:
+        """Add columns behind the present ones. Rows written before read as the default, or null.
+
+        Parameters
+        ----------
+        columns : schema
+            As for :meth:`Archive.create`: a `pyarrow.Schema`, or a dict such as ``{"flux": "float32"}``.
+        defaults : dict, optional
+            One value for each column that is not to be null in older rows.
+
+        Raises
+        ------
+        InvalidInputError
+            When a name is taken, a type cannot be stored, or a column that may not be null has no default.
+        """
+        schema = inputs.schema(columns)
+        defaults = dict(defaults or {})
+        arrays: list[_native.Array | None] = []
+        for name, kind, _ in schema.columns():
+            value = defaults.pop(name, None)
+            arrays.append(None if value is None else inputs.values_column([value], kind, f"default of column {name!r}"))
+        if defaults:
+            raise InvalidInputError(
+                f"defaults name {', '.join(map(repr, defaults))}, which is not among the new columns",
+                kind="invalid-definition",
+            )
+        self._native.add_columns(schema, arrays)
+        self._load()
+
+    def set_moves(self, moves: Any) -> None:
+        """Set how far apart two versions of a record may lie: degrees, text such as ``"5arcsec"``, or a Quantity. Only
+        reads depend on it, so it may be set when records lie there already.
+
+        Raises
+        ------
+        InvalidInputError
+            No angle of 0 to 10 degrees; a dataset without merge ``latest`` and sky pixels.
+        """
+        self._native.set_moves(cells.angle_deg(moves, "moves"))
+
+    def set_retention(self, retention: str | timedelta | None) -> None:
+        """Change the age past which :meth:`retire` drops slices: ``"365d"``, a timedelta, or None for never."""
+        self._native.set_retention(None if retention is None else times.duration_text(retention, "retention"))
+        self._load()
+
+    # ------------------------------------------------------------------ writing
+
+    def write(self, data: Any, batch: str | None = None, *, replace: bool = False) -> WriteReport:
+        """Store rows as one batch; when this returns they are durable.
+
+        Parameters
+        ----------
+        data : table, stream, dict of arrays, or iterable of those
+            Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (pyarrow, polars, DuckDB, a
+            :class:`ReadResult`), a pandas DataFrame (named index levels become columns, an unnamed index is left out),
+            a polars LazyFrame (which is collected), or a dict of numpy arrays, lists or Arrow arrays of equal length.
+            Iterables are drawn from as rows are needed, so that inputs larger than memory pass. Columns are matched by
+            name; a nullable column may be left out. NaN is a value, not null.
+        batch : str, optional
+            Name of the batch. The same name with the same content is stored once, however often it is written: give one
+            whenever the write may be repeated (a visit and detector, a file and its rows). Where slices with rows of
+            the batch were retired since, all of its rows are stored again.
+        replace : bool
+            Whether new content takes the place of a stored batch of this name.
+
+        Returns
+        -------
+        WriteReport
+            ``stored`` is False when the same content was there already.
+
+        Raises
+        ------
+        InvalidInputError
+            Rows that do not fit; the error names column and row. Nothing was stored.
+        BatchConflictError
+            A batch of this name is stored with other content. A name is free again when all rows of its batch were
+            removed or retired.
+        BusyError, OutcomeUnknownError, StorageFullError, ReadOnlyError
+            From the engine; see :mod:`chronotile.errors` for what to do.
+        """
+        if batch is not None and not isinstance(batch, str):
+            raise InvalidInputError(f"batch is {batch!r}: name it with text, or leave it out", kind="invalid-request")
+        rows = inputs.rows(data, self._types)
+        return WriteReport(**self._native.write(rows, batch, replace))
+
+    def batches(self) -> list[BatchInfo]:
+        """All stored batches, finished and unfinished, in order of writing."""
+        return [self._batch_info(info) for info in self._native.batches()]
+
+    def batch(self, key: str) -> BatchInfo | None:
+        """The batch of this name, or None: the answer to "is this visit stored?"."""
+        info = self._native.batch(key)
+        return None if info is None else self._batch_info(info)
+
+    def remove_batch(self, key: str) -> int:
+        """Remove the rows of one batch; returns how many there were: those that were retired before do not count.
+
+        Raises
+        ------
+        BatchNotFoundError
+            When no batch has this name.
+        """
+        return self._native.remove_batch(key)
+
+    def _batch_info(self, info: dict[str, Any]) -> BatchInfo:
+        ticks, written_us = info.pop("ticks"), info.pop("written_us")
+        period = None if ticks is None else (self._tick(ticks[0]), self._tick(ticks[1]))
+        written = datetime.fromtimestamp(written_us // 1_000_000, UTC).replace(microsecond=written_us % 1_000_000)
+        return BatchInfo(**info, period=period, written=written)
+
+    def _tick(self, tick: int) -> datetime | float | int:
+        return times.tick_value(tick, self._axis, self._types[self._axis.column])
+
+    # ------------------------------------------------------------------ reading
+
+    def read(
+        self,
+        *,
+        region: Region | None = None,
+        cells: Iterable[int] | None = None,
+        keys: Any = None,
+        ids: Any = None,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        columns: Iterable[str] | None = None,
+        where: Where = None,
+        history: bool = False,
+        finished_only: bool = False,
+        order_by: str | Iterable[str] | None = None,
+        limit: int | None = None,
+    ) -> ReadResult:
+        """Read records by place, period, id and condition, exactly.
+
+        Parameters
+        ----------
+        region : Region, optional
+            Sky region, for datasets with sky cells: :func:`chronotile.circle`, :func:`chronotile.box`,
+            :func:`chronotile.polygon`; degrees, the border included.
+        cells : iterable of int, optional
+            Whole cells by number.
+        keys : value, list or array, or tuple of them, optional
+            Values of the cell rule's column, such as tag numbers or stream names; for rules of several columns a tuple
+            of lists, one for each column. At most one of `region`, `cells` and `keys`.
+        ids : value, list or array, or tuple of them, optional
+            Ids of records; for several id columns a tuple of lists of equal length (of the first few columns at least).
+        start, end : time, optional
+            Half-open period ``start <= t < end``: a number in the unit of the time column (days for MJD and JD; whole
+            ticks for timestamps), a datetime, date, `numpy.datetime64` or `pandas.Timestamp` (UTC if it has no zone),
+            ISO 8601 text, ``now`` or ``now-6h``, or an `astropy.time.Time`. Times other than numbers are converted to
+            the column's scale.
+        columns : iterable of str, optional
+            Columns to return, in this order; by default all.
+        where : text, (column, comparison, value), or list of those, optional
+            Conditions, all of which must hold; as text they are written as on the command line: ``"magpsf<16"``,
+            ``"band in g,r"``. Comparisons: ``== != < <= > >=``, ``in`` with a list, ``between`` with
+            a pair, both ends included; of text ``contains`` and ``prefix`` with a text, ``matches`` with a regular
+            expression (of the Rust crate `regex`; ``(?i)`` ignores case) that is searched for anywhere; ``exists``
+            with True (not null) or False (null). Null matches nothing else; NaN matches only ``!=``. Constants are
+            compared exactly: ``("price", "==", "1.025")`` holds for no value of two decimal places, and noon is after
+            its day. A float stands for its shortest decimal. What does not compare is refused.
+        history : bool
+            With merge ``latest``, return every version instead of the newest.
+        finished_only : bool
+            Leave out batches whose writing has not ended.
+        order_by : str or iterable of str, optional
+            Returned columns to sort by, the first one first; with a minus sign from the largest down: ``"-jd"``. Nulls
+            come last. Without, the order of rows is not defined.
+        limit : int, optional
+            At most so many rows; with `order_by` the first in that order. Rows are drawn until there are enough.
+
+        Returns
+        -------
+        ReadResult
+            A stream, to be drawn from once. With `order_by` all rows are read when the first is drawn, and what exceeds
+            about 300 MiB of memory is sorted in files in the temporary folder; with `limit` only rows that may be among
+            the first are kept.
+
+        Raises
+        ------
+        InvalidInputError
+            A column, place or time that does not fit the dataset; an expression that is wrong or too large.
+        DamagedChunkError
+            While rows are drawn, when a chunk that the read needs is damaged.
+        """
+        request = self._request(
+            region=region, cells=cells, keys=keys, ids=ids, start=start, end=end, columns=columns, where=where,
+            history=history, finished_only=finished_only,
+        )  # fmt: skip
+        result = self._native.read(request)
+        rows = None if limit is None else _row_limit(limit)
+        if order_by is not None:
+            keys = [order_by] if isinstance(order_by, str) else list(order_by)
+            result = result.order_by([(key.removeprefix("-"), key.startswith("-")) for key in keys], rows)
+        elif rows is not None:
+            result.limit(rows)
+        return ReadResult(result)
+
+    def latest(self, *, by: Iterable[str] | None = None, **place: Any) -> ReadResult:
+        """The newest record by time of each key.
+
+        Parameters
+        ----------
+        by : iterable of str, optional
+            Columns whose distinct values each get one row. By default the cell rule's column for key and hash
+            cells, else the id columns.
+        **place
+            As for :meth:`read`: region, cells, keys, ids, start, end, columns, where, finished_only.
+        """
+        by = None if by is None else ([by] if isinstance(by, str) else list(by))
+        return ReadResult(self._native.latest(self._request(**place), by))
+
+    def count(self, **place: Any) -> int:
+        """Number of records that :meth:`read` with the same arguments would return."""
+        return self._native.count(self._request(**place))
+
+    def count_by(
+        self, columns: str | Iterable[str] = (), *, by_window: bool = False, groups_max: int | None = None, **place: Any
+    ) -> pyarrow.Table:
+        """Numbers of records by the values of columns. Needs pyarrow.
+
+        An index with all columns of the request answers without reading records; see :meth:`create_index`.
+
+        Parameters
+        ----------
+        columns : str or iterable of str
+            Columns whose distinct values, taken together, get one row each.
+        by_window : bool
+            Count each window by itself; the first column, ``window``, is its start.
+        groups_max : int, optional
+            Refuse a count of more groups, which are held in memory.
+        **place
+            As for :meth:`read`: region, cells, keys, ids, start, end, where, history, finished_only.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns, then ``count`` (uint64).
+        """
+        arrow = optional.module("pyarrow", "count_by()", "arrow")
+        by = [columns] if isinstance(columns, str) else list(columns)
+        table, _ = self._native.count_by(self._request(**place), by, by_window, groups_max)
+        counts: pyarrow.Table = arrow.table(table)
+        return counts
+
+    def explain(self, *, by: str | Iterable[str] | None = None, **place: Any) -> IndexUse:
+        """How :meth:`read` with these arguments uses an index and filters of texts, or with `by` (perhaps empty) how
+        :meth:`count_by` does.
+
+        Reads heads of chunks, but no records.
+        """
+        names = None if by is None else [by] if isinstance(by, str) else list(by)
+        used = self._native.explain(self._request(**place), names)
+        for name in ("windows_indexed", "windows_direct"):
+            used[name] = tuple(map(self._tick, used[name]))
+        return IndexUse(**used)
+
+    def scan(self) -> polars.LazyFrame:
+        """The dataset as a `polars.LazyFrame`. Needs polars.
+
+        Polars hands the columns it needs and its filters down: comparisons of columns with constants, ``is_in``,
+        ``is_between``, ``is_null``, ``is_not_null``, ``str.starts_with`` and ``str.contains`` of a plain text become
+        the period, ids and conditions of a :meth:`read`. What cannot be handed down polars
+        applies itself, so the result is always that of polars.
+        """
+        from chronotile.dataset.polars_source import scan
+
+        return scan(self)
+
+    def _request(
+        self,
+        *,
+        region: Region | None = None,
+        cells: Iterable[int] | None = None,
+        keys: Any = None,
+        ids: Any = None,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        columns: Iterable[str] | None = None,
+        where: Where = None,
+        history: bool = False,
+        finished_only: bool = False,
+    ) -> _native.Request:
+        if region is not None and not isinstance(region, _native.Region):
+            raise InvalidInputError(
+                f"region is {region!r}: give ct.circle, ct.box or ct.polygon", kind="invalid-request"
+            )
+        if isinstance(columns, str):
+            columns = [columns]
+        return _native.Request(
+            region=region,
+            cells=None if cells is None else [int(cell) for cell in cells],
+            keys=None if keys is None else self._key_arrays(keys, self._cell_columns(), "keys"),
+            ids=None if ids is None else self._key_arrays(ids, self.id, "ids"),
+            start=None if start is None else times.moment(start, self._axis, "start"),
+            end=None if end is None else times.moment(end, self._axis, "end"),
+            columns=None if columns is None else list(columns),
+            predicates=native_predicates(where, self._types),
+            history=history,
+            finished_only=finished_only,
+        )
+
+    def _cell_columns(self) -> tuple[str, ...]:
+        match self._cell:
+            case cells.HashCell(columns=columns):
+                return columns
+            case cells.KeyCell(column=column) | cells.BunchCell(column=column):
+                return (column,)
+            case cells.SkyCell():
+                hint = "its cells follow from positions: read by region or by cells"
+            case _:
+                hint = "it has a single cell: read without keys"
+        raise InvalidInputError(f"dataset {self.name} has no keys: {hint}", kind="invalid-request")
+
+    def _key_arrays(self, given: Any, names: tuple[str, ...], what: str) -> list[_native.Array]:
+        if not names:
+            raise InvalidInputError(f"dataset {self.name} has no id columns to read by", kind="invalid-request")
+        parts = list(given) if isinstance(given, tuple) and len(names) > 1 else [given]
+        if len(parts) > len(names):
+            raise InvalidInputError(
+                f"{what} has {len(parts)} parts, dataset {self.name} has {len(names)} ({', '.join(names)})",
+                kind="invalid-request",
+            )
+        arrays = [self._key_array(part, name, what) for part, name in zip(parts, names, strict=False)]
+        if len({len(array) for array in arrays}) > 1:
+            raise InvalidInputError(
+                f"the parts of {what} differ in length: give lists of equal length", kind="invalid-request"
+            )
+        return arrays
+
+    def _key_array(self, values: Any, name: str, what: str) -> _native.Array:
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            values = [values]
+        try:
+            return inputs.column(values, self._types[name], name)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{what}: {error}", kind="invalid-request") from error
+
+    # ------------------------------------------------------------------ indexes
+
+    def create_index(self, columns: str | Iterable[str], name: str | None = None) -> None:
+        """Define an index on a combination of columns. :meth:`build_indexes` builds it, now and again.
+
+        Reads and counts whose conditions name its columns (``==``, ``in``, ``<`` and all others) use it of themselves.
+        An index never changes an answer: what it does not know, or no longer knows, is read.
+
+        Parameters
+        ----------
+        columns : str or iterable of str
+            One to sixteen columns, neither lists nor structs.
+        name : str, optional
+            By default the columns' names, joined by ``_``.
+
+        Raises
+        ------
+        InvalidInputError
+            A name that is taken, a column that does not exist or cannot be indexed.
+        """
+        names = [columns] if isinstance(columns, str) else list(columns)
+        self._native.create_index("_".join(names)[:48].lower() if name is None else name, names)
+
+    def drop_index(self, name: str) -> int:
+        """Drop an index; returns how many windows were built of it.
+
+        Raises
+        ------
+        InvalidInputError
+            When there is no index of this name.
+        """
+        return self._native.drop_index(name)
+
+    def indexes(self) -> list[IndexInfo]:
+        """The indexes, and what is built of each."""
+        return [self._index_info(status) for status in self._native.index_status()]
+
+    def _index_info(self, status: dict[str, Any]) -> IndexInfo:
+        ticks, built_us = status.pop("ticks"), status.pop("built_us")
+        period = None if ticks is None else (self._tick(ticks[0]), self._tick(ticks[1]))
+        built = None if built_us is None else datetime.fromtimestamp(built_us / 1_000_000, UTC)
+        return IndexInfo(**{**status, "columns": tuple(status["columns"])}, period=period, built=built)
+
+    def build_indexes(
+        self,
+        name: str | None = None,
+        *,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        lease_s: int = 60,
+        wait: bool = True,
+        rebuild: bool = False,
+        progress: Progress | None = None,
+    ) -> IndexBuildReport:
+        """Bring indexes up to date: read what has changed since they were built, window by window.
+
+        Any number of processes on any number of machines may build at once; they share the windows. A build may be cut
+        off at any time and goes on where it ended.
+
+        Parameters
+        ----------
+        name : str, optional
+            The index; by default all.
+        start, end : time, optional
+            Only windows that the period touches.
+        lease_s : int
+            Seconds, 1 to 3,600, after which others take over the window of a builder that gives no sign of life.
+        wait : bool
+            Wait for windows that others are building. Without, return when there is nothing left to begin.
+        rebuild : bool
+            Build every window anew.
+        progress : callable, optional
+            Called with (windows done, windows in all).
+        """
+        if not 1 <= lease_s <= 3_600:
+            raise InvalidInputError(f"lease_s is {lease_s}: use 1 to 3600 seconds", kind="invalid-request")
+        period = [None if m is None else times.moment(m, self._axis, w) for m, w in ((start, "start"), (end, "end"))]
+        report = self._native.build_indexes(name, period[0], period[1], lease_s, wait, rebuild, progress)
+        return IndexBuildReport(**report)
+
+    # ------------------------------------------------------------------ keeping in order
+
+    def consolidate(
+        self,
+        *,
+        before: times.Moment = None,
+        chunks_min: int | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> ConsolidateReport:
+        """Rewrite tiles of many small chunks as few large ones. Reads return the same before, meanwhile and after.
+
+        A tile to which nothing was written since its last consolidation is left as it is. One that cannot be rewritten,
+        for a damaged chunk say, is named in the report and does not stop the others. Memory does not grow with the size
+        of a tile.
+
+        Parameters
+        ----------
+        before : time, optional
+            Only windows that end at or before this time (as `start` of :meth:`read`).
+        chunks_min : int, optional
+            Leave tiles with fewer chunks alone; 2 by default.
+        dry_run : bool
+            Count what would be done and do nothing.
+        progress : callable, optional
+            Called with (tiles done, tiles in all).
+        """
+        moment = None if before is None else times.moment(before, self._axis, "before")
+        report = self._native.consolidate(moment, chunks_min, dry_run, progress)
+        failed = tuple(TileFailure(Tile(*tile), reason) for tile, reason in report.pop("failed"))
+        return ConsolidateReport(**report, failed=failed)
+
+    def prepare(self, start: times.Moment, end: times.Moment) -> list[int]:
+        """Make room for a half-open period ahead of its writers; returns the numbers of the slices it touches.
+
+        On a cluster the first writer of a new slice waits until its table is made, a second or so, and all others with
+        it. Who prepares next month's slices in time spares them that. Slices that exist stay as they are.
+
+        Raises
+        ------
+        InvalidInputError
+            When the period has no start or end, or more than 1,000 slices.
+        """
+        if start is None or end is None:
+            raise InvalidInputError("a period to prepare needs a start and an end", kind="invalid-request")
+        return self._native.prepare(times.moment(start, self._axis, "start"), times.moment(end, self._axis, "end"))
+
+    def retire(
+        self,
+        *,
+        before: times.Moment = None,
+        older_than: str | timedelta | None = None,
+        unchanged: Iterable[SliceInfo] | None = None,
+        dry_run: bool = False,
+    ) -> list[SliceInfo]:
+        """Drop whole slices that are too old; returns those dropped, or with `dry_run` those that would go.
+
+        Others may write meanwhile. Rows that come in time are dropped too, and are in the figures returned; a write
+        that comes too late is refused, and can be repeated. On a cluster this waits 12 s for the writers that
+        there may be.
+
+        Without `before`, `older_than` and `unchanged` the dataset's own retention is meant.
+
+        Parameters
+        ----------
+        before : time, optional
+            Drop slices that end at or before this time.
+        older_than : str or timedelta, optional
+            Drop slices that ended at least this long before now, by this machine's clock: ``"365d"``. The data's own
+            times never make anything expire.
+        unchanged : iterable of SliceInfo, optional
+            Drop those of these slices, as a dry run or :meth:`info` returned them, that hold exactly the same still.
+            Others stay, and are not returned.
+        dry_run : bool
+            Drop nothing.
+
+        Raises
+        ------
+        InvalidInputError
+            When two limits are given, or none and the dataset has no retention.
+        BusyError
+            Kind ``slice-in-use``: others keep writing to a slice, or retire it. Slices before it are dropped.
+        """
+        if unchanged is not None:
+            if before is not None or older_than is not None or dry_run:
+                raise InvalidInputError("unchanged says what to drop: give it alone", kind="invalid-request")
+            wanted = [(part.slice, part.fingerprint) for part in unchanged]
+            return [self._slice_info(info) for info in self._native.retire_unchanged(wanted)]
+        if before is not None and older_than is not None:
+            raise InvalidInputError("before and older_than both say what to drop: give one", kind="invalid-request")
+        moment = None if before is None else times.moment(before, self._axis, "before")
+        age = None if older_than is None else times.duration_text(older_than, "older_than")
+        return [self._slice_info(info) for info in self._native.retire(moment, age, dry_run)]
+
+    def verify(self, *, progress: Progress | None = None) -> VerifyReport:
+        """Read and check every chunk, look for the rows of every stored batch and for chunks that belong to none, and
+        check the catalog records. Damage is reported, not raised."""
+        report = self._native.verify(progress)
+
+        def found(kind: type[Any], name: str) -> tuple[Any, ...]:
+            return tuple(kind(**{**item, "tile": Tile(*item["tile"])}) for item in report.pop(name))
+
+        return VerifyReport(
+            damage=found(Damage, "damage"),
+            rows_missing=found(RowsMissing, "rows_missing"),
+            foreign=found(ForeignChunk, "foreign"),
+            records=tuple(DamagedRecord(**record) for record in report.pop("records")),
+            **report,
+        )
+
+    def info(self) -> DatasetInfo:
+        """Statistics: every slice, and the spread of chunks, rows and bytes over tiles."""
+        info = self._native.info()
+        largest = info["tile_largest"]
+        return DatasetInfo(
+            slices=tuple(self._slice_info(part) for part in info["slices"]),
+            tile_chunks=Spread(**info["tile_chunks"]),
+            tile_rows=Spread(**info["tile_rows"]),
+            tile_bytes=Spread(**info["tile_bytes"]),
+            tile_largest=None if largest is None else Tile(*largest),
+        )
+
+    def _slice_info(self, info: dict[str, Any]) -> SliceInfo:
+        start, end = info.pop("ticks")
+        return SliceInfo(**info, start=self._tick(start), end=self._tick(end))
+
+
+def _row_limit(limit: object) -> int:
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit < 2**63:
+        raise InvalidInputError(f"limit is {limit!r}: give a number of rows", kind="invalid-request")
+    return limit

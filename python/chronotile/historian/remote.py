@@ -1,0 +1,221 @@
+"""A historian on the other side of HTTP: what :func:`chronotile.historian.connect` returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+from chronotile import _native, historian, inputs, times
+from chronotile.errors import InvalidInputError
+from chronotile.historian import BufferedWriter, MaintainReport, PointsReport, Tag, TagKey
+from chronotile.remote import ARROW, Parameters, Remote, given
+from chronotile.result import ReadResult
+
+__all__ = ["RemoteHistorian"]
+
+_TAGS_AT_ONCE = 100
+"""Tags named in one request."""
+
+
+class _Filtering:
+    """Points to a service, with the deviations of their tags applied before they are sent.
+
+    Definitions are asked for when a tag is first seen, and kept.
+    """
+
+    def __init__(self, remote: RemoteHistorian) -> None:
+        self._remote = remote
+        self._known = historian.open("memory:")
+        self._seen: set[TagKey] = set()
+
+    def _filtered(self, filter_: _native.PointFilter, rows: Any) -> list[_native.Table]:
+        points = _native.Table.of(rows)
+        unseen = [key for key in _native.tags_of_points(points) if key not in self._seen]
+        for first in range(0, len(unseen), _TAGS_AT_ONCE):
+            keys = unseen[first : first + _TAGS_AT_ONCE]
+            self._known.define_many(self._remote.resolved(keys))
+            self._seen.update(keys)
+        return self._known._filtered(filter_, points)
+
+    def write(self, points: Any) -> PointsReport:
+        return self._remote.write(points)
+
+
+class RemoteHistorian(Remote):
+    """Tags and their values, behind a service. Made by :func:`chronotile.historian.connect`; a context manager.
+
+    Arguments, results and errors are those of :class:`chronotile.historian.Historian`. Ranges are streamed. Safe to use
+    from many threads; each has a connection of its own.
+    """
+
+    # ------------------------------------------------------------------ tags
+
+    def define(self, name: str, **properties: Any) -> Tag:
+        """Define a tag, or change it. Needs a token with the role ``admin`` where tokens are needed."""
+        return self.define_many([{"name": name, **properties}])[0]
+
+    def define_many(self, tags: Iterable[Mapping[str, Any] | Tag]) -> list[Tag]:
+        """Define tags, all or none."""
+        given = [vars(tag) if isinstance(tag, Tag) else dict(tag) for tag in tags]
+        return _tags(self._json("POST", "/v1/tags", body=json.dumps({"tags": given}).encode()))
+
+    def tag(self, tag: TagKey) -> Tag:
+        """A tag by name or number."""
+        return self.resolved([tag])[0]
+
+    def resolved(self, tags: Iterable[TagKey]) -> list[Tag]:
+        """Tags by name or number, in their order."""
+        return _tags(self._json("GET", "/v1/tags", _keys(tags)))
+
+    def tags(self, pattern: str = "*", *, limit: int | None = None) -> list[Tag]:
+        """The tags whose names fit `pattern`, by name: ``*`` stands for any characters, ``?`` for one."""
+        count = str(2**63 - 1 if limit is None else limit)
+        return _tags(self._json("GET", "/v1/tags", [("match", pattern), ("limit", count)]))
+
+    def refresh(self) -> None:
+        """Nothing to do: definitions are kept by the service, which looks for changes by itself."""
+
+    # ------------------------------------------------------------------ points in
+
+    def write(
+        self, points: Any, *, batch: str | None = None, replace: bool = False, not_finite: str = "refuse"
+    ) -> PointsReport:
+        """Store points. They are durable when this returns. `points` is what
+        :meth:`chronotile.historian.Historian.write` takes; without `batch` each table of an iterator
+        whose columns differ from the one before is a write of its own."""
+        rows = inputs.rows(historian._timed(points), historian._POINT_TYPES)
+        streams = _native.arrow_streams(rows)
+        if batch is not None and len(streams) > 1:
+            raise InvalidInputError(
+                "a batch goes over HTTP as one table: give all its points the same columns", kind="invalid-rows"
+            )
+        parameters = [("not_finite", not_finite), ("replace", str(replace).lower())]
+        parameters += [] if batch is None else [("batch", batch)]
+        total = PointsReport(0, 0, False)
+        for stream in streams:
+            done = self._json("POST", "/v1/points", parameters, stream, ARROW)
+            total = PointsReport(
+                total.points + done["points"], total.duplicates + done["duplicates"], total.stored or done["stored"]
+            )
+        return total
+
+    def buffered(self, *, points: int = 50_000, seconds: float = 5.0) -> BufferedWriter:
+        """A writer that collects points and sends them together, those that the deviations of their tags leave."""
+        return BufferedWriter(_Filtering(self), points, seconds)
+
+    def delete(self, tag: TagKey, start: times.Moment, end: times.Moment) -> int:
+        """Delete a tag's points in ``[start, end)``; gives their number."""
+        return int(self._json("DELETE", "/v1/points", [*_keys([tag]), *_range(start, end)])["deleted"])
+
+    # ------------------------------------------------------------------ points out
+
+    def raw(
+        self, tags: TagKey | Iterable[TagKey], start: times.Moment, end: times.Moment, *, bounds: bool = False
+    ) -> ReadResult:
+        """The points of tags in ``[start, end)``, by tag as given, then time: columns tag, time, value, status."""
+        return self._rows("/v1/points", tags, [*_range(start, end), ("bounds", str(bounds).lower())])
+
+    def latest(self, tags: TagKey | Iterable[TagKey]) -> Any:
+        """The newest point of each tag."""
+        return self._table("/v1/latest", tags, [])
+
+    def at(
+        self, tags: TagKey | Iterable[TagKey], moments: Iterable[times.Moment], *, stepped: bool | None = None
+    ) -> Any:
+        """The values of tags at given times, interpolated between their neighbours."""
+        parameters = [("time", str(historian._ns(moment, "a time"))) for moment in moments]
+        return self._table("/v1/at", tags, parameters + given(stepped=stepped))
+
+    def aggregate(
+        self,
+        tags: TagKey | Iterable[TagKey],
+        start: times.Moment,
+        end: times.Moment,
+        interval: str | timedelta | int | None,
+        aggregate: str,
+        *,
+        stepped: bool | None = None,
+        treat_uncertain_as_bad: bool | None = None,
+        percent_good: float | None = None,
+        percent_bad: float | None = None,
+        sloped_extrapolation: bool | None = None,
+        percent: float = 50.0,
+        rules: str = "samples",
+        points_only: bool = False,
+    ) -> ReadResult:
+        """An aggregate of tags for each interval of ``[start, end)``, as
+        :meth:`chronotile.historian.Historian.aggregate`."""
+        width = 0 if interval is None else times.duration_ns(interval, "interval")
+        settings = given(
+            stepped=stepped,
+            treat_uncertain_as_bad=treat_uncertain_as_bad,
+            percent_good=percent_good,
+            percent_bad=percent_bad,
+            sloped_extrapolation=sloped_extrapolation,
+            percent=percent,
+            rules=rules,
+            points_only=points_only,
+        )
+        shape = [*_range(start, end), ("interval", str(width)), ("aggregate", aggregate)]
+        return self._rows("/v1/aggregate", tags, shape + settings)
+
+    def plot(
+        self, tag: TagKey, start: times.Moment, end: times.Moment, *, points: int = 1_000, method: str = "minmax"
+    ) -> Any:
+        """About `points` of a tag's points that show its course."""
+        shape = [*_range(start, end), ("points", str(points)), ("method", method)]
+        return self._table("/v1/plot", [tag], shape)
+
+    # ------------------------------------------------------------------ annotations, retention, order
+
+    def annotate(self, tag: TagKey, time: times.Moment, text: str, *, author: str = "") -> None:
+        """Add an annotation at a time of a tag."""
+        name = tag if isinstance(tag, str) else self.tag(tag).name
+        note = {"tag": name, "time": historian._ns(time, "time"), "text": text, "author": author}
+        self._json("POST", "/v1/annotations", body=json.dumps(note).encode())
+
+    def annotations(self, tags: TagKey | Iterable[TagKey], start: times.Moment, end: times.Moment) -> ReadResult:
+        """The annotations of tags in ``[start, end)``: columns tag (number), time, entered, author, text."""
+        return self._rows("/v1/annotations", tags, _range(start, end))
+
+    def groups(self) -> list[str]:
+        """Groups of tags that have points."""
+        return list(self._json("GET", "/v1/groups")["groups"])
+
+    def set_retention(self, group: str, retention: str | timedelta | None) -> None:
+        """Set the age past which :meth:`retire` drops the points of a group; None keeps them for ever."""
+        text = None if retention is None else times.duration_text(retention, "retention")
+        self._json("PUT", f"/v1/groups/{quote(group, safe='')}", body=json.dumps({"retention": text}).encode())
+
+    def retire(self, group: str, *, dry_run: bool = False) -> int:
+        """Drop what is older than the group's retention; gives the number of points."""
+        path = f"/v1/groups/{quote(group, safe='')}/retire"
+        return int(self._json("POST", path, given(dry_run=dry_run))["points"])
+
+    def maintain(self) -> MaintainReport:
+        """Join small chunks into large ones, and keep statistics of hours."""
+        report = self._json("POST", "/v1/maintain")
+        return MaintainReport(**{**report, "failed": tuple(report.get("failed", ()))})
+
+    # ------------------------------------------------------------------ requests
+
+    def _table(self, path: str, tags: TagKey | Iterable[TagKey], parameters: Parameters) -> Any:
+        return historian._Result(self._rows(path, tags, parameters)._native.collect())
+
+    def _rows(self, path: str, tags: TagKey | Iterable[TagKey], parameters: Parameters) -> ReadResult:
+        return self._stream(path, _keys(tags) + parameters)
+
+
+def _keys(tags: TagKey | Iterable[TagKey]) -> Parameters:
+    return [("tag", key) if isinstance(key, str) else ("number", str(key)) for key in historian._keys(tags)]
+
+
+def _range(start: times.Moment, end: times.Moment) -> Parameters:
+    return [("start", str(historian._ns(start, "start"))), ("end", str(historian._ns(end, "end")))]
+
+
+def _tags(answer: Any) -> list[Tag]:
+    return [Tag(**tag) for tag in answer["tags"]]

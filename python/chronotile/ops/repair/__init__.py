@@ -1,8 +1,0 @@
-"""Repair: replicas compared and brought together, a sub-range of the ring at a time."""
-
-from __future__ import annotations
-
-from chronotile.ops.repair.running import Repair, mend, previewed
-from chronotile.ops.repair.segments import Estimate, Pace, RingRange
-
-__all__ = ["Estimate", "Pace", "Repair", "RingRange", "mend", "previewed"]

@@ -1,0 +1,1 @@
+"""The commands that the tools add to ``chronotile``."""

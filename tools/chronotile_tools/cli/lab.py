@@ -1,0 +1,555 @@
+"""``chronotile lab``: real Cassandra clusters on this machine."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import click
+
+from chronotile.cli.common import confirm, yes_option
+from chronotile.terminal import bytes_text, table_text
+from chronotile_tools import lab as laboratory
+from chronotile_tools.client import wire
+from chronotile_tools.errors import CqlError
+from chronotile_tools.lab import cluster as clusters
+from chronotile_tools.lab import config, launching, making, shell, state
+from chronotile_tools.lab.errors import LabError, LabNotFoundError, LabTimeoutError
+
+ENVIRONMENT = "CHRONOTILE_LAB"
+NAME_DEFAULT = "lab"
+FOLLOW_S = 0.3
+
+Command = Any
+
+
+def _echo(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def cluster_option(command: Command) -> Command:
+    """The option that names the cluster; without it the only one there is."""
+    return click.option(
+        "-c", "--cluster", "name", metavar="NAME", envvar=ENVIRONMENT,
+        help=f"The cluster; not needed when there is only one. [env: {ENVIRONMENT}]",
+    )(command)  # fmt: skip
+
+
+def _find(name: str | None) -> laboratory.Cluster:
+    if name is not None:
+        return laboratory.attach(name)
+    names = state.names()
+    if not names:
+        raise LabNotFoundError("there is no cluster: chronotile lab up starts one")
+    if len(names) > 1:
+        raise click.UsageError(f"Say which cluster with -c: {', '.join(names)}.")
+    return laboratory.attach(names[0])
+
+
+class Nodes(Sequence[laboratory.Node]):
+    """The nodes that a command names, and their cluster."""
+
+    def __init__(self, cluster: laboratory.Cluster, which: Sequence[str]) -> None:
+        self.cluster = cluster
+        self._nodes = [cluster.node(one) for one in which]
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @overload
+    def __getitem__(self, place: int) -> laboratory.Node: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[laboratory.Node]: ...
+
+    def __getitem__(self, place: int | slice) -> laboratory.Node | Sequence[laboratory.Node]:
+        return self._nodes[place]
+
+
+def nodes_arguments(command: Command) -> Command:
+    """The arguments ``NODE...`` and the option that names their cluster; the command gets `nodes`."""
+    required = command.__name__ != "restart"
+
+    @functools.wraps(command)
+    def run(name: str | None, which: tuple[str, ...], **options: Any) -> Any:
+        return command(nodes=Nodes(_find(name), which), **options)
+
+    metavar = "NODE..." if required else "[NODE]..."
+    return cluster_option(click.argument("which", nargs=-1, required=required, metavar=metavar)(run))
+
+
+wait_option = click.option("--wait/--no-wait", default=True, help="Wait until it serves.  [default: wait]")
+
+
+def _each(nodes: Nodes, done: str, act: Callable[[laboratory.Node], object]) -> None:
+    for node in nodes:
+        act(node)
+        click.echo(f"{node.name} is {done}")
+
+
+@click.group(short_help="Run real Cassandra clusters on this machine.")
+def lab() -> None:
+    """Run real Cassandra clusters of several nodes on this machine, to develop, test, measure and rehearse on.
+
+    \b
+    Examples:
+        chronotile lab up --nodes 3
+        chronotile lab status
+        chronotile lab kill 2
+        chronotile lab start 2
+        chronotile lab cql -e "DESCRIBE KEYSPACES"
+        chronotile lab down
+
+    A node is named by its number, its name (node2) or its address.
+    """
+
+
+@lab.command(short_help="Start a cluster.")
+@click.argument("name", default=NAME_DEFAULT)
+@click.option("--nodes", type=click.IntRange(1, 60), help="Nodes of one data centre.  [default: 3]")
+@click.option("--dc", metavar="CENTRES", help="Data centres instead: 2x3 (two of three nodes) or east:3,west:2.")
+@click.option("--racks", type=click.IntRange(1, 60), default=1, show_default=True, help="Racks a data centre.")
+@click.option("--version", metavar="VERSION", help="5.0, 4.1, 4.0, 3.11, or a full number.")
+@click.option("--heap", default="512m", show_default=True, metavar="SIZE", help="Heap of each node.")
+@click.option("--auth", is_flag=True, help="Ask clients for user and password.")
+@click.option("--tls", is_flag=True, help="Encrypt clients' connections.")
+@click.option("--client-certificates", is_flag=True, help="Refuse clients without a certificate too.")
+@click.option(
+    "--network", type=click.Choice(["auto", "loopback", "namespaces"]), default="auto", show_default=True,
+    help="Nodes can be cut off only with namespaces, which needs root.",
+)  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of cassandra.yaml; may repeat.")
+@click.option("--java-option", "java_options", multiple=True, metavar="OPTION", help="For the nodes' Java; may repeat.")
+@click.option("--timeout", "timeout_s", type=click.IntRange(1), default=300, show_default=True, metavar="SECONDS")
+def up(name: str, settings: tuple[str, ...], client_certificates: bool, tls: bool, **options: Any) -> None:
+    """Start a cluster and wait until all its nodes serve.
+
+    \b
+    Examples:
+        chronotile lab up
+        chronotile lab up old --nodes 1 --version 4.0
+        chronotile lab up secure --auth --tls --heap 400m
+        chronotile lab up wide --dc 2x3 --set hinted_handoff_enabled=false
+    """
+    cluster = laboratory.up(
+        name,
+        settings=config.read_settings(settings),
+        tls="mutual" if client_certificates else tls,
+        keep=True,
+        echo=_echo,
+        **options,
+    )
+    click.echo(cluster.url())
+
+
+@lab.command(short_help="Show a cluster's nodes.")
+@cluster_option
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def status(name: str | None, as_json: bool) -> None:
+    """Show the nodes of a cluster: process, memory, and whether they take clients.
+
+    \b
+    Example:
+        chronotile lab status
+    """
+    cluster = _find(name)
+    rows = [_node_facts(node) for node in cluster.nodes]
+    if as_json:
+        click.echo(json.dumps({**_cluster_facts(cluster), "nodes": rows}, indent=2))
+        return
+    found = cluster.state
+    click.echo(f"cluster {found.name}: Cassandra {found.version}, {found.network} network, {found.status}")
+    if found.failure:
+        click.echo(found.failure)
+    header = ["node", "address", "status", "clients", "place", "version", "pid", "memory", "cpu_s"]
+    table = [
+        [
+            row["node"],
+            row["address"],
+            row["status"],
+            "yes" if row["serves"] else "no",
+            f"{row['dc']}/{row['rack']}",
+            row["version"],
+            str(row["pid"] or "-"),
+            bytes_text(row["memory_bytes"]),
+            f"{row['cpu_s']:.0f}",
+        ]
+        for row in rows
+    ]
+    click.echo(table_text(header, table, frozenset({6, 7, 8})))
+
+
+def _node_facts(node: laboratory.Node) -> dict[str, Any]:
+    known = node.status
+    return {
+        "node": node.name,
+        "address": node.address,
+        "status": known,
+        "serves": known == "up" and node.serves(),
+        "dc": node.dc,
+        "rack": node.rack,
+        "version": node.version,
+        "pid": node.pid,
+        "memory_bytes": node.memory_bytes,
+        "cpu_s": node.cpu_s,
+    }
+
+
+def _cluster_facts(cluster: laboratory.Cluster) -> dict[str, Any]:
+    found = cluster.state
+    return {
+        "name": found.name,
+        "status": found.status,
+        "version": found.version,
+        "network": found.network,
+        "url": cluster.url(),
+        "folder": str(cluster.folder),
+        "auth": found.auth,
+        "tls": found.tls,
+    }
+
+
+@lab.command(short_help="Add a node.")
+@cluster_option
+@click.option("--dc", metavar="NAME", help="Its data centre.  [default: that of the first node]")
+@click.option("--rack", metavar="NAME", help="Its rack.  [default: that with the fewest nodes]")
+@click.option("--heap", metavar="SIZE", help="Its heap.  [default: as the others]")
+def add(name: str | None, **options: Any) -> None:
+    """Add a node and wait until it has fetched its share of the data and serves.
+
+    \b
+    Example:
+        chronotile lab add --rack rack2
+    """
+    node = _find(name).add(**options, echo=_echo)
+    click.echo(f"{node.name} serves at {node.address}")
+
+
+@lab.command(short_help="Start a node that is down.")
+@nodes_arguments
+@click.option("--address", metavar="ADDRESS", help="Another address for it; `new` takes a free one.")
+@click.option("--version", metavar="VERSION", help="Another version of Cassandra on the same data.")
+@wait_option
+def start(nodes: Nodes, address: str | None, version: str | None, wait: bool) -> None:
+    """Start nodes that are down, and wait until they serve.
+
+    \b
+    Examples:
+        chronotile lab start 2
+        chronotile lab start 2 --address new
+        chronotile lab start 1 --version 5.0
+    """
+    if address is not None and len(nodes) > 1:
+        raise click.UsageError("Give an address to one node at a time.")
+    for node in nodes:
+        # All at once: a node may need another to come up.
+        node.start(address=address, version=version, wait=False, echo=_echo)
+    for node in nodes if wait else ():
+        node.wait_until_ready(echo=_echo)
+
+
+@lab.command(short_help="End a node in order.")
+@nodes_arguments
+def stop(nodes: Nodes) -> None:
+    """End nodes in order (SIGTERM).
+
+    \b
+    Example:
+        chronotile lab stop 2
+    """
+    _each(nodes, "stopped", laboratory.Node.stop)
+
+
+@lab.command(short_help="End a node as a crash does.")
+@nodes_arguments
+def kill(nodes: Nodes) -> None:
+    """End nodes at once (SIGKILL), as a crash or a power cut does.
+
+    \b
+    Example:
+        chronotile lab kill 2 3
+    """
+    _each(nodes, "killed", laboratory.Node.kill)
+
+
+@lab.command(short_help="Suspend a node.")
+@nodes_arguments
+def pause(nodes: Nodes) -> None:
+    """Suspend nodes (SIGSTOP): connections stay open and nothing answers.
+
+    \b
+    Example:
+        chronotile lab pause 2
+    """
+    _each(nodes, "paused", laboratory.Node.pause)
+
+
+@lab.command(short_help="Let a paused node go on.")
+@nodes_arguments
+def resume(nodes: Nodes) -> None:
+    """Let paused nodes go on (SIGCONT).
+
+    \b
+    Example:
+        chronotile lab resume 2
+    """
+    _each(nodes, "resumed", laboratory.Node.resume)
+
+
+@lab.command(short_help="Cut a node off the network.")
+@nodes_arguments
+def cut(nodes: Nodes) -> None:
+    """Cut nodes off: nothing passes to or from the others and clients. Needs a cluster with network namespaces.
+
+    \b
+    Example:
+        chronotile lab cut 3
+    """
+    _each(nodes, "cut off", laboratory.Node.cut)
+
+
+@lab.command(short_help="Undo a cut.")
+@nodes_arguments
+def heal(nodes: Nodes) -> None:
+    """Join nodes to the network again.
+
+    \b
+    Example:
+        chronotile lab heal 3
+    """
+    _each(nodes, "on the network again", laboratory.Node.heal)
+
+
+@lab.command(short_help="Flush a node and stop it from serving.")
+@nodes_arguments
+def drain(nodes: Nodes) -> None:
+    """Have nodes flush their memory to disk and take no more clients; their processes stay.
+
+    \b
+    Example:
+        chronotile lab drain 2
+    """
+    _each(nodes, "drained", laboratory.Node.drain)
+
+
+@lab.command(short_help="Have a node leave.")
+@nodes_arguments
+@click.option("--force", is_flag=True, help="Also when a keyspace wants more replicas than nodes stay.")
+def decommission(nodes: Nodes, force: bool) -> None:
+    """Have nodes hand their data to the others and leave, for good.
+
+    \b
+    Example:
+        chronotile lab decommission 4
+    """
+    for node in nodes:
+        node.decommission(force=force)
+        click.echo(f"{node.name} has left")
+
+
+@lab.command(short_help="Remove a dead node.")
+@nodes_arguments
+def remove(nodes: Nodes) -> None:
+    """Remove nodes that are down, for good; the others fetch from each other what they had.
+
+    \b
+    Example:
+        chronotile lab remove 3
+    """
+    for node in nodes:
+        node.remove()
+        click.echo(f"{node.name} is removed")
+
+
+@lab.command(short_help="Replace a dead node.")
+@nodes_arguments
+@click.option("--same-address", is_flag=True, help="Give the new node the address of the old one.")
+def replace(nodes: Nodes, same_address: bool) -> None:
+    """Put a new node in the place of each that is down, for good.
+
+    \b
+    Example:
+        chronotile lab replace 3
+    """
+    for node in nodes:
+        fresh = node.replace(same_address=same_address, echo=_echo)
+        click.echo(f"{fresh.name} at {fresh.address} took the place of {node.name}")
+
+
+@lab.command(short_help="Restart nodes one after the other.")
+@nodes_arguments
+@click.option("--version", metavar="VERSION", help="Another version from now on: a rolling upgrade.")
+@click.option("--new-addresses", is_flag=True, help="Give each node another address.")
+def restart(nodes: Nodes, version: str | None, new_addresses: bool) -> None:
+    """Restart nodes one after the other, each when the one before serves again; all nodes when none is named.
+
+    \b
+    Examples:
+        chronotile lab restart
+        chronotile lab restart --version 5.0
+    """
+    nodes.cluster.restart(list(nodes) or None, version=version, new_addresses=new_addresses, echo=_echo)
+    click.echo("restarted")
+
+
+@lab.command(
+    short_help="Run nodetool on a node.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@cluster_option
+@click.argument("node")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def nodetool(name: str | None, node: str, arguments: tuple[str, ...]) -> None:
+    """Run nodetool on a node.
+
+    \b
+    Examples:
+        chronotile lab nodetool 1 status
+        chronotile lab nodetool 2 repair --full survey
+    """
+    click.echo(_find(name).node(node).nodetool(*(arguments or ("help",))), nl=False)
+
+
+@lab.command(short_help="Show a node's log.")
+@cluster_option
+@click.argument("node")
+@click.option("--tail", "lines", type=click.IntRange(0), default=50, show_default=True, metavar="LINES")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until interrupted.")
+@click.option("--output", is_flag=True, help="What it printed, instead of its log.")
+def logs(name: str | None, node: str, lines: int, follow: bool, output: bool) -> None:
+    """Show the end of a node's log.
+
+    \b
+    Examples:
+        chronotile lab logs 2 --tail 200
+        chronotile lab logs 2 -f
+    """
+    found = _find(name).node(node)
+    path = found.folder / "logs" / "output.log" if output else found.log
+    shown, end = launching.tail(path, 0)
+    for line in shown[len(shown) - min(lines, len(shown)) :]:
+        click.echo(line)
+    while follow:
+        time.sleep(FOLLOW_S)
+        if path.exists() and path.stat().st_size < end:
+            end = 0
+        shown, end = launching.tail(path, end)
+        for line in shown:
+            click.echo(line)
+
+
+@lab.command(short_help="Run CQL statements.")
+@cluster_option
+@click.argument("node", default="")
+@click.option("-e", "--execute", "text", metavar="CQL", help="Statements; without them they are read from the input.")
+@click.option(
+    "--consistency", type=click.Choice(list(wire.CONSISTENCIES), case_sensitive=False), default="ONE", show_default=True
+)
+@click.option("--timeout", "timeout_s", type=click.IntRange(1), default=30, show_default=True, metavar="SECONDS")
+def cql(name: str | None, node: str, text: str | None, consistency: str, timeout_s: int) -> None:
+    """Run CQL statements on a node (the first that serves), as superuser; without any, a simple shell.
+
+    \b
+    Examples:
+        chronotile lab cql -e "DESCRIBE KEYSPACES"
+        chronotile lab cql 2 --consistency ALL < statements.cql
+    """
+    cluster = _find(name)
+    found = cluster.node(node) if node else _serving(cluster)
+    try:
+        with found.connect(timeout_s=timeout_s) as connection:
+            if text is None and sys.stdin.isatty():
+                _converse(connection, found, consistency)
+                return
+            for statement, _ in shell.statements(sys.stdin.read() if text is None else text):
+                _show(connection.run(statement, consistency=consistency))
+    except OSError as error:
+        raise LabTimeoutError(f"{found.name} at {found.address}: {error}") from error
+
+
+def _serving(cluster: laboratory.Cluster) -> laboratory.Node:
+    for node in cluster.nodes:
+        if node.status == "up" and node.serves():
+            return node
+    raise LabError(f"no node of cluster {cluster.name} serves: chronotile lab status shows them", kind="lab-cql")
+
+
+def _converse(connection: wire.Connection, node: laboratory.Node, consistency: str) -> None:
+    """Read statements from a terminal until the end of input, and answer each."""
+    _echo(f"{node.name} at {node.address}; statements end with ;  and ^D ends")
+    pending = ""
+    while True:
+        try:
+            pending += input("   ... " if pending else "cql> ") + "\n"
+        except EOFError:
+            click.echo()
+            return
+        found = list(shell.statements(pending))
+        if found and not found[-1][1]:
+            continue
+        pending = ""
+        for statement, _ in found:
+            if statement.lower() in ("exit", "quit"):
+                return
+            try:
+                _show(connection.run(statement, consistency=consistency))
+            except CqlError as error:
+                _echo(f"refused: {error}")
+
+
+def _show(rows: wire.Rows) -> None:
+    for warning in rows.warnings:
+        _echo(f"warning: {warning}")
+    if rows.columns:
+        click.echo(shell.table(rows))
+
+
+@lab.command(short_help="End a cluster and remove its data.")
+@click.argument("name", required=False)
+@click.option("--all", "every", is_flag=True, help="Every cluster of this user.")
+@yes_option
+def down(name: str | None, every: bool, yes: bool) -> None:
+    """End all processes of a cluster and remove its folder, with all data. Asks on a terminal.
+
+    \b
+    Examples:
+        chronotile lab down
+        chronotile lab down --all
+    """
+    if every and name is not None:
+        raise click.UsageError("Give a name or --all, not both.")
+    names = state.names()
+    if not every:
+        if name is None and len(names) != 1:
+            raise click.UsageError(f"Say which cluster: {', '.join(names)}." if names else "There is no cluster.")
+        names = [name or names[0]]
+    # A script that takes a laboratory down has made it, and holds nothing else in it.
+    if names and sys.stdin.isatty():
+        confirm(f"End {', '.join(names)} and remove all data?", yes)
+    for one in names:
+        clusters.take_down(one)
+        click.echo(f"cluster {one} is down, its folder removed")
+
+
+@lab.command("list", short_help="List the clusters.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_clusters(as_json: bool) -> None:
+    """List the clusters of this user, those that were never finished too.
+
+    \b
+    Example:
+        chronotile lab list
+    """
+    rows = making.survey()
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        _echo("no clusters: chronotile lab up starts one")
+    else:
+        header = ["name", "status", "nodes", "running", "version", "network", "addresses"]
+        table = [[str(row[column]) for column in header] for row in rows]
+        click.echo(table_text(header, table, frozenset({2, 3})))

@@ -1,0 +1,387 @@
+"""``chronotile ops``: looking after a Cassandra cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+import sys
+import textwrap
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import click
+
+from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
+from chronotile.terminal import ProgressLine
+from chronotile_tools import ops as library
+from chronotile_tools.cli.access import access_options
+from chronotile_tools.cli.live import live, ticks
+from chronotile_tools.ops.access import JMX_SECONDS
+from chronotile_tools.ops.exporting import Exporter
+from chronotile_tools.ops.exporting import dashboard as grafana
+from chronotile_tools.ops.metrics import prometheus
+from chronotile_tools.ops.recording import Recorder, read_baseline, scrape
+from chronotile_tools.ops.rules import chosen, with_limits
+from chronotile_tools.ops.screen import screen, watched
+
+WARNING, CRITICAL = 9, 10
+WAITING_LINE_S = 10.0
+"""Between lines that say what a look waits for, where there is no terminal to show it on."""
+
+
+jmx_option = click.option(
+    "--jmx-timeout", "jmx_timeout_s", type=click.FloatRange(0.1, 3600), default=JMX_SECONDS, show_default=True,
+    metavar="SECONDS", help="How long to wait for each answer of JMX.",
+)  # fmt: skip
+
+
+class Moment(click.ParamType[datetime]):
+    """A time in ISO 8601, with an offset or in UTC."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time in ISO 8601, as 2026-03-01T08:30 or 2026-03-01T08:30:00+01:00", param, ctx)
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class WorkGroup(click.Group):
+    """A group whose help keeps apart the commands that change a cluster."""
+
+    looking = ("status", "check", "watch", "record", "report", "export", "dashboard", "journal", "settings")
+    """Those that change nothing there."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
+        for title, of in (
+            ("Commands that look, and change nothing", [one for one in commands if one[0] in self.looking]),
+            ("Commands that change a cluster (except \"plan\" and \"status\")",
+             [one for one in commands if one[0] not in self.looking]),
+        ):  # fmt: skip
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(80)) for name, command in of])
+
+
+class WaitingLine(ProgressLine):
+    """Shows on standard error what a look waits for; without a terminal, a line each time that it has taken long."""
+
+    def __init__(self, waits: library.Waits) -> None:
+        super().__init__(lambda: str(waits))
+        self._waits = waits
+        self._lines = threading.Thread(target=self._write_lines, daemon=True)
+
+    def __enter__(self) -> Self:
+        if not self._shown:
+            self._lines.start()
+        return super().__enter__()
+
+    def _write_lines(self) -> None:
+        while not self._stop.wait(WAITING_LINE_S):
+            if text := str(self._waits):
+                click.echo(text, err=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        super().__exit__(kind, error, trace)
+
+
+@click.group(cls=WorkGroup, short_help="Look after a Cassandra cluster.")
+def ops() -> None:
+    """Look after a small Cassandra cluster: what its state is, what will go wrong next, and work on its nodes.
+
+    \b
+    Examples:
+        chronotile ops status 10.0.0.1 --nodetool 'ssh {host} nodetool'
+        chronotile ops status --lab lab --json
+        chronotile ops check --lab lab
+        chronotile ops check --explain
+        chronotile ops watch --lab lab
+        chronotile ops record --lab lab --to ops.db --every 60
+        chronotile ops report ops.db --out report.html
+
+    Nodes are asked over CQL, each by itself; what plain CQL does not tell comes from nodetool or a
+    Jolokia agent. What could not be seen is listed.
+    """
+
+
+@ops.command(short_help="The state of the cluster on one screen.")
+@access_options
+@jmx_option
+@click.option("--json", "as_json", is_flag=True, help="All that was seen, as JSON.")
+def status(access: library.Access, jmx_timeout_s: float, as_json: bool) -> None:
+    """Show the state of the cluster on one screen.
+
+    \b
+    status   U up, D down; N normal, J joining, L leaving, M moving, as the other nodes see it;
+             ! where they disagree
+    heap     in use after the last collection
+    hints    files kept for nodes that were away
+    pending  compactions
+    clock    ok: in step with this machine, as far as a round trip can tell
+    """
+    waits = library.Waits()
+    with WaitingLine(waits):
+        snapshot = library.observe(access, jmx_timeout_s=jmx_timeout_s, waits=waits)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    click.echo(json.dumps(snapshot.to_dict(), indent=1) if as_json else screen(snapshot, width=width))
+
+
+def _limits(texts: tuple[str, ...]) -> dict[str, tuple[float | None, float | None]]:
+    limits: dict[str, tuple[float | None, float | None]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        try:
+            warning, critical = (float(part) if part else None for part in (values + ",").split(",")[:2])
+        except ValueError:
+            equals = ""
+        if not equals or values.count(",") > 1:
+            raise click.BadParameter(f"{text!r} is not RULE=WARNING[,CRITICAL]", param_hint="--limit")
+        limits[name] = warning, critical
+    return limits
+
+
+def _explained(rules: list[library.Rule]) -> str:
+    parts = []
+    for rule in rules:
+        limits = ", ".join(
+            f"{level} from {limit:g} {rule.unit}".rstrip()
+            for level, limit in (("warning", rule.warning), ("critical", rule.critical))
+            if limit is not None
+        )
+        marks = "".join(
+            f", {mark}"
+            for mark, set_ in (
+                ("needs JMX", rule.jmx),
+                ("needs a baseline", rule.needs_baseline),
+            )
+            if set_
+        )
+        parts.append(f"{rule.name}: {limits}{marks}\n  {rule.means}\n  What to do: {rule.do}")
+    return "\n".join(parts)
+
+
+def _found(finding: library.Finding) -> str:
+    rule = library.RULES[finding.rule]
+    return (
+        f"{finding.level.upper():8}  {finding.rule}  {finding.where}: {finding.message}\n"
+        f"          {rule.means}\n          What to do: {rule.do}"
+    )
+
+
+@ops.command(short_help="Early warnings; fails when there is one.")
+@access_options
+@jmx_option
+@click.option("--rule", "names", multiple=True, metavar="RULE", help="This rule only; repeatable.")
+@click.option("--limit", "limits", multiple=True, metavar="RULE=WARNING[,CRITICAL]", help="Other limits; repeatable.")
+@click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True,
+              metavar="SECONDS", help="Between the two looks that rules about rates need.")  # fmt: skip
+@click.option("--baseline", metavar="ARCHIVE", help="Where ops record keeps what is usual.")
+@click.option("--explain", is_flag=True, help="Say what the rules mean; looks at nothing.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def check(
+    access: library.Access | None, jmx_timeout_s: float, names: tuple[str, ...], limits: tuple[str, ...],
+    interval_s: float, baseline: str | None, explain: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Check the cluster against rules; the exit code is 9 after a warning, 10 when something is critical.
+
+    Rules about rates look twice. What could not be checked is listed, and is no warning by itself.
+    """
+    rules = with_limits(chosen(names), _limits(limits))
+    if explain:
+        click.echo(_explained(rules))
+        return
+    assert access is not None
+    jmx = any(rule.jmx for rule in rules)
+    before = None
+    if any(rule.two_looks for rule in rules):
+        before = library.observe(access, jmx=jmx, jmx_timeout_s=jmx_timeout_s)
+        time.sleep(interval_s)
+    now = library.observe(access, jmx=jmx, jmx_timeout_s=jmx_timeout_s)
+    usual = None if baseline is None else read_baseline(baseline, now.cluster or "unknown", now.taken)
+    result = library.check(now, before, baseline=usual, rules=rules)
+    if as_json:
+        click.echo(json.dumps({"level": result.level, **dataclasses.asdict(result)}, indent=1))
+    else:
+        for finding in result.findings:
+            click.echo(_found(finding))
+        for line in result.unchecked:
+            click.echo(f"not checked: {line}")
+        click.echo(f"{result.level}: {len(result.findings)} findings of {len(result.rules)} rules")
+    if result.findings:
+        raise click.exceptions.Exit(CRITICAL if result.level == "critical" else WARNING)
+
+
+every_option = click.option(
+    "--every", "every_s", type=click.FloatRange(0.1, 86_400), default=10.0, show_default=True, metavar="SECONDS",
+    help="Between the starts of two looks.",
+)  # fmt: skip
+count_option = click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many. Default: never.")
+
+
+@ops.command(short_help="The state of the cluster, live.")
+@access_options
+@jmx_option
+@every_option
+@count_option
+def watch(access: library.Access, jmx_timeout_s: float, every_s: float, count: int | None) -> None:
+    """Show the state of the cluster again and again, with what the rules say. `q` or Ctrl-C ends it.
+
+    On a terminal what the rules say stands on top, and columns that do not fit are left out. In a pipe, one screen
+    follows the other.
+    """
+    before: library.Snapshot | None = None
+
+    def draw() -> str:
+        nonlocal before
+        try:
+            now = library.observe(access, jmx_timeout_s=jmx_timeout_s)
+        except UnavailableError as error:
+            told = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {error}"
+            return textwrap.fill(told, shutil.get_terminal_size().columns) if sys.stdout.isatty() else told
+        findings = library.check(now, before).findings
+        before = now
+        said = [f"{finding.level.upper()} {finding.rule} {finding.where}: {finding.message}" for finding in findings]
+        if sys.stdout.isatty():
+            size = shutil.get_terminal_size()
+            return watched(now, said, width=size.columns, height=size.lines - 1)
+        return "\n".join([screen(now), "", *(said or ["no rule fires"])])
+
+    live(draw, every_s, count)
+
+
+@ops.command(short_help="Metrics for Prometheus.")
+@access_options
+@jmx_option
+@click.option("--once", is_flag=True, help="Print them once instead of serving them.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=9103, show_default=True, help="On 127.0.0.1; 0 for any."
+)
+@click.option("--age", "age_s", type=click.FloatRange(0, 3600), default=10.0, show_default=True, metavar="SECONDS",
+              help="A snapshot is served again until it is so old.")  # fmt: skip
+def export(access: library.Access, jmx_timeout_s: float, once: bool, port: int, age_s: float) -> None:
+    """Serve the cluster's metrics at http://127.0.0.1:9103/metrics in Prometheus' text format, until interrupted."""
+
+    def observe() -> library.Snapshot:
+        return library.observe(access, jmx_timeout_s=jmx_timeout_s)
+
+    if once:
+        click.echo(prometheus(observe()), nl=False)
+        return
+    try:
+        exporter = Exporter(observe, port, age_s)
+    except OSError as error:
+        raise InvalidInputError(f"--port {port}: {error.strerror}", kind="invalid-request") from None
+    click.echo(f"metrics at {exporter.url}", err=True)
+    exporter.serve()
+
+
+@ops.command(short_help="A Grafana dashboard of the exported metrics.")
+@click.option("--out", metavar="FILE", help="Where to. Default: standard output.")
+@click.option("--title", default="Cassandra, by Chronotile", show_default=True)
+def dashboard(out: str | None, title: str) -> None:
+    """Write a Grafana dashboard, to be imported there: a panel for each metric that `ops export` serves."""
+    _write(json.dumps(grafana(title), indent=1) + "\n", out)
+
+
+@ops.command(short_help="Keep the cluster's metrics in an archive.")
+@access_options
+@jmx_option
+@click.option("--to", "archive", required=True, metavar="ARCHIVE", help="Made where it is missing.")
+@every_option
+@count_option
+@click.option("--scrape", "sources", multiple=True, metavar="NAME=URL",
+              help="Also these metrics, of a client or a machine, in Prometheus' format; repeatable.")  # fmt: skip
+def record(
+    access: library.Access, jmx_timeout_s: float, archive: str, every_s: float, count: int | None,
+    sources: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Record all metrics of the cluster as process history, until interrupted: tags ops/CLUSTER/NODE/METRIC.
+
+    Each look is stored whole and durable. When nothing answers, that look is left out and said so, as are looks for
+    which there was no time.
+    """
+    scraped = dict(_source(text) for text in sources)
+    with Recorder(archive) as recorder:
+        for _ in ticks(every_s, count):
+            began = time.monotonic()
+            try:
+                snapshot = library.observe(access, jmx_timeout_s=jmx_timeout_s)
+                points = recorder.write(snapshot, _scraped(scraped))
+            except UnavailableError as error:
+                click.echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} nothing recorded: {error}", err=True)
+            else:
+                click.echo(f"{snapshot.taken:%Y-%m-%d %H:%M:%S} recorded {points} points")
+            if behind := _behind(time.monotonic() - began, every_s):
+                click.echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {behind}", err=True)
+
+
+def _behind(spent_s: float, every_s: float) -> str:
+    """What is left out where a look takes longer than the time between two; empty where none is."""
+    missed = int(spent_s / every_s)
+    if missed < 1:
+        return ""
+    looks = "one look is" if missed == 1 else f"{missed} looks are"
+    return (
+        f"behind: this look took {spent_s:.1f} s, so {looks} left out; give --every {math.ceil(spent_s * 1.2)}, or JMX "
+        "over HTTP (--jolokia), which is quicker than nodetool"
+    )
+
+
+def _source(text: str) -> tuple[str, str]:
+    name, equals, url = text.partition("=")
+    if not (name and equals and url) or "/" in name:
+        raise click.BadParameter(f"{text!r} is not NAME=URL", param_hint="--scrape")
+    return name, url
+
+
+def _scraped(sources: dict[str, str]) -> dict[str, dict[str, float]]:
+    found = {}
+    for name, url in sources.items():
+        try:
+            found[name] = scrape(url)
+        except UnavailableError as error:
+            click.echo(f"{name} not recorded: {error}", err=True)
+    return found
+
+
+@ops.command(short_help="A page with plots of a recorded period.")
+@click.argument("archive")
+@click.option("--cluster", metavar="NAME", help="Not needed where one was recorded.")
+@click.option("--start", type=Moment(), metavar="TIME", help="ISO 8601 (UTC). Default: a day before the end.")
+@click.option(
+    "--end", type=Moment(), metavar="TIME", help="First time after the period. Default: the end of the record."
+)
+@click.option("--out", metavar="FILE", help="Where to. Default: standard output.")
+@click.option("--debug", is_flag=True, help="Show where an error came from.")
+def report(
+    archive: str, cluster: str | None, start: datetime | None, end: datetime | None, out: str | None, debug: bool
+) -> None:
+    """Write one HTML file about a period that `ops record` kept: latencies, load, heap, disk, hints and more. Without
+    options it is the last day of the record, whenever that was."""
+    from chronotile_tools.ops.report import html
+
+    _write(html(archive, cluster, start, end), out)
+
+
+def _write(text: str, out: str | None) -> None:
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataFileError(f"{out}: {error.strerror}", kind="file-access") from None
+    click.echo(f"wrote {out}", err=True)

@@ -1,0 +1,86 @@
+"""``chronotile ops repair``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from chronotile.terminal import table_text
+from chronotile_tools.cli.ops_work import Session, procedure, session_options
+from chronotile_tools.ops.procedures import Context, Journal, Procedure, journal
+from chronotile_tools.ops.procedures.nodes import any_serving
+from chronotile_tools.ops.repair import Repair, reading, segments
+
+
+def _repair(
+    context: Context,
+    keyspaces: tuple[str, ...],
+    tables: tuple[str, ...],
+    capacity_mbit: float,
+    segment_s: float,
+    anyway: bool,
+) -> Procedure:
+    """Compare the replicas of tables, and send what one of them lacks.
+
+    It goes by table and by sub-range of the ring: each segment has at most 2^20 partitions and 50 GiB by what the nodes
+    tell of their tables, and is adapted to take 1 to 15 minutes. No node takes part in two at once. It waits while
+    compactions pile up. Small tables are repaired by one command a node.
+    """
+    return Repair.of(
+        context, keyspaces=keyspaces, tables=tables, capacity_mbit=capacity_mbit, segment_s=segment_s, anyway=anyway
+    )
+
+
+repair = procedure(
+    "repair",
+    _repair,
+    click.option("--keyspace", "keyspaces", multiple=True, metavar="NAME", help="Only this one; may be repeated."),
+    click.option("--table", "tables", multiple=True, metavar="KEYSPACE.TABLE", help="Only this one; may be repeated."),
+    click.option("--capacity", "capacity_mbit", type=click.FloatRange(0), default=0.0, metavar="MBIT/S",
+                 help="What streams to one node may take of its link; the nodes' limits are set by it, and set back.  "
+                 "[default: the nodes' own]"),
+    click.option("--segment-time", "segment_s", type=click.FloatRange(10), default=segments.SECONDS_MAX,
+                 show_default=True, metavar="SECONDS", help="A segment that takes longer is ended and halved."),
+    click.option("--anyway", is_flag=True, help="Also where the nodes repair by themselves (auto_repair)."),
+)  # fmt: skip
+
+
+@repair.command(short_help="How far the repair is, and what nodes know of repairs.")
+@session_options
+def status(session: Session) -> None:
+    """Show how far the newest repair is, whether nodes repair by themselves, and what share incremental repairs
+    have marked."""
+    found = [path for path in journal.paths(session.folder) if path.stem.endswith("-repair")]
+    if found:
+        _show(found[-1])
+    else:
+        click.echo(f"no repair in {session.folder}")
+    nodes = session.context.nodes
+    asked = any_serving(nodes)
+    native = reading.native_scheduler(nodes, asked)
+    click.echo(f"the nodes {'repair by themselves (auto_repair)' if native else 'do not repair by themselves'}")
+    rows = []
+    for name in reading.repairable(nodes, [], []):
+        keyspace, table = name.split(".", 1)
+        rows.append([name, f"{reading.percent_repaired(nodes, asked, keyspace).get(table, 0.0):.1f}"])
+    click.echo(table_text(["table", "% repaired incrementally"], rows, right=frozenset({1})))
+
+
+def _show(path: Path) -> None:
+    with Journal(path) as kept:
+        click.echo(f"{'ended' if journal.ended(kept.path) else 'UNFINISHED'}: {kept.path}")
+        rows = []
+        for group in kept.header["arguments"]["groups"]:
+            key = ",".join(group)
+            done = [entry for entry in kept.of("segment") if entry["tables"] == key]
+            share = sum(entry["width"] for entry in done) / segments.RING
+            failed = sum(entry["tables"] == key for entry in kept.of("segment-failed"))
+            name = group[0] if len(group) == 1 else f"{group[0]} and {len(group) - 1} more"
+            nodes = [entry for entry in kept.of("node") if entry["tables"] == key]
+            pieces = f"{len(done)} segments"
+            if nodes and not done:
+                # Small tables go by node.
+                pieces, share = f"{len(nodes)} nodes", len(nodes) / nodes[0]["of"]
+            rows.append([name, pieces, str(failed), f"{share:.0%}"])
+        click.echo(table_text(["tables", "repaired", "failed", "done"], rows, right=frozenset({1, 2, 3})))

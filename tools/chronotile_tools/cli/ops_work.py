@@ -1,0 +1,115 @@
+"""What the commands of procedures share: access, hands on the machines, ``plan`` and ``run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chronotile.cli.common import Command
+from chronotile_tools.cli.access import access_options
+from chronotile_tools.ops.access import Access, LabRunner
+from chronotile_tools.ops.procedures import Context, Procedure, engine, journal, statements
+from chronotile_tools.ops.procedures.actuators import VERBS, Actuator, Commands, Laboratory, Manual
+from chronotile_tools.ops.procedures.nodes import any_serving
+from chronotile_tools.ops.procedures.reaching import AccessNodes
+
+_HELP = {
+    "stop": "Stops a node: 'ssh {host} systemctl stop cassandra'.",
+    "start": "Starts a node.",
+    "install": "Puts {release} and its settings in a stopped node's place.",
+    "join": "Starts a new, empty node that joins the cluster.",
+    "replace": "Starts an empty node in the place of {replaced}.",
+    "retire": "Keeps a node that left for good from being started again.",
+    "configure": "Writes {setting}: {value} into a node's cassandra.yaml.",
+    "send": "Sends a snapshot: 'ssh {host} chronotile ops backup send'.",
+    "fetch": "Fetches files: 'ssh {host} sudo -u cassandra chronotile ops restore fetch'.",
+}
+
+
+class Session:
+    """A procedure's context and where its journals lie."""
+
+    def __init__(self, access: Access, folder: str | None, manual: bool, commands: dict[str, str]) -> None:
+        nodes = AccessNodes(access)
+        self.context = Context(nodes, _actuator(access, manual, commands), click.echo, archive_url=nodes.archive_url)
+        self.folder = journal.default_folder(cluster_name(access)) if folder is None else Path(folder)
+
+
+def cluster_name(access: Access) -> str:
+    """The cluster's own name."""
+    nodes = AccessNodes(access)
+    return nodes.query(any_serving(nodes), statements.select("cluster_name", "system.local"))[0]["cluster_name"]
+
+
+def session_options(command: Command) -> Command:
+    """Access to the cluster, and the options of all procedures; the command gets `session`."""
+
+    @access_options
+    def run(access: Access, journal_folder: str | None, manual: bool, **options: Any) -> Any:
+        commands = {verb: options.pop(f"{verb}_command") for verb in VERBS}
+        given = {verb: text for verb, text in commands.items() if text is not None}
+        if manual and given:
+            raise click.UsageError("Give commands or --manual, not both.")
+        return command(session=Session(access, journal_folder, manual, given), **options)
+
+    shared: list[Callable[[Command], Command]] = [
+        click.option("--journal", "journal_folder", metavar="FOLDER", type=click.Path(file_okay=False),
+                     help="Where journals lie.  [default: ~/.local/state/chronotile/ops/CLUSTER]"),
+        click.option("--manual", is_flag=True, help="Be told what to do to machines; it waits until nodes show it."),
+        *(click.option(f"--{verb}-command", metavar="COMMAND", help=_HELP[verb]) for verb in VERBS),
+    ]  # fmt: skip
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    # The options of the command itself come first in its help.
+    own = getattr(command, "__click_params__", [])
+    run.__click_params__ = [*getattr(run, "__click_params__", []), *own]  # type: ignore[attr-defined]
+    decorated: Command = run
+    for option in reversed(shared):
+        decorated = option(decorated)
+    return decorated
+
+
+def _actuator(access: Access, manual: bool, commands: dict[str, str]) -> Actuator:
+    if manual:
+        return Manual(click.echo)
+    if not commands and isinstance(access.runner, LabRunner):
+        return Laboratory(access.runner.cluster, click.echo)
+    return Commands(commands)
+
+
+def procedure(name: str, make: Callable[..., Procedure], *options: Callable[[Command], Command]) -> click.Group:
+    """A group with the commands ``plan`` and ``run``. `make` gets the context and the values of `options`."""
+
+    def with_options(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    text = make.__doc__ or ""
+    group = click.Group(name, help=text, short_help=text.splitlines()[0])
+
+    @group.command(short_help="Say what would be done, what was checked, and what it will cost.")
+    @session_options
+    @with_options
+    def plan(session: Session, **values: Any) -> None:
+        """Say what would be done, what was checked, and what it will cost. Changes nothing; exits with 1 if refused."""
+        work = engine.made(lambda: make(session.context, **values), session.context, session.folder)
+        made = engine.plan(work, session.context)
+        click.echo(str(made))
+        if made.refused:
+            raise click.exceptions.Exit(1)
+
+    @group.command(short_help="Do it, step by step; run again after an interruption, it goes on.")
+    @session_options
+    @click.option("--again", is_flag=True, help="Give up what is unfinished, and plan anew.")
+    @with_options
+    def run(session: Session, again: bool, **values: Any) -> None:
+        """Do it, step by step. Run again, or resumed, after an interruption, it goes on where it was."""
+        kept = engine.run_asked(
+            name, values, lambda: make(session.context, **values), session.context, session.folder, again=again
+        )
+        click.echo(f"finished; journal: {kept.path}")
+
+    return group

@@ -1,0 +1,1 @@
+"""A small CQL client that speaks to one node at a time."""

@@ -1,0 +1,56 @@
+"""What can go wrong with the tools, beside what :mod:`chronotile.errors` names.
+
+========================  ========================  =============================================================
+class                     also a                    what to do
+========================  ========================  =============================================================
+``NotFoundError``         ``FileNotFoundError``     correct the name or the place
+``DamagedError``          ``chronotile`` 's own     use another backup, or look at the journal
+``CqlError``              ``RuntimeError``          read the node's message
+========================  ========================  =============================================================
+
+The laboratory has errors of its own, in :mod:`chronotile_tools.lab.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chronotile import errors
+from chronotile.errors import ChronotileError
+
+__all__ = ["CqlError", "DamagedError", "NotCqlError", "NotFoundError"]
+
+
+class NotFoundError(ChronotileError, FileNotFoundError):
+    """There is no such backup (``backup-not-found``), store of backups (``store-not-found``), node of a backup
+    (``node-not-found``) or journal (``journal-not-found``)."""
+
+    exit_code = 3
+
+
+class DamagedError(errors.DamagedError):
+    """A backup (``damaged-backup``) or the journal of a procedure (``damaged-journal``) cannot be used."""
+
+
+class CqlError(ChronotileError, RuntimeError):
+    """A node refused a request. Kind ``cql``; ``details["code"]`` is the protocol's error code."""
+
+    def __init__(self, message: str, *, kind: str = "cql", **details: Any) -> None:
+        super().__init__(message, kind=kind, **details)
+
+    @property
+    def bad_credentials(self) -> bool:
+        """Whether user or password were refused."""
+        return self.details.get("code") == 0x0100
+
+    @property
+    def unauthorized(self) -> bool:
+        """Whether the user may not do that."""
+        return self.details.get("code") == 0x2100
+
+
+class NotCqlError(CqlError):
+    """What answers at the port is something else. Kind ``not-cql``."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="not-cql", code=None)

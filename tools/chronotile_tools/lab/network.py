@@ -1,0 +1,270 @@
+"""The addresses of a cluster's nodes, and cutting a node off from the others.
+
+On the loopback network the nodes listen on addresses of 127.77.0.0/16: any user can do it and nothing has to be set up.
+No node can be cut off there: what a node sends to others comes from 127.0.0.1, whichever node it is. With network
+namespaces (root only) each node has an interface of its own, joined to the others by a bridge that only this machine
+sees. To cut a node off, its cable is pulled out of the bridge: packets to and from it are lost, those of clients too,
+and no other process notices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from chronotile_tools.lab import processes
+from chronotile_tools.lab.errors import LabError
+
+Kind = Literal["loopback", "namespaces"]
+
+_LOOPBACK, _BENCHMARK = "127.77", "198.18"
+"""198.18.0.0/15 is set aside for tests of networks: no real host has such an address."""
+_JMX_FIRST, _JMX_LAST = 7199, 7998
+PREFIX_ARGUMENT, JMX_ARGUMENT = "-Dchronotile.lab.network=", "-Dcassandra.jmx.local.port="
+"""Arguments of a node's process. They show what it is going to use before it does, whichever home it is of."""
+
+_NO_SUCH = re.compile(r"No such file|Cannot find device|does not exist")
+
+
+def choose(asked: str) -> Kind:
+    """The kind of network for ``auto``, ``loopback`` or ``namespaces``: ``auto`` takes namespaces where they work.
+
+    Raises
+    ------
+    LabError
+        When namespaces are asked for and cannot be made here (``lab-network``).
+    """
+    if asked == "loopback":
+        return "loopback"
+    obstacle = namespaces_obstacle()
+    if obstacle is None:
+        return "namespaces"
+    if asked == "namespaces":
+        raise LabError(f"network namespaces cannot be used: {obstacle}", kind="lab-network")
+    return "loopback"
+
+
+def namespaces_obstacle() -> str | None:
+    """Why this process cannot put nodes into network namespaces; None when it can. Makes one and removes it."""
+    if os.geteuid() != 0:
+        return "that needs root"
+    if shutil.which("ip") is None:
+        return "the program ip is missing (on Debian: apt-get install iproute2)"
+    probe, bridge = f"ctlab-probe-{os.getpid()}", f"ctp{os.getpid() % 10**9}"
+    try:
+        _ip("netns", "add", probe)
+        _ip("link", "add", bridge, "type", "bridge")
+        _ip("link", "add", f"{bridge}v", "master", bridge, "type", "veth", "peer", "name", "eth0", "netns", probe)
+    except LabError as error:
+        return str(error)
+    finally:
+        _ip_quietly("netns", "delete", probe)
+        _ip_quietly("link", "delete", bridge)
+    return None
+
+
+class Network:
+    """The network of one cluster: 254 addresses with the same first three numbers."""
+
+    kind: Kind
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        """For example ``127.77.3``."""
+        self.number = int(prefix.rpartition(".")[2])
+
+    def address(self, number: int) -> str:
+        """The address that ends in `number`."""
+        return f"{self.prefix}.{number}"
+
+    def holds(self, address: str) -> bool:
+        """Whether a node may have this address."""
+        prefix, _, last = address.rpartition(".")
+        return prefix == self.prefix and last.isdigit() and 1 <= int(last) <= 250 and last == str(int(last))
+
+    def raise_node(self, index: int, address: str) -> None:
+        """Make the node's address usable, again too after the machine was booted."""
+
+    def command_prefix(self, index: int) -> list[str]:
+        """Words before a command line that is to see the network as the node does."""
+        return []
+
+    def jmx_port(self, taken: Iterable[int]) -> int:
+        """A port for a new node's JMX, `taken` being those of the cluster's others. A network that gives each node
+        ports of its own always answers with the same."""
+        return _JMX_FIRST
+
+    def cut(self, index: int) -> None:
+        """Let nothing pass to or from the node."""
+        raise LabError(
+            "this cluster is on the loopback network, where a node cannot be cut off: make one as root with "
+            "`chronotile lab up --network namespaces`; pausing the node comes nearest",
+            kind="lab-network",
+        )
+
+    def heal(self, index: int) -> None:
+        """Undo `cut`."""
+
+    def drop_node(self, index: int) -> None:
+        """Remove what the node's address needed."""
+
+    def drop(self) -> None:
+        """Remove all of it."""
+
+
+class Loopback(Network):
+    """Addresses of 127.77.0.0/16."""
+
+    kind = "loopback"
+
+    def jmx_port(self, taken: Iterable[int]) -> int:
+        """A free port of 127.0.0.1, which all nodes of the machine share."""
+        used = set(taken)
+        for port in range(_JMX_FIRST, _JMX_LAST + 1):
+            if port in used or processes.with_argument(f"{JMX_ARGUMENT}{port}"):
+                continue
+            if _bindable("127.0.0.1", port):
+                return port
+        raise LabError(f"no port of 127.0.0.1 from {_JMX_FIRST} to {_JMX_LAST} is free", kind="lab-network")
+
+
+class Namespaces(Network):
+    """A bridge, and a namespace with one interface a node."""
+
+    kind = "namespaces"
+
+    @property
+    def bridge(self) -> str:
+        """The bridge's name."""
+        return f"ctlab{self.number}"
+
+    def namespace(self, index: int) -> str:
+        """The name of a node's namespace."""
+        return f"{self.bridge}-{index}"
+
+    def cable(self, index: int) -> str:
+        """The name of the end of a node's cable that is in the bridge."""
+        return f"{self.bridge}n{index}"
+
+    def raise_bridge(self) -> None:
+        """Make the bridge. Fails with LabError when there is one of this name."""
+        _ip("link", "add", self.bridge, "type", "bridge")
+        _ip("address", "add", f"{self.prefix}.254/24", "dev", self.bridge)
+        _ip("link", "set", self.bridge, "up")
+
+    def raise_node(self, index: int, address: str) -> None:
+        """Make the node's namespace with this address as its only one; the bridge too if a reboot removed it."""
+        if not _device_exists(self.bridge):
+            self.raise_bridge()
+        inside = ("-n", self.namespace(index))
+        if not Path("/run/netns", self.namespace(index)).exists():
+            _ip("netns", "add", self.namespace(index))
+            peer = ("peer", "name", "eth0", "netns", self.namespace(index))
+            _ip("link", "add", self.cable(index), "master", self.bridge, "type", "veth", *peer)
+        _ip(*inside, "address", "flush", "dev", "eth0")
+        _ip(*inside, "address", "add", f"{address}/24", "dev", "eth0")
+        for interface in ("lo", "eth0"):
+            _ip(*inside, "link", "set", interface, "up")
+        _ip("link", "set", self.cable(index), "up")
+
+    def command_prefix(self, index: int) -> list[str]:
+        """Enters the namespace."""
+        return [str(shutil.which("ip")), "netns", "exec", self.namespace(index)]
+
+    def cut(self, index: int) -> None:
+        """Pull the node's cable out of the bridge."""
+        _ip("link", "set", self.cable(index), "nomaster")
+
+    def heal(self, index: int) -> None:
+        """Plug the node's cable in again."""
+        _ip("link", "set", self.cable(index), "master", self.bridge)
+
+    def drop_node(self, index: int) -> None:
+        """Remove the namespace; the cable goes with it."""
+        _ip_quietly("link", "delete", self.cable(index))
+        _ip_quietly("netns", "delete", self.namespace(index))
+
+    def drop(self) -> None:
+        """Remove every namespace of the cluster and its bridge."""
+        for path in Path("/run/netns").glob(f"{self.bridge}-*"):
+            self.drop_node(int(path.name.rpartition("-")[2]))
+        _ip_quietly("link", "delete", self.bridge)
+
+
+def existing(kind: str, prefix: str) -> Network:
+    """The network that a cluster has."""
+    return Namespaces(prefix) if kind == "namespaces" else Loopback(prefix)
+
+
+def reserve(kind: Kind, taken: Iterable[str], ports: Iterable[int]) -> Network:
+    """A network that nobody uses, neither a cluster (prefixes `taken`) nor another program.
+
+    The caller holds the lock under which all clusters of this home are given theirs.
+    """
+    used = set(taken)
+    for network in _numbered(kind):
+        if network.prefix in used:
+            continue
+        if isinstance(network, Namespaces):
+            # The kernel knows one bridge of a name, so the one we make is ours, whatever other homes there are.
+            if not _device_exists(network.bridge):
+                with contextlib.suppress(LabError):
+                    network.raise_bridge()
+                    return network
+        elif not processes.with_argument(f"{PREFIX_ARGUMENT}{network.prefix}") and all(
+            _bindable(network.address(number), port) for number in (1, 2, 3) for port in ports
+        ):
+            return network
+    raise LabError("every network of the laboratory is in use: take a cluster down", kind="lab-network")
+
+
+def _numbered(kind: Kind) -> Iterator[Network]:
+    for number in range(1, 255):
+        yield Namespaces(f"{_BENCHMARK}.{number}") if kind == "namespaces" else Loopback(f"{_LOOPBACK}.{number}")
+
+
+def _bindable(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        # As the server does it: the remains of closed connections do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise LabError(f"{address} cannot be used: {error.strerror}", kind="lab-network") from error
+    return True
+
+
+def _device_exists(name: str) -> bool:
+    return Path("/sys/class/net", name).exists()
+
+
+def _ip(*arguments: str) -> None:
+    """Run ``ip``, raise LabError with what it says when it fails."""
+    program = shutil.which("ip")
+    if program is None:
+        raise LabError("the program ip is missing (on Debian: apt-get install iproute2)", kind="lab-network")
+    done = subprocess.run(
+        [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip() or f"status {done.returncode}"
+        raise LabError(f"ip {' '.join(arguments)}: {said}", kind="lab-network")
+
+
+def _ip_quietly(*arguments: str) -> None:
+    """Run ``ip`` to remove what may be gone already."""
+    try:
+        _ip(*arguments)
+    except LabError as error:
+        if not _NO_SUCH.search(str(error)):
+            raise

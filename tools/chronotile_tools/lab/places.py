@@ -1,0 +1,152 @@
+"""Where the laboratory keeps things, and how it changes them safely: folders, locks, whole-file writes.
+
+The home holds a folder a cluster and ``.locks``; the cache holds server jars and Java runtimes, shared by all clusters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from chronotile.errors import InvalidInputError
+from chronotile_tools.lab.errors import LabBusyError, LabError
+
+HOME_VARIABLE = "CHRONOTILE_LAB_HOME"
+CACHE_VARIABLE = "CHRONOTILE_LAB_CACHE"
+STATE_FILE = "lab.json"
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+def home() -> Path:
+    """The folder of all clusters: ``$CHRONOTILE_LAB_HOME``, else ``chronotile/lab`` among the user's data."""
+    given = os.environ.get(HOME_VARIABLE)
+    if given:
+        return Path(given).absolute()
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base).absolute() / "chronotile" / "lab"
+
+
+def cache() -> Path:
+    """The folder of fetched files: ``$CHRONOTILE_LAB_CACHE``, else ``chronotile/lab`` in the user's cache."""
+    given = os.environ.get(CACHE_VARIABLE)
+    if given:
+        return Path(given).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).absolute() / "chronotile" / "lab"
+
+
+def checked_name(name: str) -> str:
+    """The name of a cluster, if it can be one.
+
+    Raises
+    ------
+    InvalidInputError
+        For anything but 1 to 32 of a-z, 0-9, ``-`` and ``_``, the first a letter or digit.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"{name!r} cannot be a cluster's name: use 1 to 32 of a-z, 0-9, - and _, starting with a letter or digit",
+            kind="invalid-request",
+        )
+    return name
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Replace a file in one step: readers see the old text or the new, also after a crash of this process."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        os.fchmod(descriptor, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def locked(name: str, *, timeout_s: float, what: str) -> Iterator[None]:
+    """Hold the lock of this name among all processes that use the same home.
+
+    The kernel frees it when the process ends, however it ends. Not reentrant.
+
+    Raises
+    ------
+    LabBusyError
+        When another process holds it for longer than `timeout_s`; `what` says what it keeps us from.
+    """
+    folder = home() / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip() or "unknown"
+                if time.monotonic() >= deadline:
+                    raise LabBusyError(
+                        f"cannot {what}: process {holder} works on it; repeat when it is done", pid=holder
+                    ) from None
+                time.sleep(0.05)
+                continue
+            if not _is_file(descriptor, folder / name):
+                continue
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            yield
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Whether the file is still the one at the path: its lock may have been removed while we waited for it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def remove_lock(name: str) -> None:
+    """Remove a lock that nobody will need again. Who waits for it takes a new one."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(home() / ".locks" / name)
+
+
+def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
+    """A folder of the cache, made by `build` in a temporary one beside it and then renamed.
+
+    A folder that is there is complete. When two processes build at once, the first to finish wins and the other uses
+    what it made.
+    """
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    except OSError as error:
+        raise LabError(f"the cache {folder.parent} cannot be written: {error.strerror}", kind="lab-fetch") from error
+    try:
+        build(temporary)
+        temporary.chmod(0o755)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder

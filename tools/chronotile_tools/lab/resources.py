@@ -1,0 +1,103 @@
+"""What a cluster takes of the machine: memory, ports, fetched files."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+from chronotile.errors import InvalidInputError
+from chronotile_tools.lab import software, state, versions
+from chronotile_tools.lab.errors import LabError
+from chronotile_tools.lab.launching import Echo, quiet
+from chronotile_tools.lab.state import ClusterState
+
+HEAP_MB_DEFAULT, HEAP_MB_MIN = 512, 200
+OFF_HEAP_MB = 450
+"""What a node holds beside its heap: code, threads, buffers, mapped files."""
+
+_HEAP = re.compile(r"(\d+)\s*([mMgG])?(?:i?[bB])?")
+
+
+def prepare(release: versions.Release, echo: Echo = quiet) -> None:
+    """Fetch what a release needs, so that starting it later needs no network."""
+    if software.must_fetch(release):
+        echo(f"fetching Cassandra {release.version}")
+    software.server(release)
+    software.java(17)
+    software.java(release.java)
+
+
+def read_heap(heap: str | int) -> int:
+    """A heap in MiB from a number of MiB or a text such as ``512m`` or ``1g``."""
+    match = _HEAP.fullmatch(str(heap).strip())
+    if match is None:
+        raise InvalidInputError(f"heap {heap!r} cannot be read: write 512m or 1g", kind="invalid-request")
+    megabytes = int(match[1]) * (1024 if (match[2] or "m") in "gG" else 1)
+    if megabytes < HEAP_MB_MIN:
+        raise InvalidInputError(
+            f"a heap of {megabytes} MiB is too small: use {HEAP_MB_MIN} or more", kind="invalid-request"
+        )
+    return megabytes
+
+
+def check_memory(nodes: int, heap_mb: int) -> None:
+    """Refuse what the machine's available memory would not hold, and say what it would.
+
+    Raises
+    ------
+    LabError
+        Kind ``lab-memory``.
+    """
+    available = available_mb()
+    each = heap_mb + OFF_HEAP_MB
+    if nodes * each <= available:
+        return
+    fitting = available // each
+    smaller = available // nodes - OFF_HEAP_MB
+    ways = [f"{fitting} of them" if fitting else "", f"a heap of {smaller}m" if smaller >= HEAP_MB_MIN else ""]
+    fits = " or ".join(filter(None, ways))
+    raise LabError(
+        f"{nodes} more nodes with a heap of {heap_mb} MiB need {nodes * each:,} MiB ({OFF_HEAP_MB} MiB each beside the "
+        f"heap), and {available:,} MiB are available: " + (f"{fits} would fit" if fits else "not even one would fit"),
+        kind="lab-memory",
+    )
+
+
+def available_mb() -> int:
+    """Memory that new processes may take, in MiB: what the machine has free, or less if a control group says so."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) // 1024
+    for limit_file in _control_group_limits():
+        try:
+            limit = int(limit_file.read_text())
+            used = int(limit_file.with_name("memory.current").read_text())
+        except (OSError, ValueError):
+            continue
+        available = min(available, (limit - used) // 2**20)
+    return max(0, available)
+
+
+def _control_group_limits() -> list[Path]:
+    """The files ``memory.max`` of this process's control group and those around it; they hold ``max`` for no limit."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        own = Path("/proc/self/cgroup").read_text().splitlines()[-1].partition("::")[2].strip("/")
+    except (OSError, IndexError):
+        return []
+    inner = root / own
+    return [folder / "memory.max" for folder in [inner, *inner.parents] if folder.is_relative_to(root)]
+
+
+def ports_taken() -> list[int]:
+    """The JMX ports of all nodes of this home, those that do not run too."""
+    return [node.jmx_port for cluster in all_states() for node in cluster.nodes]
+
+
+def all_states() -> list[ClusterState]:
+    """What is known of every cluster of this home whose state can be read."""
+    found = []
+    for name in state.names():
+        with contextlib.suppress(LabError):
+            found.append(state.load(name))
+    return found

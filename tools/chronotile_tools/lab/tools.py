@@ -1,0 +1,98 @@
+"""Programs that run beside a node: nodetool, and reading what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chronotile_tools.lab import network, software, state, versions
+from chronotile_tools.lab.config import module_options
+from chronotile_tools.lab.errors import LabError, LabTimeoutError
+
+_STATUS_LINE = re.compile(
+    r"^(?P<up>[UD?])(?P<state>[NLJM])\s+(?P<address>\S+)\s.*?(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s"
+)
+
+_WRAPPER = Path(__file__).with_name("OldNodetool.java")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A node as another one sees it."""
+
+    address: str
+    up: bool
+    state: str
+    """``N`` normal, ``J`` joining, ``L`` leaving, ``M`` moving."""
+    host_id: str
+
+
+def nodetool_command(cluster: state.ClusterState, node: state.NodeState, arguments: Sequence[str]) -> list[str]:
+    """The command line of nodetool for a node, in the node's network."""
+    release = versions.release(node.version)
+    server = software.server(release)
+    folder = state.folder(cluster.name) / node.name
+    return [
+        *network.existing(cluster.network, cluster.prefix).command_prefix(node.index),
+        str(software.java(17)),
+        "-Xmx128m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:auto",
+        *module_options(17),
+        # The registry of a node answers with a name that newer Javas refuse to parse.
+        "-Dcom.sun.jndi.rmiURLParsing=legacy",
+        f"-Dcassandra.logdir={folder}/logs",
+        f"-Dlogback.configurationFile={folder}/conf/logback-tools.xml",
+        f"-Dcassandra.config=file://{folder}/conf/cassandra.yaml",
+        "-cp",
+        f"{folder}/conf:{server.jars}/*",
+        str(_WRAPPER) if release.nodetool_wrapped else "org.apache.cassandra.tools.NodeTool",
+        "-p",
+        str(node.jmx_port),
+        *arguments,
+    ]
+
+
+def nodetool(
+    cluster: state.ClusterState, node: state.NodeState, arguments: Sequence[str], *, timeout_s: float = 600
+) -> str:
+    """Run nodetool on a node and return what it prints.
+
+    Raises
+    ------
+    LabError
+        When it fails, with its own words.
+    LabTimeoutError
+        When it takes longer than `timeout_s`.
+    """
+    what = f"nodetool {' '.join(arguments)} on {node.name}"
+    try:
+        done = subprocess.run(
+            nodetool_command(cluster, node, arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LabTimeoutError(f"{what} took longer than {timeout_s:g} s") from None
+    if done.returncode != 0:
+        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip() and "\tat " not in line]
+        raise LabError(f"{what} failed: " + " ".join(said[:6]), status=done.returncode)
+    return done.stdout
+
+
+def seen_by(cluster: state.ClusterState, node: state.NodeState, *, timeout_s: float = 60) -> list[Seen]:
+    """The nodes of the cluster as a node sees them."""
+    matches = map(_STATUS_LINE.match, nodetool(cluster, node, ["status"], timeout_s=timeout_s).splitlines())
+    return [
+        Seen(match["address"], match["up"] == "U", match["state"], match["host"])
+        for match in matches
+        if match is not None
+    ]

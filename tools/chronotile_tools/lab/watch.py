@@ -1,0 +1,53 @@
+"""Takes a cluster down when the process that owns it ends, however it ends.
+
+Runs as a process of its own, which `begin` starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from chronotile_tools.lab import processes, state
+from chronotile_tools.lab.cluster import take_down
+from chronotile_tools.lab.errors import LabBusyError, LabError, LabNotFoundError
+
+_LOOK_S = 0.5
+_TRIES_MAX = 10
+
+
+_PROGRAM = "import sys; from chronotile_tools.lab import watch; watch.watch(sys.argv[1])"
+
+
+def begin(name: str) -> None:
+    """Start the watching process."""
+    command = [sys.executable, "-c", _PROGRAM, name]
+    processes.start(command, state.folder(name) / "watch.log", {**os.environ, "PYTHONWARNINGS": ""})
+
+
+def watch(name: str) -> None:
+    """Wait for the end of the cluster or of its owner; then take the cluster down."""
+    owner = state.load(name).owner
+    created = state.load(name).created_utc
+    while owner is not None and owner.alive():
+        time.sleep(_LOOK_S)
+        if not _is_there(name, created):
+            return
+    for _ in range(_TRIES_MAX):
+        try:
+            if owner is not None and _is_there(name, created):
+                take_down(name)
+            return
+        except LabBusyError:
+            continue
+
+
+def _is_there(name: str, created: str) -> bool:
+    """Whether the cluster is still the one we watch, and not another of the same name."""
+    try:
+        return state.load(name).created_utc == created
+    except LabNotFoundError:
+        return False
+    except LabError:
+        return True

@@ -1,0 +1,45 @@
+"""Load tests: an open-loop load generator, comparisons with their uncertainty, experiments on clusters, capacity.
+
+>>> from chronotile_tools import load
+>>> with load.Generator(processes=1) as generator:
+...     stream = load.Stream("nothing", load.Noop(), load.Schedule.fixed(1_000, seconds=0.1))
+...     recording = generator.run([stream])["nothing"]
+>>> len(recording), recording.saturated
+(100, False)
+
+What runs on clusters is in :mod:`chronotile_tools.load.experiments`.
+"""
+
+from chronotile_tools.load.generator import Client, Generator, LoadError, Noop, Stream, Target
+from chronotile_tools.load.planner import Cluster, Demand, Measured, Plan, plan
+from chronotile_tools.load.recording import Latency, Recording, merged, read_log
+from chronotile_tools.load.schedule import Schedule
+from chronotile_tools.load.statistics import Difference, Estimate, block_bootstrap, compare
+from chronotile_tools.load.turns import Arm, Comparison, interleaved, run_arms
+
+__all__ = [
+    "Arm",
+    "Client",
+    "Cluster",
+    "Comparison",
+    "Demand",
+    "Difference",
+    "Estimate",
+    "Generator",
+    "Latency",
+    "LoadError",
+    "Measured",
+    "Noop",
+    "Plan",
+    "Recording",
+    "Schedule",
+    "Stream",
+    "Target",
+    "block_bootstrap",
+    "compare",
+    "interleaved",
+    "merged",
+    "plan",
+    "read_log",
+    "run_arms",
+]

@@ -1,0 +1,350 @@
+"""What experiments share: clusters that end with them, raw samples on disk, tables of runs, the report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import chronotile as ct
+from chronotile.apdb import Layout, create, names
+from chronotile.apdb.schema import Schema
+from chronotile.errors import DataFileError, InvalidInputError
+from chronotile_tools import lab
+from chronotile_tools.load import page
+from chronotile_tools.load.generator import Generator, Noop, Stream
+from chronotile_tools.load.recording import FAILED, TIMED_OUT, UNSERVED, Recording, merged
+from chronotile_tools.load.schedule import Schedule
+from chronotile_tools.load.statistics import block_bootstrap
+from chronotile_tools.load.turns import Comparison, Run, Runs
+from chronotile_tools.survey.simulate.drivers import ChronotileDriver
+from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2, PADDING_DEG, Survey, Universe
+
+__all__ = ["HEMISPHERE_VISITS", "Bench", "Settings", "archive_url", "cpu_s", "disk_bytes", "load_survey"]
+
+ONE_MACHINE = (
+    "All nodes, the clients and whatever else runs share one machine. Differences between arms of one report are what "
+    "it shows; absolute figures are not those of machines of their own, and say nothing beside other reports."
+)
+OTHERS_CLUSTER = (
+    "The cluster was there before: what else it does, and its state, are in the figures. Differences between arms of "
+    "one report are what it shows."
+)
+HEMISPHERE_VISITS = 20_626.5 / FIELD_AREA_DEG2
+"""Visits of a hemisphere that one visit of a single field stands for: so many fields it has."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an experiment is run.
+
+    Attributes
+    ----------
+    quick : bool
+        Within about three minutes: less data, shorter runs.
+    url : str, optional
+        A cluster and keyspace that exist, instead of one of the laboratory.
+    heap : str
+        Heap of each node of the laboratory.
+    versions : tuple of str
+        The two that are compared.
+    seed : int
+        Of schedules.
+    run_s : float, optional
+        Seconds of each run, instead of the experiment's own.
+    """
+
+    quick: bool = False
+    url: str | None = None
+    heap: str = "400m"
+    versions: tuple[str, str] = ("4.1", "5.0")
+    seed: int = 1
+    run_s: float | None = None
+
+
+@dataclass
+class Bench:
+    """An experiment while it runs.
+
+    Attributes
+    ----------
+    name : str
+        The experiment.
+    out : path
+        Folder of its files.
+    settings : Settings
+        How it is run.
+    generator : Generator
+        What makes load.
+    echo : callable
+        Called with lines of progress.
+    """
+
+    name: str
+    out: Path
+    settings: Settings
+    generator: Generator
+    echo: Callable[[str], object]
+    report: page.Report = field(init=False)
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.report = page.Report(f"chronotile bench cluster {self.name}")
+        self.report.notes.append(ONE_MACHINE if self.settings.url is None else OTHERS_CLUSTER)
+        if (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
+            self.report.notes.append(
+                f"Other work ran on this machine: {load:.1f} processes wanted its {os.cpu_count()} processors at the "
+                "start. Repeat it when the machine is idle."
+            )
+        if (self.out / "samples.jsonl").exists():
+            raise DataFileError(f"{self.out} holds an experiment already: name another folder", kind="file-exists")
+        self.out.mkdir(parents=True, exist_ok=True)
+
+    def seconds(self, quick: float, full: float) -> float:
+        """Seconds of a run."""
+        return self.settings.run_s or (quick if self.settings.quick else full)
+
+    @contextlib.contextmanager
+    def cluster(self, nodes: int, **options: Any) -> Iterator[lab.Cluster]:
+        """A cluster of the laboratory, which ends with the block or with this process, however that ends."""
+        with lab.up(nodes=nodes, heap=self.settings.heap, echo=self.echo, **options) as cluster:
+            yield cluster
+
+    @contextlib.contextmanager
+    def url(self, nodes: int) -> Iterator[tuple[str, lab.Cluster | None]]:
+        """The keyspace that was given, or one of a new cluster; None for a cluster that is not ours."""
+        given = self.settings.url
+        if given is None:
+            with self.cluster(nodes) as cluster:
+                yield cluster.url("bench"), cluster
+            return
+        if not given.startswith("cassandra:"):
+            raise InvalidInputError(f"{given} is no cluster: write cassandra://HOST/KEYSPACE", kind="invalid-url")
+        with ct.open(given) as archive:
+            if archive.datasets():
+                raise InvalidInputError(f"{given} holds data: name a keyspace of its own", kind="invalid-request")
+        self.report.notes.append(f"The keyspace of {given} was made for this and is still there.")
+        yield given, None
+
+    def measure_harness(self, rate: float, clients: int) -> None:
+        """Run nothing at the rate of the experiment: what that takes is in all figures."""
+        stream = Stream("no-op", Noop(), Schedule.poisson(rate, 1.5, warm_up_s=0.3, seed=self.settings.seed), clients)
+        found = self.generator.run([stream])["no-op"]
+        self.keep("no-op", 0, {"no-op": found})
+        took = found.latency()
+        self.results["harness_ms"] = asdict(took)
+        self.report.notes.append(
+            f"The load generator itself, with a target that does nothing and {rate:g} operations a second: response "
+            f"{page.duration(took.p50)} (p50), {page.duration(took.p99)} (p99), "
+            f"{found.client_cpu_s / max(len(found), 1) * 1e6:.0f} us of processor an operation."
+        )
+
+    def keep(self, arm: str, number: int, run: Run) -> None:
+        """Write a run's samples, one line a stream, and its histograms."""
+        with (self.out / "samples.jsonl").open("a", encoding="utf-8") as file:
+            for stream, found in run.items():
+                line = {"arm": arm, "run": number, "stream": stream, **_samples(found)}
+                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+                found.write_log(self.out, f"{arm}/{number}/{stream}")
+                self.echo(f"{arm}, run {number + 1}, {stream}: {_in_short(found)}")
+
+    # ------------------------------------------------------------------ sections of the report
+
+    def show_latencies(self, title: str, runs: Runs, arms: Sequence[str]) -> None:
+        """A table and curves of all arms' runs, merged."""
+        words = "From the intended start to the end; runs merged. Waiting is the part before an operation could start."
+        streams = list(runs[arms[0]][0])
+        parts = {(arm, stream): [run[stream] for run in runs[arm]] for arm in arms for stream in streams}
+        rows = [[f"{arm}: {stream}", *latency_cells(made)] for (arm, stream), made in parts.items()]
+        self.report.table(title, words, LATENCY_HEADER, rows)
+        for stream in streams:
+            curves = {arm: merged(each.histogram() for each in parts[arm, stream]) for arm in arms}
+            drawing = page.percentiles(stream, curves)
+            self.report.drawing(f"Response time by percentile: {stream}", "", drawing)
+
+    def show_comparisons(
+        self, runs: Runs, arms: Sequence[str], *, title: str = "Differences", **how: Any
+    ) -> list[Comparison]:
+        """Every arm against the first, beside the control. Nothing where a run served nothing; the report says so."""
+        empty = {name for name, made in runs.items() for run in made for each in run.values() if not each.served}
+        if empty:
+            idle = ", ".join(sorted(empty))
+            self.report.notes.append(f"{title}: not compared, because runs of {idle} served nothing.")
+            return []
+        found = Comparison.all_of(runs, arms, **how)
+        rows = [
+            [
+                f"{each.arm}, {each.stream}", each.what if isinstance(each.what, str) else f"p{each.what:g}",
+                f"{each.difference.ratio:.3f}", f"{each.difference.low:.3f} to {each.difference.high:.3f}",
+                f"{each.difference.detectable:.1%}", each.difference.verdict,
+            ]
+            for each in found
+        ]  # fmt: skip
+        words = (
+            f"Time over that of {arms[0]}, with 95 % intervals over {found[0].difference.pairs} pairs "
+            "of neighbouring runs. The control is the first arm against itself. Detectable is the smallest difference "
+            "that runs of this scatter would have shown in four of five cases: nothing below it can be claimed, so a "
+            "smaller one is marked so, whatever its interval."
+        )
+        header = ["arm, stream", "statistic", "ratio", "95 % interval", "detectable", "differs"]
+        self.report.table(title, words, header, rows)
+        self.report.drawing(
+            "Differences and their intervals", "Purple: the control.", page.ratios("Differences", found, arms[0])
+        )
+        control = [each.difference.found for each in found if each.is_control]
+        self.report.notes.append(
+            f"{title}: the control's interval leaves out 1, where there is no difference, in {sum(control)} of "
+            f"{len(control)} cases; one in twenty is to be expected."
+        )
+        self.results.setdefault("comparisons", []).extend(asdict(each) for each in found)
+        return found
+
+    def finish(self) -> Path:
+        """Write ``results.json`` and ``report.html``."""
+        described = [
+            f"chronotile {ct.__version__}, Cassandra {lab.versions.release(lab.versions.DEFAULT).version} unless said, "
+            f"Python {platform.python_version()}, {os.cpu_count()} processors, {platform.platform()}; load average "
+            f"{os.getloadavg()[0]:.1f} at the end."
+        ]
+        self.report.notes += described
+        settings = asdict(self.settings)
+        record = {"experiment": self.name, "settings": settings, "notes": self.report.notes, **self.results}
+        (self.out / "results.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        path = self.out / "report.html"
+        path.write_text(self.report.html(), encoding="utf-8")
+        return path
+
+
+def _samples(found: Recording) -> dict[str, Any]:
+    """The samples of a stream as lists. Of a backlog, what the time did not suffice for is only counted."""
+    part = (found.outcome != UNSERVED) | (found.end_ns > 0)
+    return {
+        "clients": found.clients, "saturated": found.saturated, "given_up": found.count(UNSERVED),
+        "due_us": (found.due_ns[part] // 1_000).tolist(), "started_us": (found.started_ns[part] // 1_000).tolist(),
+        "ended_us": (found.ended_ns[part] // 1_000).tolist(), "outcome": found.outcome[part].tolist(),
+        "rows": found.rows[part].tolist(), "errors": dict(found.errors),
+    }  # fmt: skip
+
+
+def _in_short(found: Recording) -> str:
+    words = [(TIMED_OUT, "timed out"), (FAILED, "failed"), (UNSERVED, "not served")]
+    if not found.end_ns:
+        words, begin = words[:2], f"{found.per_second:,.1f} a second"
+    else:
+        begin = f"{len(found)} operations, p50 {page.duration(found.latency().p50)}"
+    troubles = [f"{found.count(outcome)} {word}" for outcome, word in words if found.count(outcome)]
+    troubles += ["saturated"] if found.saturated and found.end_ns else []
+    return ", ".join([begin, *troubles])
+
+
+LATENCY_HEADER = ("arm", "operations", "mean", "p50", "p95", "p99", "worst", "waiting p99", "timed out, failed", "")
+
+
+def latency_cells(parts: Sequence[Recording]) -> list[str]:
+    """The cells of a table behind the name, of runs that belong together."""
+    histogram = merged(each.histogram() for each in parts)
+    waiting = merged(each.histogram("waiting") for each in parts)
+    took = page.duration
+    late, failed, left = (sum(each.count(k) for each in parts) for k in (TIMED_OUT, FAILED, UNSERVED))
+    at = histogram.get_percentile_to_value_dict([50.0, 95.0, 99.0])
+    saturated = sum(each.saturated for each in parts)
+    return [
+        f"{histogram.get_total_count():,}", took(histogram.get_mean_value() / 1e3),
+        *(took(at[share] / 1e3) for share in (50.0, 95.0, 99.0)), took(histogram.get_max_value() / 1e3),
+        took(waiting.get_value_at_percentile(99) / 1e3), f"{late + left:,}, {failed:,}",
+        f"{saturated} of {len(parts)} runs saturated" if saturated else "",
+    ]  # fmt: skip
+
+
+def mean_interval(found: Recording) -> str:
+    """The mean response of one run with an interval that minds that neighbours depend on each other."""
+    if len(found) < 10:
+        return ""
+    estimate = block_bootstrap(found.times_ns() / 1e6)
+    return f"{page.duration(estimate.low)} to {page.duration(estimate.high)}"
+
+
+def archive_url(cluster: lab.Cluster, keyspace: str, **parameters: Any) -> str:
+    """A keyspace of a cluster, with parameters of the URL."""
+    query = "&".join(f"{name}={value}" for name, value in parameters.items())
+    return f"{cluster.url(keyspace)}?{query}" if query else cluster.url(keyspace)
+
+
+def with_parameters(url: str, **parameters: Any) -> str:
+    """A URL with further parameters."""
+    query = "&".join(f"{name}={value}" for name, value in parameters.items())
+    return f"{url}{'&' if '?' in url else '?'}{query}"
+
+
+def cpu_s(nodes: Iterable[lab.Node]) -> float:
+    """Processor time that nodes have used so far."""
+    return sum(node.cpu_s for node in nodes)
+
+
+def disk_bytes(cluster: lab.Cluster, keyspace: str) -> int:
+    """Bytes of a keyspace's tables on all nodes, flushed."""
+    total = 0
+    for node in cluster.nodes:
+        node.nodetool("flush", keyspace)
+        folder = node.folder / "data" / "data" / keyspace
+        total += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return total
+
+
+@dataclass
+class Stored:
+    """What storing a survey took.
+
+    Attributes
+    ----------
+    seconds : list of float
+        Of each detector-visit's store.
+    cpu_s : float
+        Of the nodes, in all the stores.
+    rows : int
+        Rows stored.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+    rows: int = 0
+
+
+def load_survey(
+    urls: dict[str, str], survey: Survey, layouts: dict[str, Layout], nodes: Sequence[lab.Node], schema: str
+) -> dict[str, Stored]:
+    """Make databases and store the same survey in each, in turns."""
+    wanted = Schema.read(schema)
+    for name, url in urls.items():
+        create(url, wanted, layouts[name]).close()
+        _prepare(url, survey)
+    universe = Universe(survey, wanted)
+    drivers = {name: ChronotileDriver(url) for name, url in urls.items()}
+    stored = {name: Stored() for name in urls}
+    for visit in range(survey.visits):
+        turn = list(urls) if visit % 2 == 0 else list(reversed(urls))
+        for detector in range(survey.detectors):
+            at, region = survey.time(visit), survey.footprint(visit, detector, PADDING_DEG)
+            seen = universe.look(visit, detector, drivers[turn[0]].read(region, at)[0])
+            for name in turn:
+                entry, spent, began = stored[name], cpu_s(nodes), time.perf_counter()
+                drivers[name].store(at, visit, detector, seen)
+                entry.seconds.append(time.perf_counter() - began)
+                entry.cpu_s += cpu_s(nodes) - spent
+                entry.rows += seen.objects.num_rows + seen.sources.num_rows + seen.forced_sources.num_rows
+    for driver in drivers.values():
+        driver.close()
+    return stored
+
+
+def _prepare(url: str, survey: Survey) -> None:
+    """Make the tables of all slices now: stores are to be measured, not changes of the schema."""
+    with ct.open(url) as archive:
+        for name in (*map(names.dataset_name, names.MAIN_TABLES), names.VISITS):
+            archive[name].prepare(survey.time(0), survey.time(survey.visits - 1) + 1)

@@ -1,0 +1,123 @@
+"""Runs of several systems in turns, and what they say when they are laid side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chronotile.errors import InvalidInputError
+from chronotile_tools.load.generator import Generator, Stream
+from chronotile_tools.load.recording import Part, Recording
+from chronotile_tools.load.statistics import Difference, compare
+
+__all__ = ["CONTROL", "RUNS_MIN", "Arm", "Comparison", "Runs", "interleaved", "run_arms"]
+
+RUNS_MIN = 5
+CONTROL = "the same again"
+"""Name of the second A of an A/A control."""
+
+Run = dict[str, Recording]
+Runs = dict[str, list[Run]]
+"""By the name of the arm: its runs in order, each a recording by stream."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the things that are compared.
+
+    Attributes
+    ----------
+    name : str
+        What it is called.
+    streams : callable
+        The load of its run of a number, from 0; runs of the same number of all arms ask the same.
+    before : callable
+        What makes the state fresh, or sets it up, before each run; not measured.
+    """
+
+    name: str
+    streams: Callable[[int], Sequence[Stream]]
+    before: Callable[[], object] = field(default=lambda: None)
+
+
+def interleaved(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """The order of runs: A B C, C B A, A B C, ... A drift of the machine then meets all of them alike."""
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            yield number, name
+
+
+def run_arms(
+    generator: Generator,
+    arms: Sequence[Arm],
+    rounds: int = RUNS_MIN,
+    *,
+    drain_s: float = 30.0,
+    done: Callable[[str, int, Run], Any] = lambda arm, number, run: None,
+) -> Runs:
+    """Run arms in turns, after an A/A control: the first arm against itself, as often and in the same turns.
+
+    Parameters
+    ----------
+    generator : Generator
+        What runs them.
+    arms : sequence of Arm
+        The first is what the others are compared with.
+    rounds : int
+        Runs of each; at least five.
+    done : callable
+        Called after each run with its arm's name, number and recordings.
+
+    Returns
+    -------
+    dict
+        Runs by arm; those of the control under the first arm's name followed by ``(A)``, and under :data:`CONTROL`.
+    """
+    if rounds < RUNS_MIN:
+        raise InvalidInputError(f"{rounds} runs say too little: make at least {RUNS_MIN}", kind="invalid-setting")
+    first = arms[0]
+    control = [Arm(control_name(first.name), first.streams, first.before), Arm(CONTROL, first.streams, first.before)]
+    runs: Runs = {}
+    for part in (control, arms):
+        by_name = {arm.name: arm for arm in part}
+        for number, name in interleaved([arm.name for arm in part], rounds):
+            by_name[name].before()
+            run = generator.run(by_name[name].streams(number), drain_s=drain_s)
+            runs.setdefault(name, []).append(run)
+            done(name, number, run)
+    return runs
+
+
+def control_name(arm: str) -> str:
+    """The name under which the first A of a control is kept."""
+    return f"{arm} (A)"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An arm beside the first one."""
+
+    arm: str
+    stream: str
+    what: float | str
+    difference: Difference
+    is_control: bool = False
+
+    @classmethod
+    def all_of(
+        cls, runs: Runs, arms: Sequence[str], *, whats: Sequence[float | str] = ("mean", 50.0, 99.0),
+        part: Part = "response",
+    ) -> list[Comparison]:  # fmt: skip
+        """Every arm against the first, the control before them, for every stream and statistic."""
+        pairs = [(control_name(arms[0]), CONTROL, True)] if CONTROL in runs else []
+        pairs += [(arms[0], arm, False) for arm in arms[1:]]
+        found = []
+        for stream in runs[arms[0]][0]:
+            for first, second, is_control in pairs:
+                sides = [[run[stream] for run in runs[name]] for name in (first, second)]
+                found += [
+                    cls(second, stream, what, compare(sides[0], sides[1], what, part=part), is_control)
+                    for what in whats
+                ]
+        return found

@@ -1,0 +1,37 @@
+"""Looking after a small Cassandra cluster: what its state is, and what will go wrong next.
+
+>>> from chronotile_tools import ops
+>>> access = ops.Access(["127.0.0.1"])
+>>> snapshot = ops.observe(access)  # doctest: +SKIP
+>>> [finding.rule for finding in ops.check(snapshot).findings]  # doctest: +SKIP
+[]
+
+Nothing of that changes a cluster. `procedures` and `repair` do: checked before, proved after.
+"""
+
+from __future__ import annotations
+
+from chronotile_tools.ops.access import Access, CommandRunner, JolokiaRunner, LabRunner, Runner, for_lab
+from chronotile_tools.ops.observing import Waits, observe
+from chronotile_tools.ops.rules import RULES, Baseline, Finding, Result, Rule, check
+from chronotile_tools.ops.state import Node, NotSeen, Snapshot
+
+__all__ = [
+    "RULES",
+    "Access",
+    "Baseline",
+    "CommandRunner",
+    "Finding",
+    "JolokiaRunner",
+    "LabRunner",
+    "Node",
+    "NotSeen",
+    "Result",
+    "Rule",
+    "Runner",
+    "Snapshot",
+    "Waits",
+    "check",
+    "for_lab",
+    "observe",
+]

@@ -1,0 +1,475 @@
+"""How an operator reaches a cluster: CQL to each node, and what speaks to its management interface (JMX).
+
+CQL goes straight to each node, since every node keeps its own virtual tables. JMX is reached by one of three runners:
+the laboratory's nodetool, a command such as ``ssh {host} nodetool``, or a Jolokia agent in the node's process.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import os
+import shlex
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from chronotile.errors import AccessDeniedError, ChronotileError, InvalidInputError, UnavailableError
+from chronotile_tools import lab
+from chronotile_tools.client import wire
+from chronotile_tools.errors import CqlError, NotCqlError
+from chronotile_tools.ops.templates import Template
+
+__all__ = [
+    "NATIVE_PORT",
+    "Access",
+    "Bean",
+    "CommandRunner",
+    "Host",
+    "JolokiaRunner",
+    "LabRunner",
+    "Runner",
+    "for_lab",
+    "read_credentials",
+]
+
+NATIVE_PORT = 9042
+USER_VARIABLE, PASSWORD_VARIABLE = "CHRONOTILE_CASSANDRA_USER", "CHRONOTILE_CASSANDRA_PASSWORD"
+JMX_SECONDS = 30.0
+CQL_SECONDS = 5.0
+
+Bean = Mapping[str, Any]
+"""Attributes of a managed bean by name."""
+
+# One JVM start a query, so as few as will do. The patterns take in what is wanted (StorageService, Storage,
+# GarbageCollector, DroppedMessage, OperatingSystem; ClientRequest, Compaction, CommitLog) and leave out both the
+# thousands of beans of tables and GCInspector, whose attribute ``AndResetStats`` sets its statistics back when read.
+_QUERIES = ("*:type=*a*g*,*", "*:type=C*t*,*")
+
+# Of an agent, by pattern: attributes (None for all).
+_READS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
+    (
+        "org.apache.cassandra.db:type=StorageService",
+        ("OperationMode", "NativeTransportRunning", "LiveNodes", "UnreachableNodes", "JoiningNodes", "LeavingNodes")
+        + ("MovingNodes", "EndpointToHostId", "SchemaVersion", "ReleaseVersion", "CurrentGenerationNumber")
+        + ("AllDataFileLocations", "Tokens"),
+    ),
+    ("java.lang:type=GarbageCollector,name=*", ("CollectionCount", "CollectionTime", "LastGcInfo")),
+    ("java.lang:type=OperatingSystem", ("ProcessCpuLoad", "SystemLoadAverage", "AvailableProcessors")),
+    ("org.apache.cassandra.metrics:type=Storage,name=*", None),
+    ("org.apache.cassandra.metrics:type=Compaction,name=*", ("Value", "Count")),
+    ("org.apache.cassandra.metrics:type=CommitLog,name=PendingTasks", ("Value",)),
+    ("org.apache.cassandra.metrics:type=Client,name=*", ("Value", "Count")),
+    ("org.apache.cassandra.metrics:type=DroppedMessage,scope=*,name=Dropped", ("Count",)),
+    ("org.apache.cassandra.metrics:type=ClientRequest,scope=*,name=*", None),
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A node to reach: its address among the nodes and the one for clients, which may differ."""
+
+    address: str
+    native_address: str
+
+    def __str__(self) -> str:
+        return self.address
+
+
+class Runner(Protocol):
+    """What speaks to the management interface of each node."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+
+    def hosts(self) -> list[str]:
+        """Addresses of nodes that it knows without asking the cluster; empty where it knows none."""
+
+    def nodetool(self, host: Host, *arguments: str, timeout_s: float = JMX_SECONDS) -> str:
+        """Run nodetool for a node and return what it prints.
+
+        Raises
+        ------
+        UnavailableError
+            When it cannot be run, or fails: with the reason.
+        """
+
+    def beans(self, host: Host, *, timeout_s: float = JMX_SECONDS) -> dict[str, Bean]:
+        """The managed beans of a node that describe its state, by name with keys sorted.
+
+        Raises
+        ------
+        UnavailableError
+            When they cannot be read: with the reason.
+        """
+
+    def shell(self, host: Host, *command: str, timeout_s: float = JMX_SECONDS) -> str:
+        """Run a command on the machine of a node and return what it prints.
+
+        Raises
+        ------
+        UnavailableError
+            When there is no way to that machine, or the command fails.
+        """
+
+
+class _NodetoolRunner(ABC):
+    """Beans through nodetool: its ``sjk mxdump`` writes them as JSON."""
+
+    name = "nodetool"
+
+    @abstractmethod
+    def nodetool(self, host: Host, *arguments: str, timeout_s: float = JMX_SECONDS) -> str:
+        """What nodetool prints for a node."""
+
+    def beans(self, host: Host, *, timeout_s: float = JMX_SECONDS) -> dict[str, Bean]:
+        found: dict[str, Bean] = {}
+        for query in _QUERIES:
+            text = self.nodetool(host, "sjk", "mxdump", "-q", query, timeout_s=timeout_s)
+            found |= read_beans(text, host)
+        return found
+
+
+class LabRunner(_NodetoolRunner):
+    """The nodetool of a laboratory's cluster."""
+
+    name = "the laboratory's nodetool"
+
+    def __init__(self, cluster: lab.Cluster) -> None:
+        self.cluster = cluster
+
+    def hosts(self) -> list[str]:
+        return self.cluster.contact_points
+
+    def nodetool(self, host: Host, *arguments: str, timeout_s: float = JMX_SECONDS) -> str:
+        try:
+            return self.cluster.node(host.address).nodetool(*arguments, timeout_s=timeout_s)
+        except lab.LabError as error:
+            raise UnavailableError(str(error), kind="no-connection") from None
+
+    def shell(self, host: Host, *command: str, timeout_s: float = JMX_SECONDS) -> str:
+        # All its nodes run on this machine.
+        return _run(command, f"{command[0]} for {host}", timeout_s)
+
+
+class CommandRunner(_NodetoolRunner):
+    """A command line that runs nodetool for a node.
+
+    Parameters
+    ----------
+    nodetool : str
+        Words as in a shell, with ``{host}`` for the node's address, such as ``ssh {host} nodetool``. What it is to run
+        follows, quoted for a remote shell unless the template ends with ``{words}``: see
+        :mod:`chronotile_tools.ops.templates`.
+    shell : str, optional
+        The same for any command on the node's machine, such as ``ssh {host}``. Without it, disks are not seen.
+
+    Raises
+    ------
+    InvalidInputError
+        A template without ``{host}``, or with an open quote.
+    """
+
+    def __init__(self, nodetool: str, shell: str | None = None) -> None:
+        self._nodetool = _template(nodetool, "--nodetool", "ssh {host} nodetool")
+        self._shell = None if shell is None else _template(shell, "--shell", "ssh {host}")
+
+    def hosts(self) -> list[str]:
+        return []
+
+    def nodetool(self, host: Host, *arguments: str, timeout_s: float = JMX_SECONDS) -> str:
+        return self._run(self._nodetool, host, arguments, timeout_s)
+
+    def shell(self, host: Host, *command: str, timeout_s: float = JMX_SECONDS) -> str:
+        if self._shell is None:
+            raise UnavailableError("no way to the machine: give --shell 'ssh {host}'", kind="no-connection")
+        return self._run(self._shell, host, command, timeout_s)
+
+    def _run(self, template: Template, host: Host, arguments: Sequence[str], timeout_s: float) -> str:
+        command = template.command(arguments, host=host.address)
+        return _run(command, shlex.join(command), timeout_s)
+
+
+class JolokiaRunner:
+    """A Jolokia agent in each node's process, which answers over HTTP.
+
+    Parameters
+    ----------
+    url : str
+        With ``{host}`` for the node's address, such as ``http://{host}:8778/jolokia``.
+    credentials : (user, password), optional
+        Where the agent asks for them.
+    shell : str, optional
+        As of :class:`CommandRunner`.
+    """
+
+    name = "the Jolokia agent"
+
+    def __init__(self, url: str, credentials: tuple[str, str] | None = None, shell: str | None = None) -> None:
+        if "{host}" not in url or not url.startswith(("http://", "https://")):
+            raise InvalidInputError(
+                f"--jolokia {url!r} is no URL with {{host}} in it, as http://{{host}}:8778/jolokia",
+                kind="invalid-url",
+            )
+        self._url, self._credentials = url, credentials
+        self._shell = None if shell is None else CommandRunner(shell, shell)
+
+    def hosts(self) -> list[str]:
+        return []
+
+    def nodetool(self, host: Host, *arguments: str, timeout_s: float = JMX_SECONDS) -> str:
+        raise UnavailableError("a Jolokia agent runs no nodetool: give --nodetool too", kind="no-connection")
+
+    def shell(self, host: Host, *command: str, timeout_s: float = JMX_SECONDS) -> str:
+        if self._shell is None:
+            raise UnavailableError("no way to the machine: give --shell 'ssh {host}'", kind="no-connection")
+        return self._shell.shell(host, *command, timeout_s=timeout_s)
+
+    def beans(self, host: Host, *, timeout_s: float = JMX_SECONDS) -> dict[str, Bean]:
+        asked = [
+            {"type": "read", "mbean": name, "config": {"ignoreErrors": "true"}}
+            | ({} if attributes is None else {"attribute": list(attributes)})
+            for name, attributes in _READS
+        ]
+        found: dict[str, Bean] = {}
+        for (name, _), answer in zip(_READS, self._ask(host, asked, timeout_s), strict=True):
+            value = answer.get("value")
+            if answer.get("status") != 200 or not isinstance(value, dict):
+                continue
+            found |= {bean_name(key): bean for key, bean in value.items()} if "*" in name else {bean_name(name): value}
+        return found
+
+    def _ask(self, host: Host, requests: list[dict[str, Any]], timeout_s: float) -> list[dict[str, Any]]:
+        url = self._url.replace("{host}", _bracketed(host.address))
+        request = urllib.request.Request(url, json.dumps(requests).encode(), {"Content-Type": "application/json"})
+        if self._credentials is not None:
+            token = base64.b64encode(":".join(self._credentials).encode()).decode()
+            request.add_header("Authorization", f"Basic {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+                answer = json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            denied = " (user or password are wrong)" if error.code in (401, 403) else ""
+            raise UnavailableError(
+                f"{url} answered {error.code} {error.reason}{denied}", kind="no-connection"
+            ) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise UnavailableError(f"no Jolokia agent answers at {url}: {reason}", kind="no-connection") from None
+        if not isinstance(answer, list) or len(answer) != len(requests):
+            raise UnavailableError(f"what answers at {url} is no Jolokia agent", kind="no-connection")
+        return answer
+
+
+class Access:
+    """A cluster and how to reach it.
+
+    Parameters
+    ----------
+    contact_points : sequence of str
+        ``HOST`` or ``HOST:PORT`` of nodes to ask first; the others are learnt from them.
+    credentials : (user, password), optional
+        Where the cluster asks for them.
+    tls : ssl.SSLContext, optional
+        Where the cluster's clients speak TLS.
+    runner : Runner, optional
+        The way to JMX. Without it only CQL is used.
+    timeout_s : float
+        Seconds to wait for a node over CQL.
+
+    Raises
+    ------
+    InvalidInputError
+        No contact point, or one that is none.
+    """
+
+    def __init__(
+        self,
+        contact_points: Sequence[str],
+        *,
+        credentials: tuple[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        runner: Runner | None = None,
+        timeout_s: float = CQL_SECONDS,
+    ) -> None:
+        if not contact_points:
+            raise InvalidInputError("no contact point: give the address of a node", kind="invalid-request")
+        parted = [_host_and_port(point) for point in contact_points]
+        ports = {port for _, port in parted}
+        if len(ports) > 1:
+            raise InvalidInputError(
+                f"contact points with the ports {', '.join(map(str, sorted(ports)))}: nodes share one port for clients",
+                kind="invalid-request",
+            )
+        self.contact_points = [host for host, _ in parted]
+        self.port = parted[0][1]
+        self.runner = runner
+        self.timeout_s = timeout_s
+        self._credentials, self._tls = credentials, tls
+
+    def __repr__(self) -> str:
+        return f"<access to {', '.join(self.contact_points)}>"
+
+    def connect(self, host: Host | str, *, timeout_s: float | None = None) -> wire.Connection:
+        """A connection to one node. Close it, or use it as a context manager.
+
+        Raises
+        ------
+        UnavailableError
+            The node does not answer, with the reason.
+        AccessDeniedError
+            The node refuses user, password or certificate.
+        """
+        address = host.native_address if isinstance(host, Host) else host
+        seconds = self.timeout_s if timeout_s is None else timeout_s
+        try:
+            connection = wire.Connection(
+                address, self.port, tls=self._tls, credentials=self._credentials, timeout_s=seconds
+            )
+        except (OSError, ValueError, CqlError) as error:
+            raise self.explained(error, address) from None
+        try:
+            # Without a password, a node that wants one refuses the first statement only.
+            connection.select("key", "system.local")
+        except (OSError, ValueError, CqlError) as error:
+            connection.close()
+            raise self.explained(error, address) from None
+        return connection
+
+    def explained(self, error: Exception, address: str) -> ChronotileError:
+        """What an error of the small client means to an operator."""
+        where = f"{address}:{self.port}"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return AccessDeniedError(f"{where} shows a certificate that --ca does not vouch for", kind="certificate")
+        if isinstance(error, NotCqlError):
+            return UnavailableError(
+                f"{where} is not CQL: {error}; nodes take clients at native_transport_port, {NATIVE_PORT} by default",
+                kind="not-cql",
+            )
+        if isinstance(error, ssl.SSLError):
+            return UnavailableError(f"{where} does not speak TLS as this does: {error.reason or error}", kind="tls")
+        if isinstance(error, wire.SilentError):
+            return UnavailableError(
+                f"{where} takes connections and does not answer within {self.timeout_s:g} s: the node hangs, or this "
+                "is not CQL",
+                kind="no-connection",
+            )
+        if isinstance(error, CqlError):
+            if error.bad_credentials or (self._credentials is None and error.details.get("code") == 0x000A):
+                who = f"refuses user {self._credentials[0]}" if self._credentials else "asks for user and password"
+                return AccessDeniedError(f"{where} {who}: {error}", kind="login")
+            if error.unauthorized:
+                return AccessDeniedError(f"{where}: {error}", kind="permission")
+        if isinstance(error, TimeoutError):
+            return UnavailableError(f"{where} does not answer within {self.timeout_s:g} s", kind="no-connection")
+        if isinstance(error, ConnectionRefusedError):
+            return UnavailableError(f"nothing takes clients at {where}", kind="no-connection")
+        return UnavailableError(f"{where}: {error}", kind="no-connection")
+
+
+def for_lab(name: str | None = None) -> Access:
+    """Access to a laboratory's cluster.
+
+    Raises
+    ------
+    LabNotFoundError
+        There is no such cluster.
+    """
+    cluster = lab.attach(name or "lab")
+    tls = cluster.tls
+    return Access(
+        cluster.contact_points,
+        credentials=cluster.credentials,
+        tls=None if tls is None else tls.context(),
+        runner=LabRunner(cluster),
+    )
+
+
+def read_credentials(user: str | None, password_file: str | None) -> tuple[str, str] | None:
+    """User and password: the user as given or from CHRONOTILE_CASSANDRA_USER, the password from a file or from
+    CHRONOTILE_CASSANDRA_PASSWORD. None where no user is named.
+
+    Raises
+    ------
+    InvalidInputError
+        A user without a password, or a file that cannot be read.
+    """
+    user = user or os.environ.get(USER_VARIABLE)
+    if not user:
+        return None
+    if password_file is None:
+        password = os.environ.get(PASSWORD_VARIABLE)
+        if password is None:
+            raise InvalidInputError(
+                f"no password for user {user}: give --password-file or set {PASSWORD_VARIABLE}", kind="invalid-request"
+            )
+        return user, password
+    try:
+        return user, Path(password_file).read_text(encoding="utf-8").strip("\r\n")
+    except OSError as error:
+        raise InvalidInputError(f"{password_file}: {error.strerror}", kind="invalid-request") from None
+
+
+def read_beans(text: str, host: Host) -> dict[str, Bean]:
+    """Beans in the JSON of ``sjk mxdump``, which may stand below a line of warning."""
+    start = text.find("{")
+    try:
+        return {bean_name(bean["name"]): bean for bean in json.loads(text[start:])["beans"]} if start >= 0 else {}
+    except (ValueError, KeyError, TypeError):
+        words = " ".join(text.split())[:120]
+        raise UnavailableError(f"nodetool sjk of {host} printed no beans but: {words}", kind="no-connection") from None
+
+
+def bean_name(name: str) -> str:
+    """A bean's name with its keys sorted: agents differ in their order."""
+    domain, _, keys = name.partition(":")
+    return f"{domain}:{','.join(sorted(keys.split(',')))}"
+
+
+def _template(text: str, option: str, example: str) -> Template:
+    found = Template(text, option, {"host"})
+    if not found.fields:
+        raise InvalidInputError(f"{option} {text!r} names no {{host}}, as '{example}' does", kind="invalid-request")
+    return found
+
+
+def _run(command: Sequence[str], what: str, timeout_s: float) -> str:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"{what} took longer than {timeout_s:g} s", kind="no-connection") from None
+    except OSError as error:
+        raise UnavailableError(f"{what}: {error.strerror or error}", kind="no-connection") from None
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())[:300]
+        raise UnavailableError(f"{what} ended with {done.returncode}: {said}", kind="no-connection")
+    return done.stdout
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _host_and_port(point: str) -> tuple[str, int]:
+    point = point.strip()
+    try:
+        return str(ipaddress.ip_address(point.strip("[]"))), NATIVE_PORT
+    except ValueError:
+        pass
+    host, colon, port = point.rpartition(":")
+    if not colon:
+        host, port = point, str(NATIVE_PORT)
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise InvalidInputError(f"{point!r} is no contact point: write HOST or HOST:PORT", kind="invalid-request")
+    return host.strip("[]"), int(port)

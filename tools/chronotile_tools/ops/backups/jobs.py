@@ -1,0 +1,273 @@
+"""What is done where a node's files are: sending a snapshot's files to a store, and fetching files from there.
+
+Both are run by a procedure: in this process for nodes of the laboratory, elsewhere by a command that reaches the node's
+machine, with the words of the job at its end. Both may be repeated: what is there already is not sent or fetched again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from chronotile.errors import ChronotileError, DataFileError
+from chronotile_tools.errors import DamagedError, NotFoundError
+from chronotile_tools.ops.backups import manifests, names
+from chronotile_tools.ops.backups.manifests import File, Part
+from chronotile_tools.ops.backups.stores import Pace, Store, digest_of
+from chronotile_tools.ops.procedures.nodes import Echo
+
+THREADS = 4
+REPORT_S = 10.0
+_COMPONENT = re.compile(r"[a-z]{2}-[^-]+-(big|bti)-.+")
+_TABLE_FOLDER = re.compile(r"(?P<table>\w+)-(?P<id>[0-9a-f]{32})")
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a node's part of a backup: the files of its snapshots that the store does not have yet."""
+
+    verb: ClassVar[str] = "send"
+    url: str
+    backup: str
+    host_id: str
+    folders: tuple[str, ...]
+    """The node's data folders."""
+    limit_mib: float = 0.0
+    """MiB a second at most; 0 for no limit."""
+    base: str = ""
+    """A backup, ``NAME@SHA256``, whose digests are taken for files that are as they were then. Empty to read all."""
+
+    @property
+    def words(self) -> list[str]:
+        """Arguments of ``chronotile ops backup send``."""
+        data = [word for folder in self.folders for word in ("--data", folder)]
+        limit = ["--limit", str(self.limit_mib)] if self.limit_mib else []
+        base = ["--base", self.base] if self.base else []
+        return ["--to", self.url, "--name", self.backup, "--node", self.host_id, *data, *limit, *base]
+
+    def run(self, echo: Echo) -> None:
+        """Do it.
+
+        Raises
+        ------
+        NotFoundError
+            The backup was not begun, or the data folders hold no snapshot of it.
+        """
+        store = Store(self.url)
+        begun = store.get_json(f"{manifests.folder(self.backup)}/begun.json")
+        about = next((node for node in begun["nodes"] if node["host_id"] == self.host_id), None)
+        if about is None:
+            raise NotFoundError(f"backup {self.backup} has no node {self.host_id}", kind="node-not-found")
+        pace, reading, began = Pace(self.limit_mib * 2**20), Pace(self.limit_mib * 2**20), time.monotonic()
+        known = _known_digests(store, self.base, self.host_id)
+        files = [
+            (path, _file_of(path, place, known, reading))
+            for place, path in _snapshot_files(self.folders, begun["tags"], set(begun["first"]))
+            if place[0] in begun["keyspaces"]
+        ]
+        part = Part(**about, files=[file for _, file in files])
+        there = store.sizes("files")
+        missing = {file.key: path for path, file in files if there.get(file.key) != file.bytes}
+        sent = _transfer(store, missing, pace, echo, about["address"])
+        record = {
+            **asdict(part),
+            "sent_files": len(missing),
+            "sent_bytes": sent,
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        store.put_json(part_key(self.backup, self.host_id), record)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Fetch the files of one or more nodes' parts to a node's machine, ready to be imported there."""
+
+    verb: ClassVar[str] = "fetch"
+    url: str
+    backup: str
+    """``NAME@SHA256``: the manifest that the operator has looked at, and no other."""
+    sources: tuple[str, ...]
+    """Host ids of the nodes whose files are wanted."""
+    keyspaces: tuple[str, ...]
+    folder: str
+    """Where to put them, in a folder of each source, keyspace and table."""
+    limit_mib: float = 0.0
+
+    @property
+    def words(self) -> list[str]:
+        """Arguments of ``chronotile ops restore fetch``."""
+        sources = [word for source in self.sources for word in ("--node", source)]
+        keyspaces = [word for keyspace in self.keyspaces for word in ("--keyspace", keyspace)]
+        limit = ["--limit", str(self.limit_mib)] if self.limit_mib else []
+        return ["--from", self.url, "--backup", self.backup, "--into", self.folder, *sources, *keyspaces, *limit]
+
+    def run(self, echo: Echo) -> None:
+        """Do it.
+
+        Raises
+        ------
+        DamagedError
+            Kind ``damaged-backup``: a file is not as it was sent; it is named.
+        """
+        store = Store(self.url)
+        manifest = manifests.load(store, self.backup)
+        wanted = [
+            (part, file)
+            for part in manifest.parts
+            if part.host_id in self.sources
+            for file in part.files
+            if file.keyspace in self.keyspaces
+        ]
+        # Its folders and files get the modes that Cassandra's own have; nobody else looks into what holds them.
+        Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        pace, progress = Pace(self.limit_mib * 2**20), Progress(echo, "fetched", sum(f.bytes for _, f in wanted))
+
+        def fetch(one: tuple[Part, File]) -> None:
+            part, file = one
+            _fetch(store, file, Path(self.folder, import_folder(part.host_id, file), file.name), pace, part.address)
+            progress.add(file.bytes)
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(fetch, wanted))
+        progress.end()
+        marker = Path(self.folder, "fetched")
+        marker.write_text(f"{self.backup}\n", encoding="utf-8")
+
+
+class Progress:
+    """Says now and then how far a transfer is, and how fast. Threads may share it."""
+
+    def __init__(self, echo: Echo, what: str, whole: int) -> None:
+        self.echo, self.what, self.whole = echo, what, whole
+        self.done = 0
+        self._began = self._said = time.monotonic()
+
+    def add(self, count: int) -> None:
+        """So many bytes more."""
+        self.done += count
+        now = time.monotonic()
+        if now - self._said >= REPORT_S:
+            self._said = now
+            self.echo(f"      {self}")
+
+    def end(self) -> None:
+        """All is done."""
+        self.echo(f"      {self}")
+
+    def __str__(self) -> str:
+        spent = max(time.monotonic() - self._began, 1e-3)
+        rate = self.done / 2**20 / spent
+        return f"{self.what} {self.done / 2**20:,.1f} of {self.whole / 2**20:,.1f} MiB, {rate:,.1f} MiB/s"
+
+
+def part_key(backup: str, host_id: str) -> str:
+    """Where a node's part is recorded.
+
+    Raises
+    ------
+    InvalidInputError
+        Kind ``invalid-name``: the name or the id cannot be one.
+    """
+    names.require("id of a node", host_id)
+    return f"{manifests.folder(backup)}/parts/{host_id}.json"
+
+
+def import_folder(source: str, file: File) -> str:
+    """The folder of a file below that of a fetch; nodetool import tells keyspace and table by its end."""
+    return f"{source}/{file.keyspace}/{file.table}-{file.table_id}"
+
+
+def _snapshot_files(
+    folders: Sequence[str], tags: dict[str, str], first: set[str]
+) -> Iterator[tuple[tuple[str, str, str], Path]]:
+    """Files of SSTables in snapshots, each with keyspace, table and table id.
+
+    Tables of `first` are taken from the first snapshot, all others from the second. Files of secondary indexes lie in
+    folders of their own and are left out: they are built anew.
+    """
+    for root in folders:
+        for found in sorted(Path(root).glob("*/*/snapshots/*")):
+            keyspace, match = found.parts[-4], _TABLE_FOLDER.fullmatch(found.parts[-3])
+            if match is None:
+                continue
+            tag = tags["first" if f"{keyspace}.{match['table']}" in first else "second"]
+            if found.name != tag:
+                continue
+            for path in sorted(found.iterdir()):
+                if path.is_file() and _COMPONENT.fullmatch(path.name):
+                    yield (keyspace, match["table"], match["id"]), path
+
+
+def _known_digests(store: Store, base: str, host_id: str) -> dict[tuple[str, str, int, int], str]:
+    """Digests of this node's files in another backup, by table id, name, bytes and time."""
+    try:
+        parts = [part for part in manifests.load(store, base).parts if part.host_id == host_id] if base else []
+    except (NotFoundError, DamagedError):
+        # It was removed or replaced meanwhile: the files are read.
+        parts = []
+    return {(file.table_id, file.name, file.bytes, file.mtime_ns): file.sha256 for part in parts for file in part.files}
+
+
+def _file_of(path: Path, place: tuple[str, str, str], known: dict[tuple[str, str, int, int], str], pace: Pace) -> File:
+    status = path.stat()
+    same = known.get((place[2], path.name, status.st_size, status.st_mtime_ns))
+    digest = same if same is not None else digest_of(path, pace=pace)
+    return File(*place, path.name, status.st_size, digest, status.st_mtime_ns)
+
+
+def _transfer(store: Store, missing: dict[str, Path], pace: Pace, echo: Echo, address: str) -> int:
+    sizes = {key: int(key.rpartition("-")[2]) for key in missing}
+    progress = Progress(echo, f"{address} sent", sum(sizes.values()))
+
+    def send(one: tuple[str, Path]) -> None:
+        key, path = one
+        store.put_file(key, path, pace=pace, told=progress.add)
+        if store.size(key) != sizes[key]:
+            raise DataFileError(f"{path} changed while it was sent: repeat", kind="file-io")
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(send, missing.items()))
+    progress.end()
+    return progress.done
+
+
+def _fetch(store: Store, file: File, path: Path, pace: Pace, address: str) -> None:
+    if path.is_file() and path.stat().st_size == file.bytes and digest_of(path) == file.sha256:
+        return
+    what = f"{file.keyspace}.{file.table} {file.name} of {address}"
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    digest = hashlib.sha256()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with fresh.open("xb") as target:
+            for block in store.blocks(file.key):
+                pace.wait(len(block))
+                digest.update(block)
+                target.write(block)
+            target.flush()
+            os.fsync(target.fileno())
+        if digest.hexdigest() != file.sha256:
+            raise DamagedError(f"{what} ({file.key}) was changed in {store.url}", kind="damaged-backup")
+        fresh.replace(path)
+    except NotFoundError:
+        raise DamagedError(f"{what} ({file.key}) is missing in {store.url}", kind="damaged-backup") from None
+    except OSError as error:
+        if isinstance(error, ChronotileError):
+            raise
+        raise DataFileError(f"{path} could not be written: {error.strerror}", kind="file-io") from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def told_of(record: dict[str, Any]) -> tuple[Part, int, int, float]:
+    """A part's record as the part, and what was sent: files, bytes, seconds."""
+    sent = record.pop("sent_files"), record.pop("sent_bytes"), record.pop("seconds")
+    return manifests.part_of(record), *sent

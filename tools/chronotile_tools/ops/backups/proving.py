@@ -1,0 +1,79 @@
+"""What is proved of restored tables: their rows are counted, and archives of Chronotile verified."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+
+import chronotile as ct
+from chronotile.errors import AccessDeniedError, BusyError, UnavailableError
+from chronotile_tools.errors import DamagedError
+from chronotile_tools.ops.procedures import statements
+from chronotile_tools.ops.procedures.engine import Context
+from chronotile_tools.ops.procedures.nodes import Nodes, any_serving
+
+FIRST, LAST = -(2**63), 2**63 - 1
+COUNT_S = 60.0
+PIECES = 8
+"""Parts of the ring in which rows are counted first; one that takes too long is halved."""
+WIDTH_MIN = 2**32
+
+
+def count_rows(nodes: Nodes, keyspace: str, table: str) -> int:
+    """The rows of a table, as all its replicas together have them.
+
+    Raises
+    ------
+    UnavailableError
+        A replica does not answer, however small the part of the table that is asked for.
+    """
+    where = f"keyspace_name = {statements.quoted(keyspace)} AND table_name = {statements.quoted(table)}"
+    asked = any_serving(nodes)
+    columns = nodes.query(asked, statements.select("column_name, kind, position", "system_schema.columns", where))
+    keys = [
+        row["column_name"]
+        for row in sorted(columns, key=lambda row: int(row["position"]))
+        if row["kind"] == "partition_key"
+    ]
+    full, width = statements.full(keyspace, table), (LAST - FIRST) // PIECES
+    bounds = [FIRST + k * width for k in range(PIECES)] + [LAST]
+    left, count = deque(itertools.pairwise(bounds)), 0
+    while left:
+        first, last = left.popleft()
+        try:
+            answer = nodes.query(
+                asked, statements.count_rows(full, keys, first, last), consistency="ALL", timeout_s=COUNT_S
+            )
+        except (UnavailableError, BusyError):
+            if last - first < WIDTH_MIN:
+                raise
+            middle = (first + last) // 2
+            left.extendleft([(middle, last), (first, middle)])
+        else:
+            count += int(answer[0]["count"])
+    return count
+
+
+def verify_archive(context: Context, keyspace: str) -> str:
+    """Verify all datasets of an archive, and say what was seen.
+
+    Raises
+    ------
+    DamagedError
+        Chunks are damaged or missing; the message names the first.
+    """
+    if context.archive_url is None:
+        return f"archive {keyspace} was not verified: run chronotile verify"
+    try:
+        archive = ct.open(context.archive_url(keyspace), create=False, read_only=True)
+    except (AccessDeniedError, UnavailableError) as error:
+        return f"archive {keyspace} was not verified ({error}): run chronotile verify"
+    with archive:
+        chunks = datasets = 0
+        for name in archive.datasets():
+            report = archive[name].verify()
+            if not report.ok:
+                first = report.damage[0] if report.damage else report
+                raise DamagedError(f"dataset {name} of {keyspace} did not come back whole: {first}", kind="damaged")
+            chunks, datasets = chunks + report.chunks, datasets + 1
+    return f"archive {keyspace} is whole: {datasets} datasets, {chunks:,} chunks"

@@ -1,0 +1,440 @@
+"""Restoring a backup: the same nodes get their own files back, others get all files and drop what they do not own.
+
+Nodes take files up with ``nodetool import``. Tables are dropped and made anew before, with ids of their own: so nothing
+that nodes remember of the tables of before, such as hints and rounds of lightweight transactions, is applied to them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import ClassVar
+
+from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile_tools.ops.backups import making, manifests, proving, schemas
+from chronotile_tools.ops.backups.jobs import Fetch, import_folder
+from chronotile_tools.ops.backups.manifests import Manifest
+from chronotile_tools.ops.backups.signing import Key
+from chronotile_tools.ops.backups.stores import Store
+from chronotile_tools.ops.procedures import statements
+from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
+from chronotile_tools.ops.procedures.findings import Finding, Level
+from chronotile_tools.ops.procedures.gate import copies, data_folders, free_bytes, gate
+from chronotile_tools.ops.procedures.nodes import Member, all_members, any_serving, of_each, wait_for
+from chronotile_tools.ops.procedures.restarts import known_addresses
+
+STAGING = "chronotile_restore"
+"""Folder beside the keyspaces of a node's data that holds files until they are imported."""
+TABLE_S = 300.0
+SCHEMA_CHANGES = ("keyspace *",)
+
+
+@dataclass(frozen=True)
+class Restore(Procedure):
+    """Bring keyspaces back to what they were when a backup was made."""
+
+    name: ClassVar[str] = "restore"
+    url: str
+    backup: str
+    """Its name and the digest of its manifest, ``NAME@SHA256``: what was looked at is what is restored."""
+    keyspaces: list[str]
+    addresses: list[str]
+    in_place: bool
+    """Whether nodes, tokens and replication are those of the backup, so that each node owns what it owned."""
+    replace: bool = False
+    """Whether rows that are there may go."""
+    quick: bool = False
+    """Whether rows are not counted and archives not verified at the end."""
+    limit_mib: float = 0.0
+    """MiB a second that each node may fetch; 0 for no limit."""
+
+    @classmethod
+    def of(
+        cls,
+        context: Context,
+        url: str,
+        backup: str,
+        keyspaces: Sequence[str] = (),
+        replace: bool = False,
+        quick: bool = False,
+        limit_mib: float = 0.0,
+        *,
+        key_file: str = "",
+    ) -> Restore:
+        """Of these keyspaces of a backup, or all; ``backup`` may be ``newest``. With a key's file it must be signed.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such backup.
+        DamagedError
+            Kind ``unsigned-backup``: it has no signature of the key; others where its manifest cannot be used.
+        InvalidInputError
+            It has no such keyspace.
+        """
+        store, key = Store(url), Key.read_optional(key_file)
+        manifest = found(store, backup, key)
+        strange = set(keyspaces) - set(manifest.keyspaces)
+        if strange:
+            raise InvalidInputError(
+                f"{manifest.name} has no keyspace {min(strange)}; it has {', '.join(manifest.keyspaces)}",
+                kind="table-not-found",
+            )
+        wanted = sorted(set(keyspaces)) or manifest.keyspaces
+        there = schemas.strategies_of(context.nodes, wanted)
+        same = is_same(manifest, all_members(context.nodes)) and all(
+            manifest.schema.strategies[keyspace] == found for keyspace, found in there.items()
+        )
+        addresses = known_addresses(context, [])
+        pinned = manifests.pinned(store, manifest.name, key)
+        return cls(store.url, pinned, wanted, addresses, same, replace, quick, limit_mib)
+
+    def needs(self) -> Sequence[str]:
+        """Verbs of the actuator."""
+        return ("fetch",)
+
+    # ------------------------------------------------------------ what is looked at before
+
+    def checks(self, context: Context) -> list[Finding]:
+        """The gate; the backup; whether it fits into this cluster and what is there."""
+        said = gate(context.nodes)
+        if any(finding.level == "refused" for finding in said):
+            return said
+        store = Store(self.url)
+        manifest = manifests.load(store, self.backup)
+        said += [
+            making.release_finding(context),
+            self._release_finding(context, manifest),
+            _files_finding(store, manifest),
+        ]
+        said += self._schema_findings(context, manifest)
+        said += [self._space_finding(context, manifest)]
+        members = all_members(context.nodes)
+        for keyspace in self.keyspaces:
+            wanted = manifest.schema.replication[keyspace]
+            fitting = schemas.fitting(wanted, members)
+            if fitting != wanted:
+                text = f"{keyspace} had {_words(wanted)} and gets {_words(fitting)}, unless it is there already"
+                said.append(Finding("warning", "copies", text))
+        return said
+
+    def _release_finding(self, context: Context, manifest: Manifest) -> Finding:
+        release = all_members(context.nodes)[0].release
+        text = f"the backup is of {manifest.release}, the nodes run {release}"
+        if making.series(release) < making.series(manifest.release):
+            return Finding("refused", "backup", f"{text}: an older release reads neither its files nor its schema")
+        return Finding("ok", "backup", text)
+
+    def _schema_findings(self, context: Context, manifest: Manifest) -> list[Finding]:
+        present = self._present(context)
+        there = schemas.read(context.nodes, present)
+        said = [Finding("refused", "schema", text) for text in schemas.refusals(manifest.schema, self.keyspaces)]
+        said += [Finding("refused", "schema", text) for text in schemas.type_differences(manifest.schema, there)]
+        views = schemas.views_of(context.nodes, present)
+        if views:
+            text = f"{_some(views)} would keep their tables from being dropped: drop these materialized views first"
+            said.append(Finding("refused", "views", text))
+        known = {(table["keyspace"], table["name"]) for table in manifest.schema.tables}
+        full = self._with_rows(context, present)
+        newer = [f"{t['keyspace']}.{t['name']}" for t in there.tables if (t["keyspace"], t["name"]) not in known]
+        level: Level = "warning" if self.replace else "refused"
+        verb = "will be" if self.replace else "would be"
+        advice = "" if self.replace else ": say --replace"
+        if full:
+            said.append(Finding(level, "rows", f"the rows of {_some(full)} {verb} replaced{advice}"))
+        if newer:
+            text = f"{_some(newer)}, which the backup does not have, {verb} dropped{advice}"
+            said.append(Finding(level, "tables", text))
+        return said or [Finding("ok", "schema", "no table is in the way")]
+
+    def _present(self, context: Context) -> list[str]:
+        """Those keyspaces that the cluster has."""
+        there = copies(context.nodes, any_serving(context.nodes))
+        return [keyspace for keyspace in self.keyspaces if keyspace in there]
+
+    def _space_finding(self, context: Context, manifest: Manifest) -> Finding:
+        needed = self._bytes(context, manifest)
+
+        def free(address: str) -> int | None:
+            try:
+                return free_bytes(context.nodes, address)
+            except UnavailableError:
+                return None
+
+        seen = of_each(self.addresses, free)
+        short = [f"{address} has {have >> 20:,} MiB free and needs {needed[address] >> 20:,}"
+                 for address, have in seen.items() if have is not None and have < needed[address]]  # fmt: skip
+        if short:
+            return Finding("refused", "space", f"{'; '.join(short)}: free space, or restore fewer keyspaces")
+        unseen = [address for address, have in seen.items() if have is None]
+        if unseen:
+            return Finding("unseen", "space", f"free space of {', '.join(unseen)}: look at it yourself (df)")
+        return Finding(
+            "ok", "space", f"each node has room for what it gets (at most {max(needed.values()) >> 20:,} MiB)"
+        )
+
+    def _bytes(self, context: Context, manifest: Manifest) -> dict[str, int]:
+        """What each node has to fetch."""
+        by_host = {
+            part.host_id: sum(file.bytes for file in part.files if file.keyspace in self.keyspaces)
+            for part in manifest.parts
+        }
+        sources = self._sources(context, manifest)
+        return {address: sum(by_host[host] for host in hosts) for address, hosts in sources.items()}
+
+    def _sources(self, context: Context, manifest: Manifest) -> dict[str, list[str]]:
+        """Host ids of the backup's nodes whose files each node gets."""
+        every = [part.host_id for part in manifest.parts]
+        own = {member.address: member.host_id for member in all_members(context.nodes)}
+        return {address: [own[address]] if self.in_place else every for address in self.addresses}
+
+    def cost(self, context: Context) -> list[str]:
+        """What each node fetches, and what follows."""
+        manifest = manifests.load(Store(self.url), self.backup)
+        said = [f"{address} fetches {size >> 20:,} MiB." for address, size in self._bytes(context, manifest).items()]
+        if self.in_place:
+            said.append("Nodes, tokens and replication are those of the backup: each node gets its own files.")
+        else:
+            said.append(
+                f"Nodes, tokens or replication are not those of the {len(manifest.parts)} nodes of the backup: each "
+                "gets the files of all, and drops what it does not own."
+            )
+        return [*said, "Keep clients away from these keyspaces until it has ended. Others are not touched."]
+
+    # ------------------------------------------------------------ what is done
+
+    def steps(self, context: Context) -> list[Step]:
+        """All nodes fetch; tables are made anew; all nodes import, and drop what is not their own; proof.
+
+        What is there goes only when everything that takes its place has come, and was seen to be whole.
+        """
+        cleanup = [] if self.in_place else [self._cleanup_step(context, address) for address in self.addresses]
+        return [
+            self._fetch_step(context),
+            self._schema_step(context),
+            self._import_step(context),
+            *cleanup,
+            self._proof_step(context),
+        ]
+
+    def give_up(self, context: Context) -> None:
+        """Remove what was fetched and not imported."""
+        for address in self.addresses:
+            try:
+                self._clear_staging(context, address)
+            except ChronotileError as error:
+                context.echo(f"not set back: {error}")
+
+    def _schema_step(self, context: Context) -> Step:
+        def require() -> None:
+            rows = self._with_rows(context, self._present(context))
+            if rows and not self.replace:
+                raise InvalidInputError(f"{_some(rows)} got rows meanwhile: say --replace", kind="refused")
+            refused = schemas.refusals(manifests.load(Store(self.url), self.backup).schema, self.keyspaces)
+            if refused:
+                raise InvalidInputError(refused[0], kind="refused")
+
+        def do() -> None:
+            manifest = manifests.load(Store(self.url), self.backup)
+            asked, members = any_serving(context.nodes), all_members(context.nodes)
+            for table in schemas.tables_of(context.nodes, self._present(context)):
+                drop = statements.drop_table(statements.full(table["keyspace"], table["name"]))
+                context.nodes.query(asked, drop, timeout_s=TABLE_S)
+            fitting = {name: schemas.fitting(manifest.schema.replication[name], members) for name in self.keyspaces}
+            wanted = {name: statements.replication(copies) for name, copies in fitting.items()}
+            replication = manifest.schema.strategies if self.in_place else wanted
+            schemas.make(context.nodes, manifest.schema, self.keyspaces, replication)
+
+        def prove() -> str:
+            manifest = manifests.load(Store(self.url), self.backup)
+            differing = schemas.differences(
+                manifest.schema, schemas.read(context.nodes, self.keyspaces), self.keyspaces
+            )
+            if differing:
+                raise ChronotileError(f"the schema is not that of the backup: {_some(differing)}", kind="not-proved")
+            rows = self._with_rows(context, self.keyspaces)
+            if rows:
+                raise ChronotileError(f"{_some(rows)} has rows: keep clients away", kind="not-proved")
+            return f"{len(self._tables(context))} tables of {', '.join(self.keyspaces)} are as in the backup, and empty"
+
+        return Step("schema", "make keyspaces and tables anew", do, prove, require, changes=SCHEMA_CHANGES)
+
+    def _with_rows(self, context: Context, keyspaces: Sequence[str]) -> list[str]:
+        tables = [(table["keyspace"], table["name"]) for table in schemas.tables_of(context.nodes, keyspaces)]
+        return [f"{keyspace}.{name}" for keyspace, name in tables if _has_rows(context, keyspace, name)]
+
+    def _tables(self, context: Context) -> list[tuple[str, str]]:
+        manifest = manifests.load(Store(self.url), self.backup)
+        return [(t["keyspace"], t["name"]) for t in manifest.schema.tables if t["keyspace"] in self.keyspaces]
+
+    def _fetch_step(self, context: Context) -> Step:
+        def fetch(address: str) -> None:
+            manifest = manifests.load(Store(self.url), self.backup)
+            sources = tuple(self._sources(context, manifest)[address])
+            folder = self._staging(context, address)
+            job = Fetch(self.url, self.backup, sources, tuple(self.keyspaces), folder, self.limit_mib)
+            context.note(**{f"staging {address}": folder})
+            context.actuator.work(address, job, timeout_s=context.stream_s)
+
+        def missing(address: str) -> str:
+            try:
+                context.nodes.shell(address, "ls", "--", f"{context.notes[f'staging {address}']}/fetched")
+            except ChronotileError as error:
+                return str(error)
+            return ""
+
+        def prove() -> str:
+            unseen = [address for address in self.addresses if not self._can_look(context, address)]
+            for address in self.addresses:
+                if address not in unseen:
+                    what = f"the files of {address}"
+                    wait_for(what, functools.partial(missing, address), timeout_s=context.stream_s)
+            if unseen:
+                return f"there is no --shell to look whether all came to {', '.join(unseen)}: the import shows it"
+            return "the files are there, and their digests are those of the backup"
+
+        text = f"have {len(self.addresses)} nodes fetch their files"
+        return Step("fetch", text, lambda: making.on_all(self.addresses, fetch), prove)
+
+    def _can_look(self, context: Context, address: str) -> bool:
+        try:
+            context.nodes.shell(address, "true")
+        except ChronotileError:
+            return False
+        return True
+
+    def _staging(self, context: Context, address: str) -> str:
+        return str(PurePosixPath(data_folders(context.nodes, address)[0], STAGING, manifests.name_of(self.backup)))
+
+    def _import_step(self, context: Context) -> Step:
+        def prove() -> str:
+            imported = {address: len(context.notes.get(f"imported {address}", [])) for address in self.addresses}
+            short = [one for one, count in imported.items() if count != len(self._imports(context, one))]
+            if short:
+                raise ChronotileError(f"{', '.join(short)} did not import all tables", kind="not-proved")
+            return f"imported: {', '.join(f'{count} tables by {address}' for address, count in imported.items())}"
+
+        def do() -> None:
+            making.on_all(self.addresses, functools.partial(self._import, context))
+
+        return Step("import", f"have {len(self.addresses)} nodes import them", do, prove)
+
+    def _import(self, context: Context, address: str) -> None:
+        done = set(context.notes.get(f"imported {address}", []))
+        for (keyspace, table), folders in self._imports(context, address).items():
+            name = f"{keyspace}.{table}"
+            if name in done:
+                continue
+            # Files may hold more than the node's own ranges; they count as unrepaired, as replicas were not compared.
+            words = ["import", "--no-tokens", keyspace, table, *folders]
+            said = context.nodes.nodetool(address, *words, timeout_s=context.stream_s)
+            if "failed to import" in said:
+                raise ChronotileError(f"{address} did not import all of {name}: {said}", kind="not-proved")
+            done.add(name)
+            context.note(**{f"imported {address}": sorted(done)})
+            context.echo(f"      {address} imported {name}")
+        self._clear_staging(context, address)
+
+    def _imports(self, context: Context, address: str) -> dict[tuple[str, str], list[str]]:
+        """Folders to import by keyspace and table."""
+        manifest = manifests.load(Store(self.url), self.backup)
+        sources = self._sources(context, manifest)[address]
+        staging = context.notes[f"staging {address}"]
+        folders: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for part in manifest.parts:
+            for file in part.files:
+                if part.host_id in sources and file.keyspace in self.keyspaces:
+                    place = f"{staging}/{import_folder(part.host_id, file)}"
+                    folders[file.keyspace, file.table].add(place)
+        return {table: sorted(found) for table, found in sorted(folders.items())}
+
+    def _clear_staging(self, context: Context, address: str) -> None:
+        staging = context.notes.get(f"staging {address}")
+        if staging is None:
+            return
+        try:
+            context.nodes.shell(address, "rm", "-rf", "--one-file-system", "--", staging, timeout_s=context.node_s)
+        except UnavailableError:
+            context.echo(f"      remove {staging} of {address} yourself: there is no --shell")
+
+    def _cleanup_step(self, context: Context, address: str) -> Step:
+        def do() -> None:
+            for keyspace in self.keyspaces:
+                context.nodes.nodetool(address, "cleanup", keyspace, timeout_s=context.stream_s)
+            context.note(**{f"cleaned {address}": True})
+
+        def prove() -> str:
+            if not context.notes.get(f"cleaned {address}"):
+                raise ChronotileError(f"cleanup on {address} did not come to its end", kind="not-proved")
+            return f"{address} holds what it owns"
+
+        return Step(f"cleanup {address}", f"have {address} drop what it does not own", do, prove)
+
+    def _proof_step(self, context: Context) -> Step:
+        def prove() -> str:
+            if self.quick:
+                return "rows were not counted, and archives not verified"
+            counts = {}
+            for keyspace, table in self._tables(context):
+                counts[f"{keyspace}.{table}"] = proving.count_rows(context.nodes, keyspace, table)
+                context.echo(f"      {keyspace}.{table}: {counts[f'{keyspace}.{table}']:,} rows")
+            context.note(rows=counts)
+            manifest = manifests.load(Store(self.url), self.backup)
+            tables = [table for table in manifest.schema.tables if table["keyspace"] in self.keyspaces]
+            verified = [proving.verify_archive(context, keyspace) for keyspace in schemas.archives(tables)]
+            advice = "; repair soon: chronotile ops repair run" if self.in_place and len(self.addresses) > 1 else ""
+            return "; ".join([f"{sum(counts.values()):,} rows in {len(counts)} tables", *verified]) + advice
+
+        return Step("proof", "count rows, and verify archives", lambda: None, prove)
+
+
+def found(store: Store, backup: str, key: Key | None = None) -> Manifest:
+    """A backup by name, or the newest one. With a key, the newest one too must be signed: none is passed over.
+
+    Raises
+    ------
+    NotFoundError
+        There is none.
+    DamagedError
+        Its manifest cannot be used, or has no signature of the key.
+    """
+    newest = manifests.newest(store) if backup == "newest" else None
+    return manifests.load(store, backup if newest is None else newest.name, key)
+
+
+def is_same(manifest: Manifest, members: Sequence[Member]) -> bool:
+    """Whether the nodes of a cluster, their tokens and places are those of a backup."""
+    return {(one.host_id, one.dc, one.rack, tuple(sorted(one.tokens))) for one in members} == {
+        (part.host_id, part.dc, part.rack, tuple(sorted(part.tokens))) for part in manifest.parts
+    }
+
+
+def _files_finding(store: Store, manifest: Manifest) -> Finding:
+    damage = manifests.check_files(store, manifest.parts)
+    if damage:
+        return Finding(
+            "refused", "files", f"{len(damage)} files are not as they should be: {damage[0]}; take another backup"
+        )
+    return Finding(
+        "ok", "files", f"all {manifest.files} files are there in their sizes; digests are compared as they come"
+    )
+
+
+def _has_rows(context: Context, keyspace: str, table: str) -> bool:
+    where = f"keyspace_name = {statements.quoted(keyspace)} AND table_name = {statements.quoted(table)}"
+    asked = any_serving(context.nodes)
+    rows = context.nodes.query(asked, statements.select("column_name, kind", "system_schema.columns", where))
+    key = next(row["column_name"] for row in rows if row["kind"] == "partition_key")
+    statement = statements.any_row(statements.full(keyspace, table), key)
+    return bool(context.nodes.query(asked, statement, consistency="ALL", timeout_s=TABLE_S))
+
+
+def _words(replication: dict[str, int]) -> str:
+    return ", ".join(f"{count} copies in {dc}" for dc, count in sorted(replication.items())) or "no copy"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,309 @@
+"""What early warnings measure on a snapshot, or between two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from chronotile_tools.ops.reading_cql import is_own_keyspace
+from chronotile_tools.ops.state import Node, RepairRun, Requests, Snapshot
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a rule measured somewhere; `value` is None where it could not be seen."""
+
+    where: str
+    value: float | None
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What is usual for this cluster: medians of what was recorded, by node and metric."""
+
+    medians: Mapping[tuple[str, str], float]
+
+    def usual(self, node: str, metric: str) -> float | None:
+        """The median; None where too little was recorded."""
+        return self.medians.get((node, metric))
+
+
+@dataclass(frozen=True)
+class Look:
+    """What rules look at."""
+
+    now: Snapshot
+    before: Snapshot | None
+    baseline: Baseline | None
+
+    @property
+    def answering(self) -> list[Node]:
+        """Nodes that answer at all: of the others, being away is the news."""
+        return [node for node in self.now.nodes if node.cql or node.jmx]
+
+    def earlier(self, node: Node) -> Node | None:
+        """The node in the earlier snapshot, unless it was started anew since then, which sets its counters back."""
+        if self.before is None:
+            return None
+        for found in self.before.nodes:
+            if found.address == node.address:
+                restarted = found.started and node.started and found.started != node.started
+                return None if restarted else found
+        return None
+
+    @property
+    def minutes(self) -> float:
+        """Between the snapshots."""
+        assert self.before is not None
+        return max((self.now.taken - self.before.taken).total_seconds(), 0.001) / 60
+
+
+Measure = Callable[[Look], Iterator[Measured]]
+
+
+def of_nodes(measure: Callable[[Node], float | None], words: Callable[[Node, float], str] | None = None) -> Measure:
+    """A number of each node that answers."""
+
+    def run(look: Look) -> Iterator[Measured]:
+        for node in look.answering:
+            value = measure(node)
+            yield Measured(node.address, value, "" if value is None or words is None else words(node, value))
+
+    return run
+
+
+def per_minute(count: Callable[[Node], int | None], words: str) -> Measure:
+    """How much a counter of each node grew in a minute."""
+
+    def run(look: Look) -> Iterator[Measured]:
+        for node in look.answering:
+            earlier, total = look.earlier(node), count(node)
+            before = None if earlier is None else count(earlier)
+            if total is None or before is None:
+                reason = "not seen" if total is None else "not seen before, or started since"
+                yield Measured(node.address, None, reason)
+            else:
+                grown = max(0, total - before)
+                yield Measured(node.address, grown / look.minutes, f"{grown} {words} in {look.minutes * 60:.0f} s")
+
+    return run
+
+
+def requests(part: Callable[[Requests], int]) -> Callable[[Node], int | None]:
+    return lambda node: sum(map(part, node.requests.values())) if node.requests else None
+
+
+def down(look: Look) -> Iterator[Measured]:
+    for node in look.now.nodes:
+        viewers = sorted(viewer for viewer, seen in node.seen_by.items() if seen[0] == "D" and viewer != node.address)
+        words = f"seen down by {', '.join(viewers)}" if viewers else ""
+        yield Measured(node.address, float(node.status[0] == "D"), words)
+
+
+def silent(look: Look) -> Iterator[Measured]:
+    for node in look.now.nodes:
+        # One that joins answers nobody yet, and that is in order.
+        silent = node.status[0] != "D" and node.status[1] != "J" and not node.cql and not node.jmx
+        gaps = [gap.reason for gap in look.now.not_seen if gap.node == node.address and gap.what == "cql"]
+        yield Measured(node.address, float(silent), "; ".join(gaps))
+
+
+def takes_no_clients(look: Look) -> Iterator[Measured]:
+    for node in look.answering:
+        off = node.native_transport is False or not node.cql
+        belongs = node.status[0] != "D" and node.status[1] != "J"
+        yield Measured(node.address, float(off and belongs), "it is up and takes no clients")
+
+
+def disagreed(look: Look) -> Iterator[Measured]:
+    for node in look.now.nodes:
+        views = ", ".join(f"{viewer} says {seen}" for viewer, seen in sorted(node.seen_by.items()))
+        yield Measured(node.address, float(not node.agreed), views)
+
+
+def schemas(look: Look) -> Iterator[Measured]:
+    by_version: dict[str, list[str]] = {}
+    for node in look.answering:
+        if node.schema:
+            by_version.setdefault(node.schema, []).append(node.address)
+    words = "; ".join(f"{version}: {', '.join(nodes)}" for version, nodes in sorted(by_version.items()))
+    yield Measured("cluster", float(len(by_version)), words)
+
+
+def releases(look: Look) -> Iterator[Measured]:
+    yield Measured("cluster", float(len(look.now.releases)), ", ".join(sorted(look.now.releases)))
+
+
+def unsettled_state(look: Look) -> Iterator[Measured]:
+    for node in look.now.nodes:
+        yield Measured(node.address, float(node.status[1] in "JLM"), node.status)
+
+
+def hint_files(node: Node) -> float | None:
+    return None if node.hints is None else float(node.hints_files)
+
+
+def hints_words(node: Node, _: float) -> str:
+    return "; ".join(f"{hints.files} files for {hints.address}" for hints in node.hints or [])
+
+
+def hint_window(look: Look) -> Iterator[Measured]:
+    window = look.now.settings.max_hint_window_s
+    for node in look.answering:
+        if node.hints is None or not window:
+            yield Measured(node.address, None)
+            continue
+        oldest = min((hints.oldest for hints in node.hints if hints.oldest), default=None)
+        share = 0.0 if oldest is None else _seconds(oldest, look.now.taken) / window
+        yield Measured(node.address, share, f"the oldest hints fill {share:.0%} of the window of {window / 3600:g} h")
+
+
+def dropped(node: Node) -> int | None:
+    return sum(node.dropped.values()) if node.requests else None
+
+
+def heap_share(node: Node) -> float | None:
+    return None if node.heap is None or not node.heap.max_bytes else 100 * node.heap.used_bytes / node.heap.max_bytes
+
+
+def collecting(look: Look) -> Iterator[Measured]:
+    for node in look.answering:
+        earlier = look.earlier(node)
+        if node.heap is None or earlier is None or earlier.heap is None:
+            yield Measured(node.address, None)
+            continue
+        spent_ms = node.heap.collected_ms - earlier.heap.collected_ms
+        share = 100 * spent_ms / (look.minutes * 60_000)
+        yield Measured(node.address, share, f"{spent_ms} ms of {look.minutes * 60:.0f} s went into collections")
+
+
+def disk_share(look: Look) -> Iterator[Measured]:
+    for node in look.answering:
+        if not node.disks:
+            yield Measured(node.address, None)
+        for disk in node.disks:
+            words = f"{disk.used_share:.1%} used, {disk.free_bytes / 1024 / MIB:.1f} GiB free"
+            yield Measured(f"{node.address} {disk.path}", 100 * disk.used_share, words)
+
+
+def compaction_room(look: Look) -> Iterator[Measured]:
+    for node in look.answering:
+        if not node.disks or node.tables is None:
+            yield Measured(node.address, None)
+            continue
+        largest = max(node.tables, key=lambda table: table.disk_mib)
+        free_mib = sum(disk.free_bytes for disk in node.disks) / MIB
+        share = 100 * largest.disk_mib / free_mib if free_mib else float("inf")
+        yield Measured(node.address, share, f"{largest.full_name} has {largest.disk_mib} MiB, {free_mib:.0f} are free")
+
+
+def of_tables(value: Callable[..., float], words: str) -> Measure:
+    """A number of each table of an application, on each node."""
+
+    def run(look: Look) -> Iterator[Measured]:
+        for node in look.answering:
+            if node.tables is None:
+                yield Measured(node.address, None)
+            for table in node.tables or []:
+                if not is_own_keyspace(table.keyspace):
+                    found = value(table)
+                    yield Measured(f"{node.address} {table.full_name}", found, f"{found:.0f} {words}")
+
+    return run
+
+
+def repair_age(look: Look) -> Iterator[Measured]:
+    if look.now.repairs is None:
+        yield Measured("cluster", None)
+    for table in look.now.repairs or []:
+        age_s = table.age_s(look.now.taken)
+        if age_s is None:
+            since = table.repaired or table.created
+            why = "when it was made is not told" if since is None else f"it is dated {since:%Y-%m-%d}, still to come"
+            yield Measured(f"{table.keyspace}.{table.table}", None, why)
+            continue
+        said = "repaired whole" if table.repaired else "made, never repaired whole,"
+        words = f"{said} {_ago(age_s)} ago; gc_grace is {_ago(table.gc_grace_s)}"
+        # With no grace at all nothing can come back that a repair would have kept away.
+        share = 100 * age_s / table.gc_grace_s if table.gc_grace_s else 0.0
+        yield Measured(f"{table.keyspace}.{table.table}", share, words)
+
+
+def repairs_failed(look: Look) -> Iterator[Measured]:
+    for node in look.answering:
+        if node.repairs is None or node.tables is None:
+            yield Measured(node.address, None)
+            continue
+        existing = {table.keyspace for table in node.tables}
+        done = [repair for repair in node.repairs if repair.completed and repair.keyspace in existing]
+        failed = [repair for repair in done if _failed(repair) and not any(_makes_up(other, repair) for other in done)]
+        words = "; ".join(f"{one.keyspace} {', '.join(one.tables)}: {one.failure}" for one in failed)
+        yield Measured(node.address, float(len(failed)), words)
+
+
+def _failed(repair: RepairRun) -> bool:
+    return bool(repair.failure) or "fail" in repair.status.lower()
+
+
+def _makes_up(later: RepairRun, failed: RepairRun) -> bool:
+    """Whether a repair did later what another one failed to do."""
+    if _failed(later) or later.updated is None or failed.updated is None:
+        return False
+    same = later.keyspace == failed.keyspace and set(failed.tables) <= set(later.tables)
+    return same and later.updated > failed.updated
+
+
+def pool_pending(*names: str) -> Callable[[Node], float | None]:
+    return lambda node: float(max(node.pools[n].pending for n in names if n in node.pools)) if node.pools else None
+
+
+def slower(metric: str, value: Callable[[Node], float | None], floor_ms: float) -> Measure:
+    """How many times its usual a latency of each node is; those below `floor_ms` hurt nobody."""
+
+    def run(look: Look) -> Iterator[Measured]:
+        assert look.baseline is not None
+        for node in look.answering:
+            now, usual = value(node), look.baseline.usual(node.address, metric)
+            if now is None or not usual:
+                yield Measured(node.address, None, "too little recorded" if now is not None else "")
+                continue
+            times = now / usual if now >= floor_ms else min(1.0, now / usual)
+            yield Measured(node.address, times, f"{now:.1f} ms, usually {usual:.1f} ms")
+
+    return run
+
+
+def p99(kind: str) -> Callable[[Node], float | None]:
+    return lambda node: node.requests[kind].latency.p99_ms if kind in node.requests else None
+
+
+def clock(node: Node) -> float | None:
+    if node.clock_offset_s is None or node.clock_error_s is None:
+        return None
+    return max(0.0, abs(node.clock_offset_s) - node.clock_error_s)
+
+
+def _seconds(start: datetime, end: datetime) -> float:
+    return (end - start).total_seconds()
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def count(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def anti_entropy(node: Node) -> int | None:
+    if not node.pools:
+        return None
+    # The pool is made with the first repair.
+    return node.pools["AntiEntropyStage"].pending if "AntiEntropyStage" in node.pools else 0

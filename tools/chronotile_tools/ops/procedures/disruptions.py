@@ -1,0 +1,225 @@
+"""Taking a node away for a while, for planned work or after a failure, and making it whole again.
+
+How long it was away decides what must be done. Shorter than the hint window, the others hand over what they kept for
+it. Longer, it must be repaired. Longer than gc_grace, others may have forgotten deletions that it never heard of: what
+was deleted would come back, so it must never come back itself.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from chronotile.errors import BusyError, InvalidInputError
+from chronotile_tools.ops.procedures import statements, steps
+from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
+from chronotile_tools.ops.procedures.findings import Finding
+from chronotile_tools.ops.procedures.gate import copies, gate
+from chronotile_tools.ops.procedures.nodes import any_serving, is_system
+from chronotile_tools.ops.procedures.restarts import known_addresses, single_copies
+from chronotile_tools.ops.repair import reading
+from chronotile_tools.ops.repair.running import grouped, mend, previewed
+
+MARGIN_S = 3600.0
+"""How long before gc_grace ends a repair must have begun: it takes its time."""
+_WINDOW = re.compile(r"max hint window: (\d+) ms")
+
+
+@dataclass(frozen=True)
+class Disruption(Procedure):
+    """Take a node down for work on its machine, and bring it back whole."""
+
+    name: ClassVar[str] = "disrupt"
+    address: str
+    minutes: float
+    """How long the work is thought to take."""
+
+    @classmethod
+    def of(cls, context: Context, address: str, minutes: float) -> Disruption:
+        """For a node of the cluster."""
+        return cls(known_addresses(context, [address])[0], minutes)
+
+    def needs(self) -> Sequence[str]:
+        """Verbs of the actuator."""
+        return ("stop", "start")
+
+    def checks(self, context: Context) -> list[Finding]:
+        """The gate, and whether the work ends in time."""
+        found = [*super().checks(context), *single_copies(context)]
+        away_s = self.minutes * 60
+        if any(finding.level == "refused" for finding in found):
+            return found
+        return [*found, _time_finding(context, away_s)]
+
+    def cost(self, context: Context) -> list[str]:
+        """In sentences."""
+        return ["The others keep writes for the node meanwhile, and hand them over afterwards."]
+
+    def steps(self, context: Context) -> list[Step]:
+        """Down, work, up, whole."""
+        return [
+            *_noting_down(context, steps.down_steps(context, self.address)),
+            _work_step(context, self.address),
+            *return_steps(context, self.address),
+        ]
+
+
+@dataclass(frozen=True)
+class Return(Procedure):
+    """Bring back a node that was away, if it may come back, and make it whole."""
+
+    name: ClassVar[str] = "return"
+    address: str
+    down_since: float
+    """When it went down, in seconds since 1970-01-01T00:00 UTC."""
+
+    @classmethod
+    def of(cls, context: Context, address: str, down_since: datetime) -> Return:
+        """For a node of the cluster that is down."""
+        known_addresses(context, [address])
+        moment = down_since if down_since.tzinfo is not None else down_since.replace(tzinfo=UTC)
+        if moment.timestamp() > time.time():
+            raise InvalidInputError(f"{address} cannot be down since {moment:%F %T}, which is to come", kind="refused")
+        return cls(address, moment.timestamp())
+
+    def needs(self) -> Sequence[str]:
+        """Verbs of the actuator."""
+        return ("start",)
+
+    def checks(self, context: Context) -> list[Finding]:
+        """The gate but for the node, and whether it may come back."""
+        found = gate(context.nodes, down=[self.address])
+        return [*found, _time_finding(context, time.time() - self.down_since)]
+
+    def steps(self, context: Context) -> list[Step]:
+        """Up and whole."""
+        return return_steps(context, self.address, self.down_since)
+
+
+def return_steps(context: Context, address: str, down_since: float | None = None) -> list[Step]:
+    """Start a node that was away, wait for what was kept for it, and repair what nobody kept."""
+
+    def away_s() -> float:
+        since = down_since if down_since is not None else context.notes["down_since"]
+        until = context.notes.get("up_again", time.time())
+        return float(until - since)
+
+    def check() -> None:
+        finding = _time_finding(context, away_s())
+        if finding.level == "refused":
+            raise InvalidInputError(f"{address} stays down: {finding.text}", kind="refused")
+
+    def start() -> None:
+        # Asked on every attempt: an interruption may have lasted for days.
+        if "up_again" not in context.notes:
+            check()
+        steps.start(context, address)
+
+    def proved() -> str:
+        seen = steps.proved_up(context, address)
+        if "up_again" not in context.notes:
+            context.note(up_again=time.time())
+        return seen
+
+    def whole() -> None:
+        if away_s() > hint_window_s(context):
+            mend(context, reading.repairable(context.nodes, [], []), "return")
+
+    return [
+        Step(f"start {address}", f"start {address}", start, proved, check),
+        steps.hints_step(context, address),
+        whole_step(context, address, whole),
+    ]
+
+
+def whole_step(context: Context, address: str, mend_first: Callable[[], None] = lambda: None) -> Step:
+    """Compare a node with the other replicas, and repair what differs."""
+    return Step(
+        f"whole {address}",
+        f"compare {address} with the other replicas, and repair what differs",
+        mend_first,
+        lambda: _proved_whole(context),
+    )
+
+
+def _noting_down(context: Context, down: list[Step]) -> list[Step]:
+    """Write down when the node stopped, before it stops: an interruption must not make the time shorter."""
+    drain, *rest = down
+
+    def do() -> None:
+        if "down_since" not in context.notes:
+            context.note(down_since=time.time())
+        drain.do()
+
+    return [Step(drain.name, drain.text, do, drain.prove, drain.check), *rest]
+
+
+def _work_step(context: Context, address: str) -> Step:
+    def wait() -> None:
+        if "work" in context.notes:
+            return
+        context.note(work="begun")
+        raise BusyError(
+            f"{address} is stopped: do your work on it now, then go on with chronotile ops resume. "
+            f"Be done within {hint_window_s(context) / 3600:.1f} h, or a repair will be needed",
+            kind="operator",
+        )
+
+    return Step(f"work {address}", f"your work on {address}; then resume", wait, lambda: "the operator resumed")
+
+
+def _proved_whole(context: Context) -> str:
+    """Preview a repair of every table; what differs is repaired and looked at once more."""
+    differing = []
+    for group in grouped(context, reading.repairable(context.nodes, [], [])):
+        if previewed(context, group):
+            # Each attempt anew: what an earlier one repaired differs again.
+            mend(context, group, f"proof {time.time()}")
+            again = previewed(context, group)
+            if again:
+                differing.append(f"{', '.join(group)} ({again})")
+    if differing:
+        return (
+            f"repaired; clients write to {'; '.join(differing)}, so that replicas differ for moments: preview at rest"
+        )
+    return "a preview of a repair has nothing to stream"
+
+
+def _time_finding(context: Context, away_s: float) -> Finding:
+    return judged(away_s, hint_window_s(context), gc_grace_s(context))
+
+
+def judged(away_s: float, window_s: float, grace_s: float) -> Finding:
+    """Whether a node may come back after a time away, and what it needs then."""
+    text = f"{away_s / 60:.0f} min away"
+    if away_s > grace_s - MARGIN_S:
+        return Finding(
+            "refused", "time",
+            f"{text}, and gc_grace is {grace_s / 3600:.1f} h: deletions it missed may be forgotten, and what was "
+            "deleted would come back. Replace the node by an empty one (chronotile ops replace)",
+        )  # fmt: skip
+    kept = f"hints are kept ({window_s / 3600:.1f} h)"
+    if away_s > window_s:
+        return Finding("warning", "time", f"{text}, longer than {kept}: it will be repaired")
+    return Finding("ok", "time", f"{text}, less than {kept}")
+
+
+def hint_window_s(context: Context) -> float:
+    """How long nodes keep writes for one that is away, the least of those that serve."""
+    asked = any_serving(context.nodes)
+    found = _WINDOW.search(context.nodes.nodetool(asked, "getmaxhintwindow", timeout_s=60))
+    return int(found[1]) / 1000 if found else 0.0
+
+
+def gc_grace_s(context: Context) -> float:
+    """The shortest time that a table with several copies remembers deletions."""
+    asked = any_serving(context.nodes)
+    copied = {name for name, centres in copies(context.nodes, asked).items() if sum(centres.values()) > 1}
+    rows = context.nodes.query(asked, statements.select("keyspace_name, gc_grace_seconds", "system_schema.tables"))
+    times = [int(row["gc_grace_seconds"]) for row in rows
+             if row["keyspace_name"] in copied and not is_system(row["keyspace_name"])]  # fmt: skip
+    return float(min(times, default=864_000))

@@ -1,0 +1,196 @@
+"""The gate before any procedure: what must hold of a cluster before anything is done to it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Collection
+
+from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile_tools.ops.procedures import statements
+from chronotile_tools.ops.procedures.findings import Finding
+from chronotile_tools.ops.procedures.nodes import Nodes, Seen, any_serving, members, of_each, seen_by
+
+CLOCK_S_MAX = 1.0
+"""Cassandra orders writes by clocks: nodes further apart lose updates."""
+AGREEMENT_S = 10.0
+"""How long nodes may need to agree on a change of the schema."""
+_BUSY_POOLS = ("AntiEntropyStage", "Repair-Task", "ValidationExecutor")
+_BUSY_TASKS = ("validation", "anticompaction", "cleanup", "scrub", "upgrade")
+_STREAM = re.compile(
+    r"^(Repair|Bootstrap|Unbootstrap|Rebuild|Bulk Load|Restore|Relocation|Host Replacement)\b.*", re.MULTILINE
+)
+
+
+def gate(nodes: Nodes, *, down: Collection[str] = (), mixed: bool = False, busy: bool = False) -> list[Finding]:
+    """Look at the whole cluster.
+
+    Parameters
+    ----------
+    down : collection of str
+        Addresses of nodes that are expected to be down.
+    mixed : bool
+        Whether nodes may run different releases, as within a rolling upgrade.
+    busy : bool
+        Whether repairs may run, as within a repair.
+    """
+    asked = any_serving(nodes)
+    known = members(nodes, asked)
+    live = [member.address for member in known if member.address not in down]
+    findings = [*_status(nodes, live, down)]
+    if any(finding.level == "refused" for finding in findings):
+        # Nodes that do not answer would only say so again.
+        return findings
+    versions = schema_versions(nodes, live)
+    findings.append(_one("schema", versions, "schema version", "wait, or restart the node that stays behind"))
+    if not mixed:
+        releases = {member.release for member in known}
+        findings.append(_one("releases", releases, "release", "finish the upgrade first"))
+    if not busy:
+        findings += _quiet(nodes, live)
+    findings.append(_clocks(nodes, live))
+    findings += _disks(nodes, live)
+    return findings
+
+
+def _status(nodes: Nodes, live: list[str], down: Collection[str]) -> list[Finding]:
+    def look(address: str) -> list[Seen] | str:
+        try:
+            return seen_by(nodes, address)
+        except ChronotileError as error:
+            return str(error)
+
+    found = []
+    for asker, views in of_each(live, look).items():
+        if isinstance(views, str):
+            found.append(Finding("refused", "nodes", f"{asker} cannot be asked: {views}"))
+            continue
+        bad = [f"{seen.address} {'up' if seen.up else 'down'}/{seen.state}" for seen in views
+               if not seen.well and seen.address not in down]  # fmt: skip
+        bad += [f"{address} not at all" for address in live if address not in {seen.address for seen in views}]
+        bad += [f"{seen.address} up, though it should be down" for seen in views if seen.up and seen.address in down]
+        if bad:
+            found.append(
+                Finding("refused", "nodes", f"{asker} sees {', '.join(bad)}: every node must be up and normal")
+            )
+    for address in live:
+        try:
+            nodes.query(address, statements.select("key", "system.local"))
+        except ChronotileError as error:
+            found.append(Finding("refused", "clients", f"{address} takes no clients: {error}"))
+    return found or [Finding("ok", "nodes", f"{len(live)} nodes see each other up and normal, and take clients")]
+
+
+def schema_versions(nodes: Nodes, live: list[str]) -> set[str]:
+    """The versions that the nodes have; a change that is under way gets the time it needs."""
+    deadline = time.monotonic() + AGREEMENT_S
+    while True:
+        versions = {nodes.query(address, statements.select("schema_version", "system.local"))[0]["schema_version"]
+                    for address in live}  # fmt: skip
+        if len(versions) == 1 or time.monotonic() > deadline:
+            return versions
+        time.sleep(0.2)
+
+
+def _one(what: str, values: Collection[str], noun: str, advice: str) -> Finding:
+    if len(values) == 1:
+        return Finding("ok", what, f"one {noun} ({next(iter(values))})")
+    return Finding("refused", what, f"{len(values)} {noun}s ({', '.join(sorted(values))}): {advice}")
+
+
+def _quiet(nodes: Nodes, live: list[str]) -> list[Finding]:
+    """Whether nothing streams, repairs or rewrites tables."""
+    busy = {address: said for address, said in of_each(live, lambda one: _work_of(nodes, one)).items() if said}
+    if not busy:
+        return [Finding("ok", "quiet", "nothing joins, leaves, streams or repairs")]
+    text = "; ".join(f"{address}: {', '.join(said)}" for address, said in busy.items())
+    return [Finding("refused", "quiet", f"work is going on ({text}): wait for its end")]
+
+
+def _work_of(nodes: Nodes, address: str) -> list[str]:
+    pools = nodes.query(address, statements.select("name, active_tasks", "system_views.thread_pools"))
+    said = [row["name"] for row in pools if row["name"] in _BUSY_POOLS and row["active_tasks"] != "0"]
+    tasks = nodes.query(address, statements.select("kind", "system_views.sstable_tasks"))
+    said += [row["kind"] for row in tasks if row["kind"].lower().startswith(_BUSY_TASKS)]
+    try:
+        streams = nodes.query(address, statements.select("operation, status", "system_views.streaming"))
+    except InvalidInputError:
+        # Before 4.1.
+        said += [match[0] for match in _STREAM.finditer(nodes.nodetool(address, "netstats", timeout_s=60))]
+    else:
+        said += [f"stream ({row['operation']})" for row in streams if row["status"] not in ("success", "failure")]
+    return sorted(set(said))
+
+
+def _clocks(nodes: Nodes, live: list[str]) -> Finding:
+    """The nodes' clocks against ours, each as exactly as the way there allows; only their differences matter."""
+
+    def offset(address: str) -> tuple[float, float]:
+        began = time.time()
+        told = int(nodes.query(address, statements.server_time())[0]["now"]) / 1000
+        ended = time.time()
+        return told - (began + ended) / 2, (ended - began) / 2
+
+    offsets = {address: offset(address) for address in live}
+    first, last = min(offsets, key=lambda a: offsets[a][0]), max(offsets, key=lambda a: offsets[a][0])
+    skew, unsure = offsets[last][0] - offsets[first][0], offsets[last][1] + offsets[first][1]
+    text = f"at most {skew:.2f} s apart, seen to {unsure:.2f} s"
+    if skew - unsure > CLOCK_S_MAX:
+        return Finding("refused", "clocks", f"{first} and {last} are {skew:.1f} s apart: put NTP in order")
+    return Finding("ok", "clocks", text) if skew + unsure <= CLOCK_S_MAX else Finding("warning", "clocks", text)
+
+
+def _disks(nodes: Nodes, live: list[str]) -> list[Finding]:
+    """Whether each node has room to write its largest table once more."""
+    short, unseen = [], []
+    for address in live:
+        rows = nodes.query(
+            address, statements.select("keyspace_name, table_name, mebibytes", "system_views.disk_usage")
+        )
+        largest = max(rows, key=lambda row: int(row["mebibytes"]))
+        try:
+            free = free_bytes(nodes, address)
+        except UnavailableError as error:
+            unseen.append(f"{address} ({error})")
+            continue
+        if free < int(largest["mebibytes"]) << 20:
+            table = f"{largest['keyspace_name']}.{largest['table_name']}"
+            short.append(f"{address} has {free >> 20} MiB free, and its table {table} {largest['mebibytes']}")
+    found = []
+    if short:
+        found.append(Finding("refused", "disks", f"{'; '.join(short)}: free space, or retire old slices"))
+    if unseen:
+        found.append(Finding("unseen", "disks", f"free space of {', '.join(unseen)}: look at it yourself (df)"))
+    return found or [Finding("ok", "disks", "each node could write its largest table once more")]
+
+
+def free_bytes(nodes: Nodes, address: str) -> int:
+    """Free space of the file systems of a node's data, the smallest where there are several."""
+    said = nodes.shell(address, "df", "--output=avail", "-B1", *data_folders(nodes, address))
+    return min(int(line) for line in said.splitlines()[1:])
+
+
+def data_folders(nodes: Nodes, address: str) -> list[str]:
+    """The folders that hold a node's tables."""
+    where = "name = 'data_file_directories'"
+    rows = nodes.query(address, statements.select("value", "system_views.settings", where))
+    if not rows:
+        raise UnavailableError(f"{address} does not tell where its data lie", kind="no-connection")
+    value = rows[0]["value"]
+    return [folder.strip() for folder in value.strip("[]").split(",")]
+
+
+def copies(nodes: Nodes, asked: str) -> dict[str, Counter[str]]:
+    """Replication factors by keyspace and data centre; a simple strategy counts for each of them."""
+    centres = {member.dc for member in members(nodes, asked)}
+    found: dict[str, Counter[str]] = {}
+    for row in nodes.query(asked, statements.select("keyspace_name, replication", "system_schema.keyspaces")):
+        pairs = dict(re.findall(r"'([^']+)': '([^']*)'", row["replication"]))
+        strategy = pairs.pop("class", "").rpartition(".")[2]
+        if strategy == "LocalStrategy":
+            continue
+        if strategy == "SimpleStrategy":
+            pairs = dict.fromkeys(centres, pairs.get("replication_factor", "1"))
+        found[row["keyspace_name"]] = Counter({dc: int(count.partition("/")[0]) for dc, count in pairs.items()})
+    return found

@@ -1,0 +1,225 @@
+"""From one node to three, in the order in which no read is wrong.
+
+Keyspaces get their replication factor before the new nodes join: so each new node fetches all that it must have while
+it joins, and is read only afterwards. Raised afterwards instead, reads would find nothing on replicas that have nothing
+yet.
+
+Where nodes look up users and passwords in one copy, their keyspace is treated in the same way. Where they ask a
+majority, one node of three could let nobody in: there it comes when the nodes are there, a copy at a time with a repair
+after each, so that every majority has a replica that knows all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chronotile.errors import BusyError, ChronotileError, InvalidInputError
+from chronotile_tools.ops.procedures import statements
+from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
+from chronotile_tools.ops.procedures.findings import Finding
+from chronotile_tools.ops.procedures.gate import copies, gate
+from chronotile_tools.ops.procedures.membership import CHANGES, proved_joined
+from chronotile_tools.ops.procedures.nodes import all_members, any_serving, is_system
+from chronotile_tools.ops.procedures.upgrades import snapshot_step
+from chronotile_tools.ops.repair import reading
+from chronotile_tools.ops.repair.running import grouped, mend, previewed
+
+COPIES = 3
+GRACE_S = 864_000
+AUTH = "system_auth"
+SHARED = (AUTH, "system_distributed", "system_traces", statements.KEYSPACE)
+"""Keyspaces that stay as they are until three nodes are there, in this order; `AUTH` only where a majority is asked."""
+_DEFAULT_USER = "cassandra"
+"""Looked up at ``QUORUM`` whatever the settings say."""
+_SNITCH = re.compile(r"Snitch: \S*?(\w+)$", re.MULTILINE)
+_KEYSPACES = ("keyspace *",)
+
+
+@dataclass(frozen=True)
+class Grow(Procedure):
+    """Make a cluster of three nodes with three copies of everything out of one node."""
+
+    name: ClassVar[str] = "grow"
+    first: str
+    """The node that is there."""
+    dc: str
+    keyspaces: list[str]
+    """Those that get their copies before the new nodes join."""
+    second: str = ""
+    third: str = ""
+    """The new nodes; empty where the actuator chooses."""
+
+    @classmethod
+    def of(cls, context: Context, second: str = "", third: str = "") -> Grow:
+        """For a cluster of one node.
+
+        Raises
+        ------
+        InvalidInputError
+            It has more.
+        """
+        known = all_members(context.nodes)
+        if len(known) != 1:
+            raise InvalidInputError(f"the cluster has {len(known)} nodes: this makes three out of one", kind="refused")
+        found = copies(context.nodes, known[0].address)
+        early = sorted(name for name in found if not is_system(name) and name != statements.KEYSPACE)
+        if _logins_ask_one_copy(context, known[0].address):
+            early.append(AUTH)
+        return cls(known[0].address, known[0].dc, early, second, third)
+
+    def checks(self, context: Context) -> list[Finding]:
+        """The gate, the snitch, and what clients must do meanwhile."""
+        found = gate(context.nodes)
+        said = _SNITCH.search(context.nodes.nodetool(self.first, "describecluster", timeout_s=60))
+        snitch = said[1] if said else "unknown"
+        if snitch != "GossipingPropertyFileSnitch":
+            text = (
+                f"{snitch} tells nothing of data centres: set GossipingPropertyFileSnitch with dc={self.dc} and the "
+                "rack of now, and restart the node; it refuses to start under other names"
+            )
+            found.append(Finding("refused", "snitch", text))
+        if AUTH in self.keyspaces and _DEFAULT_USER in _users(context, self.first):
+            text = (
+                f"clients, or this, are logged in as {_DEFAULT_USER}, whom nodes look up at QUORUM: they would be "
+                "locked out until the second node has joined; let them use another role"
+            )
+            found.append(Finding("refused", "users", text))
+        text = "clients must read and write at ONE until this says so: whether they do is not seen"
+        return [*found, Finding("unseen", "clients", text)]
+
+    def needs(self) -> Sequence[str]:
+        """Verbs of the actuator."""
+        return ("join",)
+
+    def cost(self, context: Context) -> list[str]:
+        """In sentences."""
+        locked = "Roles and rights cannot be changed until the second node has joined."
+        return [
+            *([locked] if AUTH in self.keyspaces else []),
+            "Each new node fetches all data over the network: 1 Gbit/s or more is advised.",
+            "From the change of replication until the second node has joined, whatever asks for QUORUM fails: a "
+            "majority of three copies is two. Clients at ONE go on, readers and writers of archives too, but no slice "
+            "is made: make those of the time ahead before (chronotile prepare).",
+        ]
+
+    def steps(self, context: Context) -> list[Step]:
+        """The order that caused no wrong reads."""
+        return [
+            snapshot_step(context, self.first, "before-growing"),
+            *(self._alter_step(context, keyspace, COPIES) for keyspace in self.keyspaces),
+            self._join_step(context, self.second, 2),
+            self._join_step(context, self.third, 3),
+            *(
+                step
+                for keyspace in SHARED
+                if keyspace not in self.keyspaces
+                for step in self._shared_steps(context, keyspace)
+            ),
+            _clients_step(context),
+            Step("proof", "compare all replicas", lambda: None, lambda: _proved(context)),
+        ]
+
+    def _alter_step(self, context: Context, keyspace: str, count: int) -> Step:
+        wanted = {self.dc: count}
+
+        def do() -> None:
+            if copies(context.nodes, self.first)[keyspace] != wanted:
+                context.nodes.query(self.first, statements.alter_keyspace(keyspace, wanted), timeout_s=60)
+
+        def prove() -> str:
+            found = copies(context.nodes, self.first)[keyspace]
+            if found != wanted:
+                raise ChronotileError(f"{keyspace} has {dict(found)}", kind="not-proved")
+            return f"{keyspace} has {count} copies in {self.dc}"
+
+        return Step(f"{count} copies {keyspace}", f"give {keyspace} {count} copies", do, prove, changes=_KEYSPACES)
+
+    def _join_step(self, context: Context, address: str, count: int) -> Step:
+        def others() -> list[str]:
+            return [self.first] if count == 2 else [self.first, context.notes["second"]]
+
+        def join() -> None:
+            if len(all_members(context.nodes)) < count:
+                context.actuator.join(address)
+
+        def prove() -> str:
+            said = proved_joined(context, others(), count, address)
+            if count == 2:
+                (second,) = (one.address for one in all_members(context.nodes) if one.address != self.first)
+                context.note(second=second)
+            return said
+
+        where = f" at {address}" if address else ""
+        return Step(
+            f"join {count}", f"start node {count}{where} and wait until it has its data", join, prove, changes=CHANGES
+        )
+
+    def _shared_steps(self, context: Context, keyspace: str) -> list[Step]:
+        # Of users and the lease one by one: any two of three replicas must know them all the while.
+        counts = (2, COPIES) if keyspace in (AUTH, statements.KEYSPACE) else (COPIES,)
+        return [
+            step
+            for count in counts
+            for step in [
+                self._alter_step(context, keyspace, count),
+                self._repair_step(context, keyspace, count),
+            ]
+        ]
+
+    def _repair_step(self, context: Context, keyspace: str, count: int) -> Step:
+        def repair() -> None:
+            where = f"keyspace_name = {statements.quoted(keyspace)}"
+            rows = context.nodes.query(self.first, statements.select("table_name", "system_schema.tables", where))
+            mend(context, [f"{keyspace}.{row['table_name']}" for row in rows], f"{count} copies")
+
+        return Step(
+            f"repair {keyspace} {count}",
+            f"repair {keyspace}",
+            repair,
+            lambda: f"{count} replicas of {keyspace} were repaired",
+        )
+
+
+def _logins_ask_one_copy(context: Context, asked: str) -> bool:
+    """Whether a node looks up users and passwords in one copy. Releases before 4.1 do, and have no setting of it."""
+    where = "name = 'auth_read_consistency_level'"
+    rows = context.nodes.query(asked, statements.select("value", "system_views.settings", where))
+    return not rows or rows[0]["value"] in ("ONE", "LOCAL_ONE")
+
+
+def _users(context: Context, asked: str) -> set[str]:
+    """Who is logged in to a node."""
+    rows = context.nodes.query(asked, statements.select("username", "system_views.clients"))
+    return {row["username"] for row in rows}
+
+
+def _clients_step(context: Context) -> Step:
+    def wait() -> None:
+        if "clients" in context.notes:
+            return
+        context.note(clients="told")
+        raise BusyError(
+            "three nodes have everything: now let clients read and write at LOCAL_QUORUM, name at least two seeds in "
+            "every cassandra.yaml, then go on with chronotile ops resume",
+            kind="operator",
+        )
+
+    return Step("clients", "clients to LOCAL_QUORUM, two seeds; then resume", wait, lambda: "the operator resumed")
+
+
+def _proved(context: Context) -> str:
+    differing = [f"{group[0]}: {said}" for group in grouped(context, reading.repairable(context.nodes, [], []))
+                 if (said := previewed(context, group))]  # fmt: skip
+    asked = any_serving(context.nodes)
+    rows = context.nodes.query(
+        asked, statements.select("keyspace_name, table_name, gc_grace_seconds", "system_schema.tables")
+    )
+    short = [f"{row['keyspace_name']}.{row['table_name']}" for row in rows
+             if int(row["gc_grace_seconds"]) < GRACE_S and not is_system(row["keyspace_name"])]  # fmt: skip
+    text = "; ".join(differing) if differing else "a preview of a repair has nothing to stream"
+    return text + (
+        f"; gc_grace is below ten days in {', '.join(sorted(short))}: repair them that often" if short else ""
+    )

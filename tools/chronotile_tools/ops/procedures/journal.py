@@ -1,0 +1,216 @@
+"""The journal of a procedure: what was begun and what was proved, kept so that it survives a crash at any byte."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from chronotile.errors import BusyError, DataFileError
+from chronotile_tools.errors import DamagedError
+
+FORMAT = 1
+_ENDS = ("finished", "abandoned")
+
+
+class Journal:
+    """A file of JSON lines, each on disk before `write` returns. The first says what the procedure is.
+
+    A line that a crash cut short is dropped when the file is opened again. One process holds it at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise DataFileError(f"the journal {path} cannot be opened: {error.strerror}", kind="file-access") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise BusyError(
+                f"another process works on the procedure of {path}: wait for its end", kind="busy"
+            ) from None
+        self.entries = self._read()
+        if self.header.get("format") != FORMAT:
+            raise DamagedError(f"the journal {path} is of another release", kind="damaged-journal")
+
+    @classmethod
+    def begin(cls, folder: Path, identity: str, header: dict[str, Any]) -> Self:
+        """A new journal in `folder`, which is made where it is missing. Only its owner may read it.
+
+        Raises
+        ------
+        DataFileError
+            Kind ``file-access``: it cannot be written.
+        """
+        path = folder / f"{identity}.jsonl"
+        # Written aside and renamed: a journal that is there has its header.
+        fresh = folder / f".{path.name}"
+        first = {"event": "header", "format": FORMAT, "at": _now(), **header}
+        require_writable(folder, make=True)
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(json.dumps(first) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(path)
+        except OSError as error:
+            raise _not_written(folder, error) from error
+        _sync_folder(folder)
+        return cls(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The first entry."""
+        return self.entries[0]
+
+    @property
+    def id(self) -> str:
+        """What tells it from other journals."""
+        return self.path.stem
+
+    def of(self, event: str) -> Iterator[dict[str, Any]]:
+        """The entries of a kind, in order."""
+        return (entry for entry in self.entries if entry["event"] == event)
+
+    def notes(self) -> dict[str, Any]:
+        """All facts that steps noted."""
+        found: dict[str, Any] = {}
+        for entry in self.of("note"):
+            found |= {name: value for name, value in entry.items() if name not in ("event", "at")}
+        return found
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Add an entry; it is on disk when this returns."""
+        entry = {"event": event, "at": _now(), **fields}
+        line = (json.dumps(entry) + "\n").encode()
+        if os.write(self._file, line) != len(line):
+            raise DataFileError(
+                f"the journal {self.path} could not be written whole: is the disk full?", kind="file-io"
+            )
+        os.fsync(self._file)
+        self.entries.append(entry)
+
+    def _read(self) -> list[dict[str, Any]]:
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(self._file, whole)
+            os.fsync(self._file)
+        entries = []
+        for number, line in enumerate(content[:whole].splitlines(), 1):
+            try:
+                entries.append(json.loads(line))
+            except ValueError as error:
+                raise DamagedError(
+                    f"line {number} of the journal {self.path} is damaged", kind="damaged-journal"
+                ) from error
+        if not entries or entries[0].get("event") != "header":
+            raise DamagedError(f"{self.path} is no journal of a procedure", kind="damaged-journal")
+        return entries
+
+
+def new_id(name: str) -> str:
+    """A name for a journal that sorts by time."""
+    return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}-{name}"
+
+
+def require_writable(folder: Path, *, make: bool = False) -> None:
+    """See that journals can be written to a folder, which may still be missing; make it where that is asked for.
+
+    Raises
+    ------
+    DataFileError
+        Kind ``file-access``: they cannot.
+    """
+    there = next(one for one in [folder, *folder.absolute().parents] if one.exists())
+    if not there.is_dir():
+        raise DataFileError(f"no journal can be written to {folder}: {there} is a file", kind="file-access")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise DataFileError(
+            f"no journal can be written to {folder}: you may not write to {there}; name another folder (--journal)",
+            kind="file-access",
+        )
+    if not make:
+        return
+    try:
+        # What is made on the way is the owner's, too.
+        for one in [*reversed(folder.absolute().relative_to(there.absolute()).parents)][1:]:
+            (there.absolute() / one).mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise _not_written(folder, error) from error
+
+
+def _not_written(folder: Path, error: OSError) -> DataFileError:
+    return DataFileError(f"no journal can be written to {folder}: {error.strerror}", kind="file-access")
+
+
+def paths(folder: Path) -> list[Path]:
+    """All journals of a folder, oldest first."""
+    return sorted(path for path in folder.glob("*.jsonl") if not path.name.startswith("."))
+
+
+def unfinished(folder: Path) -> Path | None:
+    """The newest journal whose procedure was neither finished nor abandoned."""
+    return next((path for path in reversed(paths(folder)) if not ended(path)), None)
+
+
+def ended(path: Path) -> bool:
+    """Whether the procedure of a journal was finished or abandoned.
+
+    Raises
+    ------
+    DataFileError
+        Kind ``file-access``: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            tail = file.read()
+    except OSError as error:
+        raise DataFileError(f"the journal {path} cannot be opened: {error.strerror}", kind="file-access") from error
+    return any(f'"event": "{end}"'.encode() in tail for end in _ENDS)
+
+
+def root() -> Path:
+    """Where the folders of all clusters lie unless told otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "chronotile" / "ops"
+
+
+def default_folder(cluster: str) -> Path:
+    """Where the journals of a cluster lie unless told otherwise."""
+    return root() / re.sub(r"[^\w.-]", "_", cluster)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    with contextlib.suppress(OSError):
+        os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,119 @@
+"""Files of tables that were dropped: what a node keeps of them, and their removal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import ClassVar
+
+from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile_tools.ops.procedures import statements, steps
+from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
+from chronotile_tools.ops.procedures.findings import Finding
+from chronotile_tools.ops.procedures.gate import data_folders
+from chronotile_tools.ops.procedures.nodes import any_serving
+from chronotile_tools.ops.procedures.restarts import known_addresses, single_copies
+
+
+@dataclass(frozen=True)
+class Leftovers(Procedure):
+    """Remove, while the node is stopped, the folders of tables that no longer are."""
+
+    name: ClassVar[str] = "leftovers"
+    address: str
+    folders: list[str]
+    """Folders to remove, as they were found."""
+    confirmed: bool = False
+
+    @classmethod
+    def of(cls, context: Context, address: str, confirmed: bool = False) -> Leftovers:
+        """For a node of the cluster."""
+        known_addresses(context, [address])
+        return cls(address, [path for path, _ in find(context, address)], confirmed)
+
+    def checks(self, context: Context) -> list[Finding]:
+        """The gate, that there is something, and that the operator agrees."""
+        found = [*super().checks(context), *single_copies(context)]
+        if not self.folders:
+            found.append(Finding("refused", "folders", f"{self.address} has no folder of a dropped table"))
+        elif not self.confirmed:
+            text = "snapshots in them are the last copy of what was dropped: look at the list, then say --confirm"
+            found.append(Finding("refused", "confirmation", text))
+        return found
+
+    def needs(self) -> Sequence[str]:
+        """Verbs of the actuator."""
+        return ("stop", "start")
+
+    def cost(self, context: Context) -> list[str]:
+        """What is removed, and how much it is."""
+        return [f"{size / 2**20:,.1f} MiB  {path}" for path, size in find(context, self.address)]
+
+    def steps(self, context: Context) -> list[Step]:
+        """Down, remove, up."""
+        return [
+            *steps.down_steps(context, self.address),
+            Step(
+                "remove",
+                f"remove {len(self.folders)} folders of dropped tables",
+                lambda: self._remove(context),
+                lambda: self._proved(context),
+                lambda: self._require_dropped(context),
+            ),
+            steps.up_step(context, self.address),
+            steps.hints_step(context, self.address),
+        ]
+
+    def _require_dropped(self, context: Context) -> None:
+        """A table may have been made anew from its folder (by its id) since the list was made."""
+        asked = any_serving(context.nodes, without=[self.address])
+        kept = [folder for folder in self.folders if _id_of(folder) in _ids(context, asked)]
+        if kept:
+            raise InvalidInputError(
+                f"{', '.join(kept)} belongs to a table that is there: nothing removed", kind="refused"
+            )
+
+    def _remove(self, context: Context) -> None:
+        for folder in self.folders:
+            context.nodes.shell(self.address, "rm", "-rf", "--one-file-system", "--", folder, timeout_s=context.node_s)
+
+    def _proved(self, context: Context) -> str:
+        parents = {str(PurePosixPath(folder).parent) for folder in self.folders}
+        left = context.nodes.shell(
+            self.address, "find", *sorted(parents), "-mindepth", "1", "-maxdepth", "1"
+        ).splitlines()
+        still = set(left) & set(self.folders)
+        if still:
+            raise ChronotileError(f"{', '.join(sorted(still))} could not be removed", kind="not-proved")
+        return f"{len(self.folders)} folders are gone"
+
+
+def find(context: Context, address: str) -> list[tuple[str, int]]:
+    """Folders of tables that are not in the schema, with their bytes.
+
+    Raises
+    ------
+    UnavailableError
+        There is no way to the node's machine.
+    """
+    known = _ids(context, address)
+    roots = data_folders(context.nodes, address)
+    said = context.nodes.shell(
+        address, "find", *roots, "-mindepth", "2", "-maxdepth", "2", "-type", "d", "-name", "*-*"
+    )
+    dropped = [path for path in said.splitlines() if len(_id_of(path)) == 32 and _id_of(path) not in known]
+    if not dropped:
+        return []
+    sizes = context.nodes.shell(address, "du", "-sb", "--", *dropped, timeout_s=600).splitlines()
+    pairs = (line.split("\t", 1) for line in sizes)
+    return sorted((path, int(size)) for size, path in pairs)
+
+
+def _id_of(folder: str) -> str:
+    return PurePosixPath(folder).name.rpartition("-")[2]
+
+
+def _ids(context: Context, asked: str) -> set[str]:
+    rows = context.nodes.query(asked, statements.select("id", "system_schema.tables"))
+    return {row["id"].replace("-", "") for row in rows}

@@ -1,0 +1,211 @@
+"""Steps that several procedures are made of: taking one node down and bringing it back."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile_tools.ops.procedures import statements
+from chronotile_tools.ops.procedures.engine import Context, Step
+from chronotile_tools.ops.procedures.nodes import Member, all_members, answers, any_serving, members, seen_by, wait_for
+
+DISPATCH_S = 12.0
+"""Hints that wait are handed out within ten seconds after their node is back."""
+_MODE = re.compile(r"^Mode: (\w+)", re.MULTILINE)
+
+
+def down_steps(context: Context, address: str) -> list[Step]:
+    """Drain and stop a node."""
+    return [
+        Step(
+            f"drain {address}",
+            f"drain {address}: it flushes its memory to disk and tells clients and nodes",
+            lambda: drain(context, address),
+            lambda: proved_drained(context, address),
+            lambda: require_others_well(context, address),
+        ),
+        Step(
+            f"stop {address}",
+            f"stop {address}",
+            lambda: context.actuator.stop(address),
+            lambda: proved_down(context, address),
+        ),
+    ]
+
+
+def up_step(context: Context, address: str, *, release: str = "", changes: tuple[str, ...] = ()) -> Step:
+    """Start a node; proved when all see each other well."""
+    return Step(
+        f"start {address}",
+        f"start {address}" + (f" with Cassandra {release}" if release else ""),
+        lambda: start(context, address),
+        lambda: proved_up(context, address, release),
+        changes=changes,
+    )
+
+
+def hints_step(context: Context, address: str) -> Step:
+    """Wait until the others have handed over what they kept for a node."""
+    return Step(
+        f"hints {address}",
+        f"wait until the other nodes have handed over the writes they kept for {address}",
+        lambda: None,
+        lambda: proved_handed_over(context, address),
+    )
+
+
+def host_key(context: Context, address: str, kind: str) -> str:
+    """A key of the fingerprint, for a node that is known; for one that is not, a mask for all."""
+    try:
+        return f"{kind} {member(context, address).host_id}"
+    except (InvalidInputError, ChronotileError):
+        return f"{kind} *"
+
+
+def member(context: Context, address: str) -> Member:
+    """The node of an address.
+
+    Raises
+    ------
+    InvalidInputError
+        The cluster has none there.
+    """
+    known = all_members(context.nodes)
+    for one in known:
+        if one.address == address:
+            return one
+    there = ", ".join(one.address for one in known)
+    raise InvalidInputError(f"the cluster has no node {address}; it has {there}", kind="node-not-found")
+
+
+def require_others_well(context: Context, address: str) -> None:
+    """Refuse to touch a node while another one is away."""
+    asked = any_serving(context.nodes, without=[address])
+    bad = [seen.address for seen in seen_by(context.nodes, asked) if not seen.well and seen.address != address]
+    if bad:
+        raise InvalidInputError(
+            f"{', '.join(bad)} is not up and normal: with {address} away too, writes would fail. Bring it back first",
+            kind="refused",
+        )
+
+
+def drain(context: Context, address: str) -> None:
+    """Drain a node, unless it is down or drained."""
+    try:
+        seen = mode(context, address)
+    except ChronotileError:
+        proved_down(context, address)
+        return
+    if seen not in ("DRAINED", "DRAINING"):
+        context.nodes.nodetool(address, "drain", timeout_s=context.node_s)
+
+
+def proved_drained(context: Context, address: str) -> str:
+    """Wait until a node is drained, or down."""
+
+    def missing() -> str:
+        try:
+            seen = mode(context, address)
+        except ChronotileError:
+            return _sees_up(context, address)
+        return "" if seen == "DRAINED" else f"it is {seen}"
+
+    wait_for(f"draining {address}", missing, timeout_s=context.node_s)
+    return f"{address} is drained"
+
+
+def proved_down(context: Context, address: str) -> str:
+    """Wait until the others see a node down and it takes no clients."""
+
+    def missing() -> str:
+        return f"{address} takes clients" if answers(context.nodes, address) else _sees_up(context, address)
+
+    wait_for(f"the end of {address}", missing, timeout_s=context.node_s)
+    return f"the other nodes see {address} down"
+
+
+def start(context: Context, address: str) -> None:
+    """Start a node, unless it serves."""
+    if not answers(context.nodes, address):
+        context.actuator.start(address)
+
+
+def proved_up(context: Context, address: str, release: str = "") -> str:
+    """Wait until a node serves clients and it and all others see each other up and normal."""
+
+    def missing() -> str:
+        if not answers(context.nodes, address):
+            return f"{address} takes no clients"
+        known = members(context.nodes, address)
+        if release and known[0].release != release:
+            return f"{address} runs {known[0].release}, not {release}"
+        others = [one.address for one in known[1:]]
+        for asked in [address, *others]:
+            seen = {one.address for one in seen_by(context.nodes, asked) if one.well}
+            # The others are asked only whether they see this one: they may have lost sight of another meanwhile.
+            lost = {address, *others} - seen if asked == address else {address} - seen
+            if lost:
+                return f"{asked} does not see {', '.join(sorted(lost))} up and normal"
+        return ""
+
+    wait_for(f"the start of {address}", missing, timeout_s=context.node_s)
+    return f"{address} serves, and all nodes see each other up and normal"
+
+
+def proved_handed_over(context: Context, address: str) -> str:
+    """Wait until no other node keeps writes for a node."""
+    host = member(context, address).host_id
+    others = [one.address for one in all_members(context.nodes) if one.address != address]
+    quiet_since = time.monotonic()
+
+    def missing() -> str:
+        nonlocal quiet_since
+        keeping = [one for one in others if _keeps_hints(context, one, host)]
+        if keeping:
+            quiet_since = time.monotonic()
+            return f"{', '.join(keeping)} keeps writes for it"
+        # Where pending hints cannot be asked for, rest for a round of the dispatcher is what can be seen.
+        return "" if time.monotonic() - quiet_since >= _rest_s(context, others) else "waiting for a round of hints"
+
+    wait_for(f"the writes kept for {address}", missing, timeout_s=context.stream_s)
+    return f"no node keeps writes for {address}"
+
+
+def _keeps_hints(context: Context, address: str, host_id: str) -> bool:
+    try:
+        rows = context.nodes.query(address, statements.select("host_id", "system_views.pending_hints"))
+    except ChronotileError as error:
+        if error.kind in ("no-node", "no-connection"):
+            raise
+        pools = context.nodes.query(
+            address, statements.select("name, active_tasks, pending_tasks", "system_views.thread_pools")
+        )
+        return any(
+            row["name"] == "HintsDispatcher" and (row["active_tasks"], row["pending_tasks"]) != ("0", "0")
+            for row in pools
+        )
+    return any(row["host_id"] == host_id for row in rows)
+
+
+def _rest_s(context: Context, others: list[str]) -> float:
+    known = {one.address: one.release for one in all_members(context.nodes)}
+    return DISPATCH_S if any(known.get(other, "").startswith("4.0.") for other in others) else 0.0
+
+
+def mode(context: Context, address: str) -> str:
+    """What a node does, in its own word: ``NORMAL``, ``JOINING``, ``DRAINED`` and so on."""
+    return activity(context, address)[0]
+
+
+def activity(context: Context, address: str) -> tuple[str, bool]:
+    """What a node does, as `mode` has it, and whether data streams to it or from it."""
+    said = context.nodes.nodetool(address, "netstats", timeout_s=60)
+    found = _MODE.search(said)
+    return (found[1] if found else "UNKNOWN", "Not sending any streams" not in said)
+
+
+def _sees_up(context: Context, address: str) -> str:
+    asked = any_serving(context.nodes, without=[address])
+    up = [seen for seen in seen_by(context.nodes, asked) if seen.address == address and seen.up]
+    return f"{asked} sees {address} up" if up else ""

@@ -1,0 +1,267 @@
+"""Changing the release of all nodes one after the other, and what follows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import ClassVar
+
+from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile_tools.ops.procedures import lease, statements, steps
+from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
+from chronotile_tools.ops.procedures.findings import Finding
+from chronotile_tools.ops.procedures.nodes import all_members, answers, any_serving
+from chronotile_tools.ops.procedures.restarts import known_addresses, single_copies
+
+SERIES = ((3, 11), (4, 0), (4, 1), (5, 0))
+"""Releases by series; an upgrade goes from one to the next."""
+MODES = ("CASSANDRA_4", "UPGRADING", "NONE")
+"""Values of ``storage_compatibility_mode`` in their order."""
+_MODE = "storage_compatibility_mode"
+
+
+@dataclass(frozen=True)
+class Upgrade(Procedure):
+    """Let all nodes run another release, one after the other, and rewrite their data in its format.
+
+    While it runs, no table may come or go: nodes of different releases do not tell each other of changes.
+    """
+
+    name: ClassVar[str] = "upgrade"
+    tables_fixed: ClassVar[bool] = True
+    addresses: list[str]
+    release: str
+
+    @classmethod
+    def of(cls, context: Context, release: str) -> Upgrade:
+        """For all nodes."""
+        _series(release)
+        return cls(known_addresses(context, []), release)
+
+    def needs(self) -> Sequence[str]:
+        """Verbs of the actuator."""
+        return ("stop", "install", "start")
+
+    def checks(self, context: Context) -> list[Finding]:
+        """The gate, whether the releases follow each other, and what cannot be seen."""
+        releases = sorted({one.release for one in all_members(context.nodes)})
+        found = [*super().checks(context), *single_copies(context)]
+        found += [adjacent(before, self.release) for before in releases]
+        text = "whether replicas agree was not looked at: chronotile ops repair run before, and again afterwards"
+        return [*found, Finding("unseen", "repair", text)]
+
+    def cost(self, context: Context) -> list[str]:
+        """In sentences."""
+        return [
+            "Each node is away for the time of a stop, an installation and a start.",
+            "A snapshot keeps the files of before: until it is cleared, they need their room on disk.",
+            "Afterwards each node rewrites its tables in the new format.",
+            "Until the end: no repair, no change of tables or roles, no node added, nothing at consistency ALL.",
+        ]
+
+    def steps(self, context: Context) -> list[Step]:
+        """Old formats away and a snapshot for each node; the change of each; new formats."""
+        return [
+            *(_format_step(context, address, "before") for address in self.addresses),
+            *(snapshot_step(context, address, f"before-{self.release}") for address in self.addresses),
+            *(step for address in self.addresses for step in self._change(context, address)),
+            *(_format_step(context, address, "after") for address in self.addresses),
+        ]
+
+    def _change(self, context: Context, address: str) -> list[Step]:
+        drain, stop = steps.down_steps(context, address)
+
+        def counted() -> None:
+            key = f"errors {address}"
+            if key not in context.notes:
+                context.note(**{key: _log_errors(context, address)})
+            drain.do()
+
+        return [
+            Step(drain.name, drain.text, counted, drain.prove, drain.check),
+            stop,
+            Step(
+                f"install {address}",
+                f"put Cassandra {self.release} in place on {address}",
+                lambda: self._install(context, address),
+                lambda: "done; its start will show it",
+            ),
+            steps.up_step(context, address, release=self.release, changes=("release *",)),
+            Step(
+                f"probe {address}",
+                f"look for errors in the log of {address}, and read and write through it",
+                lambda: None,
+                lambda: _proved_sound(context, address),
+            ),
+            steps.hints_step(context, address),
+        ]
+
+    def _install(self, context: Context, address: str) -> None:
+        if not answers(context.nodes, address):
+            context.actuator.install(address, self.release)
+
+
+@dataclass(frozen=True)
+class Compatibility(Procedure):
+    """Go on with ``storage_compatibility_mode`` after an upgrade to 5.0, by a rolling restart."""
+
+    name: ClassVar[str] = "compatibility"
+    addresses: list[str]
+    mode: str
+    confirmed: bool = False
+
+    @classmethod
+    def of(cls, context: Context, mode: str, confirmed: bool) -> Compatibility:
+        """For all nodes."""
+        return cls(known_addresses(context, []), mode, confirmed)
+
+    def needs(self) -> Sequence[str]:
+        """Verbs of the actuator."""
+        return ("configure", "stop", "start")
+
+    def checks(self, context: Context) -> list[Finding]:
+        """The gate, the order of modes, and that the operator knows that there is no way back."""
+        found = [*super().checks(context), *single_copies(context)]
+        if any(finding.level == "refused" for finding in found):
+            return found
+        modes = {_mode_of(context, address) for address in self.addresses}
+        before = MODES.index(self.mode) - 1
+        if not modes <= {MODES[before], self.mode}:
+            text = f"nodes are at {', '.join(sorted(modes))}; {self.mode} follows {MODES[before]}"
+            found.append(Finding("refused", "mode", text))
+        if not self.confirmed:
+            text = f"there is no way back to the release of before once a node is at {self.mode}: say so with --confirm"
+            found.append(Finding("refused", "no way back", text))
+        return found
+
+    def steps(self, context: Context) -> list[Step]:
+        """Five a node."""
+        return [step for address in self.addresses for step in self._change(context, address)]
+
+    def _change(self, context: Context, address: str) -> list[Step]:
+        return [
+            Step(
+                f"configure {address}",
+                f"write {_MODE}: {self.mode} into the settings of {address}",
+                lambda: context.actuator.configure(address, _MODE, self.mode),
+                lambda: "done; its start will show it",
+            ),
+            *steps.down_steps(context, address),
+            steps.up_step(context, address),
+            Step(
+                f"mode {address}",
+                f"look whether {address} took it up",
+                lambda: None,
+                lambda: self._proved(context, address),
+            ),
+            steps.hints_step(context, address),
+        ]
+
+    def _proved(self, context: Context, address: str) -> str:
+        found = _mode_of(context, address)
+        if found != self.mode:
+            raise ChronotileError(f"{address} is at {found}: its cassandra.yaml was not changed", kind="not-proved")
+        return f"{address} is at {found}"
+
+
+def _series(release: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)\.(\d+)\.\d+", release)
+    series = (int(found[1]), int(found[2])) if found else None
+    if series not in SERIES:
+        known = ", ".join(f"{a}.{b}" for a, b in SERIES)
+        raise InvalidInputError(
+            f"release {release!r}: write it whole, such as 4.1.10, of {known}", kind="invalid-request"
+        )
+    return series
+
+
+def adjacent(before: str, after: str) -> Finding:
+    """Whether nodes may go from one release to another: within a series, or to the next."""
+    old, new = _numbers(before), _numbers(after)
+    text = f"{before} to {after}"
+    if new < old:
+        return Finding("refused", "release", f"{text} goes back: restore a backup into nodes of {after} instead")
+    if new == old:
+        return Finding("refused", "release", f"the nodes run {before} already")
+    series = [one for one in SERIES if old[:2] < one <= new[:2]]
+    if len(series) > 1:
+        first = ".".join(map(str, series[0]))
+        return Finding("refused", "release", f"{text} leaves one out: upgrade to {first} first")
+    return Finding("ok", "release", f"{text} follow each other")
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:3])
+
+
+def _format_step(context: Context, address: str, when: str) -> Step:
+    key = f"formats {when} {address}"
+
+    def do() -> None:
+        context.nodes.nodetool(address, "upgradesstables", timeout_s=context.stream_s)
+        context.note(**{key: True})
+
+    def prove() -> str:
+        if not context.notes.get(key):
+            raise ChronotileError(f"upgradesstables on {address} did not come to its end", kind="not-proved")
+        return f"all tables of {address} are in its release's format"
+
+    return Step(f"formats {when} {address}", f"rewrite tables of {address} that are in an older format", do, prove)
+
+
+def snapshot_step(context: Context, address: str, tag: str) -> Step:
+    """Take a snapshot of all tables of a node, unless it has one of this name."""
+
+    def there() -> bool:
+        return (
+            re.search(rf"^{re.escape(tag)}\s", context.nodes.nodetool(address, "listsnapshots"), re.MULTILINE)
+            is not None
+        )
+
+    def do() -> None:
+        if not there():
+            context.nodes.nodetool(address, "snapshot", "-t", tag, timeout_s=context.node_s)
+
+    def prove() -> str:
+        if not there():
+            raise ChronotileError(f"{address} lists no snapshot {tag}", kind="not-proved")
+        return f"{address} has snapshot {tag}; nodetool clearsnapshot -t {tag} frees its room later"
+
+    return Step(f"snapshot {address}", f"take snapshot {tag} of {address}", do, prove)
+
+
+def _log_errors(context: Context, address: str) -> int | None:
+    """Lines of level ERROR in a node's log; None where it cannot be read."""
+    try:
+        where = "name = 'cassandra.logdir'"
+        rows = context.nodes.query(address, statements.select("value", "system_views.system_properties", where))
+        path = str(PurePosixPath(rows[0]["value"]) / "system.log")
+        return sum(
+            int(line) for line in context.nodes.shell(address, "awk", "/^ERROR/{n++} END{print n+0}", path).split()
+        )
+    except (ChronotileError, IndexError, ValueError):
+        return None
+
+
+def _proved_sound(context: Context, address: str) -> str:
+    before, after = context.notes.get(f"errors {address}"), _log_errors(context, address)
+    if after is not None and after > (before or 0):
+        raise ChronotileError(
+            f"{address} wrote {after - (before or 0)} errors to its log since: look at it", kind="not-proved"
+        )
+    context.nodes.query(address, statements.read_lease("work"), consistency="QUORUM")
+    unfinished = lease.unfinished(context.nodes)
+    if unfinished is None:
+        raise ChronotileError(f"a read through {any_serving(context.nodes)} lost the lease's row", kind="not-proved")
+    log = "its log was not looked at (no --shell)" if after is None else "no new error in its log"
+    return f"{address} reads at QUORUM; {log}"
+
+
+def _mode_of(context: Context, address: str) -> str:
+    rows = context.nodes.query(address, statements.select("value", "system_views.settings", f"name = '{_MODE}'"))
+    if not rows:
+        raise InvalidInputError(f"{address} has no {_MODE}: it runs a release before 5.0", kind="refused")
+    # Where cassandra.yaml does not say.
+    return MODES[0] if rows[0]["value"] == "null" else rows[0]["value"]

@@ -1,0 +1,8 @@
+"""Repair: replicas compared and brought together, a sub-range of the ring at a time."""
+
+from __future__ import annotations
+
+from chronotile_tools.ops.repair.running import Repair, mend, previewed
+from chronotile_tools.ops.repair.segments import Estimate, Pace, RingRange
+
+__all__ = ["Estimate", "Pace", "Repair", "RingRange", "mend", "previewed"]

@@ -1,0 +1,460 @@
+"""Repairs tables segment by segment: a procedure, so that it is planned, under a lease, journalled and resumed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
+from chronotile_tools.ops.procedures.findings import Finding
+from chronotile_tools.ops.procedures.gate import gate
+from chronotile_tools.ops.procedures.nodes import all_members, answers, of_each, seen_by
+from chronotile_tools.ops.repair import reading
+from chronotile_tools.ops.repair.segments import (
+    BYTES_MAX,
+    PARTITIONS_MAX,
+    RING,
+    SECONDS_MAX,
+    Estimate,
+    Pace,
+    RingRange,
+    disjoint,
+    mebibytes,
+    megabits_a_sender,
+    next_segment,
+    remaining,
+    share,
+)
+
+PENDING_MAX = 20
+"""Compactions that may wait on a replica; above, repairs wait: what they bring must be compacted too."""
+PRESSURE_S = 60.0
+"""How long the number of waiting compactions is taken for known."""
+PENDING_LOOK_S = 15.0
+ATTEMPTS = 5
+"""How often a segment is tried before the repair stops; what is done stays done."""
+LATE_IN_TURN = 10
+"""How many segments may be late, each half of the one before, until something else must be wrong."""
+SMALL_PARTITIONS = 2**16
+SMALL_BYTES = 1 << 30
+"""Tables up to this, all together, are repaired by one command a node: a segment for each range of the ring, some
+seconds each, would take minutes for nothing."""
+SMALL_SECONDS = 300.0
+_TERMINATE = (
+    "sjk", "mx", "-mc", "-b", "org.apache.cassandra.db:type=StorageService", "-op", "forceTerminateAllRepairSessions",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Repair(Procedure):
+    """Compare the replicas of tables and send what one of them lacks, a segment of the ring at a time."""
+
+    name: ClassVar[str] = "repair"
+    groups: list[list[str]]
+    """Full names of tables; those of a group, small ones of one keyspace, are repaired together."""
+    capacity_mbit: float = 0.0
+    """What streams to one node may take of its link, in Mbit/s; 0 leaves the nodes' limits alone."""
+    segment_s: float = SECONDS_MAX
+    """A segment that takes longer is ended and halved."""
+    anyway: bool = False
+    """Also where the nodes repair by themselves."""
+
+    @classmethod
+    def of(
+        cls,
+        context: Context,
+        *,
+        keyspaces: Sequence[str] = (),
+        tables: Sequence[str] = (),
+        capacity_mbit: float = 0.0,
+        segment_s: float = SECONDS_MAX,
+        anyway: bool = False,
+    ) -> Repair:
+        """For the tables of these keyspaces and these tables (``keyspace.table``); for all where none is named."""
+        names = reading.repairable(context.nodes, list(keyspaces), list(tables))
+        if not names:
+            raise InvalidInputError("the cluster has no table of more than one copy", kind="table-not-found")
+        return cls(grouped(context, names), capacity_mbit, segment_s, anyway)
+
+    def checks(self, context: Context) -> list[Finding]:
+        """The gate, and whether the nodes repair by themselves."""
+        found = gate(context.nodes)
+        native = [one.address for one in all_members(context.nodes) if answers(context.nodes, one.address)
+                  and reading.native_scheduler(context.nodes, one.address)]  # fmt: skip
+        if native:
+            text = f"{', '.join(native)} repair by themselves (auto_repair), which is the better way"
+            found.append(Finding("warning" if self.anyway else "refused", "scheduler", f"{text}; --anyway repairs too"))
+        return found
+
+    def cost(self, context: Context) -> list[str]:
+        """From the nodes' estimates."""
+        sentences = []
+        estimates = reading.estimates(context.nodes, [name for group in self.groups for name in group])
+        for group in self.groups:
+            ranges, known = _ranges(context, group), [one for name in group for one in estimates[name]]
+            partitions, size = map(sum, zip(*(share(one, known) for one in ranges), strict=True))
+            small = _is_small(known) and self._may_go_by_node(context, group)
+            pieces = f"{len(_replicas(ranges))} nodes" if small else f"{len(_planned(ranges, known))} segments"
+            what = f"{group[0]}" + (f" and {len(group) - 1} more" if len(group) > 1 else "")
+            sentences.append(
+                f"{what}: about {partitions:,.0f} partitions, {size / 2**20:,.0f} MiB in each copy, {pieces}."
+            )
+        sentences.append("Each replica reads all of it once; network is used for what differs only.")
+        return sentences
+
+    def steps(self, context: Context) -> list[Step]:
+        """One for each group of tables, between setting the limit of streams and setting it back."""
+        limit = [self._limit_step(context)] if self.capacity_mbit else []
+        back = [self._back_step(context)] if self.capacity_mbit else []
+        return [*limit, *(self._group_step(context, group) for group in self.groups), *back]
+
+    def _group_step(self, context: Context, group: list[str]) -> Step:
+        name = group[0] if len(group) == 1 else f"{group[0]} and {len(group) - 1} more"
+        work = _Group(context, group, self.segment_s)
+
+        def repair() -> None:
+            if self._may_go_by_node(context, group):
+                work.run()
+            else:
+                work.run_segments()
+
+        return Step(f"repair {','.join(group)}", f"repair {name}", repair, work.prove, changes=())
+
+    def _may_go_by_node(self, context: Context, group: Sequence[str]) -> bool:
+        """Whether a node may repair all its ranges at once: not where more nodes would stream than the limit is for."""
+        return not self.capacity_mbit or len({one.replicas for one in _ranges(context, group)}) == 1
+
+    def _limit_step(self, context: Context) -> Step:
+        def do() -> None:
+            known = [one.address for one in all_members(context.nodes)]
+            if "throughput_mbit" not in context.notes:
+                # Written down before it is changed: a run that goes on must not take our limit for the old one.
+                old = of_each(known, lambda one: reading.throughput_mbit(context.nodes, one))
+                whole = of_each(known, lambda one: reading.whole_files_mib(context.nodes, one))
+                context.note(throughput_mbit=old, whole_files_mib=whole)
+            limit = megabits_a_sender(self.capacity_mbit, self._all_ranges(context))
+            apart = [address for address, old in context.notes.get("whole_files_mib", {}).items() if old is not None]
+            _set_limits(context, dict.fromkeys(known, limit), dict.fromkeys(apart, mebibytes(limit)))
+
+        def prove() -> str:
+            limit = megabits_a_sender(self.capacity_mbit, self._all_ranges(context))
+            old = context.notes["throughput_mbit"]
+            found = of_each(list(old), lambda one: reading.throughput_mbit(context.nodes, one))
+            whole = of_each(list(old), lambda one: reading.whole_files_mib(context.nodes, one))
+            if any(value == 0 or value > limit * 1.05 for value in found.values()) or any(
+                value is not None and (value == 0 or value > mebibytes(limit) * 1.05) for value in whole.values()
+            ):
+                raise ChronotileError(f"the limits of streams could not be set: {found}, {whole}", kind="not-proved")
+            return f"each node streams at most {limit} Mbit/s, whole files {mebibytes(limit)} MiB/s"
+
+        return Step("limit", f"limit streams to {self.capacity_mbit:g} Mbit/s towards each node", do, prove)
+
+    def _back_step(self, context: Context) -> Step:
+        def prove() -> str:
+            old = context.notes["throughput_mbit"]
+            return (
+                f"limits are as before: {', '.join(f'{address} {value:.0f} Mbit/s' for address, value in old.items())}"
+            )
+
+        return Step("limit back", "set the limits of streams as they were", lambda: self.give_up(context), prove)
+
+    def give_up(self, context: Context) -> None:
+        """Set the limits of streams as they were before."""
+        _set_limits(context, context.notes.get("throughput_mbit", {}), context.notes.get("whole_files_mib", {}))
+
+    def _all_ranges(self, context: Context) -> list[RingRange]:
+        return [one for group in self.groups for one in _ranges(context, group)]
+
+
+def _set_limits(context: Context, mbit: Mapping[str, float], whole_files_mib: Mapping[str, float | None]) -> None:
+    """Set the limits of what nodes stream, by address; 0 is none, and None where a node has no limit of its own."""
+
+    def set_of(address: str) -> None:
+        context.nodes.nodetool(address, "setstreamthroughput", *_as_nodetool_takes_it(mbit[address]), timeout_s=60)
+        apart = whole_files_mib.get(address)
+        if apart is not None:
+            context.nodes.nodetool(address, "setstreamthroughput", "-e", _whole_number(apart), timeout_s=60)
+
+    of_each(list(mbit), set_of)
+
+
+def _as_nodetool_takes_it(mbit: float) -> tuple[str, ...]:
+    """A limit of streams: whole Mbit/s, or from 4.1 on whole MiB/s, in which the default is."""
+    mebibytes_a_second = mbit * 1e6 / 8 / 2**20
+    if mbit and abs(mebibytes_a_second - round(mebibytes_a_second)) < 1e-6:
+        return "-m", str(round(mebibytes_a_second))
+    return (_whole_number(mbit),)
+
+
+def _whole_number(limit: float) -> str:
+    """A limit as nodetool takes it. Less than one must not become none, which 0 means."""
+    return str(max(1, round(limit)) if limit else 0)
+
+
+class _Group:
+    """The repair of some tables of one keyspace."""
+
+    def __init__(self, context: Context, tables: list[str], segment_s: float, purpose: str = "") -> None:
+        self.context, self.tables, self.segment_s = context, tables, segment_s
+        self.keyspace = tables[0].partition(".")[0]
+        self.names = [name.partition(".")[2] for name in tables]
+        self.pace = Pace()
+        self.key = ",".join(tables)
+        self.purpose = purpose
+        self._late_in_turn = 0
+        self._narrow: dict[int, int] = {}
+        """How many tokens may follow a token at which a segment was late, however fast others were since."""
+        self._troubled = False
+        self._calm_until: dict[str, float] = {}
+        self._writing = threading.Lock()
+
+    def run(self) -> None:
+        """Repair what the journal does not say was repaired: small tables a node at a time, others in segments."""
+        known = _known(self.context, self.tables)
+        small = _is_small(known) and not self._done()
+        if not (small and self._run_nodes()):
+            self.run_segments(known)
+
+    def run_segments(self, known: Sequence[Estimate] | None = None) -> None:
+        """Repair in segments what the journal does not say was repaired."""
+        ranges = _ranges(self.context, self.tables)
+        left = remaining(ranges, self._done())
+        known = _known(self.context, self.tables) if known is None else known
+        total = sum(one.width for one in ranges)
+        attempts: Counter[RingRange] = Counter()
+        workers: dict[Future[bool], RingRange] = {}
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            while left or workers:
+                busy = [replica for segment in workers.values() for replica in segment.replicas]
+                chosen = disjoint(left, busy)
+                if chosen is not None:
+                    left.remove(chosen)
+                    width_max = min(self.pace.width_max, self._narrow.get(chosen.start, RING))
+                    segment = next_segment(chosen, known, width_max)
+                    rest = remaining([chosen], [(segment.start, segment.end)])
+                    left += rest
+                    workers[pool.submit(self._segment, segment)] = segment
+                    continue
+                for future in wait(workers, return_when=FIRST_COMPLETED).done:
+                    segment = workers.pop(future)
+                    if not future.result():
+                        # One that was halved counts as another.
+                        attempts[segment] += 1
+                        self._give_up(segment, attempts[segment])
+                        left.append(segment)
+                    share_done = 1 - sum(one.width for one in [*left, *workers.values()]) / max(total, 1)
+                    self.context.echo(f"      {self.key.partition(',')[0]}: {share_done:.0%}")
+
+    def _run_nodes(self) -> bool:
+        """Repair by one command a node, each for the ranges that it is the first replica of.
+
+        False where one failed or was late: then segments tell what is wrong.
+        """
+        replicas = _replicas(_ranges(self.context, self.tables))
+        whole = RingRange(0, 0, replicas)
+        for address in replicas:
+            if address in self._nodes_done():
+                continue
+            self._await_replicas(whole)
+            self._await_calm(whole)
+            words = ["repair", "-full", "-pr", self.keyspace, *self.names]
+            try:
+                said = self.context.nodes.nodetool(address, *words, timeout_s=min(SMALL_SECONDS, self.segment_s))
+            except ChronotileError as error:
+                self.context.echo(f"      {address} did not repair {self.keyspace} at once: {error}")
+                self._terminate(whole)
+                return False
+            if "Repair completed successfully" not in said:
+                return False
+            self._log("node", address=address, of=len(replicas))
+            self.context.echo(f"      {self.tables[0]}: {len(self._nodes_done()) / len(replicas):.0%}")
+        return True
+
+    def _give_up(self, segment: RingRange, attempts: int) -> None:
+        if attempts >= ATTEMPTS or self._late_in_turn >= LATE_IN_TURN:
+            what = (
+                f"{self._late_in_turn} segments in turn were late" if self._late_in_turn else f"failed {attempts} times"
+            )
+            raise UnavailableError(
+                f"the segment from {segment.start} of {self.key}: {what}; what was repaired stays so: "
+                "see the journal, mend what it names, and run again",
+                kind="repair",
+            )
+
+    def prove(self) -> str:
+        """Compare all replicas once more."""
+        streams = previewed(self.context, self.tables)
+        done = f"{len(self._done())} segments" if self._done() else f"the ranges of {len(self._nodes_done())} nodes"
+        if not streams:
+            return f"{done} repaired; a preview has nothing to stream"
+        # Writes that arrive while replicas are read differ for a moment without anything being wrong.
+        time.sleep(2)
+        again = previewed(self.context, self.tables)
+        if not again:
+            return f"{done} repaired; a preview has nothing to stream"
+        return f"{done} repaired; a preview finds {again}: clients write to it now, preview again at rest"
+
+    def _done(self) -> list[tuple[int, int]]:
+        return [(entry["start"], entry["end"]) for entry in self._logged("segment")]
+
+    def _nodes_done(self) -> set[str]:
+        return {entry["address"] for entry in self._logged("node")}
+
+    def _logged(self, event: str) -> list[dict[str, Any]]:
+        kept = self.context.journal
+        entries = kept.of(event) if kept is not None else iter(())
+        return [entry for entry in entries if entry["tables"] == self.key and entry["purpose"] == self.purpose]
+
+    def _log(self, event: str, **facts: object) -> None:
+        with self._writing:
+            if self.context.journal is not None:
+                self.context.journal.write(event, tables=self.key, purpose=self.purpose, **facts)
+
+    def _log_segment(self, event: str, segment: RingRange, **facts: object) -> None:
+        self._log(event, start=segment.start, end=segment.end, **facts)
+
+    def _segment(self, segment: RingRange) -> bool:
+        """Repair one segment; False where it must be tried again."""
+        self._await_replicas(segment)
+        self._await_calm(segment)
+        asked, began = segment.replicas[0], time.monotonic()
+        tokens = ["-st", str(segment.start), "-et", str(segment.end)]
+        try:
+            said = self.context.nodes.nodetool(
+                asked, "repair", "-full", *tokens, self.keyspace, *self.names, timeout_s=self.segment_s
+            )
+        except ChronotileError as error:
+            self._troubled = True
+            seconds = time.monotonic() - began
+            late = seconds >= self.segment_s
+            self._log_segment("segment-failed", segment, error=str(error), seconds=round(seconds, 1), timed_out=late)
+            if late:
+                # nodetool is gone, but not what it began.
+                self._terminate(segment)
+                self.pace.timed_out(segment.width)
+                self._narrow[segment.start] = max(1, segment.width // 2)
+                self._late_in_turn += 1
+            return False
+        seconds = time.monotonic() - began
+        if "Repair completed successfully" not in said:
+            self._log_segment("segment-failed", segment, error=" ".join(said.split())[-300:], seconds=round(seconds, 1))
+            return False
+        self._log_segment("segment", segment, seconds=round(seconds, 1), width=segment.width)
+        self.pace.finished(segment.width, seconds)
+        self._late_in_turn, self._troubled = 0, False
+        return True
+
+    def _terminate(self, segment: RingRange) -> None:
+        for replica in segment.replicas:
+            try:
+                self.context.nodes.nodetool(replica, *_TERMINATE, timeout_s=120)
+            except ChronotileError as error:
+                self.context.echo(f"      {replica} could not be told to end the repair: {error}")
+
+    def _await_replicas(self, segment: RingRange) -> None:
+        """Wait for replicas that are away: repairing without them would have to be done again."""
+        deadline = time.monotonic() + self.context.node_s
+        told = False
+        while True:
+            away = [replica for replica in segment.replicas if not answers(self.context.nodes, replica)]
+            if not away and self._troubled:
+                # After a failure also the nodes' own view: it costs more than to ask each for a sign of life.
+                well = {one.address for one in seen_by(self.context.nodes, segment.replicas[0]) if one.well}
+                away = sorted(set(segment.replicas) - well)
+            if not away:
+                return
+            if time.monotonic() > deadline:
+                raise UnavailableError(
+                    f"{', '.join(away)} is away: what was repaired stays so; bring it back and run again",
+                    kind="no-node",
+                )
+            if not told:
+                self.context.echo(f"      waiting for {', '.join(away)}")
+                told = True
+            time.sleep(1)
+
+    def _await_calm(self, segment: RingRange) -> None:
+        """Wait while compactions pile up on a replica."""
+        while asked := [one for one in segment.replicas if time.monotonic() > self._calm_until.get(one, 0.0)]:
+            pending = of_each(asked, lambda one: reading.pending_compactions(self.context.nodes, one))
+            for replica, count in pending.items():
+                if count <= PENDING_MAX:
+                    self._calm_until[replica] = time.monotonic() + PRESSURE_S
+                else:
+                    self.context.echo(f"      {replica} has {count} compactions to do: waiting")
+            if max(pending.values()) > PENDING_MAX:
+                time.sleep(PENDING_LOOK_S)
+
+
+def grouped(context: Context, names: Sequence[str]) -> list[list[str]]:
+    """Tables, small ones of a keyspace together as long as all of them are within the limits of one segment."""
+    found: list[list[str]] = []
+    room: dict[str, tuple[list[str], float, float]] = {}
+    estimates = reading.estimates(context.nodes, names)
+    for name in names:
+        keyspace, known = name.partition(".")[0], estimates[name]
+        partitions, size = sum(one.partitions for one in known), sum(one.bytes for one in known)
+        group, had, held = room.get(keyspace, ([], 0.0, 0.0))
+        if not group or had + partitions > PARTITIONS_MAX or held + size > BYTES_MAX:
+            group, had, held = [], 0.0, 0.0
+            found.append(group)
+        group.append(name)
+        room[keyspace] = (group, had + partitions, held + size)
+    return found
+
+
+def previewed(context: Context, tables: Sequence[str]) -> str:
+    """What a repair of these tables would stream; empty when all replicas agree."""
+    keyspace, names = tables[0].partition(".")[0], [name.partition(".")[2] for name in tables]
+    differing = []
+    for address in _replicas(_ranges(context, tables)):
+        # Each looks at the ranges that it is the first replica of: together they are the ring, each once.
+        said = context.nodes.nodetool(
+            address, "repair", "-full", "-pr", "--preview", keyspace, *names, timeout_s=context.stream_s
+        )
+        streams = reading.streams_of_preview(said)
+        if streams:
+            differing.append(f"{streams} ({address})")
+    return ", ".join(differing)
+
+
+def mend(context: Context, tables: Sequence[str], purpose: str) -> None:
+    """Repair tables within a step of another procedure.
+
+    `purpose` tells this repair from others of the same tables in the same procedure: of an interrupted one, only what
+    is left is done.
+    """
+    for group in grouped(context, tables):
+        _Group(context, group, SECONDS_MAX, purpose).run()
+
+
+def _is_small(known: Sequence[Estimate]) -> bool:
+    partitions, size = sum(one.partitions for one in known), sum(one.bytes for one in known)
+    return partitions <= SMALL_PARTITIONS and size <= SMALL_BYTES
+
+
+def _ranges(context: Context, tables: Sequence[str]) -> list[RingRange]:
+    return reading.ring(context.nodes, tables[0].partition(".")[0])
+
+
+def _replicas(ranges: Sequence[RingRange]) -> tuple[str, ...]:
+    return tuple(sorted({replica for one in ranges for replica in one.replicas}))
+
+
+def _known(context: Context, tables: Sequence[str]) -> list[Estimate]:
+    return [one for known in reading.estimates(context.nodes, tables).values() for one in known]
+
+
+def _planned(ranges: Sequence[RingRange], known: Sequence[Estimate]) -> Sequence[RingRange]:
+    left, found = list(ranges), []
+    while left:
+        one = left.pop()
+        found.append(next_segment(one, known, Pace().width_max))
+        left += remaining([one], [(found[-1].start, found[-1].end)])
+    return found

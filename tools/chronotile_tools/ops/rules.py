@@ -1,0 +1,317 @@
+"""Early warnings: what each rule measures, its limits, what it means and what to do.
+
+A rule measures numbers on a snapshot, or between two. Each has been seen to fire and to clear on real nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from chronotile.errors import InvalidInputError
+from chronotile_tools.ops import measures
+from chronotile_tools.ops.measures import Baseline, Look, Measure, Measured
+from chronotile_tools.ops.state import Snapshot
+
+__all__ = ["RULES", "Baseline", "Finding", "Result", "Rule", "check", "chosen", "with_limits"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A limit that is reached."""
+
+    rule: str
+    level: str
+    """``"warning"`` or ``"critical"``."""
+    where: str
+    value: float
+    limit: float
+    message: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found, and what it could not check."""
+
+    findings: list[Finding]
+    unchecked: list[str]
+    """Rule and place, a line each."""
+    rules: list[str]
+    """Rules that ran."""
+
+    @property
+    def level(self) -> str:
+        """The worst: ``"ok"``, ``"warning"`` or ``"critical"``."""
+        levels = {finding.level for finding in self.findings}
+        return "critical" if "critical" in levels else "warning" if levels else "ok"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An early warning."""
+
+    name: str
+    unit: str
+    """Of the measured value and its limits."""
+    warning: float | None
+    critical: float | None
+    means: str
+    do: str
+    measure: Measure
+    jmx: bool = False
+    """Whether it needs JMX."""
+    two_looks: bool = False
+    """Whether it measures what happened between two snapshots."""
+    needs_baseline: bool = False
+
+    def judged(self, measured: Measured) -> Finding | None:
+        """A finding where a limit is reached."""
+        if measured.value is None:
+            return None
+        for level, limit in (("critical", self.critical), ("warning", self.warning)):
+            if limit is not None and measured.value >= limit:
+                words = measured.words or f"{measured.value:g} {self.unit}".strip()
+                return Finding(self.name, level, measured.where, measured.value, limit, words)
+        return None
+
+
+def check(
+    now: Snapshot,
+    before: Snapshot | None = None,
+    *,
+    baseline: Baseline | None = None,
+    rules: Sequence[Rule] | None = None,
+) -> Result:
+    """Apply rules to a snapshot.
+
+    Parameters
+    ----------
+    now : Snapshot
+        The cluster as it is.
+    before : Snapshot, optional
+        An earlier one, for rules about what happened in between; without it they are not checked.
+    baseline : Baseline, optional
+        What is usual, for rules relative to that; without it they are not checked.
+    rules : sequence of Rule, optional
+        All by default.
+    """
+    look = Look(now, before, baseline)
+    applied = chosen() if rules is None else list(rules)
+    findings: list[Finding] = []
+    unchecked: list[str] = []
+    for rule in applied:
+        if rule.two_looks and before is None:
+            unchecked.append(f"{rule.name}: needs two snapshots")
+        elif rule.needs_baseline and baseline is None:
+            unchecked.append(f"{rule.name}: needs a recorded baseline (ops record, then --baseline)")
+        else:
+            for measured in rule.measure(look):
+                if measured.value is None:
+                    unchecked.append(f"{rule.name}: {measured.where}: {measured.words or 'not seen'}")
+                elif finding := rule.judged(measured):
+                    findings.append(finding)
+    findings.sort(key=lambda finding: (finding.level != "critical", finding.rule, finding.where))
+    return Result(findings, unchecked, [rule.name for rule in applied])
+
+
+def chosen(names: Iterable[str] = ()) -> list[Rule]:
+    """The named rules, or all where none is named.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such rule.
+    """
+    wanted = list(names)
+    for name in wanted:
+        if name not in RULES:
+            raise InvalidInputError(f"no rule {name!r}; there are {', '.join(RULES)}", kind="invalid-request")
+    return [RULES[name] for name in dict.fromkeys(wanted or RULES)]
+
+
+def with_limits(rules: Sequence[Rule], limits: Mapping[str, tuple[float | None, float | None]]) -> list[Rule]:
+    """Rules with other limits of warning and critical, by name.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such rule among them.
+    """
+    names = {rule.name for rule in rules}
+    for name in limits:
+        if name not in names:
+            raise InvalidInputError(
+                f"--limit {name}: no such rule runs; there are {', '.join(sorted(names))}", kind="invalid-request"
+            )
+    return [
+        dataclasses.replace(rule, warning=limits[rule.name][0], critical=limits[rule.name][1])
+        if rule.name in limits
+        else rule
+        for rule in rules
+    ]
+
+
+_ALL = [
+    Rule(
+        "node-down", "", None, 1, "Other nodes see this one down: its replicas are missing, hints pile up for it.",
+        "Look at its log and machine and start it. Back within the hint window, hints repair it; later, repair it; "
+        "after "
+        "gc_grace, never start it again: replace it.", measures.down, jmx=True,
+    ),
+    Rule(
+        "node-silent", "", None, 1, "It answers neither clients nor JMX, while the others do not see it down.",
+        "Look at the process and the network: it may hang, be suspended, or be cut off from here alone.",
+        measures.silent, jmx=True,
+    ),
+    Rule(
+        "native-transport", "", None, 1, "It belongs to the ring and takes no clients: their load falls on the others.",
+        "nodetool statusbinary, then nodetool enablebinary; its log says why it is off. A drained node must be "
+        "restarted.",
+        measures.takes_no_clients, jmx=True,
+    ),
+    Rule(
+        "views-disagree", "", 1, None, "Nodes say different things of this one: a part of the network is cut, or one "
+        "lies.",
+        "Test the network between those nodes (port 7000). Change nothing in the ring or the schema until they agree.",
+        measures.disagreed, jmx=True,
+    ),
+    Rule(
+        "schema-versions", "versions", 2, 3, "Nodes have different schemas: requests fail on some of them.",
+        "Wait a minute after a change. If it stays: nodetool describecluster, then nodetool reloadlocalschema or a "
+        "restart of the node that differs.", measures.schemas, jmx=True,
+    ),
+    Rule(
+        "hints-pending", "files", 1, None, "Writes wait for a node that is or was away.",
+        "Bring that node back and watch the number fall. If it is back and they stay: nodetool statushandoff, "
+        "nodetool enablehandoff.", measures.of_nodes(measures.hint_files, measures.hints_words), jmx=True,
+    ),
+    Rule(
+        "hint-window", "of the window", 0.5, 0.9, "Soon no more hints are kept, and the node that is away needs a "
+        "repair.",
+        "Bring the node back now, or plan a full repair of it.", measures.hint_window, jmx=True,
+    ),
+    Rule(
+        "hints-written", "per minute", 1e-9, None, "Writes miss a replica right now and are kept for it.",
+        "See which node is down or slow (ops status).",
+        measures.per_minute(lambda node: node.hints_written, "hints written"), jmx=True, two_looks=True,
+    ),
+    Rule(
+        "unavailable", "per minute", None, 1e-9, "Requests were refused because too few replicas are up.",
+        "Bring nodes back; see node-down.", measures.per_minute(measures.requests(lambda r: r.unavailables),
+        "requests refused"),
+        jmx=True, two_looks=True,
+    ),
+    Rule(
+        "timeouts", "per minute", 1, 10, "Requests ran out of time: a replica is overloaded, hangs, or is cut off.",
+        "Find the slow node by local latencies (ops status), its compactions, collections and disk.",
+        measures.per_minute(measures.requests(lambda r: r.timeouts), "requests timed out"), jmx=True, two_looks=True,
+    ),
+    Rule(
+        "dropped", "per minute", 1e-9, 60, "A node threw messages away that had waited too long: it does not keep up.",
+        "Lower the load or find what slows the node; then repair what was written meanwhile.",
+        measures.per_minute(measures.dropped, "messages dropped"), jmx=True, two_looks=True,
+    ),
+    Rule(
+        "compactions-pending", "tasks", 20, 100, "Compaction falls behind: reads get slower, the disk fuller.",
+        "nodetool compactionstats; raise nodetool setcompactionthroughput, lower the write load, pause repairs.",
+        measures.of_nodes(lambda node: measures.count(node.compactions_pending)), jmx=True,
+    ),
+    Rule(
+        "collecting", "% of the time", 10, 25, "Java collects garbage instead of serving.",
+        "Look for large reads or partitions and tombstones; then at the size of the heap.", measures.collecting,
+        jmx=True,
+        two_looks=True,
+    ),
+    Rule(
+        "disk-used", "%", 60, 75, "Little room is left; compaction and repair need as much again as a large table.",
+        "Drop old data and snapshots (nodetool listsnapshots, clearsnapshot), or add a node.", measures.disk_share,
+        jmx=True,
+    ),
+    Rule(
+        "tombstones", "a read (p99)", 100, 1000, "Reads wade through deleted rows.",
+        "Find the query; delete by partition or let slices expire; repair, then nodetool garbagecollect the table.",
+        measures.of_tables(lambda table: table.tombstones_p99, "tombstones in a read (p99)"),
+    ),
+    Rule(
+        "partition-size", "MiB", 100, 1000, "Large partitions make reads, compaction and repair slow and fill the "
+        "heap.",
+        "Take shorter windows or finer cells for this table; nodetool toppartitions names the keys.",
+        measures.of_tables(lambda table: float(table.partition_max_mib), "MiB in the greatest partition"),
+    ),
+    Rule(
+        "repair-age", "% of gc_grace", 70, 100, "Past gc_grace, deleted data can come back.",
+        "Repair the table; see what keeps repairs from finishing.", measures.repair_age,
+    ),
+    Rule(
+        "repair-failed", "tables", 1, None, "The last repair that this node led failed.",
+        "Read the reason, see that all replicas are up, repair again.", measures.repairs_failed,
+    ),
+    Rule(
+        "probe-slow", "times the usual", 3, 10, "A read of one row on this node takes much longer than it used to.",
+        "See what this node is at: compactions, collections, processor time, other programs on its machine.",
+        measures.slower("probe", lambda node: node.probe_ms, 20), needs_baseline=True,
+    ),
+    Rule(
+        "read-slow", "times the usual", 3, 10, "Reads that this node coordinates take longer than they used to (p99).",
+        "Compare the nodes' local latencies; look at compactions, tombstones, collections of the slow replica.",
+        measures.slower("latency_p99/Read", measures.p99("Read"), 20), jmx=True, needs_baseline=True,
+    ),
+    Rule(
+        "write-slow", "times the usual", 3, 10, "Writes that this node coordinates take longer than they used to "
+        "(p99).",
+        "Look at the commit log's disk, collections and pending mutations of the slow replica.",
+        measures.slower("latency_p99/Write", measures.p99("Write"), 20), jmx=True, needs_baseline=True,
+    ),
+    Rule(
+        "releases-differ", "releases", 2, 3, "Nodes run different releases: no schema change, repair or new node now.",
+        "Finish the upgrade.", measures.releases,
+    ),
+    Rule(
+        "ring-changing", "nodes", 1, None, "A node is joining, leaving or moving.",
+        "Wait for it before the next change; if it does not go on, see its log and streams.", measures.unsettled_state,
+        jmx=True,
+    ),
+    Rule(
+        "stage-pending", "tasks", 500, 2000, "Requests queue inside the node: it is overloaded.",
+        "Lower the load; see collections, disk and compactions.",
+        measures.of_nodes(measures.pool_pending("MutationStage", "ReadStage", "Native-Transport-Requests")),
+    ),
+    Rule(
+        "commitlog-pending", "tasks", 15, 100, "Writes wait for the commit log's disk.",
+        "Look at the disk; put the commit log on one of its own.",
+        measures.of_nodes(lambda node: measures.count(node.commitlog_pending)), jmx=True,
+    ),
+    Rule(
+        "heap", "%", 75, 85, "The heap is nearly full even after a collection.",
+        "Look for large partitions and reads; raise the heap.", measures.of_nodes(measures.heap_share), jmx=True,
+    ),
+    Rule(
+        "exceptions", "per minute", 1e-9, 10, "The node met errors that it did not expect.",
+        "Read its log.", measures.per_minute(lambda node: node.exceptions, "exceptions"), jmx=True, two_looks=True,
+    ),
+    Rule(
+        "messages-expired", "per minute", 1e-9, 60, "Messages to other nodes grew too old before they could be sent.",
+        "Look at the network and at the nodes they were meant for.",
+        measures.per_minute(lambda node: node.internode_expired, "messages expired"), two_looks=True,
+    ),
+    Rule(
+        "compaction-room", "% of what is free", 50, 100, "The largest table cannot be compacted in the room that is "
+        "left.",
+        "See disk-used.", measures.compaction_room, jmx=True,
+    ),
+    Rule(
+        "repair-stage", "tasks", 2, 20, "Repair work piles up on this node.",
+        "Run one repair at a time.", measures.of_nodes(lambda node: measures.count(measures.anti_entropy(node))),
+    ),
+    Rule(
+        "clock", "s", 0.5, 5, "Its clock differs from this machine's: of two writes the wrong one may win.",
+        "Run NTP or chrony on every node and here.",
+        measures.of_nodes(measures.clock, lambda node, value: f"{value:.3f} s at least, {node.clock_offset_s:+.3f} s "
+        "measured"),
+    ),
+]  # fmt: skip
+
+
+RULES: dict[str, Rule] = {rule.name: rule for rule in _ALL}
+"""All rules by name."""

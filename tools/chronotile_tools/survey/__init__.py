@@ -1,0 +1,1 @@
+"""A simulated survey, and studies of how its records should lie."""

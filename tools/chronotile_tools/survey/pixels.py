@@ -1,0 +1,175 @@
+"""Which pixels of the sky suit a detector: a Monte Carlo of square detectors on pixelizations at several levels.
+
+For each pixelization and level: how many pixels a detector touches, their area against its own, and how many detectors
+would fit in a pixel (as in the spatial study DMTN-113 of the Rubin Observatory).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from chronotile import sky
+from chronotile.apdb.density import sky_pixels
+from chronotile.errors import InvalidInputError
+from chronotile.pages import plot
+from chronotile.pages.style import STYLE
+from chronotile.sky import Region
+from chronotile.terminal import table_text
+from chronotile_tools.survey.simulate.universe import corners_of
+
+__all__ = ["Level", "page", "recommended", "text", "throw"]
+
+SCHEMES = ("mq3c", "q3c", "healpix", "htm")
+PIXELS_BEST, PIXELS_MAX = 4.0, 9.0
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a detector meets at one level of a pixelization.
+
+    Attributes
+    ----------
+    scheme, level : str, int
+        The pixelization.
+    pixels : float
+        Mean pixels that a detector touches.
+    pixels_max : int
+        The most any of them touched.
+    area_ratio : float
+        Mean area of those pixels against that of the detector.
+    detectors_a_pixel : float
+        Mean area of a pixel against that of the detector.
+    histogram : tuple of int
+        How many detectors touched 1, 2, 3, ... pixels.
+    """
+
+    scheme: str
+    level: int
+    pixels: float
+    pixels_max: int
+    area_ratio: float
+    detectors_a_pixel: float
+    histogram: tuple[int, ...]
+
+
+def throw(detector_deg: float, padding_deg: float, count: int, levels: Iterable[int], seed: int = 1) -> list[Level]:
+    """Throw square detectors at random, uniform on the sphere and turned at random.
+
+    Parameters
+    ----------
+    detector_deg, padding_deg : float
+        Side of a detector, and what is added on each side, degrees.
+    count : int
+        Detectors.
+    levels : iterable of int
+        Levels, 0 to 20.
+    seed : int
+        The same seed throws the same.
+    """
+    wanted = sorted(set(levels))
+    if not 0 < detector_deg <= 10 or padding_deg < 0 or count < 1:
+        raise InvalidInputError(
+            "a detector is up to 10 degrees wide, and at least one is thrown", kind="invalid-setting"
+        )
+    if not wanted or wanted[0] < 0 or wanted[-1] > 20:
+        raise InvalidInputError("levels are 0 to 20", kind="invalid-setting")
+    rng = np.random.default_rng(seed)
+    ra, turn = rng.uniform(0, 360, count), rng.uniform(0, np.pi / 2, count)
+    dec = np.degrees(np.arcsin(rng.uniform(-1, 1, count)))
+    half = detector_deg / 2 + padding_deg
+    places = zip(ra.tolist(), dec.tolist(), turn.tolist(), strict=True)
+    detectors = [sky.polygon(corners_of(at_ra, at_dec, half, angle)) for at_ra, at_dec, angle in places]
+    own = np.array([each.area for each in detectors])
+    return [_level(scheme, level, detectors, own) for scheme in SCHEMES for level in wanted]
+
+
+def _level(scheme: str, level: int, detectors: Sequence[Region], own: Any) -> Level:
+    counts = np.empty(len(detectors), np.int64)
+    areas = np.empty(len(detectors))
+    whole = 4 * np.pi / sky_pixels(scheme, level)
+    for number, each in enumerate(detectors):
+        ranges = each.cover(scheme, level)
+        pixels = [pixel for low, high in ranges for pixel in range(low, high)]
+        counts[number] = len(pixels)
+        # Many pixels have the mean area, near enough; of few each is asked.
+        areas[number] = (
+            sum(sky.pixel_area(scheme, level, pixel) for pixel in pixels) if len(pixels) <= 64 else whole * len(pixels)
+        )
+    histogram = tuple(np.bincount(np.minimum(counts, 40), minlength=2)[1:].tolist())
+    return Level(
+        scheme, level, float(counts.mean()), int(counts.max()), float((areas / own).mean()),
+        float(whole / own.mean()), histogram,
+    )  # fmt: skip
+
+
+def recommended(found: Sequence[Level]) -> Level:
+    """The level that suits: few pixels a detector, for each is a request, and little area besides its own. Of those
+    with at most nine pixels, the one that brings the least area with the fewest pixels."""
+    fit = [each for each in found if each.pixels <= PIXELS_MAX] or list(found)
+    return min(fit, key=lambda each: each.area_ratio * max(each.pixels / PIXELS_BEST, 1.0))
+
+
+def text(found: Sequence[Level]) -> str:
+    """The figures as a table, and the recommendation."""
+    lines = [
+        [
+            each.scheme, str(each.level), f"{each.pixels:.2f}", str(each.pixels_max), f"{each.area_ratio:.2f}",
+            f"{each.detectors_a_pixel:.3g}",
+        ]
+        for each in found
+    ]  # fmt: skip
+    header = ["pixels", "level", "a detector touches", "at most", "area ratio", "detectors a pixel"]
+    return table_text(header, lines, frozenset({1, 2, 3, 4, 5})) + "\n" + advice(found)
+
+
+def advice(found: Sequence[Level]) -> str:
+    """The recommendation in words."""
+    best = recommended(found)
+    return (
+        f"recommended: {best.scheme} level {best.level}: a detector touches {best.pixels:.1f} pixels of "
+        f"{best.area_ratio:.1f} times its area"
+    )
+
+
+def page(found: Sequence[Level], detector_deg: float, padding_arcsec: float, more: Sequence[str] = ()) -> str:
+    """A page that stands alone, with the three figures of the study, and `more` sections."""
+    figures = [
+        ("Pixels that a detector touches", "pixels", [(e.scheme, e.level, e.pixels) for e in found]),
+        ("Area of those pixels against the detector's", "ratio", [(e.scheme, e.level, e.area_ratio) for e in found]),
+        ("Detectors in a pixel", "by area", [(e.scheme, e.level, e.detectors_a_pixel) for e in found]),
+    ]
+    sections = [f"<section><h2>{escape(t)}</h2>{_plot(t, unit, points)}</section>" for t, unit, points in figures]
+    body = '<div style="height:16px"></div>'.join([*sections, *more])
+    words = (
+        f"Square detectors of {detector_deg:g} degrees, read with {padding_arcsec:g} arc seconds around them, thrown "
+        f"at random on the sphere; {advice(found)}."
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Pixels and detectors</title>'
+        f"<style>{STYLE}</style></head><body><main><h1>Pixels and detectors</h1><p>{escape(words)}</p>"
+        f'<div style="height:16px"></div>{body}</main></body></html>\n'
+    )
+
+
+def _plot(title: str, unit: str, points: Sequence[tuple[str, int, float]]) -> str:
+    left, right, top, bottom = 80.0, 1060.0, 40.0, 280.0
+    levels = sorted({level for _, level, _ in points})
+    values = [value for _, _, value in points]
+    edge = 0.5 if len(levels) == 1 else 0.0
+    x = plot.linear("level", levels[0] - edge, levels[-1] + edge, left, right, [(v, str(v)) for v in levels])
+    y = plot.log(unit, min(values) / 1.3, max(values) * 1.3, bottom, top)
+    parts = [plot.Panel(left, top, right, bottom, x, y).frame()]
+    for number, scheme in enumerate(SCHEMES):
+        mine = [(level, value) for each, level, value in points if each == scheme]
+        xs, ys = x.place(np.array([m[0] for m in mine])), y.place(np.array([m[1] for m in mine]))
+        shape = ("circle", "square", "triangle", "circle")[number]
+        parts.append(plot.path(xs, ys, f"s{number}"))
+        parts += [plot.marker(shape, a, b, f"f{number}") for a, b in zip(xs.tolist(), ys.tolist(), strict=True)]
+        parts.append(plot.marker(shape, left + 104 + 120 * number, 16, f"f{number}"))
+        parts.append(plot.text(left + 116 + 120 * number, 20, scheme, "label"))
+    return plot.svg(1080, 340, title, *parts)

@@ -1,0 +1,258 @@
+"""Worker processes that drive a database visit by visit, and others that read meanwhile; each logs what it does."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from chronotile import apdb as own
+from chronotile import optional
+from chronotile.apdb.schema import Schema
+from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile_tools.survey.simulate.drivers import ChronotileDriver, Driver, PeerDriver
+from chronotile_tools.survey.simulate.universe import PADDING_DEG, Survey, Universe
+
+__all__ = ["Run", "SimulationError", "run"]
+
+_JOIN_S = 30
+
+
+class SimulationError(ChronotileError, RuntimeError):
+    """A worker failed. Kind ``simulation-failed``; the message has its last words."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a survey is run.
+
+    Attributes
+    ----------
+    survey : Survey
+        What is simulated.
+    target : str
+        URL of a Chronotile database, or with `peer` the configuration file of any ``lsst.dax.apdb.Apdb``.
+    log : path
+        Folder for the logs; one file of JSON lines for each process.
+    workers : int
+        Processes that read and store, each for some of the detectors.
+    readers : int
+        Processes that meanwhile read cones of the patch.
+    peer : bool
+        Whether `target` is driven through the interface of the LSST.
+    first_visit : int
+        Where to begin: a simulation that was ended goes on there.
+    barrier : bool
+        Whether all workers wait for each other after each visit, as detectors of one camera do.
+    """
+
+    survey: Survey
+    target: str
+    log: Path
+    workers: int = 1
+    readers: int = 0
+    peer: bool = False
+    first_visit: int = 0
+    barrier: bool = True
+
+
+def _engine(plan: Run) -> str:
+    """What stands under the database, for the report; a peer's configuration file says no more than its kind."""
+    if plan.peer:
+        return f"that of {Path(plan.target).name}"
+    with own.open(plan.target, read_only=True) as database:
+        return database.archive.engine
+
+
+def _machine() -> str:
+    """The machine that ran the clients: processors, memory, system."""
+    cores = os.cpu_count() or 1
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    models = (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name"))
+    model = next(models, "")
+    return ", ".join(filter(None, [f"{cores} processors", model, f"{memory_gib:.0f} GiB", platform.platform()]))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list[Path]:
+    """Run a simulation; returns the log files. The database must exist.
+
+    `progress` is called with (detector-visits done, in all).
+
+    Raises
+    ------
+    SimulationError
+        A worker failed; the others were ended.
+    InvalidInputError
+        Settings that make no sense.
+    """
+    survey = plan.survey
+    if not 1 <= plan.workers <= survey.detectors:
+        raise InvalidInputError(
+            f"workers is {plan.workers}: use 1 to the number of detectors, {survey.detectors}", kind="invalid-setting"
+        )
+    plan.log.mkdir(parents=True, exist_ok=True)
+    schema, layout = _opened(plan)
+    spawn = multiprocessing.get_context("spawn")
+    barrier = spawn.Barrier(plan.workers) if plan.barrier and plan.workers > 1 else None
+    stop, results = spawn.Event(), spawn.Queue()
+    record = {"survey": asdict(survey), "target": plan.target, "workers": plan.workers, "readers": plan.readers}
+    record["layout"] = layout
+    record |= {"engine": _engine(plan), "machine": _machine(), "version": importlib.metadata.version("chronotile")}
+    driver = PeerDriver.name if plan.peer else ChronotileDriver.name
+    (plan.log / "run.json").write_text(json.dumps({**record, "driver": driver, "started": time.time()}, indent=1))
+    files = [plan.log / f"worker-{number}.jsonl" for number in range(plan.workers)]
+    files += [plan.log / f"reader-{number}.jsonl" for number in range(plan.readers)]
+    shared = (plan, schema.to_json())
+    workers = [
+        spawn.Process(target=_work, args=(*shared, number, barrier, results), daemon=True)
+        for number in range(plan.workers)
+    ]
+    readers = [
+        spawn.Process(target=_read, args=(*shared, number, stop, results), daemon=True)
+        for number in range(plan.readers)
+    ]
+    for process in [*workers, *readers]:
+        process.start()
+    try:
+        _wait(plan, workers, readers, results, progress)
+    finally:
+        stop.set()
+        for process in [*workers, *readers]:
+            process.join(_JOIN_S if process.is_alive() else 1)
+            if process.is_alive():
+                process.terminate()
+    return files
+
+
+def _opened(plan: Run) -> tuple[Schema, dict[str, Any] | None]:
+    """The schema of the database under the simulation, and the layout of one of ours."""
+    if plan.peer:
+        optional.require("a database of lsst.dax.apdb", "lsst", "lsst.dax.apdb", "pandas")
+        from lsst.dax.apdb import ApdbConfig
+
+        import chronotile.apdb.lsst as adapter
+
+        return adapter.own_schema(ApdbConfig.from_uri(plan.target)), None
+    from chronotile import apdb
+
+    with apdb.open(plan.target, read_only=True) as database:
+        return database.schema, asdict(database.layout)
+
+
+def _wait(
+    plan: Run, workers: list[Any], readers: list[Any], results: Any, progress: Callable[[int, int], object] | None
+) -> None:
+    import queue
+
+    total = (plan.survey.visits - plan.first_visit) * plan.survey.detectors
+    done, ended = 0, 0
+    while ended < len(workers):
+        try:
+            kind, value = results.get(timeout=1.0)
+        except queue.Empty:
+            died = [each for each in [*workers, *readers] if each.exitcode not in (None, 0)]
+            if died:
+                raise SimulationError(f"a process ended with {died[0].exitcode}", kind="simulation-failed") from None
+            continue
+        if kind == "failed":
+            raise SimulationError(f"a process failed:\n{value}", kind="simulation-failed")
+        if kind == "ended":
+            ended += 1
+        else:
+            done += value
+            if progress is not None:
+                progress(done, total)
+
+
+def _driver(plan: Run) -> Driver:
+    return PeerDriver(plan.target) if plan.peer else ChronotileDriver(plan.target)
+
+
+def _log(file: TextIO, **entry: Any) -> None:
+    file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+    file.flush()
+
+
+def _work(plan: Run, schema: str, number: int, barrier: Any, results: Any) -> None:
+    """One worker: its detectors, visit by visit."""
+    try:
+        with (plan.log / f"worker-{number}.jsonl").open("a") as file:
+            universe, driver = Universe(plan.survey, Schema.from_json(schema)), _driver(plan)
+            for visit in range(plan.first_visit, plan.survey.visits):
+                mine = range(number, plan.survey.detectors, plan.workers)
+                for detector in mine:
+                    for entry in _detector_visit(universe, driver, visit, detector):
+                        _log(file, driver=driver.name, worker=number, **entry)
+                results.put(("done", len(mine)))
+                if barrier is not None:
+                    barrier.wait(600)
+            driver.close()
+        results.put(("ended", number))
+    except BaseException:
+        if barrier is not None:
+            barrier.abort()
+        results.put(("failed", traceback.format_exc(limit=-6)))
+
+
+def _detector_visit(universe: Universe, driver: Driver, visit: int, detector: int) -> Iterator[dict[str, Any]]:
+    """Read, look, store; yields what is to be logged."""
+    survey = universe.survey
+    at = survey.time(visit)
+    shared = {"visit": visit, "detector": detector, "mjd_tai": at, "wall": time.time()}
+    footprint = survey.footprint(visit, detector, PADDING_DEG)
+    began, cpu = time.perf_counter(), time.process_time()
+    known, counts, seconds = driver.read(footprint, at)
+    spent = time.perf_counter() - began
+    yield {
+        **shared, "op": "read", "rows": counts, "seconds_by_table": seconds, "seconds": spent,
+        "cpu_s": time.process_time() - cpu,
+    }  # fmt: skip
+    seen = universe.look(visit, detector, known)
+    rows = {"DiaObject": seen.objects.num_rows, "DiaSource": seen.sources.num_rows,
+            "DiaForcedSource": seen.forced_sources.num_rows}  # fmt: skip
+    size = sum(table.nbytes for table in (seen.objects, seen.sources, seen.forced_sources))
+    began, cpu = time.perf_counter(), time.process_time()
+    driver.store(at, visit, detector, seen)
+    spent = time.perf_counter() - began
+    yield {**shared, "op": "store", "rows": rows, "bytes": size, "seconds": spent, "cpu_s": time.process_time() - cpu}
+
+
+def _read(plan: Run, schema: str, number: int, stop: Any, results: Any) -> None:
+    """One reader: cones around places of the patch, one after another until the workers end."""
+    try:
+        survey = plan.survey
+        rng = np.random.default_rng([survey.seed, 4, number])
+        last = survey.time(survey.visits - 1)
+        with (plan.log / f"reader-{number}.jsonl").open("a") as file:
+            driver = _driver(plan)
+            while not stop.is_set():
+                ra, dec = survey.pointing(int(rng.integers(survey.visits)))
+                ra, dec = ra + rng.uniform(-0.2, 0.2), dec + rng.uniform(-0.2, 0.2)
+                began, cpu = time.perf_counter(), time.process_time()
+                rows = driver.cone(ra, dec, 0.05, last)
+                spent = time.perf_counter() - began
+                _log(
+                    file, driver=driver.name, reader=number, op="cone", ra=ra, dec=dec, rows=rows, seconds=spent,
+                    cpu_s=time.process_time() - cpu, wall=time.time(),
+                )  # fmt: skip
+                stop.wait(0.05)
+            driver.close()
+    except BaseException:
+        results.put(("failed", traceback.format_exc(limit=-6)))
