@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pickle
 import sqlite3
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import chronotile as ct
-from chronotile import errors
+from chronotile import _native, errors
 
 SCHEMA = {"tag": "int64", "t": "timestamp[us]", "value": "float64"}
 
@@ -50,6 +51,31 @@ def test_every_exception_is_a_chronotile_error_and_most_a_builtin_one() -> None:
         assert issubclass(cls, ct.ChronotileError)
         assert issubclass(cls, parent)
         assert getattr(ct, name) is cls
+
+
+def test_each_kind_is_named_where_its_class_is_described() -> None:
+    for kind, name in _native.error_kinds().items():
+        assert f"``{kind}``" in (getattr(errors, name).__doc__ or ""), (kind, name)
+
+
+def raised(path: Path) -> set[tuple[str, str]]:
+    """Exception classes that a module makes, with the kinds it gives them."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return {
+        (call.func.id, keyword.value.value)
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id in errors.__all__
+        for keyword in call.keywords
+        if keyword.arg == "kind" and isinstance(keyword.value, ast.Constant)
+    }
+
+
+def test_python_raises_the_kinds_of_the_table() -> None:
+    table = _native.error_kinds()
+    modules = list(Path(ct.__file__).parent.rglob("*.py"))
+    found = set().union(*(raised(path) for path in modules))
+    assert len(found) > 30
+    assert {(name, kind) for name, kind in found if table.get(kind) != name} == set()
 
 
 @pytest.mark.parametrize("name", errors.__all__)

@@ -572,7 +572,7 @@ def test_a_client_that_takes_nothing_in_holds_a_place_until_its_time_is_over(tmp
             idle.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             assert idle.recv(100).startswith(b"HTTP/1.1 200")
             busy = service.ask("GET", "/v1/latest", {"tag": "a"})
-            assert (busy.status, busy.error["kind"], busy.headers["Retry-After"]) == (429, "busy", "1")
+            assert (busy.status, busy.error["kind"], busy.headers["Retry-After"]) == (429, "too-many-requests", "1")
             wait_for(lambda: service.ask("GET", "/v1/latest", {"tag": "a"}).status == 200)
         broken = [line for line in service.log() if line.get("error") == "the client went away"]
         assert [line["path"] for line in broken] == ["/v1/points"]

@@ -59,6 +59,10 @@ __all__ = [
 class ChronotileError(Exception):
     """Base of all errors of this package.
 
+    Kinds of its own, about which a program can do nothing: ``compute``, ``engine-refused``, ``internal``,
+    ``interrupted``, ``malformed-answer``, ``not-installed``, ``not-served``, ``other``, ``protocol``,
+    ``replica-failed``, ``worker-lost``.
+
     Attributes
     ----------
     kind : str
@@ -94,8 +98,10 @@ class InvalidInputError(ChronotileError, ValueError):
 
     Kinds: ``invalid-definition``, ``invalid-time``, ``invalid-sky``, ``invalid-url``, ``invalid-request``,
     ``invalid-rows``, ``invalid-tag``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``,
-    ``too-large``, ``same-archive``; of a cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``,
-    ``invalid-checkpoint``, ``value-range``, ``unknown-type``.
+    ``too-large``, ``same-archive``, ``unknown-id``, ``key-exists``, ``archived-records``, ``changed-records``,
+    ``no-tokens``; of a cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``,
+    ``invalid-checkpoint``, ``value-range``, ``unknown-type``; of a service also ``no-such-path``,
+    ``method-not-allowed``, ``not-acceptable``, ``unsupported-type``, ``unsupported-encoding``, ``group-not-found``.
     """
 
 
@@ -139,18 +145,21 @@ class StorageFullError(ChronotileError, OSError):
 
 
 class BusyError(ChronotileError, TimeoutError):
-    """Others held the archive for too long (``busy``) or changed the same thing first (``lost-race``). Nothing was
-    written; repeat."""
+    """Others held the archive for too long (``busy``), changed the same thing first (``lost-race``, ``slice-in-use``,
+    ``slice-retired``, ``table-altered``), or a cluster did not answer a read in time (``overloaded``,
+    ``timed-out``). Of a service: it serves all that it may at once (``too-many-requests``, ``quota-exceeded``,
+    ``memory-in-use``), or the request took too long (``timed-out``, ``slow-client``). Nothing was written; repeat."""
 
 
 class OutcomeUnknownError(ChronotileError, TimeoutError):
-    """The engine or a service did not confirm (``outcome-unknown``, ``timed-out``), or the work was cut off
-    (``cancelled``): it may or may not have happened. Repeating a write of a named batch is safe and tells."""
+    """The engine or a service did not confirm (``outcome-unknown``), or the work was cut off (``cancelled``): it may
+    or may not have happened. Repeating a write of a named batch is safe and tells."""
 
 
 class UnavailableError(ChronotileError, ConnectionError):
-    """Too few replicas are alive for the consistency level (``too-few-replicas``), or no node answers (``no-node``,
-    ``no-connection``). Nothing was done.
+    """Too few replicas are alive for the consistency level (``too-few-replicas``, ``cluster-unavailable``), or no
+    node or service answers (``no-node``, ``no-connection``, ``no-service``, ``not-ready``, ``broken-off``,
+    ``database``), or the service's own address is taken (``address-in-use``). Nothing was done.
 
     ``details`` of ``too-few-replicas``: ``consistency``, ``required`` and ``alive``.
     """
@@ -158,11 +167,13 @@ class UnavailableError(ChronotileError, ConnectionError):
 
 class AccessDeniedError(ChronotileError, PermissionError):
     """The cluster refuses the login (``login``), one side the other's certificate (``certificate``), or the role
-    lacks the permission (``permission``). Nothing was done."""
+    lacks the permission (``permission``, ``access-denied``). A service refuses the token (``token-missing``,
+    ``token-unknown``, ``token-expired``), its role (``role-missing``) or a browser (``foreign-host``,
+    ``foreign-origin``). Nothing was done."""
 
 
 class DamagedError(ChronotileError, OSError):
-    """Stored bytes cannot be read: ``damaged-chunk``, ``damaged-catalog`` or ``damaged-archive``."""
+    """Stored bytes cannot be read: ``damaged-archive``, ``damaged-catalog`` or ``damaged-file``."""
 
 
 class DamagedChunkError(DamagedError):

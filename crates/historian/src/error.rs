@@ -1,5 +1,6 @@
 use arrow_schema::ArrowError;
 use chronotile_archive::ArchiveError;
+use chronotile_types::ErrorKind;
 
 use crate::rules::{GridError, TooManyValues};
 use crate::tag::TagKey;
@@ -86,5 +87,20 @@ pub fn meant(near: &[String]) -> String {
 impl HistorianError {
     pub(crate) fn compute(work: &'static str) -> impl Fn(ArrowError) -> Self {
         move |source| Self::Compute { work, source }
+    }
+}
+
+impl HistorianError {
+    /// The stable name of the case.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Archive(error) => error.kind(),
+            Self::UnknownTag { .. } => ErrorKind::TagNotFound,
+            Self::Definition { .. } => ErrorKind::InvalidTag,
+            Self::Columns(_) | Self::Point { .. } => ErrorKind::InvalidRows,
+            Self::Grid(_) | Self::NotNumeric { .. } | Self::Request(_) => ErrorKind::InvalidRequest,
+            Self::TooManyValues { .. } => ErrorKind::TooLarge,
+            Self::Compute { .. } => ErrorKind::Compute,
+        }
     }
 }

@@ -8,7 +8,8 @@ use chronotile_archive::{
 };
 use chronotile_store::Tuning;
 use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Duration, MergeRule, SliceId, SpecError, TimeError, TimeRange, TimeSpec,
+    CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, MergeRule, SliceId, SpecError, TimeError, TimeRange,
+    TimeSpec,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -38,7 +39,7 @@ pub struct Dataset {
 fn open_inner(archive: &RwLock<Option<Inner>>) -> PyResult<Inner> {
     runtime()?;
     let inner = archive.read().unwrap_or_else(PoisonError::into_inner).clone();
-    inner.ok_or_else(|| Fault::new("ClosedError", "closed", "the archive is closed: open it again").raise())
+    inner.ok_or_else(|| Fault::new(ErrorKind::Closed, "the archive is closed: open it again").raise())
 }
 
 impl Archive {
@@ -173,7 +174,7 @@ fn bad_time(error: TimeError) -> PyErr {
 
 fn cell_rule(json: &str) -> PyResult<CellRule> {
     serde_json::from_str(json)
-        .map_err(|error| invalid("invalid-definition", format!("the cell rule is not usable: {error}")))
+        .map_err(|error| invalid(ErrorKind::InvalidDefinition, format!("the cell rule is not usable: {error}")))
 }
 
 fn merge_rule(merge: &str, version: Option<String>) -> PyResult<MergeRule> {
@@ -183,11 +184,12 @@ fn merge_rule(merge: &str, version: Option<String>) -> PyResult<MergeRule> {
         ("append", Some(column)) => {
             let message =
                 format!("version column {column:?} has no meaning with merge \"append\": use merge=\"latest\"");
-            Err(invalid("invalid-definition", message))
+            Err(invalid(ErrorKind::InvalidDefinition, message))
         }
-        (other, _) => {
-            Err(invalid("invalid-definition", format!("{other:?} is no merge rule: use \"append\" or \"latest\"")))
-        }
+        (other, _) => Err(invalid(
+            ErrorKind::InvalidDefinition,
+            format!("{other:?} is no merge rule: use \"append\" or \"latest\""),
+        )),
     }
 }
 
@@ -238,8 +240,9 @@ impl Dataset {
     /// The definition, its schema apart, as JSON text.
     fn definition(&self) -> PyResult<String> {
         let spec = self.inner.spec();
-        let mut value = serde_json::to_value(spec.as_ref())
-            .map_err(|error| invalid("invalid-definition", format!("the definition cannot be shown: {error}")))?;
+        let mut value = serde_json::to_value(spec.as_ref()).map_err(|error| {
+            invalid(ErrorKind::InvalidDefinition, format!("the definition cannot be shown: {error}"))
+        })?;
         if let Some(object) = value.as_object_mut() {
             object.remove("schema");
         }
@@ -253,7 +256,8 @@ impl Dataset {
     /// The same dataset with another consistency level or time limit.
     fn tuned(&self, read: Option<String>, write: Option<String>, timeout_s: Option<u64>) -> PyResult<Self> {
         let tuning = Tuning { read_consistency: read, write_consistency: write, timeout_s };
-        let inner = self.open()?.tuned(&tuning).map_err(|error| invalid("invalid-tuning", error.to_string()))?;
+        let inner =
+            self.open()?.tuned(&tuning).map_err(|error| invalid(ErrorKind::InvalidSetting, error.to_string()))?;
         Ok(Self { inner, archive: self.archive.clone() })
     }
 
@@ -445,7 +449,8 @@ impl Dataset {
     fn retire_unchanged<'py>(&self, py: Python<'py>, slices: Vec<(i32, String)>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let slices = slices.iter().map(|(slice, print)| {
             let print = u128::from_str_radix(print, 16);
-            let print = print.map_err(|_| invalid("invalid-request", "a fingerprint is 32 hexadecimal digits"))?;
+            let print =
+                print.map_err(|_| invalid(ErrorKind::InvalidRequest, "a fingerprint is 32 hexadecimal digits"))?;
             Ok((SliceId(*slice), print))
         });
         let slices = slices.collect::<PyResult<Vec<_>>>()?;

@@ -7,6 +7,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array as _, ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader, StructArray};
 use arrow_schema::{Field, Schema as ArrowSchema, SchemaRef};
 use arrow_select::concat::concat;
+use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 use pyo3_arrow::ffi::{ArrayIterator, to_array_pycapsules, to_schema_pycapsule, to_stream_pycapsule};
@@ -149,7 +150,7 @@ impl Table {
                 array.inner.len(),
                 columns[0].0
             );
-            return Err(invalid("invalid-rows", message));
+            return Err(invalid(ErrorKind::InvalidRows, message));
         }
         let fields: Vec<_> =
             columns.iter().map(|(name, array)| Field::new(name, array.inner.data_type().clone(), true)).collect();
@@ -177,7 +178,7 @@ impl Table {
 
     /// The different texts of a column, sorted.
     fn distinct_texts(&self, column: &str) -> PyResult<Vec<String>> {
-        let missing = || invalid("invalid-rows", format!("the rows have no column {column:?}"));
+        let missing = || invalid(ErrorKind::InvalidRows, format!("the rows have no column {column:?}"));
         let mut texts = std::collections::BTreeSet::new();
         for batch in &self.batches {
             let array = batch.column_by_name(column).ok_or_else(missing)?;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use chronotile_archive::{BackupError, FileDraft, copy_file};
+use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
 
 use crate::errors::{Fault, backup_error};
@@ -58,5 +59,5 @@ impl BackupDraft {
 }
 
 fn gone() -> PyErr {
-    Fault::new("ClosedError", "closed", "this copy has its name already, or was removed").raise()
+    Fault::new(ErrorKind::Closed, "this copy has its name already, or was removed").raise()
 }

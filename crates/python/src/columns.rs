@@ -10,6 +10,7 @@ use arrow_array::{
 use arrow_buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::DataType;
+use chronotile_types::ErrorKind;
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString};
@@ -58,7 +59,7 @@ fn natural_column(values: &Bound<'_, PyList>, wanted: Option<&DataType>) -> PyRe
     }
     let kind = first.get_type().name()?.to_string();
     Err(invalid(
-        "invalid-rows",
+        ErrorKind::InvalidRows,
         format!("values of type {kind} make no column: give numbers, text, bytes or an Arrow array"),
     ))
 }
@@ -70,7 +71,10 @@ fn extract<'py, T: for<'a> FromPyObject<'a, 'py>>(values: &Bound<'py, PyList>) -
         }
         value.extract::<T>().map(Some).map_err(|_| {
             let shown = value.repr().map_or_else(|_| "a value".to_owned(), |text| text.to_string());
-            invalid("invalid-rows", format!("value {index} of the list, {shown}, does not fit the values before it"))
+            invalid(
+                ErrorKind::InvalidRows,
+                format!("value {index} of the list, {shown}, does not fit the values before it"),
+            )
         })
     };
     values.iter().enumerate().map(one).collect()
@@ -80,8 +84,9 @@ fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
     if array.data_type() == wanted {
         return Ok(array);
     }
-    let refuse =
-        |why: String| invalid("invalid-rows", format!("{} values do not fit {wanted}: {why}", array.data_type()));
+    let refuse = |why: String| {
+        invalid(ErrorKind::InvalidRows, format!("{} values do not fit {wanted}: {why}", array.data_type()))
+    };
     let whole = wanted.is_integer() || wanted.is_temporal();
     if whole && array.data_type().is_floating() {
         return Err(refuse("they are no whole numbers".to_owned()));
@@ -89,7 +94,7 @@ fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
     let exact = whole || matches!(wanted, DataType::Decimal128(_, _) | DataType::Boolean);
     if exact {
         return chronotile_archive::exact_values(&array, wanted)
-            .map_err(|reason| invalid("invalid-rows", format!("the list {reason}")));
+            .map_err(|reason| invalid(ErrorKind::InvalidRows, format!("the list {reason}")));
     }
     let options = CastOptions { safe: false, ..CastOptions::default() };
     cast_with_options(&array, wanted, &options).map_err(|e| refuse(e.to_string()))
@@ -133,7 +138,12 @@ pub fn column_of_buffer(
         "uint64" => numbers!(UInt64Type),
         "float32" => numbers!(Float32Type),
         "float64" => numbers!(Float64Type),
-        other => return Err(invalid("invalid-rows", format!("arrays of {other} make no column: convert them first"))),
+        other => {
+            return Err(invalid(
+                ErrorKind::InvalidRows,
+                format!("arrays of {other} make no column: convert them first"),
+            ));
+        }
     };
     let Some(wanted) = r#type else { return Ok(Array { inner: array }) };
     let wanted = chronotile_io::parse_type(wanted).map_err(io_error)?;
@@ -157,7 +167,7 @@ fn copied<T: Element>(py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<Vec
     let buffer = PyBuffer::<T>::get(values)?;
     if buffer.dimensions() != 1 {
         let message = format!("an array of {} dimensions makes no column: give one dimension", buffer.dimensions());
-        return Err(invalid("invalid-rows", message));
+        return Err(invalid(ErrorKind::InvalidRows, message));
     }
     buffer.to_vec(py)
 }

@@ -10,6 +10,7 @@ use chronotile_tables::{
     DecimalAs, DurationAs, Mapping, PAGE_BYTES, Parameters, ReadOptions, Scan, Tables, TablesError, UuidAs, Value,
     VarintAs,
 };
+use chronotile_types::ErrorKind;
 use futures::stream;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple};
@@ -38,7 +39,7 @@ pub struct Options {
 
 impl Options {
     fn read(self, writes: bool) -> PyResult<ReadOptions> {
-        let refuse = |reason: String| invalid("invalid-setting", reason);
+        let refuse = |reason: String| invalid(ErrorKind::InvalidSetting, reason);
         let level = |name: String| {
             let parse = if writes { chronotile_cql::write_consistency } else { chronotile_cql::read_consistency };
             parse(&name).map_err(refuse)
@@ -83,7 +84,7 @@ impl CqlSession {
     fn open_inner(&self) -> PyResult<Tables> {
         runtime()?;
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner).clone();
-        inner.ok_or_else(|| Fault::new("ClosedError", "closed", "the session is closed: make another").raise())
+        inner.ok_or_else(|| Fault::new(ErrorKind::Closed, "the session is closed: make another").raise())
     }
 }
 
@@ -198,7 +199,7 @@ fn value(given: &Bound<'_, PyAny>) -> PyResult<Value> {
 fn tagged(given: &Bound<'_, PyTuple>) -> PyResult<Value> {
     let kind: String = given.get_item(0)?.extract()?;
     let part = |place: usize| given.get_item(place);
-    let out_of_range = |what: &str| invalid("invalid-parameter", format!("the {what} is out of CQL's range"));
+    let out_of_range = |what: &str| invalid(ErrorKind::InvalidParameter, format!("the {what} is out of CQL's range"));
     Ok(match kind.as_str() {
         "decimal" => {
             let scale = part(2)?.extract().map_err(|_| out_of_range("decimal's exponent"))?;
@@ -222,7 +223,7 @@ fn tagged(given: &Bound<'_, PyTuple>) -> PyResult<Value> {
             let pair = |(key, mapped): &(Bound<'_, PyAny>, Bound<'_, PyAny>)| Ok((value(key)?, value(mapped)?));
             Value::Pairs(pairs.iter().map(pair).collect::<PyResult<_>>()?)
         }
-        other => return Err(invalid("invalid-parameter", format!("{other:?} is no kind of value"))),
+        other => return Err(invalid(ErrorKind::InvalidParameter, format!("{other:?} is no kind of value"))),
     })
 }
 

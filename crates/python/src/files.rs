@@ -15,6 +15,7 @@ use arrow_select::take::take;
 use chronotile_io::{
     CsvOptions, Format, IoError, OutFormat, Progress, ReadOptions, Sink, Source, TableOptions, WriteOptions,
 };
+use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
@@ -132,7 +133,7 @@ impl RecordFile {
         for (name, value) in &constants {
             if fields.iter().any(|field| field.name() == name) {
                 let message = format!("the file has a column {name:?} already: give the constant column another name");
-                return Err(invalid("invalid-setting", message));
+                return Err(invalid(ErrorKind::InvalidSetting, message));
             }
             fields.push(Arc::new(Field::new(name, value.inner.data_type().clone(), true)));
         }
@@ -304,10 +305,9 @@ impl RecordBlock {
 }
 
 fn ascii(character: char) -> PyResult<u8> {
-    u8::try_from(character)
-        .ok()
-        .filter(u8::is_ascii)
-        .ok_or_else(|| invalid("invalid-setting", format!("{character:?} cannot be used: give one ASCII character")))
+    u8::try_from(character).ok().filter(u8::is_ascii).ok_or_else(|| {
+        invalid(ErrorKind::InvalidSetting, format!("{character:?} cannot be used: give one ASCII character"))
+    })
 }
 
 /// Puts a Python function's words in the place of the codes of the column `status`; asks once for each code.

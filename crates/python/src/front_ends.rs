@@ -3,7 +3,8 @@
 //! The interpreter lock is held while Python works, and by none of what this module does with bodies and rows.
 
 use arrow_array::{RecordBatch, RecordBatchReader};
-use chronotile_service::{Answer, FrontEnds, Held, Reason, Refusal, Request};
+use chronotile_service::{Answer, FrontEnds, Held, Refusal, Request};
+use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyTuple};
 use serde_json::{Map, Value};
@@ -78,44 +79,22 @@ impl Iterator for Batches {
 /// What an exception means to a client.
 fn refusal(py: Python<'_>, error: &PyErr) -> Refusal {
     let value = error.value(py);
-    let class = value.get_type().name().map_or_else(|_| "an exception".to_owned(), |name| name.to_string());
-    let Some((reason, kind)) = known(value, &class) else {
+    let Some(kind) = kind_of(value) else {
         let message = format!("the service failed to answer, which is a fault of it: {error}");
-        let kind = "internal".to_owned();
-        return Refusal { reason: Reason::Internal, kind, message, details: Map::new(), retry_after_s: None };
+        return Refusal { kind: ErrorKind::Internal, message, details: Map::new(), retry_after_s: None };
     };
     let details = value.getattr("details").ok().and_then(|details| details.cast_into::<PyDict>().ok());
     let details = details.map(|details| plain(&details)).unwrap_or_default();
     let seconds = details.get("retry_after_s").and_then(Value::as_f64);
-    let (reason, retry_after_s) = match (reason, kind.as_str()) {
-        // Lines that are more than a stream may ever send at once cannot be repeated as they are.
-        (_, "quota-exceeded") if seconds.is_none() => (Reason::TooLarge, None),
-        (_, "quota-exceeded") => (Reason::Flood, seconds.map(|seconds| seconds.ceil().clamp(1.0, 86_400.0) as u32)),
-        (Reason::Invalid, "too-large") => (Reason::TooLarge, None),
-        (_, "not-installed") => (Reason::NotInstalled, None),
-        _ => (reason, None),
-    };
-    Refusal { reason, kind, message: value.to_string(), details, retry_after_s }
+    let retry_after_s = seconds.map(|seconds| seconds.ceil().clamp(1.0, 86_400.0) as u32);
+    Refusal { kind, message: value.to_string(), details, retry_after_s }
 }
 
-/// The group and the kind of an exception of the package; None for any other.
-fn known(value: &Bound<'_, PyAny>, class: &str) -> Option<(Reason, String)> {
+/// The kind of an exception of the package; None for any other.
+fn kind_of(value: &Bound<'_, PyAny>) -> Option<ErrorKind> {
     let base = value.py().import("chronotile.errors").ok()?.getattr("ChronotileError").ok()?;
     value.is_instance(&base).ok().filter(|is_ours| *is_ours)?;
-    let kind = value.getattr("kind").ok()?.extract::<String>().ok()?;
-    let reason = match class {
-        "InvalidInputError" | "DataFileError" => Reason::Invalid,
-        "DatasetNotFoundError" | "BatchNotFoundError" | "TagNotFoundError" => Reason::NotFound,
-        "DatasetExistsError" | "BatchConflictError" => Reason::Conflict,
-        "BusyError" | "ClosedError" => Reason::Busy,
-        "OutcomeUnknownError" => Reason::Unknown,
-        "UnavailableError" => Reason::Unavailable,
-        "AccessDeniedError" => Reason::Denied,
-        "StorageFullError" | "ReadOnlyError" => Reason::Full,
-        "DamagedError" | "DamagedChunkError" => Reason::Damaged,
-        _ => Reason::Internal,
-    };
-    Some((reason, kind))
+    ErrorKind::named(&value.getattr("kind").ok()?.extract::<String>().ok()?)
 }
 
 fn plain(details: &Bound<'_, PyDict>) -> Map<String, Value> {

@@ -12,6 +12,7 @@ use chronotile_historian::{
     AggregateRequest, DataType, Downsampling, Historian as Inner, HistorianError, HistorianOptions, NotFinite,
     PointFilter as InnerFilter, PointsOptions, RawRequest, Tag, TagKey,
 };
+use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -77,7 +78,7 @@ impl Definition {
     fn tag(self) -> PyResult<Tag> {
         let unknown = || {
             let message = format!("{:?} is no data type of a tag: use float, integer, bool or string", self.data_type);
-            invalid("invalid-tag", message)
+            invalid(ErrorKind::InvalidTag, message)
         };
         let data_type = DataType::from_name(&self.data_type).ok_or_else(unknown)?;
         Ok(Tag {
@@ -125,7 +126,7 @@ pub struct Overrides {
 fn aggregate_named(name: &str) -> PyResult<Aggregate> {
     Aggregate::from_name(name).ok_or_else(|| {
         let known: Vec<String> = Aggregate::ALL.iter().map(|aggregate| aggregate.name()).collect();
-        invalid("invalid-request", format!("{name:?} is no aggregate: use one of {}", known.join(", ")))
+        invalid(ErrorKind::InvalidRequest, format!("{name:?} is no aggregate: use one of {}", known.join(", ")))
     })
 }
 
@@ -138,7 +139,7 @@ pub struct Historian {
 
 impl Historian {
     fn open_inner(&self) -> PyResult<Arc<Inner>> {
-        let closed = || Fault::new("ClosedError", "closed", "the historian is closed: open it again").raise();
+        let closed = || Fault::new(ErrorKind::Closed, "the historian is closed: open it again").raise();
         self.archive.get().open_inner()?;
         self.inner.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)
     }
@@ -292,7 +293,10 @@ impl Historian {
             "lttb" => Downsampling::Lttb,
             "minmax" => Downsampling::MinMax,
             other => {
-                return Err(invalid("invalid-request", format!("{other:?} is no way to plot: use lttb or minmax")));
+                return Err(invalid(
+                    ErrorKind::InvalidRequest,
+                    format!("{other:?} is no way to plot: use lttb or minmax"),
+                ));
             }
         };
         Ok(table(vec![wait(py, inner.plot(&tag.into(), start, end, count, how))?]))
@@ -315,7 +319,7 @@ impl Historian {
 
     fn set_retention(&self, py: Python<'_>, group: &str, retention: Option<&str>) -> PyResult<()> {
         let inner = self.open_inner()?;
-        let bad = |error: chronotile_types::TimeError| invalid("invalid-time", error.to_string());
+        let bad = |error: chronotile_types::TimeError| invalid(ErrorKind::InvalidTime, error.to_string());
         let retention = retention.map(str::parse).transpose().map_err(bad)?;
         wait(py, inner.set_retention(group, retention))
     }
@@ -422,7 +426,7 @@ pub fn compute_aggregate(
         percent: overrides.percent,
         sample_results: overrides.sample_results,
     };
-    let refused = |error: &dyn std::fmt::Display| invalid("invalid-request", error.to_string());
+    let refused = |error: &dyn std::fmt::Display| invalid(ErrorKind::InvalidRequest, error.to_string());
     settings.check().map_err(|error| refused(&error))?;
     let grid = Grid::new(range.0, range.1, range.2).map_err(|error| refused(&error))?;
     let mut calculator = Calculator::new(aggregate_named(aggregate)?, settings, grid);
@@ -434,7 +438,7 @@ pub fn compute_aggregate(
         let times = times.values();
         let first = times.first().copied().unwrap_or(last);
         if first < last || !times.is_sorted() {
-            return Err(invalid("invalid-rows", "the points are not in ascending time: sort them"));
+            return Err(invalid(ErrorKind::InvalidRows, "the points are not in ascending time: sort them"));
         }
         last = times.last().copied().unwrap_or(last);
         let pushed = calculator.push(times, values.values(), statuses.as_ref().map(|codes| codes.values().as_ref()));
@@ -465,9 +469,10 @@ fn series(batch: &RecordBatch) -> PyResult<(TimestampNanosecondArray, Float64Arr
             to,
             &arrow_cast::CastOptions { safe: false, ..arrow_cast::CastOptions::default() },
         );
-        cast.map(Some).map_err(|error| invalid("invalid-rows", format!("column {name:?} does not fit: {error}")))
+        cast.map(Some)
+            .map_err(|error| invalid(ErrorKind::InvalidRows, format!("column {name:?} does not fit: {error}")))
     };
-    let missing = |name: &str| invalid("invalid-rows", format!("the points have no column {name:?}"));
+    let missing = |name: &str| invalid(ErrorKind::InvalidRows, format!("the points have no column {name:?}"));
     let times = column("time", &ArrowType::Timestamp(TimeUnit::Nanosecond, None))?.ok_or_else(|| missing("time"))?;
     let values = column("value", &ArrowType::Float64)?.ok_or_else(|| missing("value"))?;
     let statuses = column("status", &ArrowType::UInt32)?;

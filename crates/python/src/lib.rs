@@ -48,6 +48,8 @@ mod _native {
     #[pymodule_export]
     use super::cql::CqlSession;
     #[pymodule_export]
+    use super::errors::error_kinds;
+    #[pymodule_export]
     use super::files::{RecordBlock, RecordFile, content_hash, format_of_path, write_records};
     #[pymodule_export]
     use super::historian::{Historian, PointFilter, aggregate_names, compute_aggregate, tag_columns, tags_of_points};

@@ -2,7 +2,7 @@
 
 use arrow_array::ArrayRef;
 use chronotile_archive::{Comparison, Place, Predicate, ReadRequest};
-use chronotile_types::{Instant, TimeRange};
+use chronotile_types::{ErrorKind, Instant, TimeRange};
 use pyo3::prelude::*;
 
 use crate::arrow::Array;
@@ -21,7 +21,7 @@ enum MomentValue {
 
 impl Moment {
     pub fn instant(self) -> PyResult<Instant> {
-        let outside = || invalid("invalid-time", "the time lies outside the range that can be counted");
+        let outside = || invalid(ErrorKind::InvalidTime, "the time lies outside the range that can be counted");
         match (self.0.as_str(), self.1) {
             ("utc_ns", MomentValue::Whole(value)) => Ok(Instant::UtcNanoseconds(value)),
             ("ticks", MomentValue::Whole(value)) => {
@@ -76,7 +76,7 @@ fn place(region: Option<PyRef<'_, PyRegion>>, cells: Option<Vec<i64>>, keys: Opt
         (Some(region), None, None) => Ok(Place::Region(region.inner.clone())),
         (None, Some(cells), None) => Ok(Place::Cells(cells)),
         (None, None, Some(keys)) => Ok(Place::Keys(keys)),
-        _ => Err(invalid("invalid-request", "region, cells and keys each name a place: give one of them")),
+        _ => Err(invalid(ErrorKind::InvalidRequest, "region, cells and keys each name a place: give one of them")),
     }
 }
 
@@ -98,7 +98,7 @@ fn predicate((column, operator, values): (String, String, PyRef<'_, Array>)) -> 
             let message = format!(
                 "{other:?} is no comparison: use one of == != < <= > >= in between contains matches prefix exists"
             );
-            return Err(invalid("invalid-request", message));
+            return Err(invalid(ErrorKind::InvalidRequest, message));
         }
     };
     Ok(Predicate { column, comparison, values: values.inner.clone() })

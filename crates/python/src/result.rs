@@ -8,7 +8,7 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use chronotile_archive::ReadStream;
 use chronotile_io::{OrderKey, Ordered, in_order};
-use chronotile_types::name_hint;
+use chronotile_types::{ErrorKind, name_hint};
 use futures::{Stream, StreamExt};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -64,8 +64,7 @@ impl ReadResult {
     fn take_rows(&self) -> PyResult<Rows> {
         self.lock().take().ok_or_else(|| {
             Fault::new(
-                "ClosedError",
-                "result-consumed",
+                ErrorKind::ResultConsumed,
                 "this result has been read already; a result streams its rows once: call read() again, or keep what \
                  to_arrow() returned",
             )
@@ -150,7 +149,7 @@ impl ReadResult {
         let key = |(name, descending): &(String, bool)| {
             let column = self.schema.index_of(name).map_err(|_| {
                 let hint = name_hint(name, &self.column_names());
-                invalid("invalid-request", format!("no column {name:?} to order by{hint}"))
+                invalid(ErrorKind::InvalidRequest, format!("no column {name:?} to order by{hint}"))
             })?;
             Ok(OrderKey { column, descending: *descending })
         };

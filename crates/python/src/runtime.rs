@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use chronotile_archive::ArchiveError;
+use chronotile_types::ErrorKind;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
@@ -40,8 +41,7 @@ pub fn runtime() -> PyResult<&'static Runtime> {
     match SHARED.get() {
         Some(shared) if shared.process == std::process::id() => Ok(&shared.runtime),
         _ => Err(Fault::new(
-            "ClosedError",
-            "forked",
+            ErrorKind::Forked,
             "this process was forked from one that had used chronotile, whose threads and locks do not survive a fork: \
              start workers with multiprocessing's spawn or forkserver method and open the archive in each of them",
         )

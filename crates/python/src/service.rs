@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chronotile_service::{Limits, LogFormat, ServiceError, Settings, serve as run};
+use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
 
 use crate::allocator::{COLLECT_EVERY, collect, give_back_soon};
@@ -58,7 +59,7 @@ pub struct Options {
 
 impl Options {
     fn settings(self) -> PyResult<Settings> {
-        let refuse = |message: String| invalid("invalid-setting", message);
+        let refuse = |message: String| invalid(ErrorKind::InvalidSetting, message);
         let listen = self.listen.parse();
         let listen = listen.map_err(|_| {
             refuse(format!("{:?} is no address to listen on: write one such as 127.0.0.1:8086", self.listen))
@@ -137,8 +138,8 @@ fn service_error(error: ServiceError) -> PyErr {
     let message = error.to_string();
     match error {
         ServiceError::Historian(error) => historian_error(error),
-        ServiceError::Listen { .. } => Fault::new("UnavailableError", "address-in-use", message).raise(),
-        ServiceError::Exposed { .. } => invalid("no-tokens", message),
-        _ => invalid("invalid-setting", message),
+        ServiceError::Listen { .. } => Fault::new(ErrorKind::AddressInUse, message).raise(),
+        ServiceError::Exposed { .. } => invalid(ErrorKind::NoTokens, message),
+        _ => invalid(ErrorKind::InvalidSetting, message),
     }
 }

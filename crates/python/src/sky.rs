@@ -8,6 +8,7 @@ use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, UInt6
 use arrow_cast::cast;
 use arrow_schema::DataType;
 use chronotile_sky::{AngleKind, PixelRange, Pixelization, Region, Scheme, Shape, SkyError, parse_angle};
+use chronotile_types::ErrorKind;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
@@ -36,7 +37,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The exception for an error of the sky crate: the one place that decides its class.
 pub fn to_py(error: SkyError) -> PyErr {
-    invalid("invalid-sky", error.to_string())
+    invalid(ErrorKind::InvalidSky, error.to_string())
 }
 
 /// A scheme's name and a level as Python gives them. Negative levels get the same error as too deep ones.
@@ -219,7 +220,7 @@ pub fn tile_counts(
             let column = |name: &str| -> PyResult<Float64Array> {
                 let found = batch
                     .column_by_name(name)
-                    .ok_or_else(|| invalid("invalid-request", format!("no column {name:?}")))?;
+                    .ok_or_else(|| invalid(ErrorKind::InvalidRequest, format!("no column {name:?}")))?;
                 // Times come to floats by their ticks, which a float64 holds closely enough.
                 let plain = match found.data_type() {
                     DataType::Timestamp(_, _) => cast(found, &DataType::Int64).map_err(arrow_error)?,

@@ -2,6 +2,7 @@
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::ArrowError;
+use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 use pyo3_arrow::input::AnyRecordBatch;
@@ -20,7 +21,7 @@ pub fn open(source: &Bound<'_, PyAny>) -> PyResult<Rows> {
     }
     let items = source.cast::<PyIterator>().map_err(|_| {
         let kind = source.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-        invalid("invalid-rows", format!("a {kind} is no table: give an object with __arrow_c_stream__"))
+        invalid(ErrorKind::InvalidRows, format!("a {kind} is no table: give an object with __arrow_c_stream__"))
     })?;
     Ok(Box::new(Items { items: items.clone().unbind(), current: None }))
 }
@@ -44,7 +45,7 @@ pub fn open_one(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader
         // What the object's own method raised is passed on; only this side's complaint about the schema is put in our words.
         if error.is_instance_of::<pyo3::exceptions::PyValueError>(source.py()) {
             return invalid(
-                "invalid-rows",
+                ErrorKind::InvalidRows,
                 format!("the rows cannot be taken as a table: {}", error.value(source.py())),
             );
         }

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
+
+use chronotile_types::ErrorKind;
 
 use crate::failure::{Failure, Result};
 use crate::parameters::time_ns;
@@ -94,10 +96,10 @@ impl Access {
         if !self.is_required() || needed == Role::Open {
             return Ok(Caller { name: None, may_define: !self.is_required() });
         }
-        let refuse = |kind, message: String| Failure::new(StatusCode::UNAUTHORIZED, kind, message);
+        let refuse = |kind, message: String| Failure::new(kind, message);
         let Some(given) = bearer(headers) else {
             let message = "this service wants a token: send the header  Authorization: Bearer TOKEN";
-            return Err(refuse("token-missing", message.into()));
+            return Err(refuse(ErrorKind::TokenMissing, message.into()));
         };
         let hash = blake3::hash(given.as_bytes());
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -109,15 +111,18 @@ impl Access {
             }
         }
         let Some(token) = found else {
-            return Err(refuse("token-unknown", "this token is not known here: ask for another".into()));
+            return Err(refuse(ErrorKind::TokenUnknown, "this token is not known here: ask for another".into()));
         };
         if token.expires_ns.is_some_and(|expires| expires <= now_ns) {
-            return Err(refuse("token-expired", format!("token {:?} has expired: ask for another", token.name)));
+            return Err(refuse(
+                ErrorKind::TokenExpired,
+                format!("token {:?} has expired: ask for another", token.name),
+            ));
         }
         let has = |role| token.roles.contains(&role) || token.roles.contains(&Role::Admin);
         if !has(needed) {
             let message = format!("token {:?} lacks the role {}: use one that has it", token.name, needed.name());
-            return Err(Failure::new(StatusCode::FORBIDDEN, "role-missing", message));
+            return Err(Failure::new(ErrorKind::RoleMissing, message));
         }
         Ok(Caller { name: Some(token.name.clone()), may_define: has(Role::Define) })
     }
@@ -213,7 +218,7 @@ mod tests {
         );
         let kind = |token: &str, role, now| match access.check(&asking(token), role, now) {
             Ok(caller) => caller.name.unwrap_or_default(),
-            Err(failure) => failure.kind.into_owned(),
+            Err(failure) => failure.kind.name().to_owned(),
         };
         let (ann, bob, root) = ("a".repeat(20), "b".repeat(20), "c".repeat(20));
         assert_eq!(kind(&ann, Role::Read, 1), "ann");
@@ -223,7 +228,7 @@ mod tests {
         assert_eq!(kind(&bob, Role::Admin, 1), "role-missing");
         assert_eq!(kind(&root, Role::Write, 1), "root");
         assert_eq!(kind("b", Role::Read, 1), "token-unknown");
-        assert_eq!(access.check(&HeaderMap::new(), Role::Read, 1).unwrap_err().kind, "token-missing");
+        assert_eq!(access.check(&HeaderMap::new(), Role::Read, 1).unwrap_err().kind, ErrorKind::TokenMissing);
         assert!(access.check(&HeaderMap::new(), Role::Open, 1).is_ok());
     }
 

@@ -17,6 +17,8 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use chronotile_types::ErrorKind;
+
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 use chronotile_archive::memory::{Charge, ChargedVec, Memory};
@@ -121,7 +123,7 @@ impl Form {
             }
         }
         let message = format!("none of {accepted:?} can be given: accept one of {}", FORMATS.join(", "));
-        Err(Failure::new(StatusCode::NOT_ACCEPTABLE, "not-acceptable", message))
+        Err(Failure::new(ErrorKind::NotAcceptable, message))
     }
 
     fn content_type(self) -> &'static str {

@@ -19,6 +19,8 @@ use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use chronotile_types::ErrorKind;
+
 use crate::access::Access;
 use crate::answers::Reply;
 use crate::bodies;
@@ -163,17 +165,17 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
     router
         .fallback(move |request: Request| async move {
             let message = format!("there is nothing at {}: /openapi.json says what there is", request.uri().path());
-            stray(&absent, &request, Failure::new(StatusCode::NOT_FOUND, "no-such-path", message))
+            stray(&absent, &request, Failure::new(ErrorKind::NoSuchPath, message))
         })
         .method_not_allowed_fallback(move |request: Request| async move {
             let message = format!("{} does not take {}", request.uri().path(), request.method());
-            stray(&other, &request, Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", message))
+            stray(&other, &request, Failure::new(ErrorKind::MethodNotAllowed, message))
         })
 }
 
 fn stray(app: &Arc<App>, request: &Request, failure: Failure) -> Response {
     let id = request_id(request.headers());
-    app.metrics.observe("", "none", failure.status.as_u16(), Duration::ZERO);
+    app.metrics.observe("", "none", failure.status().as_u16(), Duration::ZERO);
     let mut response = dressed(failure.response(&id), &id);
     if !request.body().is_end_stream() {
         close_early(&mut response, request.extensions().get());
@@ -301,7 +303,7 @@ async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Re
     let outcome = answer(&mut ending, &mut parts, body).await;
     let response = match outcome {
         Err(failure) => {
-            (ending.status, ending.complete) = (failure.status, true);
+            (ending.status, ending.complete) = (failure.status(), true);
             ending.error = Some(failure.message.clone());
             let mut response = failure.response(&id);
             if ending.body_awaited {

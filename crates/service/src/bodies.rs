@@ -4,11 +4,13 @@ use std::io::Read;
 use std::sync::atomic::Ordering;
 
 use axum::body::{Body, HttpBody};
+use axum::http::header;
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
+
+use chronotile_types::ErrorKind;
 
 use crate::app::App;
 use crate::browsers;
@@ -43,7 +45,7 @@ pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
     let slow = |_| {
         let seconds = limits.client_time.as_secs();
         let message = format!("the body did not come within {seconds} s: send it faster, or in pieces");
-        Failure::new(StatusCode::REQUEST_TIMEOUT, "slow-client", message)
+        Failure::new(ErrorKind::SlowClient, message)
     };
     let mut taken = ChargedVec::new(&app.memory);
     while let Some(frame) = tokio::time::timeout_at(deadline, body.frame()).await.map_err(slow)? {
@@ -70,7 +72,7 @@ pub(crate) async fn unpacked(app: &App, parts: &Parts, body: Bytes) -> Result<By
         }
         Some(other) => {
             let message = format!("the body is packed as {other:?}: use gzip, or send it plain");
-            Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message))
+            Err(Failure::new(ErrorKind::UnsupportedEncoding, message))
         }
     }
 }
@@ -109,12 +111,12 @@ mod tests {
         let whole = gunzipped(&packed, 1 << 20, &memory).unwrap();
         assert_eq!((whole.len(), memory.bytes()), (1 << 20, 1 << 20));
         drop(whole);
-        assert_eq!(gunzipped(&packed, (1 << 20) - 1, &memory).unwrap_err().kind, "too-large");
+        assert_eq!(gunzipped(&packed, (1 << 20) - 1, &memory).unwrap_err().kind, ErrorKind::TooLarge);
         assert_eq!(memory.bytes(), 0);
         let _others = memory.charge(3 << 20).unwrap();
         let failure = gunzipped(&packed[..], 1 << 20, &memory).unwrap_err();
-        assert_eq!((failure.status.as_u16(), failure.retry_after_s), (503, Some(1)));
+        assert_eq!((failure.status().as_u16(), failure.retry_after_s), (503, Some(1)));
         assert_eq!(memory.bytes(), 3 << 20);
-        assert_eq!(gunzipped(b"no gzip", 10, &memory).unwrap_err().kind, "invalid-request");
+        assert_eq!(gunzipped(b"no gzip", 10, &memory).unwrap_err().kind, ErrorKind::InvalidRequest);
     }
 }

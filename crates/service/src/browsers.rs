@@ -6,7 +6,9 @@
 //! that is none of them where the endpoint has one.
 
 use axum::http::request::Parts;
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, header};
+
+use chronotile_types::ErrorKind;
 
 use crate::access::Role;
 use crate::endpoints::Endpoint;
@@ -16,7 +18,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Refuses what another site's page may have sent. Programs send none of these headers but `Host`.
 pub(crate) fn check(parts: &Parts, role: Role) -> Result<()> {
-    let refuse = |kind, message: String| Err(Failure::new(StatusCode::FORBIDDEN, kind, message));
+    let refuse = |kind, message: String| Err(Failure::new(kind, message));
     let hosts = parts.headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));
     for host in hosts.chain(parts.uri.authority().map(|authority| authority.as_str())) {
         if !is_loopback(host) {
@@ -24,7 +26,7 @@ pub(crate) fn check(parts: &Parts, role: Role) -> Result<()> {
                 "the request is for host {host:?}, and a service without tokens answers for this machine alone: ask it as \
                  127.0.0.1 or localhost, or start it with --tokens"
             );
-            return refuse("foreign-host", message);
+            return refuse(ErrorKind::ForeignHost, message);
         }
     }
     // The page itself and the state of the service are open to all, also by a link on another site.
@@ -41,13 +43,13 @@ pub(crate) fn check(parts: &Parts, role: Role) -> Result<()> {
                 "the request comes from a page of {origin:?}: a service without tokens takes none from other sites' pages; start \
                  it with --tokens"
             );
-            return refuse("foreign-origin", message);
+            return refuse(ErrorKind::ForeignOrigin, message);
         }
     }
     let mut sites = parts.headers.get_all(SEC_FETCH_SITE).iter();
     if sites.any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
         let message = "the request comes from a page of another site: a service without tokens takes none; start it with --tokens";
-        return refuse("foreign-origin", message.into());
+        return refuse(ErrorKind::ForeignOrigin, message.into());
     }
     Ok(())
 }
@@ -65,7 +67,7 @@ pub(crate) fn check_type(parts: &Parts, endpoint: &Endpoint) -> Result<()> {
     }
     let found = if given.is_empty() { "of no type".to_owned() } else { format!("{given:?}") };
     let message = format!("the body is {found}: send {} in the header Content-Type", types.join(" or "));
-    Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-type", message))
+    Err(Failure::new(ErrorKind::UnsupportedType, message))
 }
 
 /// Whether a host, perhaps with a port, is this machine by a name that no name server decides upon.
@@ -89,7 +91,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        check(&request.body(()).unwrap().into_parts().0, role).err().map(|failure| failure.kind.into_owned())
+        check(&request.body(()).unwrap().into_parts().0, role).err().map(|failure| failure.kind.name().to_owned())
     }
 
     #[test]

@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use bytes::Bytes;
 use chronotile_archive::ArchiveError;
 use futures::StreamExt;
 use serde_json::{Map, Value};
+
+use chronotile_types::ErrorKind;
 
 use crate::answers::{self, Reply, Rows};
 use crate::app::{App, Call, Permit, given_id};
@@ -90,44 +92,11 @@ pub enum Answer {
     },
 }
 
-/// What a request was refused for, by what its client can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The request or its rows make no sense.
-    Invalid,
-    /// What it names is not there.
-    NotFound,
-    /// It contradicts what is stored.
-    Conflict,
-    /// It is more than may come at once.
-    TooLarge,
-    /// A producer sends more than it may.
-    Flood,
-    /// Others are in the way: repeat it.
-    Busy,
-    /// It may or may not have been stored: repeat it.
-    Unknown,
-    /// Too few nodes answer.
-    Unavailable,
-    /// The engine refuses this service.
-    Denied,
-    /// The engine takes no more.
-    Full,
-    /// Stored bytes cannot be read.
-    Damaged,
-    /// The service lacks a package.
-    NotInstalled,
-    /// A fault of the service.
-    Internal,
-}
-
 /// A request that is not served.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// What the client can do.
-    pub reason: Reason,
-    /// A stable word for the case.
-    pub kind: String,
+    /// What went wrong.
+    pub kind: ErrorKind,
     /// What failed, on what, and what to try.
     pub message: String,
     /// What it is about.
@@ -138,25 +107,13 @@ pub struct Refusal {
 
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { reason, kind, message, details, retry_after_s } = refusal;
-        // Groups of the engine have the words that they have everywhere else.
-        let (status, kind) = match reason {
-            Reason::Invalid => (StatusCode::BAD_REQUEST, kind),
-            Reason::NotFound => (StatusCode::NOT_FOUND, kind),
-            Reason::Conflict => (StatusCode::CONFLICT, kind),
-            Reason::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, kind),
-            Reason::Flood => (StatusCode::TOO_MANY_REQUESTS, kind),
-            Reason::Busy => (StatusCode::SERVICE_UNAVAILABLE, kind),
-            Reason::Unknown => (StatusCode::SERVICE_UNAVAILABLE, "outcome-unknown".to_owned()),
-            Reason::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "cluster-unavailable".to_owned()),
-            Reason::Denied => (StatusCode::BAD_GATEWAY, "engine-denied".to_owned()),
-            Reason::Full => (StatusCode::INSUFFICIENT_STORAGE, kind),
-            Reason::NotInstalled => (StatusCode::NOT_IMPLEMENTED, kind),
-            Reason::Damaged | Reason::Internal => (StatusCode::INTERNAL_SERVER_ERROR, kind),
-        };
-        let again = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        let retry_after_s = again.then(|| retry_after_s.unwrap_or(1).max(1));
-        Self { status, kind: kind.into(), message, details, retry_after_s }
+        let Refusal { kind, message, details, retry_after_s } = refusal;
+        let failure = Self { details, ..Self::new(kind, message) };
+        let usual = failure.retry_after_s.filter(|_| kind != ErrorKind::QuotaExceeded);
+        Self {
+            retry_after_s: failure.retry_after_s.and(retry_after_s.or(usual)).map(|seconds| seconds.max(1)),
+            ..failure
+        }
     }
 }
 
@@ -256,7 +213,7 @@ const BODY_COPIES: usize = 8;
 async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
     let Some(front_ends) = app.front_ends.clone() else {
         let message = "this service answers for the historian alone: start it with  chronotile serve";
-        return Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "not-served", message));
+        return Err(Failure::new(ErrorKind::NotServed, message));
     };
     let permit = call.permit.clone();
     // Lines become columns of their parts, and columns of what is stored.
@@ -270,7 +227,7 @@ async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
     });
     let answer = work.await.map_err(|_| Failure::from(ArchiveError::Cancelled))?;
     answer.map_err(|refusal| {
-        if refusal.reason == Reason::Flood {
+        if refusal.kind == ErrorKind::QuotaExceeded {
             app.metrics.turned_away.fetch_add(1, Ordering::Relaxed);
         }
         refusal.into()
@@ -391,24 +348,20 @@ mod tests {
 
     #[test]
     fn refusals_that_pass_say_when_to_come_back() {
-        let refusal = |reason, retry_after_s| Refusal {
-            reason,
-            kind: "kind".into(),
-            message: String::new(),
-            details: Map::new(),
-            retry_after_s,
-        };
-        for (reason, given, status, kind, retry_after_s) in [
-            (Reason::Flood, Some(7), 429, "kind", Some(7)),
-            (Reason::Busy, None, 503, "kind", Some(1)),
-            (Reason::Unavailable, None, 503, "cluster-unavailable", Some(1)),
-            (Reason::Unknown, None, 503, "outcome-unknown", Some(1)),
-            (Reason::TooLarge, Some(7), 413, "kind", None),
-            (Reason::Invalid, None, 400, "kind", None),
+        let refusal =
+            |kind, retry_after_s| Refusal { kind, message: String::new(), details: Map::new(), retry_after_s };
+        for (kind, given, status, retry_after_s) in [
+            (ErrorKind::QuotaExceeded, Some(7), 429, Some(7)),
+            (ErrorKind::QuotaExceeded, None, 413, None),
+            (ErrorKind::Busy, None, 503, Some(1)),
+            (ErrorKind::ClusterUnavailable, None, 503, Some(1)),
+            (ErrorKind::OutcomeUnknown, None, 503, Some(1)),
+            (ErrorKind::TooLarge, Some(7), 413, None),
+            (ErrorKind::InvalidRows, None, 400, None),
         ] {
-            let failure = Failure::from(refusal(reason, given));
-            assert_eq!((failure.status.as_u16(), &*failure.kind), (status, kind), "{reason:?}");
-            assert_eq!(failure.retry_after_s, retry_after_s, "{reason:?}");
+            let failure = Failure::from(refusal(kind, given));
+            assert_eq!((failure.status().as_u16(), failure.kind), (status, kind));
+            assert_eq!(failure.retry_after_s, retry_after_s, "{kind:?}");
         }
     }
 }

@@ -39,6 +39,6 @@ mod tags;
 mod writes;
 
 pub use chronotile_archive::memory;
-pub use front_ends::{Answer, FrontEnds, Held, Reason, Refusal, Request};
+pub use front_ends::{Answer, FrontEnds, Held, Refusal, Request};
 pub use server::{routes, serve};
 pub use settings::{Limits, LogFormat, ServiceError, Settings};

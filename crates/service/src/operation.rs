@@ -4,9 +4,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, header};
 use serde_json::json;
 use tokio::time::Instant;
+
+use chronotile_types::ErrorKind;
 
 use crate::answers::Reply;
 use crate::app::{App, Call};
@@ -25,7 +27,7 @@ pub(crate) async fn health(_: Arc<App>, _: Call) -> Result<Reply> {
 const READY_FOR: Duration = Duration::from_millis(250);
 
 pub(crate) async fn ready(app: Arc<App>, _: Call) -> Result<Reply> {
-    let unready = |message: &str| Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", message);
+    let unready = |message: &str| Failure::new(ErrorKind::NotReady, message);
     if app.stopping.load(Ordering::Relaxed) {
         return Err(unready("the service is about to stop: ask another one"));
     }

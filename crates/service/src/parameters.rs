@@ -2,6 +2,8 @@
 
 use percent_encoding::percent_decode_str;
 
+use chronotile_types::ErrorKind;
+
 use crate::failure::{Failure, Result};
 use crate::points::shown;
 
@@ -85,7 +87,7 @@ pub fn pairs(query: &str) -> std::result::Result<Vec<(String, String)>, String> 
 }
 
 fn named<T>(name: &str, parsed: std::result::Result<T, String>) -> Result<T> {
-    parsed.map_err(|reason| Failure { kind: "invalid-time".into(), ..Failure::invalid(format!("{name} {reason}")) })
+    parsed.map_err(|reason| Failure::new(ErrorKind::InvalidTime, format!("{name} {reason}")))
 }
 
 /// No time and no length of time is longer.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use chronotile_historian::rules::Aggregate;
 use chronotile_historian::{AggregateRequest, Downsampling, RawRequest, TagKey};
+
+use chronotile_types::ErrorKind;
 
 use crate::answers::{self, Reply, Rows, too_many};
 use crate::app::{App, Call};
@@ -34,7 +35,7 @@ pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
         let found = app.historian.find(pattern, tags_max + 1).await?;
         if found.is_empty() && keys.is_empty() {
             let message = format!("no tag fits {}: look for a part of its name, such as *part*", shown(pattern));
-            return Err(Failure::new(StatusCode::NOT_FOUND, "tag-not-found", message).with("tag", pattern));
+            return Err(Failure::new(ErrorKind::TagNotFound, message).with("tag", pattern));
         }
         keys.extend(found.iter().map(|tag| TagKey::Number(tag.number)));
     }
@@ -95,7 +96,7 @@ pub(crate) async fn latest(app: Arc<App>, call: Call) -> Result<Reply> {
 pub(crate) async fn at(app: Arc<App>, call: Call) -> Result<Reply> {
     let tags = tags(&app, &call).await?;
     let time = |text| {
-        let refuse = |reason| Failure { kind: "invalid-time".into(), ..Failure::invalid(format!("time {reason}")) };
+        let refuse = |reason| Failure::new(ErrorKind::InvalidTime, format!("time {reason}"));
         crate::parameters::time_ns(text, call.now_ns).map_err(refuse)
     };
     let times: Vec<i64> = call.parameters.all("time").map(time).collect::<Result<_>>()?;

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use chronotile_types::ErrorKind;
+
 use crate::answers::Reply;
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
@@ -187,7 +189,7 @@ async fn known_group(app: &App, call: &Call) -> Result<String> {
         return Ok(group.to_owned());
     }
     let message = format!("no group {group:?}: there are {}", known.join(", "));
-    Err(Failure::new(axum::http::StatusCode::NOT_FOUND, "group-not-found", message))
+    Err(Failure::new(ErrorKind::GroupNotFound, message))
 }
 
 pub(crate) async fn retire(app: Arc<App>, call: Call) -> Result<Reply> {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrow_array::RecordBatch;
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use chronotile_historian::rules::Settings as AggregateSettings;
 use chronotile_historian::{NotFinite, PointsOptions, Tag, TagKey};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
+
+use chronotile_types::ErrorKind;
 
 use crate::answers::{ARROW, Reply};
 use crate::app::{App, Call};
@@ -51,7 +53,7 @@ impl Wanted {
 fn may_define(call: &Call, define: bool) -> Result<bool> {
     if define && !call.may_define {
         let message = "define=true needs the role define, or admin: define tags first, or use a token that has it";
-        return Err(Failure::new(StatusCode::FORBIDDEN, "role-missing", message));
+        return Err(Failure::new(ErrorKind::RoleMissing, message));
     }
     Ok(define)
 }
@@ -68,7 +70,7 @@ pub(crate) async fn points(app: Arc<App>, call: Call) -> Result<Reply> {
         "text/csv" => csv::read,
         other => {
             let message = format!("the body is {other:?}: send application/json, text/csv or {ARROW}");
-            return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-type", message));
+            return Err(Failure::new(ErrorKind::UnsupportedType, message));
         }
     };
     let points = parsed(&app, move |points| read(body, now_ns, points)).await?;
@@ -122,7 +124,7 @@ async fn parsed(
         read(&mut points).map(|()| points)
     });
     let points = work.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))?;
-    let points = points.map_err(|message| Failure { kind: "invalid-rows".into(), ..Failure::invalid(message) })?;
+    let points = points.map_err(|message| Failure::new(ErrorKind::InvalidRows, message))?;
     match points.over() {
         Some(over) => Err(over.into()),
         None => Ok(points),
@@ -142,9 +144,9 @@ async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> R
     let checks = Checks { time_max, not_finite: wanted.not_finite, near };
     let charge = app.memory.charge(points.len() * STORED_ROW_BYTES)?;
     let gathered = answers::apart(points.len() * STORED_ROW_BYTES, move || points.tables(&tags, &checks));
-    let (tables, refused) = gathered.await?.map_err(|error| {
-        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "compute", format!("points could not be gathered: {error}"))
-    })?;
+    let (tables, refused) = gathered
+        .await?
+        .map_err(|error| Failure::new(ErrorKind::Compute, format!("points could not be gathered: {error}")))?;
     let count: usize = tables.iter().map(RecordBatch::num_rows).sum();
     // Of a body whose every line is wrong, a client that sees success would never send the points again.
     if refused.count > 0 && (!wanted.partial || count == 0) {
@@ -171,7 +173,7 @@ async fn arrow(app: Arc<App>, call: Call, wanted: Wanted) -> Result<Reply> {
         ));
     }
     let body = call.body;
-    let refuse = |message: String| Failure { kind: "invalid-rows".into(), ..Failure::invalid(message) };
+    let refuse = |message: String| Failure::new(ErrorKind::InvalidRows, message);
     let read = tokio::task::spawn_blocking(move || arrow_stream::read(body)).await;
     // A schema that Arrow has no words for ends its reader in a panic.
     let tables = read.unwrap_or_else(|_| Err("the body is no Arrow IPC stream that can be read".into()));
@@ -221,8 +223,8 @@ fn refusal(app: &App, refused: Refusals) -> Failure {
         "line {line}: {reason}{others}; nothing was stored: correct the lines, or store the good ones with partial=true"
     );
     let failure = match refused.unknown == refused.count {
-        true => Failure::new(StatusCode::NOT_FOUND, "tag-not-found", message),
-        false => Failure { kind: "invalid-rows".into(), ..Failure::invalid(message) },
+        true => Failure::new(ErrorKind::TagNotFound, message),
+        false => Failure::new(ErrorKind::InvalidRows, message),
     };
     failure.with("refused_count", refused.count).with("refused", named(&refused))
 }
@@ -289,8 +291,7 @@ pub(crate) async fn annotate(app: Arc<App>, call: Call) -> Result<Reply> {
         Json::String(text) => time_ns(text, call.now_ns),
         other => Err(format!("is {other}: give ISO 8601 text, or nanoseconds since 1970")),
     };
-    let time =
-        time.map_err(|reason| Failure { kind: "invalid-time".into(), ..Failure::invalid(format!("time {reason}")) })?;
+    let time = time.map_err(|reason| Failure::new(ErrorKind::InvalidTime, format!("time {reason}")))?;
     app.historian.annotate(&TagKey::Name(note.tag), time, &note.author, &note.text).await?;
     Ok(Reply::nothing())
 }

@@ -2,7 +2,7 @@ use arrow_schema::ArrowError;
 use chronotile_chunk::EncodeError;
 use chronotile_sky::SkyError;
 use chronotile_store::{Outcome, StoreError};
-use chronotile_types::{Damage, DatasetName, SchemaError, SliceId, SpecError, Tile, TimeError};
+use chronotile_types::{Damage, DatasetName, ErrorKind, SchemaError, SliceId, SpecError, Tile, TimeError};
 
 use crate::memory::MemoryError;
 
@@ -250,6 +250,37 @@ impl From<SchemaError> for ArchiveError {
 }
 
 impl ArchiveError {
+    /// The stable name of the case.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Store(error) => error.kind(),
+            Self::Spec(_) => ErrorKind::InvalidDefinition,
+            Self::Time(_) => ErrorKind::InvalidTime,
+            Self::Sky(_) => ErrorKind::InvalidSky,
+            Self::Url { .. } => ErrorKind::InvalidUrl,
+            Self::Request { .. } => ErrorKind::InvalidRequest,
+            Self::Immutable { .. } => ErrorKind::Immutable,
+            Self::Input { .. } | Self::Row { .. } | Self::Encode { .. } => ErrorKind::InvalidRows,
+            Self::Source(_) => ErrorKind::InvalidSource,
+            Self::DatasetNotFound { .. } => ErrorKind::DatasetNotFound,
+            Self::DatasetExists { .. } => ErrorKind::DatasetExists,
+            Self::NotACopy { .. } => ErrorKind::NotACopy,
+            Self::SameArchive { .. } => ErrorKind::SameArchive,
+            Self::BatchNotFound { .. } => ErrorKind::BatchNotFound,
+            Self::BatchDiffers { .. } => ErrorKind::BatchDiffers,
+            Self::BatchRace { .. } => ErrorKind::BatchRace,
+            Self::SliceRetired { .. } => ErrorKind::SliceRetired,
+            Self::SliceInUse { .. } | Self::RetireRace { .. } => ErrorKind::SliceInUse,
+            Self::CopyRace { .. } => ErrorKind::LostRace,
+            Self::Damaged { .. } => ErrorKind::DamagedChunk,
+            Self::Catalog { .. } => ErrorKind::DamagedCatalog,
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::Compute { .. } => ErrorKind::Compute,
+            Self::TooManyGroups { .. } => ErrorKind::TooLarge,
+            Self::Memory(error) => error.kind(),
+        }
+    }
+
     /// What a caller may conclude about the write it asked for.
     pub fn outcome(&self) -> Outcome {
         match self {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use chronotile_types::ErrorKind;
 
 use crate::error::Result as ArchiveResult;
 
@@ -47,6 +48,16 @@ pub enum MemoryError {
         /// The budget.
         bytes_max: usize,
     },
+}
+
+impl MemoryError {
+    /// The stable name of the case.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::InUse { .. } => ErrorKind::MemoryInUse,
+            Self::TooLarge { .. } => ErrorKind::TooLarge,
+        }
+    }
 }
 
 impl Memory {

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use chronotile_types::{DatasetName, SliceId};
+use chronotile_types::{DatasetName, ErrorKind, SliceId};
 
 use crate::ChunkKey;
 
@@ -171,6 +171,30 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// The stable name of the case.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoSlice { .. }
+            | Self::RecordConflict { .. }
+            | Self::ChunkConflict { .. }
+            | Self::SliceConflict { .. } => ErrorKind::LostRace,
+            Self::TooLarge { .. } => ErrorKind::TooLarge,
+            Self::Unfit { .. } => ErrorKind::InvalidRows,
+            Self::NotAnArchive { .. } => ErrorKind::NotAnArchive,
+            Self::NewerFormat { .. } => ErrorKind::NewerFormat,
+            Self::NotFound { .. } => ErrorKind::ArchiveNotFound,
+            Self::ReadOnly { .. } => ErrorKind::ReadOnly,
+            Self::Full { .. } => ErrorKind::StorageFull,
+            Self::Busy { .. } => ErrorKind::Busy,
+            Self::Unavailable { .. } => ErrorKind::ClusterUnavailable,
+            Self::Denied { .. } => ErrorKind::AccessDenied,
+            Self::Moved { .. } => ErrorKind::ArchiveMoved,
+            Self::Corrupt { .. } => ErrorKind::DamagedArchive,
+            Self::Refused { .. } => ErrorKind::EngineRefused,
+            Self::Unknown { .. } => ErrorKind::OutcomeUnknown,
+        }
+    }
+
     /// What a caller may conclude about the write it asked for.
     pub fn outcome(&self) -> Outcome {
         match self {

@@ -6,6 +6,7 @@ mod contain;
 mod dataset;
 mod error;
 mod ids;
+mod kind;
 mod nearest;
 mod schema;
 mod time;
@@ -16,6 +17,7 @@ pub use dataset::{
 };
 pub use error::{Damage, DamageKind};
 pub use ids::{BatchId, Cell, ChunkId, DatasetName, NameError, SliceId, Tile, Window, ZoneKey};
+pub use kind::{ErrorClass, ErrorKind};
 pub use nearest::{list_names, name_hint, nearest};
 pub use schema::{COLUMNS_MAX, SchemaError, normalize_schema, schema_from_base64, schema_to_base64};
 pub use time::{
