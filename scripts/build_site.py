@@ -34,9 +34,9 @@ MODULES = (
     "chronotile.jobs",
     "chronotile.events",
     "chronotile.sky",
-    "chronotile.load",
-    "chronotile.lab",
-    "chronotile.ops",
+    "chronotile_tools.lab",
+    "chronotile_tools.load",
+    "chronotile_tools.ops",
 )
 
 

@@ -27,6 +27,7 @@ from mutants_changes import Mutant, mutants
 from mutants_worker import TRACE_AT_START, Job, job_file, read_results
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (ROOT / "python" / "chronotile", ROOT / "tools" / "chronotile_tools")
 NOTICED_MIN = 0.85
 EQUIVALENT = ROOT / "scripts" / "mutants_equivalent.toml"
 VERDICTS = ("survives", "unreached", "noticed", "stops")
@@ -78,10 +79,9 @@ def equivalent(module: str) -> set[tuple[str, str]]:
 
 def examine(module: str, count: int | None, seed: int, seconds: float) -> Verdicts:
     """Try mutants of a module, all or `count` of them."""
-    relative = Path(f"{module.replace('.', '/')}.py")
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
         folder = Path(temporary)
-        path = _copy_package(folder) / relative
+        path = _copy_of(module, folder)
         # Python would take what it compiled before.
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
@@ -103,16 +103,17 @@ def examine(module: str, count: int | None, seed: int, seconds: float) -> Verdic
     )
 
 
-def _copy_package(folder: Path) -> Path:
-    package = folder / "chronotile"
-    shutil.copytree(
-        ROOT / "python" / "chronotile", package, ignore=shutil.ignore_patterns("__pycache__", "_native*.so")
-    )
-    for library in (ROOT / "python" / "chronotile").glob("_native*.so"):
-        (package / library.name).symlink_to(library)
-    compileall.compile_dir(package, quiet=1)
+def _copy_of(module: str, folder: Path) -> Path:
+    """Copy the packages into a folder; the path of the module there."""
+    relative = f"{module.replace('.', '/')}.py"
+    for package in PACKAGES:
+        there = folder / package.name
+        shutil.copytree(package, there, ignore=shutil.ignore_patterns("__pycache__", "_native*.so"))
+        for library in package.glob("_native*.so"):
+            (there / library.name).symlink_to(library)
+        compileall.compile_dir(there, quiet=1)
     (folder / "sitecustomize.py").write_text(TRACE_AT_START, encoding="utf-8")
-    return package
+    return next(path for package in PACKAGES if (path := folder / package.name / relative).exists())
 
 
 def _tests(module: str) -> list[str]:

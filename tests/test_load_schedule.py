@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chronotile import load
 from chronotile.errors import InvalidInputError
+from chronotile_tools import load
 
 rates = st.floats(0.5, 1_000)
 lengths = st.floats(0.1, 20)
