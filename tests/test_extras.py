@@ -53,7 +53,7 @@ BASE = [
 READ = "import chronotile as ct; ds = ct.open('a.db')['d']; "
 
 USES: dict[str, list[list[str]]] = {
-    "alerts": [["-c", "import chronotile.apdb.alert_files as a; a.optional.module('fastavro', 'x', 'alerts')"]],
+    "alerts": [["-c", "import chronotile.apdb.alert_containers as a; a.optional.module('fastavro', 'x', 'alerts')"]],
     "apdb": [
         ["apdb", "create", "lsst.db"],
         ["apdb", "create", "small.db", "--schema", "small"],

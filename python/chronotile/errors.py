@@ -145,10 +145,11 @@ class StorageFullError(ChronotileError, OSError):
 
 
 class BusyError(ChronotileError, TimeoutError):
-    """Others held the archive for too long (``busy``), changed the same thing first (``lost-race``, ``slice-in-use``,
-    ``slice-retired``, ``table-altered``), or a cluster did not answer a read in time (``overloaded``,
-    ``timed-out``). Of a service: it serves all that it may at once (``too-many-requests``, ``quota-exceeded``,
-    ``memory-in-use``), or the request took too long (``timed-out``, ``slow-client``). Nothing was written; repeat."""
+    """Others held the archive for too long (``busy``) or a folder of files (``folder-in-use``), changed the same thing
+    first (``lost-race``, ``slice-in-use``, ``slice-retired``, ``table-altered``), or a cluster did not answer a read in
+    time (``overloaded``, ``timed-out``). Of a service: it serves all that it may at once (``too-many-requests``,
+    ``quota-exceeded``, ``memory-in-use``), or the request took too long (``timed-out``, ``slow-client``). Nothing was
+    written; repeat."""
 
 
 class OutcomeUnknownError(ChronotileError, TimeoutError):

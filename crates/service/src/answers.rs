@@ -486,7 +486,7 @@ mod tests {
         assert_eq!(memory.bytes(), 0);
         let small = Memory::new(6 << 20);
         let pieces: Vec<_> = of(&batches, form, &small).collect().await;
-        assert_eq!(pieces.last().unwrap().as_ref().unwrap_err().kind, "too-large");
+        assert_eq!(pieces.last().unwrap().as_ref().unwrap_err().kind, ErrorKind::TooLarge);
         assert_eq!(small.bytes(), 0);
     }
 }

@@ -204,7 +204,6 @@ fn unquoted(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow_array::Array;
     use arrow_array::cast::AsArray;
 
     fn read(text: &str) -> (String, Comparison, Vec<String>) {

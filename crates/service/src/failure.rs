@@ -56,11 +56,6 @@ impl Failure {
         Self::new(ErrorKind::TooManyRequests, message)
     }
 
-    /// A request for which there is no memory while others have it.
-    pub fn memory_in_use(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::MemoryInUse, message)
-    }
-
     /// A request that took longer than it may.
     pub fn out_of_time(seconds: u64) -> Self {
         let message =

@@ -295,7 +295,7 @@ def _locked(root: Path) -> Iterator[None]:
                         kind="folder-in-use",
                     ) from None
             except OSError as error:
-                raise DataFileError(f"{lock.name} cannot be locked: {error}", kind="file-not-writable") from error
+                raise DataFileError(f"{lock.name} cannot be locked: {error}", kind="file-access") from error
             time.sleep(0.05)
         yield
 

@@ -20,6 +20,7 @@ SORTED_BYTES_MAX = 16 << 20
 GROUPS_MAX = 100_000
 """Groups of one answer."""
 
+
 class FrontEnds:
     """Answers requests to archives of events and jobs. Safe to use from many threads.
 

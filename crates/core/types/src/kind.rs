@@ -107,7 +107,7 @@ error_kinds! {
     BatchConflict { BatchDiffers 409, BatchRace 409, }
     BatchNotFound { BatchNotFound 404, }
     Busy {
-        Busy 503, LostRace 503, MemoryInUse 503, Overloaded 503, SliceInUse 503, SliceRetired 503, TableAltered 503,
+        Busy 503, FolderInUse 503, LostRace 503, MemoryInUse 503, Overloaded 503, SliceInUse 503, SliceRetired 503, TableAltered 503,
         QuotaExceeded 429, TooManyRequests 429, SlowClient 408, TimedOut 504,
     }
     Closed { Closed 503, Forked 500, ResultConsumed 500, }
