@@ -334,4 +334,6 @@ def test_a_password_that_everybody_can_read_is_warned_of(tmp_path: Path, mode: i
 def test_a_command_goes_by_the_name_of_its_procedure() -> None:
     """By which a run that is given again is known."""
     groups = {name for name, command in cli.ops.commands.items() if isinstance(command, click.Group)}
-    assert groups == {name for name, known in Procedure.known.items() if known.__module__.startswith("chronotile_tools.")}
+    assert groups == {
+        name for name, known in Procedure.known.items() if known.__module__.startswith("chronotile_tools.")
+    }
