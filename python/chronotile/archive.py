@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from chronotile import _native, cells, inputs, scanning, times
+from chronotile.closing import Closing
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 
@@ -61,7 +61,7 @@ def open(url: str | os.PathLike[str], *, create: bool = True, read_only: bool = 
     return Archive(_native.Archive.open(text, create, read_only, timeout_s), text)
 
 
-class Archive:
+class Archive(Closing):
     """Datasets under one URL. Made by :func:`open`; a context manager that closes itself.
 
     Safe to use from many threads, and the same archive from many processes at once. An open archive does not survive a
@@ -74,14 +74,6 @@ class Archive:
 
     def __repr__(self) -> str:
         return f"<Archive {self._url}{' (closed)' if self._native.closed else ''}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def url(self) -> str:

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Address, IPv6Address
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from uuid import UUID
 
 from chronotile import _native
+from chronotile.closing import Closing
 from chronotile.errors import InvalidInputError
 from chronotile.result import ReadResult
 
@@ -52,7 +52,7 @@ def cql(url: str) -> CqlSession:
     return CqlSession(_native.CqlSession.connect(url), url)
 
 
-class CqlSession:
+class CqlSession(Closing):
     """Connections to a cluster. Made by :func:`cql`; a context manager that closes itself.
 
     Safe to use from many threads. It does not survive a fork. What its reads return is the same stream as an archive's,
@@ -83,14 +83,6 @@ class CqlSession:
 
     def __repr__(self) -> str:
         return f"<CqlSession {self._url}{' (closed)' if self._native.closed else ''}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def url(self) -> str:

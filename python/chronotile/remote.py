@@ -10,10 +10,11 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from chronotile import _native, errors, times
+from chronotile.closing import Closing
 from chronotile.errors import (
     AccessDeniedError,
     BusyError,
@@ -42,7 +43,7 @@ _BY_STATUS: dict[int, type[ChronotileError]] = {429: BusyError, 503: BusyError, 
 """For kinds of a later release than this; others that are the client's are InvalidInputError."""
 
 
-class Remote:
+class Remote(Closing):
     """A service, and how it is asked. A context manager. Safe to use from many threads, each of which has a connection
     of its own.
 
@@ -82,14 +83,6 @@ class Remote:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}{' (closed)' if self._closed else ''}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close this thread's connection, and take no more work."""

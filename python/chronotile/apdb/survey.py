@@ -9,8 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from chronotile.apdb.schema import Migration, Schema
 from chronotile.apdb.turns import Turns
 from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
+from chronotile.closing import Closing
 from chronotile.dataset import Dataset
 from chronotile.errors import BatchConflictError, DatasetNotFoundError, InvalidInputError
 from chronotile.times import Moment
@@ -136,7 +136,7 @@ def open(url: str | os.PathLike[str] | Archive, *, read_only: bool = False, time
     return Apdb(open_archive(url, create=False, read_only=read_only, timeout_s=timeout_s))
 
 
-class Apdb(Reads, Keeping):
+class Apdb(Reads, Keeping, Closing):
     """An alert production database in an archive. Made by :func:`create` and :func:`open`; a context manager.
 
     Safe to use from many threads, and from many processes at once, each with its own.
@@ -170,14 +170,6 @@ class Apdb(Reads, Keeping):
 
     def __repr__(self) -> str:
         return f"<Apdb {self._archive.url}: {self._schema.name} {self._schema.version}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let the archive go."""

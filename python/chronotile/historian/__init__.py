@@ -21,12 +21,12 @@ import time as clock
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from chronotile import _native, inputs, optional, times
 from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
+from chronotile.closing import Closing
 from chronotile.errors import InvalidInputError
 from chronotile.result import ReadResult
 
@@ -219,7 +219,7 @@ def connect(
     return RemoteHistorian(url, token, ca, timeout)
 
 
-class Historian:
+class Historian(Closing):
     """Tags and their values in an archive. Made by :func:`open`; a context manager that closes itself.
 
     Safe to use from many threads, and the same archive from many processes at once.
@@ -232,14 +232,6 @@ class Historian:
 
     def __repr__(self) -> str:
         return f"<Historian {self._archive.url}{' (closed)' if self._native.closed else ''}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the archive; one that was opened for this historian is closed."""
@@ -499,7 +491,7 @@ class Historian:
         return MaintainReport(consolidated, summarized, hours, tuple(failed))
 
 
-class BufferedWriter:
+class BufferedWriter(Closing):
     """Collects points of many sources and stores them together, which costs a fraction of storing each.
 
     **Durability**: points are durable when :meth:`flush` (or a call of :meth:`write` that flushed) has returned, and
@@ -520,14 +512,6 @@ class BufferedWriter:
         self._count = 0
         self._oldest = 0.0
         self._filter = _native.PointFilter()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def pending(self) -> int:

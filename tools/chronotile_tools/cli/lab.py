@@ -85,12 +85,6 @@ def nodes_arguments(command: Command) -> Command:
 wait_option = click.option("--wait/--no-wait", default=True, help="Wait until it serves.  [default: wait]")
 
 
-def _each(nodes: Nodes, done: str, act: Callable[[laboratory.Node], object]) -> None:
-    for node in nodes:
-        act(node)
-        click.echo(f"{node.name} is {done}")
-
-
 @click.group(short_help="Run real Cassandra clusters on this machine.")
 def lab() -> None:
     """Run real Cassandra clusters of several nodes on this machine, to develop, test, measure and rehearse on.
@@ -252,88 +246,34 @@ def start(nodes: Nodes, address: str | None, version: str | None, wait: bool) ->
         node.wait_until_ready(echo=_echo)
 
 
-@lab.command(short_help="End a node in order.")
-@nodes_arguments
-def stop(nodes: Nodes) -> None:
-    """End nodes in order (SIGTERM).
+def _add_simple(name: str, short: str, about: str, example: str, done: str, act: Callable[..., object]) -> None:
+    """Add a command that does one thing to each node."""
 
-    \b
-    Example:
-        chronotile lab stop 2
-    """
-    _each(nodes, "stopped", laboratory.Node.stop)
+    def run(nodes: Nodes) -> None:
+        for node in nodes:
+            act(node)
+            click.echo(f"{node.name} is {done}")
 
-
-@lab.command(short_help="End a node as a crash does.")
-@nodes_arguments
-def kill(nodes: Nodes) -> None:
-    """End nodes at once (SIGKILL), as a crash or a power cut does.
-
-    \b
-    Example:
-        chronotile lab kill 2 3
-    """
-    _each(nodes, "killed", laboratory.Node.kill)
+    run.__name__, run.__doc__ = name, f"{about}\n\n\b\nExample:\n    chronotile lab {name} {example}\n"
+    lab.command(name, short_help=short)(nodes_arguments(run))
 
 
-@lab.command(short_help="Suspend a node.")
-@nodes_arguments
-def pause(nodes: Nodes) -> None:
-    """Suspend nodes (SIGSTOP): connections stay open and nothing answers.
-
-    \b
-    Example:
-        chronotile lab pause 2
-    """
-    _each(nodes, "paused", laboratory.Node.pause)
-
-
-@lab.command(short_help="Let a paused node go on.")
-@nodes_arguments
-def resume(nodes: Nodes) -> None:
-    """Let paused nodes go on (SIGCONT).
-
-    \b
-    Example:
-        chronotile lab resume 2
-    """
-    _each(nodes, "resumed", laboratory.Node.resume)
-
-
-@lab.command(short_help="Cut a node off the network.")
-@nodes_arguments
-def cut(nodes: Nodes) -> None:
-    """Cut nodes off: nothing passes to or from the others and clients. Needs a cluster with network namespaces.
-
-    \b
-    Example:
-        chronotile lab cut 3
-    """
-    _each(nodes, "cut off", laboratory.Node.cut)
-
-
-@lab.command(short_help="Undo a cut.")
-@nodes_arguments
-def heal(nodes: Nodes) -> None:
-    """Join nodes to the network again.
-
-    \b
-    Example:
-        chronotile lab heal 3
-    """
-    _each(nodes, "on the network again", laboratory.Node.heal)
-
-
-@lab.command(short_help="Flush a node and stop it from serving.")
-@nodes_arguments
-def drain(nodes: Nodes) -> None:
-    """Have nodes flush their memory to disk and take no more clients; their processes stay.
-
-    \b
-    Example:
-        chronotile lab drain 2
-    """
-    _each(nodes, "drained", laboratory.Node.drain)
+for _simple in (
+    ("stop", "End a node in order.", "End nodes in order (SIGTERM).", "2", "stopped", laboratory.Node.stop),
+    ("kill", "End a node as a crash does.", "End nodes at once (SIGKILL), as a crash or a power cut does.", "2 3",
+     "killed", laboratory.Node.kill),
+    ("pause", "Suspend a node.", "Suspend nodes (SIGSTOP): connections stay open and nothing answers.", "2", "paused",
+     laboratory.Node.pause),
+    ("resume", "Let a paused node go on.", "Let paused nodes go on (SIGCONT).", "2", "resumed", laboratory.Node.resume),
+    ("cut", "Cut a node off the network.",
+     "Cut nodes off: nothing passes to or from the others and clients. Needs a cluster with network namespaces.", "3",
+     "cut off", laboratory.Node.cut),
+    ("heal", "Undo a cut.", "Join nodes to the network again.", "3", "on the network again", laboratory.Node.heal),
+    ("drain", "Flush a node and stop it from serving.",
+     "Have nodes flush their memory to disk and take no more clients; their processes stay.", "2", "drained",
+     laboratory.Node.drain),
+):  # fmt: skip
+    _add_simple(*_simple)
 
 
 @lab.command(short_help="Have a node leave.")

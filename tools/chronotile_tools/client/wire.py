@@ -11,9 +11,8 @@ import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from chronotile.closing import Closing
 from chronotile_tools.client.values import Reader, read_type, text_of
 from chronotile_tools.errors import CqlError, NotCqlError
 
@@ -50,7 +49,7 @@ class Rows:
     warnings: list[str]
 
 
-class Connection:
+class Connection(Closing):
     """A connection to one node. Not for use by two threads at once."""
 
     def __init__(
@@ -78,14 +77,6 @@ class Connection:
             if not self._heard:
                 raise _without_a_word(error) from error
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection."""

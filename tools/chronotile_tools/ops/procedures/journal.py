@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from chronotile.closing import Closing
 from chronotile.errors import BusyError, DataFileError
 from chronotile_tools.errors import DamagedError
 
@@ -19,7 +20,7 @@ FORMAT = 1
 _ENDS = ("finished", "abandoned")
 
 
-class Journal:
+class Journal(Closing):
     """A file of JSON lines, each on disk before `write` returns. The first says what the procedure is.
 
     A line that a crash cut short is dropped when the file is opened again. One process holds it at a time.
@@ -67,12 +68,6 @@ class Journal:
             raise _not_written(folder, error) from error
         _sync_folder(folder)
         return cls(path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let the file go."""
