@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Field, Fields, TimeUnit};
 use chronotile_types::COLUMNS_MAX;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::text::fraction_digits;
+use crate::text::{fraction_digits, time_with_seconds};
 
 /// What is said of an object of more members than a dataset may have columns.
 pub(crate) const TOO_MANY: &str = "too many named values in one object";
@@ -63,7 +63,7 @@ impl Kind {
             return Self::Text;
         }
         let Ok(zone) = "+00:00".parse::<Tz>() else { return Self::Text };
-        if string_to_datetime(&zone, text).is_err() {
+        if string_to_datetime(&zone, &time_with_seconds(text)).is_err() {
             return Self::Text;
         }
         if bytes.len() == 10 {

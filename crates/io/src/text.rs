@@ -1,5 +1,6 @@
 //! Strict conversion of text to typed columns: a value either converts exactly or is reported with its position.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow_array::builder::{BinaryBuilder, FixedSizeBinaryBuilder};
@@ -125,7 +126,8 @@ fn parse_scalars(texts: &StringArray, target: &DataType) -> Result<ArrayRef, Bad
         }
     }
     let safe = CastOptions::default();
-    let array = cast_with_options(texts, target, &safe)
+    let whole = matches!(target, DataType::Timestamp(..)).then(|| with_seconds(texts)).flatten();
+    let array = cast_with_options(whole.as_ref().unwrap_or(texts), target, &safe)
         .map_err(|error| BadValue::new(first_valid(texts).unwrap_or(0), "", target, &format!(" ({error})")))?;
     if array.null_count() != texts.null_count() {
         let index = (0..texts.len()).find(|&i| texts.is_valid(i) && array.is_null(i)).unwrap_or(0);
@@ -135,6 +137,33 @@ fn parse_scalars(texts: &StringArray, target: &DataType) -> Result<ArrayRef, Bad
         Some(index) => Err(BadValue::new(index, texts.value(index), target, " (it is out of range)")),
         None => Ok(array),
     }
+}
+
+/// Texts in which times without seconds have them, where there is any such time.
+fn with_seconds(texts: &StringArray) -> Option<StringArray> {
+    let any = texts.iter().flatten().any(|text| seconds_missing_at(text).is_some());
+    any.then(|| texts.iter().map(|text| text.map(|text| time_with_seconds(text))).collect())
+}
+
+/// A date and time with its seconds: `2026-01-01 08:30` as `2026-01-01 08:30:00`. Anything else stays as it is.
+pub(crate) fn time_with_seconds(text: &str) -> Cow<'_, str> {
+    match seconds_missing_at(text) {
+        Some(at) => Cow::Owned(format!("{}:00{}", &text[..at], &text[at..])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+fn seconds_missing_at(text: &str) -> Option<usize> {
+    const SHAPE: &[u8; 16] = b"0000-00-00 00:00";
+    let bytes = text.as_bytes();
+    let fits = bytes.len() >= SHAPE.len()
+        && bytes.iter().zip(SHAPE).all(|(byte, shape)| match shape {
+            b'0' => byte.is_ascii_digit(),
+            b' ' => matches!(byte, b' ' | b'T' | b't'),
+            other => byte == other,
+        });
+    let ends = bytes.get(SHAPE.len()).is_none_or(|next| matches!(next, b'Z' | b'z' | b'+' | b'-' | b' '));
+    (fits && ends).then_some(SHAPE.len())
 }
 
 /// Says what is wrong with a text, if anything.

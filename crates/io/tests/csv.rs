@@ -49,6 +49,22 @@ fn each_class_of_values_is_inferred() {
 }
 
 #[test]
+fn times_to_the_minute_are_times() {
+    let text = "t,z,d\n2026-01-01 08:30,2026-01-01T08:30Z,2026-01-01\n2026-01-01 08:30:15,2026-01-01 09:30+01:00,2026-01-01 08:30\n";
+    let batch = read_all(stream(text), &csv()).unwrap();
+    assert_eq!(types(&batch), ["timestamp[us]", "timestamp[us, UTC]", "timestamp[us]"]);
+    let ticks = |column: usize| batch.column(column).as_primitive::<TimestampMicrosecondType>().values().to_vec();
+    let morning = 1_767_256_200_000_000;
+    assert_eq!(ticks(0), [morning, morning + 15_000_000]);
+    assert_eq!(ticks(1), [morning, morning]);
+    assert_eq!(ticks(2)[1], morning);
+    for text in ["2026-01-01 8:30", "2026-01-01 08:3", "2026-01-01 08:30x", "2026-01-01 25:00", "2026-01-01x08:30"] {
+        let batch = read_all(stream(&format!("t,x\n{text},1\n")), &csv()).unwrap();
+        assert_eq!(types(&batch)[0], "utf8", "{text}");
+    }
+}
+
+#[test]
 fn a_column_widens_within_the_sample() {
     let batch = read_all(
         stream("a,b,c,d\n1,1,2020-01-01,2020-01-01\n2.5,x,2020-01-01 10:00:00,2020-01-01 10:00:00Z\n"),
