@@ -27,7 +27,8 @@ from support_history import Batch, History, Load, Operation
 import chronotile as ct
 from chronotile_tools import lab
 
-BEFORE_S, FAULT_S, AFTER_S = 3.0, 11.0, 3.0
+BEFORE_S, FAULT_S, AFTER_S = 3.0, 24.0, 3.0
+"""Until the nodes have noticed the loss, a new slice's table waits for the lost node: up to 20 s."""
 SLOWEST_S = 20.0
 """No operation may take longer, on a machine with other work; the client gives up after 30 s."""
 RECOVERED = 5.0
