@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import chronotile as ct
@@ -20,8 +20,8 @@ UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1, "ms": 7, "us": 
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 LENGTH = re.compile(r"\s*([0-9]{1,18})\s*(w|d|h|ms|us|ns|m|s)\s*")
 CONDITION = re.compile(
-    r"\s*(?P<column>\"[^\"]+\"|[^\s<>=!\"][^\s<>=!]*)\s*(?P<comparison><=|>=|==|!=|<>|=|<|>|"
-    r"(?<=[\s\"])(?:in|between|contains|matches|prefix|exists)(?!\w))\s*(?P<value>.*)",
+    r"\s*(?P<column>(?P<quoted>\"[^\"]+\")|[^\s<>=!\"][^\s<>=!]*)\s*(?P<comparison><=|>=|==|!=|<>|=|<|>|"
+    r"(?(quoted)|(?<=\s))(?:in|between|contains|matches|prefix|exists)(?!\w))\s*(?P<value>.*)",
     re.DOTALL,
 )
 
@@ -43,6 +43,8 @@ def test_lengths_of_time_are_what_the_grammar_says(text: str) -> None:
 
 
 @given(st.lists(pieces, max_size=7).map("".join))
+@example('a"in')
+@example('"a"in')
 def test_conditions_are_what_the_grammar_says(text: str) -> None:
     found = CONDITION.fullmatch(text)
     expected = found and (
