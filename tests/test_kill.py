@@ -124,7 +124,7 @@ def check_after_kill(path: Path, group: int, ledger: Ledger) -> None:
         assert not found, "rows of batches that nobody began"
 
 
-@pytest.mark.parametrize("kills", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_writer_killed_often_leaves_exactly_the_acknowledged_and_repeated_batches(tmp_path: Path, kills: int) -> None:
     path, ledger = tmp_path / "visits.db", Ledger()
     with ct.open(path) as archive:
