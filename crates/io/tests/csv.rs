@@ -59,7 +59,7 @@ fn times_to_the_minute_are_times() {
     assert_eq!(ticks(1), [morning, morning]);
     assert_eq!(ticks(2)[1], morning);
     for text in ["2026-01-01 8:30", "2026-01-01 08:3", "2026-01-01 08:30x", "2026-01-01 25:00", "2026-01-01x08:30"] {
-        let batch = read_all(stream(&format!("t,x\n{text},1\n")), &csv()).unwrap();
+        let batch = read_all(stream(format!("t,x\n{text},1\n")), &csv()).unwrap();
         assert_eq!(types(&batch)[0], "utf8", "{text}");
     }
 }
