@@ -149,7 +149,7 @@ with ct.open(path) as archive:
 """
 
 
-@pytest.mark.parametrize("merge", ["append", "latest"])
+@pytest.mark.parametrize("merge", ["latest", pytest.param("append", marks=pytest.mark.slow)])
 def test_a_tile_larger_than_the_memory_allowed_is_read_and_kept(path: Path, merge: str) -> None:
     assert TILE_MIB > LIMIT_MIB
     grown: dict[str, float] = {}
