@@ -366,3 +366,9 @@ def test_layouts_are_measured_with_the_same_survey_and_differ_in_one_thing(chron
     check_page((tmp_path / "page.html").read_text())
     again = chronotile(*command)
     assert (again.returncode, "study-1.db exists" in again.stderr) == (2, True), "what is there stays"
+
+
+def test_a_simulation_of_a_database_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ct.ArchiveNotFoundError):
+        run(Run(Survey(visits=1, detectors=1), str(tmp_path / "none.db"), tmp_path / "log"))
+    assert list(tmp_path.iterdir()) == []

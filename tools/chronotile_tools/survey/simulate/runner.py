@@ -107,8 +107,8 @@ def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list
         raise InvalidInputError(
             f"workers is {plan.workers}: use 1 to the number of detectors, {survey.detectors}", kind="invalid-setting"
         )
-    plan.log.mkdir(parents=True, exist_ok=True)
     schema, layout = _opened(plan)
+    plan.log.mkdir(parents=True, exist_ok=True)
     spawn = multiprocessing.get_context("spawn")
     barrier = spawn.Barrier(plan.workers) if plan.barrier and plan.workers > 1 else None
     stop, results = spawn.Event(), spawn.Queue()
