@@ -17,6 +17,15 @@ const M_ARENA_MAX: c_int = -8;
 /// there are eight for each core.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const ARENAS: c_int = 2;
+/// `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD` of glibc.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const M_MMAP_THRESHOLD: c_int = -3;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const M_TRIM_THRESHOLD: c_int = -1;
+/// A block of this size or more gets pages of its own, which go back to the system when it is freed. By default glibc raises the
+/// threshold to the size of the largest block freed so far; bodies then leave holes in the heap that stay resident.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const OWN_PAGES_BYTES: c_int = 256 << 10;
 
 /// How often a service that has nothing to do gives back what was freed last.
 pub const COLLECT_EVERY: Duration = Duration::from_secs(1);
@@ -48,6 +57,10 @@ pub fn give_back_soon() {
     unsafe {
         mi_option_set(OPTION_PURGE_DELAY, PURGE_DELAY_MS);
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
-        mallopt(M_ARENA_MAX, ARENAS);
+        for (parameter, value) in
+            [(M_ARENA_MAX, ARENAS), (M_MMAP_THRESHOLD, OWN_PAGES_BYTES), (M_TRIM_THRESHOLD, OWN_PAGES_BYTES)]
+        {
+            mallopt(parameter, value);
+        }
     }
 }

@@ -78,6 +78,10 @@ class FrontEnds:
                     optional.require("a service of events and jobs", "events,jobs", "numpy", "pyarrow")
                 except MissingPackageError as error:
                     raise ChronotileError(str(error), kind="not-installed") from None
+                import pyarrow as pa
+
+                # The default pool keeps freed memory for reuse, outside the budget of the service.
+                pa.set_memory_pool(pa.system_memory_pool())
                 from chronotile.service.events import ServedEvents
                 from chronotile.service.jobs import ServedJobs
 
