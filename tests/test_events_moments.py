@@ -156,6 +156,9 @@ def test_fractions_in_patterns_have_one_to_nine_digits_or_are_absent() -> None:
 @example(2026, 2, 31, 23, timezone(timedelta(hours=-10)))
 @example(2026, 1, 31, 23, timezone(timedelta(hours=-10)))
 @example(2026, 1, 1, 1, timezone(timedelta(hours=10)))
+@example(1999, 4, 31, 0, timezone(timedelta(minutes=45)))
+@example(2026, 2, 29, 0, timezone(timedelta(hours=14)))
+@example(2026, 2, 31, 23, timezone(timedelta(hours=-12)))
 def test_a_day_that_its_month_has_not_is_no_time(year: int, month: int, day: int, hour: int, zone: timezone) -> None:
     try:
         moment = datetime(year, month, day, hour, 30, 29, tzinfo=zone)

@@ -128,8 +128,10 @@ def _of_pattern(texts: pa.Array, format: str, year: int | None) -> pa.Array:
 def _parsed(texts: pa.Array, format: str) -> pa.Array:
     """Texts of a pattern without fractions as times; Arrow takes a 30th of February for the 2nd of March, we do not."""
     found = pc.strptime(texts, format, "us", error_is_null=True).cast(MOMENT)
-    # What has gone over the end of a month lies in the first days of the next; a zone may add one.
-    if not pc.any(pc.less_equal(pc.day(found), 4)).as_py():
+    # A day past the end of its month becomes one of the first three of the next; the zone moves it by up to one day,
+    # to the last day of the month or the fourth of the next.
+    day_in_utc = pc.day(found)
+    if not pc.any(pc.or_(pc.less_equal(day_in_utc, 4), pc.greater_equal(day_in_utc, 28))).as_py():
         return found
     whole = format.replace("%F", "%Y-%m-%d").replace("%D", "%m/%d/%y")
     for day in (29, 30, 31):
