@@ -21,7 +21,7 @@ import chronotile as ct
 from chronotile.errors import ArchiveNotFoundError, InvalidInputError, UnavailableError
 from chronotile_tools import ops
 from chronotile_tools.cli.live import ticks
-from chronotile_tools.ops import coverage, observing, reading_beans, reading_cql, recording, report
+from chronotile_tools.ops import observing, reading_beans, reading_cql, recording, report
 from chronotile_tools.ops.access import Host, read_beans, read_credentials
 from chronotile_tools.ops.exporting import Exporter, dashboard
 from chronotile_tools.ops.metrics import METRICS, prometheus
@@ -42,7 +42,6 @@ from chronotile_tools.ops.state import (
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOST = Host("10.0.0.1", "10.0.0.1")
-WHOLE = (coverage.TOKEN_MIN, coverage.TOKEN_MAX)
 
 
 def node(address: str = "10.0.0.1", **fields: object) -> Node:
@@ -246,29 +245,6 @@ def test_files_of_hints_tell_for_whom_and_since_when() -> None:
 
 
 # ---------------------------------------------------------------------- what was repaired
-
-
-def test_a_ring_that_is_not_covered_was_never_repaired_whole() -> None:
-    assert coverage.covered_since([]) is None
-    assert coverage.covered_since([coverage.Piece(WHOLE[0], 5, 10.0), coverage.Piece(6, WHOLE[1], 10.0)]) is None
-
-
-def test_the_oldest_range_decides_and_a_newer_repair_of_it_counts() -> None:
-    halves = [coverage.Piece(WHOLE[0], 0, 100.0), coverage.Piece(0, WHOLE[1], 50.0)]
-    assert coverage.covered_since(halves) == 50.0
-    assert coverage.covered_since([*halves, coverage.Piece(-5, WHOLE[1], 70.0)]) == 70.0
-    assert coverage.covered_since([*halves, coverage.Piece(5, WHOLE[1], 70.0)]) == 50.0
-
-
-def test_a_range_over_the_end_of_the_ring_covers_both_sides() -> None:
-    assert coverage.covered_since([coverage.Piece(10, -10, 3.0), coverage.Piece(-10, 10, 4.0)]) == 3.0
-    assert coverage.covered_since([coverage.Piece(7, 7, 3.0)]) == 3.0
-
-
-def test_what_is_no_range_is_refused() -> None:
-    assert coverage.read_range("(-5, 7]") == (-5, 7)
-    with pytest.raises(InvalidInputError, match="no range"):
-        coverage.read_range("[1,2)")
 
 
 # ---------------------------------------------------------------------- rules

@@ -1,4 +1,4 @@
-"""Repair in segments: the arithmetic of the ring, for any ring, and replicas that differ brought together on nodes."""
+"""Repair in segments: planned for any ring, and replicas that differ brought together on nodes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import support_lab
 from hypothesis import given
 from hypothesis import strategies as st
 from support_procedures import context, run_apart, wait_until_seen_down
+from support_ring import RINGS, TOKENS, holds, ring_of
 
 import chronotile as ct
 from chronotile_tools import lab, ops
@@ -25,14 +26,7 @@ from chronotile_tools.ops.procedures import journal, plan, run
 from chronotile_tools.ops.procedures.reaching import AccessNodes
 from chronotile_tools.ops.repair import Estimate, Pace, Repair, RingRange, previewed, reading, running, segments
 from chronotile_tools.ops.repair.reading import streams_of_preview
-
-TOKENS = st.integers(segments.LEAST + 1, -segments.LEAST - 1)
-RINGS = st.lists(TOKENS, min_size=1, max_size=12, unique=True)
-
-
-def ring_of(tokens: list[int]) -> list[RingRange]:
-    ordered = sorted(tokens)
-    return [RingRange(start, end, ("a",)) for start, end in zip([ordered[-1], *ordered[:-1]], ordered, strict=True)]
+from chronotile_tools.ring import SIZE, TOKEN_MIN, after, unwrapped, width
 
 
 def estimates_of(ring: list[RingRange], partitions: list[int]) -> list[Estimate]:
@@ -42,12 +36,8 @@ def estimates_of(ring: list[RingRange], partitions: list[int]) -> list[Estimate]
     ]
 
 
-def holds(one: RingRange, token: int) -> bool:
-    return 0 < segments.width(one.start, token) <= one.width
-
-
 def all_segments(ring: list[RingRange], known: list[Estimate], width_max: int) -> list[RingRange]:
-    left, found = segments.unwrapped(ring), []
+    left, found = unwrapped(ring), []
     while left:
         one = left.pop(0)
         segment = segments.next_segment(one, known, width_max)
@@ -56,26 +46,26 @@ def all_segments(ring: list[RingRange], known: list[Estimate], width_max: int) -
     return found
 
 
-@given(RINGS, st.lists(st.integers(0, 2**27), min_size=1, max_size=12), st.integers(2**58, segments.RING), st.data())
+@given(RINGS, st.lists(st.integers(0, 2**27), min_size=1, max_size=12), st.integers(2**58, SIZE), st.data())
 def test_segments_cover_the_ring_exactly_once_and_never_cross_a_ring_range(
     tokens: list[int], partitions: list[int], width_max: int, data: st.DataObject
 ) -> None:
     ring = ring_of(tokens)
     found = all_segments(ring, estimates_of(ring, partitions), width_max)
-    assert sum(one.width for one in found) == segments.RING
-    for token in [*tokens, *(one.end for one in found if one.end != segments.LEAST), data.draw(TOKENS)]:
+    assert sum(one.width for one in found) == SIZE
+    for token in [*tokens, *(one.end for one in found if one.end != TOKEN_MIN), data.draw(TOKENS)]:
         assert sum(holds(one, token) for one in found) == 1
     for segment in found:
-        (owner,) = [one for one in ring if holds(one, segments.after(segment.start, 1))]
-        assert segments.width(owner.start, segment.start) % segments.RING + segment.width <= owner.width
+        (owner,) = [one for one in ring if holds(one, after(segment.start, 1))]
+        assert width(owner.start, segment.start) % SIZE + segment.width <= owner.width
         assert segment.width <= width_max
         # Nothing that the nodes would take for a range over the end of the ring.
-        assert segment.end == segments.LEAST or segment.start < segment.end
+        assert segment.end == TOKEN_MIN or segment.start < segment.end
 
 
 @given(RINGS)
 def test_small_tables_have_a_segment_for_each_ring_range(tokens: list[int]) -> None:
-    assert all_segments(ring_of(tokens), [], segments.RING) == segments.unwrapped(ring_of(tokens))
+    assert all_segments(ring_of(tokens), [], SIZE) == unwrapped(ring_of(tokens))
 
 
 @given(RINGS, st.lists(st.integers(0, 2**26), min_size=1, max_size=12))
@@ -83,7 +73,7 @@ def test_no_segment_is_estimated_above_the_limits(tokens: list[int], partitions:
     ring = ring_of(tokens)
     known = estimates_of(ring, partitions)
     assert sum(segments.share(one, known)[0] for one in ring) == pytest.approx(sum(one.partitions for one in known))
-    for segment in all_segments(ring, known, segments.RING):
+    for segment in all_segments(ring, known, SIZE):
         count, size = segments.share(segment, known)
         if segment.width > 1:
             # The part that a token more or less makes is within the estimate's own error.
@@ -91,13 +81,13 @@ def test_no_segment_is_estimated_above_the_limits(tokens: list[int], partitions:
             assert size <= segments.BYTES_MAX * 1.001
 
 
-@given(RINGS, st.integers(2**60, segments.RING), st.integers(0, 40))
+@given(RINGS, st.integers(2**60, SIZE), st.integers(0, 40))
 def test_what_remains_after_some_segments_is_the_rest(tokens: list[int], width_max: int, count: int) -> None:
-    ring = segments.unwrapped(ring_of(tokens))
+    ring = unwrapped(ring_of(tokens))
     done = all_segments(ring, [], width_max)[:count]
     left = segments.remaining(ring, [(one.start, one.end) for one in done])
-    assert sum(one.width for one in [*done, *left]) == segments.RING
-    assert not [one for one in left if any(holds(other, segments.after(one.start, 1)) for other in done)]
+    assert sum(one.width for one in [*done, *left]) == SIZE
+    assert not [one for one in left if any(holds(other, after(one.start, 1)) for other in done)]
 
 
 def test_the_pace_halves_what_was_late_and_lengthens_what_was_short() -> None:
@@ -250,7 +240,7 @@ def test_replicas_that_differ_agree_after_a_repair_that_was_killed_and_lost_a_no
     done = segments_done()
     assert len(done) == len(set(done)), "no segment is repaired twice"
     assert done[: len(before)] == before
-    assert sum(segments.width(*one) for one in done) == segments.RING
+    assert sum(width(*one) for one in done) == SIZE
     assert any(entry["event"] == "segment-failed" for entry in kept.entries) or any("waiting" in line for line in said)
     assert "a preview has nothing to stream" in "".join(entry["seen"] for entry in kept.of("done"))
     assert not previewed(context(uneven), [TABLE])
@@ -360,7 +350,7 @@ class Near(AccessNodes):
 
     def _near(self, line: str) -> bool:
         ends = [int(found) for found in re.findall(r"_token:(-?\d+)", line)]
-        return bool(ends) and any(segments.width(ends[0], token) <= segments.width(*ends) for token in self.tokens)
+        return bool(ends) and any(width(ends[0], token) <= width(*ends) for token in self.tokens)
 
 
 class Hanging(Near):
@@ -407,7 +397,7 @@ def test_a_repair_that_is_late_is_ended_and_goes_on_in_smaller_segments(uneven: 
     late = next(entry for entry in kept.of("segment-failed") if entry["timed_out"])
     done = [entry for entry in kept.of("segment") if entry["start"] == late["start"]]
     assert done
-    assert done[0]["width"] <= segments.width(late["start"], late["end"]) // 2 + 1
+    assert done[0]["width"] <= width(late["start"], late["end"]) // 2 + 1
 
 
 @pytest.mark.slow

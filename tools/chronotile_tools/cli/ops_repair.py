@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from chronotile.terminal import table_text
+from chronotile_tools import ring
 from chronotile_tools.cli.ops_work import Session, procedure, session_options
 from chronotile_tools.ops.procedures import Context, Journal, Procedure, journal
 from chronotile_tools.ops.procedures.nodes import any_serving
@@ -74,7 +75,7 @@ def _show(path: Path) -> None:
         for group in kept.header["arguments"]["groups"]:
             key = ",".join(group)
             done = [entry for entry in kept.of("segment") if entry["tables"] == key]
-            share = sum(entry["width"] for entry in done) / segments.RING
+            share = sum(entry["width"] for entry in done) / ring.SIZE
             failed = sum(entry["tables"] == key for entry in kept.of("segment-failed"))
             name = group[0] if len(group) == 1 else f"{group[0]} and {len(group) - 1} more"
             nodes = [entry for entry in kept.of("node") if entry["tables"] == key]

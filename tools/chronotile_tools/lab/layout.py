@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chronotile.errors import InvalidInputError
+from chronotile_tools import ring
 
 NODES_MAX = 60
 TOKENS_A_NODE = 16
@@ -78,9 +79,9 @@ def tokens(standing: Sequence[Place]) -> list[list[int]]:
     turn = dict.fromkeys(centres, 0)
     for place in standing:
         count = sum(other.dc == place.dc for other in standing)
-        step = 2**64 // (count * TOKENS_A_NODE)
+        step = ring.SIZE // (count * TOKENS_A_NODE)
         # No two nodes may own the same token, of different data centres neither.
-        offset = -(2**63) + 1 + centres.index(place.dc) * 997
+        offset = ring.TOKEN_MIN + 1 + centres.index(place.dc) * 997
         result.append([offset + (turn[place.dc] + k * count) * step for k in range(TOKENS_A_NODE)])
         turn[place.dc] += 1
     return result

@@ -13,7 +13,6 @@ from typing import Any
 
 from chronotile_tools.client import wire
 from chronotile_tools.errors import CqlError
-from chronotile_tools.ops import coverage
 from chronotile_tools.ops.access import Access, Host
 from chronotile_tools.ops.state import (
     Compaction,
@@ -25,6 +24,7 @@ from chronotile_tools.ops.state import (
     Table,
     TableRepair,
 )
+from chronotile_tools.ring import TokenRange, covered_since
 
 __all__ = ["CqlView", "Peer", "read_node"]
 
@@ -320,18 +320,18 @@ def _add_repairs(view: CqlView, connection: wire.Connection) -> None:
             "system_distributed.parent_repair_history",
             columns="keyspace_name, columnfamily_names, started_at, finished_at, successful_ranges",
         )
-    repaired: dict[tuple[str, str], list[coverage.Piece]] = {}
+    repaired: dict[tuple[str, str], list[tuple[TokenRange, float]]] = {}
     for r in history:
         started, ranges = moment(r["started_at"]), _literal(r["successful_ranges"])
         if started is None or r["finished_at"] == "null" or not ranges:
             continue
-        pieces = [coverage.Piece(*coverage.read_range(text), started.timestamp()) for text in ranges]
+        pieces = [(TokenRange.parse(text), started.timestamp()) for text in ranges]
         for table in _literal(r["columnfamily_names"]) or ():
             repaired.setdefault((r["keyspace_name"], table), []).extend(pieces)
     view.repairs = [
         TableRepair(
             r["keyspace_name"], r["table_name"], int(r["gc_grace_seconds"]), created_of(r["id"], r["written_us"]),
-            _moment_of(coverage.covered_since(repaired.get((r["keyspace_name"], r["table_name"]), []))),
+            _moment_of(covered_since(repaired.get((r["keyspace_name"], r["table_name"]), []))),
         )
         for r in tables
     ]  # fmt: skip

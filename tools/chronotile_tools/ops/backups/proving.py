@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 
 import chronotile as ct
@@ -11,8 +10,8 @@ from chronotile_tools.errors import DamagedError
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.engine import Context
 from chronotile_tools.ops.procedures.nodes import Nodes, any_serving
+from chronotile_tools.ring import TOKEN_MAX, TOKEN_MIN, TokenRange
 
-FIRST, LAST = -(2**63), 2**63 - 1
 COUNT_S = 60.0
 PIECES = 8
 """Parts of the ring in which rows are counted first; one that takes too long is halved."""
@@ -35,20 +34,18 @@ def count_rows(nodes: Nodes, keyspace: str, table: str) -> int:
         for row in sorted(columns, key=lambda row: int(row["position"]))
         if row["kind"] == "partition_key"
     ]
-    full, width = statements.full(keyspace, table), (LAST - FIRST) // PIECES
-    bounds = [FIRST + k * width for k in range(PIECES)] + [LAST]
-    left, count = deque(itertools.pairwise(bounds)), 0
+    full = statements.full(keyspace, table)
+    left, count = deque(TokenRange(TOKEN_MIN, TOKEN_MAX).split(PIECES)), 0
     while left:
-        first, last = left.popleft()
+        part = left.popleft()
         try:
             answer = nodes.query(
-                asked, statements.count_rows(full, keys, first, last), consistency="ALL", timeout_s=COUNT_S
+                asked, statements.count_rows(full, keys, part.start, part.end), consistency="ALL", timeout_s=COUNT_S
             )
         except (UnavailableError, BusyError):
-            if last - first < WIDTH_MIN:
+            if part.width < WIDTH_MIN:
                 raise
-            middle = (first + last) // 2
-            left.extendleft([(middle, last), (first, middle)])
+            left.extendleft(reversed(part.split(2)))
         else:
             count += int(answer[0]["count"])
     return count

@@ -10,7 +10,8 @@ from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.gate import copies
 from chronotile_tools.ops.procedures.nodes import Nodes, any_serving, is_system, members, of_each
-from chronotile_tools.ops.repair.segments import LEAST, Estimate, RingRange, unwrapped
+from chronotile_tools.ops.repair.segments import Estimate, RingRange
+from chronotile_tools.ring import TOKEN_MIN, unwrapped
 
 _TOKEN_RANGE = re.compile(r"TokenRange\(start_token:(-?\d+), end_token:(-?\d+),.*?rpc_endpoints:\[([^\]]*)\]")
 _PENDING = re.compile(r"pending tasks:?\s+(\d+)")
@@ -95,7 +96,7 @@ def _in_one_copy(sizes: Sequence[tuple[float, float]], factor: int) -> Estimate:
     """The nodes' shares by the number of copies. A replica that lacks much must not make it less than another has."""
     largest = max((one[0] for one in sizes), default=0.0), max((one[1] for one in sizes), default=0.0)
     shared = [sum(one[k] for one in sizes) / max(1, factor) for k in (0, 1)]
-    return Estimate(LEAST, LEAST, max(largest[0], shared[0]), max(largest[1], shared[1]))
+    return Estimate(TOKEN_MIN, TOKEN_MIN, max(largest[0], shared[0]), max(largest[1], shared[1]))
 
 
 def sizes_of(text: str) -> dict[str, tuple[float, float]]:

@@ -19,7 +19,6 @@ from chronotile_tools.ops.repair import reading
 from chronotile_tools.ops.repair.segments import (
     BYTES_MAX,
     PARTITIONS_MAX,
-    RING,
     SECONDS_MAX,
     Estimate,
     Pace,
@@ -31,6 +30,7 @@ from chronotile_tools.ops.repair.segments import (
     remaining,
     share,
 )
+from chronotile_tools.ring import SIZE
 
 PENDING_MAX = 20
 """Compactions that may wait on a replica; above, repairs wait: what they bring must be compacted too."""
@@ -235,7 +235,7 @@ class _Group:
                 chosen = disjoint(left, busy)
                 if chosen is not None:
                     left.remove(chosen)
-                    width_max = min(self.pace.width_max, self._narrow.get(chosen.start, RING))
+                    width_max = min(self.pace.width_max, self._narrow.get(chosen.start, SIZE))
                     segment = next_segment(chosen, known, width_max)
                     rest = remaining([chosen], [(segment.start, segment.end)])
                     left += rest

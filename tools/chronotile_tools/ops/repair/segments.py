@@ -1,8 +1,7 @@
 """What a repair goes through piece by piece: sub-ranges of the ring. Computes only, does no input or output.
 
 A ring range is what lies between two tokens that follow each other, whose partitions all have the same replicas. A
-segment is a part of one ring range. Tokens are those of the Murmur3 partitioner: -2^63 + 1 to 2^63 - 1; a range has its
-end but not its start, and the end -2^63 means the end of the ring.
+segment is a part of one ring range. :mod:`chronotile_tools.ring` says what a range is.
 """
 
 from __future__ import annotations
@@ -11,59 +10,27 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-RING = 2**64
-LEAST = -(2**63)
-"""The token before all others: where the ring begins and ends."""
+from chronotile_tools.ring import SIZE, TokenRange, after, width
+
 PARTITIONS_MAX = 2**20
 BYTES_MAX = 50 * 2**30
 SECONDS_MIN, SECONDS_MAX = 60.0, 900.0
 """What a segment should take. Shorter ones waste their beginnings; longer ones lose much when they fail."""
 
 
-def width(start: int, end: int) -> int:
-    """Tokens in the range from `start` (without) to `end` (with); the whole ring where they are the same."""
-    return (end - start) % RING or RING
-
-
-def after(start: int, tokens: int) -> int:
-    """The token so many further on, around the ring."""
-    return (start - LEAST + tokens) % RING + LEAST
-
-
 @dataclass(frozen=True, order=True)
-class RingRange:
+class RingRange(TokenRange):
     """Tokens that have the same replicas."""
 
-    start: int
-    end: int
     replicas: tuple[str, ...] = ()
-
-    @property
-    def width(self) -> int:
-        """Tokens in it."""
-        return width(self.start, self.end)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(TokenRange):
     """How much of a table lies in a range, as a node estimates it."""
 
-    start: int
-    end: int
     partitions: float
     bytes: float
-
-
-def unwrapped(ranges: Iterable[RingRange]) -> list[RingRange]:
-    """The same, with the range that goes over the end of the ring cut there."""
-    found = []
-    for one in ranges:
-        end_of_ring = width(one.start, LEAST)
-        if one.start != LEAST and one.width > end_of_ring:
-            found += [RingRange(one.start, LEAST, one.replicas), RingRange(LEAST, one.end, one.replicas)]
-        else:
-            found.append(one)
-    return sorted(found)
 
 
 def remaining(ranges: Sequence[RingRange], done: Iterable[tuple[int, int]]) -> list[RingRange]:
@@ -86,21 +53,10 @@ def share(one: RingRange, estimates: Iterable[Estimate]) -> tuple[float, float]:
     """Partitions and bytes that lie in a range, each estimate taken as evenly spread over its own."""
     partitions = total = 0.0
     for known in estimates:
-        part = _common(one, known) / width(known.start, known.end)
+        part = one.common(known) / known.width
         partitions += known.partitions * part
         total += known.bytes * part
     return partitions, total
-
-
-def _common(one: RingRange, other: Estimate) -> int:
-    """Tokens in both."""
-    common = 0
-    # Beside each other on a line, the second also one turn further and one back.
-    first, last = one.start - LEAST, one.start - LEAST + one.width
-    start, size = other.start - LEAST, width(other.start, other.end)
-    for turn in (-RING, 0, RING):
-        common += max(0, min(last, start + turn + size) - max(first, start + turn))
-    return common
 
 
 def next_segment(one: RingRange, estimates: Sequence[Estimate], width_max: int) -> RingRange:
@@ -116,7 +72,7 @@ def next_segment(one: RingRange, estimates: Sequence[Estimate], width_max: int) 
 class Pace:
     """Learns how many tokens of a table a segment may have so that it takes one to fifteen minutes."""
 
-    def __init__(self, width_max: int = RING) -> None:
+    def __init__(self, width_max: int = SIZE) -> None:
         self.width_max = width_max
 
     def finished(self, tokens: int, seconds: float) -> None:
@@ -124,7 +80,7 @@ class Pace:
         if seconds > SECONDS_MAX:
             self.width_max = max(1, int(tokens * (SECONDS_MAX / 2) / seconds))
         elif seconds < SECONDS_MIN and tokens >= self.width_max // 2:
-            self.width_max = min(RING, self.width_max * 2)
+            self.width_max = min(SIZE, self.width_max * 2)
 
     def timed_out(self, tokens: int) -> None:
         """A segment of so many tokens did not end in time."""
