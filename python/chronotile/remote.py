@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
-from typing import Any
-from urllib.parse import urlencode, urlsplit
+from typing import Any, ClassVar
+from urllib.parse import quote, urlencode, urlsplit
 
 from chronotile import _native, errors, times
 from chronotile.closing import Closing
@@ -28,7 +28,7 @@ from chronotile.predicates import Where, listed
 from chronotile.result import ReadResult
 from chronotile.urls import without_password
 
-__all__ = ["ARROW", "Parameters", "Remote", "given", "list_words", "question_words"]
+__all__ = ["ARROW", "Parameters", "Remote", "RemoteNamed", "given", "list_words", "question_words"]
 
 ARROW = "application/vnd.apache.arrow.stream"
 """Media type of rows, as they come and go."""
@@ -185,6 +185,35 @@ class Remote(Closing):
             message = f"{self.url} wants a token: give token, or set the environment variable CHRONOTILE_TOKEN"
         fallback = _BY_STATUS.get(answer.status, InvalidInputError if answer.status < 500 else ChronotileError)
         return _BY_KIND.get(kind, fallback)(message, kind=kind, **error)
+
+
+class RemoteNamed(Remote):
+    """One of the archives of a kind that a service has, by name.
+
+    Parameters
+    ----------
+    name : str
+        Which one.
+    url, token, ca, timeout
+        As for :class:`Remote`.
+    """
+
+    _KIND: ClassVar[str]
+    """The kind, as it stands in addresses."""
+
+    def __init__(
+        self, url: str, name: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float
+    ) -> None:
+        super().__init__(url, token, ca, timeout)
+        self._path = f"/v1/{self._KIND}/{quote(name, safe='')}"
+
+    def _question(self, **question: Any) -> Parameters:
+        """The parameters of a question."""
+        raise NotImplementedError
+
+    def count(self, **question: Any) -> int:
+        """Number of records."""
+        return int(self._json("GET", f"{self._path}/count", self._question(**question))["count"])
 
 
 class _broken_off:  # noqa: N801 (used as a statement)

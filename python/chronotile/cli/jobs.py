@@ -243,7 +243,8 @@ def _first_reject_text(report: Any) -> str:
 def _progress_text(state: Any) -> str:
     left = "" if state.seconds_left is None else f"  {_clock(state.seconds_left)} left"
     done = f"{bar(state.bytes_done, state.bytes_total)}  {bytes_text(state.bytes_done)}"
-    return f"{done}  {state.rows:,} jobs  {state.rate:,.0f}/s{left}"
+    rate = state.report.records / max(state.report.seconds, 1e-6)
+    return f"{done}  {state.report.records:,} jobs  {rate:,.0f}/s{left}"
 
 
 def _clock(seconds: float) -> str:

@@ -9,14 +9,15 @@ import os
 import select
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from chronotile import loading
 from chronotile.errors import ChronotileError, DataFileError
 from chronotile.events.events import Events, IngestReport
 from chronotile.events.guessing import Guess, guess
@@ -33,11 +34,9 @@ _KEY = "events"
 
 
 @dataclass
-class LoadReport:
-    """What an ingest did."""
+class LoadReport(loading.Report):
+    """What an ingest did. A line that is no document is rejected, and is among the dead letters."""
 
-    files: int = 0
-    """Files read."""
     documents: int = 0
     """Documents stored now."""
     documents_before: int = 0
@@ -46,22 +45,17 @@ class LoadReport:
     """Bytes of the documents stored now."""
     expired: int = 0
     """Documents stored now that were older than their TTL already: they are in no answer."""
-    rejected: int = 0
-    """Lines that are no documents, among the dead letters; those of batches stored before are not counted again."""
     reasons: dict[str, int] = field(default_factory=dict)
     """Rejected lines by reason."""
-    first_reject: tuple[str, int, str] | None = None
-    """File, line and reason of the first rejected line."""
     guess: Guess | None = None
     """What the rejected lines seem to be, where another way to read them is likely."""
     batches: int = 0
     """Batches stored now."""
-    seconds: float = 0.0
 
     @property
-    def all_rejected(self) -> bool:
-        """Whether there were lines, and none of them is a document."""
-        return self.rejected > 0 and self.documents == self.documents_before == 0
+    def records(self) -> int:
+        """Documents stored, now or before."""
+        return self.documents + self.documents_before
 
     def add(self, report: IngestReport, source: str, reading: Reading) -> None:
         """Count one batch of lines of a source."""
@@ -80,15 +74,7 @@ class LoadReport:
             self.reasons[reason] = self.reasons.get(reason, 0) + count
 
 
-@dataclass
-class LoadProgress:
-    """How far an ingest is. One object, which changes."""
-
-    bytes_total: int
-    """Bytes of all files, as they lie there; 0 where that is not known."""
-    report: LoadReport
-    bytes_done: int = 0
-    file: str = ""
+LoadProgress = loading.Progress[LoadReport]
 
 
 @dataclass(frozen=True)
@@ -143,8 +129,8 @@ def load(
         A stream is over its limit; what was stored before stays, and the next run goes on behind it.
     """
     began = time.monotonic()
-    listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    files = _files([Path(path) for path in listed])
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    files = list(loading.listed(map(Path, given), lambda _: True, "file"))
     report = LoadReport(files=len(files))
     state = LoadProgress(sum(path.stat().st_size for path in files), report)
     done_before = 0
@@ -166,21 +152,6 @@ def load(
     return report
 
 
-def _files(paths: list[Path]) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(item for item in path.rglob("*") if item.is_file())
-            if not inside:
-                raise DataFileError(f"folder {path} holds no file", kind="file-not-found")
-            found += inside
-        elif path.exists():
-            found.append(path)
-        else:
-            raise DataFileError(f"there is no file or folder {path}", kind="file-not-found")
-    return found
-
-
 def _stored(
     events: Events, path: Path, seed: str, reading: Reading, ttl: Any, workers: int | None, limited: bool,
     report: LoadReport,
@@ -198,19 +169,7 @@ def _stored(
         )  # fmt: skip
 
     with ThreadPoolExecutor(count) as pool:
-        running: deque[tuple[_Block, Future[IngestReport]]] = deque()
-        try:
-            for block in _blocks(events, path, seed, report):
-                running.append((block, pool.submit(store, block)))
-                # Blocks wait in memory: no more of them than keep the threads busy.
-                while len(running) > count:
-                    first, outcome = running.popleft()
-                    yield first, outcome.result()
-            while running:
-                first, outcome = running.popleft()
-                yield first, outcome.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        yield from loading.in_order(pool, store, _blocks(events, path, seed, report), count)
 
 
 # ---------------------------------------------------------------- files in blocks

@@ -8,13 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
 from chronotile import times
 from chronotile.predicates import Condition
-from chronotile.remote import Remote, list_words, question_words
+from chronotile.remote import Parameters, RemoteNamed, list_words, question_words
 
 __all__ = ["RemoteEvents", "RemoteReport", "connect"]
 
@@ -62,18 +61,14 @@ def connect(
     return RemoteEvents(url, name, token, ca, timeout)
 
 
-class RemoteEvents(Remote):
+class RemoteEvents(RemoteNamed):
     """Documents of streams, behind a service. Made by :func:`connect`; a context manager.
 
     Arguments, results and errors are those of :class:`chronotile.events.Events`. Safe to use from many threads, each of
     which has a connection of its own.
     """
 
-    def __init__(
-        self, url: str, name: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float
-    ) -> None:
-        super().__init__(url, token, ca, timeout)
-        self._path = f"/v1/events/{quote(name, safe='')}"
+    _KIND = "events"
 
     def ingest_lines(
         self,
@@ -130,16 +125,12 @@ class RemoteEvents(Remote):
             ("oldest_first", str(not newest_first).lower()),
             *list_words("columns", columns),
         ]
-        return self._stream(self._path, words + _question(**question)).to_arrow()
-
-    def count(self, **question: Any) -> int:
-        """Number of documents."""
-        return int(self._json("GET", f"{self._path}/count", _question(**question))["count"])
+        return self._stream(self._path, words + self._question(**question)).to_arrow()
 
     def histogram(self, interval: str | timedelta = "1h", *, by: str | Iterable[str] = (), **question: Any) -> pa.Table:
         """Documents over time, in intervals counted from 1970: ``start``, the columns of `by`, ``count``."""
         words = [("interval", times.duration_text(interval, "interval")), *list_words("by", by)]
-        return self._stream(f"{self._path}/histogram", words + _question(**question)).to_arrow()
+        return self._stream(f"{self._path}/histogram", words + self._question(**question)).to_arrow()
 
     def dead_letters(self, *, start: times.Moment = None, end: times.Moment = None, limit: int = 100) -> pa.Table:
         """Lines that were no documents, the newest first; at most 100,000. ``record`` is text, in which bytes that are
@@ -147,16 +138,16 @@ class RemoteEvents(Remote):
         words = [("limit", str(limit)), *question_words(start, end, None, {}, _US_NS)]
         return self._stream(f"{self._path}/dead", words).to_arrow()
 
-
-def _question(
-    *,
-    start: times.Moment = None,
-    end: times.Moment = None,
-    streams: str | Iterable[str] | None = None,
-    where: Condition | Iterable[Condition] | None = None,
-    text: str | None = None,
-    **equal: Any,
-) -> list[tuple[str, str]]:
-    words = question_words(start, end, where, equal, _US_NS)
-    words += [("stream", stream) for stream in ([streams] if isinstance(streams, str) else streams or ())]
-    return words if text is None else [*words, ("text", text)]
+    def _question(
+        self,
+        *,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        streams: str | Iterable[str] | None = None,
+        where: Condition | Iterable[Condition] | None = None,
+        text: str | None = None,
+        **equal: Any,
+    ) -> Parameters:
+        words = question_words(start, end, where, equal, _US_NS)
+        words += [("stream", stream) for stream in ([streams] if isinstance(streams, str) else streams or ())]
+        return words if text is None else [*words, ("text", text)]

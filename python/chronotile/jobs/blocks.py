@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from chronotile import _native
 from chronotile.errors import DataFileError, InvalidInputError
+from chronotile.loading import listed
 
 BLOCK_BYTES = 32 << 20
 """Bytes of text in a block, about. Part of what batches are named by: it must stay the same for ever."""
@@ -73,22 +74,8 @@ def files(paths: list[str], format: str | None) -> list[File]:
     InvalidInputError
         A file whose format its name does not tell.
     """
-    found: list[File] = []
-    for path in paths:
-        folder = Path(path)
-        if not folder.exists():
-            raise DataFileError(f"there is no file or folder {path}", kind="file-not-found")
-        if not folder.is_dir():
-            found.append(_file(folder, format))
-            continue
-        inside = [item for item in sorted(folder.rglob("*")) if item.is_file() and _format_of(item)]
-        if not inside:
-            raise DataFileError(
-                f"folder {path} holds no file that ends in {', '.join(_BY_SUFFIX)} or those with .gz",
-                kind="file-not-found",
-            )
-        found += [_file(item, format) for item in inside]
-    return found
+    what = f"file that ends in {', '.join(_BY_SUFFIX)} or those with .gz"
+    return [_file(path, format) for path in listed(map(Path, paths), lambda item: bool(_format_of(item)), what)]
 
 
 def _format_of(path: Path) -> str | None:

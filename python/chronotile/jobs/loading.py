@@ -9,19 +9,17 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from chronotile import _native, scanning
+from chronotile import _native, loading, scanning
 from chronotile.archive import open as open_archive
 from chronotile.dataset import Dataset
-from chronotile.errors import ChronotileError, DataFileError, InvalidInputError
+from chronotile.errors import DataFileError, InvalidInputError
 from chronotile.jobs.blocks import FORMATS, Block, File, blocks, files, records
 from chronotile.jobs.jobs import Jobs
 from chronotile.jobs.parsing import Reading, Reject, parse
@@ -35,55 +33,34 @@ SAMPLED = 10_000
 
 
 @dataclass
-class LoadProgress:
-    """How far a load is. One object, which changes."""
+class LoadReport(loading.Report):
+    """What a load did. A record that is no job is rejected."""
 
-    bytes_total: int
-    """Bytes of all files, as they lie there."""
-    began: float
-    bytes_done: int = 0
     rows: int = 0
-    """Rows stored or found stored."""
-    file: str = ""
-
-    @property
-    def rate(self) -> float:
-        """Rows a second."""
-        return self.rows / max(time.monotonic() - self.began, 1e-6)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """About how long it will take; None before anything is done."""
-        if not self.bytes_done:
-            return None
-        elapsed = time.monotonic() - self.began
-        return elapsed * (self.bytes_total - self.bytes_done) / self.bytes_done
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """What a load did."""
-
-    files: int
-    """Files read."""
-    rows: int
     """Rows stored now."""
-    rows_before: int
+    rows_before: int = 0
     """Rows that were stored before."""
-    duplicates: int
+    duplicates: int = 0
     """Rows left out because a later row of the same block has the same id."""
-    rejected: int
-    """Records that are no jobs; those of blocks that were stored before are in the reject file from then."""
-    rejects: str | None
+    rejects: str | None = None
     """The reject file, where there is one."""
-    seconds: float
-    first_reject: tuple[str, int, str] | None = None
-    """File, line and reason of the first rejected record."""
 
     @property
-    def all_rejected(self) -> bool:
-        """Whether there were records, and none of them is a job."""
-        return self.rejected > 0 and self.rows == self.rows_before == 0
+    def records(self) -> int:
+        """Rows stored, now or before."""
+        return self.rows + self.rows_before
+
+    def add(self, done: _Done, block: Block) -> None:
+        """Count one block."""
+        self.rows += done.rows if done.stored else 0
+        self.rows_before += 0 if done.stored else done.rows
+        self.duplicates += done.duplicates
+        self.rejected += done.rejected
+        if self.first_reject is None and done.first is not None:
+            self.first_reject = (block.file.path, done.first.line, done.first.reason)
+
+
+LoadProgress = loading.Progress[LoadReport]
 
 
 @dataclass(frozen=True)
@@ -158,7 +135,6 @@ def load(
     InvalidInputError
         Files whose columns do not fit the dataset, settings that cannot be used.
     """
-    began = time.monotonic()
     if format is not None and format not in FORMATS:
         raise InvalidInputError(f"format is {format!r}: use one of {', '.join(FORMATS)}", kind="invalid-setting")
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -174,31 +150,27 @@ def load(
     count = min(os.cpu_count() or 1, 8) if workers is None else workers
     if count < 1:
         raise InvalidInputError(f"workers is {count}: use at least one", kind="invalid-setting")
-    state = LoadProgress(sum(file.bytes for file in found), began)
-    totals = {"rows": 0, "rows_before": 0, "duplicates": 0, "rejected": 0}
-    first: tuple[str, int, str] | None = None
+    report = LoadReport(len(found), rejects=keep)
+    state = LoadProgress(sum(file.bytes for file in found), report)
     ends = {file.path: file.bytes for file in found}
     for block, done in _work(jobs, found, reading, keep, url, count):
-        totals["rows" if done.stored else "rows_before"] += done.rows
-        totals["duplicates"] += done.duplicates
-        totals["rejected"] += done.rejected
-        if first is None and done.first is not None:
-            first = (block.file.path, done.first.line, done.first.reason)
+        report.add(done, block)
         before = sum(ends[file.path] for file in found[: found.index(block.file)])
-        state.rows += done.rows
         state.bytes_done = max(state.bytes_done, before + min(block.bytes_done, block.file.bytes))
         state.file = block.file.path
-        if totals["rejected"] > rejects_max:
+        if report.rejected > rejects_max:
             raise DataFileError(
-                f"{totals['rejected']:,} records rejected, more than allowed{_first_text(first)}; check the format, "
-                "the columns and the delimiter, or allow more with rejects_max (--rejects-max)",
+                f"{report.rejected:,} records rejected, more than allowed{_first_text(report.first_reject)}; check the "
+                "format, the columns and the delimiter, or allow more with rejects_max (--rejects-max)",
                 kind="file-content",
             )
+        report.seconds = time.monotonic() - state.began
         if progress is not None:
             progress(state)
     if keep is not None:
         _without_repetitions(keep)
-    return LoadReport(len(found), rejects=keep, seconds=time.monotonic() - began, first_reject=first, **totals)
+    report.seconds = time.monotonic() - state.began
+    return report
 
 
 def _first_text(first: tuple[str, int, str] | None) -> str:
@@ -217,28 +189,7 @@ def _work(
     # A fork would not survive the threads of this process.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _begin, (url, jobs.dataset.name, reading, rejects)) as pool:
-        running: deque[tuple[Block, Future[_Done]]] = deque()
-        try:
-            for block in pieces:
-                # Blocks wait in memory: no more of them than the workers need to stay busy.
-                while len(running) > workers:
-                    yield _finished(running)
-                running.append((block, pool.submit(_load_here, block)))
-            while running:
-                yield _finished(running)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _finished(running: deque[tuple[Block, Future[_Done]]]) -> tuple[Block, _Done]:
-    block, future = running.popleft()
-    try:
-        return block, future.result()
-    except BrokenProcessPool as error:
-        raise ChronotileError(
-            "a worker process ended before its work was done: run the load again, it goes on where it ended",
-            kind="worker-lost",
-        ) from error
+        yield from loading.in_order(pool, _load_here, pieces, workers)
 
 
 def _begin(url: str, dataset: str, reading: Reading, rejects: str | None) -> None:

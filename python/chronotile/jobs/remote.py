@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
 from chronotile import times
 from chronotile.predicates import Condition
-from chronotile.remote import Remote, list_words, question_words
+from chronotile.remote import Parameters, RemoteNamed, list_words, question_words
 from chronotile.result import ReadResult
 
 __all__ = ["RemoteJobs", "connect"]
@@ -35,18 +34,14 @@ def connect(
     return RemoteJobs(url, name, token, ca, timeout)
 
 
-class RemoteJobs(Remote):
+class RemoteJobs(RemoteNamed):
     """Finished jobs, behind a service. Made by :func:`connect`; a context manager.
 
     Arguments, results and errors are those of :class:`chronotile.jobs.Jobs`; times are datetimes or texts. Safe to use
     from many threads, each of which has a connection of its own.
     """
 
-    def __init__(
-        self, url: str, name: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float
-    ) -> None:
-        super().__init__(url, token, ca, timeout)
-        self._path = f"/v1/jobs/{quote(name, safe='')}"
+    _KIND = "jobs"
 
     def get(self, ids: Any, *, columns: Iterable[str] | None = None, history: bool = False) -> ReadResult:
         """Jobs by id, whenever they ran: some dozens at a time, for they stand in the address."""
@@ -57,11 +52,7 @@ class RemoteJobs(Remote):
 
     def find(self, *, columns: Iterable[str] | None = None, history: bool = False, **question: Any) -> ReadResult:
         """Jobs by period and condition, as a stream."""
-        return self._stream(self._path, [*_rows(columns, history), *_question(**question)])
-
-    def count(self, **question: Any) -> int:
-        """Number of jobs."""
-        return int(self._json("GET", f"{self._path}/count", _question(**question))["count"])
+        return self._stream(self._path, [*_rows(columns, history), *self._question(**question)])
 
     def group_by(
         self, columns: str | Iterable[str], *, aggregates: Mapping[str, str | Iterable[str]] | None = None,
@@ -73,29 +64,31 @@ class RemoteJobs(Remote):
             words += [
                 ("aggregate", f"{function}({column})") for function in ([given] if isinstance(given, str) else given)
             ]
-        return self._stream(f"{self._path}/group", words + _question(**question)).to_arrow()
+        return self._stream(f"{self._path}/group", words + self._question(**question)).to_arrow()
 
     def explain(self, *, by: str | Iterable[str] | None = None, **question: Any) -> dict[str, Any]:
         """How a search uses an index, or with `by` (perhaps empty) how a count does: the fields of
         :class:`chronotile.reports.IndexUse`, and ``summary``."""
-        found: dict[str, Any] = self._json("GET", f"{self._path}/explain", list_words("by", by) + _question(**question))
+        found: dict[str, Any] = self._json(
+            "GET", f"{self._path}/explain", list_words("by", by) + self._question(**question)
+        )
         return found
 
+    def _question(
+        self,
+        *,
+        start: times.Moment = None,
+        end: times.Moment = None,
+        days: Any = None,
+        where: Condition | Iterable[Condition] | None = None,
+        **equal: Any,
+    ) -> Parameters:
+        words = question_words(start, end, where, equal)
+        if days is None:
+            return words
+        several = isinstance(days, tuple | list)
+        return [*words, ("days", ",".join(map(str, days)) if several else str(days))]
 
-def _rows(columns: Iterable[str] | None, history: bool) -> list[tuple[str, str]]:
+
+def _rows(columns: Iterable[str] | None, history: bool) -> Parameters:
     return [("history", str(history).lower()), *list_words("columns", columns)]
-
-
-def _question(
-    *,
-    start: times.Moment = None,
-    end: times.Moment = None,
-    days: Any = None,
-    where: Condition | Iterable[Condition] | None = None,
-    **equal: Any,
-) -> list[tuple[str, str]]:
-    words = question_words(start, end, where, equal)
-    if days is None:
-        return words
-    several = isinstance(days, tuple | list)
-    return [*words, ("days", ",".join(map(str, days)) if several else str(days))]
