@@ -1,6 +1,6 @@
 //! Size and speed of chunks beside Arrow IPC + zstd and Parquet + zstd, on survey-like rows of 100 columns.
 //!
-//! `cargo run --release -p chronotile-chunk --example codec_bench`; `bench/codec.py` makes the table. Arguments: `json`
+//! `cargo run --release -p chronotile-chunk --example codec_bench`; `bench/chunks/codec.py` makes the table. Arguments: `json`
 //! prints a line of JSON per measurement, `chunks` compares the two forms, `profile` decodes small chunks for a profiler.
 
 use std::hint::black_box;

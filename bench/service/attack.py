@@ -1,0 +1,97 @@
+"""A service under attack: does it live, within its memory, and is a polite client served?
+
+`./dev bench attack` serves a small archive under a limit of its address space, lets a polite client ask for a while,
+and then again while every attack of `support_attack` runs against the service. It prints what came of each
+kind of attack, the memory that the service took, and what the client saw. It ends with status 1 where the service died,
+took more memory than it may, did not end in good order, or kept the client waiting: the 99th percentile is at most five
+times that of the quiet time, or 2 s. A short form of it runs among the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import common
+import support_attack
+from support_service import Service
+
+TIMES, ENOUGH_MS = 5, 2_000
+SERVED_PER_S = 2
+"""Requests of the polite client that are to be answered each second."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="of the attack; the quiet time is a quarter (default 60)"
+    )
+    parser.add_argument("--memory", type=int, default=128, help="the service's --memory, MiB (default 128)")
+    parser.add_argument("--resident", type=int, default=512, help="that the process may take, MiB (default 512)")
+    parser.add_argument("--limit", type=int, default=4096, help="of its address space, MiB (default 4096)")
+    parser.add_argument("--unpacked", type=int, default=4, help="MiB to which bodies unpack (default 4)")
+    parser.add_argument("--threads", type=int, default=1, help="of each attack (default 1)")
+    given = parser.parse_args()
+    print(common.hardware())
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (given.limit << 20, given.limit << 20))
+
+    with tempfile.TemporaryDirectory() as folder:
+        archive, tokens = Path(folder) / "plant.db", Path(folder) / "tokens"
+        support_attack.fill(archive)
+        tokens.touch(0o600)
+        tokens.write_text(support_attack.TOKENS)
+        options = ("--tokens", str(tokens), "--memory", f"{given.memory}MiB", "--log-format", "off")
+        with Service(archive, Path(folder) / "log", *options, limits=limit) as service:
+            quiet = support_attack.polite(service.port, given.seconds / 4)
+            base = service.memory("VmHWM")
+            attackers = support_attack.Attackers(service.port, unpacked=given.unpacked << 20, threads=given.threads)
+            with attackers:
+                time.sleep(1)
+                loud = support_attack.polite(service.port, given.seconds)
+            lives = service.process.poll() is None
+            peak = service.memory("VmHWM") if lives else 0
+            began = time.monotonic()
+            status = service.stop() if lives else service.process.returncode
+            took = time.monotonic() - began
+            if status != 0:
+                print(service.log_path.read_text()[-4_000:])
+    print_kinds(attackers.done)
+    print(f"\nquiet:    {said(quiet)}; resident at most {base >> 20} MiB")
+    print(f"attacked: {said(loud)}; resident at most {peak >> 20} MiB\n")
+    bound_ms = max(TIMES * quiet.p99_ms(), ENOUGH_MS)
+    served = sum(loud.statuses[status] for status in ("200", "204"))
+    verdicts = {
+        f"the service lives, and ended with {status} in {took:.1f} s": lives and status == 0,
+        f"resident {peak >> 20} MiB of at most {given.resident}, with a budget of {given.memory}": peak
+        <= given.resident << 20,
+        f"p99 {loud.p99_ms():.0f} ms of at most {bound_ms:.0f}, quiet {quiet.p99_ms():.0f}": loud.p99_ms() <= bound_ms,
+        f"{served} requests served of at least {SERVED_PER_S * given.seconds:.0f}": served
+        >= SERVED_PER_S * given.seconds,
+        f"{len(attackers.done)} kinds of attack": len(attackers.done) >= len(support_attack.attacks(1_000)),
+    }
+    for text, holds in verdicts.items():
+        print(f"{'ok    ' if holds else 'FAILED'}  {text}")
+    return 0 if all(verdicts.values()) else 1
+
+
+def print_kinds(done: dict[str, dict[str, int]]) -> None:
+    """A line for each kind of attack, with what came of it."""
+    print(f"{'attack':<30} {'times':>7}  outcomes")
+    for name, outcomes in done.items():
+        told = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items())) or "none ended"
+        print(f"{name:<30} {sum(outcomes.values()):>7}  {told}")
+
+
+def said(seen: support_attack.Polite) -> str:
+    """What the client saw, in a line."""
+    answers = ", ".join(f"{count} x {status}" for status, count in sorted(seen.statuses.items()))
+    return f"{len(seen.seconds)} requests, median {seen.median_ms():.1f} ms, p99 {seen.p99_ms():.1f} ms ({answers})"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,366 @@
+"""A survey's detector-visits in Chronotile and in lsst-dax-apdb, side by side in one run.
+
+    ./dev bench apdb [--visits N] [--detectors N] [--cluster | --url cassandra://H1,H2,H3]
+
+Each detector of a simulated camera (chronotile_tools.survey.simulate: published densities, the LSST's own schema of 200
+columns) reads its footprint of twelve months and stores what it found; both systems get the same rows, in turns, and
+must read the same. After each night ours is maintained, as a survey does by day, unless --no-upkeep. In a file both
+are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB of heap each, RF 3, QUORUM on both
+sides), and another survey is stored and read in both systems for --warm-up seconds before anything is timed: nodes that
+run for months have compiled their code, and new ones take five times as long for a request. --url takes a cluster that
+runs. Then the footprints are read again, for Chronotile before and after a whole
+`maintain`; then, with --writers, that many processes store at once beside readers. Writes apdb.md and apdb.json to
+bench/results/. To compare levels, windows and slices of ours: `chronotile apdb pixels --measure`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import itertools
+import json
+import shutil
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import common
+
+from chronotile import apdb
+from chronotile.apdb import names
+from chronotile_tools import lab
+from chronotile_tools.survey.simulate import ChronotileDriver, Driver, PeerDriver, Run, Survey, Universe
+from chronotile_tools.survey.simulate import run as simulate
+from chronotile_tools.survey.simulate.universe import PADDING_DEG
+
+# The peer uses what pandas has since deprecated, and says so at every store.
+warnings.filterwarnings("ignore")
+
+OURS, PEER = ChronotileDriver.name, PeerDriver.name
+
+UPKEEP_CHUNKS = 8
+"""Chunks of a tile from which on the daily upkeep rewrites it."""
+
+
+@dataclass
+class Samples:
+    """Milliseconds of wall and of the client's processor."""
+
+    ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float, cpu: float) -> None:
+        self.ms.append(seconds * 1e3)
+        self.cpu_ms.append(cpu * 1e3)
+
+
+Results = dict[str, dict[str, Samples]]
+
+
+@dataclass
+class Place:
+    """Where the databases lie."""
+
+    folder: Path
+    hosts: list[str] | None = None
+    port: int = 9042
+    cluster: lab.Cluster | None = None
+
+    def url(self, name: str) -> str:
+        """Where a database of ours may be made."""
+        if self.hosts is None:
+            return f"sqlite:{self.folder}/{name}_ours.db"
+        addresses = ",".join(f"{host}:{self.port}" for host in self.hosts)
+        return f"cassandra://{addresses}/{name}_ours?consistency=QUORUM&replication=3"
+
+    def make(self, name: str) -> tuple[str, str]:
+        """New databases of both systems: the URL of ours, the configuration of the peer's."""
+        if self.hosts is None:
+            from lsst.dax.apdb.sql import ApdbSql
+
+            config: Any = ApdbSql.init_database(f"sqlite:///{self.folder}/{name}_peer.db")
+        else:
+            from lsst.dax.apdb.cassandra import ApdbCassandra
+
+            config = ApdbCassandra.init_database(
+                tuple(self.hosts), f"{name}_peer", port=self.port, replication_factor=3, read_consistency="QUORUM",
+                write_consistency="QUORUM", part_pixelization="mq3c", part_pix_level=10, time_partition_tables=False,
+                read_timeout=120, write_timeout=120,
+            )  # fmt: skip
+        ours = self.url(name)
+        apdb.create(ours).close()
+        config.save(f"{self.folder}/{name}_peer.yaml")
+        return ours, f"{self.folder}/{name}_peer.yaml"
+
+    def bytes(self, name: str) -> dict[str, int]:
+        """Bytes on disk of each; of a cluster on all nodes, after a flush."""
+        if self.hosts is None:
+            for path in self.folder.glob(f"{name}_*.db"):
+                # What lies in the log beside a file is folded into it.
+                with contextlib.closing(sqlite3.connect(path)) as file:
+                    file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return {
+                system: sum(path.stat().st_size for path in self.folder.glob(f"{name}_{suffix}.db*"))
+                for system, suffix in ((OURS, "ours"), (PEER, "peer"))
+            }
+        if self.cluster is None:
+            return {}
+        found = {OURS: 0, PEER: 0}
+        for node in self.cluster.nodes:
+            node.nodetool("flush")
+            for system, suffix in ((OURS, "ours"), (PEER, "peer")):
+                keyspace = node.folder / "data" / "data" / f"{name}_{suffix}"
+                found[system] += sum(path.stat().st_size for path in keyspace.rglob("*-Data.db"))
+        return found
+
+
+def one_visit(
+    universe: Universe, drivers: dict[str, Driver], visit: int, detector: int, turn: int, results: Results
+) -> None:
+    """Read and store in every system, in turns; they must read the same."""
+    survey = universe.survey
+    at, footprint = survey.time(visit), survey.footprint(visit, detector, PADDING_DEG)
+    known: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
+    order = list(drivers)[turn % 2 :] + list(drivers)[: turn % 2]
+    for name in order:
+        cpu = time.process_time()
+        known[name], counts[name], seconds = drivers[name].read(footprint, at)
+        results["read a footprint, 12 months"][name].add(sum(seconds.values()), time.process_time() - cpu)
+        for table, spent in seconds.items():
+            results[f"  {table}"][name].add(spent, 0.0)
+    if len({json.dumps(each, sort_keys=True) for each in counts.values()}) > 1:
+        raise SystemExit(f"the systems read other rows at visit {visit}: {counts}")
+    seen = universe.look(visit, detector, known[OURS])
+    for name in order:
+        began, cpu = time.perf_counter(), time.process_time()
+        drivers[name].store(at, visit, detector, seen)
+        results["store a detector-visit, durable"][name].add(time.perf_counter() - began, time.process_time() - cpu)
+
+
+def maintain_by_day(url: str, upkeep: Samples) -> None:
+    """What a survey does between nights: rewrite the tiles that have gathered many chunks."""
+    began, cpu = time.perf_counter(), time.process_time()
+    with apdb.open(url) as database:
+        database.maintain(chunks_min=UPKEEP_CHUNKS)
+    upkeep.add(time.perf_counter() - began, time.process_time() - cpu)
+
+
+def empty_results(systems: list[str]) -> Results:
+    kinds = ["read a footprint, 12 months", *(f"  {name}" for name in names.MAIN_TABLES)]
+    kinds += ["store a detector-visit, durable", "read again, before maintain", "read again, after maintain"]
+    return {kind: {system: Samples() for system in systems} for kind in kinds}
+
+
+def warm_up(place: Place, seconds: float) -> None:
+    """Both systems store and read visits of another survey, so that the nodes compile what they do most."""
+    ours, peer = place.make("warm")
+    drivers: dict[str, Driver] = {OURS: ChronotileDriver(ours), PEER: PeerDriver(peer)}
+    universe = Universe(Survey(10_000, 1, 1_000, seed=3), apdb.Schema.read())
+    until = time.monotonic() + seconds
+    for turn in itertools.count():
+        if time.monotonic() > until:
+            break
+        one_visit(universe, drivers, turn, 0, turn, empty_results(list(drivers)))
+    for driver in drivers.values():
+        driver.close()
+
+
+def fill_and_read(
+    place: Place, survey: Survey, repeat: int, upkeep: Samples | None
+) -> tuple[Results, dict[str, int], dict[str, int], str]:
+    ours, peer = place.make("bench")
+    drivers: dict[str, Driver] = {OURS: ChronotileDriver(ours), PEER: PeerDriver(peer)}
+    universe = Universe(survey, apdb.Schema.read())
+    results = empty_results(list(drivers))
+    gc.disable()
+    turn = 0
+    for visit in range(survey.visits):
+        for detector in range(survey.detectors):
+            one_visit(universe, drivers, visit, detector, turn, results)
+            turn += 1
+        if upkeep is not None:
+            maintain_by_day(ours, upkeep)
+        gc.collect()
+        say(f"visit {visit + 1} of {survey.visits}")
+    last = survey.time(survey.visits - 1) + 0.01
+    read_again(survey, drivers, last, "read again, before maintain", results, repeat)
+    drivers[OURS].close()
+    sizes = place.bytes("bench")
+    drivers[OURS] = ChronotileDriver(ours)
+    with apdb.open(ours) as database:
+        database.maintain()
+    # The peer has nothing to maintain: it is read again so that both met the same disturbances.
+    read_again(survey, drivers, last, "read again, after maintain", results, repeat)
+    results["the same, ours in one call"] = read_at_once(
+        ours, survey, last, results["read again, after maintain"][PEER], repeat
+    )
+    rows = drivers[OURS].read(survey.footprint(0, 0, PADDING_DEG), last)[1]
+    for driver in drivers.values():
+        driver.close()
+    gc.enable()
+    text = ", ".join(f"{count:,} {name}" for name, count in rows.items())
+    return results, sizes, place.bytes("bench"), text
+
+
+def read_again(survey: Survey, drivers: dict[str, Driver], at: float, what: str, results: Results, repeat: int) -> None:
+    for number in range(repeat + 1):
+        for detector in range(survey.detectors):
+            for name in list(drivers)[number % 2 :] + list(drivers)[: number % 2]:
+                cpu = time.process_time()
+                _, _, seconds = drivers[name].read(survey.footprint(0, detector, PADDING_DEG), at)
+                if number:
+                    results[what][name].add(sum(seconds.values()), time.process_time() - cpu)
+
+
+def read_at_once(ours: str, survey: Survey, at: float, peer: Samples, repeat: int) -> dict[str, Samples]:
+    """The same footprints in the one call that reads the three tables at once, which the peer has not."""
+    found = Samples()
+    with apdb.open(ours, read_only=True) as database:
+        for number in range(repeat + 1):
+            for detector in range(survey.detectors):
+                began, cpu = time.perf_counter(), time.process_time()
+                database.footprint(survey.footprint(0, detector, PADDING_DEG), at=at)
+                if number:
+                    found.add(time.perf_counter() - began, time.process_time() - cpu)
+    return {OURS: found, PEER: peer}
+
+
+def at_once(place: Place, survey: Survey, writers: int, readers: int) -> dict[str, dict[str, float]]:
+    """Median milliseconds of many processes at once, each system by itself."""
+    ours, peer = place.make("crowd")
+    found = {}
+    for name, target, is_peer in ((OURS, ours, False), (PEER, peer, True)):
+        say(f"{writers} writers and {readers} readers on {name}")
+        plan = Run(survey, target, place.folder / f"log-{name}", writers, readers, is_peer)
+        files = simulate(plan)
+        lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        late = survey.visits // 2
+        found[name] = {
+            op: statistics.median(e["seconds"] * 1e3 for e in lines if e["op"] == op and e.get("visit", late) >= late)
+            for op in ("read", "store", *(["cone"] if readers else []))
+        }
+    return found
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def places(arguments: argparse.Namespace) -> Iterator[Place]:
+    folder = arguments.keep or Path(tempfile.mkdtemp(prefix="chronotile-bench-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if arguments.cluster:
+            with lab.up(nodes=3, heap="1g") as cluster:
+                yield Place(folder, cluster.contact_points, cluster.native_port, cluster)
+        elif arguments.url:
+            hosts, _, _ = arguments.url.removeprefix("cassandra://").partition("/")
+            pairs = [host.partition(":") for host in hosts.split(",")]
+            yield Place(folder, [host for host, _, _ in pairs], int(pairs[0][2] or 9042))
+        else:
+            yield Place(folder)
+    finally:
+        if arguments.keep is None:
+            shutil.rmtree(folder)
+
+
+def report(
+    survey: Survey, engine: str, results: Results, sizes: list[dict[str, int]], rows: str,
+    crowd: dict[str, dict[str, float]], load: float, upkeep: Samples | None,
+) -> str:  # fmt: skip
+    lines = []
+    for kind, each in results.items():
+        ours, peer = each[OURS].ms, each[PEER].ms
+        if ours:
+            ratio = statistics.median(peer) / statistics.median(ours)
+            lines.append([kind, common.spread(ours), common.spread(peer), f"{ratio:.1f}"])
+    cpu = []
+    for kind in ("read a footprint, 12 months", "store a detector-visit, durable"):
+        ours, peer = (statistics.median(results[kind][name].cpu_ms) for name in (OURS, PEER))
+        cpu.append([kind, common.digits(ours), common.digits(peer), f"{peer / max(ours, 0.1):.1f}"])
+    last = results["read a footprint, 12 months"]
+    month = max(round(30 / survey.days_between), 1) * survey.detectors
+    growth = [
+        f"{name}: {statistics.median(last[name].ms[-month:]) / statistics.median(last[name].ms[:month]):.1f}"
+        for name in (OURS, PEER)
+    ]
+    disk = [
+        [when, f"{found[OURS] / 2**20:.1f}", f"{found[PEER] / 2**20:.1f}", f"{found[PEER] / found[OURS]:.1f}"]
+        for when, found in zip(("before maintain", "after maintain"), sizes, strict=True)
+        if found
+    ]
+    ours, peer = crowd.get(OURS, {}), crowd.get(PEER, {})
+    many = [[op, common.digits(ours[op]), common.digits(peer[op]), f"{peer[op] / ours[op]:.1f}"] for op in ours]
+    header = [OURS, PEER, "ratio"]
+    parts = [
+        f"# Detector-visits on {engine}",
+        f"{survey.visits} visits of {survey.detectors} detectors at one field, {survey.days_between:g} days from each "
+        f"to the next; the LSST's schema; a footprint has in the end {rows}. Both systems read the same rows at every "
+        "visit.",
+        "Milliseconds: median (least-largest).",
+        common.table(["ms", *header], lines),
+        f"The last month's reads took, against the first month's: {', '.join(growth)} times.",
+        common.table(["client CPU, ms", *header], cpu),
+    ]
+    if upkeep is not None:
+        parts.append(
+            f"Upkeep of a day, of ours, ms: {common.spread(upkeep.ms)}; client CPU {common.spread(upkeep.cpu_ms)}."
+        )
+    if disk:
+        parts.append(common.table(["MiB on disk", *header], disk))
+    if many:
+        parts.append(common.table(["at once, median ms", *header], many))
+    versions = common.versions("lsst-dax-apdb", "pyarrow", "pandas", "numpy")
+    parts.append(f"{versions}, commit {common.commit()}.\n{common.hardware()}. Load average at the start {load:.1f}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--visits", type=int, default=60)
+    parser.add_argument("--detectors", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=5, help="times the footprints are read again")
+    parser.add_argument("--no-upkeep", action="store_true", help="do not maintain ours after each night")
+    parser.add_argument("--writers", type=int, default=0, help="processes that store at once in the end")
+    parser.add_argument("--cluster", action="store_true", help="three nodes of chronotile lab")
+    parser.add_argument("--url", help="a cluster that runs")
+    parser.add_argument("--warm-up", type=float, default=180, help="seconds of other work before, on new nodes")
+    parser.add_argument("--quick", action="store_true", help="6 visits: seconds, and no figures to quote")
+    parser.add_argument("--keep", type=Path, help="keep the files in this new folder")
+    arguments = parser.parse_args()
+    visits = 6 if arguments.quick else arguments.visits
+    survey = Survey(visits, arguments.detectors, visits, max(360 / visits, 1.0))
+    load = common.load_average()
+    with places(arguments) as place:
+        engine = "SQLite" if place.hosts is None else "a cluster of three nodes, RF 3, QUORUM"
+        upkeep = None if arguments.no_upkeep else Samples()
+        if arguments.cluster:
+            say(f"{arguments.warm_up:g} s of other work, until the nodes have compiled their code")
+            warm_up(place, arguments.warm_up)
+        results, before, after, rows = fill_and_read(place, survey, arguments.repeat, upkeep)
+        crowd = {}
+        if arguments.writers:
+            smaller = Survey(min(visits, 12), arguments.writers, min(visits, 12), 30.0, seed=2)
+            crowd = at_once(place, smaller, arguments.writers, 2)
+        text = report(survey, engine, results, [before, after], rows, crowd, load, upkeep)
+    print(text)
+    common.RESULTS.mkdir(exist_ok=True)
+    name = "apdb" if place.hosts is None else "apdb_cluster"
+    (common.RESULTS / f"{name}.md").write_text(text)
+    samples = {kind: {system: vars(each) for system, each in found.items()} for kind, found in results.items()}
+    record = {"hardware": common.hardware(), "survey": vars(survey), "samples": samples, "bytes": [before, after]}
+    (common.RESULTS / f"{name}.json").write_text(json.dumps({**record, "at_once_ms": crowd}, indent=1) + "\n")
+    say(f"wrote {common.RESULTS}/{name}.md and {name}.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Each extra brings all that its part of the package needs, and where a package is missing its line for pip is told.
+
+An environment that has one extra alone is made by hiding from this one, in all processes of a command, whatever the
+extra's requirements do not bring.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from chronotile.optional import DISTRIBUTIONS
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+HIDING = """
+import os, sys
+hidden = frozenset(os.environ["HIDDEN_MODULES"].split(","))
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        return None if name in hidden else self.finder.find_spec(name, path, target)
+    def find_distributions(self, *where, **more):
+        found = getattr(self.finder, "find_distributions", lambda *_: ())(*where, **more)
+        return (one for one in found if one.name.replace("-", "_") not in hidden)
+sys.meta_path[:] = map(Without, sys.meta_path)
+"""
+
+BASE = [
+    ["create", "a.db", "d", "--schema", "t:timestamp[us],x:float64", "--single", "--time", "t"],
+    ["ingest", "a.db", "d", "points.csv"],
+    ["read", "a.db", "d"],
+    ["info", "a.db"],
+    ["historian", "tags", "a.db", "--define", "oven"],
+    ["historian", "aggregate", "a.db", "oven", "--start", "2026-01-01", "--end", "2026-01-02"],
+    ["serve", "--help"],
+]
+
+READ = "import chronotile as ct; ds = ct.open('a.db')['d']; "
+
+USES: dict[str, list[list[str]]] = {
+    "alerts": [["-c", "import chronotile.apdb.alert_containers as a; a.optional.module('fastavro', 'x', 'alerts')"]],
+    "apdb": [
+        ["apdb", "create", "lsst.db"],
+        ["apdb", "create", "small.db", "--schema", "small"],
+        ["apdb", "info", "small.db"],
+    ],
+    "arrow": [
+        ["historian", "tags", "a.db", "--define", "oven"],
+        ["historian", "plot", "a.db", "oven", "--start", "2026-01-01", "--end", "2026-01-02"],
+        ["-c", READ + "assert ds.read().to_arrow().num_rows == ds.count_by('x')['count'].to_pylist()[0]"],
+    ],
+    "demo": [["demo", "--visits", "4"]],
+    "events": [
+        ["events", "create", "e.db", "web", "--stream-field", "host"],
+        ["events", "ingest", "e.db", "web", "app.ndjson"],
+        ["events", "search", "e.db", "web"],
+        ["events", "histogram", "e.db", "web"],
+    ],
+    "jobs": [
+        ["jobs", "load", "j.db", "jobs", "jobs.csv", "--create"],
+        ["jobs", "count", "j.db", "jobs", "user=ann"],
+        ["jobs", "top", "j.db", "jobs", "--by", "user"],
+    ],
+    "lsst": [
+        ["-c", "from chronotile.apdb.lsst import ChronotileApdb as C; C.init_database('sqlite:l.db').save('l.yaml')"],
+    ],
+    "numpy": [["-c", READ + "import numpy; ds.write({'t': numpy.array(['2026-02-01'], 'M8[us]'), 'x': [0.5]})"]],
+    "pandas": [["-c", READ + "ds.write(ds.read().to_pandas())"]],
+    "polars": [["-c", READ + "assert ds.read().to_polars().height == ds.scan().collect().height"]],
+    "tools": [
+        ["lab", "--help"],
+        ["bench", "--help"],
+        ["ops", "backup", "key", "backups.key"],
+        ["apdb", "pixels", "--count", "10", "--levels", "8-8"],
+        ["-c", "import chronotile_tools.load.page, chronotile_tools.load.experiments, chronotile_tools.ops.report"],
+        ["-c", "from chronotile_tools.ops.procedures import settings; settings._yaml()"],
+    ],
+    "sync": [["-c", "import chronotile.jobs; import chronotile.optional as o; o.module('sqlalchemy', 'x', 'sync')"]],
+}
+
+
+def brought(extra: str | None) -> set[str]:
+    """Names of the distributions that an environment with this extra of the package has."""
+    found: set[str] = set()
+    waiting = [Requirement(text) for text in PROJECT["dependencies"]]
+    waiting += [Requirement(text) for text in EXTRAS[extra]] if extra else []
+    while waiting:
+        one = waiting.pop()
+        if one.name == "chronotile":
+            waiting += [Requirement(text) for name in one.extras for text in EXTRAS[name]]
+            continue
+        name = plain(one.name)
+        wanted = [{"extra": ""}, *({"extra": word} for word in one.extras)]
+        if name not in found or one.extras:
+            found.add(name)
+            for text in metadata.requires(one.name) or []:
+                needed = Requirement(text)
+                if needed.marker is None or any(needed.marker.evaluate(each) for each in wanted):
+                    waiting.append(needed)
+    return found
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def modules(distribution: metadata.Distribution) -> Iterator[str]:
+    """What can be imported of a distribution; of those that share a namespace their parts of it."""
+    for file in distribution.files or []:
+        parts = [part.removesuffix(".py").split(".")[0] for part in file.parts]
+        if file.suffix in (".py", ".so") and not file.parts[0].startswith((".", "__")):
+            yield ".".join(parts[: 3 if parts[0] == "lsst" else 1])
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Path:
+    (tmp_path / "hiding").mkdir()
+    (tmp_path / "hiding" / "sitecustomize.py").write_text(HIDING)
+    (tmp_path / "points.csv").write_text("t,x\n2026-01-01T00:00:00,1.5\n")
+    (tmp_path / "jobs.csv").write_text("job_id,submitted,user\n1,2026-01-01T00:00:00,ann\n")
+    (tmp_path / "app.ndjson").write_text('{"time": "2026-01-01T00:00:00Z", "host": "web1"}\n')
+    (tmp_path / "store").mkdir()
+    return tmp_path
+
+
+@functools.cache
+def hidden(extra: str | None) -> str:
+    """The modules that an environment with this extra lacks, separated by commas."""
+    kept = brought(extra)
+    present, absent = set[str](), set[str]()
+    for distribution in metadata.distributions():
+        if plain(distribution.name) not in ("chronotile", "pip", "setuptools"):
+            (present if plain(distribution.name) in kept else absent).update(modules(distribution))
+    if "chronotile-tools" not in kept:
+        # An editable installation lists no modules.
+        absent.add("chronotile_tools")
+    return ",".join(sorted(absent - present - {"lsst"}))
+
+
+def run(folder: Path, extra: str | None, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """A command, or Python code behind ``-c``, where nothing is installed but the package with one extra."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("CHRONOTILE_ARCHIVE", "PYTHONPATH")
+    }
+    environment |= {"HIDDEN_MODULES": hidden(extra), "PYTHONPATH": str(folder / "hiding")}
+    command = arguments if arguments[0] == "-c" else ["-m", "chronotile", *arguments]
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, cwd=folder, env=environment, timeout=120,
+        check=False,
+    )  # fmt: skip
+
+
+def test_every_extra_is_tried() -> None:
+    assert set(USES) == set(EXTRAS) - {"all"}
+
+
+@pytest.mark.parametrize("extra", [None, *USES])
+def test_an_extra_brings_what_its_commands_need(extra: str | None, surroundings: Path) -> None:
+    for arguments in [*BASE[:2], *USES[extra]] if extra else BASE:
+        done = run(surroundings, extra, arguments)
+        assert done.returncode == 0, (extra, arguments, done.stderr)
+
+
+def test_all_brings_what_any_extra_brings(surroundings: Path) -> None:
+    assert brought("all") == {name for extra in set(USES) - {"tools"} for name in brought(extra)}
+    assert brought("all") >= {plain(distribution) for distribution in DISTRIBUTIONS.values()}
+    for arguments in (["demo", "--visits", "4"], *USES["lsst"], *USES["events"][:2], *USES["jobs"][:2]):
+        done = run(surroundings, "all", arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["apdb", "create", "s.db"], "chronotile.apdb needs numpy: pip install 'chronotile[apdb]'"),
+        (["demo"], "the demo needs numpy: pip install 'chronotile[demo]'"),
+        (["events", "create", "e.db", "web"], "chronotile.events needs numpy: pip install 'chronotile[events]'"),
+        (["jobs", "load", "j.db", "jobs", "jobs.csv", "--create"],
+         "chronotile.jobs needs numpy: pip install 'chronotile[jobs]'"),
+    ],
+)  # fmt: skip
+def test_a_command_names_the_missing_package_and_leaves_no_file(
+    arguments: list[str], sentence: str, surroundings: Path
+) -> None:
+    before = set(surroundings.iterdir())
+    done = run(surroundings, None, arguments)
+    assert (done.returncode, done.stderr) == (1, f"chronotile: {sentence}\n")
+    assert set(surroundings.iterdir()) == before
+
+
+EVERY_MODULE = """
+import importlib, pkgutil, re
+# Behind a check of their callers: demo.run(), the first request to events or jobs, and the reports.
+checked = re.compile(r"chronotile\\.(__main__|demo\\..*|pages\\.plot|service\\.(events|jobs))")
+import chronotile
+for found in pkgutil.walk_packages(chronotile.__path__, "chronotile.", onerror=lambda name: None):
+    if checked.fullmatch(found.name):
+        continue
+    try:
+        importlib.import_module(found.name)
+    except chronotile.MissingPackageError as error:
+        print(error)
+    except ImportError as error:
+        raise SystemExit(f"{found.name}: {error!r}")
+"""
+
+
+@pytest.mark.parametrize("extra", [None, "arrow", "numpy"])
+def test_every_module_is_importable_or_names_the_extra_that_brings_what_it_lacks(
+    extra: str | None, surroundings: Path
+) -> None:
+    done = run(surroundings, extra, ["-c", EVERY_MODULE])
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        package, line_for_pip = line.split(" needs ")[1].split(": ")
+        named = re.fullmatch(r"pip install 'chronotile\[(\w+)\]'", line_for_pip)
+        assert named is not None, line
+        assert plain(package) in brought(named[1]), line
+
+
+@pytest.mark.parametrize("command", ["bench", "lab", "ops"])
+def test_a_command_of_the_tools_says_how_to_get_them(command: str, surroundings: Path) -> None:
+    done = run(surroundings, None, [command, "--help"])
+    assert done.returncode == 2
+    assert f"'{command}' is a command of chronotile-tools: pip install chronotile-tools" in done.stderr
+
+
+def test_the_tools_are_of_the_release_of_the_package() -> None:
+    tools = tomllib.loads((Path(__file__).parents[2] / "tools" / "pyproject.toml").read_text())["project"]
+    assert tools["version"] == metadata.version("chronotile")
+    assert f"chronotile[apdb]=={tools['version']}" in tools["dependencies"]
