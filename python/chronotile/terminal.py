@@ -12,9 +12,9 @@ from typing import Self
 __all__ = ["ProgressLine", "bar", "bytes_text", "count_text", "table_text"]
 
 
-def count_text(count: int) -> str:
-    """1234567 as 1,234,567."""
-    return f"{count:,}"
+def count_text(count: int, noun: str = "") -> str:
+    """1234567 as 1,234,567; with the `noun` of one of them as ``1,234,567 rows``, or ``1 row``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}" if noun else f"{count:,}"
 
 
 def bytes_text(count: float) -> str:

@@ -32,7 +32,7 @@ from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 
 @click.command(short_help="List the datasets.")
 @target(dataset=False)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 @click.pass_context
 def datasets(context: click.Context, target: Target, as_json: bool) -> None:
     """List the datasets of an archive. One whose definition is damaged is named; the exit code is then 5.
@@ -127,7 +127,7 @@ def _time_text(time: datetime | float | int) -> str:
 
 @click.command(short_help="Show statistics.")
 @target(optional=True)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 @click.pass_context
 def info(context: click.Context, target: Target, as_json: bool) -> None:
     """Show the definition and the statistics of a dataset, or of all: slices, and the spread of chunks, rows and bytes
@@ -342,7 +342,7 @@ def retire(
         if len(dropped) < len(slices):
             kept = len(slices) - len(dropped)
             raise click.ClickException(
-                f"{kept} slice{'s' if kept != 1 else ''} of {dataset.name} changed meanwhile and stayed: run it again"
+                f"{count_text(kept, 'slice')} of {dataset.name} changed meanwhile and stayed: run it again"
             )
 
 
@@ -372,12 +372,12 @@ def drop(target: Target, yes: bool, timeout_s: int) -> None:
 
 def _total(slices: list[SliceInfo]) -> str:
     rows = count_text(sum(part.rows for part in slices))
-    return f"{len(slices)} slice{'s' if len(slices) != 1 else ''} with {rows} rows"
+    return f"{count_text(len(slices), 'slice')} with {rows} rows"
 
 
 @click.command(short_help="Check every chunk.")
 @target(optional=True)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 @click.pass_context
 def verify(context: click.Context, target: Target, as_json: bool) -> None:
     """Read and check every chunk of a dataset, or of all. Also finds rows of stored batches that are in no chunk,

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from chronotile import _native
-from chronotile.cli.common import Target, angles, confirm, target, tell_wait, timeout_option, yes_option
+from chronotile.cli.common import Target, angles, confirm, json_option, target, tell_wait, timeout_option, yes_option
 from chronotile.cli.plugins import PluginGroup
-from chronotile.cli.query import output_options, region_of, region_options, write_out
-from chronotile.conditions import names
+from chronotile.cli.query import Output, output_options, region_of, region_options
 from chronotile.errors import InvalidInputError
 from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 
@@ -119,7 +118,7 @@ def create(
 
 @apdb.command()
 @target(dataset=False)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def info(target: Target, as_json: bool) -> None:
     """Show what a database holds: rows, chunks and bytes of each table, detector-visits, layout."""
     with _open(target, read_only=True) as database:
@@ -149,7 +148,7 @@ def info(target: Target, as_json: bool) -> None:
 
 @apdb.command()
 @target(dataset=False, rest="[TABLE]...")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def schema(target: Target, as_json: bool) -> None:
     """Show the tables of a database: columns, types, units and what they mean.
 
@@ -283,7 +282,7 @@ def import_(target: Target, timeout_s: int) -> None:
 def read(
     target: Target, circle: str | None, box: str | None, polygon: str | None, at: str | None, history: str | None,
     start: str | None, object_ids: str | None, complete_only: bool, archived: str | None,
-    columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+    output: Output,
 ) -> None:  # fmt: skip
     """Read the objects, sources or forced-sources of a region or of objects; TABLE is one of these.
 
@@ -295,7 +294,7 @@ def read(
     name = target.rest[0]
     if name not in _TABLES:
         raise click.UsageError(f"TABLE is {name!r}: use objects, sources or forced-sources.")
-    shared: dict[str, Any] = {"at": _moment(at), "columns": names(columns), "complete_only": complete_only}
+    shared: dict[str, Any] = {"at": _moment(at), "columns": output.column_names, "complete_only": complete_only}
     ids = None if object_ids is None else [word for word in object_ids.split(",") if word.strip()]
     region = region_of(circle, box, polygon)
     with _open(target, read_only=True) as database:
@@ -307,7 +306,7 @@ def read(
             call: Callable[..., Any] = database.sources if name == "sources" else database.forced_sources
             rows = call(region, object_ids=ids, history=history, start=_moment(start), archived=archived, **shared)
         table = rows.to_arrow()
-        write_out(table, format_, out, overwrite, limit)
+        output.write(table)
 
 
 @apdb.command("light-curve")
@@ -318,9 +317,8 @@ def read(
 @click.option("--archived", metavar="DIR", help="Read the files of archived slices too.")
 @output_options
 def light_curve(
-    target: Target, near: str | None, radius: str | None, detections: bool, archived: str | None,
-    columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+    target: Target, near: str | None, radius: str | None, detections: bool, archived: str | None, output: Output
+) -> None:
     """What was measured of one object, by time; OBJECT is its id, or its name in the ZTF.
 
     \b
@@ -342,9 +340,7 @@ def light_curve(
         where = "" if near is None else f" around {near}: give a larger --radius, or leave out --near"
         cold = "" if archived is not None else "; --archived DIR reads archived slices too"
         raise InvalidInputError(f"there is no measurement of object {target.rest[0]}{where}{cold}", kind="unknown-id")
-    wanted = names(columns)
-    table = table if wanted is None else table.select(wanted)
-    write_out(table, format_, out, overwrite, limit)
+    output.write_table(table)
 
 
 @apdb.command()

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import click
 
 from chronotile import backups
+from chronotile.cli.common import debug_option
 from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
 
 _OPTIONS = [
     click.option("--no-verify", is_flag=True, help="Do not read and check every chunk of the new file."),
-    click.option("--debug", is_flag=True, help="Show where an error came from."),
+    debug_option,
 ]
 
 
@@ -28,7 +29,7 @@ def _copying(source: str, to: str, no_verify: bool, make: Callable[..., backups.
     with ProgressLine(text):
         report = make(source, to, verify=not no_verify, progress=progress)
     checked = f", {count_text(report.rows)} rows checked" if not no_verify else ", not verified"
-    count = f"{report.datasets} dataset{'s' if report.datasets != 1 else ''}"
+    count = count_text(report.datasets, "dataset")
     click.echo(f"{report.path}: {count}, {bytes_text(report.bytes)}{checked}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -13,14 +14,14 @@ from typing import Any
 
 import click
 
-from chronotile import _native, conditions, scanning, times
+from chronotile import _native, conditions, loading, scanning, times
 from chronotile.archive import Archive, open  # noqa: A004
 from chronotile.cli.completion import completer
 from chronotile.conditions import unquoted
 from chronotile.dataset import Dataset
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile.predicates import Condition
-from chronotile.terminal import bar
+from chronotile.terminal import bar, bytes_text
 
 ENVIRONMENT = "CHRONOTILE_ARCHIVE"
 
@@ -110,14 +111,14 @@ def target(*, dataset: bool = True, optional: bool = False, rest: str | None = N
             found = Target(words, archive, dataset=dataset, optional=optional, rest=rest)
             return command(target=found, **options)
 
-        run.__name__, run.__doc__ = command.__name__, command.__doc__
-        run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-        decorated = click.option("--debug", is_flag=True, help="Show where an error came from.")(run)
-        decorated = click.option(
-            "-a", "--archive", metavar="URL", help=f"The archive, instead of the first argument. [env: {ENVIRONMENT}]"
-        )(decorated)
-        words = click.argument("words", nargs=-1, metavar=metavar, shell_complete=completer(dataset=dataset, rest=rest))
-        return words(decorated)
+        return in_place_of(
+            command,
+            run,
+            click.argument("words", nargs=-1, metavar=metavar, shell_complete=completer(dataset=dataset, rest=rest)),
+            click.option("-a", "--archive", metavar="URL",
+                         help=f"The archive, instead of the first argument. [env: {ENVIRONMENT}]"),
+            debug_option,
+        )  # fmt: skip
 
     return decorate
 
@@ -137,12 +138,33 @@ class Size(click.ParamType[int]):
         raise click.BadParameter(f"{value!r} is no size: write a number of bytes, or such as 64MiB", ctx, param)
 
 
+def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """The options, in this order in the help."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def in_place_of(command: Command, run: Command, *options: Callable[[Command], Command]) -> Command:
+    """`run`, under the name and with the help of `command`: with its own options, then those of the command, and
+    `options` before both."""
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    both = [*getattr(run, "__click_params__", []), *getattr(command, "__click_params__", [])]
+    run.__click_params__ = both  # type: ignore[attr-defined]
+    return with_options(*options)(run)
+
+
 timeout_option = click.option(
     "--timeout", "timeout_s", type=click.IntRange(0, 86_400), default=60, show_default=True, metavar="SECONDS",
     help="How long to wait for other writers.",
 )  # fmt: skip
 
 
+debug_option = click.option("--debug", is_flag=True, help="Show where an error came from.")
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
@@ -224,6 +246,34 @@ def _equality(word: str) -> str:
 def echo_count(count: int, as_json: bool) -> None:
     """Print a count, by itself or as JSON."""
     click.echo(json.dumps({"count": count}) if as_json else count)
+
+
+def progress_text(state: loading.Progress[Any], count: int, what: str) -> str:
+    """How far a load is that has stored `count` of `what`."""
+    rate = count / max(state.report.seconds, 1e-6)
+    done = f"{bar(state.bytes_done, state.bytes_total)}  {bytes_text(state.bytes_done)}"
+    return f"{done}  {count:,} {what}  {rate:,.0f}/s"
+
+
+def pace(report: loading.Report, count: int, what: str) -> str:
+    """How long a load took, and at what rate."""
+    return f"in {report.seconds:.1f} s ({count / max(report.seconds, 1e-6):,.0f} {what}/s)"
+
+
+def first_reject_text(report: loading.Report) -> str:
+    """The first record that a load rejected, and why."""
+    if report.first_reject is None:
+        return "see the report"
+    file, line, reason = report.first_reject
+    return f"the first is line {line:,} of {'standard input' if file == '-' else file}: {reason}"
+
+
+def end_load(report: Any, text: str, as_json: bool, what: str, record: str, hint: str = "") -> None:
+    """Print the report of a load, and fail where every record was rejected."""
+    click.echo(json.dumps(dataclasses.asdict(report)) if as_json else text)
+    if report.all_rejected:
+        message = f"no {what} stored: every {record} was rejected; {first_reject_text(report)}{hint}"
+        raise InvalidInputError(message, kind="invalid-rows")
 
 
 class TileProgress:

@@ -9,6 +9,7 @@ import time
 import click
 
 from chronotile import copying
+from chronotile.cli.common import debug_option, json_option
 from chronotile.copying import CopyProgress, DatasetCopyReport
 from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
 
@@ -57,8 +58,8 @@ class _Progress:
     "--passes-max", type=click.IntRange(1), default=10, show_default=True, metavar="N",
     help="End after so many passes where the source is still being written.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--debug", is_flag=True, help="Show where an error came from.")
+@json_option
+@debug_option
 @click.pass_context
 def copy(
     context: click.Context, source: str, target: str, datasets: tuple[str, ...], verify_only: bool, workers: int,

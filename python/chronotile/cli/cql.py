@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from chronotile.cli.query import output_options, write_out
-from chronotile.conditions import names
+from chronotile.cli.query import Output, output_options
 from chronotile.cql import CqlSession
 from chronotile.cql import cql as connect
 from chronotile.result import ReadResult
@@ -40,11 +39,7 @@ def cql(
     concurrency: int | None,
     consistency: str | None,
     decimal: str | None,
-    columns: str | None,
-    format_: str | None,
-    out: str | None,
-    overwrite: bool,
-    limit: int | None,
+    output: Output,
 ) -> None:
     """Read a CQL statement's rows, or a whole table; or run a statement that changes something.
 
@@ -59,7 +54,7 @@ def cql(
     """
     if (statement is None) == (table is None):
         raise click.UsageError("Give a STATEMENT or --table.")
-    if table is None and (where, concurrency, columns) != (None, None, None):
+    if table is None and (where, concurrency, output.columns) != (None, None, None):
         raise click.UsageError("--where, --concurrency and --columns go with --table.")
     options: dict[str, Any] = {
         "consistency": consistency,
@@ -76,7 +71,7 @@ def cql(
             result = session.table(
                 keyspace,
                 name,
-                columns=names(columns),
+                columns=output.column_names,
                 where=where,
                 parameters=_parameters(parameters),
                 concurrency=concurrency,
@@ -85,7 +80,7 @@ def cql(
         else:
             result = _run(session, str(statement), _parameters(parameters), options)
         if result is not None:
-            write_out(result, format_, out, overwrite, limit)
+            output.write(result)
 
 
 def _run(session: CqlSession, statement: str, parameters: Any, options: dict[str, Any]) -> ReadResult | None:

@@ -11,7 +11,7 @@ import click
 from chronotile import _native, cells, inputs, scanning, times
 from chronotile.archive import Archive
 from chronotile.cli import levels
-from chronotile.cli.common import Command, Target, target
+from chronotile.cli.common import Command, Target, in_place_of, target
 from chronotile.conditions import literal, names
 from chronotile.dataset import Dataset
 
@@ -167,9 +167,9 @@ def definition_options(command: Command) -> Command:
         parts = {part: options.pop(part) for part in Definition.__dataclass_fields__}
         return command(definition=Definition(**parts), **options)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    options: list[Callable[[Command], Command]] = [
+    return in_place_of(
+        command,
+        run,
         click.option("--sky", metavar="RA,DEC", help="File by sky pixel of these columns (degrees)."),
         click.option(
             "--scheme", type=click.Choice(["mq3c", "q3c", "htm", "healpix"]), default="mq3c", show_default=True,
@@ -204,11 +204,7 @@ def definition_options(command: Command) -> Command:
         click.option(
             "--moves", metavar="ANGLE", help="With --sky and --merge latest, how far apart versions may lie: 5arcsec."
         ),
-    ]  # fmt: skip
-    decorated: Command = run
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    )  # fmt: skip
 
 
 def schema_of_text(text: str) -> _native.Schema:

@@ -6,7 +6,8 @@ import dataclasses
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,19 +19,23 @@ from chronotile.cli.common import (
     Target,
     confirm,
     echo_count,
+    end_load,
     equalities,
+    first_reject_text,
+    in_place_of,
     json_option,
     moment,
+    pace,
+    progress_text,
     target,
     timeout_option,
     typed_conditions,
     yes_option,
 )
-from chronotile.cli.query import output_options, write_out
+from chronotile.cli.query import Output, output_options
 from chronotile.conditions import names
-from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
-from chronotile.terminal import ProgressLine, bar, bytes_text, count_text, table_text
+from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 
 _UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _LAST_MAX_S = 999_999 * 604_800
@@ -73,9 +78,9 @@ def question_options(command: Command) -> Command:
 
         return command(question=question, **options)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    options: list[Callable[[Command], Command]] = [
+    return in_place_of(
+        command,
+        run,
         click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC)."),
         click.option("--end", metavar="TIME", help="First time after the period."),
         click.option("--last", metavar="LENGTH", help="The last 15m, 1h, 7d, ... up to now."),
@@ -87,11 +92,7 @@ def question_options(command: Command) -> Command:
             help='"status>=500", "message contains timeout", "user exists false"; repeatable.',
         ),
         click.option("--text", metavar="TEXT", help="What the document contains."),
-    ]
-    decorated: Command = run
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    )
 
 
 def _length(text: str) -> timedelta:
@@ -101,10 +102,12 @@ def _length(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _opened(archive: Any, target: Target) -> Any:
+@contextmanager
+def _open(target: Target, **options: Any) -> Iterator[Any]:
     from chronotile import events as library
 
-    return library.open(archive, target.dataset)
+    with target.open(**options) as archive:
+        yield library.open(archive, target.dataset)
 
 
 # ---------------------------------------------------------------- create, ingest
@@ -181,7 +184,7 @@ def create(
 @click.option("--batch-bytes", type=click.IntRange(1), default=4 << 20, show_default=True, metavar="N",
               help="Of standard input: lines are stored once there are so many bytes.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Threads. Default: one for each core, at most 8.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 @timeout_option
 def ingest(
     target: Target, format_: str, pattern: str | None, time_field: str | None, time_format: str | None,
@@ -208,8 +211,7 @@ def ingest(
         raise click.UsageError("Give files, or - for standard input.")
     states: list[Any] = []
     keep = lambda now: states.__setitem__(slice(None), [now])  # noqa: E731
-    with target.open(create=False, timeout_s=timeout_s) as archive:
-        found = _opened(archive, target)
+    with _open(target, create=False, timeout_s=timeout_s) as found:
         reading = found.reading(
             format_, pattern=pattern, time_field=time_field, time_format=time_format, year=year,
             stream_field=stream_field, stream="stdin" if piped and stream is None else stream,
@@ -224,46 +226,29 @@ def ingest(
                 )  # fmt: skip
             else:
                 report = library.load(found, target.rest, reading, ttl=ttl, workers=workers, progress=keep)
-    click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _report_text(report))
-    if report.all_rejected:
-        raise InvalidInputError(_all_rejected_text(report), kind="invalid-rows")
+    end_load(report, _report_text(report), as_json, "document", "line", _guess_text(report.guess))
 
 
 def _progress_text(state: Any) -> str:
-    done = f"{bar(state.bytes_done, state.bytes_total)}  {bytes_text(state.bytes_done)}"
-    rate = state.report.documents / max(state.report.seconds, 1e-6)
-    return f"{state.file}  {done}  {state.report.documents:,} documents  {rate:,.0f}/s"
+    return f"{state.file}  {progress_text(state, state.report.documents, 'documents')}"
 
 
 def _report_text(report: Any) -> str:
-    parts = [
-        f"stored {count_text(report.documents)} documents ({bytes_text(report.bytes)}) in {report.seconds:.1f} s "
-        f"({report.documents / max(report.seconds, 1e-6):,.0f} documents/s)"
-    ]
+    size = bytes_text(report.bytes)
+    parts = [f"stored {count_text(report.documents)} documents ({size}) {pace(report, report.documents, 'documents')}"]
     if report.expired:
         parts.append(f"{count_text(report.expired)} already expired: older than their TTL, no search shows them")
     if report.documents_before:
         parts.append(f"{count_text(report.documents_before)} were stored before")
     if report.rejected:
-        lines = "1 line" if report.rejected == 1 else f"{count_text(report.rejected)} lines"
-        parts.append(f"{lines} rejected, see `chronotile events dead`")
+        parts.append(f"{count_text(report.rejected, 'line')} rejected, see `chronotile events dead`")
         if not report.all_rejected:
-            parts += [_first_reject_text(report)]
+            parts.append(first_reject_text(report) + _guess_text(report.guess))
     return "; ".join(parts)
-
-
-def _first_reject_text(report: Any) -> str:
-    source, line, reason = report.first_reject
-    of = "standard input" if source == "-" else source
-    return f"the first is line {line} of {of}: {reason}{_guess_text(report.guess)}"
 
 
 def _guess_text(guess: Any) -> str:
     return "" if guess is None else f". This looks like {guess.what}: {guess.options}"
-
-
-def _all_rejected_text(report: Any) -> str:
-    return f"no document stored: every line was rejected; {_first_reject_text(report)}"
 
 
 # ---------------------------------------------------------------- search
@@ -280,7 +265,7 @@ def _all_rejected_text(report: Any) -> str:
 @output_options
 def search(
     target: Target, question: Callable[..., dict[str, Any]], oldest_first: bool, raw: bool, follow: bool,
-    interval: float, columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+    interval: float, output: Output,
 ) -> None:  # fmt: skip
     """Documents in order of time, the newest first, 100 or as many as --limit says (0 for all).
 
@@ -292,15 +277,14 @@ def search(
         chronotile events search logs.db web --where "message matches (?i)locked" --raw --limit 0 > locked.ndjson
         chronotile events search logs.db web status=502 --follow
     """
-    wanted = 100 if limit is None else limit or None
-    if (raw or follow) and (columns is not None or format_ is not None or out is not None):
+    wanted = 100 if output.limit is None else output.limit or None
+    if (raw or follow) and (output.columns, output.format, output.file) != (None, None, None):
         raise click.UsageError("--raw and --follow print lines: leave --columns, --format and --out out.")
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=True) as found:
         asked = question(found, target.rest)
         if not (raw or follow):
-            table = found.search(**asked, columns=names(columns), limit=wanted, newest_first=not oldest_first)
-            write_out(table, format_, out, overwrite, None if wanted is None else table.num_rows)
+            table = found.search(**asked, columns=output.column_names, limit=wanted, newest_first=not oldest_first)
+            dataclasses.replace(output, limit=None if wanted is None else table.num_rows).write(table)
             _note_unknown_streams(found, asked, table)
             return
         shown = ["body"] if raw else ["time", "stream", "body"]
@@ -348,8 +332,7 @@ def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool
     Example:
         chronotile events count logs.db web level=error --last 24h
     """
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=True) as found:
         echo_count(found.count(**question(found, target.rest)), as_json)
 
 
@@ -360,19 +343,17 @@ def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool
 @click.option("--by", metavar="NAMES", help="Count these columns' values by themselves.")
 @output_options
 def histogram(
-    target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, columns: str | None,
-    format_: str | None, out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+    target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, output: Output
+) -> None:
     """Documents over time, in intervals counted from 1970.
 
     \b
     Example:
         chronotile events histogram logs.db web level=error --interval 10m --by stream --last 24h
     """
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=True) as found:
         table = found.histogram(interval, by=names(by) or [], **question(found, target.rest))
-        _write_table(table, columns, format_, out, overwrite, limit)
+        output.write_table(table)
 
 
 @events.command("top", short_help="The most frequent values.")
@@ -380,52 +361,31 @@ def histogram(
 @question_options
 @click.option("--by", required=True, metavar="NAMES", help="Columns whose values are counted.")
 @output_options
-def top(
-    target: Target, question: Callable[..., dict[str, Any]], by: str, columns: str | None, format_: str | None, out: str
-    | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+def top(target: Target, question: Callable[..., dict[str, Any]], by: str, output: Output) -> None:
     """The most frequent values of some columns, ten or as many as --limit says, with their share.
 
     \b
     Example:
         chronotile events top logs.db web --by host,status --last 1h
     """
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
-        table = found.top(names(by) or [], 10 if limit is None else max(limit, 1), **question(found, target.rest))
-        _write_table(table, columns, format_, out, overwrite, limit)
+    with _open(target, read_only=True) as found:
+        most = 10 if output.limit is None else max(output.limit, 1)
+        output.write_table(found.top(names(by) or [], most, **question(found, target.rest)))
 
 
 @events.command("streams", short_help="Volume and rate of each stream.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
 @output_options
-def streams(
-    target: Target, question: Callable[..., dict[str, Any]], columns: str | None, format_: str | None, out: str | None,
-    overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+def streams(target: Target, question: Callable[..., dict[str, Any]], output: Output) -> None:
     """Documents, bytes, first and last time, and rates of each stream.
 
     \b
     Example:
         chronotile events streams logs.db web --last 24h
     """
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
-        _write_table(found.streams(**question(found, target.rest)), columns, format_, out, overwrite, limit)
-
-
-def _write_table(
-    table: Any, columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None
-) -> None:
-    chosen = names(columns)
-    if chosen is not None:
-        unknown = [name for name in chosen if name not in table.column_names]
-        if unknown:
-            hint = name_hint(unknown[0], table.column_names)
-            raise click.UsageError(f"There is no column {unknown[0]!r}{hint}.")
-        table = table.select(chosen)
-    write_out(table, format_, out, overwrite, limit)
+    with _open(target, read_only=True) as found:
+        output.write_table(found.streams(**question(found, target.rest)))
 
 
 # ---------------------------------------------------------------- keeping
@@ -435,10 +395,7 @@ def _write_table(
 @target()
 @click.option("--raw", is_flag=True, help="Print the lines themselves, byte for byte, to be mended and ingested.")
 @output_options
-def dead(
-    target: Target, raw: bool, columns: str | None, format_: str | None, out: str | None, overwrite: bool,
-    limit: int | None,
-) -> None:  # fmt: skip
+def dead(target: Target, raw: bool, output: Output) -> None:
     """The dead letters: lines that were no documents, with the reason, the newest first.
 
     \b
@@ -446,17 +403,18 @@ def dead(
         chronotile events dead logs.db web --limit 20
         chronotile events dead logs.db web --raw | sed 's/.../.../' | chronotile events ingest logs.db web -
     """
-    with target.open(read_only=True) as archive:
-        table = _opened(archive, target).dead_letters(limit=limit or None)
+    with _open(target, read_only=True) as found:
+        table = found.dead_letters(limit=output.limit or None)
     if raw:
         for record in table["record"].to_pylist():
             sys.stdout.buffer.write(record + b"\n")
         return
-    if format_ in (None, "table", "csv", "tsv", "ndjson") and (out is None or not out.endswith((".parquet", ".arrow"))):
+    text = output.format in (None, "table", "csv", "tsv", "ndjson")
+    if text and not (output.file or "").endswith((".parquet", ".arrow")):
         # Bytes that are no text are shown as such.
         texts = [record.decode(errors="backslashreplace") for record in table["record"].to_pylist()]
         table = table.drop_columns("record").append_column("record", [texts])
-    _write_table(table, columns, format_, out, overwrite, limit)
+    output.write_table(table)
 
 
 @events.command("ttl", short_help="Show or change how long documents are visible.")
@@ -479,8 +437,7 @@ def ttl(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int)
     """
     if len(target.rest) > 1:
         raise click.UsageError("Give one length, such as 14d.")
-    with target.open(read_only=dry_run or not target.rest, timeout_s=timeout_s) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=dry_run or not target.rest, timeout_s=timeout_s) as found:
         if not target.rest:
             click.echo(json.dumps({"ttl": found.ttl}) if as_json else found.ttl or "never")
             return
@@ -512,7 +469,7 @@ def _say_ttl(report: Any, *, dry_run: bool) -> None:
 
 
 def _slices_text(slices: Any, size: int) -> str:
-    return f"{len(slices)} slice{'' if len(slices) == 1 else 's'}, {bytes_text(size)}"
+    return f"{count_text(len(slices), 'slice')}, {bytes_text(size)}"
 
 
 @events.command("reclaim", short_help="Give back the storage of expired documents.")
@@ -529,8 +486,7 @@ def reclaim(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: 
         chronotile events reclaim logs.db web --dry-run
         chronotile events reclaim logs.db web --yes
     """
-    with target.open(read_only=dry_run, timeout_s=timeout_s) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=dry_run, timeout_s=timeout_s) as found:
         gone = found.reclaim(dry_run=True)
         for part in () if as_json else gone:
             click.echo(f"{part.start:%Y-%m-%dT%H:%M}  {part.end:%Y-%m-%dT%H:%M}  {count_text(part.rows)} documents")
@@ -568,8 +524,7 @@ def limits(
     """
     given = {"documents_per_s": documents_per_s, "bytes_per_s": bytes_per_s, "period_s": period_s}
     changes: dict[str, Any] = {name: value or None for name, value in given.items() if value is not None}
-    with target.open(read_only=not changes, timeout_s=timeout_s) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=not changes, timeout_s=timeout_s) as found:
         if changes:
             found.set_limits(dataclasses.replace(found.settings.limits, **changes))
         known = found.settings.limits

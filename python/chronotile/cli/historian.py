@@ -14,9 +14,9 @@ import click
 
 from chronotile import _native, scanning
 from chronotile import historian as library
-from chronotile.cli.common import Target, confirm, json_option, note_definitions, target, yes_option
+from chronotile.cli.common import Target, confirm, json_option, note_definitions, target, with_options, yes_option
 from chronotile.cli.historian_points import PointFiles, chart
-from chronotile.cli.query import output_options, write_out
+from chronotile.cli.query import Output, output_options
 from chronotile.errors import InvalidInputError, TagNotFoundError
 from chronotile.result import ReadResult
 from chronotile.terminal import count_text, table_text
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _FUTURE_NS = 86_400 * 10**9
 """Points further ahead of the clock are refused, as by :func:`chronotile.historian.open`."""
 
-_PERIOD = [
+_period = with_options(
     click.option(
         "--start", required=True, metavar="TIME",
         help="First time: ISO 8601 (UTC), nanoseconds since 1970, now or now-6h.",
     ),
     click.option("--end", default="now", show_default=True, metavar="TIME", help="First time after the period."),
-]  # fmt: skip
+)  # fmt: skip
 _STATUS = click.option(
     "--status", type=click.Choice(["words", "codes"]), help="How qualities are printed. Default: words in tables."
 )
@@ -54,12 +54,6 @@ def historian() -> None:
         chronotile historian aggregate plant.db boiler.temp --start 2026-01-01 \\
             --end 2026-01-02 --interval 1h --aggregate TimeAverage
     """
-
-
-def _period(command: Any) -> Any:
-    for option in reversed(_PERIOD):
-        command = option(command)
-    return command
 
 
 def _moment(text: str) -> Any:
@@ -87,9 +81,9 @@ def _one_key(h: library.Historian | RemoteHistorian, words: list[str]) -> librar
     return _keys(h, words)[0]
 
 
-def _words(status: str | None, format_: str | None, out: str | None) -> Callable[[int], str] | None:
+def _words(status: str | None, output: Output) -> Callable[[int], str] | None:
     """What puts qualities into words, where they are asked for so: in tables by default."""
-    shown_as_table = format_ in (None, "table") and out in (None, "-")
+    shown_as_table = output.format in (None, "table") and output.file in (None, "-")
     wanted = status == "words" or (status is None and shown_as_table)
     return _quality if wanted else None
 
@@ -228,36 +222,30 @@ def _define_missing(h: library.Historian | RemoteHistorian, points: _native.Tabl
 @click.option("--bounds", is_flag=True, help="Also the points before and behind the period.")
 @_STATUS
 @output_options
-def read(
-    target: Target, start: str, end: str, bounds: bool, status: str | None, columns: str | None, format_: str | None,
-    out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+def read(target: Target, start: str, end: str, bounds: bool, status: str | None, output: Output) -> None:
     """Read the points of TAGs in a period: names, patterns such as 'boiler.*', or #NUMBER.
 
     \b
     Example:
         chronotile historian read plant.db 'boiler.*' --start now-6h
     """
-    _no_columns(columns)
+    _no_columns(output)
     with _open(target) as h:
         result = h.raw(_keys(h, target.rest), _moment(start), _moment(end), bounds=bounds)
-        write_out(result, format_, out, overwrite, limit, _words(status, format_, out))
+        output.write(result, status_words=_words(status, output))
 
 
 @historian.command(short_help="The newest point of tags.")
 @target(dataset=False, rest="TAG...")
 @_STATUS
 @output_options
-def latest(
-    target: Target, status: str | None, columns: str | None, format_: str | None, out: str | None, overwrite: bool,
-    limit: int | None,
-) -> None:  # fmt: skip
+def latest(target: Target, status: str | None, output: Output) -> None:
     """Read the newest point of each TAG: a name, a pattern, or #NUMBER."""
-    _no_columns(columns)
+    _no_columns(output)
     with _open(target) as h:
         result = h.latest(_keys(h, target.rest))
         rows = ReadResult(result._native.stream())
-        write_out(rows, format_, out, overwrite, limit, _words(status, format_, out))
+        output.write(rows, status_words=_words(status, output))
 
 
 @historian.command(short_help="Compute aggregates.")
@@ -277,11 +265,10 @@ def latest(
 def aggregate(
     target: Target, start: str, end: str, interval: str | None, name: str, stepped: bool | None,
     uncertain_as_bad: bool | None, percent_good: float | None, percent_bad: float | None,
-    sloped_extrapolation: bool | None, percent: float, status: str | None, columns: str | None,
-    format_: str | None, out: str | None, overwrite: bool, limit: int | None,
+    sloped_extrapolation: bool | None, percent: float, status: str | None, output: Output,
 ) -> None:  # fmt: skip
     """Compute an aggregate of each TAG (a name, a pattern, or #NUMBER) for each interval of a period."""
-    _no_columns(columns)
+    _no_columns(output)
     with _open(target) as h:
         result = h.aggregate(
             _keys(h, target.rest),
@@ -296,7 +283,7 @@ def aggregate(
             sloped_extrapolation=sloped_extrapolation,
             percent=percent,
         )
-        write_out(result, format_, out, overwrite, limit, _words(status, format_, out))
+        output.write(result, status_words=_words(status, output))
 
 
 @historian.command(short_help="Few points that look the same, or a chart of them.")
@@ -308,9 +295,8 @@ def aggregate(
 @_STATUS
 @output_options
 def plot(
-    target: Target, start: str, end: str, points: int | None, method: str, status: str | None, columns: str | None,
-    format_: str | None, out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+    target: Target, start: str, end: str, points: int | None, method: str, status: str | None, output: Output
+) -> None:
     """Draw TAG over a period; with --format or --out, print the points that a plot needs.
 
     \b
@@ -318,8 +304,8 @@ def plot(
         chronotile historian plot plant.db boiler.temp --start now-1d
         chronotile historian plot plant.db boiler.temp --start 2026-01-01 --points 500 --format csv
     """
-    _no_columns(columns)
-    draws = format_ is None and out is None
+    _no_columns(output)
+    draws = output.format is None and output.file is None
     width = shutil.get_terminal_size().columns
     with _open(target) as h:
         key = _one_key(h, target.rest)
@@ -329,7 +315,7 @@ def plot(
             click.echo(chart(result, str(key), width))
             return
         rows = ReadResult(result._native.stream())
-        write_out(rows, format_, out, overwrite, limit, _words(status, format_, out))
+        output.write(rows, status_words=_words(status, output))
 
 
 @historian.command(short_help="Note something about a tag, or list notes.")
@@ -340,10 +326,7 @@ def plot(
 @click.option("--start", default="1970-01-01", metavar="TIME", help="First time of the notes that are listed.")
 @click.option("--end", default="now", metavar="TIME", help="First time after them.")
 @output_options
-def annotate(
-    target: Target, text: str | None, at: str, author: str, start: str, end: str, columns: str | None,
-    format_: str | None, out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+def annotate(target: Target, text: str | None, at: str, author: str, start: str, end: str, output: Output) -> None:
     """Note something about TAG at a time, or list its notes.
 
     \b
@@ -354,7 +337,7 @@ def annotate(
     with _open(target, create=text is not None) as h:
         if text is None:
             notes = h.annotations(_keys(h, target.rest), _moment(start), _moment(end))
-            write_out(notes, format_, out, overwrite, limit)
+            output.write(notes)
             return
         key = _one_key(h, target.rest)
         h.annotate(key, _moment(at), text, author=author)
@@ -379,7 +362,7 @@ def delete(target: Target, start: str, end: str, dry_run: bool, yes: bool, as_js
         keys = _keys(h, target.rest)
         count = _count_rows(h.raw(keys, since, until))
         if count and not dry_run:
-            tags = "1 tag" if len(keys) == 1 else f"{count_text(len(keys))} tags"
+            tags = count_text(len(keys), "tag")
             confirm(f"Delete {count_text(count)} points of {tags} for good?", yes)
             count = sum(h.delete(key, since, until) for key in keys)
     if as_json:
@@ -463,6 +446,6 @@ def maintain(context: click.Context, target: Target, as_json: bool) -> None:
         context.exit(5)
 
 
-def _no_columns(columns: str | None) -> None:
-    if columns is not None:
+def _no_columns(output: Output) -> None:
+    if output.columns is not None:
         raise click.UsageError("--columns does not apply: points have columns tag, time, value and status.")

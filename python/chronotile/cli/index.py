@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from chronotile.cli.common import Target, confirm, moment, target, yes_option
+from chronotile.cli.common import Target, confirm, json_option, moment, target, yes_option
 from chronotile.cli.query import place_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
@@ -120,7 +120,7 @@ def _built(report: IndexBuildReport) -> str:
 
 @index.command("status", short_help="Show indexes and what is built of them.")
 @target()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def status(target: Target, as_json: bool) -> None:
     """Show the indexes of a dataset and what is built of each.
 
@@ -175,7 +175,7 @@ def drop(target: Target, yes: bool) -> None:
 @target()
 @click.option("--count", "counts", is_flag=True, help="Of a count, not of its rows.")
 @click.option("--by", metavar="NAMES", help="Of a count by these columns.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 @place_options
 def explain(
     target: Target, place: Callable[[Dataset], dict[str, Any]], counts: bool, by: str | None, as_json: bool

@@ -431,7 +431,7 @@ def _ingest_all(dataset: Dataset, sources: list[Source], reading: Reading, *, re
 
 
 def _summary(total: Outcome, files: int, unchanged: int, seconds: float) -> str:
-    of_files = f"{files} file{'s' if files != 1 else ''}"
+    of_files = count_text(files, "file")
     if total.rows_stored == 0 and total.rows_before:
         return f"nothing to do: {count_text(total.rows_before)} rows of {of_files} are already stored"
     rate = total.rows_stored / seconds

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -14,20 +15,24 @@ from chronotile.cli.common import (
     Command,
     Target,
     echo_count,
+    end_load,
     equalities,
+    first_reject_text,
+    in_place_of,
     json_option,
     moment,
+    pace,
+    progress_text,
     target,
     timeout_option,
     typed_conditions,
 )
 from chronotile.cli.define import describe, schema_of_text
-from chronotile.cli.query import output_options, write_out
+from chronotile.cli.query import Output, output_options
 from chronotile.conditions import aggregates, literal, names
 from chronotile.conditions import days as day_period
-from chronotile.errors import DatasetNotFoundError, InvalidInputError
-from chronotile.hints import name_hint
-from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
+from chronotile.errors import DatasetNotFoundError
+from chronotile.terminal import ProgressLine, count_text
 
 
 @click.group(short_help="Finished jobs of a batch system.")
@@ -63,20 +68,16 @@ def question_options(command: Command) -> Command:
 
         return command(question=question, **options)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    options: list[Callable[[Command], Command]] = [
+    return in_place_of(
+        command,
+        run,
         click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC), or a number in the column's unit."),
         click.option("--end", metavar="TIME", help="First time after the period."),
         click.option(
             "--days", metavar="DAYS", help="A day, a month (2026-01), FIRST,LAST, or a number of days up to today."
         ),
         click.option("--where", multiple=True, metavar="CONDITION", help='"run_s>3600", "x between 1,2"; repeatable.'),
-    ]
-    decorated: Command = run
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    )
 
 
 _create_option = click.option(
@@ -96,9 +97,9 @@ def definition_options(command: Command) -> Command:
         }  # fmt: skip
         return command(definition=definition, **options)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    options: list[Callable[[Command], Command]] = [
+    return in_place_of(
+        command,
+        run,
         click.option("--id", "id_", default="job_id", show_default=True, metavar="COLUMN", help="Job ids, integers."),
         click.option("--time", "time_", default="submitted", show_default=True, metavar="COLUMN",
                      help="When a job is filed."),
@@ -109,17 +110,15 @@ def definition_options(command: Command) -> Command:
         click.option("--window", default="1d", show_default=True, metavar="LENGTH", help="What indexes are built for."),
         click.option("--index", "indexes", multiple=True, metavar="NAMES",
                      help="An index to define: columns; repeatable."),
-    ]  # fmt: skip
-    decorated: Command = run
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    )  # fmt: skip
 
 
-def _opened(archive: Any, target: Target) -> Any:
+@contextmanager
+def _open(target: Target, **options: Any) -> Iterator[Any]:
     from chronotile import jobs as library
 
-    return library.open(archive, target.dataset)
+    with target.open(**options) as archive:
+        yield library.open(archive, target.dataset)
 
 
 @jobs.command("create", short_help="Create an archive of jobs.")
@@ -177,7 +176,7 @@ def _database_schema(url: str, table: str, definition: dict[str, Any]) -> dict[s
               help="End when there are more.")  # fmt: skip
 @_create_option
 @definition_options
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 @timeout_option
 def load(
     target: Target, definition: dict[str, Any], format_: str | None, column_names: str | None, delimiter: str,
@@ -192,59 +191,46 @@ def load(
         chronotile jobs load jobs.db jobs NASA.swf.gz --create --index user,status
         chronotile jobs load jobs.db jobs dump/ --workers 4 --rejects bad.ndjson
     """
-    from chronotile.jobs import create as create_jobs
+    from chronotile import jobs as library
     from chronotile.jobs.loading import LoadProgress, infer_schema
-    from chronotile.jobs.loading import load as load_files
 
     given, delimiter = names(column_names), {"\\t": "\t", "tab": "\t"}.get(delimiter, delimiter)
     with target.open(create=create, timeout_s=timeout_s) as archive:
         try:
-            found = _opened(archive, target)
+            found = library.open(archive, target.dataset)
         except DatasetNotFoundError:
             if not create:
                 raise
             schema = infer_schema(target.rest[0], format_, given, delimiter)
-            found = create_jobs(archive, target.dataset, schema=schema, exist_ok=True, **definition)
+            found = library.create(archive, target.dataset, schema=schema, exist_ok=True, **definition)
         state: list[LoadProgress] = []
         with ProgressLine(lambda: _progress_text(state[-1]) if state else "looking at the files"):
-            report = load_files(
+            report = library.load(
                 found, target.rest, url=archive.url, format=format_, names=given, delimiter=delimiter, workers=workers,
                 rejects=rejects, rejects_max=rejects_max, progress=lambda now: state.__setitem__(slice(None), [now]),
             )  # fmt: skip
-    click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _load_text(report))
-    if report.all_rejected:
-        raise InvalidInputError(
-            f"no job stored: every record was rejected; {_first_reject_text(report)}", kind="invalid-rows"
-        )
+    end_load(report, _load_text(report), as_json, "job", "record")
 
 
 def _load_text(report: Any) -> str:
-    parts = [
-        f"stored {count_text(report.rows)} jobs of {count_text(report.files)} files in {report.seconds:.1f} s "
-        f"({report.rows / max(report.seconds, 1e-6):,.0f} jobs/s)"
-    ]
+    files = count_text(report.files)
+    parts = [f"stored {count_text(report.rows)} jobs of {files} files {pace(report, report.rows, 'jobs')}"]
     if report.rows_before:
         parts.append(f"{count_text(report.rows_before)} were stored before")
     if report.duplicates:
         parts.append(f"{count_text(report.duplicates)} had the id of a later record and were left out")
     if report.rejected:
-        records = "1 record" if report.rejected == 1 else f"{count_text(report.rejected)} records"
-        parts.append(f"{records} rejected" + (f", see {report.rejects}" if report.rejects else ""))
+        parts.append(
+            f"{count_text(report.rejected, 'record')} rejected" + (f", see {report.rejects}" if report.rejects else "")
+        )
         if not report.all_rejected and report.first_reject:
-            parts.append(_first_reject_text(report))
+            parts.append(first_reject_text(report))
     return "; ".join(parts)
-
-
-def _first_reject_text(report: Any) -> str:
-    file, line, reason = report.first_reject
-    return f"the first is line {count_text(line)} of {file}: {reason}"
 
 
 def _progress_text(state: Any) -> str:
     left = "" if state.seconds_left is None else f"  {_clock(state.seconds_left)} left"
-    done = f"{bar(state.bytes_done, state.bytes_total)}  {bytes_text(state.bytes_done)}"
-    rate = state.report.records / max(state.report.seconds, 1e-6)
-    return f"{done}  {state.report.records:,} jobs  {rate:,.0f}/s{left}"
+    return f"{progress_text(state, state.report.records, 'jobs')}{left}"
 
 
 def _clock(seconds: float) -> str:
@@ -257,10 +243,7 @@ def _clock(seconds: float) -> str:
 @target(rest="IDS...")
 @click.option("--history", is_flag=True, help="All states, not only the newest.")
 @output_options
-def get(
-    target: Target, history: bool, columns: str | None, format_: str | None, out: str | None, overwrite: bool,
-    limit: int | None,
-) -> None:  # fmt: skip
+def get(target: Target, history: bool, output: Output) -> None:
     """Jobs by id, whenever they ran; ids separated by blanks or commas.
 
     \b
@@ -271,9 +254,8 @@ def get(
     ids = [literal(word) for word in words]
     if not all(isinstance(id, int) for id in ids):
         raise click.UsageError("Ids are whole numbers.")
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target).get(ids, columns=names(columns), history=history)
-        write_out(found, format_, out, overwrite, limit)
+    with _open(target, read_only=True) as found:
+        output.write(found.get(ids, columns=output.column_names, history=history))
 
 
 @jobs.command("find", short_help="Jobs by period and condition.")
@@ -281,10 +263,7 @@ def get(
 @question_options
 @click.option("--history", is_flag=True, help="All states, not only the newest.")
 @output_options
-def find(
-    target: Target, question: Callable[..., dict[str, Any]], history: bool, columns: str | None, format_: str | None,
-    out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+def find(target: Target, question: Callable[..., dict[str, Any]], history: bool, output: Output) -> None:
     """Jobs by period and condition; ``COLUMN=VALUE,VALUE`` means one of several.
 
     \b
@@ -292,10 +271,9 @@ def find(
         chronotile jobs find jobs.db jobs user=ann status=failed --days 2026-01-01,2026-01-05
         chronotile jobs find jobs.db jobs --where "run_s>86400" --out long.parquet
     """
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
-        rows = found.find(columns=names(columns), history=history, **question(found, target.rest))
-        write_out(rows, format_, out, overwrite, limit)
+    with _open(target, read_only=True) as found:
+        rows = found.find(columns=output.column_names, history=history, **question(found, target.rest))
+        output.write(rows)
 
 
 @jobs.command("count", short_help="Count jobs.")
@@ -309,8 +287,7 @@ def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool
     Example:
         chronotile jobs count jobs.db jobs user=ann cloud=cern status=failed --days 5
     """
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=True) as found:
         echo_count(found.count(**question(found, target.rest)), as_json)
 
 
@@ -319,20 +296,16 @@ def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool
 @question_options
 @click.option("--by", required=True, metavar="NAMES", help="Columns whose values are counted.")
 @output_options
-def top(
-    target: Target, question: Callable[..., dict[str, Any]], by: str, columns: str | None, format_: str | None,
-    out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+def top(target: Target, question: Callable[..., dict[str, Any]], by: str, output: Output) -> None:
     """The most frequent values of some columns, ten or as many as --limit says, with their share.
 
     \b
     Example:
         chronotile jobs top jobs.db jobs --by user,status --days 30 --limit 5
     """
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
-        table = found.top(names(by) or [], 10 if limit is None else max(limit, 1), **question(found, target.rest))
-        _write_table(table, columns, format_, out, overwrite, limit)
+    with _open(target, read_only=True) as found:
+        most = 10 if output.limit is None else max(output.limit, 1)
+        output.write_table(found.top(names(by) or [], most, **question(found, target.rest)))
 
 
 @jobs.command("group", short_help="Counts, sums and averages by value.")
@@ -343,9 +316,8 @@ def top(
               help="sum(run_s), mean(run_s), min, max, stddev, count_distinct; repeatable.")  # fmt: skip
 @output_options
 def group(
-    target: Target, question: Callable[..., dict[str, Any]], by: str | None, functions: tuple[str, ...],
-    columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+    target: Target, question: Callable[..., dict[str, Any]], by: str | None, functions: tuple[str, ...], output: Output
+) -> None:
     """Count jobs by the values of columns, with sums, averages and more of others; the most frequent first.
 
     \b
@@ -353,11 +325,10 @@ def group(
         chronotile jobs group jobs.db jobs --by user --aggregate "sum(run_s)" --aggregate "mean(run_s)"
         chronotile jobs group jobs.db jobs status=done --aggregate "sum(run_s)" --days 2026-01
     """
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=True) as found:
         asked = question(found, target.rest)
         table = found.group_by(names(by) or [], aggregates=aggregates(functions), **asked)
-        _write_table(table, columns, format_, out, overwrite, limit)
+        output.write_table(table)
 
 
 @jobs.command("histogram", short_help="Jobs over time.")
@@ -369,9 +340,8 @@ def group(
 @click.option("--plot", is_flag=True, help="Draw bars.")
 @output_options
 def histogram(
-    target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, plot: bool, columns: str |
-    None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+    target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, plot: bool, output: Output
+) -> None:
     """Jobs over time, in intervals counted from 1970, or in months and years of the calendar (UTC).
 
     \b
@@ -380,13 +350,12 @@ def histogram(
         chronotile jobs histogram jobs.db jobs --interval 1mo
         chronotile jobs histogram jobs.db jobs --interval 1h --by cloud --out hours.csv
     """
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=True) as found:
         table = found.histogram(interval, by=names(by) or [], **question(found, target.rest))
         if plot:
             click.echo(_bars(table))
             return
-        _write_table(table, columns, format_, out, overwrite, limit)
+        output.write_table(table)
 
 
 @jobs.command("percentiles", short_help="Percentiles of a duration.")
@@ -397,9 +366,8 @@ def histogram(
 @click.option("-q", "percents", default="50,90,99", show_default=True, metavar="LIST", help="Percentiles.")
 @output_options
 def percentiles(
-    target: Target, question: Callable[..., dict[str, Any]], of: str, by: str | None, percents: str, columns: str |
-    None, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
-) -> None:  # fmt: skip
+    target: Target, question: Callable[..., dict[str, Any]], of: str, by: str | None, percents: str, output: Output
+) -> None:
     """Percentiles of a duration, exact.
 
     \b
@@ -410,24 +378,10 @@ def percentiles(
     wanted = [literal(word) for word in names(percents) or []]
     if len(parts) not in (1, 2) or not all(isinstance(value, int | float) for value in wanted):
         raise click.UsageError("--of takes one or two columns, -q numbers.")
-    with target.open(read_only=True) as archive:
-        found = _opened(archive, target)
+    with _open(target, read_only=True) as found:
         duration = parts[0] if len(parts) == 1 else (parts[0], parts[1])
         table = found.percentiles(duration, wanted, by=names(by) or [], **question(found, target.rest))
-        _write_table(table, columns, format_, out, overwrite, limit)
-
-
-def _write_table(
-    table: Any, columns: str | None, format_: str | None, out: str | None, overwrite: bool, limit: int | None
-) -> None:
-    chosen = names(columns)
-    if chosen is not None:
-        unknown = [name for name in chosen if name not in table.column_names]
-        if unknown:
-            hint = name_hint(unknown[0], table.column_names)
-            raise click.UsageError(f"There is no column {unknown[0]!r}{hint}.")
-        table = table.select(chosen)
-    write_out(table, format_, out, overwrite, limit)
+        output.write_table(table)
 
 
 def _bars(table: Any, width: int = 50) -> str:
@@ -461,7 +415,7 @@ def _label(value: object) -> str:
 )
 @_create_option
 @definition_options
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 @timeout_option
 def sync(
     target: Target, definition: dict[str, Any], overlap: str, batch_rows: int, create: bool, as_json: bool,
@@ -474,8 +428,7 @@ def sync(
         chronotile jobs sync jobs.db jobs postgresql+psycopg://grid@db1/production jobs --create --version modified
         chronotile jobs sync jobs.db jobs sqlite:///production.db jobs
     """
-    from chronotile.jobs import create as create_jobs
-    from chronotile.jobs import sync as sync_jobs
+    from chronotile import jobs as library
 
     database, table = _database(target)
     if create and definition["version"] is None:
@@ -483,11 +436,11 @@ def sync(
     with target.open(create=create, timeout_s=timeout_s) as archive:
         if create and target.dataset not in archive:
             columns = _database_schema(database, table, definition)
-            create_jobs(archive, target.dataset, schema=columns, exist_ok=True, **definition)
-        found = _opened(archive, target)
+            library.create(archive, target.dataset, schema=columns, exist_ok=True, **definition)
+        found = library.open(archive, target.dataset)
         seen = ["looking"]
         with ProgressLine(lambda: seen[0]):
-            report = sync_jobs(
+            report = library.sync(
                 found, database, table, overlap=overlap, batch_rows=batch_rows,
                 progress=lambda rows, at: seen.__setitem__(0, f"{rows:,} rows read, up to {at:%Y-%m-%dT%H:%M:%S}"),
             )  # fmt: skip
@@ -508,7 +461,7 @@ def sync(
     metavar="DAYS",
     help="A day, a month (2026-01), FIRST,LAST, or a number of days up to today. Default: all.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 @click.pass_context
 def compare(context: click.Context, target: Target, days: str | None, as_json: bool) -> None:
     """Compare the newest states of jobs with a database's table, day by day. Ends with 5 where they differ.
@@ -520,21 +473,21 @@ def compare(context: click.Context, target: Target, days: str | None, as_json: b
     from chronotile.jobs import compare as compare_jobs
 
     database, table = _database(target)
-    with target.open(read_only=True) as archive:
+    with _open(target, read_only=True) as found:
         seen = ["looking"]
         with ProgressLine(lambda: seen[0]):
             report = compare_jobs(
-                _opened(archive, target), database, table, days=day_period(days),
+                found, database, table, days=day_period(days),
                 progress=lambda day: seen.__setitem__(0, f"compared {day}"),
             )  # fmt: skip
     if as_json:
         click.echo(json.dumps({**dataclasses.asdict(report), "ok": report.ok}, default=str))
     else:
-        for found in report.differences:
+        for each in report.differences:
             click.echo(
-                f"{found.day}: {count_text(found.rows_database)} jobs in the database, "
-                f"{count_text(found.rows_archive)} in the archive{_some('missing', found.missing)}"
-                f"{_some('superfluous', found.superfluous)}{_some('differing', found.differing)}"
+                f"{each.day}: {count_text(each.rows_database)} jobs in the database, "
+                f"{count_text(each.rows_archive)} in the archive{_some('missing', each.missing)}"
+                f"{_some('superfluous', each.superfluous)}{_some('differing', each.differing)}"
             )
         verdict = "the same" if report.ok else f"{len(report.differences)} days differ"
         click.echo(f"compared {count_text(report.days)} days, {count_text(report.rows)} jobs: {verdict}")

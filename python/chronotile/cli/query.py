@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -15,14 +16,17 @@ from chronotile.cli.common import (
     Target,
     angles,
     echo_count,
+    in_place_of,
     json_option,
     moment,
     numbers,
     target,
     typed_conditions,
+    with_options,
 )
 from chronotile.conditions import literal, names
 from chronotile.dataset import Dataset
+from chronotile.hints import name_hint
 from chronotile.result import ReadResult
 from chronotile.sky import Region
 from chronotile.sky import box as sky_box
@@ -56,9 +60,9 @@ def place_options(command: Command) -> Command:
 
         return command(place=place, **options)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    options: list[Callable[[Command], Command]] = [
+    return in_place_of(
+        command,
+        run,
         *_REGION_OPTIONS,
         click.option("--cells", metavar="CELL,...", help="Whole cells by number."),
         click.option("--keys", metavar="VALUE,...", help="Values of the key, bunch or hash column."),
@@ -74,18 +78,12 @@ def place_options(command: Command) -> Command:
         ),
         click.option("--history", is_flag=True, help="All versions, with merge rule latest."),
         click.option("--finished-only", is_flag=True, help="Leave out batches whose writing has not ended."),
-    ]
-    decorated: Command = run
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    )
 
 
 def region_options(command: Command) -> Command:
     """Options of a region of the sky, which the command gets as they are, for :func:`region_of`."""
-    for option in reversed(_REGION_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(*_REGION_OPTIONS)(command)
 
 
 _REGION_OPTIONS: list[Callable[[Command], Command]] = [
@@ -137,17 +135,67 @@ def _value(text: str, kind: str) -> Any:
     return text if kind.startswith(("utf8", "decimal")) else literal(text)
 
 
-def output_options(command: Command) -> Command:
-    """Options of the output."""
+@dataclass(frozen=True)
+class Output:
+    """How the rows that a command found are written."""
 
-    def run(as_json: bool, format_: str | None, **given: Any) -> Any:
+    columns: str | None
+    format: str | None
+    file: str | None
+    overwrite: bool
+    limit: int | None
+
+    @property
+    def column_names(self) -> list[str] | None:
+        """The columns, in order; None for all."""
+        return names(self.columns)
+
+    def write(self, result: Any, *, status_words: Callable[[int], str] | None = None) -> None:
+        """Write a result, or a `pyarrow.Table`; with `status_words` the codes of the column `status` as these."""
+        to_stdout = self.file in (None, "-")
+        format = self.format or ("table" if to_stdout else _native.format_of_path(str(self.file)))
+        rows: Any = result._native if isinstance(result, ReadResult) else result
+        if self.limit is not None and isinstance(result, ReadResult):
+            rows.limit(self.limit)
+        elif self.limit is not None:
+            rows = rows.slice(0, self.limit)
+        to_terminal = to_stdout and sys.stdout.isatty()
+        if to_terminal and format in ("parquet", "arrow", "arrow-stream"):
+            raise click.UsageError(f"{format} is not for a terminal: give --out FILE, or pipe it.")
+        _native.write_records(
+            rows,
+            self.file or "-",
+            format,
+            overwrite=self.overwrite,
+            table_rows=40 if self.limit is None else max(self.limit, 1),
+            table_width=shutil.get_terminal_size().columns if to_terminal else None,
+            status_words=status_words,
+        )
+
+    def write_table(self, table: Any) -> None:
+        """Write the columns that are asked for of a `pyarrow.Table` that has all of them."""
+        chosen = self.column_names
+        for name in chosen or ():
+            if name not in table.column_names:
+                raise click.UsageError(f"There is no column {name!r}{name_hint(name, table.column_names)}.")
+        self.write(table if chosen is None else table.select(chosen))
+
+
+def output_options(command: Command) -> Command:
+    """Options of the output, which the command gets as `output`."""
+
+    def run(
+        columns: str | None, format_: str | None, as_json: bool, out: str | None, overwrite: bool, limit: int | None,
+        **given: Any,
+    ) -> Any:  # fmt: skip
         if as_json and format_ not in (None, "ndjson"):
             raise click.UsageError(f"--json and --format {format_} both say how to print: give one.")
-        return command(format_="ndjson" if as_json else format_, **given)
+        output = Output(columns, "ndjson" if as_json else format_, out, overwrite, limit)
+        return command(output=output, **given)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    options: list[Callable[[Command], Command]] = [
+    return in_place_of(
+        command,
+        run,
         click.option("--columns", metavar="NAMES", help="Columns to return, in this order."),
         click.option(
             "--format",
@@ -159,36 +207,6 @@ def output_options(command: Command) -> Command:
         click.option("--out", "-o", metavar="FILE", help="Write to a file instead of standard output."),
         click.option("--overwrite", is_flag=True, help="Replace the file if it exists."),
         click.option("--limit", type=click.IntRange(0), metavar="N", help="At most N rows."),
-    ]
-    decorated: Command = run
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
-
-
-def write_out(
-    result: Any, format_: str | None, out: str | None, overwrite: bool, limit: int | None,
-    status_words: Callable[[int], str] | None = None,
-) -> None:  # fmt: skip
-    """Write a result, or a `pyarrow.Table`, as asked; with `status_words` the codes of the column `status` as these."""
-    if format_ is None:
-        format_ = "table" if out in (None, "-") else _native.format_of_path(str(out))
-    rows: Any = result._native if isinstance(result, ReadResult) else result
-    if limit is not None and isinstance(result, ReadResult):
-        rows.limit(limit)
-    elif limit is not None:
-        rows = rows.slice(0, limit)
-    to_terminal = out in (None, "-") and sys.stdout.isatty()
-    if to_terminal and format_ in ("parquet", "arrow", "arrow-stream"):
-        raise click.UsageError(f"{format_} is not for a terminal: give --out FILE, or pipe it.")
-    _native.write_records(
-        rows,
-        out or "-",
-        format_,
-        overwrite=overwrite,
-        table_rows=40 if limit is None else max(limit, 1),
-        table_width=shutil.get_terminal_size().columns if to_terminal else None,
-        status_words=status_words,
     )
 
 
@@ -197,16 +215,7 @@ def write_out(
 @place_options
 @click.option("--order-by", metavar="NAMES", help="Sort by these columns; with a minus, -jd, from the largest down.")
 @output_options
-def read(
-    target: Target,
-    place: Callable[[Dataset], dict[str, Any]],
-    order_by: str | None,
-    columns: str | None,
-    format_: str | None,
-    out: str | None,
-    overwrite: bool,
-    limit: int | None,
-) -> None:
+def read(target: Target, place: Callable[[Dataset], dict[str, Any]], order_by: str | None, output: Output) -> None:
     """Read records by place, period, id and condition.
 
     \b
@@ -219,8 +228,9 @@ def read(
     """
     with target.open(read_only=True) as archive:
         dataset = archive[target.dataset]
-        result = dataset.read(columns=names(columns), order_by=names(order_by), limit=limit, **place(dataset))
-        write_out(result, format_, out, overwrite, limit)
+        output.write(
+            dataset.read(columns=output.column_names, order_by=names(order_by), limit=output.limit, **place(dataset))
+        )
 
 
 @click.command(short_help="Read the newest record of each key.")
@@ -230,16 +240,7 @@ def read(
 )
 @place_options
 @output_options
-def latest(
-    target: Target,
-    by: str | None,
-    place: Callable[[Dataset], dict[str, Any]],
-    columns: str | None,
-    format_: str | None,
-    out: str | None,
-    overwrite: bool,
-    limit: int | None,
-) -> None:
+def latest(target: Target, by: str | None, place: Callable[[Dataset], dict[str, Any]], output: Output) -> None:
     """Read the newest record, by time, of each key.
 
     \b
@@ -250,9 +251,7 @@ def latest(
     """
     with target.open(read_only=True) as archive:
         dataset = archive[target.dataset]
-        write_out(
-            dataset.latest(by=names(by), columns=names(columns), **place(dataset)), format_, out, overwrite, limit
-        )
+        output.write(dataset.latest(by=names(by), columns=output.column_names, **place(dataset)))
 
 
 @click.command(short_help="Count records.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chronotile.cli.common import Command
+from chronotile.cli.common import Command, debug_option, in_place_of
 from chronotile.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -36,20 +36,16 @@ def access_options(command: Command, *, optional: bool = False) -> Command:
             access = _access(contact_points, lab_name, words, timeout_s=timeout_s)
         return command(access=access, **given)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    options: list[Callable[[Command], Command]] = [
+    return in_place_of(
+        command,
+        run,
         click.argument("contact_points", nargs=-1, metavar="NODE..."),
         click.option("--lab", "lab_name", metavar="NAME", help="A cluster of the laboratory instead."),
         *_options(""),
         click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True,
                      metavar="SECONDS", help="How long to wait for a node over CQL."),
-        click.option("--debug", is_flag=True, help="Show where an error came from."),
-    ]  # fmt: skip
-    decorated: Command = run
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+        debug_option,
+    )  # fmt: skip
 
 
 def nodes_options(command: Command) -> Command:
@@ -67,17 +63,13 @@ def nodes_options(command: Command) -> Command:
             raise click.UsageError("Options --nodes-... go with --nodes.")
         return command(nodes=access, **given)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    options: list[Callable[[Command], Command]] = [
+    return in_place_of(
+        command,
+        run,
         click.option("--nodes", metavar="NODE,NODE", help="Store figures of these Cassandra nodes too."),
         click.option("--nodes-lab", metavar="NAME", help="A cluster of the laboratory instead."),
         *_options("nodes-"),
-    ]
-    decorated: Command = run
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    )
 
 
 def _options(prefix: str) -> list[Callable[[Command], Command]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from chronotile.cli.common import json_option
 from chronotile.conditions import names
 from chronotile.terminal import bytes_text, table_text
 
@@ -114,7 +115,7 @@ def cluster(experiment: str, out: Path | None, versions: str, **options: Any) ->
 @_measure("partition-bytes", "Bytes of the largest partition.")
 @click.option("--measured-replication", type=int, metavar="COPIES", help="Copies when that was measured.")
 @click.option("--measured-consistency", metavar="LEVEL", help="Consistency level when that was measured.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def plan(results: Path | None, after_visits: float | None, as_json: bool, **given: Any) -> None:
     """Say what a stated cluster would carry: seconds of a read, load of its nodes, bytes on its disks.
 

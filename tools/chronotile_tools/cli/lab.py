@@ -11,7 +11,7 @@ from typing import Any, overload
 
 import click
 
-from chronotile.cli.common import confirm, yes_option
+from chronotile.cli.common import confirm, json_option, yes_option
 from chronotile.terminal import bytes_text, table_text
 from chronotile_tools import lab as laboratory
 from chronotile_tools.client import wire
@@ -142,7 +142,7 @@ def up(name: str, settings: tuple[str, ...], client_certificates: bool, tls: boo
 
 @lab.command(short_help="Show a cluster's nodes.")
 @cluster_option
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def status(name: str | None, as_json: bool) -> None:
     """Show the nodes of a cluster: process, memory, and whether they take clients.
 
@@ -476,7 +476,7 @@ def down(name: str | None, every: bool, yes: bool) -> None:
 
 
 @lab.command("list", short_help="List the clusters.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def list_clusters(as_json: bool) -> None:
     """List the clusters of this user, those that were never finished too.
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import click
 
+from chronotile.cli.common import debug_option, json_option
 from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
 from chronotile.terminal import ProgressLine
 from chronotile_tools import ops as library
@@ -190,7 +191,7 @@ def _found(finding: library.Finding) -> str:
               metavar="SECONDS", help="Between the two looks that rules about rates need.")  # fmt: skip
 @click.option("--baseline", metavar="ARCHIVE", help="Where ops record keeps what is usual.")
 @click.option("--explain", is_flag=True, help="Say what the rules mean; looks at nothing.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def check(
     access: library.Access | None, jmx_timeout_s: float, names: tuple[str, ...], limits: tuple[str, ...],
     interval_s: float, baseline: str | None, explain: bool, as_json: bool,
@@ -365,7 +366,7 @@ def _scraped(sources: dict[str, str]) -> dict[str, dict[str, float]]:
     "--end", type=Moment(), metavar="TIME", help="First time after the period. Default: the end of the record."
 )
 @click.option("--out", metavar="FILE", help="Where to. Default: standard output.")
-@click.option("--debug", is_flag=True, help="Show where an error came from.")
+@debug_option
 def report(
     archive: str, cluster: str | None, start: datetime | None, end: datetime | None, out: str | None, debug: bool
 ) -> None:

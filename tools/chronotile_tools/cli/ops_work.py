@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from chronotile.cli.common import Command
+from chronotile.cli.common import Command, in_place_of, with_options
 from chronotile_tools.cli.access import access_options
 from chronotile_tools.ops.access import Access, LabRunner
 from chronotile_tools.ops.procedures import Context, Procedure, engine, journal, statements
@@ -55,20 +55,14 @@ def session_options(command: Command) -> Command:
             raise click.UsageError("Give commands or --manual, not both.")
         return command(session=Session(access, journal_folder, manual, given), **options)
 
-    shared: list[Callable[[Command], Command]] = [
+    return in_place_of(
+        command,
+        run,
         click.option("--journal", "journal_folder", metavar="FOLDER", type=click.Path(file_okay=False),
                      help="Where journals lie.  [default: ~/.local/state/chronotile/ops/CLUSTER]"),
         click.option("--manual", is_flag=True, help="Be told what to do to machines; it waits until nodes show it."),
         *(click.option(f"--{verb}-command", metavar="COMMAND", help=_HELP[verb]) for verb in VERBS),
-    ]  # fmt: skip
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    # The options of the command itself come first in its help.
-    own = getattr(command, "__click_params__", [])
-    run.__click_params__ = [*getattr(run, "__click_params__", []), *own]  # type: ignore[attr-defined]
-    decorated: Command = run
-    for option in reversed(shared):
-        decorated = option(decorated)
-    return decorated
+    )  # fmt: skip
 
 
 def _actuator(access: Access, manual: bool, commands: dict[str, str]) -> Actuator:
@@ -82,17 +76,12 @@ def _actuator(access: Access, manual: bool, commands: dict[str, str]) -> Actuato
 def procedure(name: str, make: Callable[..., Procedure], *options: Callable[[Command], Command]) -> click.Group:
     """A group with the commands ``plan`` and ``run``. `make` gets the context and the values of `options`."""
 
-    def with_options(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
     text = make.__doc__ or ""
     group = click.Group(name, help=text, short_help=text.splitlines()[0])
 
     @group.command(short_help="Say what would be done, what was checked, and what it will cost.")
     @session_options
-    @with_options
+    @with_options(*options)
     def plan(session: Session, **values: Any) -> None:
         """Say what would be done, what was checked, and what it will cost. Changes nothing; exits with 1 if refused."""
         work = engine.made(lambda: make(session.context, **values), session.context, session.folder)
@@ -104,7 +93,7 @@ def procedure(name: str, make: Callable[..., Procedure], *options: Callable[[Com
     @group.command(short_help="Do it, step by step; run again after an interruption, it goes on.")
     @session_options
     @click.option("--again", is_flag=True, help="Give up what is unfinished, and plan anew.")
-    @with_options
+    @with_options(*options)
     def run(session: Session, again: bool, **values: Any) -> None:
         """Do it, step by step. Run again, or resumed, after an interruption, it goes on where it was."""
         kept = engine.run_asked(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from chronotile.terminal import bytes_text, table_text
+from chronotile.terminal import bytes_text, count_text, table_text
 from chronotile_tools.ops.reading_cql import is_own_keyspace
 from chronotile_tools.ops.state import Node, Snapshot, Table
 
@@ -54,7 +54,7 @@ def _title(snapshot: Snapshot) -> str:
     schemas = len(snapshot.schemas)
     return (
         f"cluster {snapshot.cluster or _UNKNOWN}: {len(snapshot.nodes)} nodes, Cassandra {releases}, "
-        f"{schemas} schema version{'' if schemas == 1 else 's'}, {snapshot.taken:%Y-%m-%d %H:%M:%S} UTC"
+        f"{count_text(schemas, 'schema version')}, {snapshot.taken:%Y-%m-%d %H:%M:%S} UTC"
     )
 
 
@@ -127,7 +127,7 @@ def _busy(nodes: Sequence[Node]) -> list[str]:
                 lines.append(f"{node.address}: repair of {repair.keyspace} {', '.join(repair.tables)}: {repair.status}")
         for hints in node.hints or []:
             since = "" if hints.oldest is None else f" since {hints.oldest:%Y-%m-%d %H:%M:%S}"
-            files = "1 file" if hints.files == 1 else f"{hints.files} files"
+            files = count_text(hints.files, "file")
             lines.append(f"{node.address}: {files} of hints for {hints.address}{since}")
         for name, pool in node.pools.items():
             if pool.pending > 0 or pool.blocked > 0:
