@@ -79,7 +79,7 @@ def test_a_turn_that_a_dead_process_left_is_taken_over_when_its_writes_are_over(
     leave = (
         "import os, sys; from chronotile import apdb\n"
         "survey = apdb.open(sys.argv[1])\n"
-        "with survey._turns.take(): os._exit(9)"
+        "with survey._tables.turns.take(): os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", leave, str(path)], check=False).returncode == 9
     with apdb.open(path) as database:

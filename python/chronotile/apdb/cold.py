@@ -25,8 +25,8 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from chronotile.apdb import names, values
-from chronotile.apdb.base import Base
 from chronotile.apdb.rows import newest
+from chronotile.apdb.tables import SurveyTables
 from chronotile.dataset import Dataset
 from chronotile.errors import BusyError, DamagedError, DataFileError
 from chronotile.reports import SliceInfo
@@ -66,8 +66,11 @@ class ColdSlice:
     bytes: int
 
 
-class Cold(Base):
-    """The part of :class:`chronotile.apdb.Apdb` that keeps old slices in files."""
+class Cold:
+    """Keeps old slices of a database in files."""
+
+    def __init__(self, tables: SurveyTables) -> None:
+        self._tables = tables
 
     def archive_before(
         self, before: Moment, folder: str | os.PathLike[str], *, keep: bool = False, dry_run: bool = False
@@ -106,7 +109,7 @@ class Cold(Base):
     def _archive_before(self, limit: float, root: Path, keep: bool, dry_run: bool) -> list[ColdSlice]:
         written: list[ColdSlice] = []
         for table in _TABLES:
-            dataset = self._datasets[table].seeing_every_write()
+            dataset = self._tables.datasets[table].seeing_every_write()
             if dry_run:
                 left = dataset.retire(before=limit, dry_run=True)
                 written += [
@@ -192,19 +195,19 @@ class Cold(Base):
                 limits = pc.min_max(times).as_py()
                 if part.rows and limits["max"] >= first and limits["min"] < last:
                     reader = pq.ParquetFile(part.path).iter_batches()
-                    self._datasets[part.table].write(reader, restored_batch(part.slice), replace=True)
+                    self._tables.datasets[part.table].write(reader, restored_batch(part.slice), replace=True)
                     back.append(part)
         return back
 
-    def drop_cold(
+    def drop(
         self, table: str, folder: str | os.PathLike[str], first: float, last: float, gone: Callable[[Any], Any]
     ) -> int:
         """Take rows out of the files of a table that hold something from `first` to `last`: those of which `gone` says
         so. How many there were."""
         with _locked(require_folder(folder)):
-            return self._drop_cold(table, folder, first, last, gone)
+            return self._drop(table, folder, first, last, gone)
 
-    def _drop_cold(
+    def _drop(
         self, table: str, folder: str | os.PathLike[str], first: float, last: float, gone: Callable[[Any], Any]
     ) -> int:
         dropped = 0
@@ -227,13 +230,13 @@ class Cold(Base):
                 dropped += found
         return dropped
 
-    def _cold_rows(
+    def rows(
         self, table: str, folder: str | os.PathLike[str], region: Region | None, start: float | None,
         end: float | None, object_ids: list[int] | None,
     ) -> Any:  # fmt: skip
         """Rows of the files of a table that the database has not, with the columns of the dataset; columns added since
         are null."""
-        schema = self._datasets[table].schema
+        schema = self._tables.datasets[table].schema
         files = [str(part.path) for part in self._held(folder) if part.table == table]
         if not files:
             return schema.empty_table()
@@ -250,7 +253,7 @@ class Cold(Base):
         if region is not None and rows.num_rows:
             inside = pa.array(region.contains(rows[names.RA].to_numpy(), rows[names.DEC].to_numpy()))
             rows = rows.filter(inside)
-        return self._only_cold(self._datasets[table], table, rows)
+        return self._only_cold(self._tables.datasets[table], table, rows)
 
     def _only_cold(self, dataset: Dataset, table: str, rows: Any) -> Any:
         """Those of the rows of a file of which the database has no version as new, deleted ones included.
@@ -265,7 +268,8 @@ class Cold(Base):
         parts = [rows[name].cast(dataset.schema.field(name).type).combine_chunks() for name in key]
         known = dataset.read(
             ids=parts[0] if len(parts) == 1 else tuple(parts), columns=[*key, hidden],
-            cells=self.cells_of(rows, _NEAR_DEG), start=limits["min"] - _TICK_DAYS, end=limits["max"] + _TICK_DAYS,
+            cells=self._tables.cells_of(rows, _NEAR_DEG), start=limits["min"] - _TICK_DAYS,
+            end=limits["max"] + _TICK_DAYS,
         ).to_arrow()  # fmt: skip
         return rows.filter(pa.array(~_outdated(rows, known, key, hidden, equal=True)))
 

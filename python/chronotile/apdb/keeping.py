@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
-from chronotile.apdb.cold import require_folder, restored_batch
+from chronotile.apdb.cold import Cold, require_folder, restored_batch
 from chronotile.apdb.density import Crowded, crowded
+from chronotile.apdb.reads import CompleteVisits
 from chronotile.apdb.rows import newest, set_column
+from chronotile.apdb.tables import SurveyTables
 from chronotile.apdb.turns import in_turn
 from chronotile.apdb.updates import Updates, associated
 from chronotile.apdb.values import version_of
@@ -79,14 +81,17 @@ class Removed:
     rows: int
 
 
-class Keeping(Updates):
-    """The part of :class:`chronotile.apdb.Apdb` that keeps it in order."""
+class Keeping:
+    """Keeps a database in order."""
+
+    def __init__(self, tables: SurveyTables, cold: Cold, updates: Updates, complete: CompleteVisits) -> None:
+        self._tables, self._cold, self._updates, self._complete = tables, cold, updates, complete
 
     def _all(self) -> list[str]:
         """Names of the datasets, those of the tables first."""
-        own = [names.VISITS, names.METADATA, *([names.TURNS] if names.TURNS in self._archive else [])]
-        own += [names.FEED, layouts.UPDATES] if self._layout.feed else []
-        return [*(names.dataset_name(table.name) for table in self._schema.stored_tables), *own]
+        own = [names.VISITS, names.METADATA, *([names.TURNS] if names.TURNS in self._tables.archive else [])]
+        own += [names.FEED, layouts.UPDATES] if self._tables.layout.feed else []
+        return [*(names.dataset_name(table.name) for table in self._tables.schema.stored_tables), *own]
 
     def maintain(
         self, *, before: Moment = None, chunks_min: int | None = None, associations: Any = None,
@@ -117,11 +122,11 @@ class Keeping(Updates):
         """
         moment = None if before is None else values.mjd_tai(before, "before")
         told: Progress = progress or (lambda what, done, total: None)
-        recounted = self._mend()
+        recounted = self._updates.mend_counts()
         changed, unknown = (0, 0) if associations is None else self._associate(associations, told)
         consolidated, damage = {}, None
         for name in self._all():
-            dataset = self._archive[name]
+            dataset = self._tables.archive[name]
             if moment is not None and dataset.time.format != "mjd":
                 continue
             report = functools.partial(told, name)
@@ -134,13 +139,9 @@ class Keeping(Updates):
         statistics = {}
         for number, name in enumerate(self._all()):
             told("statistics", number, len(self._all()))
-            statistics[name] = self._archive[name].info()
+            statistics[name] = self._tables.archive[name].info()
         self._note(statistics)
         return Maintained(consolidated, changed, unknown, recounted, statistics, self._crowded(statistics))
-
-    @in_turn
-    def _mend(self) -> int:
-        return self._mend_counts()
 
     def _associate(self, associations: Any, told: Progress) -> tuple[int, int]:
         """Give sources to objects in parts, each a change of its own; how many were changed, and were not stored."""
@@ -149,7 +150,7 @@ class Keeping(Updates):
         given, changed, found = given.sort_by(order), 0, 0
         for start in range(0, given.num_rows, _PART):
             told("reassociation", start, given.num_rows)
-            done, stored = self._give(given.slice(start, _PART), missing="ignore")
+            done, stored = self._updates.give(given.slice(start, _PART), missing="ignore")
             changed, found = changed + done, found + stored
         return changed, given.num_rows - found
 
@@ -162,12 +163,12 @@ class Keeping(Updates):
             for name, each in statistics.items()
         }  # fmt: skip
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._metadata.set(_STATISTICS, json.dumps({"noted": now, "tables": tables}), force=True)
+        self._tables.metadata.set(_STATISTICS, json.dumps({"noted": now, "tables": tables}), force=True)
 
     def statistics(self) -> dict[str, Any]:
         """What the last :meth:`maintain` noted, without looking through the tables: ``noted``, its time (UTC), and
         ``tables`` with rows, chunks, bytes and the largest partition's bytes by dataset. Empty before the first."""
-        return dict(json.loads(self._metadata.get(_STATISTICS) or "{}"))
+        return dict(json.loads(self._tables.metadata.get(_STATISTICS) or "{}"))
 
     def crowded(self) -> list[Crowded]:
         """Slices in which a partition is past the layout's limit, or will be when they are full."""
@@ -175,26 +176,27 @@ class Keeping(Updates):
 
     def _crowded(self, statistics: Mapping[str, DatasetInfo]) -> list[Crowded]:
         main = {name: statistics[names.dataset_name(name)] for name in names.MAIN_TABLES}
-        last = self._visits.info().slices
+        visits = self._tables.visits
+        last = visits.info().slices
         # Simulated and old surveys have times of their own: the latest visit is now.
-        latest = self._visits.read(start=cast(float, last[-1].start), columns=["visit_mjd_tai"]) if last else None
+        latest = visits.read(start=cast(float, last[-1].start), columns=["visit_mjd_tai"]) if last else None
         times = [] if latest is None else latest.to_arrow()["visit_mjd_tai"].to_pylist()
-        return crowded(main, self._layout, max(times, default=0.0))
+        return crowded(main, self._tables.layout, max(times, default=0.0))
 
     def prepare(self, start: Moment, end: Moment) -> None:
         """Make the slices of a half-open period ahead of its writers, which on a cluster saves them seconds."""
         first, last = values.mjd_tai(start, "start"), values.mjd_tai(end, "end")
         for name in self._all():
-            if self._archive[name].time.format == "mjd":
-                self._archive[name].prepare(first, last)
+            if self._tables.archive[name].time.format == "mjd":
+                self._tables.archive[name].prepare(first, last)
 
     def info(self) -> dict[str, DatasetInfo]:
         """Statistics of every dataset, by name."""
-        return {name: self._archive[name].info() for name in self._all()}
+        return {name: self._tables.archive[name].info() for name in self._all()}
 
     def verify(self) -> dict[str, VerifyReport]:
         """Read and check every chunk of every dataset. Damage is reported, not raised."""
-        return {name: self._archive[name].verify() for name in self._all()}
+        return {name: self._tables.archive[name].verify() for name in self._all()}
 
     def retire(self, before: Moment, *, objects: bool = False, dry_run: bool = False) -> dict[str, list[SliceInfo]]:
         """Drop the slices of sources, forced sources and detector-visits that end by then, for good.
@@ -210,7 +212,7 @@ class Keeping(Updates):
         limit = values.mjd_tai(before, "before")
         tables = [names.SOURCE, names.FORCED] + ([names.OBJECT] if objects else [])
         chosen = [names.dataset_name(table) for table in tables] + [names.VISITS]
-        return {name: self._archive[name].retire(before=limit, dry_run=dry_run) for name in chosen}
+        return {name: self._tables.archive[name].retire(before=limit, dry_run=dry_run) for name in chosen}
 
     # ------------------------------------------------------------------ taking out
 
@@ -241,7 +243,7 @@ class Keeping(Updates):
         where = [("visit", "==", int(visit))]
         if detector is not None:
             where.append(("detector", "==", int(detector)))
-        rows = self._visits.read(keys=[int(visit)], where=where).to_arrow()
+        rows = self._tables.visits.read(keys=[int(visit)], where=where).to_arrow()
         # A store that was cut off has no row yet; its name tells it.
         unfinished = [] if rows.num_rows or detector is None else [f"{visit}-{detector}"]
         return self._remove(rows, unfinished, changed, archived)
@@ -252,7 +254,7 @@ class Keeping(Updates):
         """Take out what was stored of a night: from noon (UTC) of the given day to the next noon. Otherwise as
         :meth:`remove_visit`."""
         start = values.night_start(night)
-        return self._remove(self._visits.read(start=start, end=start + 1).to_arrow(), [], changed, archived)
+        return self._remove(self._tables.visits.read(start=start, end=start + 1).to_arrow(), [], changed, archived)
 
     @in_turn
     def _remove(
@@ -279,14 +281,14 @@ class Keeping(Updates):
             if part.num_rows:
                 hidden = names.version_column(name)
                 gone = set_column(part, hidden, np.full(part.num_rows, names.GONE))
-                self._turns.check()
-                self._datasets[name].write(gone)
-        self._forget_complete()
+                self._tables.turns.check()
+                self._tables.datasets[name].write(gone)
+        self._complete.forget()
         total = visits = 0
         if archived:
             total = sum(self._take_from_files(row, archived) for row in rows.to_pylist())
         # The rows that say a detector-visit is complete go first.
-        own = [names.VISITS] + ([names.FEED] if self._layout.feed else [])
+        own = [names.VISITS] + ([names.FEED] if self._tables.layout.feed else [])
         for key in [*rows["key"].to_pylist(), *unfinished]:
             counts = [self._drop(name, key) for name in own]
             taken = [self._drop(names.dataset_name(table), key) for table in names.MAIN_TABLES]
@@ -301,7 +303,7 @@ class Keeping(Updates):
         """How many sources and forced sources of a detector-visit went with their slices, and were not restored."""
         away = 0
         for table in (names.SOURCE, names.FORCED):
-            dataset = self._datasets[table]
+            dataset = self._tables.datasets[table]
             stored = dataset.batch(row["key"])
             if stored is not None and stored.rows_retired:
                 times = {row["time_first"], row["time_last"]}
@@ -317,18 +319,18 @@ class Keeping(Updates):
         def own(rows: Any) -> Any:
             return pc.and_(pc.equal(rows[names.VISIT], row["visit"]), pc.equal(rows[names.DETECTOR], row["detector"]))
 
-        return sum(self.drop_cold(table, folder, *limits, own) for table in (names.SOURCE, names.FORCED))
+        return sum(self._cold.drop(table, folder, *limits, own) for table in (names.SOURCE, names.FORCED))
 
     def _drop(self, name: str, key: str) -> int | None:
         """Remove a batch; its rows, or None where there is none."""
         try:
-            return self._archive[name].remove_batch(key)
+            return self._tables.archive[name].remove_batch(key)
         except BatchNotFoundError:
             return None
 
     def _changed(self, table: str, row: dict[str, Any]) -> Any:
         """Records of a detector-visit that are newer than their storing."""
-        dataset, hidden = self._datasets[table], names.version_column(table)
+        dataset, hidden = self._tables.datasets[table], names.version_column(table)
         if table == names.OBJECT:
             time = row["visit_mjd_tai"]
             rows = dataset.read(
@@ -354,6 +356,3 @@ class Keeping(Updates):
         length = values.days(dataset.window, "window") * dataset.windows_per_slice
         found = dataset.batch(restored_batch(int((mjd_tai - 40_587) // length)))
         return found is not None and found.rows_retired < found.rows
-
-    def _forget_complete(self) -> None:
-        self._complete = np.empty(0, np.int64)

@@ -17,6 +17,7 @@ from chronotile.apdb import names, values
 from chronotile.apdb.cold import Cold, merged
 from chronotile.apdb.newest import newest_of_region
 from chronotile.apdb.rows import Rows, drop_deleted, newest
+from chronotile.apdb.tables import SurveyTables
 from chronotile.errors import InvalidInputError
 from chronotile.result import ReadResult
 from chronotile.sky import Region
@@ -47,8 +48,45 @@ class Footprint:
     forced_sources: Rows
 
 
-class Reads(Cold):
-    """The part of :class:`chronotile.apdb.Apdb` that reads."""
+class CompleteVisits:
+    """The detector-visits that are known as complete."""
+
+    def __init__(self, tables: SurveyTables) -> None:
+        self._tables = tables
+        self._known = _NONE
+
+    def forget(self) -> None:
+        """Look all of them up again."""
+        self._known = _NONE
+
+    def read(self, complete_only: bool, read: Callable[[Any], tuple[_T, Any]]) -> _T:
+        """The result of a read, of complete detector-visits only if so wanted.
+
+        `read` is given the detector-visits it may return, None for all, and tells which others it met. What was
+        complete before a read began is in it whole, in every table; of what became complete meanwhile it may hold a
+        part. So those met are looked up, and if some are complete by now, the read is done again with them.
+        """
+        if not complete_only:
+            return read(None)[0]
+        result, unknown = read(self._known)
+        if len(unknown) and self._learn(unknown):
+            result, _ = read(self._known)
+        return result
+
+    def _learn(self, unknown: Any) -> bool:
+        """Look up whether detector-visits are complete, and remember those that are; whether there are any."""
+        visits = np.unique(unknown >> 16).tolist()
+        found = self._tables.visits.read(keys=visits, columns=["visit", "detector"], finished_only=True).to_arrow()
+        codes = _codes(found["visit"], found["detector"])
+        self._known = np.union1d(self._known, codes)
+        return bool(np.isin(unknown, codes).any())
+
+
+class Reads:
+    """Reads what was stored."""
+
+    def __init__(self, tables: SurveyTables, cold: Cold, complete: CompleteVisits) -> None:
+        self._tables, self._cold, self._complete = tables, cold, complete
 
     def objects(
         self,
@@ -74,16 +112,20 @@ class Reads(Cold):
         complete_only : bool
             Leave out what belongs to detector-visits that are not complete.
         """
-        return self._reading(complete_only, lambda known: self._objects(_region(region), at, columns, closed, known))
+        return self._complete.read(
+            complete_only, lambda known: self._objects(_region(region), at, columns, closed, known)
+        )
 
     def _objects(
         self, place: Region | None, at: Moment, columns: Iterable[str] | None, closed: bool, known: Any
     ) -> tuple[Rows, Any]:
-        wanted = self._columns(names.OBJECT, columns)
+        wanted = self._tables.columns(names.OBJECT, columns)
         hidden = [] if known is None else [names.STORED_VISIT, names.STORED_DETECTOR, names.VERSION]
         decoded = [*dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_TO, *hidden])]
         request: dict[str, Any] = {"region": place, "end": _until(at), "finished_only": known is not None}
-        rows = self._datasets[names.OBJECT].read(columns=decoded, where=[_kept(names.OBJECT)], **request).to_arrow()
+        rows = (
+            self._tables.datasets[names.OBJECT].read(columns=decoded, where=[_kept(names.OBJECT)], **request).to_arrow()
+        )
         unknown = _NONE
         if known is not None:
             rows, unknown = self._complete_versions(rows, decoded, request, known)
@@ -132,7 +174,7 @@ class Reads(Cold):
             A folder of :meth:`archive_before`, whose rows are read too.
         """
         since = self._since(at, history, start)
-        return self._reading(complete_only, lambda known: self._history(
+        return self._complete.read(complete_only, lambda known: self._history(
             names.SOURCE, _region(region), object_ids, at, since, columns, withdrawn, archived, known
         ))  # fmt: skip
 
@@ -151,7 +193,7 @@ class Reads(Cold):
     ) -> Rows:
         """Forced sources of a region or of objects; arguments as for :meth:`sources`."""
         since = self._since(at, history, start)
-        return self._reading(complete_only, lambda known: self._history(
+        return self._complete.read(complete_only, lambda known: self._history(
             names.FORCED, _region(region), object_ids, at, since, columns, withdrawn, archived, known
         ))  # fmt: skip
 
@@ -159,9 +201,9 @@ class Reads(Cold):
         self, table: str, place: Region | None, object_ids: Iterable[int | str] | None, at: Moment, since: float | None,
         columns: Iterable[str] | None, withdrawn: bool, archived: str | os.PathLike[str] | None, known: Any,
     ) -> tuple[Rows, Any]:  # fmt: skip
-        wanted = self._columns(table, columns)
-        hide_withdrawn = not withdrawn and names.WITHDRAWN in self._schema[table]
-        dataset, hidden = self._datasets[table], names.version_column(table)
+        wanted = self._tables.columns(table, columns)
+        hide_withdrawn = not withdrawn and names.WITHDRAWN in self._tables.schema[table]
+        dataset, hidden = self._tables.datasets[table], names.version_column(table)
         decoded = [*wanted]
         decoded += [names.WITHDRAWN] if hide_withdrawn else []
         decoded += [] if known is None else [names.VISIT, names.DETECTOR]
@@ -174,13 +216,13 @@ class Reads(Cold):
         until, finished, rows = _until(at), known is not None, None
         # Forced sources are many and narrow. Of the wide rows of sources, those around the region would cost more.
         if table == names.FORCED and place is not None and chosen is None:
-            rows = newest_of_region(dataset, self._layout, place, decoded, hidden, since, until, finished)
+            rows = newest_of_region(dataset, self._tables.layout, place, decoded, hidden, since, until, finished)
         if rows is None:
             rows = dataset.read(
                 region=place, where=where, columns=decoded, start=since, end=until, finished_only=finished
             ).to_arrow()  # fmt: skip
         if archived is not None:
-            cold = self._cold_rows(table, archived, place, since, until, chosen).select(decoded)
+            cold = self._cold.rows(table, archived, place, since, until, chosen).select(decoded)
             rows = merged(rows, cold, list(dataset.id), hidden)
         unknown = _NONE
         if known is not None:
@@ -198,7 +240,7 @@ class Reads(Cold):
             if history is not None:
                 raise InvalidInputError("history counts back from a time: give at", kind="invalid-request")
             return None
-        back = self._layout.history_days if history is None else values.days(history, "history")
+        back = self._tables.layout.history_days if history is None else values.days(history, "history")
         return values.mjd_tai(at, "at") - back
 
     def footprint(
@@ -223,7 +265,7 @@ class Reads(Cold):
         """
         wanted = dict(columns or {})
         for name in wanted:
-            self._schema[name]
+            self._tables.schema[name]
         place = values.region(region)
         since = self._since(at, history if at is not None else None, None)
 
@@ -235,12 +277,12 @@ class Reads(Cold):
                 functools.partial(self._history, name, place, None, at, since, wanted.get(name), True, None, known)
                 for name in (names.SOURCE, names.FORCED)
             ]
-            parts = list(self._pool.map(lambda call: call(), calls))
+            parts = list(self._tables.pool.map(lambda call: call(), calls))
             return Footprint(*(rows for rows, _ in parts)), np.unique(np.concatenate([codes for _, codes in parts]))
 
-        return self._reading(complete_only, read)
+        return self._complete.read(complete_only, read)
 
-    def cone(self, ra: Any, dec: Any, radius: Any, **arguments: Any) -> Footprint:
+    def cone(self, /, ra: Any, dec: Any, radius: Any, **arguments: Any) -> Footprint:
         """The :meth:`footprint` of a circle: degrees, or astropy angles."""
         return self.footprint(
             sky.circle(values.degrees(ra, ra=True), values.degrees(dec), values.degrees(radius)), **arguments
@@ -260,7 +302,7 @@ class Reads(Cold):
         radius : float or angle, optional
             How far around `near`: degrees, text such as ``10arcsec``, or an astropy angle; by default an arc minute.
         """
-        dataset = self._datasets[names.OBJECT]
+        dataset = self._tables.datasets[names.OBJECT]
         region = None if near is None else _near(near, radius)
         rows = dataset.read(region=region, ids=[values.object_id(object_id)], history=True).to_arrow()
         rows = newest(drop_deleted(rows), [names.VALID_FROM], names.VERSION)
@@ -270,7 +312,7 @@ class Reads(Cold):
         place = rows.schema.get_field_index(names.VALID_TO)
         closed = pc.coalesce(rows[names.VALID_TO].combine_chunks(), ends)
         rows = rows.set_column(place, rows.schema.field(place), closed)
-        return Rows(rows.select(self._schema[names.OBJECT].column_names))
+        return Rows(rows.select(self._tables.schema[names.OBJECT].column_names))
 
     def light_curve(
         self, object_id: int | str, *, near: tuple[Any, Any] | None = None, radius: Any = _NEAR_DEG,
@@ -295,7 +337,9 @@ class Reads(Cold):
                 raise InvalidInputError(f"there is no object {object_id} in the database", kind="unknown-id")
         region = _near(near, radius)
         since = None if start is None else values.mjd_tai(start, "start")
-        shared = [name for name in self._schema[names.SOURCE].column_names if name in self._schema[names.FORCED]]
+        shared = [
+            name for name in self._tables.schema[names.SOURCE].column_names if name in self._tables.schema[names.FORCED]
+        ]
         parts = []
         for table in tables:
             rows = self._history(table, region, [number], None, since, shared, False, archived, None)[0].to_arrow()
@@ -308,7 +352,7 @@ class Reads(Cold):
         return Rows(whole.sort_by([(names.TIME, "ascending"), ("forced", "ascending")]))
 
     def _position(self, object_id: int) -> tuple[float, float] | None:
-        rows = self._datasets[names.OBJECT].read(
+        rows = self._tables.datasets[names.OBJECT].read(
             ids=[int(object_id)], columns=[names.RA, names.DEC], where=[_kept(names.OBJECT)]
         ).to_arrow()  # fmt: skip
         return (rows[names.RA][0].as_py(), rows[names.DEC][0].as_py()) if rows.num_rows else None
@@ -348,34 +392,10 @@ class Reads(Cold):
         conditions = [] if where is None else [where] if isinstance(where, tuple) else list(where)
         if table in names.MAIN_TABLES:
             conditions.append(_kept(table))
-        return self.dataset(table).read(
-            region=_region(region), start=start, end=end, columns=self._columns(table, columns), where=conditions,
-            history=history, finished_only=complete_only,
+        return self._tables.dataset(table).read(
+            region=_region(region), start=start, end=end, columns=self._tables.columns(table, columns),
+            where=conditions, history=history, finished_only=complete_only,
         )  # fmt: skip
-
-    # ------------------------------------------------------------------ what is complete
-
-    def _reading(self, complete_only: bool, read: Callable[[Any], tuple[_T, Any]]) -> _T:
-        """The result of a read, of complete detector-visits only if so wanted.
-
-        `read` is given the detector-visits it may return, None for all, and tells which others it met. What was
-        complete before a read began is in it whole, in every table; of what became complete meanwhile it may hold a
-        part. So those met are looked up, and if some are complete by now, the read is done again with them.
-        """
-        if not complete_only:
-            return read(None)[0]
-        result, unknown = read(self._complete)
-        if len(unknown) and self._learn(unknown):
-            result, _ = read(self._complete)
-        return result
-
-    def _learn(self, unknown: Any) -> bool:
-        """Look up whether detector-visits are complete, and remember those that are; whether there are any."""
-        visits = np.unique(unknown >> 16).tolist()
-        found = self._visits.read(keys=visits, columns=["visit", "detector"], finished_only=True).to_arrow()
-        codes = _codes(found["visit"], found["detector"])
-        self._complete = np.union1d(self._complete, codes)
-        return bool(np.isin(unknown, codes).any())
 
     def _complete_versions(
         self, rows: Any, columns: list[str], request: Mapping[str, Any], known: Any
@@ -387,7 +407,7 @@ class Reads(Cold):
         if good.all():
             return rows, _NONE
         late = rows.filter(pa.array(~good))[names.OBJECT_ID].to_pylist()
-        again = self._datasets[names.OBJECT].read(ids=late, columns=columns, history=True, **request).to_arrow()
+        again = self._tables.datasets[names.OBJECT].read(ids=late, columns=columns, history=True, **request).to_arrow()
         again_codes = _stored_codes(again)
         fits = np.isin(again_codes, known) | (again_codes == _NO_CODE)
         before = newest(again.filter(pa.array(fits)), [names.OBJECT_ID], names.VERSION)

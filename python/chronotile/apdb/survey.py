@@ -1,63 +1,47 @@
-"""The alert production database: storing detector-visits, and reading them back."""
+"""The alert production database: making, opening and migrating one."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chronotile.apdb import layout as layouts
-from chronotile.apdb import names, values
+from chronotile.apdb import names
+from chronotile.apdb.cold import Cold
 from chronotile.apdb.density import Density
 from chronotile.apdb.keeping import Keeping
 from chronotile.apdb.layout import Layout
 from chronotile.apdb.metadata import Metadata
-from chronotile.apdb.reads import Footprint, Reads
-from chronotile.apdb.rows import Rows, arrow_table, conform
+from chronotile.apdb.reads import CompleteVisits, Footprint, Reads
 from chronotile.apdb.schema import Migration, Schema
-from chronotile.apdb.turns import Turns
+from chronotile.apdb.storing import StoreReport, Stores
+from chronotile.apdb.tables import LAYOUT_KEY, SCHEMA_KEY, SurveyTables
+from chronotile.apdb.updates import Updates
 from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
 from chronotile.closing import Closing
 from chronotile.dataset import Dataset
-from chronotile.errors import BatchConflictError, DatasetNotFoundError, InvalidInputError
-from chronotile.times import Moment
+from chronotile.errors import InvalidInputError
 
 __all__ = ["Apdb", "Footprint", "StoreReport", "create", "open"]
 
-_LAYOUT_KEY, _SCHEMA_KEY = "apdb:layout", "apdb:schema"
-_NEAR_DEG = 5 * values.ARCSECOND
-_NO_VISIT = -1
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True)
-class StoreReport:
-    """What a store did.
+def _of(
+    part: str, method: Callable[Concatenate[Any, _Parameters], _Result]
+) -> Callable[Concatenate[Apdb, _Parameters], _Result]:
+    """A method of a part of the database as one of the database."""
 
-    Attributes
-    ----------
-    stored : bool
-        Whether anything was stored; False when the same detector-visit was there already.
-    objects, sources, forced_sources : int
-        Rows of each.
-    bytes : int
-        Bytes of their chunks.
-    """
+    @functools.wraps(method)
+    def call(self: Apdb, /, *arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+        return method(getattr(self, part), *arguments, **named)
 
-    stored: bool
-    objects: int
-    sources: int
-    forced_sources: int
-    bytes: int
+    return call
 
 
 def create(
@@ -94,7 +78,7 @@ def create(
     if not isinstance(url, Archive):
         _rehearse(chosen)
     archive = url if isinstance(url, Archive) else open_archive(url)
-    if names.METADATA in archive and Metadata(archive[names.METADATA]).get(_LAYOUT_KEY) is not None:
+    if names.METADATA in archive and Metadata(archive[names.METADATA]).get(LAYOUT_KEY) is not None:
         found = Apdb(archive)
         if found.layout != chosen or not found.schema.migration_to(wanted).empty:
             raise InvalidInputError(
@@ -112,9 +96,9 @@ def _make(archive: Archive, schema: Schema, layout: Layout) -> None:
     metadata = Metadata(archive[names.METADATA])
     for table in schema.stored_tables:
         layouts.create_table(archive, table, layout)
-    metadata.set(_SCHEMA_KEY, schema.to_json(), force=True)
+    metadata.set(SCHEMA_KEY, schema.to_json(), force=True)
     # Last: a database without this key is not finished, and made again as it should be.
-    metadata.set(_LAYOUT_KEY, layout.to_json(), force=True)
+    metadata.set(LAYOUT_KEY, layout.to_json(), force=True)
 
 
 def _rehearse(layout: Layout) -> None:
@@ -136,7 +120,7 @@ def open(url: str | os.PathLike[str] | Archive, *, read_only: bool = False, time
     return Apdb(open_archive(url, create=False, read_only=read_only, timeout_s=timeout_s))
 
 
-class Apdb(Reads, Keeping, Closing):
+class Apdb(Closing):
     """An alert production database in an archive. Made by :func:`create` and :func:`open`; a context manager.
 
     Safe to use from many threads, and from many processes at once, each with its own.
@@ -146,55 +130,39 @@ class Apdb(Reads, Keeping, Closing):
     """
 
     def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-        try:
-            self._metadata = Metadata(archive[names.METADATA])
-            found = self._metadata.get(_LAYOUT_KEY)
-        except DatasetNotFoundError:
-            found = None
-        if found is None:
-            raise DatasetNotFoundError(
-                f"{archive.url} holds no alert production database: create one with chronotile.apdb.create",
-                kind="dataset-not-found",
-            )
-        self._layout = Layout.from_json(found)
-        self._schema = Schema.from_json(self._metadata.get(_SCHEMA_KEY) or "")
-        self._visits = archive[names.VISITS]
-        self._pool = ThreadPoolExecutor(3, thread_name_prefix="apdb")
-        self._complete = np.empty(0, np.int64)
-        self._turns = Turns(archive)
-        self._load()
-
-    def _load(self) -> None:
-        self._datasets = {t.name: self._archive[names.dataset_name(t.name)] for t in self._schema.stored_tables}
+        self._tables = tables = SurveyTables(archive)
+        complete, self._cold = CompleteVisits(tables), Cold(tables)
+        self._stores, self._reads = Stores(tables), Reads(tables, self._cold, complete)
+        self._updates = Updates(tables, self._cold)
+        self._keeping = Keeping(tables, self._cold, self._updates, complete)
 
     def __repr__(self) -> str:
-        return f"<Apdb {self._archive.url}: {self._schema.name} {self._schema.version}>"
+        return f"<Apdb {self._tables.archive.url}: {self._tables.schema.name} {self._tables.schema.version}>"
 
     def close(self) -> None:
         """Let the archive go."""
-        self._pool.shutdown()
-        self._archive.close()
+        self._tables.pool.shutdown()
+        self._tables.archive.close()
 
     @property
     def archive(self) -> Archive:
         """The archive it lies in."""
-        return self._archive
+        return self._tables.archive
 
     @property
     def schema(self) -> Schema:
         """Its tables, with units and descriptions."""
-        return self._schema
+        return self._tables.schema
 
     @property
     def layout(self) -> Layout:
         """How it lies in the archive."""
-        return self._layout
+        return self._tables.layout
 
     @property
     def metadata(self) -> Metadata:
         """Texts by key."""
-        return self._metadata
+        return self._tables.metadata
 
     def migrate(self, schema: str | os.PathLike[str] | Schema, *, dry_run: bool = False) -> Migration:
         """Change to another schema in place: tables and columns can be added. Repeating it is harmless.
@@ -205,245 +173,65 @@ class Apdb(Reads, Keeping, Closing):
             What is stored cannot become that schema; the message says all the reasons. Nothing was changed.
         """
         wanted = Schema.read(schema)
-        plan = self._schema.migration_to(wanted)
+        plan = self._tables.schema.migration_to(wanted)
         if dry_run:
             return plan
-        layouts.migrate(self._archive, self._schema, wanted, self._layout)
-        self._metadata.set(_SCHEMA_KEY, wanted.to_json(), force=True)
-        self._schema = wanted
-        self._load()
+        layouts.migrate(self._tables.archive, self._tables.schema, wanted, self._tables.layout)
+        self._tables.metadata.set(SCHEMA_KEY, wanted.to_json(), force=True)
+        self._tables.use_schema(wanted)
         return plan
 
-    # ------------------------------------------------------------------ storing
+    def dataset(self, table: str) -> Dataset:
+        """The dataset of a table, for what this class has no method for."""
+        return self._tables.dataset(table)
 
-    def store(
-        self,
-        visit_time: Moment,
-        objects: Any = None,
-        sources: Any = None,
-        forced_sources: Any = None,
-        *,
-        visit: int | None = None,
-        detector: int | None = None,
-        replace: bool = False,
-    ) -> StoreReport:
-        """Store what was found on one detector in one visit; when this returns it is durable.
+    def cells_of(self, rows: Any, margin_deg: float = 0.0) -> list[int]:
+        """The pixels in which the rows of a table lie, or any point within `margin_deg` of one of them, sorted."""
+        return self._tables.cells_of(rows, margin_deg)
 
-        The same detector-visit is stored once, however often it is written; where slices with rows of it were retired
-        or archived since, its rows are stored again. Whatever a store that failed left behind
-        is taken over, or replaced where the rows differ: until a detector-visit is complete, the last attempt counts.
+    # storing
+    store = _of("_stores", Stores.store)
+    store_again = _of("_stores", Stores.store_again)
+    contains = _of("_stores", Stores.contains)
+    visits = _of("_stores", Stores.visits)
+    store_table = _of("_stores", Stores.store_table)
+    table = _of("_stores", Stores.table)
 
-        Parameters
-        ----------
-        visit_time : time
-            Time of the visit: from here on the versions of its objects hold.
-        objects, sources, forced_sources : table or dict of arrays, optional
-            Rows of DiaObject, DiaSource and DiaForcedSource: Arrow, pandas, polars, astropy tables; quantities are
-            converted to the units of the schema. The validity of objects is filled in.
-        visit, detector : int, optional
-            Which detector-visit it is; by default as the sources say, or the forced sources.
-        replace : bool
-            Whether other rows may take the place of a complete detector-visit.
+    # reading
+    objects = _of("_reads", Reads.objects)
+    sources = _of("_reads", Reads.sources)
+    forced_sources = _of("_reads", Reads.forced_sources)
+    footprint = _of("_reads", Reads.footprint)
+    cone = _of("_reads", Reads.cone)
+    object_history = _of("_reads", Reads.object_history)
+    light_curve = _of("_reads", Reads.light_curve)
+    night = _of("_reads", Reads.night)
+    scan = _of("_reads", Reads.scan)
 
-        Raises
-        ------
-        InvalidInputError
-            Rows that do not fit the schema, or of several detector-visits. Nothing was stored.
-        BatchConflictError
-            The detector-visit is complete and has other rows.
-        """
-        return self._store(visit_time, objects, sources, forced_sources, visit, detector, replace)
+    # changing stored records
+    reassociate = _of("_updates", Updates.reassociate)
+    reassign = _of("_updates", Updates.reassign)
+    close_validity = _of("_updates", Updates.close_validity)
+    withdraw_sources = _of("_updates", Updates.withdraw_sources)
+    withdraw_forced_sources = _of("_updates", Updates.withdraw_forced_sources)
+    delete = _of("_updates", Updates.delete)
+    dedup_feed = _of("_updates", Updates.dedup_feed)
+    reset_dedup = _of("_updates", Updates.reset_dedup)
+    sources_of = _of("_updates", Updates.sources_of)
+    count_unassociated = _of("_updates", Updates.count_unassociated)
 
-    def store_again(
-        self, visit_time: Moment, objects: Any = None, sources: Any = None, forced_sources: Any = None
-    ) -> None:
-        """As :meth:`store`, for pipelines that may store other rows of a detector-visit that is complete.
+    # old slices in files
+    archive_before = _of("_cold", Cold.archive_before)
+    archived = _of("_cold", Cold.archived)
+    restore = _of("_cold", Cold.restore)
 
-        The time and, where they differ, the ids belong to what a store is told by: repeated it changes nothing, and
-        other rows come beside those that are there. Records of the same ids are replaced.
-        """
-        tables = (objects, sources, forced_sources)
-        try:
-            self._store(visit_time, *tables, None, None, False, timed=True)
-        except BatchConflictError as error:
-            if error.kind != "batch-differs":
-                raise
-            keys = (names.OBJECT_ID, names.SOURCE_ID, names.OBJECT_ID)
-            digest = _digest(zip(tables, keys, strict=True))
-            self._store(visit_time, *tables, None, None, False, timed=True, suffix=f"-{digest}")
-
-    def _store(
-        self, visit_time: Moment, objects: Any, sources: Any, forced: Any, visit: int | None, detector: int | None,
-        replace: bool, timed: bool = False, suffix: str = "",
-    ) -> StoreReport:  # fmt: skip
-        time = values.mjd_tai(visit_time, "visit_time")
-        filled = {n: v for n, v in ((names.VISIT, visit), (names.DETECTOR, detector)) if v is not None}
-        given = {
-            names.SOURCE: None if sources is None else conform(sources, self._schema[names.SOURCE], filled, "sources"),
-            names.FORCED: None
-            if forced is None
-            else conform(forced, self._schema[names.FORCED], filled, "forced_sources"),
-        }
-        visit, detector = _detector_visit(given, visit, detector, lenient=timed)
-        for name, rows in given.items():
-            if rows is not None:
-                given[name] = _constant(rows, names.UPDATE, 0, pa.int64())
-        given[names.OBJECT] = None if objects is None else self._versions(objects, time, visit, detector)
-        key = _key(visit, detector, time, given[names.OBJECT], timed) + suffix
-        complete = functools.partial(self._is_stored, key)
-        work = [
-            functools.partial(_write, self._datasets[name], rows, key, replace, complete)
-            for name, rows in given.items()
-            if rows is not None
-        ]
-        # Together: a file makes one commit of them, a cluster takes all at once.
-        reports = _all(self._pool, work)
-        row = self._visit_row(key, visit, detector, time, given)
-        if self._layout.feed:
-            chunk = int(values.unix_tai(time)) // self._layout.feed_chunk_s * self._layout.feed_chunk_s
-            marked = {**row, "chunk": [chunk], "done": [False]}
-            _write(self._archive[names.FEED], pa.table(marked, layouts.FEED_SCHEMA), key, replace, complete)
-        # Last: what has its row here is complete.
-        _write(self._visits, pa.table(row, layouts.VISIT_SCHEMA), key, replace, complete)
-        counts = {name: 0 if rows is None else rows.num_rows for name, rows in given.items()}
-        return StoreReport(
-            any(report.stored for report in reports), counts[names.OBJECT], counts[names.SOURCE],
-            counts[names.FORCED], sum(report.bytes for report in reports),
-        )  # fmt: skip
-
-    def _is_stored(self, key: str) -> bool:
-        found = self._visits.batch(key)
-        return found is not None and found.finished and not found.rows_retired
-
-    def _versions(self, objects: Any, time: float, visit: int, detector: int) -> Any:
-        """Objects as versions that hold from `time` on."""
-        table = self._schema[names.OBJECT]
-        given = arrow_table(objects, "objects")
-        stale = [name for name in (names.VALID_FROM, names.VALID_TO) if name in given.schema.names]
-        rows = conform(given.drop_columns(stale), table, {names.VALID_FROM: time}, "objects")
-        stored = (None, None) if visit == _NO_VISIT else (visit, detector)
-        rows = _constant(rows, names.VERSION, values.version_of(time), pa.int64())
-        rows = _constant(rows, names.STORED_VISIT, stored[0], pa.int64())
-        return _constant(rows, names.STORED_DETECTOR, stored[1], pa.int32())
-
-    def _visit_row(
-        self, key: str, visit: int, detector: int, time: float, given: Mapping[str, Any]
-    ) -> dict[str, list[Any]]:
-        cells = {name: [] if rows is None else self.cells_of(rows) for name, rows in given.items()}
-        times = [given[name][names.TIME].to_numpy() for name in (names.SOURCE, names.FORCED) if given[name] is not None]
-        moments = [float(limit) for each in times if len(each) for limit in (np.nanmin(each), np.nanmax(each))]
-        return {
-            "key": [key],
-            "visit": [visit],
-            "detector": [detector],
-            "visit_mjd_tai": [time],
-            "objects": [0 if given[names.OBJECT] is None else given[names.OBJECT].num_rows],
-            "sources": [0 if given[names.SOURCE] is None else given[names.SOURCE].num_rows],
-            "forced_sources": [0 if given[names.FORCED] is None else given[names.FORCED].num_rows],
-            "time_first": [min(moments, default=None)],
-            "time_last": [max(moments, default=None)],
-            "object_cells": [cells[names.OBJECT]],
-            "source_cells": [cells[names.SOURCE]],
-            "forced_cells": [cells[names.FORCED]],
-        }
-
-    def contains(self, visit: int, detector: int) -> bool:
-        """Whether a detector-visit is stored and complete."""
-        if self._is_stored(f"{visit}-{detector}"):
-            return True
-        # Databases of the LSST adapter have the time in their keys.
-        return self._visits.count(keys=[visit], where=[("visit", "==", visit), ("detector", "==", detector)]) > 0
-
-    def visits(self, start: Moment = None, end: Moment = None) -> Rows:
-        """The complete detector-visits of a half-open period, with their row counts."""
-        columns = ["visit", "detector", "visit_mjd_tai", "objects", "sources", "forced_sources", "key"]
-        return Rows(self._visits.read(start=start, end=end, columns=columns).to_arrow().sort_by("visit_mjd_tai"))
-
-    # ------------------------------------------------------------------ other tables
-
-    def store_table(self, table: str, rows: Any, *, batch: str | None = None) -> int:
-        """Store rows of a table that is not of detector-visits, such as SSObject; returns how many.
-
-        Rows take the place of stored ones with the same key. `batch` names them: the same again changes nothing.
-        """
-        if table in names.MAIN_TABLES:
-            raise InvalidInputError(f"{table} is stored by detector-visits: use store", kind="invalid-request")
-        given = conform(rows, self._schema[table], {}, table)
-        # Of a repeated batch the content must be the same: its time is that of the first writing.
-        moment = pa.scalar(0 if batch is not None else _now_us(), pa.timestamp("us", "UTC"))
-        given = given.append_column(pa.field(names.STORED, moment.type, False), pa.repeat(moment, given.num_rows))
-        return self._datasets[table].write(given, batch).rows
-
-    def table(self, table: str, *, ids: Any = None, columns: Iterable[str] | None = None) -> Rows:
-        """The rows of such a table, of some keys or all."""
-        dataset = self.dataset(table)
-        return Rows(dataset.read(ids=ids, columns=self._columns(table, columns)).to_arrow())
-
-
-def _constant(rows: Any, name: str, value: int | None, kind: Any) -> Any:
-    """`rows` with one more column that has the same value in all."""
-    field = pa.field(name, kind, name in (names.STORED_VISIT, names.STORED_DETECTOR))
-    return rows.append_column(field, pa.repeat(pa.scalar(value, kind), rows.num_rows))
-
-
-def _all(pool: ThreadPoolExecutor, work: Sequence[Callable[[], Any]]) -> list[Any]:
-    """The results of all work, done at once. Where one fails the others end first: nothing goes on behind the error."""
-    futures = [pool.submit(each) for each in work]
-    wait(futures)
-    return [each.result() for each in futures]
-
-
-def _write(dataset: Dataset, rows: Any, key: str, replace: bool, complete: Callable[[], bool]) -> Any:
-    """Write a part of a detector-visit. Until that is complete, the last attempt counts."""
-    try:
-        return dataset.write(rows, key, replace=replace)
-    except BatchConflictError as error:
-        if error.kind != "batch-differs" or complete():
-            raise
-        return dataset.write(rows, key, replace=True)
-
-
-def _detector_visit(
-    given: Mapping[str, Any], visit: int | None, detector: int | None, lenient: bool
-) -> tuple[int, int]:
-    """Which detector-visit the rows are of; unless `lenient`, rows of several are refused."""
-    found = {names.VISIT: visit, names.DETECTOR: detector}
-    for name, rows in given.items():
-        if rows is None or not rows.num_rows:
-            continue
-        for column in found:
-            limits = pc.min_max(rows[column]).as_py()
-            here = limits["min"] if found[column] is None else found[column]
-            if not lenient and (limits["min"] != here or limits["max"] != here):
-                raise InvalidInputError(
-                    f"rows of {name} are of {column} {limits['min']} to {limits['max']}, and {here} was meant: store "
-                    "each detector-visit by itself",
-                    kind="invalid-rows",
-                )
-            found[column] = here
-    number, on = found[names.VISIT], found[names.DETECTOR]
-    if (number is None) != (on is None):
-        raise InvalidInputError("a detector-visit has a visit and a detector: give both", kind="invalid-request")
-    return (_NO_VISIT, _NO_VISIT) if number is None or on is None else (int(number), int(on))
-
-
-def _digest(tables: Iterable[tuple[Any, str]]) -> str:
-    """What the ids of some tables make together, whatever the order of rows."""
-    hashed = hashlib.blake2b(digest_size=12)
-    for table, key in tables:
-        ids = b"" if table is None else np.sort(arrow_table(table, "rows")[key].to_numpy()).tobytes()
-        hashed.update(len(ids).to_bytes(8, "little") + ids)
-    return hashed.hexdigest()
-
-
-def _key(visit: int, detector: int, time: float, objects: Any, timed: bool) -> str:
-    if visit == _NO_VISIT:
-        # Objects alone say nothing of a visit: their ids and time make them what they are.
-        return f"objects-{values.version_of(time)}-{_digest([(objects, names.OBJECT_ID)])}"
-    return f"{visit}-{detector}-{values.version_of(time) // 1_000}" if timed else f"{visit}-{detector}"
-
-
-def _now_us() -> int:
-    import time
-
-    return time.time_ns() // 1_000
+    # keeping in order
+    maintain = _of("_keeping", Keeping.maintain)
+    statistics = _of("_keeping", Keeping.statistics)
+    crowded = _of("_keeping", Keeping.crowded)
+    prepare = _of("_keeping", Keeping.prepare)
+    info = _of("_keeping", Keeping.info)
+    verify = _of("_keeping", Keeping.verify)
+    retire = _of("_keeping", Keeping.retire)
+    remove_visit = _of("_keeping", Keeping.remove_visit)
+    remove_night = _of("_keeping", Keeping.remove_night)

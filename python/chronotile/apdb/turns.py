@@ -163,11 +163,11 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def in_turn(method: _Method) -> _Method:
-    """A method of a database that changes stored records: run while its turn is held."""
+    """A method of a part of a database that changes stored records: run while its turn is held."""
 
     @functools.wraps(method)
     def run(self: Any, *arguments: Any, **named: Any) -> Any:
-        with self._turns.take():
+        with self._tables.turns.take():
             return method(self, *arguments, **named)
 
     return cast(_Method, run)

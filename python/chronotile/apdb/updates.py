@@ -21,6 +21,7 @@ from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
 from chronotile.apdb.cold import Cold, of_records, require_folder
 from chronotile.apdb.rows import Rows, arrow_table, drop_deleted, newest, set_column
+from chronotile.apdb.tables import SurveyTables
 from chronotile.apdb.turns import in_turn
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
@@ -33,13 +34,16 @@ _NEAR_DEG = 5 * values.ARCSECOND
 _NEAR_DAYS = 0.01
 
 
-class Updates(Cold):
-    """The part of :class:`chronotile.apdb.Apdb` that changes stored records.
+class Updates:
+    """Changes stored records.
 
     Records to change are named by a table (or dict of arrays) with their ids. Give their positions (``ra``, ``dec``)
     and times (``midpointMjdTai``) along, as read: without, all of the sky is looked through. They need not be exact:
     5 arc seconds and a quarter of an hour do.
     """
+
+    def __init__(self, tables: SurveyTables, cold: Cold) -> None:
+        self._tables, self._cold = tables, cold
 
     def reassociate(
         self, assignments: Any, *, start: Moment = None, end: Moment = None, time: Moment = None,
@@ -71,10 +75,10 @@ class Updates(Cold):
             Kind ``unknown-id``: some sources are not stored. Nothing was changed.
         """
         given = associated(assignments)
-        return self._give(given, start=start, end=end, time=time, object_id=object_id, missing=missing)[0]
+        return self.give(given, start=start, end=end, time=time, object_id=object_id, missing=missing)[0]
 
     @in_turn
-    def _give(
+    def give(
         self, given: Any, *, start: Moment = None, end: Moment = None, time: Moment = None,
         object_id: int | None = None, missing: str = "error",
     ) -> tuple[int, int]:  # fmt: skip
@@ -86,7 +90,7 @@ class Updates(Cold):
         moment = _moment(time)
         changed = set_column(rows, names.SS_OBJECT_ID, wanted)
         changed = set_column(changed, names.OBJECT_ID, pa.repeat(pa.scalar(object_id, pa.int64()), rows.num_rows))
-        if names.REASSOCIATED in self._schema[names.SOURCE]:
+        if names.REASSOCIATED in self._tables.schema[names.SOURCE]:
             changed = set_column(changed, names.REASSOCIATED, np.full(rows.num_rows, moment))
         more = {names.SS_OBJECT_ID: wanted, names.REASSOCIATED: np.full(rows.num_rows, moment)}
         self._change(names.SOURCE, changed, "reassign_diasource_to_ssobject", more, moment)
@@ -116,7 +120,7 @@ class Updates(Cold):
         InvalidInputError
             Kind ``unknown-id``: some sources or objects are not stored. Nothing was changed.
         """
-        self._mend_counts()
+        self.mend_counts()
         given = _pairs(assignments, names.SOURCE_ID, names.OBJECT_ID)
         sources = self._find(names.SOURCE, given, [names.SOURCE_ID], None, None)
         wanted = _mapped(given, names.SOURCE_ID, names.OBJECT_ID, sources)
@@ -131,16 +135,16 @@ class Updates(Cold):
             names.SOURCE, set_column(sources, names.OBJECT_ID, wanted), "reassign_diasource_to_diaobject",
             {names.OBJECT_ID: wanted}, moment,
         )  # fmt: skip
-        self._mend_counts()
+        self.mend_counts()
         return int(sources.num_rows)
 
     def _objects_of(self, sources: Any, wanted: Any) -> Any:
         """The newest versions of the objects that gain or lose; those that gain must exist."""
         ids = np.union1d(wanted, pc.drop_null(sources[names.OBJECT_ID]).to_numpy())
         if not len(ids):
-            return self._datasets[names.OBJECT].schema.empty_table()
-        cells = self.cells_of(sources, _NEAR_DEG)
-        found = self._datasets[names.OBJECT].read(ids=ids.tolist(), cells=cells).to_arrow()
+            return self._tables.datasets[names.OBJECT].schema.empty_table()
+        cells = self._tables.cells_of(sources, _NEAR_DEG)
+        found = self._tables.datasets[names.OBJECT].read(ids=ids.tolist(), cells=cells).to_arrow()
         missing = np.setdiff1d(wanted, found[names.OBJECT_ID].to_numpy())
         if len(missing):
             raise _unknown(names.OBJECT, missing)
@@ -152,7 +156,7 @@ class Updates(Cold):
         after, however far the change came.
         """
         rows = objects.filter(pc.is_in(objects[names.OBJECT_ID], pa.array(ids, pa.int64())))
-        if names.SOURCE_COUNT not in self._schema[names.OBJECT] or not rows.num_rows:
+        if names.SOURCE_COUNT not in self._tables.schema[names.OBJECT] or not rows.num_rows:
             return
         stored = self._count_sources(rows)
         counted = pc.fill_null(rows[names.SOURCE_COUNT], 0).to_numpy().astype(np.int64)
@@ -164,13 +168,14 @@ class Updates(Cold):
             "dec": rows[names.DEC].to_pylist(),
             "elsewhere": (counted - stored).tolist(),
         }
-        self._turns.check()
-        self._metadata.set(_RECOUNT_KEY, json.dumps(noted), force=True)
+        self._tables.turns.check()
+        self._tables.metadata.set(_RECOUNT_KEY, json.dumps(noted), force=True)
 
-    def _mend_counts(self) -> int:
+    @in_turn
+    def mend_counts(self) -> int:
         """Count the sources of the objects that a change noted, its own or one that was cut off; how many had another
         count."""
-        text = self._metadata.get(_RECOUNT_KEY)
+        text = self._tables.metadata.get(_RECOUNT_KEY)
         if not text:
             return 0
         noted = json.loads(text)
@@ -186,16 +191,16 @@ class Updates(Cold):
         changed = set_column(rows, names.SOURCE_COUNT, counts)
         moment, order = noted["moment"], noted["order"]
         self._change(names.OBJECT, changed, "update_n_dia_sources", {names.SOURCE_COUNT: counts}, moment, order)
-        self._turns.check()
-        self._metadata.delete(_RECOUNT_KEY)
+        self._tables.turns.check()
+        self._tables.metadata.delete(_RECOUNT_KEY)
         return int(rows.num_rows)
 
     def _count_sources(self, objects: Any) -> Any:
         """How many stored sources each of these objects has."""
         ids = objects[names.OBJECT_ID].to_numpy()
         where: list[Any] = [(names.OBJECT_ID, "in", ids.tolist()), (names.UPDATE, "<", names.GONE)]
-        found = self._datasets[names.SOURCE].read(
-            cells=self.cells_of(objects, 2 * _NEAR_DEG), where=where, columns=[names.OBJECT_ID]
+        found = self._tables.datasets[names.SOURCE].read(
+            cells=self._tables.cells_of(objects, 2 * _NEAR_DEG), where=where, columns=[names.OBJECT_ID]
         ).to_arrow()[names.OBJECT_ID].to_numpy()  # fmt: skip
         order = np.argsort(ids, kind="stable")
         counts = np.zeros(len(ids), np.int64)
@@ -249,7 +254,7 @@ class Updates(Cold):
 
     @in_turn
     def _withdraw(self, table: str, given: Any, key: list[str], kind: str, at: Moment, time: Moment) -> int:
-        if names.WITHDRAWN not in self._schema[table]:
+        if names.WITHDRAWN not in self._tables.schema[table]:
             raise InvalidInputError(
                 f"table {table} has no column {names.WITHDRAWN}: migrate the schema first", kind="invalid-request"
             )
@@ -282,15 +287,15 @@ class Updates(Cold):
         rows = self._find(table, given, key, None, None, "ignore")
         if rows.num_rows:
             hidden = names.version_column(table)
-            self._turns.check()
-            self._datasets[table].write(set_column(rows, hidden, np.full(rows.num_rows, names.GONE)))
+            self._tables.turns.check()
+            self._tables.datasets[table].write(set_column(rows, hidden, np.full(rows.num_rows, names.GONE)))
         count = int(rows.num_rows)
         if archived is None or table == names.OBJECT:
             return count
         everything = (float("-inf"), float("inf"))
         # Those that the database had are counted; a file may have them still.
-        self.drop_cold(table, archived, *everything, lambda found: of_records(found, rows, key))
-        return count + self.drop_cold(table, archived, *everything, lambda found: of_records(found, given, key))
+        self._cold.drop(table, archived, *everything, lambda found: of_records(found, rows, key))
+        return count + self._cold.drop(table, archived, *everything, lambda found: of_records(found, given, key))
 
     # ------------------------------------------------------------------ duplicates
 
@@ -300,15 +305,15 @@ class Updates(Cold):
         `since` is by default the time given to :meth:`reset_dedup`, else the beginning.
         """
         if since is None:
-            noted = self._metadata.get(_DEDUP_KEY)
+            noted = self._tables.metadata.get(_DEDUP_KEY)
             since = None if noted is None else float(noted)
         start = None if since is None else values.mjd_tai(since, "since")
-        table = self._schema[names.OBJECT]
+        table = self._tables.schema[names.OBJECT]
         wanted = table.column_names if columns is None else list(columns)
         for name in wanted:
             table[name]
         decoded = list(dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_FROM, names.VERSION]))
-        rows = self._datasets[names.OBJECT].read(start=start, columns=decoded, history=versions).to_arrow()
+        rows = self._tables.datasets[names.OBJECT].read(start=start, columns=decoded, history=versions).to_arrow()
         rows = drop_deleted(rows)
         if versions:
             rows = newest(rows, [names.OBJECT_ID, names.VALID_FROM], names.VERSION)
@@ -316,7 +321,7 @@ class Updates(Cold):
 
     def reset_dedup(self, time: Moment = None) -> None:
         """Note that duplicates were sought until `time`, now by default."""
-        self._metadata.set(_DEDUP_KEY, repr(_moment(time)), force=True)
+        self._tables.metadata.set(_DEDUP_KEY, repr(_moment(time)), force=True)
 
     def sources_of(
         self, objects: Any, *, start: Moment = None, columns: Iterable[str] | None = None, radius: Any = _NEAR_DEG
@@ -327,20 +332,20 @@ class Updates(Cold):
         seconds) are found.
         """
         given = arrow_table(objects, "objects")
-        wanted = self._schema[names.SOURCE].column_names if columns is None else list(columns)
+        wanted = self._tables.schema[names.SOURCE].column_names if columns is None else list(columns)
         if not given.num_rows:
-            return Rows(self._datasets[names.SOURCE].schema.empty_table().select(wanted))
+            return Rows(self._tables.datasets[names.SOURCE].schema.empty_table().select(wanted))
         ids = given[names.OBJECT_ID].to_pylist()
         where: list[Any] = [(names.OBJECT_ID, "in", ids), (names.UPDATE, "<", names.GONE)]
-        rows = self._datasets[names.SOURCE].read(
-            cells=self.cells_of(given, values.degrees(radius)), where=where, columns=wanted,
+        rows = self._tables.datasets[names.SOURCE].read(
+            cells=self._tables.cells_of(given, values.degrees(radius)), where=where, columns=wanted,
             start=None if start is None else values.mjd_tai(start, "start"),
         )  # fmt: skip
         return Rows(rows.to_arrow())
 
     def count_unassociated(self) -> int:
         """How many objects that are valid have one source. Goes through all objects."""
-        rows = self._datasets[names.OBJECT].read(
+        rows = self._tables.datasets[names.OBJECT].read(
             columns=[names.VALID_TO], where=[(names.SOURCE_COUNT, "==", 1), (names.VERSION, "<", names.GONE)]
         )  # fmt: skip
         return sum(batch.column(0).null_count for batch in rows.batches())
@@ -352,12 +357,12 @@ class Updates(Cold):
         for name in key:
             if name not in given.schema.names:
                 raise InvalidInputError(f"the rows to change have no column {name}", kind="invalid-rows")
-        dataset = self._datasets[table]
+        dataset = self._tables.datasets[table]
         if not given.num_rows:
             return dataset.schema.empty_table()
         place: dict[str, Any] = {}
         if names.RA in given.schema.names and names.DEC in given.schema.names:
-            place["cells"] = self.cells_of(given, _NEAR_DEG)
+            place["cells"] = self._tables.cells_of(given, _NEAR_DEG)
         if names.TIME in given.schema.names and table != names.OBJECT:
             limits = pc.min_max(given[names.TIME]).as_py()
             place["start"], place["end"] = limits["min"] - _NEAR_DAYS, limits["max"] + _NEAR_DAYS
@@ -383,14 +388,14 @@ class Updates(Cold):
         no harm, not listed it would be lost."""
         if not rows.num_rows:
             return
-        self._turns.check()
-        if self._layout.feed:
+        self._tables.turns.check()
+        if self._tables.layout.feed:
             self._list_changes(table, rows, kind, values_, moment, order)
         hidden = names.version_column(table)
         stamps = rows[hidden].to_numpy() + 1
         if table != names.OBJECT:
             stamps = np.maximum(stamps, time.time_ns())
-        self._datasets[table].write(set_column(rows, hidden, stamps))
+        self._tables.datasets[table].write(set_column(rows, hidden, stamps))
 
     def _list_changes(
         self, table: str, rows: Any, kind: str, values_: Mapping[str, Any], moment: float, order: int
@@ -401,9 +406,9 @@ class Updates(Cold):
             names.FORCED: [names.OBJECT_ID, names.VISIT, names.DETECTOR, names.RA, names.DEC, names.TIME],
         }[table]
         seconds = values.unix_tai(moment)
-        chunk = int(seconds) // self._layout.feed_chunk_s * self._layout.feed_chunk_s
+        chunk = int(seconds) // self._tables.layout.feed_chunk_s * self._tables.layout.feed_chunk_s
         columns = {name: rows[name] for name in ids} | dict(values_)
-        write_changes(self._archive[layouts.UPDATES], columns, kind, round(seconds * 1e9), moment, chunk, order)
+        write_changes(self._tables.archive[layouts.UPDATES], columns, kind, round(seconds * 1e9), moment, chunk, order)
 
 
 def write_changes(

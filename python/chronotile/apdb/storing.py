@@ -1,0 +1,285 @@
+"""Storing detector-visits, and rows of other tables."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile.apdb import layout as layouts
+from chronotile.apdb import names, values
+from chronotile.apdb.rows import Rows, arrow_table, conform
+from chronotile.apdb.tables import SurveyTables
+from chronotile.dataset import Dataset
+from chronotile.errors import BatchConflictError, InvalidInputError
+from chronotile.times import Moment
+
+__all__ = ["StoreReport"]
+
+_NO_VISIT = -1
+
+
+@dataclass(frozen=True)
+class StoreReport:
+    """What a store did.
+
+    Attributes
+    ----------
+    stored : bool
+        Whether anything was stored; False when the same detector-visit was there already.
+    objects, sources, forced_sources : int
+        Rows of each.
+    bytes : int
+        Bytes of their chunks.
+    """
+
+    stored: bool
+    objects: int
+    sources: int
+    forced_sources: int
+    bytes: int
+
+
+class Stores:
+    """Stores detector-visits, and rows of tables that are not of these."""
+
+    def __init__(self, tables: SurveyTables) -> None:
+        self._tables = tables
+
+    def store(
+        self,
+        visit_time: Moment,
+        objects: Any = None,
+        sources: Any = None,
+        forced_sources: Any = None,
+        *,
+        visit: int | None = None,
+        detector: int | None = None,
+        replace: bool = False,
+    ) -> StoreReport:
+        """Store what was found on one detector in one visit; when this returns it is durable.
+
+        The same detector-visit is stored once, however often it is written; where slices with rows of it were retired
+        or archived since, its rows are stored again. Whatever a store that failed left behind
+        is taken over, or replaced where the rows differ: until a detector-visit is complete, the last attempt counts.
+
+        Parameters
+        ----------
+        visit_time : time
+            Time of the visit: from here on the versions of its objects hold.
+        objects, sources, forced_sources : table or dict of arrays, optional
+            Rows of DiaObject, DiaSource and DiaForcedSource: Arrow, pandas, polars, astropy tables; quantities are
+            converted to the units of the schema. The validity of objects is filled in.
+        visit, detector : int, optional
+            Which detector-visit it is; by default as the sources say, or the forced sources.
+        replace : bool
+            Whether other rows may take the place of a complete detector-visit.
+
+        Raises
+        ------
+        InvalidInputError
+            Rows that do not fit the schema, or of several detector-visits. Nothing was stored.
+        BatchConflictError
+            The detector-visit is complete and has other rows.
+        """
+        return self._store(visit_time, objects, sources, forced_sources, visit, detector, replace)
+
+    def store_again(
+        self, visit_time: Moment, objects: Any = None, sources: Any = None, forced_sources: Any = None
+    ) -> None:
+        """As :meth:`store`, for pipelines that may store other rows of a detector-visit that is complete.
+
+        The time and, where they differ, the ids belong to what a store is told by: repeated it changes nothing, and
+        other rows come beside those that are there. Records of the same ids are replaced.
+        """
+        tables = (objects, sources, forced_sources)
+        try:
+            self._store(visit_time, *tables, None, None, False, timed=True)
+        except BatchConflictError as error:
+            if error.kind != "batch-differs":
+                raise
+            keys = (names.OBJECT_ID, names.SOURCE_ID, names.OBJECT_ID)
+            digest = _digest(zip(tables, keys, strict=True))
+            self._store(visit_time, *tables, None, None, False, timed=True, suffix=f"-{digest}")
+
+    def _store(
+        self, visit_time: Moment, objects: Any, sources: Any, forced: Any, visit: int | None, detector: int | None,
+        replace: bool, timed: bool = False, suffix: str = "",
+    ) -> StoreReport:  # fmt: skip
+        time = values.mjd_tai(visit_time, "visit_time")
+        filled = {n: v for n, v in ((names.VISIT, visit), (names.DETECTOR, detector)) if v is not None}
+        schema = self._tables.schema
+        given = {
+            name: None if rows is None else conform(rows, schema[name], filled, what)
+            for name, rows, what in ((names.SOURCE, sources, "sources"), (names.FORCED, forced, "forced_sources"))
+        }
+        visit, detector = _detector_visit(given, visit, detector, lenient=timed)
+        for name, rows in given.items():
+            if rows is not None:
+                given[name] = _constant(rows, names.UPDATE, 0, pa.int64())
+        given[names.OBJECT] = None if objects is None else self._versions(objects, time, visit, detector)
+        key = _key(visit, detector, time, given[names.OBJECT], timed) + suffix
+        complete = functools.partial(self._is_stored, key)
+        work = [
+            functools.partial(_write, self._tables.datasets[name], rows, key, replace, complete)
+            for name, rows in given.items()
+            if rows is not None
+        ]
+        # Together: a file makes one commit of them, a cluster takes all at once.
+        reports = _all(self._tables.pool, work)
+        row = self._visit_row(key, visit, detector, time, given)
+        if self._tables.layout.feed:
+            chunk = int(values.unix_tai(time)) // self._tables.layout.feed_chunk_s * self._tables.layout.feed_chunk_s
+            marked = {**row, "chunk": [chunk], "done": [False]}
+            _write(self._tables.archive[names.FEED], pa.table(marked, layouts.FEED_SCHEMA), key, replace, complete)
+        # Last: what has its row here is complete.
+        _write(self._tables.visits, pa.table(row, layouts.VISIT_SCHEMA), key, replace, complete)
+        counts = {name: 0 if rows is None else rows.num_rows for name, rows in given.items()}
+        return StoreReport(
+            any(report.stored for report in reports), counts[names.OBJECT], counts[names.SOURCE],
+            counts[names.FORCED], sum(report.bytes for report in reports),
+        )  # fmt: skip
+
+    def _is_stored(self, key: str) -> bool:
+        found = self._tables.visits.batch(key)
+        return found is not None and found.finished and not found.rows_retired
+
+    def _versions(self, objects: Any, time: float, visit: int, detector: int) -> Any:
+        """Objects as versions that hold from `time` on."""
+        table = self._tables.schema[names.OBJECT]
+        given = arrow_table(objects, "objects")
+        stale = [name for name in (names.VALID_FROM, names.VALID_TO) if name in given.schema.names]
+        rows = conform(given.drop_columns(stale), table, {names.VALID_FROM: time}, "objects")
+        stored = (None, None) if visit == _NO_VISIT else (visit, detector)
+        rows = _constant(rows, names.VERSION, values.version_of(time), pa.int64())
+        rows = _constant(rows, names.STORED_VISIT, stored[0], pa.int64())
+        return _constant(rows, names.STORED_DETECTOR, stored[1], pa.int32())
+
+    def _visit_row(
+        self, key: str, visit: int, detector: int, time: float, given: Mapping[str, Any]
+    ) -> dict[str, list[Any]]:
+        cells = {name: [] if rows is None else self._tables.cells_of(rows) for name, rows in given.items()}
+        times = [given[name][names.TIME].to_numpy() for name in (names.SOURCE, names.FORCED) if given[name] is not None]
+        moments = [float(limit) for each in times if len(each) for limit in (np.nanmin(each), np.nanmax(each))]
+        return {
+            "key": [key],
+            "visit": [visit],
+            "detector": [detector],
+            "visit_mjd_tai": [time],
+            "objects": [0 if given[names.OBJECT] is None else given[names.OBJECT].num_rows],
+            "sources": [0 if given[names.SOURCE] is None else given[names.SOURCE].num_rows],
+            "forced_sources": [0 if given[names.FORCED] is None else given[names.FORCED].num_rows],
+            "time_first": [min(moments, default=None)],
+            "time_last": [max(moments, default=None)],
+            "object_cells": [cells[names.OBJECT]],
+            "source_cells": [cells[names.SOURCE]],
+            "forced_cells": [cells[names.FORCED]],
+        }
+
+    def contains(self, visit: int, detector: int) -> bool:
+        """Whether a detector-visit is stored and complete."""
+        if self._is_stored(f"{visit}-{detector}"):
+            return True
+        # Databases of the LSST adapter have the time in their keys.
+        return self._tables.visits.count(keys=[visit], where=[("visit", "==", visit), ("detector", "==", detector)]) > 0
+
+    def visits(self, start: Moment = None, end: Moment = None) -> Rows:
+        """The complete detector-visits of a half-open period, with their row counts."""
+        columns = ["visit", "detector", "visit_mjd_tai", "objects", "sources", "forced_sources", "key"]
+        return Rows(self._tables.visits.read(start=start, end=end, columns=columns).to_arrow().sort_by("visit_mjd_tai"))
+
+    # ------------------------------------------------------------------ other tables
+
+    def store_table(self, table: str, rows: Any, *, batch: str | None = None) -> int:
+        """Store rows of a table that is not of detector-visits, such as SSObject; returns how many.
+
+        Rows take the place of stored ones with the same key. `batch` names them: the same again changes nothing.
+        """
+        if table in names.MAIN_TABLES:
+            raise InvalidInputError(f"{table} is stored by detector-visits: use store", kind="invalid-request")
+        given = conform(rows, self._tables.schema[table], {}, table)
+        # Of a repeated batch the content must be the same: its time is that of the first writing.
+        moment = pa.scalar(0 if batch is not None else _now_us(), pa.timestamp("us", "UTC"))
+        given = given.append_column(pa.field(names.STORED, moment.type, False), pa.repeat(moment, given.num_rows))
+        return self._tables.datasets[table].write(given, batch).rows
+
+    def table(self, table: str, *, ids: Any = None, columns: Iterable[str] | None = None) -> Rows:
+        """The rows of such a table, of some keys or all."""
+        dataset = self._tables.dataset(table)
+        return Rows(dataset.read(ids=ids, columns=self._tables.columns(table, columns)).to_arrow())
+
+
+def _constant(rows: Any, name: str, value: int | None, kind: Any) -> Any:
+    """`rows` with one more column that has the same value in all."""
+    field = pa.field(name, kind, name in (names.STORED_VISIT, names.STORED_DETECTOR))
+    return rows.append_column(field, pa.repeat(pa.scalar(value, kind), rows.num_rows))
+
+
+def _all(pool: ThreadPoolExecutor, work: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The results of all work, done at once. Where one fails the others end first: nothing goes on behind the error."""
+    futures = [pool.submit(each) for each in work]
+    wait(futures)
+    return [each.result() for each in futures]
+
+
+def _write(dataset: Dataset, rows: Any, key: str, replace: bool, complete: Callable[[], bool]) -> Any:
+    """Write a part of a detector-visit. Until that is complete, the last attempt counts."""
+    try:
+        return dataset.write(rows, key, replace=replace)
+    except BatchConflictError as error:
+        if error.kind != "batch-differs" or complete():
+            raise
+        return dataset.write(rows, key, replace=True)
+
+
+def _detector_visit(
+    given: Mapping[str, Any], visit: int | None, detector: int | None, lenient: bool
+) -> tuple[int, int]:
+    """Which detector-visit the rows are of; unless `lenient`, rows of several are refused."""
+    found = {names.VISIT: visit, names.DETECTOR: detector}
+    for name, rows in given.items():
+        if rows is None or not rows.num_rows:
+            continue
+        for column in found:
+            limits = pc.min_max(rows[column]).as_py()
+            here = limits["min"] if found[column] is None else found[column]
+            if not lenient and (limits["min"] != here or limits["max"] != here):
+                raise InvalidInputError(
+                    f"rows of {name} are of {column} {limits['min']} to {limits['max']}, and {here} was meant: store "
+                    "each detector-visit by itself",
+                    kind="invalid-rows",
+                )
+            found[column] = here
+    number, on = found[names.VISIT], found[names.DETECTOR]
+    if (number is None) != (on is None):
+        raise InvalidInputError("a detector-visit has a visit and a detector: give both", kind="invalid-request")
+    return (_NO_VISIT, _NO_VISIT) if number is None or on is None else (int(number), int(on))
+
+
+def _digest(tables: Iterable[tuple[Any, str]]) -> str:
+    """What the ids of some tables make together, whatever the order of rows."""
+    hashed = hashlib.blake2b(digest_size=12)
+    for table, key in tables:
+        ids = b"" if table is None else np.sort(arrow_table(table, "rows")[key].to_numpy()).tobytes()
+        hashed.update(len(ids).to_bytes(8, "little") + ids)
+    return hashed.hexdigest()
+
+
+def _key(visit: int, detector: int, time: float, objects: Any, timed: bool) -> str:
+    if visit == _NO_VISIT:
+        # Objects alone say nothing of a visit: their ids and time make them what they are.
+        return f"objects-{values.version_of(time)}-{_digest([(objects, names.OBJECT_ID)])}"
+    return f"{visit}-{detector}-{values.version_of(time) // 1_000}" if timed else f"{visit}-{detector}"
+
+
+def _now_us() -> int:
+    import time
+
+    return time.time_ns() // 1_000

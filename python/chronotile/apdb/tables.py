@@ -1,0 +1,97 @@
+"""What all parts of a database work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from chronotile import sky
+from chronotile.apdb import names
+from chronotile.apdb.layout import Layout
+from chronotile.apdb.metadata import Metadata
+from chronotile.apdb.schema import Schema
+from chronotile.apdb.turns import Turns
+from chronotile.archive import Archive
+from chronotile.dataset import Dataset
+from chronotile.errors import DatasetNotFoundError
+
+__all__ = ["SurveyTables"]
+
+LAYOUT_KEY, SCHEMA_KEY = "apdb:layout", "apdb:schema"
+
+
+class SurveyTables:
+    """The datasets of a database, with their schema and layout.
+
+    Attributes
+    ----------
+    archive : Archive
+        Where they lie.
+    metadata : Metadata
+        Texts by key.
+    layout : Layout
+        How they lie there.
+    schema : Schema
+        The tables, with units and descriptions.
+    datasets : dict of str to Dataset
+        The datasets of the tables, by table.
+    visits : Dataset
+        The complete detector-visits.
+    turns : Turns
+        Which process may change stored records.
+    pool : ThreadPoolExecutor
+        Reads and writes several tables at once.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        try:
+            self.metadata = Metadata(archive[names.METADATA])
+            found = self.metadata.get(LAYOUT_KEY)
+        except DatasetNotFoundError:
+            found = None
+        if found is None:
+            raise DatasetNotFoundError(
+                f"{archive.url} holds no alert production database: create one with chronotile.apdb.create",
+                kind="dataset-not-found",
+            )
+        self.layout = Layout.from_json(found)
+        self.visits = archive[names.VISITS]
+        self.turns = Turns(archive)
+        self.pool = ThreadPoolExecutor(3, thread_name_prefix="apdb")
+        self.use_schema(Schema.from_json(self.metadata.get(SCHEMA_KEY) or ""))
+
+    def use_schema(self, schema: Schema) -> None:
+        """Go on with the tables of a schema, which exist."""
+        self.schema = schema
+        self.datasets = {table.name: self.archive[names.dataset_name(table.name)] for table in schema.stored_tables}
+
+    def dataset(self, table: str) -> Dataset:
+        """The dataset of a table, for what this class has no method for."""
+        self.schema[table]
+        return self.datasets[table]
+
+    def cells_of(self, rows: Any, margin_deg: float = 0.0) -> list[int]:
+        """The pixels in which the rows of a table lie, or any point within `margin_deg` of one of them, sorted."""
+        ra, dec = rows[names.RA].to_numpy(), rows[names.DEC].to_numpy()
+        if margin_deg:
+            wide = margin_deg / np.maximum(np.cos(np.radians(dec)), 1e-6)
+            shifts = [(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)]
+            ra = np.concatenate([(ra + x * wide) % 360.0 for x, _ in shifts])
+            dec = np.concatenate([np.clip(dec + y * margin_deg, -90.0, 90.0) for _, y in shifts])
+        found = pa.array(sky.pixel_index(self.layout.scheme, self.layout.level, ra, dec))
+        return [int(cell) for cell in np.unique(found.to_numpy(zero_copy_only=False))]
+
+    def columns(self, table: str, columns: Iterable[str] | None) -> list[str]:
+        """The columns to read of a table: those given, which it must have, or all."""
+        known = self.schema[table]
+        if columns is None:
+            return known.column_names
+        wanted = [columns] if isinstance(columns, str) else list(columns)
+        for name in wanted:
+            known[name]
+        return wanted
