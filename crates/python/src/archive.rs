@@ -465,6 +465,12 @@ impl Dataset {
         reports::verify_report(py, &report)
     }
 
+    fn remove_foreign<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let dataset = self.open()?;
+        let removed = wait(py, dataset.remove_foreign())?;
+        removed.iter().map(|chunk| reports::foreign_chunk(py, chunk)).collect()
+    }
+
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let info = wait(py, self.open()?.info())?;
         reports::dataset_info(py, &info)

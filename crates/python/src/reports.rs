@@ -170,7 +170,7 @@ fn rows_missing<'py>(py: Python<'py>, missing: &RowsMissing) -> Dict<'py> {
     })
 }
 
-fn foreign_chunk<'py>(py: Python<'py>, chunk: &ForeignChunk) -> Dict<'py> {
+pub fn foreign_chunk<'py>(py: Python<'py>, chunk: &ForeignChunk) -> Dict<'py> {
     dict!(py, {
         tile: tile(&chunk.tile),
         chunk: chunk.chunk.to_string(),

@@ -377,9 +377,15 @@ def _total(slices: list[SliceInfo]) -> str:
 
 @click.command(short_help="Check every chunk.")
 @target(optional=True)
+@click.option(
+    "--remove-foreign",
+    is_flag=True,
+    help="Remove the rows of batches that are not stored. Asks first, unless --yes is given.",
+)
+@yes_option
 @json_option
 @click.pass_context
-def verify(context: click.Context, target: Target, as_json: bool) -> None:
+def verify(context: click.Context, target: Target, remove_foreign: bool, yes: bool, as_json: bool) -> None:
     """Read and check every chunk of a dataset, or of all. Also finds rows of stored batches that are in no chunk,
     chunks of batches that are not stored, and damaged catalog records. Exit code 5 on damage, which does not stop the
     check of other datasets.
@@ -388,14 +394,26 @@ def verify(context: click.Context, target: Target, as_json: bool) -> None:
     Examples:
         chronotile verify survey.db
         chronotile verify survey.db detections --json
+        chronotile verify survey.db --remove-foreign
     """
 
-    def work(dataset: Dataset) -> VerifyReport:
+    def verified(dataset: Dataset) -> VerifyReport:
         progress = TileProgress(f"verifying {dataset.name}")
         with ProgressLine(progress.text):
             return dataset.verify(progress=progress)
 
-    with target.open(read_only=True) as archive:
+    def work(dataset: Dataset) -> VerifyReport:
+        report = verified(dataset)
+        if not (remove_foreign and report.foreign):
+            return report
+        rows, batches = sum(chunk.rows for chunk in report.foreign), {chunk.batch for chunk in report.foreign}
+        what = f"{count_text(rows)} rows of {count_text(len(batches))} batches that are not stored"
+        confirm(f"Remove {what} from {dataset.name} for good?", yes)
+        dataset.remove_foreign()
+        click.echo(f"{dataset.name}: removed {what}", err=True)
+        return verified(dataset)
+
+    with target.open(read_only=not remove_foreign) as archive:
         reports, damaged = _each(archive, target, work)
     if as_json:
         found = {name: {"ok": report.ok, **dataclasses.asdict(report)} for name, report in reports.items()}

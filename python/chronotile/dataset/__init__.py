@@ -723,6 +723,20 @@ class Dataset:
             **report,
         )
 
+    def remove_foreign(self) -> tuple[ForeignChunk, ...]:
+        """Verify the dataset and remove the rows that the report lists in `foreign`.
+
+        These are rows of batches that were removed or replaced, or that are not in the catalog. Rows of stored batches
+        stay. Returns what was removed, by tile; the rows of a batch that a writer has begun since are left to it.
+
+        Raises
+        ------
+        BusyError
+            Kind ``batch-race``: somebody began to write one of the batches at the same moment. Repeat the call.
+        """
+        removed = self._native.remove_foreign()
+        return tuple(ForeignChunk(**{**chunk, "tile": Tile(*chunk["tile"])}) for chunk in removed)
+
     def info(self) -> DatasetInfo:
         """Statistics: every slice, and the spread of chunks, rows and bytes over tiles."""
         info = self._native.info()

@@ -4,5 +4,6 @@ pub(crate) mod batches;
 pub(crate) mod care;
 pub(crate) mod consolidate;
 pub(crate) mod drop;
+pub(crate) mod foreign;
 pub(crate) mod retire;
 pub(crate) mod verify;

@@ -173,9 +173,9 @@ impl ForeignChunk {
     pub fn reason(&self) -> String {
         let batch = self.key.as_ref().map_or_else(|| self.batch.to_string(), |key| format!("{key:?}"));
         let what = match (self.removed, self.replaced) {
-            (true, _) => "was removed: remove it again",
-            (_, true) => "is stored with other content: remove the batch, twice, and write it again",
-            _ => "is not in the catalog: remove the batch by its key, or restore the archive from a copy",
+            (true, _) => "was removed: run verify with --remove-foreign",
+            (_, true) => "is stored with other content: run verify with --remove-foreign",
+            _ => "is not in the catalog: run verify with --remove-foreign, or restore the archive from a copy",
         };
         format!("{} of its rows are of batch {batch}, which {what}", self.rows)
     }

@@ -4,11 +4,14 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use arrow_array::StringArray;
 use bytes::Bytes;
 use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, IndexBuildOptions, VerifyReport};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Chunk, Commit, DropSlice, Expect, Record, RecordPut, Store};
+use chronotile_store::{Chunk, Commit, Decision, DropSlice, Expect, Faulty, Record, RecordPut, Store, StoreError};
+use chronotile_types::BatchId;
 use common::*;
 
 async fn consolidated(store: &Arc<dyn Store>) -> Dataset {
@@ -250,4 +253,100 @@ async fn a_batch_whose_lists_are_incomplete_is_told() {
     let report = dataset.verify(None).await.unwrap();
     assert_eq!(counts(&report), (0, 0, 0, 1));
     assert!(report.records[0].key.starts_with("batch/records/"), "{:?}", report.records);
+}
+
+/// A dataset with rows of three kinds that are not stored, beside 12 rows of batch `b` in the same consolidated chunks: the catalog
+/// forgot batch `a`, chunks of the removed batch `c` and of the former content of `d` came back.
+async fn with_foreign_rows(store: &Arc<dyn Store>) -> Dataset {
+    let (dataset, name) = (create(store, spec()).await, spec().name);
+    for (first, key) in [(0, "a"), (12, "b"), (24, "c"), (36, "d")] {
+        write(&dataset, &spread_rows(first, 12, 1, key), named(key)).await.unwrap();
+    }
+    dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    let returning = chunks(store.as_ref(), &name).await;
+    dataset.remove_batch("c").await.unwrap();
+    write(&dataset, &spread_rows(48, 12, 1, "new d"), replacing("d")).await.unwrap();
+    let present: Vec<_> = chunks(store.as_ref(), &name).await.into_iter().map(|chunk| chunk.key).collect();
+    // They hold `b` too, which is then there twice; identity by id makes it one again.
+    put_chunks(store.as_ref(), &name, returning.into_iter().filter(|c| !present.contains(&c.key)).collect()).await;
+    for kind in ["batch", "part"] {
+        for record in records(store, &format!("{kind}/{name}/")).await {
+            if String::from_utf8_lossy(&record.value).contains("\"a\"")
+                || record.key.contains(&BatchId::of_key("a").to_string())
+            {
+                put_record(store, &record.key, None).await;
+            }
+        }
+    }
+    dataset
+}
+
+async fn notes(dataset: &Dataset) -> Vec<String> {
+    let rows = read_all(dataset).await;
+    let column = rows.column_by_name("note").unwrap();
+    let column: &StringArray = column.as_any().downcast_ref().unwrap();
+    let mut notes: Vec<String> = column.iter().map(|note| note.unwrap_or_default().to_owned()).collect();
+    notes.sort_unstable();
+    notes
+}
+
+fn stored_notes() -> Vec<String> {
+    [vec!["b".to_owned(); 12], vec!["new d".to_owned(); 12]].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_rows_are_removed_and_stored_ones_stay() {
+    for (store, _folder) in engines() {
+        let dataset = with_foreign_rows(&store).await;
+        assert_eq!(notes(&dataset).await.len(), 60);
+        let found = dataset.verify(None).await.unwrap().foreign;
+        // Those of `a` lie in the chunks that came back and in those that were there.
+        assert_eq!(found.iter().map(|chunk| chunk.rows).sum::<u64>(), 2 * 12 + 12 + 12);
+        assert_eq!(dataset.remove_foreign().await.unwrap(), found);
+        assert_sound(&dataset).await;
+        assert_eq!(notes(&dataset).await, stored_notes());
+        assert_eq!(dataset.remove_foreign().await.unwrap(), []);
+        // The batch that the catalog had forgotten is written like a new one.
+        assert_eq!(write(&dataset, &spread_rows(0, 12, 1, "a"), named("a")).await.unwrap().rows, 12);
+        assert_sound(&dataset).await;
+        assert_eq!(notes(&dataset).await.len(), 36);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_removal_of_foreign_rows_is_finished_by_the_next() {
+    for after in [false, true] {
+        for fault in 0.. {
+            let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+            with_foreign_rows(&store).await;
+            let struck = Arc::new(AtomicBool::new(false));
+            let strikes = struck.clone();
+            let faulty = Faulty::new(store.clone(), move |call| {
+                if call.number < fault || strikes.swap(true, Ordering::SeqCst) {
+                    return Decision::Pass;
+                }
+                match after {
+                    true => Decision::FailAfter("the fault of this test".into()),
+                    false => Decision::FailBefore(StoreError::Refused {
+                        engine: "test",
+                        reason: "the fault of this test".into(),
+                    }),
+                }
+            });
+            let faulty: Arc<dyn Store> = Arc::new(faulty);
+            let removed = match Archive::on("test:", faulty).dataset(spec().name.as_str()).await {
+                Ok(dataset) => dataset.remove_foreign().await.map(|_| ()),
+                Err(error) => Err(error),
+            };
+            let struck = struck.load(Ordering::SeqCst);
+            assert_eq!(removed.is_err(), struck, "fault {fault}: {removed:?}");
+            let dataset = open(&store, spec().name.as_str()).await;
+            dataset.remove_foreign().await.unwrap();
+            assert_sound(&dataset).await;
+            assert_eq!(notes(&dataset).await, stored_notes(), "fault {fault}");
+            if !struck {
+                break;
+            }
+        }
+    }
 }

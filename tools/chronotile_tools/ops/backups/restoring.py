@@ -374,21 +374,32 @@ class Restore(Procedure):
         return Step(f"cleanup {address}", f"have {address} drop what it does not own", do, prove)
 
     def _proof_step(self, context: Context) -> Step:
+        def do() -> None:
+            if self.quick:
+                return
+            manifest = manifests.load(Store(self.url), self.backup)
+            tables = [table for table in manifest.schema.tables if table["keyspace"] in self.keyspaces]
+            verified = [proving.verify_archive(context, keyspace) for keyspace in schemas.archives(tables)]
+            context.note(verified=verified)
+
         def prove() -> str:
             if self.quick:
-                return "rows were not counted, and archives not verified"
+                return (
+                    "rows were not counted, and archives not verified: run chronotile verify --remove-foreign, "
+                    "which removes rows of batches that began during the backup"
+                )
             counts = {}
             for keyspace, table in self._tables(context):
                 counts[f"{keyspace}.{table}"] = proving.count_rows(context.nodes, keyspace, table)
                 context.echo(f"      {keyspace}.{table}: {counts[f'{keyspace}.{table}']:,} rows")
             context.note(rows=counts)
-            manifest = manifests.load(Store(self.url), self.backup)
-            tables = [table for table in manifest.schema.tables if table["keyspace"] in self.keyspaces]
-            verified = [proving.verify_archive(context, keyspace) for keyspace in schemas.archives(tables)]
             advice = "; repair soon: chronotile ops repair run" if self.in_place and len(self.addresses) > 1 else ""
-            return "; ".join([f"{sum(counts.values()):,} rows in {len(counts)} tables", *verified]) + advice
+            return (
+                "; ".join([f"{sum(counts.values()):,} rows in {len(counts)} tables", *context.notes["verified"]])
+                + advice
+            )
 
-        return Step("proof", "count rows, and verify archives", lambda: None, prove)
+        return Step("proof", "verify archives, and count rows", do, prove)
 
 
 def found(store: Store, backup: str, key: Key | None = None) -> Manifest:

@@ -19,6 +19,7 @@ use crate::error::{ArchiveError, Result};
 use crate::frame::{Frame, binding};
 use crate::keys::{Key, Keys};
 use crate::maintenance::consolidate::Progress;
+use crate::maintenance::foreign::is_removal;
 use crate::read::cells::cells_of;
 use crate::read::on_pool;
 use crate::read::part::Part;
@@ -318,7 +319,8 @@ impl Dataset {
             // A copy puts chunks before the records of their batches.
             let arriving = stored.is_none() && ledger.is_copy;
             let live = stored.as_ref().is_some_and(|record| !record.removed && record.written_us == origin.written_us);
-            if begun.is_some() || arriving || live || self.store().fetch(name, vec![key]).await?.is_empty() {
+            let is_begun = begun.as_ref().is_some_and(|intent| !is_removal(intent));
+            if is_begun || arriving || live || self.store().fetch(name, vec![key]).await?.is_empty() {
                 continue;
             }
             let (batch_key, removed) = match stored {
@@ -373,7 +375,8 @@ impl Ledger {
         let ended = |batch: &BatchId, intent: &Intent| {
             self.stored.get(batch).is_some_and(|record| record.written_us == intent.written_us)
         };
-        let changing = self.begun.iter().filter(|(batch, intent)| !ended(batch, intent)).map(|(batch, _)| *batch);
+        let is_writing = |batch: &BatchId, intent: &Intent| !is_removal(intent) && !ended(batch, intent);
+        let changing = self.begun.iter().filter(|(batch, intent)| is_writing(batch, intent)).map(|(batch, _)| *batch);
         self.changing = changing.collect();
     }
 

@@ -1,0 +1,84 @@
+//! Removing rows of batches that are not stored, as `verify` finds them.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use chronotile_store::{Commit, Expect, StoreError};
+use chronotile_types::{BatchId, SliceId, Tile};
+
+use crate::catalog::{self, BatchRecord, Intent, clock, fence};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::report::ForeignChunk;
+
+/// How the attempt in an intent of a removal begins. Such an intent does not stand for a writer.
+const ATTEMPT: &str = "remove-foreign-";
+
+/// Whether an intent is that of a removal of foreign rows, perhaps one that was interrupted.
+pub(crate) fn is_removal(intent: &Intent) -> bool {
+    intent.attempt.starts_with(ATTEMPT)
+}
+
+impl Dataset {
+    /// Removes the rows that [`Dataset::verify`] reports as foreign, and returns those reports: rows of batches that were removed or
+    /// replaced, or that the catalog does not hold, as after the restoration of a backup that was made while clients wrote. Rows of
+    /// stored batches stay, also where they share a chunk with foreign ones. A removal that was interrupted is finished by the next.
+    ///
+    /// # Errors
+    /// A batch that somebody writes at the same moment; the engine.
+    pub async fn remove_foreign(&self) -> Result<Vec<ForeignChunk>> {
+        let foreign = self.verify(None).await?.foreign;
+        let mut tiles: BTreeMap<BatchId, HashSet<(SliceId, Tile)>> = BTreeMap::new();
+        for chunk in &foreign {
+            let slice = self.spec().slice_of(chunk.tile.window);
+            tiles.entry(chunk.batch).or_default().insert((slice, chunk.tile));
+        }
+        for (batch, tiles) in tiles {
+            self.remove_foreign_rows(batch, &tiles).await?;
+        }
+        Ok(foreign)
+    }
+
+    /// Removes the rows of a batch from tiles, except those of the content that is stored now.
+    async fn remove_foreign_rows(&self, batch: BatchId, tiles: &HashSet<(SliceId, Tile)>) -> Result<()> {
+        let frame = self.frame();
+        let name = &frame.spec.name;
+        let intent_key = catalog::intent_key(name, batch);
+        let begun = catalog::get::<Intent>(self.store(), &intent_key).await?;
+        let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+        let record = stored.map(|(record, _)| record);
+        let key = record.as_ref().and_then(|record| record.key.clone());
+        let race = |error: ArchiveError| match error {
+            ArchiveError::Store(StoreError::RecordConflict { .. }) => {
+                let key = key.clone().unwrap_or_else(|| batch.to_string());
+                ArchiveError::BatchRace { dataset: name.clone(), key }
+            }
+            other => other,
+        };
+        let expect = match begun {
+            None => Expect::Absent,
+            Some((intent, bytes)) if is_removal(&intent) => Expect::Is(bytes),
+            // Its writer began since: the rows are of that write.
+            Some(_) => return Ok(()),
+        };
+        // A writer that begins the batch now takes it over, and this removal fails at its next step.
+        let stamp = self.stamp_us().await?;
+        let attempt = format!("{ATTEMPT}{}", clock::unique_batch(stamp));
+        let intent = catalog::to_json(&intent_key, &Intent { key: key.clone(), written_us: stamp, attempt })?;
+        let before = vec![catalog::put(intent_key.clone(), intent.clone(), expect)];
+        self.commit(Commit { before, ..Commit::default() }).await.map_err(race)?;
+
+        let keep_us = record.filter(|record| !record.removed).map(|record| record.written_us);
+        let after = vec![catalog::delete_known(intent_key.clone(), intent.clone())];
+        let slices: BTreeSet<SliceId> = tiles.iter().map(|(slice, _)| *slice).collect();
+        loop {
+            let watch = self.watch(&frame, slices.clone()).await?;
+            let mut before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
+            before.extend(watch.seen.unchanged_in(self.store()));
+            let last = Commit { before, after: after.clone(), ..Commit::default() };
+            match self.clear_out((batch, keep_us), (&[], tiles), last, &watch).await {
+                Err(error) if fence::has_changed(&error) => continue,
+                result => return result.map_err(race),
+            }
+        }
+    }
+}
