@@ -21,6 +21,7 @@ from support_data import data_file, separation_deg
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb import names
+from chronotile.apdb.exposures import Exposure
 from chronotile_tools.survey import partitioning, pixels, report
 from chronotile_tools.survey.simulate import Run, Survey, Universe, run
 from chronotile_tools.survey.simulate.drivers import KNOWN
@@ -316,12 +317,10 @@ def test_the_study_of_pixels_counts_as_the_reference_does(tmp_path: Path, chrono
     rng = np.random.default_rng(3)
     ra, turn = rng.uniform(0, 360, 60), rng.uniform(0, np.pi / 2, 60)
     dec = np.degrees(np.arcsin(rng.uniform(-1, 1, 60)))
-    from chronotile_tools.survey.simulate.universe import corners_of
-
     for scheme, kind in (("mq3c", sphgeom.Mq3cPixelization), ("q3c", sphgeom.Q3cPixelization)):
         counts = []
         for place in zip(ra.tolist(), dec.tolist(), turn.tolist(), strict=True):
-            corners = corners_of(place[0], place[1], 0.225 / 2 + 52 / 3600, place[2])
+            corners = Exposure(0, 0, 0.0, *place[:2], 0.225, angle=float(np.degrees(place[2]))).corners(52 / 3600)
             polygon = sphgeom.ConvexPolygon([sphgeom.UnitVector3d(sphgeom.LonLat.fromDegrees(*c)) for c in corners])
             counts.append(sum(end - begin for begin, end in kind(9).envelope(polygon)))
         assert found[scheme, 9].pixels == pytest.approx(np.mean(counts), rel=0.02)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-import chronotile as ct
 from chronotile import apdb
+from chronotile.apdb.exposures import Detection
 from chronotile.apdb.names import FORCED, MAIN_TABLES, OBJECT, SOURCE, dataset_name
 from chronotile.demo import CheckError
-from chronotile.demo.simulate import BANDS, SCHEMA, Columns, Detection, Exposure, Survey
+from chronotile.demo.simulate import BANDS, SCHEMA, Columns, Exposure, Survey
 from chronotile.reports import DatasetInfo
 from chronotile.sky import pixel_index
 from chronotile.terminal import ProgressLine, bar, bytes_text, table_text
@@ -145,7 +145,7 @@ class Checked:
     def read(self, kind: str, exposure: Exposure, at: float) -> Columns:
         """Read a footprint's history and compare it with what was stored; returns the objects."""
         began = time.perf_counter()
-        found = self.database.footprint(ct.polygon(exposure.corners), at=at)
+        found = self.database.footprint(exposure.footprint(), at=at)
         self.times[kind].add(began, len(found.objects) + len(found.sources) + len(found.forced_sources))
         sources = self._sources.held_by(exposure)
         read = _columns(found.sources, "diaSourceId", "psfFlux")

@@ -171,7 +171,7 @@ def _sky_map(o: Outcome) -> str:
         for pixel, shade in zip(o.pixels["pixel"].tolist(), shades, strict=True)
     )
     last = o.survey.exposures[-48:]
-    feet = "".join(outline(e.corners, "foot") for e in last)
+    feet = "".join(outline(e.corners(), "foot") for e in last)
     ra = np.linspace(ra0, ra1, 40)
     dec = np.linspace(dec0 - 4, dec1 + 4, 3000)
     # Galactic latitude falls with RA and rises with Dec here, so each RA has one Dec on the plane.

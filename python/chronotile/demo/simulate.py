@@ -8,13 +8,14 @@ follows from one seed. Angles are degrees, times MJD (TAI), fluxes nJy.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from chronotile import apdb
+from chronotile.apdb import exposures
+from chronotile.apdb.exposures import Detection, from_plane, measured_again
 
-__all__ = ["BANDS", "FIELD", "SCHEMA", "Clusters", "Detection", "Exposure", "Sky", "Survey"]
+__all__ = ["BANDS", "FIELD", "SCHEMA", "Clusters", "Exposure", "Sky", "Survey"]
 
 Columns = dict[str, np.ndarray]
 
@@ -28,14 +29,15 @@ _COLOUR = np.array([0.35, 0.0, -0.15])
 FIELD = (283.2, 289.2, 4.2, 8.4)
 """The survey's part of the sky: ra from, ra to, dec from, dec to."""
 DETECTOR_SIDE = 0.44
-_DETECTOR_PITCH = 0.47
+_HALF = 0.47 / 2
+_OFFSETS = ((-_HALF, -_HALF), (_HALF, -_HALF), (-_HALF, _HALF), (_HALF, _HALF))
+"""Of the four detectors from the middle of the camera."""
 _PIXEL_SCALE = 0.44 / 4000
 FIRST_NIGHT = 60_950.0
 """2025-10-02."""
 _NIGHTS_SPAN = 330.0
 _DEEP = (286.9, 5.35)
 """A pointing that is seen again and again, on the plane and with a cluster."""
-_FORCED_DAYS = 30.0
 _TRANSIENT = 900_000_000_000
 _STARS = 44_000
 _STARS_VARIABLE_SHARE = 0.75
@@ -63,68 +65,20 @@ def galactic_latitude(ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
     return np.asarray(np.degrees(np.arcsin(sine)))
 
 
-def to_plane(ra: np.ndarray, dec: np.ndarray, ra0: float, dec0: float) -> tuple[np.ndarray, np.ndarray]:
-    """Gnomonic projection about (ra0, dec0), degrees: x east, y north (Calabretta & Greisen 2002, 5.1.3)."""
-    a, d, d0 = np.radians(ra - ra0), np.radians(dec), np.radians(dec0)
-    cosine = np.sin(d0) * np.sin(d) + np.cos(d0) * np.cos(d) * np.cos(a)
-    x = np.cos(d) * np.sin(a) / cosine
-    y = (np.cos(d0) * np.sin(d) - np.sin(d0) * np.cos(d) * np.cos(a)) / cosine
-    return np.degrees(x), np.degrees(y)
-
-
-def from_plane(x: np.ndarray, y: np.ndarray, ra0: float, dec0: float) -> tuple[np.ndarray, np.ndarray]:
-    """The reverse of :func:`to_plane`."""
-    x, y, d0 = np.radians(x), np.radians(y), np.radians(dec0)
-    ra = ra0 + np.degrees(np.arctan2(x, np.cos(d0) - y * np.sin(d0)))
-    dec = np.degrees(np.arctan2(np.sin(d0) + y * np.cos(d0), np.hypot(x, np.cos(d0) - y * np.sin(d0))))
-    return ra, dec
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """One detector in one visit."""
+@dataclass(frozen=True, kw_only=True)
+class Exposure(exposures.Exposure):
+    """One detector in one visit, through one filter."""
 
     night: int
-    visit: int
-    detector: int
-    mjd: float
     band: int
-    ra: float
-    dec: float
-    angle: float
-    """Of the camera on the sky, degrees."""
-
-    @cached_property
-    def _offset(self) -> tuple[float, float]:
-        half = _DETECTOR_PITCH / 2
-        return (half if self.detector % 2 else -half), (half if self.detector // 2 else -half)
-
-    def on_detector(self, ra: np.ndarray, dec: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Offsets from the detector's centre along its sides, degrees. Great circles are straight lines here."""
-        x, y = to_plane(ra, dec, self.ra, self.dec)
-        c, s = np.cos(np.radians(self.angle)), np.sin(np.radians(self.angle))
-        return c * x + s * y - self._offset[0], c * y - s * x - self._offset[1]
-
-    def on_sky(self, u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions of offsets from the detector's centre."""
-        c, s = np.cos(np.radians(self.angle)), np.sin(np.radians(self.angle))
-        u, v = u + self._offset[0], v + self._offset[1]
-        return from_plane(c * u - s * v, s * u + c * v, self.ra, self.dec)
 
     def holds(self, ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
         """Whether positions fall on the detector."""
         held = (np.abs(ra - self.ra) < 0.75) & (np.abs(dec - self.dec) < 0.75)
         near = np.flatnonzero(held)
         u, v = self.on_detector(ra[near], dec[near])
-        held[near] = np.maximum(np.abs(u), np.abs(v)) <= DETECTOR_SIDE / 2
+        held[near] = np.maximum(np.abs(u), np.abs(v)) <= self.side / 2
         return held
-
-    @property
-    def corners(self) -> list[tuple[float, float]]:
-        """The footprint: four (ra, dec)."""
-        half = DETECTOR_SIDE / 2
-        ra, dec = self.on_sky(np.array([-half, half, half, -half]), np.array([-half, -half, half, half]))
-        return list(zip(ra.tolist(), dec.tolist(), strict=True))
 
 
 class Sky:
@@ -175,15 +129,6 @@ class Sky:
         return np.where(self.id[found] == ids, found, -1)
 
 
-@dataclass(frozen=True)
-class Detection:
-    """What one exposure leaves behind."""
-
-    objects: Columns
-    sources: Columns
-    forced_sources: Columns
-
-
 class Survey:
     """Plans the visits and makes the rows of each.
 
@@ -212,7 +157,7 @@ class Survey:
         grid_ra, grid_dec = np.meshgrid(np.linspace(ra0 + 0.7, ra1 - 0.7, 6), np.linspace(dec0 + 0.7, dec1 - 0.7, 4))
         grid = np.column_stack([grid_ra.ravel(), grid_dec.ravel()])
         gap = min(60.0, _NIGHTS_SPAN / max(-(-self.nights // 3) - 1, 1))
-        exposures: list[Exposure] = []
+        planned: list[Exposure] = []
         swept = 0
         for night in range(self.nights):
             start = FIRST_NIGHT + round(night // 3 * gap) + night % 3 + 0.05
@@ -226,14 +171,17 @@ class Survey:
                 band = turn // 3 % 3 if deep else night % 3
                 visit = int(start) * 1_000 + turn
                 place = (float(centre[0] + dither[0]), float(centre[1] + dither[1]))
-                exposures += [Exposure(night, visit, d, mjd, band, *place, angle) for d in range(4)]
-        return exposures
+                planned += [
+                    Exposure(visit, detector, mjd, *place, DETECTOR_SIDE, offset, angle, night=night, band=band)
+                    for detector, offset in enumerate(_OFFSETS)
+                ]
+        return planned
 
     def expose(self, exposure: Exposure, known: Columns) -> Detection:
         """Take an exposure: variable stars brighter than the noise, and a few transients that nobody saw before.
 
         Forced sources are measured at the places of all of these and of the `known` objects of the footprint
-        (``diaObjectId``, ``ra``, ``dec``, ``validityStartMjdTai``) that were seen within thirty days.
+        (``diaObjectId``, ``ra``, ``dec``, ``validityStartMjdTai``) that were seen lately.
         """
         rng, sky, e = self._rng, self.sky, exposure
         stars = np.flatnonzero(e.holds(sky.ra, sky.dec))
@@ -282,8 +230,7 @@ class Survey:
         }
 
     def _forced(self, e: Exposure, found: Columns, light: Columns, known: Columns) -> Columns:
-        late = known["validityStartMjdTai"] >= e.mjd - _FORCED_DAYS
-        old = late & ~np.isin(known["diaObjectId"], found["diaObjectId"])
+        old = measured_again(e, known, found["diaObjectId"])
         again = self._measure(e, self.sky.places(known["diaObjectId"][old]))
         count = len(found["ra"]) + int(old.sum())
         difference = np.concatenate([each["flux"] - each["template"] for each in (light, again)])

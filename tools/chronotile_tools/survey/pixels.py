@@ -15,12 +15,12 @@ import numpy as np
 
 from chronotile import sky
 from chronotile.apdb.density import sky_pixels
+from chronotile.apdb.exposures import Exposure
 from chronotile.errors import InvalidInputError
 from chronotile.pages import plot
 from chronotile.pages.style import STYLE
 from chronotile.sky import Region
 from chronotile.terminal import table_text
-from chronotile_tools.survey.simulate.universe import corners_of
 
 __all__ = ["Level", "page", "recommended", "text", "throw"]
 
@@ -81,9 +81,9 @@ def throw(detector_deg: float, padding_deg: float, count: int, levels: Iterable[
     rng = np.random.default_rng(seed)
     ra, turn = rng.uniform(0, 360, count), rng.uniform(0, np.pi / 2, count)
     dec = np.degrees(np.arcsin(rng.uniform(-1, 1, count)))
-    half = detector_deg / 2 + padding_deg
-    places = zip(ra.tolist(), dec.tolist(), turn.tolist(), strict=True)
-    detectors = [sky.polygon(corners_of(at_ra, at_dec, half, angle)) for at_ra, at_dec, angle in places]
+    places = zip(ra.tolist(), dec.tolist(), np.degrees(turn).tolist(), strict=True)
+    thrown = [Exposure(0, 0, 0.0, at_ra, at_dec, detector_deg, angle=angle) for at_ra, at_dec, angle in places]
+    detectors = [each.footprint(padding_deg) for each in thrown]
     own = np.array([each.area for each in detectors])
     return [_level(scheme, level, detectors, own) for scheme in SCHEMES for level in wanted]
 

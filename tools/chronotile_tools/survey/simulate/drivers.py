@@ -11,8 +11,8 @@ import pyarrow as pa
 from chronotile import apdb as own
 from chronotile import optional
 from chronotile.apdb import names
+from chronotile.apdb.exposures import Detection
 from chronotile.sky import Region
-from chronotile_tools.survey.simulate.universe import Seen
 
 Counts = dict[str, int]
 Seconds = dict[str, float]
@@ -28,7 +28,7 @@ class Driver(Protocol):
     def read(self, corners: Region, at: float) -> tuple[Any, Counts, Seconds]:
         """Read a footprint: the objects that are in it, rows of each table, and seconds that each took."""
 
-    def store(self, at: float, visit: int, detector: int, seen: Seen) -> None:
+    def store(self, at: float, visit: int, detector: int, seen: Detection) -> None:
         """Store a detector-visit."""
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
@@ -63,7 +63,7 @@ class ChronotileDriver:
         counts = {names.OBJECT: len(objects), names.SOURCE: len(sources), names.FORCED: len(forced)}
         return objects.to_arrow().select(KNOWN), counts, seconds
 
-    def store(self, at: float, visit: int, detector: int, seen: Seen) -> None:
+    def store(self, at: float, visit: int, detector: int, seen: Detection) -> None:
         """See :class:`Driver`."""
         self._apdb.store(at, seen.objects, seen.sources, seen.forced_sources, visit=visit, detector=detector)
 
@@ -109,7 +109,7 @@ class PeerDriver:
         known = pa.table({name: pa.array(objects[name].to_numpy()) for name in KNOWN})
         return known, counts, seconds
 
-    def store(self, at: float, visit: int, detector: int, seen: Seen) -> None:
+    def store(self, at: float, visit: int, detector: int, seen: Detection) -> None:
         """See :class:`Driver`."""
         frames = [table.to_pandas() for table in (seen.objects, seen.sources, seen.forced_sources)]
         self._apdb.store(_time(at), *frames)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from chronotile import sky
 from chronotile.apdb import names
 from chronotile.apdb.density import positions
+from chronotile.apdb.exposures import Detection, Exposure, measured_again
 from chronotile.apdb.schema import Schema
 from chronotile.errors import InvalidInputError
 from chronotile.sky import Region
@@ -23,7 +24,6 @@ CAMERA_DETECTORS = 189
 VISITS_A_NIGHT = 800
 VISIT_S = 45.0
 NIGHT_BEGINS_DAYS = 20 / 24
-FORCED_DAYS = 30.0
 NIGHTS_A_MONTH = 30
 
 _TRANSIENT, _VARIABLE = 1 << 48, 1 << 20
@@ -100,18 +100,14 @@ class Survey:
         ra, dec = _in_cap(rng, 1, self.ra, self.dec, self.radius)
         return float(ra[0]), float(dec[0])
 
+    def exposure(self, visit: int, detector: int) -> Exposure:
+        """One detector in one visit."""
+        ra, dec = self.pointing(visit)
+        return Exposure(visit, detector, self.time(visit), ra, dec, DETECTOR_DEG, _PLACES[detector])
+
     def footprint(self, visit: int, detector: int, padding: float = 0.0) -> Region:
         """The part of the sky that a detector sees, and `padding` degrees around it."""
-        return sky.polygon(corners_of(*self.pointing(visit), DETECTOR_DEG / 2 + padding, offset=_PLACES[detector]))
-
-
-@dataclass(frozen=True)
-class Seen:
-    """The rows of one detector-visit, as Arrow tables with all columns of the schema but the validity."""
-
-    objects: Any
-    sources: Any
-    forced_sources: Any
+        return self.exposure(visit, detector).footprint(padding)
 
 
 class Universe:
@@ -143,60 +139,50 @@ class Universe:
         dec_new = np.clip(dec[chosen] + blur[0], -90, 90)
         return (ra[chosen] + blur[1] / np.maximum(np.cos(np.radians(dec_new)), 1e-3)) % 360, dec_new
 
-    def look(self, visit: int, detector: int, known: Any) -> Seen:
+    def look(self, visit: int, detector: int, known: Any) -> Detection:
         """What a detector finds, given the objects that were read before (columns diaObjectId, ra, dec,
-        validityStartMjdTai)."""
-        survey, time = self.survey, self.survey.time(visit)
-        rng = np.random.default_rng([survey.seed, 3, visit, detector])
-        ids, ra, dec = self._detected(visit, detector, rng)
-        sources = self._rows(names.SOURCE, rng, visit, detector, time, ids, ra, dec)
-        objects = self._rows(names.OBJECT, rng, visit, detector, time, ids, ra, dec)
-        here = survey.footprint(visit, detector)
-        inside = np.asarray(here.contains(known[names.RA], known[names.DEC])) if known.num_rows else np.zeros(0, bool)
-        old_ids = known[names.OBJECT_ID].to_numpy()
-        lately = known[names.VALID_FROM].to_numpy() >= time - FORCED_DAYS
-        old = inside.astype(bool) & lately & ~np.isin(old_ids, ids)
-        forced_ids = np.concatenate([ids, old_ids[old]])
+        validityStartMjdTai): Arrow tables with all columns of the schema but the validity."""
+        e = self.survey.exposure(visit, detector)
+        rng = np.random.default_rng([self.survey.seed, 3, visit, detector])
+        ids, ra, dec = self._detected(e, rng)
+        sources = self._rows(names.SOURCE, rng, e, ids, ra, dec)
+        objects = self._rows(names.OBJECT, rng, e, ids, ra, dec)
+        inside = np.zeros(0, bool)
+        if known.num_rows:
+            inside = np.asarray(e.footprint().contains(known[names.RA], known[names.DEC])).astype(bool)
+        old = inside & measured_again(e, known, ids)
+        forced_ids = np.concatenate([ids, known[names.OBJECT_ID].to_numpy()[old]])
         forced_ra = np.concatenate([ra, known[names.RA].to_numpy()[old]])
         forced_dec = np.concatenate([dec, known[names.DEC].to_numpy()[old]])
         order = np.argsort(forced_ids)
-        forced = self._rows(
-            names.FORCED, rng, visit, detector, time, forced_ids[order], forced_ra[order], forced_dec[order]
-        )
-        return Seen(objects, sources, forced)
+        forced = self._rows(names.FORCED, rng, e, forced_ids[order], forced_ra[order], forced_dec[order])
+        return Detection(objects, sources, forced)
 
-    def _detected(self, visit: int, detector: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    def _detected(self, e: Exposure, rng: np.random.Generator) -> tuple[Any, Any, Any]:
         """Variable objects in view, each with a probability of a half, and new sources."""
-        survey = self.survey
         all_ra, all_dec = self._variables
-        region = survey.footprint(visit, detector)
-        ra0, dec0 = survey.pointing(visit)
-        close = np.flatnonzero(np.abs(all_dec - dec0) < 2.6)
-        inside = close[np.asarray(region.contains(all_ra[close], all_dec[close])).astype(bool)]
+        close = np.flatnonzero(np.abs(all_dec - e.dec) < 2.6)
+        inside = close[np.asarray(e.footprint().contains(all_ra[close], all_dec[close])).astype(bool)]
         seen = inside[rng.random(len(inside)) < 0.5]
         blur = rng.normal(0, 0.05 / 3600, (2, len(seen)))
-        new = rng.poisson(survey.transients / CAMERA_DETECTORS)
-        offset = rng.uniform(-DETECTOR_DEG / 2, DETECTOR_DEG / 2, (2, new))
-        x, y = _PLACES[detector]
-        new_ra, new_dec = _tangent(ra0, dec0, x + offset[0], y + offset[1])
-        first = _TRANSIENT + ((visit * 256 + detector) << 12)
+        new = rng.poisson(self.survey.transients / CAMERA_DETECTORS)
+        new_ra, new_dec = e.on_sky(*rng.uniform(-e.side / 2, e.side / 2, (2, new)))
+        first = _TRANSIENT + ((e.visit * 256 + e.detector) << 12)
         ids = np.concatenate([_VARIABLE + seen, first + np.arange(new)]).astype(np.int64)
         wide = np.maximum(np.cos(np.radians(all_dec[seen])), 1e-3)
         ra = np.concatenate([(all_ra[seen] + blur[0] / wide) % 360, new_ra])
         dec = np.concatenate([np.clip(all_dec[seen] + blur[1], -90, 90), new_dec])
         return ids, ra, dec
 
-    def _rows(
-        self, name: str, rng: np.random.Generator, visit: int, detector: int, time: float, ids: Any, ra: Any, dec: Any
-    ) -> Any:
+    def _rows(self, name: str, rng: np.random.Generator, e: Exposure, ids: Any, ra: Any, dec: Any) -> Any:
         count = len(ids)
+        numbers = ((e.visit * 256 + e.detector) << 16) + np.arange(count)
         known = {
-            names.OBJECT_ID: ids, names.RA: ra, names.DEC: dec, names.TIME: np.full(count, time),
-            names.VISIT: np.full(count, visit), names.DETECTOR: np.full(count, detector),
-            names.SOURCE_ID: ((visit * 256 + detector) << 16) + np.arange(count),
-            "diaForcedSourceId": ((visit * 256 + detector) << 16) + np.arange(count),
-            names.SOURCE_COUNT: np.ones(count), "timeProcessedMjdTai": np.full(count, time + 60 / 86_400),
-            "firstDiaSourceMjdTai": np.full(count, time),
+            names.OBJECT_ID: ids, names.RA: ra, names.DEC: dec, names.TIME: np.full(count, e.mjd),
+            names.VISIT: np.full(count, e.visit), names.DETECTOR: np.full(count, e.detector),
+            names.SOURCE_ID: numbers, "diaForcedSourceId": numbers,
+            names.SOURCE_COUNT: np.ones(count), "timeProcessedMjdTai": np.full(count, e.mjd + 60 / 86_400),
+            "firstDiaSourceMjdTai": np.full(count, e.mjd),
         }  # fmt: skip
         hidden = {names.VALID_FROM, names.VALID_TO, names.WITHDRAWN, names.SS_OBJECT_ID, names.REASSOCIATED}
         columns = [column for column in self.schema[name].columns if column.name not in hidden]
@@ -236,27 +222,6 @@ def _camera() -> list[tuple[float, float]]:
 
 
 _PLACES = _camera()
-
-
-def _tangent(ra: float, dec: float, x: Any, y: Any) -> tuple[Any, Any]:
-    """Points of the plane that touches the sky at a position (gnomonic projection), all in degrees."""
-    x, y, dec_r = np.radians(x), np.radians(y), np.radians(dec)
-    below = np.cos(dec_r) - y * np.sin(dec_r)
-    ra_out = np.degrees(np.arctan2(x, below)) + ra
-    dec_out = np.degrees(np.arctan2(np.sin(dec_r) + y * np.cos(dec_r), np.hypot(x, below)))
-    return ra_out % 360, dec_out
-
-
-def corners_of(
-    ra: float, dec: float, half: float, turn: float = 0.0, offset: tuple[float, float] = (0.0, 0.0)
-) -> list[tuple[float, float]]:
-    """Corners of a square detector of half a side `half`, turned by `turn` radians, `offset` from where the camera
-    points; degrees."""
-    signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * half
-    x = signs[:, 0] * np.cos(turn) - signs[:, 1] * np.sin(turn) + offset[0]
-    y = signs[:, 0] * np.sin(turn) + signs[:, 1] * np.cos(turn) + offset[1]
-    ras, decs = _tangent(ra, dec, x, y)
-    return list(zip(ras.tolist(), decs.tolist(), strict=True))
 
 
 def _in_cap(rng: np.random.Generator, count: int, ra: float, dec: float, radius: float) -> tuple[Any, Any]:
