@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import math
 import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 COLOURS = ["#1b6ca8", "#e08e0b", "#7a9e3f", "#a63d40", "#6b5b95", "#5f7470", "#2a9d8f", "#b5838d"]
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -79,6 +83,50 @@ def spread(samples: list[float]) -> str:
     if not samples:
         return "-"
     return f"{digits(statistics.median(samples))} ({digits(min(samples))}-{digits(max(samples))})"
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """The value below which `share` percent of the samples lie, interpolated between two of them."""
+    return float(np.percentile(samples, share))
+
+
+def measure_in_turns(
+    systems: Sequence[Any],
+    asked: Mapping[str, Sequence[Callable[[Any], Any]]],
+    comparable: Callable[[Any], Any] = lambda answer: answer,
+) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds by question and system. Systems take turns, the first round of several warms caches, and the answers
+    must be the same once they are made `comparable`."""
+    samples: dict[str, dict[str, list[float]]] = {}
+    for kind, questions in asked.items():
+        samples[kind] = {system.name: [] for system in systems}
+        for number, question in enumerate(questions):
+            answers = {}
+            for system in systems:
+                began = time.perf_counter_ns()
+                found = question(system)
+                if number or len(questions) == 1:
+                    samples[kind][system.name].append((time.perf_counter_ns() - began) / 1e6)
+                answers[system.name] = comparable(found)
+            if any(answer != answers[systems[0].name] for answer in answers.values()):
+                raise SystemExit(f"{kind}: the systems disagree: {str(answers)[:1_000]}")
+        print(kind, {name: spread(found) for name, found in samples[kind].items()}, flush=True)
+    return samples
+
+
+def save_report(name: str, title: str, text: str, samples: Mapping[str, Mapping[str, Any]], **record: Any) -> None:
+    """Print a report, and write it with bars of its medians and with its raw samples (objects with times as ``ms``)."""
+    print(text)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.md").write_text(text)
+    medians = {
+        what: {system: statistics.median(part.ms) for system, part in found.items()} for what, found in samples.items()
+    }
+    (RESULTS / f"{name}.svg").write_text(bars(title, medians, "ms"))
+    raw = {what: {system: vars(part) for system, part in found.items()} for what, found in samples.items()}
+    record = {"hardware": hardware(), "samples": raw, **record}
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(f"wrote {RESULTS}/{name}.md, {name}.svg and {name}.json", file=sys.stderr)
 
 
 def digits(value: float) -> str:

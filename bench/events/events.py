@@ -225,26 +225,6 @@ def comparable(answer: Any) -> Any:
     return answer
 
 
-def measure(systems: list[Any], asked: dict[str, list[Question]]) -> dict[str, dict[str, list[float]]]:
-    """Samples by question and system; systems take turns, and their answers are the same."""
-    samples: dict[str, dict[str, list[float]]] = {}
-    for kind, list_ in asked.items():
-        samples[kind] = {system.name: [] for system in systems}
-        for number, question in enumerate(list_):
-            answers = {}
-            for system in systems:
-                began = time.perf_counter_ns()
-                found = question(system)
-                # The first round warms caches.
-                if number:
-                    samples[kind][system.name].append((time.perf_counter_ns() - began) / 1e6)
-                answers[system.name] = comparable(found)
-            if any(answer != answers[systems[0].name] for answer in answers.values()):
-                raise SystemExit(f"{kind}: the systems disagree")
-        print(kind, {name: common.spread(found) for name, found in samples[kind].items()}, flush=True)
-    return samples
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=100_000)
@@ -268,7 +248,7 @@ def main() -> None:
             systems.append(PostgreSQL(stack.enter_context(postgresql()), path))
         for system in systems:
             stack.callback(system.close)
-        samples = measure(systems, questions(given.rounds))
+        samples = common.measure_in_turns(systems, questions(given.rounds), comparable)
         _report(given, systems, raw, samples)
 
 

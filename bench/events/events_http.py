@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -125,8 +124,8 @@ def main() -> None:
     out.write_text(json.dumps({**head, "figures": figures, "latencies_ms": latencies}, indent=1))
     print("\n".join(f"{name}: {value}" for name, value in head.items()))
     print("\n".join(f"{name}: {value:,.0f}" for name, value in figures.items()))
-    quantiles = statistics.quantiles(latencies, n=100)
-    print(f"a body, ms: median {quantiles[49]:.1f}, p99 {quantiles[98]:.1f}")
+    median, most = (common.percentile(latencies, share) for share in (50, 99))
+    print(f"a body, ms: median {median:.1f}, p99 {most:.1f}")
 
 
 if __name__ == "__main__":

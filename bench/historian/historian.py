@@ -46,7 +46,7 @@ from pathlib import Path
 import historian_http as over_http
 import numpy as np
 import pyarrow as pa
-from common import RESULTS, commit, digits, hardware, load_average, table, timed_ms, versions
+from common import RESULTS, commit, digits, hardware, load_average, percentile, table, timed_ms, versions
 from historian_load import WARM_UP_S, in_blocks, open_loop
 from historian_systems import (
     DAY,
@@ -193,12 +193,11 @@ def latest(folder: Path, tags: int, lookups: int = 2_000) -> dict[str, float]:
         samples = []
         for index in rng.integers(0, tags, lookups):
             samples.append(timed_ms(lambda index=index: h.latest(names[index]).to_arrow()))
-    samples.sort()
     found = {
         "define_s": defined - began,
         "write_s": written - defined,
-        "latest_ms_p50": samples[len(samples) // 2],
-        "latest_ms_p99": samples[len(samples) * 99 // 100],
+        "latest_ms_p50": percentile(samples, 50),
+        "latest_ms_p99": percentile(samples, 99),
     }
     return found | {f"{when}_ms": spent for when, spent in patterns(path).items()}
 
@@ -232,8 +231,8 @@ def report(figures: dict[str, Figures], tags: int, days: int) -> str:
         rows.append(
             [name, rate(figure.load_s), rate(figure.load_s + figure.finish_s), f"{figure.bytes / points:.2f}", *at_work]
         )
-        percentiles = [np.percentile(samples, (50, 99)) for samples in figure.request_ms.values()]
-        turns.append([name, *(f"{digits(float(half))} / {digits(float(most))}" for half, most in percentiles)])
+        ends = [[digits(percentile(samples, share)) for share in (50, 99)] for samples in figure.request_ms.values()]
+        turns.append([name, *map(" / ".join, ends)])
         for state, loop in figure.open_loops.items():
             loops.append([name + state, *map(shown, loop.values()), written(loop), failures(loop)])
     first = next(iter(figures.values()))

@@ -285,25 +285,6 @@ def concurrent_ms(system: Any, ids: range, clients: int, each: int, many: int) -
         return [sample for samples in pool.map(client, range(clients)) for sample in samples]
 
 
-def measure(systems: list[Any], asked: dict[str, list[Question]]) -> dict[str, dict[str, list[float]]]:
-    """Samples by question and system; systems take turns, and their answers are the same."""
-    samples: dict[str, dict[str, list[float]]] = {}
-    for kind, list_ in asked.items():
-        samples[kind] = {system.name: [] for system in systems}
-        for number, question in enumerate(list_):
-            answers = {}
-            for system in systems:
-                began = time.perf_counter_ns()
-                answers[system.name] = question(system)
-                # The first round warms caches.
-                if number or len(list_) == 1:
-                    samples[kind][system.name].append((time.perf_counter_ns() - began) / 1e6)
-            if len(set(answers.values())) != 1:
-                raise SystemExit(f"{kind}: the systems disagree: {answers}")
-        print(kind, {name: common.spread(found) for name, found in samples[kind].items()}, flush=True)
-    return samples
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -333,13 +314,13 @@ def main() -> None:
             "index of data": {index.name: index.bytes / info.bytes for index in indexes},
         }
         print(json.dumps(notes, indent=1), flush=True)
-        samples = measure(systems, questions(table, given.rows, given.rounds))
+        samples = common.measure_in_turns(systems, questions(table, given.rows, given.rounds))
         clients: dict[str, dict[str, list[float]]] = {}
         ids = range(1, given.rows + 1)
         for count, each, many in ((10, 1, 10_000), (30, 1, 10_000), (30, 40, 1)):
             what = f"{many:,} ids, {count} clients"
             clients[what] = {s.name: concurrent_ms(s, ids, count, each, min(many, given.rows)) for s in systems}
-            p99 = {name: common.digits(float(np.percentile(found, 99))) for name, found in clients[what].items()}
+            p99 = {name: common.digits(common.percentile(found, 99)) for name, found in clients[what].items()}
             print(what, {name: common.spread(found) for name, found in clients[what].items()}, "p99", p99, flush=True)
     _report(given, systems, notes, samples | clients)
 

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import re
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -288,17 +286,8 @@ def main() -> None:
         text = report(work, arguments.repeat, load, systems, samples, extra)
         for system in systems:
             system.close()
-    print(text)
-    common.RESULTS.mkdir(exist_ok=True)
-    (common.RESULTS / "cluster.md").write_text(text)
-    medians = {
-        what: {name: statistics.median(part.ms) for name, part in found.items()} for what, found in samples.items()
-    }
-    (common.RESULTS / "cluster.svg").write_text(common.bars(f"Cluster: {work.visits} visits, ms", medians, "ms"))
-    raw = {what: {name: vars(part) for name, part in found.items()} for what, found in samples.items()}
-    record = {"workload": work.text, "hardware": common.hardware(), "samples": raw, **extra}
-    (common.RESULTS / "cluster.json").write_text(json.dumps(record, indent=1) + "\n")
-    say(f"wrote {common.RESULTS}/cluster.md, cluster.svg and cluster.json")
+    title = f"Cluster: {work.visits} visits, ms"
+    common.save_report("cluster", title, text, samples, workload=work.text, **extra)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,7 @@ tables.json to bench/results/.
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -202,17 +200,8 @@ def main() -> None:
     with lab.up("tables", nodes=3, heap="1g", echo=say) as cluster:
         samples, extra = run(cluster, work, arguments.repeat)
     text = report(work, arguments.repeat, load, samples, extra)
-    print(text)
-    common.RESULTS.mkdir(exist_ok=True)
-    (common.RESULTS / "tables.md").write_text(text)
-    medians = {
-        what: {name: statistics.median(part.ms) for name, part in found.items()} for what, found in samples.items()
-    }
-    (common.RESULTS / "tables.svg").write_text(common.bars(f"Table options: {work.visits} visits, ms", medians, "ms"))
-    raw = {what: {name: vars(part) for name, part in found.items()} for what, found in samples.items()}
-    record = {"workload": work.text, "hardware": common.hardware(), "samples": raw, **extra}
-    (common.RESULTS / "tables.json").write_text(json.dumps(record, indent=1) + "\n")
-    say(f"wrote {common.RESULTS}/tables.md, tables.svg and tables.json")
+    title = f"Table options: {work.visits} visits, ms"
+    common.save_report("tables", title, text, samples, workload=work.text, **extra)
 
 
 if __name__ == "__main__":

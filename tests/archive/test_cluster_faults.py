@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support_waiting import wait_until
 
 pytest.importorskip("pyarrow")
 import support_history
@@ -49,13 +50,6 @@ def hints_are_delivered(cluster: lab.Cluster) -> bool:
             if connection.run("SELECT host_id FROM system_views.pending_hints").rows:
                 return False
     return True
-
-
-def wait_for(what: str, holds: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.3)
 
 
 # ---------------------------------------------------------------- the checker itself
@@ -136,7 +130,7 @@ def test_one_node_away_fails_no_operation_and_loses_nothing(cluster: lab.Cluster
     check_all_done(history)
     check_recovered(history, away, end)
     cluster.wait_until_ready()
-    wait_for("hints are delivered", lambda: hints_are_delivered(cluster), 60)
+    wait_until(lambda: hints_are_delivered(cluster), "hints to be delivered", every_s=0.3)
     check(url, history)
 
 
@@ -227,7 +221,7 @@ def test_a_coordinator_that_dies_mid_request_leaves_the_outcome_unknown_and_repe
         assert {"unknown"} in outcomes.values(), history.failed
         end()
         # The same open archive goes on with the other nodes.
-        wait_for("the client finds the other nodes", lambda: answers(ds), 60)
+        wait_until(lambda: answers(ds), "the client to find the other nodes", every_s=0.3)
         stored = {batch.key for batch in ds.batches() if batch.finished}
         for key, said in outcomes.items():
             assert said != {"refused"} or key not in stored, f"{key} was refused and is stored"

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,6 +18,7 @@ from typing import Any
 
 import click
 import pytest
+from support_waiting import wait_until
 
 pytest.importorskip("pyarrow")
 from hypothesis import given, settings
@@ -39,13 +39,6 @@ def bodies(log: events.Events) -> list[str]:
 
 def reasons(log: events.Events) -> dict[int, str]:
     return {row["line"]: row["reason"] for row in log.dead_letters().to_pylist()}
-
-
-def wait_until(met: Callable[[], bool], what: str) -> None:
-    ends = time.monotonic() + 60
-    while not met():
-        assert time.monotonic() < ends, f"waited 60 s for {what}"
-        time.sleep(0.02)
 
 
 # ---------------------------------------------------------------- lines

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support_lab import QUICK, Releases, require_software
+from support_waiting import wait_until
 
 from chronotile.errors import InvalidInputError
 from chronotile_tools import lab
@@ -37,14 +38,6 @@ from chronotile_tools.lab import (
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 INSERT_ROWS = 40
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for what must come; fail when it does not."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come in time"
-        time.sleep(0.1)
 
 
 def daemons(folder: Path) -> list[processes.Process]:
@@ -216,7 +209,7 @@ def test_only_the_process_of_the_right_moment_is_ended(tmp_path: Path) -> None:
 def test_paused_process_is_told_apart_and_still_ends_in_order(tmp_path: Path) -> None:
     process = processes.start(["/bin/sleep", "60"], tmp_path / "output", os.environ)
     process.signal(signal.SIGSTOP)
-    until(process.stopped)
+    wait_until(process.stopped, "the process to stop")
     assert process.alive()
     process.end(10)
     assert not process.alive()
@@ -354,7 +347,7 @@ print("up", flush=True); time.sleep(600)"""
         assert len(daemons(lab_home / "owned")) == 1
         owner.kill()
         owner.wait()
-    until(lambda: not (lab_home / "owned").exists(), 30)
+    wait_until(lambda: not (lab_home / "owned").exists(), "the folder to go", 30)
     assert daemons(lab_home / "owned") == []
 
 
@@ -363,7 +356,7 @@ def test_start_that_is_killed_half_way_is_cleared_away(lab_home: Path, chronotil
     require_software()
     command = [sys.executable, "-m", "chronotile", "lab", "up", "torn", "--nodes", "1", "--heap", "300m"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as starter:
-        until(lambda: daemons(lab_home / "torn") != [], 60)
+        wait_until(lambda: daemons(lab_home / "torn") != [], "a node")
         assert "starting" in chronotile("lab", "list").stdout
         starter.kill()
         starter.wait()
@@ -441,7 +434,7 @@ def test_paused_node_does_not_answer_until_it_is_resumed(cluster: lab.Cluster) -
     assert not node.serves(timeout_s=1)
     node.resume()
     assert node.status == "up"
-    until(node.serves, 20)
+    wait_until(node.serves, "the node to serve", 20)
 
 
 def test_cut_node_is_lost_to_clients_and_others_and_comes_back(cluster: lab.Cluster) -> None:
@@ -454,9 +447,9 @@ def test_cut_node_is_lost_to_clients_and_others_and_comes_back(cluster: lab.Clus
     assert node.status == "cut"
     assert not node.serves(timeout_s=1)
     assert rows(cluster.nodes[0], "QUORUM") == INSERT_ROWS
-    until(lambda: up_seen_by(cluster.nodes[0]) == others)
+    wait_until(lambda: up_seen_by(cluster.nodes[0]) == others, "the others to see it down", every_s=0.1)
     # Nodetool goes the node's own way, so the other side of the cut can be looked at too.
-    until(lambda: up_seen_by(node) == {node.address})
+    wait_until(lambda: up_seen_by(node) == {node.address}, "it to see the others down", every_s=0.1)
     node.heal()
     node.wait_until_ready()
     assert node.pid == pid

@@ -10,8 +10,7 @@ import signal
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pytest
 from conftest import Run
 from support_service import Service
+from support_waiting import wait_until
 
 import chronotile as ct
 from chronotile import historian
@@ -474,9 +474,9 @@ def test_a_stop_ends_requests_first_and_says_so(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", service.port)) as slow:
             head = f"POST /write HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             slow.sendall(head.encode() + body[:5])
-            wait_for(lambda: metric(service, "chronotile_requests_in_flight") == 2)
+            wait_until(lambda: metric(service, "chronotile_requests_in_flight") == 2, "two requests")
             service.process.send_signal(signal.SIGTERM)
-            wait_for(lambda: any("stopping" in line.get("message", "") for line in service.log()))
+            wait_until(lambda: any("stopping" in line.get("message", "") for line in service.log()), "the end to begin")
             with pytest.raises(ConnectionError):
                 service.ask("GET", "/health")
             slow.sendall(body[5:])
@@ -486,13 +486,6 @@ def test_a_stop_ends_requests_first_and_says_so(tmp_path: Path) -> None:
         assert messages[-1] == "stopped"
     with historian.open(tmp_path / "plant.db") as h:
         assert h.latest("a").to_arrow()["value"].to_pylist() == [1.0]
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about in time"
-        time.sleep(0.02)
 
 
 def metric(service: Service, name: str) -> float:
@@ -530,7 +523,7 @@ def test_the_service_stores_figures_of_itself(tmp_path: Path) -> None:
             counts = [row["value"] for row in answer.json.get("rows", [])]
             return len(set(counts)) > 1 and counts == sorted(counts)
 
-        wait_for(growing)
+        wait_until(growing, "the answer to grow")
         assert service.ask("GET", "/v1/groups").json == {"groups": ["diagnostics"]}
 
 
@@ -573,7 +566,7 @@ def test_a_client_that_takes_nothing_in_holds_a_place_until_its_time_is_over(tmp
             assert idle.recv(100).startswith(b"HTTP/1.1 200")
             busy = service.ask("GET", "/v1/latest", {"tag": "a"})
             assert (busy.status, busy.error["kind"], busy.headers["Retry-After"]) == (429, "too-many-requests", "1")
-            wait_for(lambda: service.ask("GET", "/v1/latest", {"tag": "a"}).status == 200)
+            wait_until(lambda: service.ask("GET", "/v1/latest", {"tag": "a"}).status == 200, "an answer")
         broken = [line for line in service.log() if line.get("error") == "the client went away"]
         assert [line["path"] for line in broken] == ["/v1/points"]
 
@@ -593,9 +586,9 @@ def test_a_query_ends_where_its_client_goes_away_or_its_time_is_over(tmp_path: P
         with socket.create_connection(("127.0.0.1", service.port)) as gone:
             gone.sendall(f"GET /v1/aggregate?{asked} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             # The figures are asked for by a request too.
-            wait_for(lambda: metric(service, "chronotile_requests_in_flight") == 2)
+            wait_until(lambda: metric(service, "chronotile_requests_in_flight") == 2, "two requests")
             assert service.ask("GET", "/v1/latest", {"tag": "a"}).status == 429
-        wait_for(lambda: service.ask("GET", "/v1/latest", {"tag": "a"}).status == 200)
+        wait_until(lambda: service.ask("GET", "/v1/latest", {"tag": "a"}).status == 200, "an answer")
 
 
 def test_a_client_that_hangs_is_let_go(tmp_path: Path) -> None:
@@ -663,7 +656,7 @@ def test_tokens_open_what_their_roles_say(tmp_path: Path) -> None:
         assert "0123456789abcdef" not in service.log_path.read_text()
         (tmp_path / "tokens").write_text("new read - fresh-0123456789abcdef\n")
         service.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: kind("GET", "/v1/tags", "fresh") == 200)
+        wait_until(lambda: kind("GET", "/v1/tags", "fresh") == 200, "the new token")
         assert kind("GET", "/v1/tags", "read") == "token-unknown"
 
 

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pytest
 import support_attack
 from support_service import Answer, Service
+from support_waiting import wait_until
 
 import chronotile as ct
 from chronotile import events, historian, jobs
@@ -61,11 +62,8 @@ def _figure(service: Service, name: str) -> float:
 
 def _until(service: Service, name: str, low: float, high: float) -> None:
     """Waits for a figure to lie in a range."""
-    for _ in range(600):
-        if low <= _figure(service, name) <= high:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{name} is {_figure(service, name)}, not from {low} to {high}")
+    what = f"{name} from {low} to {high}"
+    wait_until(lambda: low <= _figure(service, name) <= high, what, 30, every_s=0.05)
 
 
 # ---------------------------------------------------------------------- memory
