@@ -38,8 +38,6 @@ __all__ = ["ColdSlice"]
 _ROW_GROUP_ROWS = 50_000
 _TRIES = 5
 _LOCK_WAIT_S = 10.0
-_NEAR_DEG = 5 * values.ARCSECOND
-_TICK_DAYS = 2e-6 / 86_400
 _TABLES = (names.SOURCE, names.FORCED)
 
 
@@ -153,7 +151,7 @@ class Cold:
 
     def _write_slice(self, dataset: Dataset, table: str, part: SliceInfo, path: Path, earlier: Any) -> ColdSlice:
         """Write the file of a slice: what the database has, then what only the earlier file has."""
-        stream = dataset.read(start=part.start, end=part.end, where=[_kept(table)])
+        stream = dataset.read(start=part.start, end=part.end, where=[names.kept(table)])
         schema = stream.schema
 
         def parts() -> Iterator[Any]:
@@ -268,8 +266,8 @@ class Cold:
         parts = [rows[name].cast(dataset.schema.field(name).type).combine_chunks() for name in key]
         known = dataset.read(
             ids=parts[0] if len(parts) == 1 else tuple(parts), columns=[*key, hidden],
-            cells=self._tables.cells_of(rows, _NEAR_DEG), start=limits["min"] - _TICK_DAYS,
-            end=limits["max"] + _TICK_DAYS,
+            cells=self._tables.cells_of(rows, values.NEAR_DEG), start=limits["min"] - values.TICK_DAYS,
+            end=limits["max"] + values.TICK_DAYS,
         ).to_arrow()  # fmt: skip
         return rows.filter(pa.array(~_outdated(rows, known, key, hidden, equal=True)))
 
@@ -307,10 +305,6 @@ def _locked(root: Path) -> Iterator[None]:
 def restored_batch(number: int) -> str:
     """Name of the batch that brings a slice back."""
     return f"restored-slice-{number}"
-
-
-def _kept(table: str) -> tuple[str, str, Any]:
-    return (names.version_column(table), "<", names.GONE)
 
 
 def _path(root: Path, table: str, number: int) -> Path:

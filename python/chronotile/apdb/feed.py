@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
-from chronotile.apdb import names
+from chronotile.apdb import names, values
 from chronotile.apdb.rows import drop_deleted, newest, set_column
 from chronotile.apdb.survey import Apdb
 from chronotile.apdb.updates import write_changes
@@ -25,7 +25,6 @@ from chronotile.errors import InvalidInputError
 __all__ = ["Chunk", "Feed"]
 
 _CELLS = {names.OBJECT: "object_cells", names.SOURCE: "source_cells", names.FORCED: "forced_cells"}
-_TICK_DAYS = 2e-6 / 86_400
 _DAY_S = 86_400
 
 
@@ -121,7 +120,7 @@ class Feed:
             first, last = pc.min(visits["time_first"]).as_py(), pc.max(visits["time_last"]).as_py()
             limits = {"min": first, "max": last}
         rows = dataset.read(
-            cells=cells, start=limits["min"] - _TICK_DAYS, end=limits["max"] + _TICK_DAYS,
+            cells=cells, start=limits["min"] - values.TICK_DAYS, end=limits["max"] + values.TICK_DAYS,
             history=table == names.OBJECT,
         ).to_arrow()  # fmt: skip
         hidden = names.version_column(table)

@@ -30,7 +30,6 @@ from chronotile.times import Moment
 
 __all__ = ["Maintained", "Removed"]
 
-_TICK_DAYS = 2e-6 / 86_400
 _PART = 5_000
 """Associations of one change: few enough that other processes' changes soon have their turn."""
 _STATISTICS = "apdb:statistics"
@@ -314,7 +313,7 @@ class Keeping:
         """Take a detector-visit out of the files of archived slices; how many rows."""
         if row["time_first"] is None:
             return 0
-        limits = row["time_first"] - _TICK_DAYS, row["time_last"] + _TICK_DAYS
+        limits = row["time_first"] - values.TICK_DAYS, row["time_last"] + values.TICK_DAYS
 
         def own(rows: Any) -> Any:
             return pc.and_(pc.equal(rows[names.VISIT], row["visit"]), pc.equal(rows[names.DETECTOR], row["detector"]))
@@ -334,19 +333,17 @@ class Keeping:
         if table == names.OBJECT:
             time = row["visit_mjd_tai"]
             rows = dataset.read(
-                cells=row["object_cells"], start=time - _TICK_DAYS, end=time + _TICK_DAYS, history=True,
-                where=[(hidden, ">", version_of(time)), (hidden, "<", names.GONE), (names.VALID_FROM, "==", time)],
+                cells=row["object_cells"], start=time - values.TICK_DAYS, end=time + values.TICK_DAYS, history=True,
+                where=[(hidden, ">", version_of(time)), names.kept(table), (names.VALID_FROM, "==", time)],
             )  # fmt: skip
             return newest(rows.to_arrow(), [names.OBJECT_ID], hidden)
         cells = row["source_cells" if table == names.SOURCE else "forced_cells"]
         if not cells:
             return dataset.schema.empty_table()
-        where: list[Any] = [
-            (hidden, "<", names.GONE), ("visit", "==", row["visit"]), ("detector", "==", row["detector"])
-        ]  # fmt: skip
+        where = [names.kept(table), ("visit", "==", row["visit"]), ("detector", "==", row["detector"])]
         if not any(self._restored(dataset, row[each]) for each in ("time_first", "time_last")):
             where.append((hidden, ">", 0))
-        first, last = row["time_first"] - _TICK_DAYS, row["time_last"] + _TICK_DAYS
+        first, last = row["time_first"] - values.TICK_DAYS, row["time_last"] + values.TICK_DAYS
         return dataset.read(cells=cells, start=first, end=last, where=where).to_arrow()
 
     @staticmethod

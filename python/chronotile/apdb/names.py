@@ -31,6 +31,9 @@ VERSION, UPDATE, STORED_VISIT, STORED_DETECTOR, STORED = "_version", "_update", 
 GONE = 2**63 - 1
 """The version of a record that was deleted: greater than any other, and left out by every read."""
 
+NO_VISIT = -1
+"""Visit and detector of what was stored without them."""
+
 VISITS, METADATA, FEED, TURNS = "apdb_visits", "apdb_metadata", "apdb_feed", "apdb_turns"
 """Datasets of the front end itself."""
 
@@ -38,6 +41,11 @@ VISITS, METADATA, FEED, TURNS = "apdb_visits", "apdb_metadata", "apdb_feed", "ap
 def version_column(table: str) -> str:
     """The column that orders the versions of a record of one of the main tables."""
     return VERSION if table == OBJECT else UPDATE
+
+
+def kept(table: str) -> tuple[str, str, int]:
+    """The condition that leaves out deleted records of one of the main tables."""
+    return version_column(table), "<", GONE
 
 
 def dataset_name(table: str) -> str:

@@ -25,8 +25,7 @@ from chronotile.times import Moment
 
 _NEAR_DEG = 60 * values.ARCSECOND
 """How far around a given place an object's records are looked for, unless the caller says otherwise."""
-_NO_VISIT = -1
-_NO_CODE = (_NO_VISIT << 16) + _NO_VISIT
+_NO_CODE = (names.NO_VISIT << 16) + names.NO_VISIT
 _NONE = np.empty(0, np.int64)
 _T = TypeVar("_T")
 
@@ -124,7 +123,9 @@ class Reads:
         decoded = [*dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_TO, *hidden])]
         request: dict[str, Any] = {"region": place, "end": _until(at), "finished_only": known is not None}
         rows = (
-            self._tables.datasets[names.OBJECT].read(columns=decoded, where=[_kept(names.OBJECT)], **request).to_arrow()
+            self._tables.datasets[names.OBJECT]
+            .read(columns=decoded, where=[names.kept(names.OBJECT)], **request)
+            .to_arrow()
         )
         unknown = _NONE
         if known is not None:
@@ -212,7 +213,7 @@ class Reads:
         chosen = None if object_ids is None else _ids(object_ids)
         if chosen is not None and not chosen:
             return Rows(dataset.schema.empty_table().select(wanted)), _NONE
-        where = [_kept(table)] + ([] if chosen is None else [(names.OBJECT_ID, "in", chosen)])
+        where = [names.kept(table)] + ([] if chosen is None else [(names.OBJECT_ID, "in", chosen)])
         until, finished, rows = _until(at), known is not None, None
         # Forced sources are many and narrow. Of the wide rows of sources, those around the region would cost more.
         if table == names.FORCED and place is not None and chosen is None:
@@ -353,7 +354,7 @@ class Reads:
 
     def _position(self, object_id: int) -> tuple[float, float] | None:
         rows = self._tables.datasets[names.OBJECT].read(
-            ids=[int(object_id)], columns=[names.RA, names.DEC], where=[_kept(names.OBJECT)]
+            ids=[int(object_id)], columns=[names.RA, names.DEC], where=[names.kept(names.OBJECT)]
         ).to_arrow()  # fmt: skip
         return (rows[names.RA][0].as_py(), rows[names.DEC][0].as_py()) if rows.num_rows else None
 
@@ -391,7 +392,7 @@ class Reads:
         """
         conditions = [] if where is None else [where] if isinstance(where, tuple) else list(where)
         if table in names.MAIN_TABLES:
-            conditions.append(_kept(table))
+            conditions.append(names.kept(table))
         return self._tables.dataset(table).read(
             region=_region(region), start=start, end=end, columns=self._tables.columns(table, columns),
             where=conditions, history=history, finished_only=complete_only,
@@ -415,11 +416,6 @@ class Reads:
         return pa.concat_tables([rows.filter(pa.array(good)), before]), unknown
 
 
-def _kept(table: str) -> tuple[str, str, Any]:
-    """The condition that leaves out deleted records."""
-    return (names.version_column(table), "<", names.GONE)
-
-
 def _region(value: Any) -> Region | None:
     return None if value is None else values.region(value)
 
@@ -441,7 +437,8 @@ def _ids(given: Iterable[int | str]) -> list[int]:
 def _stored_codes(rows: Any) -> Any:
     """The detector-visit of each version of an object; those that came without one have a code of their own."""
     return _codes(
-        pc.fill_null(rows[names.STORED_VISIT], _NO_VISIT), pc.fill_null(rows[names.STORED_DETECTOR], _NO_VISIT)
+        pc.fill_null(rows[names.STORED_VISIT], names.NO_VISIT),
+        pc.fill_null(rows[names.STORED_DETECTOR], names.NO_VISIT),
     )
 
 

@@ -23,8 +23,6 @@ from chronotile.times import Moment
 
 __all__ = ["StoreReport"]
 
-_NO_VISIT = -1
-
 
 @dataclass(frozen=True)
 class StoreReport:
@@ -157,7 +155,7 @@ class Stores:
         given = arrow_table(objects, "objects")
         stale = [name for name in (names.VALID_FROM, names.VALID_TO) if name in given.schema.names]
         rows = conform(given.drop_columns(stale), table, {names.VALID_FROM: time}, "objects")
-        stored = (None, None) if visit == _NO_VISIT else (visit, detector)
+        stored = (None, None) if visit == names.NO_VISIT else (visit, detector)
         rows = _constant(rows, names.VERSION, values.version_of(time), pa.int64())
         rows = _constant(rows, names.STORED_VISIT, stored[0], pa.int64())
         return _constant(rows, names.STORED_DETECTOR, stored[1], pa.int32())
@@ -260,7 +258,7 @@ def _detector_visit(
     number, on = found[names.VISIT], found[names.DETECTOR]
     if (number is None) != (on is None):
         raise InvalidInputError("a detector-visit has a visit and a detector: give both", kind="invalid-request")
-    return (_NO_VISIT, _NO_VISIT) if number is None or on is None else (int(number), int(on))
+    return (names.NO_VISIT, names.NO_VISIT) if number is None or on is None else (int(number), int(on))
 
 
 def _digest(tables: Iterable[tuple[Any, str]]) -> str:
@@ -273,7 +271,7 @@ def _digest(tables: Iterable[tuple[Any, str]]) -> str:
 
 
 def _key(visit: int, detector: int, time: float, objects: Any, timed: bool) -> str:
-    if visit == _NO_VISIT:
+    if visit == names.NO_VISIT:
         # Objects alone say nothing of a visit: their ids and time make them what they are.
         return f"objects-{values.version_of(time)}-{_digest([(objects, names.OBJECT_ID)])}"
     return f"{visit}-{detector}-{values.version_of(time) // 1_000}" if timed else f"{visit}-{detector}"

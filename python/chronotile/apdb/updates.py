@@ -30,7 +30,6 @@ from chronotile.times import Moment
 _DEDUP_KEY = "apdb:dedup_mjd_tai"
 _RECOUNT_KEY = "apdb:recount"
 """The objects whose sources are being counted anew."""
-_NEAR_DEG = 5 * values.ARCSECOND
 _NEAR_DAYS = 0.01
 
 
@@ -143,7 +142,7 @@ class Updates:
         ids = np.union1d(wanted, pc.drop_null(sources[names.OBJECT_ID]).to_numpy())
         if not len(ids):
             return self._tables.datasets[names.OBJECT].schema.empty_table()
-        cells = self._tables.cells_of(sources, _NEAR_DEG)
+        cells = self._tables.cells_of(sources, values.NEAR_DEG)
         found = self._tables.datasets[names.OBJECT].read(ids=ids.tolist(), cells=cells).to_arrow()
         missing = np.setdiff1d(wanted, found[names.OBJECT_ID].to_numpy())
         if len(missing):
@@ -198,9 +197,9 @@ class Updates:
     def _count_sources(self, objects: Any) -> Any:
         """How many stored sources each of these objects has."""
         ids = objects[names.OBJECT_ID].to_numpy()
-        where: list[Any] = [(names.OBJECT_ID, "in", ids.tolist()), (names.UPDATE, "<", names.GONE)]
+        where: list[Any] = [(names.OBJECT_ID, "in", ids.tolist()), names.kept(names.SOURCE)]
         found = self._tables.datasets[names.SOURCE].read(
-            cells=self._tables.cells_of(objects, 2 * _NEAR_DEG), where=where, columns=[names.OBJECT_ID]
+            cells=self._tables.cells_of(objects, 2 * values.NEAR_DEG), where=where, columns=[names.OBJECT_ID]
         ).to_arrow()[names.OBJECT_ID].to_numpy()  # fmt: skip
         order = np.argsort(ids, kind="stable")
         counts = np.zeros(len(ids), np.int64)
@@ -324,7 +323,7 @@ class Updates:
         self._tables.metadata.set(_DEDUP_KEY, repr(_moment(time)), force=True)
 
     def sources_of(
-        self, objects: Any, *, start: Moment = None, columns: Iterable[str] | None = None, radius: Any = _NEAR_DEG
+        self, objects: Any, *, start: Moment = None, columns: Iterable[str] | None = None, radius: Any = values.NEAR_DEG
     ) -> Rows:
         """Sources of some objects, wherever on the sky these are, in one read.
 
@@ -336,7 +335,7 @@ class Updates:
         if not given.num_rows:
             return Rows(self._tables.datasets[names.SOURCE].schema.empty_table().select(wanted))
         ids = given[names.OBJECT_ID].to_pylist()
-        where: list[Any] = [(names.OBJECT_ID, "in", ids), (names.UPDATE, "<", names.GONE)]
+        where: list[Any] = [(names.OBJECT_ID, "in", ids), names.kept(names.SOURCE)]
         rows = self._tables.datasets[names.SOURCE].read(
             cells=self._tables.cells_of(given, values.degrees(radius)), where=where, columns=wanted,
             start=None if start is None else values.mjd_tai(start, "start"),
@@ -346,7 +345,7 @@ class Updates:
     def count_unassociated(self) -> int:
         """How many objects that are valid have one source. Goes through all objects."""
         rows = self._tables.datasets[names.OBJECT].read(
-            columns=[names.VALID_TO], where=[(names.SOURCE_COUNT, "==", 1), (names.VERSION, "<", names.GONE)]
+            columns=[names.VALID_TO], where=[(names.SOURCE_COUNT, "==", 1), names.kept(names.OBJECT)]
         )  # fmt: skip
         return sum(batch.column(0).null_count for batch in rows.batches())
 
@@ -362,7 +361,7 @@ class Updates:
             return dataset.schema.empty_table()
         place: dict[str, Any] = {}
         if names.RA in given.schema.names and names.DEC in given.schema.names:
-            place["cells"] = self._tables.cells_of(given, _NEAR_DEG)
+            place["cells"] = self._tables.cells_of(given, values.NEAR_DEG)
         if names.TIME in given.schema.names and table != names.OBJECT:
             limits = pc.min_max(given[names.TIME]).as_py()
             place["start"], place["end"] = limits["min"] - _NEAR_DAYS, limits["max"] + _NEAR_DAYS
@@ -371,8 +370,7 @@ class Updates:
             place["end"] = None if end is None else values.mjd_tai(end, "end")
         parts = [given[name].cast(dataset.schema.field(name).type).combine_chunks() for name in key]
         ids = parts[0] if len(parts) == 1 else tuple(parts)
-        hidden = names.version_column(table)
-        rows = dataset.read(ids=ids, where=[(hidden, "<", names.GONE)], **place).to_arrow()
+        rows = dataset.read(ids=ids, where=[names.kept(table)], **place).to_arrow()
         if missing == "error":
             wanted = given.select(key).group_by(key).aggregate([])
             if rows.num_rows < wanted.num_rows:

@@ -30,6 +30,10 @@ _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DAY_S = 86_400
 _MJD_OF_UNIX_EPOCH = 40_587
 ARCSECOND = 1 / 3600
+NEAR_DEG = 5 * ARCSECOND
+"""How far from a given position a record may lie."""
+TICK_DAYS = 2e-6 / 86_400
+"""More than the tick of an archive's times."""
 
 
 def mjd_tai(value: Any, what: str = "the time") -> float:
