@@ -86,7 +86,13 @@ def test_every_command_has_help_with_examples(chronotile: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["nonsense"], 2, "No such command"),
+        (["nonsense"], 2, "No such command 'nonsense'. chronotile --help lists the commands."),
+        (["lba"], 2, "No such command 'lba'. Did you mean 'lab'?"),
+        (["evnts", "ingest"], 2, "Did you mean 'events'?"),
+        (["historain"], 2, "Did you mean 'historian'?"),
+        (["apdb", "simulat"], 2, "Did you mean 'simulate'?"),
+        (["historian", "wirte"], 2, "Did you mean 'write'?"),
+        (["count", "--strat", "2026"], 2, "'--start'"),
         (["read"], 2, "Missing argument 'ARCHIVE'"),
         (["read", "a.db"], 2, "Missing argument 'DATASET'"),
         (["ingest", "a.db", "d"], 2, "Missing argument 'FILES...'"),

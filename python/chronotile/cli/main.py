@@ -68,7 +68,7 @@ _TOOLS = ("bench", "lab", "ops")
 """Commands that another distribution, chronotile-tools, brings."""
 
 
-class _Commands(click.Group):
+class _Commands(plugins.LateGroup):
     """Loads groups of commands when they are asked for: the others start without what these need."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

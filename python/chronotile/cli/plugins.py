@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import click
 
+from chronotile import _native
 from chronotile.archive import Archive
 from chronotile.errors import ChronotileError
 
-__all__ = ["NodeDiagnostics", "PluginGroup", "command", "commands", "node_diagnostics"]
+__all__ = ["LateGroup", "NodeDiagnostics", "PluginGroup", "command", "commands", "node_diagnostics"]
 
 
 class NodeDiagnostics(Protocol):
@@ -50,7 +51,24 @@ def command(name: str, group: str = "") -> click.Command | None:
     return loaded
 
 
-class PluginGroup(click.Group):
+class LateGroup(click.Group):
+    """A group with commands that are loaded when they are asked for; an unknown one is answered with the nearest.
+
+    What click itself proposes are commands that were added before, and nothing before version 8.4.
+    """
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            near = " or ".join(repr(each) for each in _native.nearest_names(name, self.list_commands(ctx)))
+            hint = f"Did you mean {near}?" if near else f"{ctx.command_path} --help lists the commands."
+            raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class PluginGroup(LateGroup):
     """A group to which other distributions may add commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
