@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from chronotile import _native, times
+from chronotile import _native, scanning, times
 from chronotile.errors import InvalidInputError
 from chronotile.result import ReadResult
 
@@ -235,6 +235,13 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
             isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64 for value in plain
         ):
             raise InvalidInputError(f"{what} holds an integer of more than 64 bits", kind="invalid-rows")
+        if (
+            wanted
+            and wanted.startswith("float")
+            and any(isinstance(value, str) and not scanning.is_number(value) for value in plain)
+        ):
+            # The archive knows what the column counts, and says so.
+            wanted = None
         return _native.column_of_list(plain, wanted)
     return _through_pyarrow(values, what)
 

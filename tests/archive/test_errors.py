@@ -155,6 +155,33 @@ def test_rows_that_do_not_fit_are_refused_whole(memory: ct.Archive, rows: object
     assert dataset.count(finished_only=True) == 0
 
 
+@pytest.mark.parametrize(
+    ("time", "counts", "example"),
+    [
+        (ct.mjd("t"), "counts Modified Julian Dates", "such as 61071.5"),
+        (ct.jd("t"), "counts Julian Dates", "such as 2461072.0"),
+    ],
+)
+def test_times_in_a_column_of_days_are_refused_with_what_it_counts(
+    memory: ct.Archive, time: ct.TimeAxis, counts: str, example: str
+) -> None:
+    schema = pa.schema([("t", pa.float64()), ("value", pa.float64())])
+    dataset = memory.create("days", schema=schema, time=time, cell=ct.single())
+    text, moments = ["2026-01-31T12:00:00"], pa.array([0], pa.timestamp("us"))
+    for values, held in ((text, f"text, such as \"{text[0]}\""), (pa.array([None, *text]), "text, such as"),
+                         (moments, "times of type")):  # fmt: skip
+        for rows in (
+            {"t": values, "value": [1.0] * len(values)},
+            pa.table({"t": values, "value": [1.0] * len(values)}),
+        ):
+            with pytest.raises(ct.InvalidInputError) as caught:
+                dataset.write(rows)
+            for words in (f'"t" holds {held}', counts, example, "time column of timestamps"):
+                assert words in str(caught.value)
+    with pytest.raises(ct.InvalidInputError, match='"value" has type Utf8'):
+        dataset.write({"t": [61_071.5], "value": ["x"]})
+
+
 def test_an_error_of_the_callers_generator_comes_back_as_it_was(memory: ct.Archive) -> None:
     dataset = memory.create("d", **definition())  # type: ignore[arg-type]
 

@@ -7,10 +7,11 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::ByteArrayType;
 use arrow_array::{Array, ArrayRef, GenericByteArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
+use arrow_cast::display::array_value_to_string;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 use arrow_select::take::take;
-use chronotile_types::{DatasetSpec, nearest};
+use chronotile_types::{DatasetSpec, TimeFormat, nearest};
 
 use crate::error::{ArchiveError, Result};
 use crate::frame::absent_value;
@@ -117,6 +118,9 @@ fn conform_column(spec: &DatasetSpec, given: Option<&ArrayRef>, rows: usize, fie
         }
         return take(&absent, &UInt32Array::from(vec![0; rows]), None).map_err(failed);
     };
+    if let Some(reason) = no_days(spec, field, given) {
+        return refuse(spec, field.name(), &reason);
+    }
     let times = times_of_text(given, field.data_type());
     let column = times
         .and_then(|given| conform_array(&given, field.data_type()))
@@ -129,6 +133,29 @@ fn conform_column(spec: &DatasetSpec, given: Option<&ArrayRef>, rows: usize, fie
 
 fn refuse<T>(spec: &DatasetSpec, column: &str, reason: &str) -> Result<T> {
     Err(ArchiveError::Input { dataset: spec.name.clone(), column: column.to_owned(), reason: reason.to_owned() })
+}
+
+/// Why an array cannot be a time column that counts days; `None` where it may be one, and for other columns.
+fn no_days(spec: &DatasetSpec, field: &Field, array: &ArrayRef) -> Option<String> {
+    let (dates, example) = match spec.time.format {
+        TimeFormat::Mjd => ("Modified Julian Dates", "61071.5"),
+        TimeFormat::Jd => ("Julian Dates", "2461072.0"),
+        TimeFormat::Timestamp => return None,
+    };
+    let is_first = |row: &usize| array.is_valid(*row);
+    let given = match array.data_type() {
+        _ if *field.name() != spec.time.column => return None,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
+            let value = (0..array.len()).find(is_first).map(|row| array_value_to_string(array, row));
+            let value: String = value.and_then(std::result::Result::ok)?.chars().take(64).collect();
+            format!("text, such as {value:?}")
+        }
+        other @ (DataType::Timestamp(..) | DataType::Date32 | DataType::Date64) => format!("times of type {other}"),
+        _ => return None,
+    };
+    Some(format!(
+        "holds {given}, but counts {dates}: give numbers such as {example}, or create the dataset with a time column of timestamps"
+    ))
 }
 
 /// Texts as times where the column holds times: ISO 8601, in UTC where they name no zone. Other arrays come back as they are.
