@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -32,11 +33,19 @@ pieces = st.sampled_from(["a", "mag", '"', '"a b"', " ", "\n", "<", "<=", "=", "
 
 
 @given(numbers)
+@example("+5")
+@example("-5e-3")
+@example("5e")
 def test_numbers_are_what_the_grammar_says(text: str) -> None:
     assert scanning.is_number(text) == (NUMBER.fullmatch(text) is not None)
 
 
 @given(lengths)
+@example("5ms")
+@example("5 m")
+@example("9" * 18 + "d")
+@example("9" * 19 + "d")
+@example("-1d")
 def test_lengths_of_time_are_what_the_grammar_says(text: str) -> None:
     found = LENGTH.fullmatch(text)
     assert scanning.length_of_time(text, UNITS) == (int(found[1]) * UNITS[found[2]] if found else None)
@@ -95,10 +104,58 @@ def test_a_fraction_belongs_to_seconds_alone(text: str) -> None:
         times.moment(text, times.timestamp("t"), "start")
 
 
+@pytest.mark.parametrize(
+    ("reader", "text", "chars_max"),
+    [
+        (lambda text: scanning.is_number(text) or None, "1", 400),
+        (lambda text: scanning.length_of_time(text, UNITS), "1d", 400),
+        (scanning.call, "sum(a)", 65_536),
+        (scanning.comparison, "a<1", 65_536),
+    ],
+)
+def test_texts_have_a_longest_length(reader: Callable[[str], object], text: str, chars_max: int) -> None:
+    padding = "0" if text == "1" else " "
+    assert reader(padding * (chars_max - len(text)) + text) == reader(text)
+    assert reader(padding * (chars_max - len(text) + 1) + text) is None
+
+
+def test_whole_numbers_have_as_many_digits_as_asked_for() -> None:
+    assert [scanning.whole_number(text, 3) for text in ("123", "-123", "+123", "1234", "--1", "1.", "")] == [
+        123, -123, 123, None, None, None, None,
+    ]  # fmt: skip
+
+
+_JSON = st.recursive(
+    st.one_of(st.none(), st.integers(), st.text('[{\\"]}', max_size=4)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text('["', max_size=2), inner, max_size=2)),
+    max_leaves=12,
+)
+
+
+@given(_JSON, st.integers(0, 34))
+def test_json_is_read_as_deep_as_32_lists_and_objects(value: object, wrapped: int) -> None:
+    def depth(each: object) -> int:
+        inner = each.values() if isinstance(each, dict) else each if isinstance(each, list) else None
+        return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+    for _ in range(wrapped):
+        value = [value, []]
+    if depth(value) <= 32:
+        assert scanning.json_value(json.dumps(value)) == value
+    else:
+        with pytest.raises(ValueError, match="nested more than 32 deep"):
+            scanning.json_value(json.dumps(value))
+
+
+@pytest.mark.parametrize(("digits", "kind"), [(39, int), (40, int), (41, float)])
+def test_whole_numbers_of_json_have_40_digits_at_most(digits: int, kind: type) -> None:
+    (value,) = scanning.json_value(b"[" + b"9" * digits + b"]")
+    assert type(value) is kind
+    assert value == kind("9" * digits)
+
+
 def test_json_has_a_bound_of_nesting_and_of_digits() -> None:
-    deep = scanning.NESTING_MAX
-    assert scanning.json_value("[" * deep + "]" * deep) == eval("[" * deep + "]" * deep)
-    for text in ("[" * (deep + 1) + "]" * (deep + 1), '{"a":' * 40_000, "[" * 1_000_000):
+    for text in ("[" * 33 + "]" * 33, '{"a":' * 40_000, "[" * 1_000_000):
         with pytest.raises(ValueError, match="nested"):
             scanning.json_value(text)
     assert scanning.json_value('["' + "[" * 1_000 + '\\"[[", 1]') == ["[" * 1_000 + '"[[', 1]
@@ -109,6 +166,9 @@ def test_json_has_a_bound_of_nesting_and_of_digits() -> None:
 def test_columns_may_have_commas_within_brackets() -> None:
     schema = schema_of_text("a:int64, t:timestamp[us, UTC],b:list<struct<x: int32, y: utf8>>")
     assert [name for name, *_ in schema.columns()] == ["a", "t", "b"]
+    assert scanning.outside_brackets("(a,b),c") == ["(a,b)", "c"]
+    assert scanning.outside_brackets("[a,<b,c>,d],e") == ["[a,<b,c>,d]", "e"]
+    assert scanning.outside_brackets("a),b") == ["a)", "b"], "too many brackets close nothing"
 
 
 HOSTILE: dict[str, Callable[[int], str]] = {
@@ -159,6 +219,8 @@ def test_the_time_of_hostile_text_grows_no_faster_than_its_length(kind: str) -> 
 
 
 def test_messages_show_the_beginning_of_a_long_text() -> None:
+    assert scanning.shown("x" * 100) == repr("x" * 100)
+    assert scanning.shown("x" * 101) == repr("x" * 100) + "... (101 characters)"
     with pytest.raises(ct.InvalidInputError) as refused:
         conditions.condition("x" * 60_000, {})
     assert len(str(refused.value)) < 400

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import Any
 
 import pytest
 
 pytest.importorskip("hdrh")
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_load import autoregressive, made
 
@@ -63,7 +64,11 @@ def test_blocks_are_as_long_as_the_formula_says(count: int, correlation: float, 
 
 
 def test_trends_and_constants_have_blocks_too() -> None:
-    for values in ([5.0] * 10, list(range(10)), list(range(60)), [0.0, 1.0] * 20, [1.0] * 30 + [9.0] * 30):
+    waves = [math.sin(place / 7) + 0.2 * (-1) ** place for place in range(300)]
+    alternating = [[0.0, 1.0] * half for half in range(5, 40)]
+    steps = [[1.0] * half + [9.0] * half for half in (5, 6, 30, 120)]
+    trends = [list(range(count)) for count in (10, 11, 20, 60, 82, 200)]
+    for values in ([5.0] * 10, waves, *trends, *steps, *alternating):
         block, longrun = statistics.block_length(values)
         expected = politis_white([float(each) for each in values])
         assert (block, longrun) == (expected[0], pytest.approx(expected[1], rel=1e-9, abs=1e-12))
@@ -93,11 +98,32 @@ def test_a_bootstrap_is_of_the_samples_in_their_order() -> None:
     assert statistics.block_bootstrap(values, 90.0, resamples=50).value == pytest.approx(np.percentile(values, 90))
 
 
+@pytest.mark.parametrize("what", ["mean", 75.0])
+def test_blocks_of_a_bootstrap_go_round_in_a_circle(what: Any) -> None:
+    values = autoregressive(np.random.default_rng(4), 50, 0.9).tolist()
+    block, _ = politis_white(values)
+    assert 1 < block < 50
+    rng = np.random.default_rng(0)
+    statistic = []
+    for _ in range(120):
+        starts = rng.integers(0, 50, (math.ceil(50 / block), 1)).ravel()
+        drawn = [values[(start + place) % 50] for start in starts for place in range(block)][:50]
+        statistic.append(np.mean(drawn) if what == "mean" else np.percentile(drawn, what))
+    found = statistics.block_bootstrap(values, what, resamples=120, confidence=0.9)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(statistic, [0.05, 0.95])), rel=1e-12)
+
+
 def test_samples_that_do_not_differ_are_all_independent() -> None:
     found = statistics.block_bootstrap([7.0] * 12)
     assert (found.value, found.low, found.high, found.block, found.independent) == (7.0, 7.0, 7.0, 1, 12.0)
     alternating = statistics.block_bootstrap([0.0, 1.0] * 20)
     assert alternating.independent == 40, "never more than there are"
+    # Their long-run variance is negative by the formula.
+    opposite = [sign * size for size in (1e-3, 2e-3, 1e-3, 3e-3) * 5 for sign in (1, -1)]
+    assert politis_white(opposite)[1] == 0
+    assert statistics.block_bootstrap(opposite).independent == 40
+    rising = statistics.block_bootstrap([1e-3 * place for place in range(40)])
+    assert rising.independent == pytest.approx(1e-6 * np.var(range(40)) / (1e-6 * politis_white(range(40))[1]) * 40)
 
 
 def test_pairs_are_compared_by_the_logarithms_of_their_ratios() -> None:
@@ -118,6 +144,63 @@ def test_pairs_are_compared_by_the_logarithms_of_their_ratios() -> None:
     assert backwards.ratio == pytest.approx(1 / found.ratio, rel=1e-9)
     surer = load.compare(first, second, confidence=0.999)
     assert surer.low < found.low < found.high < surer.high
+
+
+def compared(first: list[list[float]], second: list[list[float]], what: Any) -> tuple[float, ...]:
+    """The ratio, its interval of 95 % and what could be detected, as :func:`load.compare` says, one resample at a time."""
+
+    def log_ratio(chosen: Any) -> float:
+        merged = [sorted(time for each in chosen for time in runs[each]) for runs in (second, first)]
+        if what == "mean":
+            return math.log(np.mean(merged[0]) / np.mean(merged[1]))
+        ranks = [max(1, math.ceil(len(times) * what / 100)) for times in merged]
+        return math.log(merged[0][ranks[0] - 1] / merged[1][ranks[1] - 1])
+
+    count = len(first)
+    drawn = np.random.default_rng(0).multinomial(count, [1 / count] * count, size=statistics.RESAMPLES)
+    logs = [log_ratio(np.repeat(range(count), times)) for times in drawn]
+    t = statistics.student_t(0.975, count - 1)
+    tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * t)
+    estimate = log_ratio(range(count))
+    error = t * float(np.std([log_ratio([pair]) for pair in range(count)], ddof=1)) / math.sqrt(count)
+    low, high = np.quantile(logs, [tail, 1 - tail])
+    detectable = math.exp(error * (1 + statistics.student_t(0.8, count - 1) / t)) - 1
+    return math.exp(estimate), math.exp(min(low, estimate - error)), math.exp(max(high, estimate + error)), detectable
+
+
+# Whole milliseconds below two seconds: histograms tell them apart.
+_RUN = st.lists(st.integers(1, 60), min_size=1, max_size=6).map(lambda times: [float(each) for each in times])
+_PAIRS = st.integers(2, 7).flatmap(lambda n: st.tuples(*[st.lists(_RUN, min_size=n, max_size=n)] * 2))
+
+
+@settings(max_examples=25, deadline=None)
+@given(_PAIRS, st.one_of(st.just("mean"), st.sampled_from([0.5, 1, 30, 50, 90, 99.5, 100])))
+@example(([[1.0]] * 9, [[1.0]] * 7 + [[2.0] * 40] * 2), "mean")
+@example(([[1.0]] * 7 + [[2.0] * 40] * 2, [[1.0]] * 9), "mean")
+@example(([[10.0], [12.0, 14.0]], [[11.0, 13.0], [18.0]]), 0.5)
+@example(([[10.0], [12.0, 14.0], [50.0]], [[11.0, 13.0], [18.0], [90.0]]), 100)
+@example(([[1.0] * 197 + [50.0] * 3] * 2, [[60.0] * 4, [50.0] * 4]), 99)
+@example(([[10.0] * 90 + [20.0] * 10, [10.0] * 50], [[10.0] * 89 + [30.0] * 11, [30.0] * 30]), 90)
+def test_the_interval_is_the_wider_of_two(pairs: Any, what: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "RESAMPLES", 60)
+        patch.setattr(statistics, "_BATCH", 7)
+        found = load.compare(*([made(run) for run in runs] for runs in pairs), what)
+        expected = compared(*pairs, what)
+    assert (found.ratio, found.low, found.high) == pytest.approx(expected[:3], rel=4e-3)
+    assert found.detectable == pytest.approx(expected[3], rel=4e-3, abs=2e-3)
+
+
+def test_the_tails_of_the_bootstrap_widen_an_interval() -> None:
+    # The pair that differs has most of the operations: the mean of the pairs' ratios does not show it.
+    first, second = [[1.0]] * 9, [[1.0]] * 8 + [[2.0] * 40]
+    logs = [0.0] * 8 + [math.log(2)]
+    error = statistics.student_t(0.975, 8) * float(np.std(logs, ddof=1)) / 3
+    found = load.compare([made(run) for run in first], [made(run) for run in second])
+    assert math.log(found.low) < math.log(found.ratio) - 1.5 * error
+    backwards = load.compare([made(run) for run in second], [made(run) for run in first])
+    assert math.log(backwards.high) > math.log(backwards.ratio) + 1.5 * error
+    assert found == load.compare([made(run) for run in first], [made(run) for run in second], seed=0)
 
 
 def test_an_interval_that_touches_one_is_no_difference() -> None:
@@ -159,6 +242,13 @@ def test_runs_come_in_pairs_and_two_at_least() -> None:
         with pytest.raises(InvalidInputError, match="at least two pairs"):
             load.compare(first, second)
     assert load.compare([run, run], [run, run]).ratio == 1
+
+
+def test_student_t_has_the_values_of_the_tables() -> None:
+    table = {(0.975, 1): 12.7062, (0.975, 2): 4.30265, (0.975, 3): 3.18245, (0.995, 4): 4.60409, (0.8, 5): 0.91954,
+             (0.975, 30): 2.04227, (0.025, 9): -2.26216, (0.9995, 60): 3.46020}  # fmt: skip
+    for (probability, freedom), value in table.items():
+        assert statistics.student_t(probability, freedom) == pytest.approx(value, rel=1e-5)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 7, 30])

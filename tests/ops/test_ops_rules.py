@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chronotile.errors import InvalidInputError
 from chronotile_tools.ops import measures
 from chronotile_tools.ops.measures import Baseline, Look
 from chronotile_tools.ops.rules import RULES, Finding, Result, check, chosen, with_limits
@@ -320,3 +321,67 @@ def test_a_restart_between_two_looks_makes_counters_unknown() -> None:
 def test_lengths_of_time_are_told_in_the_largest_unit_that_they_fill() -> None:
     told = {59: "59 s", 60: "1.0 min", 3_599: "60.0 min", 3_600: "1.0 h", 86_399: "24.0 h", 86_400: "1.0 d"}
     assert {seconds: measures._ago(seconds) for seconds in told} == told
+
+
+def measured(name: str, now: Node, earlier: Node | None = QUIET, **given: Any) -> list[measures.Measured]:
+    """What a rule measures, where it looks."""
+    before = None if earlier is None else snapshot(earlier)
+    return list(RULES[name].measure(Look(snapshot(now, minutes=1, **given), before, USUAL)))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("hint-window", {"hints": None}), ("collecting", {"heap": None}), ("disk-used", {"disks": []}),
+        ("compaction-room", {"disks": []}), ("compaction-room", {"tables": None}), ("partition-size", {"tables": None}),
+        ("repair-failed", {"repairs": None}), ("repair-failed", {"tables": None}), ("read-slow", {"requests": {}}),
+        ("probe-slow", {"probe_ms": None}), ("timeouts", {"requests": {}}), ("stage-pending", {"pools": {}}),
+    ],
+)  # fmt: skip
+def test_a_node_that_does_not_tell_is_measured_as_unknown(name: str, fields: dict[str, Any]) -> None:
+    assert [(each.where, each.value) for each in measured(name, changed(**fields))] == [("10.0.0.1", None)]
+
+
+def test_what_is_unknown_says_why() -> None:
+    assert measured("hint-window", QUIET, window_s=None)[0].value is None
+    unusual = Look(snapshot(QUIET, minutes=1), snapshot(QUIET), Baseline({}))
+    assert [(each.value, each.words) for each in RULES["probe-slow"].measure(unusual)] == [
+        (None, "too little recorded")
+    ]
+    for table, words in (
+        (TableRepair("survey", "t", 864_000, None, None), "when it was made is not told"),
+        (TableRepair("survey", "t", 864_000, START + timedelta(days=2), None), "it is dated 2026-03-03, still to come"),
+        (TableRepair("survey", "t", 864_000, None, START + timedelta(days=3)), "it is dated 2026-03-04, still to come"),
+    ):
+        (found,) = measured("repair-age", QUIET, repairs=[table])
+        assert (found.where, found.value, found.words) == ("survey.t", None, words)
+    assert measured("repair-age", QUIET, repairs=None)[0] == measures.Measured("cluster", None)
+
+
+def test_a_table_says_whether_it_was_ever_repaired_whole() -> None:
+    long_ago = START - timedelta(days=5)
+    for table, words in (
+        (TableRepair("survey", "t", 864_000, long_ago, None), "made, never repaired whole, 5.0 d ago"),
+        (TableRepair("survey", "t", 864_000, long_ago, START), "repaired whole 60 s ago"),
+    ):
+        (found,) = measured("repair-age", QUIET, repairs=[table])
+        assert found.words.replace("1.0 min", "60 s").startswith(words)
+    (found,) = measured("repair-age", QUIET, repairs=[TableRepair("survey", "t", 0, long_ago, None)])
+    assert found.value == 0
+
+
+def test_a_latency_below_what_hurts_is_told_as_it_is() -> None:
+    (found,) = measured("probe-slow", changed(probe_ms=4.0))
+    assert found.value == pytest.approx(0.5), "half of what is usual"
+    assert measures.slower("probe", lambda node: 16.0, 100)(Look(snapshot(QUIET), None, USUAL)).__next__().value == 1
+
+
+def test_a_rule_that_cannot_be_judged_or_is_not_known_is_named() -> None:
+    result = check(snapshot(QUIET), rules=chosen(["timeouts", "probe-slow"]))
+    assert result.unchecked == [
+        "timeouts: needs two snapshots", "probe-slow: needs a recorded baseline (ops record, then --baseline)",
+    ]  # fmt: skip
+    with pytest.raises(InvalidInputError, match="no rule 'nonsense'; there are node-down"):
+        chosen(["nonsense"])
+    with pytest.raises(InvalidInputError, match="--limit heap: no such rule runs; there are timeouts"):
+        with_limits(chosen(["timeouts"]), {"heap": (1.0, 2.0)})

@@ -23,6 +23,9 @@ __all__ = ["Difference", "Estimate", "block_bootstrap", "block_length", "compare
 RESAMPLES = 4_000
 POWER = 0.8
 _BATCH = 500
+_QUIET_LAGS = 5
+"""Correlations end before so many lags without one. The formula's max(5, sqrt(log10(count))), of any count that fits a
+machine."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def compare(
     drawn = rng.multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
     # Few pairs are drawn in few different ways.
     distinct, places = np.unique(drawn, axis=0, return_inverse=True)
-    parts = np.array_split(distinct.astype(float), -(-len(distinct) // _BATCH))
+    parts = [distinct[at : at + _BATCH].astype(float) for at in range(0, len(distinct), _BATCH)]
     logs = np.concatenate([_log_ratio(values, part @ ours, part @ theirs, what) for part in parts])[places.ravel()]
     t = student_t((1 + confidence) / 2, count - 1)
     tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * t)
@@ -196,7 +199,7 @@ def block_bootstrap(
         found[place] = _plain_statistic(values[((starts + offsets) % count).ravel()[:count]], what)
     low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
     variance = float(values.var())
-    independent = float(count * min(1.0, variance / longrun)) if longrun > 0 and variance > 0 else float(count)
+    independent = float(count * min(1.0, variance / longrun)) if longrun > 0 else float(count)
     return Estimate(float(_plain_statistic(values, what)), float(low), float(high), block, independent)
 
 
@@ -215,23 +218,21 @@ def block_length(samples: Any) -> tuple[int, float]:
     if count < 10:
         raise InvalidInputError(f"{count} samples are too few: give at least 10", kind="invalid-request")
     centred = values - values.mean()
-    lag_max = min(count - 1, math.ceil(math.sqrt(count)) + max(5, math.ceil(math.sqrt(math.log10(count)))))
+    lag_max = math.ceil(math.sqrt(count)) + _QUIET_LAGS
     covariance = np.array([centred[: count - lag] @ centred[lag:] for lag in range(lag_max + 1)]) / count
     if covariance[0] <= 0:
         return 1, 0.0
     quiet = np.abs(covariance[1:] / covariance[0]) < 2 * math.sqrt(math.log10(count) / count)
-    run = max(5, math.ceil(math.sqrt(math.log10(count))))
-    silent = [lag for lag in range(len(quiet) - run + 1) if quiet[lag : lag + run].all()]
-    last = silent[0] if silent else int(np.flatnonzero(~quiet).max()) + 1
-    reach = min(max(2 * last, 1), lag_max)
+    last = next((lag for lag in range(lag_max - _QUIET_LAGS + 1) if quiet[lag : lag + _QUIET_LAGS].all()), lag_max)
+    reach = min(2 * last, lag_max)
     lags = np.arange(1, reach + 1)
-    window = np.clip(2 * (1 - lags / reach), 0, 1)
+    window = np.minimum(2 * (1 - lags / reach), 1)
     longrun = covariance[0] + 2 * float(window @ covariance[1 : reach + 1])
     slope = 2 * float(window @ (lags * covariance[1 : reach + 1]))
-    if longrun <= 0 or last == 0:
-        return 1, max(longrun, 0.0)
+    if longrun <= 0:
+        return 1, 0.0
     best = (2 * slope**2 / (4 / 3 * longrun**2) * count) ** (1 / 3)
-    return int(np.clip(round(best), 1, max(1, math.ceil(min(3 * math.sqrt(count), count / 3))))), longrun
+    return max(1, min(round(best), math.ceil(min(3 * math.sqrt(count), count / 3)))), longrun
 
 
 @lru_cache
@@ -240,5 +241,5 @@ def student_t(probability: float, freedom: int) -> float:
     # With t = sqrt(n) tan(a), the density is proportional to cos(a)^(n - 1).
     angle = np.linspace(-np.pi / 2, np.pi / 2, 400_001)
     density = np.cos(angle) ** (freedom - 1)
-    area = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return float(np.tan(np.interp(probability * area[-1], area, angle)) * math.sqrt(freedom))
+    area = np.cumsum(density[1:] + density[:-1])
+    return float(np.tan(np.interp(probability * area[-1], area, angle[1:])) * math.sqrt(freedom))
