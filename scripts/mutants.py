@@ -1,18 +1,22 @@
 """Changes one thing of a Python module at a time and looks whether its tests notice.
 
-    python scripts/mutants.py [--count N] [--seed S] [--seconds S] [MODULE...]
+    python scripts/mutants.py [--count N | --left] [--seed S] [--seconds S] [--table] [MODULE...]
 
 Each mutant is one change of meaning: another comparison or operator, a constant one more or less, a condition turned
 round, two arguments swapped, a statement left out. It is made in a copy of the package. Of the tests that MODULES names
 for the module, those that reach the changed lines run on it, the quickest first, until one fails. A mutant that they
 pass on survives. Survivors that change nothing a caller could see are listed in scripts/mutants_equivalent.toml with
 the reason, and do not count. Fails where fewer than 85 of a hundred mutants of a module are noticed.
+
+`--table` writes the figures of modules whose mutants were all tried into the table of CONTRIBUTING.md. `--left` tries
+only the mutants that no test noticed the last time.
 """
 
 from __future__ import annotations
 
 import argparse
 import compileall
+import json
 import os
 import random
 import shutil
@@ -30,6 +34,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (ROOT / "python" / "chronotile", ROOT / "tools" / "chronotile_tools")
 NOTICED_MIN = 0.85
 EQUIVALENT = ROOT / "scripts" / "mutants_equivalent.toml"
+TABLE = ROOT / "CONTRIBUTING.md"
+LEFT = ROOT / "target" / "mutants" / "left"
+TABLE_HEAD = "| module | mutants | noticed | a test did not end | left | equivalent |"
 VERDICTS = ("survives", "unreached", "noticed", "stops")
 
 # Modules that carry meaning, and the tests that have to notice when it changes: quick ones, of the module alone. Those
@@ -61,14 +68,25 @@ class Verdicts:
 
     tried: int
     equivalent: int
-    stopped: int
+    stopped: list[Mutant]
     survivors: list[Mutant]
     unreached: list[Mutant]
+    is_complete: bool
+
+    @property
+    def left(self) -> int:
+        """Mutants that were not noticed."""
+        return len(self.survivors) + len(self.unreached)
 
     @property
     def share(self) -> float:
         """What part of the mutants was noticed."""
-        return 1 - (len(self.survivors) + len(self.unreached)) / self.tried if self.tried else 1.0
+        return 1 - self.left / self.tried if self.tried else 1.0
+
+    def row(self, module: str) -> str:
+        """The line of a module in the table."""
+        noticed = f"{self.tried - self.left:,} ({self.share:.1%})"
+        return f"| `{module}` | {self.tried:,} | {noticed} | {len(self.stopped)} | {self.left} | {self.equivalent} |"
 
 
 def equivalent(module: str) -> set[tuple[str, str]]:
@@ -77,8 +95,8 @@ def equivalent(module: str) -> set[tuple[str, str]]:
     return {(each["statement"], each["change"]) for each in listed if each["module"] == module and each["why"]}
 
 
-def examine(module: str, count: int | None, seed: int, seconds: float) -> Verdicts:
-    """Try mutants of a module, all or `count` of them."""
+def examine(module: str, count: int | None, seed: int, seconds: float, *, left: bool) -> Verdicts:
+    """Try mutants of a module: all, `count` of them, or those that were left the last time."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
         folder = Path(temporary)
         path = _copy_of(module, folder)
@@ -89,18 +107,48 @@ def examine(module: str, count: int | None, seed: int, seconds: float) -> Verdic
         all_mutants, known = mutants(source), equivalent(module)
         counted = [at for at, each in enumerate(all_mutants) if (each.statement, each.change) not in known]
         cases = counted if count is None or count >= len(counted) else random.Random(seed).sample(counted, count)
+        if left:
+            before = _left(module)
+            cases = [case for case in counted if [all_mutants[case].statement, all_mutants[case].change] in before]
         job = Job(path, source, _tests(module), folder, cases, seconds)
         _run(module, job)
         verdicts = dict(read_results(folder))
     if broken := [verdicts.get(case, "none") for case in cases if verdicts.get(case) not in VERDICTS]:
         sys.exit(f"{module}: {len(broken)} mutants could not be tried: {broken[0]}")
+    of = {verdict: [all_mutants[case] for case in cases if verdicts[case] == verdict] for verdict in VERDICTS}
+    LEFT.mkdir(parents=True, exist_ok=True)
+    remaining = [[each.statement, each.change] for each in (*of["survives"], *of["unreached"])]
+    (LEFT / f"{module}.json").write_text(json.dumps(remaining), encoding="utf-8")
     return Verdicts(
         tried=len(cases),
         equivalent=len(all_mutants) - len(counted),
-        stopped=sum(verdict == "stops" for verdict in verdicts.values()),
-        survivors=[all_mutants[case] for case in cases if verdicts[case] == "survives"],
-        unreached=[all_mutants[case] for case in cases if verdicts[case] == "unreached"],
+        stopped=of["stops"],
+        survivors=of["survives"],
+        unreached=of["unreached"],
+        is_complete=len(cases) == len(counted),
     )
+
+
+def _left(module: str) -> list[list[str]]:
+    """Statements and changes of the mutants that were not noticed the last time."""
+    file = LEFT / f"{module}.json"
+    if not file.exists():
+        sys.exit(f"{module}: its mutants have not been tried yet: leave --left out")
+    found: list[list[str]] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def write_table(rows: dict[str, str], file: Path) -> None:
+    """Put lines of modules into the table of a page; those of other modules stay."""
+    text = file.read_text(encoding="utf-8")
+    before, head, rest = text.partition(TABLE_HEAD)
+    if not head:
+        sys.exit(f"{file.name} has no table that begins with {TABLE_HEAD!r}")
+    lines = rest.split("\n")
+    end = next(at for at, line in enumerate(lines) if at and not line.startswith("|"))
+    known = {line.split("`")[1]: line for line in lines[2:end]} | rows
+    table = [TABLE_HEAD, lines[1], *(known[module] for module in MODULES if module in known)]
+    file.write_text("\n".join([before + table[0], *table[1:], *lines[end:]]), encoding="utf-8")
 
 
 def _copy_of(module: str, folder: Path) -> Path:
@@ -136,13 +184,18 @@ def _run(module: str, job: Job) -> None:
 
 
 def _print(module: str, verdicts: Verdicts) -> None:
-    noticed = verdicts.tried - len(verdicts.survivors) - len(verdicts.unreached)
+    noticed, stopped = verdicts.tried - verdicts.left, len(verdicts.stopped)
     print(
-        f"{module}: {noticed} of {verdicts.tried} mutants noticed, {verdicts.share:.1%}; {verdicts.stopped} of them "
+        f"{module}: {noticed} of {verdicts.tried} mutants noticed, {verdicts.share:.1%}; {stopped} of them "
         f"because a test did not end; {verdicts.equivalent} equivalent",
         flush=True,
     )
-    for words, listed in (("survives", verdicts.survivors), ("reached by no test", verdicts.unreached)):
+    kinds = (
+        ("survives", verdicts.survivors),
+        ("reached by no test", verdicts.unreached),
+        ("noticed, a test did not end", verdicts.stopped),
+    )
+    for words, listed in kinds:
         for mutant in sorted(listed, key=lambda each: each.lines.start):
             print(f"  line {mutant.lines.start}: {words}: {mutant.statement}\n    {mutant.change}", flush=True)
 
@@ -151,7 +204,10 @@ def main() -> int:
     """Examine modules; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="by default all of them")
-    parser.add_argument("--count", type=int, help="mutants of each module, chosen at random; by default all")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--count", type=int, help="mutants of each module, chosen at random; by default all")
+    which.add_argument("--left", action="store_true", help="only mutants that were not noticed the last time")
+    parser.add_argument("--table", action="store_true", help="write the figures into the table of CONTRIBUTING.md")
     parser.add_argument("--seed", type=int, default=1, help="of the choice")
     parser.add_argument("--seconds", type=float, default=5, help="tests of one mutant take at most; default 5")
     given = parser.parse_args()
@@ -159,9 +215,11 @@ def main() -> int:
         parser.error(f"no tests are named for {', '.join(unknown)}: use one of {', '.join(MODULES)}")
     good = True
     for module in given.modules or MODULES:
-        verdicts = examine(module, given.count, given.seed, given.seconds)
+        verdicts = examine(module, given.count, given.seed, given.seconds, left=given.left)
         good &= verdicts.share >= NOTICED_MIN
         _print(module, verdicts)
+        if given.table and verdicts.is_complete:
+            write_table({module: verdicts.row(module)}, TABLE)
     return 0 if good else 1
 
 

@@ -153,17 +153,33 @@ def run_items(session: pytest.Session, items: list[pytest.Item], before: Callabl
     return True
 
 
-def reach_of_tests(session: pytest.Session, plugin: Plugin, job: Job) -> dict[str, Reach]:
+def seconds_of_tests(session: pytest.Session) -> dict[str, float]:
+    """Run all tests as they are, and note how long each takes."""
+    found: dict[str, float] = {}
+    began = 0.0
+
+    def begin(item: pytest.Item) -> None:
+        nonlocal began
+        began = time.monotonic()
+
+    for item in session.items:
+        if not run_items(session, [item], begin):
+            print(f"FAILS AS IT IS: {item.nodeid}", file=sys.stderr)
+            return {}
+        found[item.nodeid] = time.monotonic() - began
+    return found
+
+
+def reach_of_tests(session: pytest.Session, plugin: Plugin, job: Job, seconds: dict[str, float]) -> dict[str, Reach]:
     """Run all tests as they are, and note what each reaches."""
     found: dict[str, Reach] = {}
     plugin.lines = Lines(job.path, job.folder)
     for at, item in enumerate(session.items):
         plugin.lines.begin()
-        began = time.monotonic()
         following = session.items[at + 1] if at + 1 < len(session.items) else None
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         plugin.lines.end()
-        found[item.nodeid] = Reach(time.monotonic() - began, plugin.lines.seen)
+        found[item.nodeid] = Reach(seconds[item.nodeid], plugin.lines.seen)
         if session.testsfailed:
             print(f"FAILS AS IT IS: {item.nodeid}", file=sys.stderr)
             return {}
@@ -294,16 +310,22 @@ class Judge:
 def examine_collected(session: pytest.Session, plugin: Plugin, job: Job, all_mutants: list[Mutant]) -> None:
     """Note what tests reach, then try the mutants inside functions, in a process that has collected the tests."""
     map_file = job.folder / "reach.json"
+    times_file = job.folder / "seconds.json"
+
+    def measure() -> int:
+        times_file.write_text(json.dumps(seconds_of_tests(session)), encoding="utf-8")
+        return 0
 
     def make_map() -> int:
-        reach = reach_of_tests(session, plugin, job)
+        # What notes lines slows tests down by so much that the quickest would not be known.
+        reach = reach_of_tests(session, plugin, job, json.loads(times_file.read_text(encoding="utf-8")))
         stored = {name: [each.seconds, sorted(each.lines)] for name, each in reach.items()}
         map_file.write_text(json.dumps(stored), encoding="utf-8")
         return 0
 
     gc.collect()
     gc.freeze()
-    if forked(make_map, 1_800) != "0" or not (reach := read_reach(map_file)):
+    if any(forked(work, 1_800) != "0" for work in (measure, make_map)) or not (reach := read_reach(map_file)):
         raise SystemExit("the tests fail as it is")
     items = {item.nodeid: item for item in session.items}
     functions = functions_of(job.path)
