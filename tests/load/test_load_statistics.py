@@ -147,7 +147,7 @@ def test_pairs_are_compared_by_the_logarithms_of_their_ratios() -> None:
 
 
 def compared(first: list[list[float]], second: list[list[float]], what: Any) -> tuple[float, ...]:
-    """The ratio, its interval of 95 % and what could be detected, as :func:`load.compare` says, one resample at a time."""
+    """Ratio, interval of 95 % and what could be detected, as :func:`load.compare` says, one resample at a time."""
 
     def log_ratio(chosen: Any) -> float:
         merged = [sorted(time for each in chosen for time in runs[each]) for runs in (second, first)]
