@@ -88,7 +88,7 @@ impl Historian {
         for numbers in numbers.chunks(TAGS_AT_ONCE) {
             let known = fingerprints(&summaries, numbers).await?;
             let spans = points.spans(numbers, (i64::MIN, i64::MAX)).await?;
-            let mut rows = Rows::default();
+            let mut rows = SummaryRows::default();
             for span in spans.iter().filter(|span| span.rows >= POINTS_MIN) {
                 if !known.contains(&(span.tile.cell.0, span.fingerprint as i64)) {
                     self.summarize_tile(points, span, &mut rows).await?;
@@ -103,7 +103,7 @@ impl Historian {
         Ok(())
     }
 
-    async fn summarize_tile(&self, points: &Dataset, span: &TileSpan, rows: &mut Rows) -> Result<()> {
+    async fn summarize_tile(&self, points: &Dataset, span: &TileSpan, rows: &mut SummaryRows) -> Result<()> {
         let (tag, end) = (span.tile.cell.0, span.tick_max.saturating_add(1));
         let mut stream = range(points, tag, span.tick_min, end).await?;
         // What is read may be newer than the span; then its rows are never looked at.
@@ -151,7 +151,7 @@ impl HeldHour {
         }
     }
 
-    fn flush(&mut self, span: &TileSpan, rows: &mut Rows) {
+    fn flush(&mut self, span: &TileSpan, rows: &mut SummaryRows) {
         if !self.times.is_empty() {
             let segment = Segment::of(&self.times, &self.values, Some(&self.statuses));
             rows.push(span, self.hour, &self.times, segment);
@@ -177,7 +177,7 @@ async fn fingerprints(summaries: &Dataset, tags: &[i64]) -> Result<HashSet<(i64,
 
 /// Statistics on their way into the archive.
 #[derive(Default)]
-struct Rows {
+struct SummaryRows {
     tag: Vec<i64>,
     time: Vec<i64>,
     fingerprint: Vec<i64>,
@@ -185,7 +185,7 @@ struct Rows {
     segments: Vec<Option<Segment>>,
 }
 
-impl Rows {
+impl SummaryRows {
     fn push(&mut self, span: &TileSpan, hour: i64, times: &[i64], segment: Option<Segment>) {
         self.tag.push(span.tile.cell.0);
         self.time.push(hour);

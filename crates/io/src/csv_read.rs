@@ -6,7 +6,7 @@ use arrow_array::builder::StringBuilder;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 
-use crate::csv_tokens::{Dialect, Rows, Tokens};
+use crate::csv_tokens::{Dialect, RawRecords, Tokens};
 use crate::error::{IoError, Result};
 use crate::format::Format;
 use crate::infer::Kind;
@@ -29,7 +29,7 @@ pub(crate) struct CsvReader {
     batch_rows: usize,
     skip_left: u64,
     /// The sample, returned before anything else is read.
-    sample: Rows,
+    sample: RawRecords,
     sample_at: usize,
 }
 
@@ -111,7 +111,7 @@ impl CsvReader {
     }
 
     /// Reads records into `rows` until it has `rows_max`, or its text is large, or the input ends.
-    fn fill(&mut self, mut rows: Rows, rows_max: usize) -> Result<Rows> {
+    fn fill(&mut self, mut rows: RawRecords, rows_max: usize) -> Result<RawRecords> {
         while rows.len() < rows_max && rows.held_bytes() < PIECE_BYTES_MAX {
             match self.tokens.next_record(&mut rows, self.width == 1)? {
                 None => break,
@@ -125,7 +125,7 @@ impl CsvReader {
         Ok(rows)
     }
 
-    fn convert(&self, rows: &Rows, from: usize, to: usize) -> Result<RecordBatch> {
+    fn convert(&self, rows: &RawRecords, from: usize, to: usize) -> Result<RecordBatch> {
         let columns = self.schema.fields().iter().enumerate().map(|(at, field)| {
             let texts = self.texts(rows, from, to, self.places[at], field.data_type())?;
             let array = text::parse_column(&texts, field.data_type())
@@ -139,7 +139,7 @@ impl CsvReader {
             .map_err(|e| IoError::decoding(&self.name, Format::Csv, e))
     }
 
-    fn texts(&self, rows: &Rows, from: usize, to: usize, place: usize, target: &DataType) -> Result<StringArray> {
+    fn texts(&self, rows: &RawRecords, from: usize, to: usize, place: usize, target: &DataType) -> Result<StringArray> {
         let (keeps_spaces, quotes_keep) = (text::keeps_spaces(target), text::quotes_keep(target));
         let mut builder = StringBuilder::with_capacity(to - from, (to - from) * 8);
         for row in from..to {
@@ -160,11 +160,16 @@ impl CsvReader {
 }
 
 /// The names of the columns, and the first record where it had to be read to count them.
-fn column_names(tokens: &mut Tokens, name: &str, format: Format, options: &ReadOptions) -> Result<(Vec<String>, Rows)> {
+fn column_names(
+    tokens: &mut Tokens,
+    name: &str,
+    format: Format,
+    options: &ReadOptions,
+) -> Result<(Vec<String>, RawRecords)> {
     let csv = &options.csv;
     let given = csv.column_names.clone();
     let needs_first = csv.header || given.is_none();
-    let mut first = Rows::default();
+    let mut first = RawRecords::default();
     let found = if needs_first { tokens.next_record(&mut first, false)? } else { None };
     let mut names = match (given, found) {
         (Some(names), _) => names,
@@ -187,11 +192,11 @@ fn column_names(tokens: &mut Tokens, name: &str, format: Format, options: &ReadO
         }
     }
     refuse_duplicates(name, &names)?;
-    let rows = if csv.header || found.is_none() { Rows::new(names.len()) } else { first.with_width(names.len()) };
+    let rows = if csv.header || found.is_none() { RawRecords::new(names.len()) } else { first.with_width(names.len()) };
     Ok((names, rows))
 }
 
-fn header_names(first: &Rows, found: usize, name: &str) -> Result<Vec<String>> {
+fn header_names(first: &RawRecords, found: usize, name: &str) -> Result<Vec<String>> {
     let header = (0..found).map(|i| match std::str::from_utf8(first.field(0, i).0) {
         Ok(text) => Ok(text.trim().to_owned()),
         Err(_) => Err(IoError::NotUtf8 { name: name.to_owned(), line: first.line(0) }),
@@ -248,7 +253,7 @@ impl BatchSource for CsvReader {
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if self.sample_at == self.sample.len() {
-                let rows = self.fill(Rows::new(self.width), self.batch_rows)?;
+                let rows = self.fill(RawRecords::new(self.width), self.batch_rows)?;
                 if rows.len() == 0 {
                     return Ok(None);
                 }

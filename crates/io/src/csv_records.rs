@@ -4,14 +4,14 @@ use std::fmt;
 
 use bytes::{Buf, Bytes};
 
-use crate::csv_tokens::{Dialect, Rows, Tokens};
+use crate::csv_tokens::{Dialect, RawRecords, Tokens};
 use crate::error::{IoError, Result};
 
 /// The records of CSV text with commas and double quotes. Blank lines are passed over.
 pub struct CsvRecords {
     tokens: Tokens,
     name: String,
-    rows: Rows,
+    rows: RawRecords,
 }
 
 impl CsvRecords {
@@ -22,7 +22,7 @@ impl CsvRecords {
     pub fn new(name: &str, text: Bytes) -> Result<Self> {
         let dialect = Dialect { delimiter: b',', quote: Some(b'"'), comment: None };
         let tokens = Tokens::new(Box::new(text.reader()), dialect, name.to_owned(), None)?;
-        Ok(Self { tokens, name: name.to_owned(), rows: Rows::default() })
+        Ok(Self { tokens, name: name.to_owned(), rows: RawRecords::default() })
     }
 
     /// Puts the fields of the next record into `fields` and returns the line it starts on, from 1; `None` at the end.

@@ -14,7 +14,7 @@ const FIELD_BYTES: usize = size_of::<usize>() + 1;
 
 /// Records as cut, not yet typed. Fields of a record follow each other.
 #[derive(Default)]
-pub(crate) struct Rows {
+pub(crate) struct RawRecords {
     text: Vec<u8>,
     /// End of each field in `text`.
     ends: Vec<usize>,
@@ -25,7 +25,7 @@ pub(crate) struct Rows {
     fields_per_row: usize,
 }
 
-impl Rows {
+impl RawRecords {
     pub(crate) fn new(fields_per_row: usize) -> Self {
         Self { fields_per_row, ..Self::default() }
     }
@@ -157,7 +157,7 @@ impl Tokens {
     ///
     /// Blank lines are skipped unless `blank_is_record`. The caller compares the number of fields with what it expects
     /// before it takes another record.
-    pub(crate) fn next_record(&mut self, rows: &mut Rows, blank_is_record: bool) -> Result<Option<usize>> {
+    pub(crate) fn next_record(&mut self, rows: &mut RawRecords, blank_is_record: bool) -> Result<Option<usize>> {
         loop {
             let Some(first) = self.peek()? else { return Ok(None) };
             if self.dialect.comment == Some(first) {
@@ -196,7 +196,7 @@ impl Tokens {
         Ok(())
     }
 
-    fn cut_record(&mut self, rows: &mut Rows, mark: Mark) -> Result<usize> {
+    fn cut_record(&mut self, rows: &mut RawRecords, mark: Mark) -> Result<usize> {
         let start = self.line;
         let mut fields = 0;
         loop {
@@ -223,7 +223,7 @@ impl Tokens {
         }
     }
 
-    fn cut_plain(&mut self, rows: &mut Rows, mark: Mark, start: u64) -> Result<()> {
+    fn cut_plain(&mut self, rows: &mut RawRecords, mark: Mark, start: u64) -> Result<()> {
         let delimiter = self.dialect.delimiter;
         while self.peek()?.is_some() {
             let rest = &self.buffer[self.at..self.filled];
@@ -240,7 +240,7 @@ impl Tokens {
     }
 
     /// Takes a quoted field with its quotes; two quotes inside are one.
-    fn cut_quoted(&mut self, rows: &mut Rows, mark: Mark, start: u64) -> Result<()> {
+    fn cut_quoted(&mut self, rows: &mut RawRecords, mark: Mark, start: u64) -> Result<()> {
         let quote = self.dialect.quote;
         self.at += 1;
         while self.peek()?.is_some() {
@@ -263,7 +263,7 @@ impl Tokens {
         Err(IoError::OpenQuote { name: self.name.clone(), line: start })
     }
 
-    fn check_length(&self, rows: &Rows, mark: Mark, line: u64) -> Result<()> {
+    fn check_length(&self, rows: &RawRecords, mark: Mark, line: u64) -> Result<()> {
         match rows.text.len() - mark.text > RECORD_BYTES_MAX {
             true => Err(IoError::RecordTooLong { name: self.name.clone(), line, bytes_max: RECORD_BYTES_MAX }),
             false => Ok(()),

@@ -22,14 +22,14 @@ use crate::runtime::{block_on, runtime};
 #[pyclass(frozen, module = "chronotile._native")]
 pub struct ReadResult {
     schema: SchemaRef,
-    rows: Mutex<Option<Rows>>,
+    rows: Mutex<Option<LimitedReader>>,
 }
 
 /// Batches of an archive or of a cluster, their errors as those sides made them.
 type Batches = Pin<Box<dyn Stream<Item = Result<RecordBatch, ArrowError>> + Send>>;
 
 /// A stream with at most `left` more rows.
-struct Rows {
+struct LimitedReader {
     schema: SchemaRef,
     stream: Source,
     left: usize,
@@ -52,7 +52,7 @@ impl ReadResult {
         stream: impl Stream<Item = Result<RecordBatch, E>> + Send + 'static,
     ) -> Self {
         let stream = stream.map(|batch| batch.map_err(|error| ArrowError::ExternalError(Box::new(error))));
-        let rows = Rows { schema: schema.clone(), stream: Source::Drawn(stream.boxed()), left: usize::MAX };
+        let rows = LimitedReader { schema: schema.clone(), stream: Source::Drawn(stream.boxed()), left: usize::MAX };
         Self { schema, rows: Mutex::new(Some(rows)) }
     }
 
@@ -61,7 +61,7 @@ impl ReadResult {
         Ok(Box::new(self.take_rows()?))
     }
 
-    fn take_rows(&self) -> PyResult<Rows> {
+    fn take_rows(&self) -> PyResult<LimitedReader> {
         self.lock().take().ok_or_else(|| {
             Fault::new(
                 ErrorKind::ResultConsumed,
@@ -72,13 +72,13 @@ impl ReadResult {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Rows>> {
+    fn lock(&self) -> MutexGuard<'_, Option<LimitedReader>> {
         // A panic while the lock was held leaves the option itself whole.
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Iterator for Rows {
+impl Iterator for LimitedReader {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -103,7 +103,7 @@ impl Iterator for Rows {
     }
 }
 
-impl RecordBatchReader for Rows {
+impl RecordBatchReader for LimitedReader {
     fn schema(&self) -> SchemaRef {
         self.schema.clone()
     }
@@ -155,7 +155,7 @@ impl ReadResult {
         };
         let keys = keys.iter().map(key).collect::<PyResult<Vec<_>>>()?;
         let ordered = in_order(self.take()?, self.schema.clone(), &keys, limit).map_err(arrow_error)?;
-        let rows = Rows { schema: self.schema.clone(), stream: Source::Ordered(ordered), left: usize::MAX };
+        let rows = LimitedReader { schema: self.schema.clone(), stream: Source::Ordered(ordered), left: usize::MAX };
         Ok(Self { schema: self.schema.clone(), rows: Mutex::new(Some(rows)) })
     }
 

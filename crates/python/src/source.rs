@@ -12,10 +12,10 @@ use crate::files::{RecordBlock, RecordFile};
 use crate::result::ReadResult;
 
 /// The rows of one write.
-pub type Rows = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
+pub type BatchIterator = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 /// Opens an object with an Arrow PyCapsule method, or an iterator of such objects, which is drawn from as rows are needed.
-pub fn open(source: &Bound<'_, PyAny>) -> PyResult<Rows> {
+pub fn open(source: &Bound<'_, PyAny>) -> PyResult<BatchIterator> {
     if is_arrow(source)? {
         return Ok(Box::new(open_one(source)?));
     }

@@ -23,13 +23,13 @@ use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 use chronotile_archive::memory::{Charge, ChargedVec, Memory};
 
-/// Rows that come.
-pub(crate) struct Rows {
+/// A stream of record batches with its schema.
+pub(crate) struct RowStream {
     pub schema: SchemaRef,
     pub stream: BoxStream<'static, Result<RecordBatch>>,
 }
 
-impl Rows {
+impl RowStream {
     /// The same rows, which hold memory until the last of them is taken.
     pub fn holding(self, charge: Charge) -> Self {
         let held = move |batch| {
@@ -45,13 +45,13 @@ impl Rows {
     }
 }
 
-impl From<chronotile_historian::Batches> for Rows {
+impl From<chronotile_historian::Batches> for RowStream {
     fn from(batches: chronotile_historian::Batches) -> Self {
         Self { schema: batches.schema, stream: batches.stream.map_err(Failure::from).boxed() }
     }
 }
 
-impl From<chronotile_archive::ReadStream> for Rows {
+impl From<chronotile_archive::ReadStream> for RowStream {
     fn from(rows: chronotile_archive::ReadStream) -> Self {
         Self { schema: rows.schema(), stream: rows.map_err(Failure::from).boxed() }
     }
@@ -84,7 +84,7 @@ impl Reply {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum ResponseFormat {
     /// `{"rows": [...]}`
     Json,
     Plain(OutFormat),
@@ -96,7 +96,7 @@ pub(crate) const ARROW: &str = "application/vnd.apache.arrow.stream";
 pub(crate) const FORMATS: [&str; 5] =
     ["application/json", "application/x-ndjson", "text/csv", ARROW, "application/vnd.apache.parquet"];
 
-impl Form {
+impl ResponseFormat {
     const ALL: [(&'static str, Self); 5] = [
         ("json", Self::Json),
         ("ndjson", Self::Plain(OutFormat::Ndjson)),
@@ -147,8 +147,8 @@ const PIECE_ROWS: usize = 16_384;
 const STREAM_BYTES: usize = 8 << 20;
 
 /// The rows as an answer: see [`bytes()`].
-pub(crate) async fn rows(app: &Arc<App>, call: &Call, rows: Rows) -> Result<Reply> {
-    let form = Form::of(call)?;
+pub(crate) async fn rows(app: &Arc<App>, call: &Call, rows: RowStream) -> Result<Reply> {
+    let form = ResponseFormat::of(call)?;
     let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
     let encoder = Encoder::new(rows.schema, form, &app.memory)?;
     bytes(app, call, form.content_type(), encoded(limited, encoder)).await
@@ -245,7 +245,7 @@ pub(crate) fn bytes_of(batch: &RecordBatch) -> usize {
 }
 
 /// The texts of the first column, a line each.
-pub(crate) async fn lines(app: &App, call: &Call, rows: Rows) -> Result<Reply> {
+pub(crate) async fn lines(app: &App, call: &Call, rows: RowStream) -> Result<Reply> {
     let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
     let cut = limited.flat_map(|batch| stream::iter(pieces(batch)));
     let texts = cut.then(|batch| async move {
@@ -306,7 +306,7 @@ fn in_time<T: Send + 'static>(
 struct Encoder {
     writer: Writer,
     bytes: Shared,
-    form: Form,
+    form: ResponseFormat,
     /// Whether a row has been written.
     begun: bool,
     /// What the writer holds of rows that were written: only Parquet holds many.
@@ -338,10 +338,10 @@ fn encoding(error: &chronotile_io::IoError) -> Failure {
 }
 
 impl Encoder {
-    fn new(schema: SchemaRef, form: Form, memory: &Memory) -> Result<Self> {
+    fn new(schema: SchemaRef, form: ResponseFormat, memory: &Memory) -> Result<Self> {
         let bytes = Shared::default();
         let sink = Sink::Stream { name: "the answer".into(), writer: Box::new(bytes.clone()) };
-        let format = if let Form::Plain(format) = form { format } else { OutFormat::Ndjson };
+        let format = if let ResponseFormat::Plain(format) = form { format } else { OutFormat::Ndjson };
         let options = WriteOptions { row_group_bytes: Some(ROW_GROUP_BYTES), ..WriteOptions::default() };
         let writer = chronotile_io::writer(sink, format, schema, &options);
         let charge = memory.empty();
@@ -349,12 +349,12 @@ impl Encoder {
     }
 
     fn write(&mut self, batch: &RecordBatch) -> Result<Bytes> {
-        if self.form == Form::Plain(OutFormat::Parquet) {
+        if self.form == ResponseFormat::Plain(OutFormat::Parquet) {
             self.charge.set(self.writer.held_bytes() + 2 * bytes_of(batch))?;
         }
         self.writer.write(batch).map_err(|error| encoding(&error))?;
         let piece = self.take();
-        if self.form == Form::Plain(OutFormat::Parquet) {
+        if self.form == ResponseFormat::Plain(OutFormat::Parquet) {
             self.charge.set(self.writer.held_bytes())?;
         }
         Ok(piece)
@@ -377,16 +377,16 @@ impl Encoder {
         self.writer.finish().map_err(|error| encoding(&error))?;
         let mut out = begun.to_vec();
         match form {
-            Form::Json if was_begun => out.extend(b"\n]}"),
-            Form::Json => out.extend(b"{\"rows\":[]}"),
-            Form::Plain(_) => out.extend(bytes.take()),
+            ResponseFormat::Json if was_begun => out.extend(b"\n]}"),
+            ResponseFormat::Json => out.extend(b"{\"rows\":[]}"),
+            ResponseFormat::Plain(_) => out.extend(bytes.take()),
         }
         Ok(out.into())
     }
 
     /// Lines of JSON become elements of a list.
     fn formed(&mut self, mut lines: Vec<u8>) -> Vec<u8> {
-        if self.form != Form::Json || lines.is_empty() {
+        if self.form != ResponseFormat::Json || lines.is_empty() {
             return lines;
         }
         lines.pop();
@@ -444,7 +444,7 @@ mod tests {
         batch(vec![("x", column)])
     }
 
-    fn of(batches: &[RecordBatch], form: Form, memory: &Memory) -> BoxStream<'static, Result<Bytes>> {
+    fn of(batches: &[RecordBatch], form: ResponseFormat, memory: &Memory) -> BoxStream<'static, Result<Bytes>> {
         let encoder = Encoder::new(batches[0].schema(), form, memory).unwrap();
         encoded(stream::iter(batches.to_vec()).map(Ok).boxed(), encoder)
     }
@@ -453,7 +453,7 @@ mod tests {
     async fn large_rows_are_encoded_away_from_the_threads_that_drive_connections() {
         // All of these share the one thread of this test.
         let batches = [texts(4_000, 500)];
-        for (name, form) in Form::ALL {
+        for (name, form) in ResponseFormat::ALL {
             let turns = Arc::new(AtomicU64::new(0));
             let counted = turns.clone();
             let others = tokio::spawn(async move {
@@ -472,7 +472,7 @@ mod tests {
 
     #[tokio::test]
     async fn parquet_pays_for_the_row_group_that_it_holds() {
-        let form = Form::Plain(OutFormat::Parquet);
+        let form = ResponseFormat::Plain(OutFormat::Parquet);
         let batches = vec![texts(16, 64 << 10); 24];
         let memory = Memory::new(64 << 20);
         let mut pieces = of(&batches, form, &memory);

@@ -36,7 +36,7 @@ struct Slot {
 /// What became of a new connection.
 pub(crate) enum Admission {
     /// It may stay. `made_room` where an idle one was closed for it.
-    Taken { place: Place, made_room: bool },
+    Taken { place: ConnectionSlot, made_room: bool },
     /// All others are busy.
     Full,
 }
@@ -65,7 +65,7 @@ impl Connections {
         open.next += 1;
         *open.counts.entry(origin).or_default() += 1;
         open.slots.insert(number, Slot { origin, requests: 0, idle_since: Instant::now(), close: close.clone() });
-        Admission::Taken { place: Place { connections: self.clone(), number, close }, made_room: full }
+        Admission::Taken { place: ConnectionSlot { connections: self.clone(), number, close }, made_room: full }
     }
 }
 
@@ -106,13 +106,13 @@ fn origin(address: IpAddr) -> IpAddr {
 
 /// The place of a connection, until it is dropped or closed to make room.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
     number: u64,
     close: Arc<Notify>,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Marks that a request is served, until the guard is dropped. `None` once the connection is being closed.
     pub fn request(self: &Arc<Self>) -> Option<Busy> {
         let mut open = self.connections.open();
@@ -126,7 +126,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.connections.open().remove(self.number);
     }
@@ -134,7 +134,7 @@ impl Drop for Place {
 
 /// A request that is being served.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<Place>);
+pub(crate) struct Busy(Arc<ConnectionSlot>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
@@ -149,14 +149,14 @@ impl Drop for Busy {
 mod tests {
     use super::*;
 
-    fn taken(connections: &Arc<Connections>, address: &str) -> Option<Arc<Place>> {
+    fn taken(connections: &Arc<Connections>, address: &str) -> Option<Arc<ConnectionSlot>> {
         match connections.admit(address.parse().unwrap()) {
             Admission::Taken { place, .. } => Some(Arc::new(place)),
             Admission::Full => None,
         }
     }
 
-    fn is_open(place: &Arc<Place>) -> bool {
+    fn is_open(place: &Arc<ConnectionSlot>) -> bool {
         place.connections.open().slots.contains_key(&place.number)
     }
 

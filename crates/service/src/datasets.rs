@@ -9,7 +9,7 @@ use chronotile_types::{DatasetSpec, Instant, TimeRange};
 use futures::StreamExt;
 use serde_json::{Value, json};
 
-use crate::answers::{self, Reply, Rows};
+use crate::answers::{self, Reply, RowStream};
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 use crate::points::shown;
@@ -64,7 +64,7 @@ pub(crate) async fn state(app: Arc<App>, call: Call) -> Result<Reply> {
 pub(crate) async fn read(app: Arc<App>, call: Call) -> Result<Reply> {
     let dataset = app.historian.archive().dataset(call.part("name")).await?;
     let request = request(&dataset, &call)?;
-    let mut rows = Rows::from(dataset.read(request).await?);
+    let mut rows = RowStream::from(dataset.read(request).await?);
     if let Some(limit) = call.parameters.number::<usize>("limit")? {
         rows.stream = at_most(rows.stream, limit).boxed();
     }

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use chronotile_types::ErrorKind;
 
-use crate::answers::{self, Reply, Rows};
+use crate::answers::{self, Reply, RowStream};
 use crate::app::{App, Call, Permit, given_id};
 use crate::failure::{Failure, Result};
 use chronotile_archive::memory::{Charge, Memory, MemoryError};
@@ -140,7 +140,7 @@ pub(crate) async fn search(app: Arc<App>, call: Call, operation: &'static str) -
     match answer {
         Answer::Rows { schema, batches } => {
             let stream = stream(batches, call.permit.clone(), waiting);
-            answers::lines(&app, &call, Rows { schema, stream }).await
+            answers::lines(&app, &call, RowStream { schema, stream }).await
         }
         other => reply(&app, &call, other, waiting).await,
     }
@@ -239,7 +239,7 @@ async fn reply(app: &Arc<App>, call: &Call, answer: Answer, waiting: Waiting) ->
         Answer::Json(text) | Answer::Stored { report: text, .. } => Ok(Reply::text("application/json", text)),
         Answer::Rows { schema, batches } => {
             let stream = stream(batches, call.permit.clone(), waiting);
-            answers::rows(app, call, Rows { schema, stream }).await
+            answers::rows(app, call, RowStream { schema, stream }).await
         }
     }
 }

@@ -20,7 +20,7 @@ use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::answers::{self, Reply, Rows, too_many};
+use crate::answers::{self, Reply, RowStream, too_many};
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 use crate::parameters::time_ns;
@@ -260,7 +260,7 @@ pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
     let keys: Vec<TagKey> = tags.iter().map(|tag| TagKey::Number(tag.number)).collect();
     let names: HashMap<i64, String> = tags.iter().map(|tag| (tag.number, tag.name.clone())).collect();
     let around = Arc::new((names, about));
-    let notes = Rows::from(app.historian.annotations(&keys, start, end).await?);
+    let notes = RowStream::from(app.historian.annotations(&keys, start, end).await?);
     let notes = answers::limited(notes.stream, app.settings.limits.points, call.rows.clone());
     let notes = notes.flat_map(|batch| stream::iter(answers::pieces_of(batch, NOTES_AT_ONCE)));
     let mut first: &[u8] = b"[";

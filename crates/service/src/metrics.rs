@@ -100,7 +100,7 @@ impl Metrics {
             ("events_stored_total", "counter", "Documents of events stored.", count(&self.documents_in)),
             ("events_refused_total", "counter", "Lines that are no documents.", count(&self.lines_refused)),
             ("commits_total", "counter", "Writes to the archive, each of one or more requests.", count(&self.commits)),
-            ("rows_sent_total", "counter", "Rows of answers.", count(&self.rows_out)),
+            ("rows_sent_total", "counter", "RowStream of answers.", count(&self.rows_out)),
             ("body_bytes_total", "counter", "Bytes of bodies taken in.", count(&self.bytes_in)),
             (
                 "answers_broken_off_total",

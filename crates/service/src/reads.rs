@@ -7,7 +7,7 @@ use chronotile_historian::{AggregateRequest, Downsampling, RawRequest, TagKey};
 
 use chronotile_types::ErrorKind;
 
-use crate::answers::{self, Reply, Rows, too_many};
+use crate::answers::{self, Reply, RowStream, too_many};
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 use crate::points::shown;
@@ -90,7 +90,7 @@ pub(crate) async fn raw(app: Arc<App>, call: Call) -> Result<Reply> {
 
 pub(crate) async fn latest(app: Arc<App>, call: Call) -> Result<Reply> {
     let points = app.historian.latest(&tags(&app, &call).await?).await?;
-    answers::rows(&app, &call, Rows::of(points)).await
+    answers::rows(&app, &call, RowStream::of(points)).await
 }
 
 pub(crate) async fn at(app: Arc<App>, call: Call) -> Result<Reply> {
@@ -148,7 +148,7 @@ pub(crate) async fn aggregate(app: Arc<App>, call: Call) -> Result<Reply> {
     };
     check_intervals(&app, &request)?;
     let charge = app.memory.charge(request.bytes_held_max())?;
-    let results = Rows::from(app.historian.aggregate(request).await?).holding(charge);
+    let results = RowStream::from(app.historian.aggregate(request).await?).holding(charge);
     answers::rows(&app, &call, results).await
 }
 
@@ -181,7 +181,7 @@ pub(crate) async fn plot(app: Arc<App>, call: Call) -> Result<Reply> {
     let charge = app.memory.charge(usize::try_from(held).unwrap_or(usize::MAX).saturating_mul(PLOTTED_BYTES))?;
     let shown = app.historian.plot(&tag, start, end, points, method).await?;
     drop(charge);
-    answers::rows(&app, &call, Rows::of(vec![shown])).await
+    answers::rows(&app, &call, RowStream::of(vec![shown])).await
 }
 
 pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {

@@ -28,7 +28,7 @@ use tower_service::Service as _;
 
 use crate::access::{Access, exposure};
 use crate::app::{App, Peer, router};
-use crate::connections::{Admission, Connections, Place};
+use crate::connections::{Admission, ConnectionSlot, Connections};
 use crate::diagnostics;
 use crate::front_ends::FrontEnds;
 use crate::log::Log;
@@ -232,7 +232,7 @@ struct Connection {
     app: Arc<App>,
     routes: Router,
     address: SocketAddr,
-    place: Arc<Place>,
+    place: Arc<ConnectionSlot>,
 }
 
 impl Connection {

@@ -15,7 +15,7 @@ use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use chronotile_chunk::{
-    Binding, Columns, Defaults, Encoded, Form, Head, Layout, Origin, Rows, Zone, encode, encode_as,
+    Binding, BodyLayout, ChunkRows, Columns, Defaults, Encoded, Head, Layout, Origin, Zone, encode, encode_as,
 };
 use chronotile_types::{BatchId, Cell, ChunkId, Tile, Window, ZoneKey};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -134,8 +134,8 @@ fn zone() -> Zone {
     }
 }
 
-fn parts(batch: &RecordBatch) -> Rows<'_> {
-    Rows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] }
+fn parts(batch: &RecordBatch) -> ChunkRows<'_> {
+    ChunkRows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] }
 }
 
 /// Seconds per item: the median of at least five repetitions.
@@ -218,7 +218,7 @@ impl Count for Layout {
     }
 }
 
-fn chunk_line(codec: &'static str, form: Option<Form>, layout: &Layout, batches: &[RecordBatch]) -> Line {
+fn chunk_line(codec: &'static str, form: Option<BodyLayout>, layout: &Layout, batches: &[RecordBatch]) -> Line {
     let write = |batch: &RecordBatch| match form {
         Some(form) => encode_as(form, layout, 1, &parts(batch), &zone(), true, &BINDING),
         None => encode(layout, 1, &parts(batch), &zone(), true, &BINDING),
@@ -366,8 +366,8 @@ fn main() {
         }
         let batches: Vec<_> = (0..repeat).map(|_| rows(&mut rng, &columns, &schema, count, 5)).collect();
         if quick {
-            chunk_line("chunk, small", Some(Form::Small), &layout, &batches).print(json);
-            chunk_line("chunk, columnar", Some(Form::Columnar), &layout, &batches).print(json);
+            chunk_line("chunk, small", Some(BodyLayout::Small), &layout, &batches).print(json);
+            chunk_line("chunk, columnar", Some(BodyLayout::Columnar), &layout, &batches).print(json);
         } else {
             chunk_line("chunk", None, &layout, &batches).print(json);
             // Files take long enough that fewer of them give the same figures.

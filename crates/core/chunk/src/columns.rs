@@ -10,7 +10,7 @@ use chronotile_types::Damage;
 use crate::DECODED_BYTES_MAX;
 use crate::builder::{Budget, Builder};
 use crate::columnar_read::{self, Directory, read_column};
-use crate::encode::{EncodeError, Form};
+use crate::encode::{BodyLayout, EncodeError};
 use crate::extract::{Scratch, extract};
 use crate::head::Head;
 use crate::layout::Layout;
@@ -70,7 +70,7 @@ impl<'a> Body<'a> {
 
     /// Whether single rows can be decoded without the others: so it is in the small form.
     pub fn has_rows_apart(&self) -> bool {
-        self.head.form == Form::Small
+        self.head.form == BodyLayout::Small
     }
 
     /// Per row an index into the head's origins; `None` if all rows come from the first.
@@ -117,7 +117,7 @@ impl<'a> Body<'a> {
         column: usize,
     ) -> Result<Option<ColumnStats>, Damage> {
         let columns_in_schema = columns_in_schema.min(layout.columns().len());
-        if self.head.form == Form::Small || column >= columns_in_schema {
+        if self.head.form == BodyLayout::Small || column >= columns_in_schema {
             return Ok(None);
         }
         let mut reader = Reader::new(self.bytes());
@@ -132,15 +132,15 @@ impl<'a> Body<'a> {
 
 fn read_hidden(head: &Head, reader: &mut Reader, number: Number) -> Result<Vec<u8>, Damage> {
     match head.form {
-        Form::Small => small_read::read_hidden(reader, number, head.rows as usize),
-        Form::Columnar => columnar_read::read_hidden(reader, number, head.rows as usize),
+        BodyLayout::Small => small_read::read_hidden(reader, number, head.rows as usize),
+        BodyLayout::Columnar => columnar_read::read_hidden(reader, number, head.rows as usize),
     }
 }
 
 fn skip_hidden(head: &Head, reader: &mut Reader, number: Number) -> Result<(), Damage> {
     match head.form {
-        Form::Small => small_read::skip_hidden(reader, number, head.rows as usize),
-        Form::Columnar => columnar_read::skip_hidden(reader),
+        BodyLayout::Small => small_read::skip_hidden(reader, number, head.rows as usize),
+        BodyLayout::Columnar => columnar_read::skip_hidden(reader),
     }
 }
 
@@ -296,8 +296,8 @@ impl Columns {
 
     fn append_block(&mut self, head: &Head, block: &[u8], columns_in_schema: usize) -> Result<(), Damage> {
         self.append_counted(columns_in_schema, head.rows as usize, |set, present, budget| match head.form {
-            Form::Small => set.append_small(head, block, present, None, budget),
-            Form::Columnar => set.append_columnar(head, block, present, budget),
+            BodyLayout::Small => set.append_small(head, block, present, None, budget),
+            BodyLayout::Columnar => set.append_columnar(head, block, present, budget),
         })
     }
 

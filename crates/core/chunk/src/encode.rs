@@ -23,7 +23,7 @@ const COMPRESS_BYTES_MIN: usize = 256;
 
 /// How a body is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum BodyLayout {
     /// One block with the plain values of every column, possibly compressed as a whole.
     Small,
     /// One compressed byte string per column, found through a directory.
@@ -32,7 +32,7 @@ pub enum Form {
 
 /// The rows of a chunk.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct ChunkRows<'a> {
     /// Exactly the columns of the layout's schema, in its types.
     pub batch: &'a RecordBatch,
     /// The batches the rows come from; at least one.
@@ -117,13 +117,13 @@ impl EncodeError {
 pub fn encode(
     layout: &Layout,
     schema_version: u32,
-    rows: &Rows,
+    rows: &ChunkRows,
     zone: &Zone,
     unique_ids: bool,
     binding: &Binding,
 ) -> Result<Encoded, EncodeError> {
     let is_small = rows.batch.num_rows() <= SMALL_ROWS_MAX && text_bytes(rows.batch) <= SMALL_TEXT_BYTES_MAX;
-    let form = if is_small { Form::Small } else { Form::Columnar };
+    let form = if is_small { BodyLayout::Small } else { BodyLayout::Columnar };
     encode_as(form, layout, schema_version, rows, zone, unique_ids, binding)
 }
 
@@ -142,10 +142,10 @@ fn text_bytes(batch: &RecordBatch) -> usize {
 /// # Errors
 /// As [`encode`].
 pub fn encode_as(
-    form: Form,
+    form: BodyLayout,
     layout: &Layout,
     schema_version: u32,
-    rows: &Rows,
+    rows: &ChunkRows,
     zone: &Zone,
     unique_ids: bool,
     binding: &Binding,
@@ -153,8 +153,8 @@ pub fn encode_as(
     check(layout, rows, zone)?;
     let rows = &one_origin_unsaid(rows);
     let (body, compression, block_bytes) = match form {
-        Form::Small => compressed(small_block(layout, rows)?),
-        Form::Columnar => {
+        BodyLayout::Small => compressed(small_block(layout, rows)?),
+        BodyLayout::Columnar => {
             let body = columnar_body(layout, rows)?;
             let len = body.len();
             (body, Compression::None, len)
@@ -171,7 +171,7 @@ pub fn encode_as(
 pub fn encode_plain(
     layout: &Layout,
     schema_version: u32,
-    rows: &Rows,
+    rows: &ChunkRows,
     zone: &Zone,
     unique_ids: bool,
     binding: &Binding,
@@ -180,28 +180,28 @@ pub fn encode_plain(
     let rows = &one_origin_unsaid(rows);
     let block = small_block(layout, rows)?;
     let len = block.len();
-    seal(Form::Small, (block, Compression::None, len), schema_version, rows, zone, unique_ids, binding)
+    seal(BodyLayout::Small, (block, Compression::None, len), schema_version, rows, zone, unique_ids, binding)
 }
 
 /// The body that [`encode_plain`] writes for these rows.
 ///
 /// # Errors
 /// As [`encode`].
-pub fn plain_body(layout: &Layout, rows: &Rows) -> Result<Vec<u8>, EncodeError> {
+pub fn plain_body(layout: &Layout, rows: &ChunkRows) -> Result<Vec<u8>, EncodeError> {
     check_rows(layout, rows)?;
     small_block(layout, &one_origin_unsaid(rows))
 }
 
 /// Row origins say nothing where there is one origin.
-fn one_origin_unsaid<'a>(rows: &Rows<'a>) -> Rows<'a> {
-    Rows { row_origin: rows.row_origin.filter(|_| rows.origins.len() > 1), ..*rows }
+fn one_origin_unsaid<'a>(rows: &ChunkRows<'a>) -> ChunkRows<'a> {
+    ChunkRows { row_origin: rows.row_origin.filter(|_| rows.origins.len() > 1), ..*rows }
 }
 
 fn seal(
-    form: Form,
+    form: BodyLayout,
     (body, compression, block_bytes): (Vec<u8>, Compression, usize),
     schema_version: u32,
-    rows: &Rows,
+    rows: &ChunkRows,
     zone: &Zone,
     unique_ids: bool,
     binding: &Binding,
@@ -215,14 +215,14 @@ fn seal(
     Ok(Encoded { head, body, rows: rows.batch.num_rows() as u32 })
 }
 
-fn check(layout: &Layout, rows: &Rows, zone: &Zone) -> Result<(), EncodeError> {
+fn check(layout: &Layout, rows: &ChunkRows, zone: &Zone) -> Result<(), EncodeError> {
     if zone.time_max < zone.time_min || zone.id_max < zone.id_min {
         return Err(EncodeError::Zone);
     }
     check_rows(layout, rows)
 }
 
-fn check_rows(layout: &Layout, rows: &Rows) -> Result<(), EncodeError> {
+fn check_rows(layout: &Layout, rows: &ChunkRows) -> Result<(), EncodeError> {
     let count = rows.batch.num_rows();
     if count == 0 || count > ROWS_MAX as usize {
         return Err(EncodeError::RowCount(count));
@@ -273,7 +273,7 @@ impl<S: Sink> Sink for Metered<'_, S> {
 
 fn extract_column(
     layout: &Layout,
-    rows: &Rows,
+    rows: &ChunkRows,
     column: usize,
     sink: &mut impl Sink,
     bytes: &mut usize,
@@ -288,7 +288,7 @@ fn extract_column(
 }
 
 /// Sends the hidden columns, those that the schema does not name, to `put`.
-fn hidden(rows: &Rows, mut put: impl FnMut(NodeData)) {
+fn hidden(rows: &ChunkRows, mut put: impl FnMut(NodeData)) {
     let count = rows.batch.num_rows();
     let mut send = |bytes: &[u8], number: Number| {
         let values = Values::Fixed { width: number.width(), number: Some(number), bytes };
@@ -303,7 +303,7 @@ fn hidden(rows: &Rows, mut put: impl FnMut(NodeData)) {
 }
 
 /// The block of the small form.
-fn small_block(layout: &Layout, rows: &Rows) -> Result<Vec<u8>, EncodeError> {
+fn small_block(layout: &Layout, rows: &ChunkRows) -> Result<Vec<u8>, EncodeError> {
     let columns = layout.columns().len();
     let mut writer = SmallWriter::with_capacity(layout.nodes_before(columns), 4096);
     let (mut decoded_bytes, mut scratch) = (0, Scratch::default());
@@ -331,7 +331,7 @@ fn compressed(block: Vec<u8>) -> (Vec<u8>, Compression, usize) {
     (block, Compression::None, len)
 }
 
-fn columnar_body(layout: &Layout, rows: &Rows) -> Result<Vec<u8>, EncodeError> {
+fn columnar_body(layout: &Layout, rows: &ChunkRows) -> Result<Vec<u8>, EncodeError> {
     let mut body = Vec::new();
     hidden(rows, |data| {
         let mut column = Vec::new();

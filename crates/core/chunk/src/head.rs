@@ -5,7 +5,7 @@ use std::ops::Deref;
 use chronotile_types::{BatchId, ChunkId, Damage, DamageKind, Tile, ZoneKey};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::encode::{Form, Rows};
+use crate::encode::{BodyLayout, ChunkRows};
 use crate::packed::Compression;
 use crate::text::{TextFilter, read_filters};
 use crate::wire::{Reader, put_signed, put_varint};
@@ -99,7 +99,7 @@ pub struct Head {
     /// Whether the rows carry ordinals, see [`crate::ordinals`].
     pub has_ordinals: bool,
     /// How the body is laid out.
-    pub form: Form,
+    pub form: BodyLayout,
     /// Length of the body in bytes.
     pub body_bytes: usize,
     pub(crate) has_row_origins: bool,
@@ -112,7 +112,7 @@ pub struct Head {
 
 /// What the writer of a body tells the writer of its head.
 pub(crate) struct Sealed<'a> {
-    pub(crate) form: Form,
+    pub(crate) form: BodyLayout,
     pub(crate) compression: Compression,
     pub(crate) block_bytes: usize,
     pub(crate) body: &'a [u8],
@@ -122,7 +122,7 @@ pub(crate) struct Sealed<'a> {
 /// Writes the head of a chunk whose parts `encode` has checked.
 pub(crate) fn put_head(
     schema_version: u32,
-    rows: &Rows,
+    rows: &ChunkRows,
     zone: &Zone,
     unique_ids: bool,
     sealed: &Sealed,
@@ -133,7 +133,7 @@ pub(crate) fn put_head(
     out.push(FORMAT_VERSION);
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
     out.push(
-        flag(sealed.form == Form::Columnar, FLAG_COLUMNAR)
+        flag(sealed.form == BodyLayout::Columnar, FLAG_COLUMNAR)
             | flag(unique_ids, FLAG_UNIQUE_IDS)
             | flag(rows.row_origin.is_some(), FLAG_ROW_ORIGINS)
             | flag(rows.ordinals.is_some(), FLAG_ORDINALS)
@@ -222,9 +222,9 @@ impl Head {
 
     fn read(reader: &mut Reader) -> Result<Self, Damage> {
         let flags = reader.u8()?;
-        let form = if flags & FLAG_COLUMNAR != 0 { Form::Columnar } else { Form::Small };
+        let form = if flags & FLAG_COLUMNAR != 0 { BodyLayout::Columnar } else { BodyLayout::Small };
         let compression = Compression::from_code(flags >> COMPRESSION_SHIFT & 3)?;
-        if flags & FLAGS_UNUSED != 0 || (form == Form::Columnar && compression != Compression::None) {
+        if flags & FLAGS_UNUSED != 0 || (form == BodyLayout::Columnar && compression != Compression::None) {
             return Err(Damage::malformed("unknown flags"));
         }
         let schema_version = reader.size(u32::MAX as usize)? as u32;
@@ -275,7 +275,7 @@ impl Head {
 
     /// Whether the body is one that [`crate::plain_body`] makes from the rows.
     pub fn is_plain(&self) -> bool {
-        self.form == Form::Small && self.compression == Compression::None
+        self.form == BodyLayout::Small && self.compression == Compression::None
     }
 
     /// Lets a fuzzer state the length of the body it made up.

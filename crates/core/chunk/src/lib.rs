@@ -34,7 +34,7 @@ mod text;
 mod wire;
 
 pub use columns::{Body, Columns, Defaults, ordinals, row_origins};
-pub use encode::{EncodeError, Encoded, Form, Rows, encode, encode_as, encode_plain, plain_body};
+pub use encode::{BodyLayout, ChunkRows, EncodeError, Encoded, encode, encode_as, encode_plain, plain_body};
 #[doc(hidden)]
 pub use head::reseal;
 pub use head::{Binding, Head, Origin, Origins, Zone};

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use arrow_array::{Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
-use chronotile_chunk::{Binding, Body, Columns, Defaults, Encoded, Form, Grams, Head, Layout, Rows, encode_as, reseal};
+use chronotile_chunk::{
+    Binding, Body, BodyLayout, ChunkRows, Columns, Defaults, Encoded, Grams, Head, Layout, encode_as, reseal,
+};
 use chronotile_types::{Cell, ChunkId, DamageKind, Tile, Window};
 use common::*;
 use proptest::prelude::*;
@@ -43,7 +45,7 @@ fn touch(layout: &Layout, head: &[u8], body: &[u8], columns_in_schema: usize) ->
 }
 
 /// A chunk of every kind of column that is small enough to try all its bytes.
-fn sample(form: Form, columns: usize, rows: usize, seed: u64) -> (Layout, RecordBatch, Encoded) {
+fn sample(form: BodyLayout, columns: usize, rows: usize, seed: u64) -> (Layout, RecordBatch, Encoded) {
     let mut rng = Rng(seed);
     let schema = arbitrary_schema(&mut rng, columns);
     let layout = Layout::new(schema.clone()).unwrap();
@@ -54,7 +56,7 @@ fn sample(form: Form, columns: usize, rows: usize, seed: u64) -> (Layout, Record
     second.written_us += 5;
     let is_text = |column: &usize| schema.field(*column).data_type() == &DataType::Utf8;
     let texts: Vec<usize> = (0..columns).filter(is_text).collect();
-    let set = Rows {
+    let set = ChunkRows {
         batch: &batch,
         origins: &[ORIGIN, second],
         row_origin: Some(&indexes),
@@ -68,9 +70,12 @@ fn sample(form: Form, columns: usize, rows: usize, seed: u64) -> (Layout, Record
 #[test]
 fn every_changed_byte_and_every_cut_is_detected() {
     let mut filters = 0;
-    for (form, columns, rows, seed) in
-        [(Form::Small, 30, 5, 1), (Form::Small, 12, 40, 2), (Form::Columnar, 20, 90, 3), (Form::Columnar, 6, 300, 4)]
-    {
+    for (form, columns, rows, seed) in [
+        (BodyLayout::Small, 30, 5, 1),
+        (BodyLayout::Small, 12, 40, 2),
+        (BodyLayout::Columnar, 20, 90, 3),
+        (BodyLayout::Columnar, 6, 300, 4),
+    ] {
         let (layout, batch, chunk) = sample(form, columns, rows, seed);
         assert_eq!(read_all(&layout, &chunk).unwrap(), batch);
         filters += (0..columns).filter(|column| head_of(&chunk).text_filter(*column).is_some()).count();
@@ -99,7 +104,7 @@ fn every_changed_byte_and_every_cut_is_detected() {
 
 #[test]
 fn a_chunk_under_another_tile_or_id_is_detected() {
-    let (_, _, chunk) = sample(Form::Small, 3, 5, 9);
+    let (_, _, chunk) = sample(BodyLayout::Small, 3, 5, 9);
     let Binding { tile, chunk: id } = BINDING;
     for other in [
         Binding { tile: Tile { cell: Cell(tile.cell.0 + 1), ..tile }, chunk: id },
@@ -113,21 +118,21 @@ fn a_chunk_under_another_tile_or_id_is_detected() {
 
 #[test]
 fn the_body_of_another_chunk_is_detected() {
-    let (layout, _, one) = sample(Form::Small, 3, 5, 9);
-    let (_, _, other) = sample(Form::Small, 3, 5, 10);
+    let (layout, _, one) = sample(BodyLayout::Small, 3, 5, 9);
+    let (_, _, other) = sample(BodyLayout::Small, 3, 5, 10);
     assert!(read_all(&layout, &Encoded { body: other.body, ..one }).is_err());
 }
 
 #[test]
 fn a_newer_container_is_named_as_such() {
-    let (_, _, mut chunk) = sample(Form::Small, 3, 5, 9);
+    let (_, _, mut chunk) = sample(BodyLayout::Small, 3, 5, 9);
     chunk.head[0] = 2;
     assert_eq!(Head::parse(&chunk.head, &BINDING).unwrap_err().0, DamageKind::UnknownVersion(2));
 }
 
 #[test]
 fn a_damaged_chunk_leaves_the_set_as_it_was() {
-    for form in [Form::Small, Form::Columnar] {
+    for form in [BodyLayout::Small, BodyLayout::Columnar] {
         let (layout, batch, chunk) = sample(form, 15, 70, 5);
         let head = Head::parse(&chunk.head, &BINDING).unwrap();
         let all: Vec<usize> = (0..15).collect();
@@ -172,7 +177,7 @@ fn a_tiny_chunk_cannot_announce_a_flood() {
     };
     let batch = constant(100);
     let layout = Layout::new(batch.schema()).unwrap();
-    let mut chunk = write_as(Form::Columnar, &layout, &batch);
+    let mut chunk = write_as(BodyLayout::Columnar, &layout, &batch);
     // Byte 3 is the row count, 100; nothing else in a constant column depends on it. Three bytes make it 2^20.
     assert_eq!(chunk.head[3], 100);
     chunk.head.splice(3..4, [0x80, 0x80, 0x40]);
@@ -189,7 +194,7 @@ fn text_that_is_not_utf8_is_refused() {
     let schema = Arc::new(Schema::new(vec![Field::new("t", DataType::Utf8, false)]));
     let batch = RecordBatch::try_new(schema.clone(), vec![texts]).unwrap();
     let layout = Layout::new(schema).unwrap();
-    for form in [Form::Small, Form::Columnar] {
+    for form in [BodyLayout::Small, BodyLayout::Columnar] {
         let chunk = write_as(form, &layout, &batch);
         let at = chunk.body.iter().position(|byte| *byte == 0xc3).unwrap();
         let mut bad = chunk.clone();
@@ -198,7 +203,7 @@ fn text_that_is_not_utf8_is_refused() {
         assert!(read_all(&layout, &bad).unwrap_err().to_string().contains("UTF-8"));
     }
     // Lengths 3 1 2 become 2 2 2: the bytes stay valid UTF-8, but a value now ends within a character.
-    let mut bad = write_as(Form::Small, &layout, &batch);
+    let mut bad = write_as(BodyLayout::Small, &layout, &batch);
     let at = bad.body.windows(3).position(|w| w == [3, 1, 2]).unwrap();
     bad.body[at..at + 2].copy_from_slice(&[2, 2]);
     reseal(&mut bad.head, &bad.body, &BINDING);
@@ -226,7 +231,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         in_head: bool, columnar: bool, declared in 0..12usize,
     ) {
-        let form = if columnar { Form::Columnar } else { Form::Small };
+        let form = if columnar { BodyLayout::Columnar } else { BodyLayout::Small };
         let (layout, _, mut chunk) = sample(form, columns, rows, seed);
         for (at, value) in changes {
             let bytes = if in_head { &mut chunk.head } else { &mut chunk.body };

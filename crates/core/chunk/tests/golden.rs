@@ -18,8 +18,8 @@ use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{Field, Schema};
 use chronotile_chunk::{
-    Binding, Encoded, Form, Grams, Head, Layout, Origin, Rows, encode_as, encode_plain, fold, ordinals, plain_body,
-    row_origins,
+    Binding, BodyLayout, ChunkRows, Encoded, Grams, Head, Layout, Origin, encode_as, encode_plain, fold, ordinals,
+    plain_body, row_origins,
 };
 use chronotile_types::BatchId;
 use common::*;
@@ -109,17 +109,17 @@ fn lines(rows: usize) -> RecordBatch {
 fn build(name: &str) -> (RecordBatch, Encoded) {
     let mut rng = Rng(name.bytes().map(u64::from).sum());
     let (form, batch) = match name {
-        "small_types" => (Form::Small, types(&mut rng, 6)),
-        "small_nested" => (Form::Small, nested(&mut rng, 6)),
-        "small_lz4" => (Form::Small, repetitive(20)),
-        "columnar_types" => (Form::Columnar, types(&mut rng, 40)),
-        "columnar_nested" => (Form::Columnar, nested(&mut rng, 40)),
-        "text_filters" => (Form::Columnar, lines(600)),
-        _ => (Form::Columnar, numbers(&mut rng, 700)),
+        "small_types" => (BodyLayout::Small, types(&mut rng, 6)),
+        "small_nested" => (BodyLayout::Small, nested(&mut rng, 6)),
+        "small_lz4" => (BodyLayout::Small, repetitive(20)),
+        "columnar_types" => (BodyLayout::Columnar, types(&mut rng, 40)),
+        "columnar_nested" => (BodyLayout::Columnar, nested(&mut rng, 40)),
+        "text_filters" => (BodyLayout::Columnar, lines(600)),
+        _ => (BodyLayout::Columnar, numbers(&mut rng, 700)),
     };
     let layout = Layout::new(batch.schema()).unwrap();
     if name == "text_filters" {
-        let rows = Rows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[0, 2] };
+        let rows = ChunkRows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[0, 2] };
         let chunk = encode_as(form, &layout, 1, &rows, &zone(), true, &BINDING).unwrap();
         return (batch, chunk);
     }
@@ -132,7 +132,7 @@ fn build(name: &str) -> (RecordBatch, Encoded) {
     let indexes: Vec<u32> = (0..batch.num_rows()).map(|_| rng.below(3) as u32).collect();
     let numbers: Vec<i64> = (0..batch.num_rows() as i64).collect();
     let rows =
-        Rows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers), text: &[] };
+        ChunkRows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers), text: &[] };
     let chunk = encode_as(form, &layout, 3, &rows, &zone(), false, &BINDING).unwrap();
     (batch, chunk)
 }
@@ -226,7 +226,7 @@ fn equal_rows_make_the_plain_bodies_they_always_made() {
         let file = |kind: &str| fs::read(folder().join(format!("{name}.{kind}"))).unwrap();
         let rows = StreamReader::try_new(file("arrow").as_slice(), None).unwrap().next().unwrap().unwrap();
         let layout = Layout::new(rows.schema()).unwrap();
-        let given = Rows { batch: &rows, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
+        let given = ChunkRows { batch: &rows, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
         let body = plain_body(&layout, &given).unwrap();
         let encoded = encode_plain(&layout, 3, &given, &zone(), true, &BINDING).unwrap();
         let head = Head::parse(&encoded.head, &BINDING).unwrap();
@@ -243,7 +243,7 @@ fn golden_chunks_use_every_part_of_the_format() {
     let heads =
         NAMES.map(|name| Head::parse(&fs::read(folder().join(format!("{name}.head"))).unwrap(), &BINDING).unwrap());
     let has = |test: fn(&Head) -> bool| heads.iter().any(test);
-    assert!(has(|h| h.form == Form::Small) && has(|h| h.form == Form::Columnar));
+    assert!(has(|h| h.form == BodyLayout::Small) && has(|h| h.form == BodyLayout::Columnar));
     assert!(has(|h| h.has_ordinals) && has(Head::has_row_origins) && has(|h| h.origins.len() > 1));
     assert!(has(|h| h.unique_ids) && has(|h| !h.unique_ids));
     // Compression of the small block is bits 4 and 5 of the second byte.

@@ -10,14 +10,14 @@ use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, Float32Array, Float64Array, Int64Array, PrimitiveArray, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use chronotile_chunk::{
-    Binding, Body, ColumnStats, Columns, Defaults, EncodeError, Form, Head, Layout, Origin, Rows, encode, encode_as,
-    ordinals, row_origins,
+    Binding, Body, BodyLayout, ChunkRows, ColumnStats, Columns, Defaults, EncodeError, Head, Layout, Origin, encode,
+    encode_as, ordinals, row_origins,
 };
 use chronotile_types::{BatchId, ZoneKey};
 use common::*;
 use proptest::prelude::*;
 
-const FORMS: [Form; 2] = [Form::Small, Form::Columnar];
+const FORMS: [BodyLayout; 2] = [BodyLayout::Small, BodyLayout::Columnar];
 
 fn row_counts() -> impl Strategy<Value = usize> {
     prop_oneof![1..9usize, 60..70usize, 1..400usize]
@@ -69,7 +69,7 @@ proptest! {
         let (mut picked, mut whole, mut wanted) = (empty(), empty(), vec![]);
         for rows in counts {
             let batch = arbitrary_batch(&mut rng, &before, rows);
-            let chunk = write_as(Form::Small, &Layout::new(before.clone()).unwrap(), &batch);
+            let chunk = write_as(BodyLayout::Small, &Layout::new(before.clone()).unwrap(), &batch);
             let head = Head::parse(&chunk.head, &BINDING).unwrap();
             let body = Body::open(&head, &chunk.body).unwrap();
             let share = rng.below(101) as u64;
@@ -145,7 +145,7 @@ proptest! {
             id_min: ZoneKey::from_bytes(&low),
             id_max: ZoneKey::from_bytes(&high),
         };
-        let row_set = Rows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers), text: &[] };
+        let row_set = ChunkRows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers), text: &[] };
         for form in FORMS {
             let chunk = encode_as(form, &layout, 7, &row_set, &zone, unique, &BINDING).unwrap();
             let head = Head::parse(&chunk.head, &BINDING).unwrap();
@@ -241,7 +241,7 @@ fn extremes_are_kept_without_nulls_and_nans() {
     values[20] = Some(f64::NAN);
     let batch = one_column("x", Arc::new(Float64Array::from(values)));
     let layout = Layout::new(batch.schema()).unwrap();
-    let chunk = write_as(Form::Columnar, &layout, &batch);
+    let chunk = write_as(BodyLayout::Columnar, &layout, &batch);
     let head = Head::parse(&chunk.head, &BINDING).unwrap();
     let body = Body::open(&head, &chunk.body).unwrap();
     let want = ColumnStats::Float { min: -5.0, max: 999.0 * 0.37 - 5.0, has_nan: true };
@@ -249,7 +249,7 @@ fn extremes_are_kept_without_nulls_and_nans() {
     assert_eq!(body.stats(&layout, 1, 1).unwrap(), None);
 
     let batch = one_column("x", Arc::new(Int64Array::from_iter_values((0..1000).map(|i| (i * 7919) % 1000 - 300))));
-    let chunk = write_as(Form::Columnar, &Layout::new(batch.schema()).unwrap(), &batch);
+    let chunk = write_as(BodyLayout::Columnar, &Layout::new(batch.schema()).unwrap(), &batch);
     let head = Head::parse(&chunk.head, &BINDING).unwrap();
     let stats = Body::open(&head, &chunk.body).unwrap().stats(&Layout::new(batch.schema()).unwrap(), 1, 0).unwrap();
     assert_eq!(stats, Some(ColumnStats::Signed { min: -300, max: 699 }));
@@ -259,26 +259,26 @@ fn extremes_are_kept_without_nulls_and_nans() {
 fn rows_that_do_not_fit_are_refused_with_the_reason() {
     let batch = one_column("x", Arc::new(Int64Array::from(vec![1, 2])));
     let layout = Layout::new(batch.schema()).unwrap();
-    let rows = Rows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
-    let write = |layout: &Layout, rows: &Rows| encode(layout, 1, rows, &zone(), true, &BINDING).unwrap_err();
+    let rows = ChunkRows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
+    let write = |layout: &Layout, rows: &ChunkRows| encode(layout, 1, rows, &zone(), true, &BINDING).unwrap_err();
 
     let empty = batch.slice(0, 0);
-    assert_eq!(write(&layout, &Rows { batch: &empty, ..rows }), EncodeError::RowCount(0));
-    assert!(matches!(write(&layout, &Rows { origins: &[], ..rows }), EncodeError::Origins(_)));
-    assert!(matches!(write(&layout, &Rows { row_origin: Some(&[0, 1]), ..rows }), EncodeError::Origins(_)));
-    assert!(matches!(write(&layout, &Rows { ordinals: Some(&[0]), ..rows }), EncodeError::Origins(_)));
+    assert_eq!(write(&layout, &ChunkRows { batch: &empty, ..rows }), EncodeError::RowCount(0));
+    assert!(matches!(write(&layout, &ChunkRows { origins: &[], ..rows }), EncodeError::Origins(_)));
+    assert!(matches!(write(&layout, &ChunkRows { row_origin: Some(&[0, 1]), ..rows }), EncodeError::Origins(_)));
+    assert!(matches!(write(&layout, &ChunkRows { ordinals: Some(&[0]), ..rows }), EncodeError::Origins(_)));
 
     let other = one_column("x", Arc::new(Float64Array::from(vec![1.0, 2.0])));
-    let message = write(&layout, &Rows { batch: &other, ..rows }).to_string();
+    let message = write(&layout, &ChunkRows { batch: &other, ..rows }).to_string();
     assert!(message.contains("\"x\"") && message.contains("cast"), "{message}");
 
     let strict = Layout::new(Arc::new(Schema::new(vec![Field::new("x", DataType::Int64, false)]))).unwrap();
     let nulls = one_column("x", Arc::new(Int64Array::from(vec![Some(1), None])));
-    assert!(write(&strict, &Rows { batch: &nulls, ..rows }).to_string().contains("null"));
+    assert!(write(&strict, &ChunkRows { batch: &nulls, ..rows }).to_string().contains("null"));
 
     let huge = one_column("x", Arc::new(StringArray::from(vec!["x".repeat(65 << 20)])));
     let texts = Layout::new(huge.schema()).unwrap();
-    assert_eq!(write(&texts, &Rows { batch: &huge, ..rows }), EncodeError::TooLarge);
+    assert_eq!(write(&texts, &ChunkRows { batch: &huge, ..rows }), EncodeError::TooLarge);
 
     let mut backwards = zone();
     backwards.time_max = backwards.time_min - 1;
@@ -305,7 +305,7 @@ fn a_small_chunk_of_noise_costs_at_most_a_quarter_more_than_its_columns() {
     let batch = RecordBatch::try_new(schema.clone(), columns).unwrap();
     let raw = 34 * 5 * 8 + 66 * 5 * 4;
     let layout = Layout::new(schema).unwrap();
-    let rows = Rows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
+    let rows = ChunkRows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
     let chunk = encode(&layout, 1, &rows, &zone(), true, &Binding { ..BINDING }).unwrap();
     let cost = chunk.head.len() + chunk.body.len();
     assert!(cost * 4 <= raw * 5, "{cost} bytes for {raw}");

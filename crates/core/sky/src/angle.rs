@@ -35,7 +35,7 @@ pub fn parse_angle(text: &str, kind: AngleKind) -> Result<f64, SkyError> {
 }
 
 /// A number and the unit behind it.
-type Part<'a> = (f64, &'a str, Unit);
+type Term<'a> = (f64, &'a str, Unit);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Unit {
@@ -58,7 +58,7 @@ fn number(text: &str) -> Result<f64, &'static str> {
     }
 }
 
-fn colons(text: &str, kind: AngleKind) -> Result<Vec<Part<'_>>, &'static str> {
+fn colons(text: &str, kind: AngleKind) -> Result<Vec<Term<'_>>, &'static str> {
     let first = if kind == AngleKind::RightAscension { Unit::Hour } else { Unit::Degree };
     let units = [first, Unit::Minute, Unit::Second];
     let words: Vec<&str> = text.split(':').collect();
@@ -68,7 +68,7 @@ fn colons(text: &str, kind: AngleKind) -> Result<Vec<Part<'_>>, &'static str> {
     words.into_iter().zip(units).map(|(word, unit)| Ok((number(word.trim())?, word, unit))).collect()
 }
 
-fn units(text: &str) -> Result<Vec<Part<'_>>, &'static str> {
+fn units(text: &str) -> Result<Vec<Term<'_>>, &'static str> {
     let mut parts = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -110,7 +110,7 @@ fn unit(name: &str) -> Result<Unit, &'static str> {
     })
 }
 
-fn sum(parts: &[Part<'_>]) -> Result<f64, &'static str> {
+fn sum(parts: &[Term<'_>]) -> Result<f64, &'static str> {
     let whole = match parts {
         [(value, _, Unit::Alone(degrees))] => return Ok(value * degrees),
         [(_, _, Unit::Degree), ..] => 1.0,

@@ -16,11 +16,11 @@ const HEALPIX_BULGE: f64 = 0.3;
 pub(crate) struct Node {
     pub index: u64,
     pub level: u32,
-    place: Place,
+    place: Pixel,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum Pixel {
     Square { kind: Kind, face: u8, state: u8, s: u32, t: u32 },
     Triangle([Vec3; 3]),
     Diamond { face: u8, x: u32, y: u32 },
@@ -68,12 +68,12 @@ impl Node {
         let (first, count) = scheme.roots();
         (0..count).map(move |n| {
             let face = n as u8;
-            let square = |kind| Place::Square { kind, face, state: HILBERT_TOP, s: 0, t: 0 };
+            let square = |kind| Pixel::Square { kind, face, state: HILBERT_TOP, s: 0, t: 0 };
             let place = match scheme {
                 Scheme::Mq3c => square(Kind::Mq3c),
                 Scheme::Q3c => square(Kind::Q3c),
-                Scheme::Htm => Place::Triangle(htm::ROOTS[n as usize]),
-                Scheme::Healpix => Place::Diamond { face, x: 0, y: 0 },
+                Scheme::Htm => Pixel::Triangle(htm::ROOTS[n as usize]),
+                Scheme::Healpix => Pixel::Diamond { face, x: 0, y: 0 },
             };
             Node { index: first + n, level: 0, place }
         })
@@ -83,15 +83,15 @@ impl Node {
     pub fn child(&self, k: u8) -> Node {
         let (low, high) = (u32::from(k & 1), u32::from(k >> 1));
         let place = match self.place {
-            Place::Square { kind: Kind::Mq3c, face, state, s, t } => {
+            Pixel::Square { kind: Kind::Mq3c, face, state, s, t } => {
                 let (s_bit, t_bit, state) = hilbert_child(state, k);
-                Place::Square { kind: Kind::Mq3c, face, state, s: 2 * s + s_bit, t: 2 * t + t_bit }
+                Pixel::Square { kind: Kind::Mq3c, face, state, s: 2 * s + s_bit, t: 2 * t + t_bit }
             }
-            Place::Square { kind, face, state, s, t } => {
-                Place::Square { kind, face, state, s: 2 * s + low, t: 2 * t + high }
+            Pixel::Square { kind, face, state, s, t } => {
+                Pixel::Square { kind, face, state, s: 2 * s + low, t: 2 * t + high }
             }
-            Place::Triangle(corners) => Place::Triangle(htm::child(corners, u64::from(k))),
-            Place::Diamond { face, x, y } => Place::Diamond { face, x: 2 * x + low, y: 2 * y + high },
+            Pixel::Triangle(corners) => Pixel::Triangle(htm::child(corners, u64::from(k))),
+            Pixel::Diamond { face, x, y } => Pixel::Diamond { face, x: 2 * x + low, y: 2 * y + high },
         };
         Node { index: (self.index << 2) | u64::from(k), level: self.level + 1, place }
     }
@@ -105,11 +105,11 @@ impl Node {
     /// belt. The factor is measured on every pixel of coarse levels and rounded up; a test repeats that.
     pub fn outline(&self) -> Outline {
         match self.place {
-            Place::Square { kind, face, s, t, .. } => {
+            Pixel::Square { kind, face, s, t, .. } => {
                 Outline::new(&kind.vertices(usize::from(face), s, t, self.level), ROUNDING)
             }
-            Place::Triangle(corners) => Outline::new(&corners, ROUNDING),
-            Place::Diamond { face, x, y } => {
+            Pixel::Triangle(corners) => Outline::new(&corners, ROUNDING),
+            Pixel::Diamond { face, x, y } => {
                 let face = usize::from(face);
                 let nside = (1u64 << self.level) as f64;
                 let corners = healpix::vertices(face, x, y, self.level);

@@ -17,7 +17,7 @@ use arrow_schema::{DataType, Field, Schema};
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
-use chronotile_chunk::{Binding, Columns, Defaults, Head, Layout, Origin, Rows, Zone, encode_plain};
+use chronotile_chunk::{Binding, ChunkRows, Columns, Defaults, Head, Layout, Origin, Zone, encode_plain};
 use chronotile_store::{
     Capabilities, Cells, Chunk, ChunkKey, Commit, DropSlice, Record, Result, Scan, Store, StoreError, TileStatistics,
     conformance,
@@ -64,7 +64,7 @@ fn wrapped(chunk: &Chunk) -> Chunk {
         [Arc::new(rows), Arc::new(BinaryArray::from(heads)), Arc::new(BinaryArray::from(pieces))];
     let batch = RecordBatch::try_new(layout().schema().clone(), columns.to_vec()).unwrap();
     let origins = [Origin { batch: BatchId(1), written_us: 1 }];
-    let rows = Rows { batch: &batch, origins: &origins, row_origin: None, ordinals: None, text: &[] };
+    let rows = ChunkRows { batch: &batch, origins: &origins, row_origin: None, ordinals: None, text: &[] };
     let zone = Zone { time_min: 0, time_max: 0, id_min: ZoneKey::MIN, id_max: ZoneKey::MAX };
     let binding = Binding { tile: chunk.key.tile, chunk: chunk.key.id };
     let encoded = encode_plain(&layout(), 0, &rows, &zone, true, &binding).unwrap();

@@ -9,7 +9,7 @@ use arrow_array::types::{Int32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, BinaryArray, Int32Array, Int64Array, RecordBatch, RecordBatchOptions};
 use arrow_select::concat::concat;
 use bytes::Bytes;
-use chronotile_chunk::{Head, Origin, Rows, plain_body};
+use chronotile_chunk::{ChunkRows, Head, Origin, plain_body};
 use chronotile_cql::scylla::response::query_result::QueryRowsResult;
 use chronotile_store::{Chunk, ChunkKey};
 use chronotile_types::{BatchId, Cell, ChunkId, SliceId, Tile, Window};
@@ -238,7 +238,7 @@ impl Gatherer {
         let batch = RecordBatch::try_new_with_options(version.schema.clone(), arrays?, &options).ok()?;
         let row_origin = if head.has_row_origins() { Some(row_origins(&open.pieces, head)?) } else { None };
         let ordinals = if head.has_ordinals { Some(ordinals(&open.pieces)) } else { None };
-        let rows = Rows {
+        let rows = ChunkRows {
             batch: &batch,
             origins: &head.origins,
             row_origin: row_origin.as_deref(),

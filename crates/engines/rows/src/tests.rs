@@ -10,7 +10,7 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use bytes::Bytes;
-use chronotile_chunk::{Binding, Form, Layout, Origin, Rows, Zone, encode_as, encode_plain};
+use chronotile_chunk::{Binding, BodyLayout, ChunkRows, Layout, Origin, Zone, encode_as, encode_plain};
 use chronotile_cql::scylla::frame::response::result::{ColumnSpec, ColumnType, NativeType, TableSpec};
 use chronotile_store::{Chunk, ChunkKey};
 use chronotile_tables::{Decoder, Mapping};
@@ -60,7 +60,7 @@ fn chunk(id: u128, batch: &RecordBatch, version: u32) -> Chunk {
     let zone = Zone { time_min: -3, time_max: 9, id_min: ZoneKey::MIN, id_max: ZoneKey::from_i64(8) };
     let is_text = |column: &usize| *batch.column(*column).data_type() == DataType::Utf8;
     let text: Vec<usize> = (0..batch.num_columns()).filter(is_text).collect();
-    let rows = Rows {
+    let rows = ChunkRows {
         batch,
         origins: &origins[..used],
         row_origin: Some(&row_origin),
@@ -326,9 +326,9 @@ fn only_chunks_in_plain_form_are_taken() {
     let origins = [Origin { batch: BatchId(1), written_us: 1 }];
     let layout = Layout::new(rows.schema()).unwrap();
     let zone = Zone { time_min: 0, time_max: 0, id_min: ZoneKey::MIN, id_max: ZoneKey::MAX };
-    let given = Rows { batch: &rows, origins: &origins, row_origin: None, ordinals: None, text: &[] };
+    let given = ChunkRows { batch: &rows, origins: &origins, row_origin: None, ordinals: None, text: &[] };
     let binding = Binding { tile: TILE, chunk: ChunkId(1) };
-    let encoded = encode_as(Form::Columnar, &layout, 0, &given, &zone, true, &binding).unwrap();
+    let encoded = encode_as(BodyLayout::Columnar, &layout, 0, &given, &zone, true, &binding).unwrap();
     let chunk = Chunk { key: key(1), rows: 20, head: encoded.head.into(), body: encoded.body.into() };
     assert_eq!(codec_of(&rows).check(&chunk), Err(RowsError::NotPlain));
 }

@@ -276,7 +276,7 @@ impl Scanner {
             if group.is_full_at(tile) {
                 return Ok(Some(End::AtTile));
             }
-            let place = Place { key: ChunkKey { slice, tile, id }, rows: row.get(3)?, row: row.get(5)? };
+            let place = ChunkRow { key: ChunkKey { slice, tile, id }, rows: row.get(3)?, row: row.get(5)? };
             group.push(place, if self.scan.bodies { row.get(4)? } else { HEAD_BYTES });
             self.after = Some((tile, id));
             if group.is_full() {
@@ -310,7 +310,7 @@ fn place_of(row: &Row<'_>) -> rusqlite::Result<(Tile, ChunkId)> {
 
 /// Where a chunk's head and body lie.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ChunkRow {
     key: ChunkKey,
     rows: u32,
     row: i64,
@@ -319,12 +319,12 @@ struct Place {
 /// Chunks to be returned together, found by key but not yet read.
 #[derive(Default)]
 struct Group {
-    places: Vec<Place>,
+    places: Vec<ChunkRow>,
     bytes: usize,
 }
 
 impl Group {
-    fn push(&mut self, place: Place, bytes: u32) {
+    fn push(&mut self, place: ChunkRow, bytes: u32) {
         self.places.push(place);
         self.bytes += bytes as usize;
     }
@@ -353,7 +353,7 @@ impl Group {
             self.read_run(conn, dataset, bodies, run, &mut bytes, &mut ends)?;
         }
         let bytes = Bytes::from(bytes);
-        let chunk = |(place, (start, head_end, end)): (&Place, (usize, usize, usize))| Chunk {
+        let chunk = |(place, (start, head_end, end)): (&ChunkRow, (usize, usize, usize))| Chunk {
             key: place.key,
             rows: place.rows,
             head: bytes.slice(start..head_end),
@@ -432,7 +432,7 @@ pub(crate) fn fetch(conn: &Connection, dataset: &DatasetName, keys: &[ChunkKey])
         let mut statement = conn.prepare_cached(&sql)?;
         let mut rows = statement.query(params![key.tile.cell.0, key.tile.window.0, key.id.to_bytes()])?;
         if let Some(row) = rows.next()? {
-            group.push(Place { key, rows: row.get(0)?, row: row.get(2)? }, row.get(1)?);
+            group.push(ChunkRow { key, rows: row.get(0)?, row: row.get(2)? }, row.get(1)?);
         }
     }
     group.read(conn, dataset, true)

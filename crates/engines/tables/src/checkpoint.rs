@@ -19,7 +19,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How far a range was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ReadPosition {
     /// Not begun.
     Start,
     /// The row after which the next page begins, in the cluster's own words.
@@ -58,9 +58,9 @@ struct RangeRecord {
 pub(crate) struct Recorder {
     path: PathBuf,
     identity: Identity,
-    ranges: Vec<(TokenRange, Place)>,
+    ranges: Vec<(TokenRange, ReadPosition)>,
     /// What was handed over and not yet acknowledged, oldest first.
-    delivered: Vec<(usize, Place)>,
+    delivered: Vec<(usize, ReadPosition)>,
     synced: Option<Instant>,
 }
 
@@ -73,7 +73,7 @@ impl Recorder {
         let refuse = |reason: String| TablesError::Checkpoint { path: path.display().to_string(), reason };
         let ranges = match fs::read(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                fresh().into_iter().map(|range| (range, Place::Start)).collect()
+                fresh().into_iter().map(|range| (range, ReadPosition::Start)).collect()
             }
             Err(error) => return Err(refuse(error.to_string())),
             Ok(bytes) => parse(&bytes, &identity).map_err(refuse)?,
@@ -85,12 +85,12 @@ impl Recorder {
     }
 
     /// All ranges, and how far each was read.
-    pub(crate) fn ranges(&self) -> &[(TokenRange, Place)] {
+    pub(crate) fn ranges(&self) -> &[(TokenRange, ReadPosition)] {
         &self.ranges
     }
 
     /// Notes what is handed over now.
-    pub(crate) fn deliver(&mut self, range: usize, place: Place) {
+    pub(crate) fn deliver(&mut self, range: usize, place: ReadPosition) {
         self.delivered.push((range, place));
     }
 
@@ -117,9 +117,9 @@ impl Recorder {
     fn write(&mut self, sync: bool) -> Result<()> {
         let records = self.ranges.iter().map(|(range, place)| {
             let (state, page) = match place {
-                Place::Start => ("open", None),
-                Place::At(state) => ("begun", Some(hex(state.as_bytes_slice().map_or(&[], |bytes| &bytes[..])))),
-                Place::Done => ("done", None),
+                ReadPosition::Start => ("open", None),
+                ReadPosition::At(state) => ("begun", Some(hex(state.as_bytes_slice().map_or(&[], |bytes| &bytes[..])))),
+                ReadPosition::Done => ("done", None),
             };
             RangeRecord { after: range.start, through: range.end, state: state.to_owned(), page }
         });
@@ -154,7 +154,7 @@ impl Recorder {
     }
 }
 
-fn parse(bytes: &[u8], identity: &Identity) -> std::result::Result<Vec<(TokenRange, Place)>, String> {
+fn parse(bytes: &[u8], identity: &Identity) -> std::result::Result<Vec<(TokenRange, ReadPosition)>, String> {
     let document: Document =
         serde_json::from_slice(bytes).map_err(|error| format!("it is not the checkpoint of a scan: {error}"))?;
     if document.format != FORMAT || document.version != VERSION {
@@ -168,9 +168,9 @@ fn parse(bytes: &[u8], identity: &Identity) -> std::result::Result<Vec<(TokenRan
     }
     let place = |record: RangeRecord| {
         let place = match (record.state.as_str(), record.page) {
-            ("open", None) => Place::Start,
-            ("begun", Some(page)) => Place::At(PagingState::new_from_raw_bytes(unhex(&page)?)),
-            ("done", None) => Place::Done,
+            ("open", None) => ReadPosition::Start,
+            ("begun", Some(page)) => ReadPosition::At(PagingState::new_from_raw_bytes(unhex(&page)?)),
+            ("done", None) => ReadPosition::Done,
             _ => return None,
         };
         Some((TokenRange { start: record.after, end: record.through }, place))
@@ -210,8 +210,8 @@ mod tests {
         vec![TokenRange { start: i64::MIN, end: 0 }, TokenRange { start: 0, end: i64::MAX }]
     }
 
-    fn at(bytes: &[u8]) -> Place {
-        Place::At(PagingState::new_from_raw_bytes(bytes))
+    fn at(bytes: &[u8]) -> ReadPosition {
+        ReadPosition::At(PagingState::new_from_raw_bytes(bytes))
     }
 
     #[test]
@@ -224,14 +224,14 @@ mod tests {
         };
         let mut recorder = Recorder::open(&path, identity("s"), halves).unwrap();
         recorder.deliver(1, at(&[1, 0xab]));
-        assert_eq!(places(), [Place::Start, Place::Start]);
+        assert_eq!(places(), [ReadPosition::Start, ReadPosition::Start]);
         recorder.acknowledge().unwrap();
-        assert_eq!(places(), [Place::Start, at(&[1, 0xab])]);
-        recorder.deliver(0, Place::Done);
+        assert_eq!(places(), [ReadPosition::Start, at(&[1, 0xab])]);
+        recorder.deliver(0, ReadPosition::Done);
         recorder.deliver(1, at(&[2]));
-        recorder.deliver(1, Place::Done);
+        recorder.deliver(1, ReadPosition::Done);
         recorder.finish().unwrap();
-        assert_eq!(places(), [Place::Done, Place::Done]);
+        assert_eq!(places(), [ReadPosition::Done, ReadPosition::Done]);
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "{left:?}");
     }

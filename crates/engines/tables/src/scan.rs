@@ -12,7 +12,7 @@ use chronotile_cql::{Call, CqlError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::checkpoint::{Identity, Place, Recorder, hex};
+use crate::checkpoint::{Identity, ReadPosition, Recorder, hex};
 use crate::decode::Decoder;
 use crate::error::{Result, TablesError};
 use crate::pages::{PageSize, Source};
@@ -137,11 +137,12 @@ impl Tables {
         let recorder = recorder.transpose()?;
         let ranges = match &recorder {
             Some(recorder) => recorder.ranges().to_vec(),
-            None => self.ranges(wanted).into_iter().map(|range| (range, Place::Start)).collect(),
+            None => self.ranges(wanted).into_iter().map(|range| (range, ReadPosition::Start)).collect(),
         };
         let size = Arc::new(PageSize::new(options.page_bytes));
         size.bound(decoder.row_bytes());
-        let open: Vec<_> = ranges.into_iter().enumerate().filter(|(_, (_, place))| *place != Place::Done).collect();
+        let open: Vec<_> =
+            ranges.into_iter().enumerate().filter(|(_, (_, place))| *place != ReadPosition::Done).collect();
         let count = open.len();
         let work = Arc::new(Work {
             tables: self.clone(),
@@ -211,7 +212,7 @@ struct Work {
     size: Arc<PageSize>,
     decoder: Arc<Decoder>,
     /// Ranges to read, with their numbers.
-    open: Vec<(usize, (TokenRange, Place))>,
+    open: Vec<(usize, (TokenRange, ReadPosition))>,
     /// How many of them somebody has taken.
     begun: AtomicUsize,
     resumed: bool,
@@ -224,7 +225,7 @@ impl Work {
         while let Some((number, (range, place))) = self.open.get(self.begun.fetch_add(1, Ordering::Relaxed)) {
             let source = Arc::new(self.source(*range));
             let start = match place {
-                Place::At(from) => match self.resume(&source, from.clone()).await {
+                ReadPosition::At(from) => match self.resume(&source, from.clone()).await {
                     Ok(page) => Start::Page(Box::new(page)),
                     Err(error) => {
                         // If the receiver is gone, so is whoever would want the error.

@@ -11,7 +11,7 @@ use futures::Stream;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::checkpoint::{Place, Recorder};
+use crate::checkpoint::{ReadPosition, Recorder};
 use crate::decode::Decoder;
 use crate::error::{Result, TablesError};
 use crate::pages::{Page, Source};
@@ -24,7 +24,7 @@ const WAITING: usize = 2;
 pub(crate) struct Delivery {
     batch: Option<RecordBatch>,
     range: usize,
-    place: Place,
+    place: ReadPosition,
 }
 
 /// Rows of a query or a scan, in record batches of about a page each. Dropping it ends the work.
@@ -103,7 +103,7 @@ impl Stream for RowStream {
                 Some(Err(error)) => return self.fail(error),
                 Some(Ok(delivery)) => delivery,
             };
-            if delivery.place == Place::Done {
+            if delivery.place == ReadPosition::Done {
                 self.ranges_left = self.ranges_left.saturating_sub(1);
             }
             if let Some(recorder) = &mut self.recorder {
@@ -145,7 +145,7 @@ pub(crate) async fn read(
                 return false;
             }
         };
-        let place = current.next.clone().map_or(Place::Done, Place::At);
+        let place = current.next.clone().map_or(ReadPosition::Done, ReadPosition::At);
         // The next page is on its way while this one is read and waits for the consumer.
         let next = current.next.clone().map(|from| {
             let source = source.clone();

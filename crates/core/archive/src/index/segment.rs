@@ -8,7 +8,7 @@ use arrow_array::types::{Int64Type, UInt32Type, UInt64Type};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use chronotile_chunk::{
-    Binding, Body, Columns, Defaults, EncodeError, Head, Layout, Origin, ROWS_MAX, Rows, Zone, encode,
+    Binding, Body, ChunkRows, Columns, Defaults, EncodeError, Head, Layout, Origin, ROWS_MAX, Zone, encode,
 };
 use chronotile_types::{BatchId, Cell, ChunkId, Damage, SchemaError, Tile, Window, ZoneKey};
 
@@ -233,7 +233,7 @@ impl Shape {
         let layout = &self.layouts[number];
         let batch = RecordBatch::try_new(layout.schema().clone(), columns).map_err(|_| EncodeError::WrongType)?;
         let origins = [Origin { batch: BatchId(0), written_us: 0 }];
-        let rows = Rows { batch: &batch, origins: &origins, row_origin: None, ordinals: None, text: &[] };
+        let rows = ChunkRows { batch: &batch, origins: &origins, row_origin: None, ordinals: None, text: &[] };
         let zone = Zone { time_min: 0, time_max: 0, id_min: ZoneKey::MIN, id_max: ZoneKey::MIN };
         let encoded = encode(layout, 0, &rows, &zone, false, &self.binding(number))?;
         bytes.extend_from_slice(&(encoded.head.len() as u32).to_le_bytes());

@@ -3,7 +3,7 @@
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
-use chronotile_chunk::{Origin, Rows, Zone, encode, encode_plain};
+use chronotile_chunk::{ChunkRows, Origin, Zone, encode, encode_plain};
 use chronotile_store::{Chunk, ChunkKey};
 use chronotile_types::{ChunkId, StorageLayout, Tile, ZoneKey};
 
@@ -150,7 +150,7 @@ fn encode_range(frame: &Frame, rows: &TileRows, range: std::ops::Range<usize>, k
     let encoded = write(
         &frame.layout,
         frame.spec.schema_version(),
-        &Rows {
+        &ChunkRows {
             batch: &batch,
             origins: &origins,
             row_origin: row_origin.as_deref(),

@@ -8,7 +8,9 @@ use arrow_array::{ArrayRef, RecordBatch, make_array};
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use chronotile_chunk::{Binding, Columns, Defaults, Encoded, Form, Head, Layout, Origin, Rows, Zone, encode_as};
+use chronotile_chunk::{
+    Binding, BodyLayout, ChunkRows, Columns, Defaults, Encoded, Head, Layout, Origin, Zone, encode_as,
+};
 use chronotile_types::{BatchId, Cell, ChunkId, Damage, Tile, Window, ZoneKey};
 
 /// SplitMix64: the same sequence on every machine, so that golden files can be written again.
@@ -240,8 +242,8 @@ pub fn arbitrary_batch(rng: &mut Rng, schema: &SchemaRef, rows: usize) -> Record
     RecordBatch::try_new(schema.clone(), columns).unwrap().slice(before, rows)
 }
 
-pub fn write_as(form: Form, layout: &Layout, batch: &RecordBatch) -> Encoded {
-    let rows = Rows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
+pub fn write_as(form: BodyLayout, layout: &Layout, batch: &RecordBatch) -> Encoded {
+    let rows = ChunkRows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
     encode_as(form, layout, 1, &rows, &zone(), true, &BINDING).unwrap()
 }
 
