@@ -159,6 +159,12 @@ mod tests {
     }
 
     #[test]
+    fn a_text_of_an_angle_has_64_bytes_at_most() {
+        near(dec(&format!("{}1.5", "0".repeat(61))), 1.5);
+        assert!(parse_angle(&format!("{}1.5", "0".repeat(62)), AngleKind::Other).is_err());
+    }
+
+    #[test]
     fn angles_are_read_as_people_write_them() {
         near(ra("150.1"), 150.1);
         near(dec("0.1deg"), 0.1);
