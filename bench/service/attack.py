@@ -3,16 +3,20 @@
 `./dev bench attack` serves a small archive under a limit of its address space, lets a polite client ask for a while,
 and then again while every attack of `support_attack` runs against the service. It prints what came of each
 kind of attack, the memory that the service took, and what the client saw. It ends with status 1 where the service died,
-took more memory than it may, did not end in good order, or kept the client waiting: the 99th percentile is at most five
-times that of the quiet time, or 2 s. A short form of it runs among the tests.
+took more memory than it may or more and more of it, did not end in good order, or kept the client waiting: the 99th
+percentile is at most five times that of the quiet time, or 2 s. A short form of it runs among the tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import resource
+import statistics
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import common
@@ -22,6 +26,32 @@ from support_service import Service
 TIMES, ENOUGH_MS = 5, 2_000
 SERVED_PER_S = 2
 """Requests of the polite client that are to be answered each second."""
+
+
+MIB = 1 << 20
+GROWTH = 1.3
+"""Anonymous memory in the last third of the attack, at most so many times that of the second third."""
+
+
+@contextlib.contextmanager
+def sampled(service: Service) -> Iterator[list[int]]:
+    """Anonymous memory of the service each second, bytes."""
+    samples: list[int] = []
+    ended = threading.Event()
+
+    def sample() -> None:
+        while service.process.poll() is None and not ended.wait(1):
+            # The process may end in between.
+            with contextlib.suppress(OSError, StopIteration):
+                samples.append(service.memory("RssAnon"))
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()
 
 
 def main() -> int:
@@ -50,7 +80,7 @@ def main() -> int:
             quiet = support_attack.polite(service.port, given.seconds / 4)
             base = service.memory("VmHWM")
             attackers = support_attack.Attackers(service.port, unpacked=given.unpacked << 20, threads=given.threads)
-            with attackers:
+            with sampled(service) as anonymous, attackers:
                 time.sleep(1)
                 loud = support_attack.polite(service.port, given.seconds)
             lives = service.process.poll() is None
@@ -63,12 +93,16 @@ def main() -> int:
     print_kinds(attackers.done)
     print(f"\nquiet:    {said(quiet)}; resident at most {base >> 20} MiB")
     print(f"attacked: {said(loud)}; resident at most {peak >> 20} MiB\n")
+    third = max(1, len(anonymous) // 3)
+    before, after = (statistics.median(part or [0]) for part in (anonymous[third : 2 * third], anonymous[-third:]))
     bound_ms = max(TIMES * quiet.p99_ms(), ENOUGH_MS)
     served = sum(loud.statuses[status] for status in ("200", "204"))
     verdicts = {
         f"the service lives, and ended with {status} in {took:.1f} s": lives and status == 0,
         f"resident {peak >> 20} MiB of at most {given.resident}, with a budget of {given.memory}": peak
         <= given.resident << 20,
+        f"anonymous memory {after / MIB:.0f} MiB in the last third of the attack, {before / MIB:.0f} before": after
+        <= GROWTH * before,
         f"p99 {loud.p99_ms():.0f} ms of at most {bound_ms:.0f}, quiet {quiet.p99_ms():.0f}": loud.p99_ms() <= bound_ms,
         f"{served} requests served of at least {SERVED_PER_S * given.seconds:.0f}": served
         >= SERVED_PER_S * given.seconds,

@@ -24,9 +24,8 @@ mod sky;
 mod source;
 mod wire;
 
-/// Reads and writes allocate blocks of megabytes and free them soon; the system's allocator gives their pages back each time.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 /// The extension module `chronotile._native`.
 #[pymodule]

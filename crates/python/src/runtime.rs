@@ -19,6 +19,9 @@ use crate::errors::{Fault, archive_error};
 /// How often a wait looks for signals, so that Ctrl-C ends long work.
 const SIGNAL_POLL: Duration = Duration::from_millis(100);
 
+/// How long a thread for blocking work waits for more: what it allocated goes back when it ends.
+const THREAD_IDLE: Duration = Duration::from_secs(1);
+
 struct Shared {
     process: u32,
     runtime: Runtime,
@@ -32,7 +35,11 @@ static SHARED: OnceLock<Shared> = OnceLock::new();
 /// so instead of hanging.
 pub fn runtime() -> PyResult<&'static Runtime> {
     if SHARED.get().is_none() {
-        let runtime = Builder::new_multi_thread().enable_all().thread_name("chronotile").build()?;
+        let runtime = Builder::new_multi_thread()
+            .enable_all()
+            .thread_keep_alive(THREAD_IDLE)
+            .thread_name("chronotile")
+            .build()?;
         // Another thread may have been faster; then this runtime is dropped unused.
         if let Err(surplus) = SHARED.set(Shared { process: std::process::id(), runtime }) {
             surplus.runtime.shutdown_background();

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
@@ -14,13 +14,13 @@ use bytes::Bytes;
 use chronotile_io::{OutFormat, Sink, WriteOptions, Writer};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use chronotile_types::ErrorKind;
 
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
+use crate::work::apart;
 use chronotile_archive::memory::{Charge, ChargedVec, Memory};
 
 /// A stream of record batches with its schema.
@@ -176,28 +176,6 @@ fn encoded(batches: BoxStream<'static, Result<RecordBatch>>, encoder: Encoder) -
         }
     });
     pieces.boxed()
-}
-
-/// Bytes of rows that are encoded at once where they are: a thread of their own would take longer to start.
-const APART_BYTES: usize = 32 << 10;
-
-/// Threads that encode at the same time: more would take turns, and hold up those that drive connections.
-static ENCODERS: LazyLock<Semaphore> =
-    LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)));
-
-/// Does work on so many bytes, away from the threads that drive connections where they are many.
-pub(crate) async fn apart<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    if bytes < APART_BYTES {
-        return Ok(work());
-    }
-    let cancelled = || Failure::from(chronotile_archive::ArchiveError::Cancelled);
-    let permit = ENCODERS.acquire().await.map_err(|_| cancelled())?;
-    let work = move || {
-        // Also where nobody waits any more.
-        let _permit = permit;
-        work()
-    };
-    tokio::task::spawn_blocking(work).await.map_err(|_| cancelled())
 }
 
 /// Bytes that come, as an answer. What is wrong before many have come is told by a status, later on the answer is broken off. A

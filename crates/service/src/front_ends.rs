@@ -10,7 +10,6 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use axum::http::header;
 use bytes::Bytes;
-use chronotile_archive::ArchiveError;
 use futures::StreamExt;
 use serde_json::{Map, Value};
 
@@ -19,6 +18,7 @@ use chronotile_types::ErrorKind;
 use crate::answers::{self, Reply, RowStream};
 use crate::app::{App, Call, Permit, given_id};
 use crate::failure::{Failure, Result};
+use crate::work;
 use chronotile_archive::memory::{Charge, Memory, MemoryError};
 
 /// What answers requests to front ends.
@@ -216,17 +216,17 @@ async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
         return Err(Failure::new(ErrorKind::NotServed, message));
     };
     let permit = call.permit.clone();
-    // Lines become columns of their parts, and columns of what is stored.
-    let charge = app.memory.charge(request.body.len().saturating_mul(BODY_COPIES))?;
-    let work = tokio::task::spawn_blocking(move || {
+    let memory = app.memory.clone();
+    let work = work::of_front_end(move || {
+        // Lines become columns of their parts, and columns of what is stored.
+        let charge = memory.charge(request.body.len().saturating_mul(BODY_COPIES))?;
         let answer = front_ends.answer(request);
         drop(charge);
         // Work that nobody waits for any more counts among what runs until it has ended.
         drop(permit);
-        answer
+        Ok::<_, Failure>(answer)
     });
-    let answer = work.await.map_err(|_| Failure::from(ArchiveError::Cancelled))?;
-    answer.map_err(|refusal| {
+    work.await??.map_err(|refusal| {
         if refusal.kind == ErrorKind::QuotaExceeded {
             app.metrics.turned_away.fetch_add(1, Ordering::Relaxed);
         }
@@ -254,12 +254,11 @@ fn stream(
 ) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
     futures::stream::unfold((Some((batches, permit)), waiting), |(held, waiting)| async move {
         let (mut batches, permit) = held?;
-        let work = tokio::task::spawn_blocking(move || (batches.next(), batches, permit));
-        match work.await {
+        match work::of_front_end(move || (batches.next(), batches, permit)).await {
             Ok((Some(Ok(batch)), batches, permit)) => Some((Ok(batch), (Some((batches, permit)), waiting))),
             Ok((Some(Err(refusal)), ..)) => Some((Err(refusal.into()), (None, waiting))),
             Ok((None, ..)) => None,
-            Err(_) => Some((Err(ArchiveError::Cancelled.into()), (None, waiting))),
+            Err(failure) => Some((Err(failure), (None, waiting))),
         }
     })
     .boxed()

@@ -25,6 +25,7 @@ use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 use crate::parameters::time_ns;
 use crate::reads::{aggregate_named, check_intervals, check_range};
+use crate::work;
 use crate::writes::body;
 
 pub(crate) async fn test(_: Arc<App>, _: Call) -> Result<Reply> {
@@ -138,7 +139,7 @@ pub(crate) async fn query(app: Arc<App>, call: Call) -> Result<Reply> {
             let batches = points(&app, &asked, range, interval_ms, count).await?;
             rows.fetch_add(batches.iter().map(|batch| batch.num_rows() as u64).sum(), Ordering::Relaxed);
             let bytes = batches.iter().map(answers::bytes_of).sum();
-            let text = answers::apart(bytes, move || {
+            let text = work::apart(bytes, move || {
                 let mut text = Vec::from(if is_first { "" } else { "," });
                 written(&mut text, &asked.target, &batches).map(|()| text)
             });
@@ -272,7 +273,7 @@ pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
         async move {
             let batch = batch?;
             let bytes = answers::bytes_of(&batch) + batch.num_rows() * around.1.len();
-            answers::apart(bytes, move || noted(&batch, &around.0, &around.1, comma)).await?
+            work::apart(bytes, move || noted(&batch, &around.0, &around.1, comma)).await?
         }
     });
     let end = stream::once(std::future::ready(Ok(Bytes::from_static(b"]"))));

@@ -36,6 +36,7 @@ mod settings;
 mod signals;
 mod streams;
 mod tags;
+mod work;
 mod writes;
 
 pub use chronotile_archive::memory;

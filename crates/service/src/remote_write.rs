@@ -14,6 +14,11 @@ const NO_DATA: u32 = 0x809B_0000;
 /// Bad_SensorFailure: a value that is no number.
 const SENSOR_FAILURE: u32 = 0x808C_0000;
 
+/// Bytes that a body says it unpacks to.
+pub(crate) fn unpacked_bytes(body: &[u8]) -> usize {
+    snap::raw::decompress_len(body).unwrap_or(0).max(body.len())
+}
+
 /// Reads a body that unpacks to `bytes_max` bytes at most. Series that cannot be stored are noted by their number.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 use crate::parameters::{duration_ns, time_ns};
 use crate::points::{Checks, NAMES_MAX, Points, Refusals};
-use crate::{answers, arrow_stream, csv, json, line_protocol, reads, remote_write};
+use crate::{arrow_stream, csv, json, line_protocol, reads, remote_write, work};
 use chronotile_archive::memory::Charge;
 
 /// What a row takes while it is stored: as columns, sorted, and packed.
@@ -73,7 +73,7 @@ pub(crate) async fn points(app: Arc<App>, call: Call) -> Result<Reply> {
             return Err(Failure::new(ErrorKind::UnsupportedType, message));
         }
     };
-    let points = parsed(&app, move |points| read(body, now_ns, points)).await?;
+    let points = parsed(&app, body.len(), move |points| read(body, now_ns, points)).await?;
     store(&app, points, wanted, now_ns).await.map(|report| Reply::json(&report))
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn line_protocol(app: Arc<App>, call: Call) -> Result<Reply> {
         Failure::invalid(format!("precision is {unit:?}: use ns, us, ms or s, or n, u, m and h as in version 1"))
     })?;
     let (body, now_ns) = (call.body, call.now_ns);
-    let points = parsed(&app, move |points| {
+    let points = parsed(&app, body.len(), move |points| {
         line_protocol::read(&body, unit_ns, now_ns, points);
         Ok(())
     });
@@ -99,7 +99,8 @@ pub(crate) async fn line_protocol(app: Arc<App>, call: Call) -> Result<Reply> {
 pub(crate) async fn remote_write(app: Arc<App>, call: Call) -> Result<Reply> {
     let wanted = Wanted { not_finite: NotFinite::Bad, ..Wanted::of(&call)? };
     let (body, now_ns, bytes_max) = (call.body, call.now_ns, app.settings.limits.body_bytes);
-    let points = parsed(&app, move |points| remote_write::read(&body, bytes_max, points)).await?;
+    let bytes = remote_write::unpacked_bytes(&body);
+    let points = parsed(&app, bytes, move |points| remote_write::read(&body, bytes_max, points)).await?;
     foreign(store(&app, points, wanted, now_ns).await?)
 }
 
@@ -113,17 +114,18 @@ fn content_type(call: &Call) -> &str {
     given.split(';').next().unwrap_or_default().trim()
 }
 
-/// Reads a body on a thread of its own: large ones take a while.
+/// Reads a body of so many bytes.
 async fn parsed(
     app: &App,
+    bytes: usize,
     read: impl FnOnce(&mut Points) -> std::result::Result<(), String> + Send + 'static,
 ) -> Result<Points> {
     let charge = app.memory.empty();
-    let work = tokio::task::spawn_blocking(move || {
+    let read = work::apart(bytes, move || {
         let mut points = Points::charged(charge);
         read(&mut points).map(|()| points)
     });
-    let points = work.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))?;
+    let points = read.await?;
     let points = points.map_err(|message| Failure::new(ErrorKind::InvalidRows, message))?;
     match points.over() {
         Some(over) => Err(over.into()),
@@ -143,7 +145,7 @@ async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> R
     };
     let checks = Checks { time_max, not_finite: wanted.not_finite, near };
     let charge = app.memory.charge(points.len() * STORED_ROW_BYTES)?;
-    let gathered = answers::apart(points.len() * STORED_ROW_BYTES, move || points.tables(&tags, &checks));
+    let gathered = work::apart(points.len() * STORED_ROW_BYTES, move || points.tables(&tags, &checks));
     let (tables, refused) = gathered
         .await?
         .map_err(|error| Failure::new(ErrorKind::Compute, format!("points could not be gathered: {error}")))?;
@@ -174,7 +176,7 @@ async fn arrow(app: Arc<App>, call: Call, wanted: Wanted) -> Result<Reply> {
     }
     let body = call.body;
     let refuse = |message: String| Failure::new(ErrorKind::InvalidRows, message);
-    let read = tokio::task::spawn_blocking(move || arrow_stream::read(body)).await;
+    let read = work::in_turn(move || arrow_stream::read(body)).await;
     // A schema that Arrow has no words for ends its reader in a panic.
     let tables = read.unwrap_or_else(|_| Err("the body is no Arrow IPC stream that can be read".into()));
     let tables = tables.map_err(refuse)?;
