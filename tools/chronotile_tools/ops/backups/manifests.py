@@ -490,7 +490,7 @@ def _sweep(store: Store, chosen: Sequence[str]) -> Removed:
 
 def _remove_files(store: Store, needed: set[str], mark: str) -> tuple[int, int]:
     count = size = 0
-    for key, length in store.sizes("files").items():
+    for key, length in (store.sizes("files") | store.sizes("files", unfinished=True)).items():
         if key in needed:
             continue
         if count % _DELETES_BETWEEN_LOOKS == 0 and store.get_json(REMOVING)["mark"] != mark:

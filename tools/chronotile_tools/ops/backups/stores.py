@@ -32,6 +32,8 @@ from chronotile_tools.ops.backups.signing import Key
 BLOCK_BYTES = 4 << 20
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MARKER = "store.json"
+_UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.part")
+"""Name of a file that becomes an object when it is complete; it stays where its writer is killed."""
 """The object that tells a store from any other folder, such as the one where its disk should be mounted."""
 _SECRET = re.compile(r"^[^/]*//[^/]*@|[?&](access_key|secret_key|session_token)=")
 
@@ -157,13 +159,14 @@ class Store:
         with self._explained("opened"):
             return str(self._fs.get_file_info(f"{self.root}/{key}").type.name) == "Directory"
 
-    def sizes(self, under: str = "") -> dict[str, int]:
-        """Keys of all objects below `under` with their bytes."""
+    def sizes(self, under: str = "", *, unfinished: bool = False) -> dict[str, int]:
+        """Keys of all objects below `under` with their bytes; or of what killed writers left of theirs."""
         base = f"{self.root}/{under}" if under else self.root
         with self._explained("listed"):
             selector = _file_systems().FileSelector(base, recursive=True, allow_not_found=True)
             found = self._fs.get_file_info(selector)
-        return {one.path[len(self.root) + 1 :]: one.size for one in found if one.is_file}
+        files = [one for one in found if one.is_file and bool(_UNFINISHED.fullmatch(one.base_name)) == unfinished]
+        return {one.path[len(self.root) + 1 :]: one.size for one in files}
 
     def size(self, key: str) -> int | None:
         """Bytes of an object; None where there is none."""
@@ -213,7 +216,7 @@ class Store:
 
     def delete_folder(self, key: str) -> None:
         """Remove all objects below a key."""
-        for inner in self.sizes(key):
+        for inner in self.sizes(key) | self.sizes(key, unfinished=True):
             self.delete(inner)
         if self.folder is not None:
             shutil.rmtree(self.folder / key, ignore_errors=True)
