@@ -136,17 +136,16 @@ def test_what_was_cut_short_is_sent_again(store: Store, nodes: list[FakeNode], t
 def test_what_a_killed_writer_left_is_no_object_and_is_removed_with_the_backup(
     store: Store, nodes: list[FakeNode]
 ) -> None:
+    if store.folder is None:
+        pytest.skip("an object store shows objects when they are complete")
     back_up(store, nodes, "b1", finish=False)
-    objects = store.sizes()
-    assert store.folder is not None
-    left = []
+    objects, left = store.sizes(), []
     for key in (part_key("b1", nodes[0].host_id), next(iter(store.sizes("files")))):
         path = store.folder / key
         left.append(path.with_name(f".{path.name}.0a1b2c3d.part"))
         left[-1].write_bytes(path.read_bytes())
     assert store.sizes() == objects
     assert store.sizes(unfinished=True).keys() == {str(path.relative_to(store.folder)) for path in left}
-    back_up(store, nodes, "b1")
     manifests.remove(store, ["b1"])
     assert not any(path.exists() for path in left)
 
