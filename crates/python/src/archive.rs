@@ -6,7 +6,7 @@ use chronotile_archive::{
     AddedColumn, Archive as Inner, ConsolidateOptions, CopyOptions, CopyProgress, Dataset as InnerDataset,
     IndexBuildOptions, OpenOptions, RetireLimit, WriteOptions,
 };
-use chronotile_store::Tuning;
+use chronotile_store::CallOptions;
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, MergeRule, SliceId, SpecError, TimeError, TimeRange,
     TimeSpec,
@@ -255,9 +255,11 @@ impl Dataset {
 
     /// The same dataset with another consistency level or time limit.
     fn tuned(&self, read: Option<String>, write: Option<String>, timeout_s: Option<u64>) -> PyResult<Self> {
-        let tuning = Tuning { read_consistency: read, write_consistency: write, timeout_s };
-        let inner =
-            self.open()?.tuned(&tuning).map_err(|error| invalid(ErrorKind::InvalidSetting, error.to_string()))?;
+        let options = CallOptions { read_consistency: read, write_consistency: write, timeout_s };
+        let inner = self
+            .open()?
+            .with_options(&options)
+            .map_err(|error| invalid(ErrorKind::InvalidSetting, error.to_string()))?;
         Ok(Self { inner, archive: self.archive.clone() })
     }
 

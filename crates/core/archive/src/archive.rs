@@ -1,6 +1,6 @@
 use std::sync::{Arc, OnceLock};
 
-use chronotile_store::{Commit, Expect, Sight, Store, StoreError};
+use chronotile_store::{Commit, DatasetRef, Expect, Store, StoreError, Visibility};
 use chronotile_types::{DatasetSpec, SpecError, StorageLayout, name_hint};
 
 use crate::catalog;
@@ -35,7 +35,7 @@ impl Archive {
 
     /// Its engine for what changes nothing.
     fn reading(&self) -> Arc<dyn Store> {
-        self.store.seeing(Sight::AsRead).unwrap_or_else(|| self.store.clone())
+        self.store.with_visibility(Visibility::Configured).unwrap_or_else(|| self.store.clone())
     }
 
     /// The URL it was opened with.
@@ -84,7 +84,7 @@ impl Archive {
         }
         let key = catalog::dataset_key(spec.name.as_str());
         let put = catalog::put(key.clone(), catalog::to_json(&key, &spec)?, Expect::Absent);
-        match self.store.commit(&spec.name, Commit { before: vec![put], ..Commit::default() }).await {
+        match self.store.commit(&DatasetRef::from(&spec), Commit { before: vec![put], ..Commit::default() }).await {
             Ok(()) => Dataset::new(self, spec),
             Err(StoreError::RecordConflict { .. }) => self.existing(&spec, exist_ok).await,
             Err(error) => Err(error.into()),

@@ -22,7 +22,7 @@ mod verify;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use chronotile_store::{ChunkKey, Store};
+use chronotile_store::{ChunkKey, DatasetRef, Store};
 use chronotile_types::{BatchId, ChunkId, DatasetName, SliceId, Tile};
 
 use crate::archive::Archive;
@@ -123,10 +123,22 @@ struct Shared {
     target: Arc<dyn Store>,
     /// The dataset on the target, whose slices it makes as they are needed.
     into: Dataset,
-    /// The definition on the source.
+    /// The definition on the target.
     frame: Frame,
     claim: claim::Claim,
     workers: usize,
+}
+
+impl Shared {
+    /// The dataset on the source: another layout than on the target, and more columns once some were added.
+    fn on_source(&self) -> DatasetRef {
+        self.from.frame().dataset
+    }
+
+    /// The dataset on the target.
+    fn on_target(&self) -> &DatasetRef {
+        &self.frame.dataset
+    }
 }
 
 struct Copy {
@@ -207,8 +219,9 @@ impl Copy {
             return Ok(slices.values().map(|tiles| tiles.len() as u64).sum());
         }
         let mut tiles = 0;
-        for slice in self.shared.source.slices(self.name()).await? {
-            tiles += self.shared.source.statistics(self.name(), slice).await?.len() as u64;
+        let dataset = self.shared.on_source();
+        for slice in self.shared.source.slices(&dataset).await? {
+            tiles += self.shared.source.statistics(&dataset, slice).await?.len() as u64;
         }
         Ok(tiles)
     }
@@ -289,9 +302,8 @@ async fn slices(shared: &Shared, scope: &Scope) -> Result<Vec<SliceId>> {
     if let Scope::Tiles(slices) = scope {
         return Ok(slices.keys().copied().collect());
     }
-    let name = &shared.frame.spec.name;
-    let mut slices: BTreeSet<_> = shared.target.slices(name).await?.into_iter().collect();
-    slices.extend(shared.source.slices(name).await?);
+    let mut slices: BTreeSet<_> = shared.target.slices(shared.on_target()).await?.into_iter().collect();
+    slices.extend(shared.source.slices(&shared.on_source()).await?);
     Ok(slices.into_iter().collect())
 }
 

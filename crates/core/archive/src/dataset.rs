@@ -6,7 +6,7 @@ use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
 use chronotile_chunk::Origin;
-use chronotile_store::{Commit, Definition, Expect, Sight, Store, StoreError, Tuning};
+use chronotile_store::{CallOptions, Commit, Expect, Store, StoreError, Visibility};
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 
 use crate::archive::Archive;
@@ -39,12 +39,6 @@ struct Shared {
     memory: Arc<OnceLock<Memory>>,
 }
 
-impl Definition for Shared {
-    fn current(&self) -> Arc<DatasetSpec> {
-        self.frame.read().unwrap_or_else(PoisonError::into_inner).spec.clone()
-    }
-}
-
 /// A column to add to a dataset.
 #[derive(Clone, Debug)]
 pub struct AddedColumn {
@@ -66,24 +60,22 @@ impl Dataset {
             finished: RwLock::default(),
             memory: archive.memory().clone(),
         };
-        let shared = Arc::new(shared);
-        let store = store.laid_out(shared.clone())?.unwrap_or(store);
-        Ok(Self { reading: reading(&store), store, shared, fence })
+        Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence })
     }
 
     /// The same dataset with another consistency level or time limit for what is done through it.
     ///
     /// # Errors
     /// An engine that has no such choices; a level that does not exist.
-    pub fn tuned(&self, tuning: &Tuning) -> Result<Self> {
-        let store = self.store.tuned(tuning)?;
+    pub fn with_options(&self, options: &CallOptions) -> Result<Self> {
+        let store = self.store.with_options(options)?;
         Ok(Self { reading: reading(&store), store, ..self.clone() })
     }
 
     /// The same dataset, of which every read sees every row that was acknowledged before at the archive's level of writes: for
     /// whoever drops, by [`Dataset::retire_unchanged`], what was read and put elsewhere.
     pub fn seeing_every_write(&self) -> Self {
-        let Some(store) = self.store.seeing(Sight::EveryWrite) else { return self.clone() };
+        let Some(store) = self.store.with_visibility(Visibility::EveryWrite) else { return self.clone() };
         Self { reading: store.clone(), store, ..self.clone() }
     }
 
@@ -187,8 +179,7 @@ impl Dataset {
 
     /// Changes the definition in the catalog, again from the start where somebody else was first.
     pub(crate) async fn alter(&self, change: impl Fn(&mut DatasetSpec) -> Result<()>) -> Result<()> {
-        let name = self.spec().name.clone();
-        let key = catalog::dataset_key(name.as_str());
+        let key = catalog::dataset_key(self.spec().name.as_str());
         loop {
             let Some((mut spec, bytes)) = catalog::get::<DatasetSpec>(self.store(), &key).await? else {
                 return self.refresh().await;
@@ -198,7 +189,7 @@ impl Dataset {
             let frame = Frame::new(spec.clone(), self.clock())?;
             let stored = catalog::to_json(&key, &spec)?;
             let put = catalog::put(key.clone(), stored.clone(), Expect::Is(bytes));
-            match self.store.commit(&name, Commit { before: vec![put], ..Commit::default() }).await {
+            match self.store.commit(&frame.dataset, Commit { before: vec![put], ..Commit::default() }).await {
                 Ok(()) => {
                     self.set_frame(frame, stored);
                     return Ok(());
@@ -214,15 +205,15 @@ impl Dataset {
         if !commit.put.is_empty() {
             commit.stamp_us = self.clock().last_us();
         }
-        let name = self.spec().name.clone();
+        let dataset = self.frame().dataset;
         let slices: HashSet<SliceId> = commit.put.iter().map(|chunk| chunk.key.slice).collect();
         self.ensure_slices(&slices).await?;
-        match self.store.commit(&name, commit.clone()).await {
+        match self.store.commit(&dataset, commit.clone()).await {
             // Retired since we saw it: the rows are newer than that, so the slice begins anew.
             Err(StoreError::NoSlice { .. }) => {
                 self.known_slices(|known| known.retain(|slice| !slices.contains(slice)));
                 self.ensure_slices(&slices).await?;
-                Ok(self.store.commit(&name, commit).await?)
+                Ok(self.store.commit(&dataset, commit).await?)
             }
             result => Ok(result?),
         }
@@ -232,7 +223,7 @@ impl Dataset {
         let missing: Vec<SliceId> =
             self.known_slices(|known| slices.iter().filter(|slice| !known.contains(slice)).copied().collect());
         for slice in missing {
-            self.store.create_slice(&self.spec().name, slice).await?;
+            self.store.create_slice(&self.frame().dataset, slice).await?;
             self.known_slices(|known| known.insert(slice));
         }
         Ok(())
@@ -248,7 +239,7 @@ impl Dataset {
 }
 
 fn reading(store: &Arc<dyn Store>) -> Arc<dyn Store> {
-    store.seeing(Sight::AsRead).unwrap_or_else(|| store.clone())
+    store.with_visibility(Visibility::Configured).unwrap_or_else(|| store.clone())
 }
 
 /// The field as it is stored: with its default as text in the metadata.

@@ -6,7 +6,7 @@ use arrow_array::{Array, ArrayRef, StringArray, new_null_array};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, Field};
 use chronotile_chunk::{Binding, Defaults, Head, Layout};
-use chronotile_store::{Chunk, ChunkKey};
+use chronotile_store::{Chunk, ChunkKey, DatasetRef};
 use chronotile_types::{Damage, DatasetSpec, MergeRule, name_hint};
 
 use crate::catalog::clock::Clock;
@@ -18,6 +18,8 @@ pub(crate) const DEFAULT_METADATA: &str = "chronotile.default";
 #[derive(Clone)]
 pub(crate) struct Frame {
     pub spec: Arc<DatasetSpec>,
+    /// The dataset as the engine is to be told of it.
+    pub dataset: DatasetRef,
     pub layout: Layout,
     pub defaults: Defaults,
     /// Position of the time column.
@@ -56,7 +58,8 @@ impl Frame {
         let (time, version) = (place(&spec.time.column)?, version.map(place).transpose()?);
         let places = |names: &[String]| names.iter().map(|name| place(name)).collect::<Result<Vec<_>>>();
         let (ids, text) = (places(&spec.id)?, places(&spec.text)?);
-        Ok(Self { layout, defaults, time, ids, version, text, clock, spec: Arc::new(spec) })
+        let dataset = DatasetRef::from(&spec);
+        Ok(Self { layout, defaults, time, ids, version, text, clock, dataset, spec: Arc::new(spec) })
     }
 
     /// Position of a column a caller names.

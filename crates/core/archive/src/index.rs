@@ -99,7 +99,8 @@ impl Dataset {
 
     /// Removes what was built of an index for the windows that `gone` names.
     async fn remove_built(&self, id: &str, gone: &(dyn Fn(Window) -> bool + Sync)) -> Result<u64> {
-        let name = &self.spec().name;
+        let dataset = &self.frame().dataset;
+        let name = &dataset.name;
         let built: BTreeSet<Window> = record::list(self.store(), name, id).await?.into_keys().collect();
         // A builder that was cut off may have left postings where there is no record yet.
         let begun = record::leased(self.store(), name, id).await?;
@@ -107,11 +108,11 @@ impl Dataset {
         for window in built.iter().chain(begun.difference(&built)).copied().filter(|window| gone(*window)) {
             // The record first: without it nobody looks for the rest.
             let before = vec![catalog::delete(record::built_key(name, id, window))];
-            self.store().commit(name, Commit { before, ..Commit::default() }).await?;
+            self.store().commit(dataset, Commit { before, ..Commit::default() }).await?;
             let stored = catalog::list(self.store(), &record::posting_prefix(name, id, window)).await?;
             let mut after: Vec<_> = stored.into_iter().map(|record| catalog::delete(record.key)).collect();
             after.push(catalog::delete(record::lease_key(name, id, window)));
-            self.store().commit(name, Commit { after, ..Commit::default() }).await?;
+            self.store().commit(dataset, Commit { after, ..Commit::default() }).await?;
             removed += u64::from(built.contains(&window));
         }
         Ok(removed)
@@ -120,7 +121,7 @@ impl Dataset {
     /// Clears away what is left of indexes that were dropped, and of windows whose slices were.
     async fn sweep_indexes(&self, frame: &Frame) -> Result<()> {
         let name = &frame.spec.name;
-        let slices = self.store().slices(name).await?;
+        let slices = self.store().slices(&frame.dataset).await?;
         let mut ids: Vec<String> = record::ids(self.store(), name).await?;
         ids.dedup();
         for id in ids {

@@ -412,7 +412,7 @@ impl<'a> Write<'a> {
             self.dataset.fence().look().await?
         } else {
             let slices: BTreeSet<SliceId> = refs.iter().map(|chunk| chunk.key.slice).collect();
-            self.dataset.fence().pass(name, &slices).await?
+            self.dataset.fence().pass(&self.frame.dataset, &slices).await?
         };
         if self.since.as_deref() != Some(seen.token()) {
             let there: HashSet<ChunkKey> = self.dataset.existing(self.frame, &refs).await?.into_iter().collect();

@@ -42,7 +42,7 @@ async fn the_same_batch_written_by_many_at_once_is_stored_once() {
             assert_sound(&dataset).await;
             dataset.remove_batch(&name).await.unwrap();
         }
-        assert_eq!(chunks(store.as_ref(), &spec().name).await, vec![]);
+        assert_eq!(chunks(store.as_ref(), &placed()).await, vec![]);
     }
 }
 

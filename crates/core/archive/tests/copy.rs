@@ -18,10 +18,10 @@ use chronotile_archive::{
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, Decision, DropSlice, Expect, Faulty, Record, RecordPut,
-    Result as StoreResult, Scan, Store, StoreError, TileStatistics,
+    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, Decision, DropSlice, Expect, Faulty, Record,
+    RecordPut, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
 };
-use chronotile_types::{DatasetName, Instant, SliceId};
+use chronotile_types::{Instant, SliceId};
 use common::*;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -112,8 +112,8 @@ async fn records(store: &dyn Store, prefix: &str) -> BTreeMap<String, String> {
 /// The raw state of both archives is the same, but for what marks a copy.
 async fn assert_equal(source: &Arc<dyn Store>, target: &Arc<dyn Store>, context: &str) {
     let (source, target) = (source.as_ref(), target.as_ref());
-    let name = spec().name;
-    assert_eq!(chunks(target, &name).await, chunks(source, &name).await, "{context}");
+    let dataset = placed();
+    assert_eq!(chunks(target, &dataset).await, chunks(source, &dataset).await, "{context}");
     for kind in ["dataset/", "batch/records/", "part/records/", "intent/records/", "retired/records/"] {
         assert_eq!(records(target, kind).await, records(source, kind).await, "{kind}: {context}");
     }
@@ -159,7 +159,7 @@ async fn a_copy_is_the_same_to_the_byte_and_a_second_one_does_nothing() {
             assert_equal(&source, &target, "first copy").await;
             assert!(report.ok() && report.caught_up, "{report:?}");
             assert_eq!((report.batches, report.batches_copied, report.batches_removed), (4, 4, 1));
-            let all = chunks(source.as_ref(), &spec().name).await;
+            let all = chunks(source.as_ref(), &placed()).await;
             assert_eq!(report.chunks_copied, all.len() as u64);
             assert_eq!((report.chunks_verified, report.rows_verified), (report.chunks_copied, report.rows_copied));
             assert_eq!((report.batches_left, report.batches_foreign, report.passes), (0, 0, 2));
@@ -308,19 +308,23 @@ impl Store for Interposed {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> StoreResult<()> {
+    fn with_options(&self, options: &CallOptions) -> StoreResult<Arc<dyn Store>> {
+        self.inner.with_options(options)
+    }
+    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
+        // A view would not be counted: these tests run on an engine that needs none.
+        assert!(self.inner.with_visibility(visibility).is_none());
+        None
+    }
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> StoreResult<()> {
         self.next().await;
         self.inner.commit(dataset, commit).await
     }
-    async fn scan(
-        &self,
-        dataset: &DatasetName,
-        scan: Scan,
-    ) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
         self.next().await;
         self.inner.scan(dataset, scan).await
     }
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
         self.next().await;
         self.inner.fetch(dataset, keys).await
     }
@@ -332,19 +336,19 @@ impl Store for Interposed {
         self.next().await;
         self.inner.records(prefix, after, limit).await
     }
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<()> {
         self.next().await;
         self.inner.create_slice(dataset, slice).await
     }
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> StoreResult<()> {
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> StoreResult<()> {
         self.next().await;
         self.inner.drop_slice(dataset, slice, when).await
     }
-    async fn slices(&self, dataset: &DatasetName) -> StoreResult<Vec<SliceId>> {
+    async fn slices(&self, dataset: &DatasetRef) -> StoreResult<Vec<SliceId>> {
         self.next().await;
         self.inner.slices(dataset).await
     }
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
         self.next().await;
         self.inner.statistics(dataset, slice).await
     }
@@ -523,10 +527,10 @@ async fn a_batch_written_to_the_target_is_never_touched() {
     let copied = open(&target, "records").await;
     write_edition(&copied, "z1").await;
     change(&dataset).await;
-    let state = (chunks(target.as_ref(), &spec().name).await, records(target.as_ref(), "").await);
+    let state = (chunks(target.as_ref(), &placed()).await, records(target.as_ref(), "").await);
     let error = copy_all(&source, &target).await.unwrap_err();
     assert!(matches!(error, ArchiveError::NotACopy { .. }), "{error}");
-    let mut after = (chunks(target.as_ref(), &spec().name).await, records(target.as_ref(), "").await);
+    let mut after = (chunks(target.as_ref(), &placed()).await, records(target.as_ref(), "").await);
     after.1.insert("copy/records".into(), state.1["copy/records"].clone());
     assert_eq!(after, state);
     let report = copy_with(&source, &target, verify_only()).await.unwrap().datasets.remove(0);
@@ -606,18 +610,20 @@ impl Store for Narrow {
     fn capabilities(&self) -> Capabilities {
         Capabilities { chunk_bytes_max: self.1, ..self.0.capabilities() }
     }
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> StoreResult<()> {
+    fn with_options(&self, options: &CallOptions) -> StoreResult<Arc<dyn Store>> {
+        Ok(Arc::new(Self(self.0.with_options(options)?, self.1)))
+    }
+    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(Self(self.0.with_visibility(visibility)?, self.1)))
+    }
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> StoreResult<()> {
         commit.check_sizes("narrow", self.1)?;
         self.0.commit(dataset, commit).await
     }
-    async fn scan(
-        &self,
-        dataset: &DatasetName,
-        scan: Scan,
-    ) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
         self.0.scan(dataset, scan).await
     }
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
         self.0.fetch(dataset, keys).await
     }
     async fn record(&self, key: &str) -> StoreResult<Option<Bytes>> {
@@ -626,16 +632,16 @@ impl Store for Narrow {
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> StoreResult<Vec<Record>> {
         self.0.records(prefix, after, limit).await
     }
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<()> {
         self.0.create_slice(dataset, slice).await
     }
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> StoreResult<()> {
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> StoreResult<()> {
         self.0.drop_slice(dataset, slice, when).await
     }
-    async fn slices(&self, dataset: &DatasetName) -> StoreResult<Vec<SliceId>> {
+    async fn slices(&self, dataset: &DatasetRef) -> StoreResult<Vec<SliceId>> {
         self.0.slices(dataset).await
     }
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
         self.0.statistics(dataset, slice).await
     }
 }
@@ -653,7 +659,7 @@ async fn a_tile_with_a_chunk_too_large_for_the_target_is_refused_before_any_of_i
     let error = copy_all(&source, &target).await.unwrap_err();
     assert!(matches!(&error, ArchiveError::Store(StoreError::TooLarge { bytes_max: 1_000, .. })), "{error}");
     assert!(error.to_string().contains("cell 1 window 0"), "{error}");
-    assert_eq!(chunks(below.as_ref(), &spec().name).await, vec![]);
+    assert_eq!(chunks(below.as_ref(), &placed()).await, vec![]);
 }
 
 #[tokio::test]
@@ -661,17 +667,17 @@ async fn a_damaged_chunk_of_the_target_is_put_again_and_one_of_the_source_report
     let (source, target) = (memory(), memory());
     fill(&source).await;
     copy_one(&source, &target).await;
-    let mut hurt = chunks(target.as_ref(), &spec().name).await.remove(3);
+    let mut hurt = chunks(target.as_ref(), &placed()).await.remove(3);
     hurt.body = hurt.body.iter().map(|byte| byte ^ 1).collect::<Vec<u8>>().into();
     let place = hurt.key.tile;
-    put_chunks(target.as_ref(), &spec().name, vec![hurt.clone()]).await;
+    put_chunks(target.as_ref(), &placed(), vec![hurt.clone()]).await;
     let report = copy_with(&source, &target, verify_only()).await.unwrap().datasets.remove(0);
     assert!(!report.ok() && report.tiles_differing == 1 && report.differences[0].tile == place, "{report:?}");
     assert_eq!((report.differences[0].differing, &report.differences[0].chunks[..]), (1, &[hurt.key.id][..]));
     assert!(copy_one(&source, &target).await.ok());
     assert_equal(&source, &target, "mended").await;
 
-    put_chunks(source.as_ref(), &spec().name, vec![hurt.clone()]).await;
+    put_chunks(source.as_ref(), &placed(), vec![hurt.clone()]).await;
     let fresh = memory();
     let report = copy_one(&source, &fresh).await;
     assert!(!report.ok() && report.tiles_differing == 0, "{report:?}");
@@ -737,11 +743,8 @@ async fn an_absent_record_may_be_expected_and_left_absent() {
     for (store, _folder) in engines() {
         let put = |expect| RecordPut { key: "intent/records/x".into(), value: None, expect };
         let commit = |put| Commit { before: vec![put], ..Commit::default() };
-        store.commit(&spec().name, commit(put(Expect::Absent))).await.unwrap();
+        store.commit(&placed(), commit(put(Expect::Absent))).await.unwrap();
         let other = put(Expect::Is(Bytes::from_static(b"x")));
-        assert!(matches!(
-            store.commit(&spec().name, commit(other)).await.unwrap_err(),
-            StoreError::RecordConflict { .. }
-        ));
+        assert!(matches!(store.commit(&placed(), commit(other)).await.unwrap_err(), StoreError::RecordConflict { .. }));
     }
 }

@@ -51,10 +51,10 @@ async fn flip_each_byte(store: &Arc<dyn Store>, dataset: &Dataset, chunk: &Chunk
     let heads = (0..chunk.head.len()).map(|place| (head(place), format!("head byte {place}")));
     let bodies = (0..chunk.body.len()).map(|place| (body(place), format!("body byte {place}")));
     for (bad, context) in heads.chain(bodies) {
-        put_chunks(store.as_ref(), &spec().name, vec![bad.clone()]).await;
+        put_chunks(store.as_ref(), &placed(), vec![bad.clone()]).await;
         assert_found(dataset, &bad, &context).await;
     }
-    put_chunks(store.as_ref(), &spec().name, vec![chunk.clone()]).await;
+    put_chunks(store.as_ref(), &placed(), vec![chunk.clone()]).await;
     assert_sound(dataset).await;
 }
 
@@ -62,7 +62,7 @@ async fn flip_each_byte(store: &Arc<dyn Store>, dataset: &Dataset, chunk: &Chunk
 async fn every_flipped_byte_of_a_written_chunk_is_found() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = filled(&store).await;
-    let chunk = chunks(store.as_ref(), &spec().name).await.swap_remove(0);
+    let chunk = chunks(store.as_ref(), &placed()).await.swap_remove(0);
     flip_each_byte(&store, &dataset, &chunk).await;
 }
 
@@ -71,7 +71,7 @@ async fn every_flipped_byte_of_a_consolidated_chunk_is_found() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = filled(&store).await;
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
-    let chunk = chunks(store.as_ref(), &spec().name).await.swap_remove(0);
+    let chunk = chunks(store.as_ref(), &placed()).await.swap_remove(0);
     assert_eq!(chunk.rows, 8);
     flip_each_byte(&store, &dataset, &chunk).await;
 }
@@ -118,7 +118,7 @@ async fn flipped_bytes_in_a_sqlite_file_are_found() {
     let (store, folder) = sqlite();
     let dataset = filled(&store).await;
     let file = rusqlite::Connection::open(folder.path().join("archive.db")).unwrap();
-    let chunk = chunks(store.as_ref(), &spec().name).await.swap_remove(0);
+    let chunk = chunks(store.as_ref(), &placed()).await.swap_remove(0);
     for (part, bytes) in [("head", &chunk.head), ("body", &chunk.body)] {
         let blob = Blob::holding(&file, bytes);
         for place in 0..bytes.len() {
@@ -134,7 +134,7 @@ async fn flipped_bytes_in_a_sqlite_file_are_found() {
 async fn a_cut_chunk_is_found() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = filled(&store).await;
-    let chunk = chunks(store.as_ref(), &spec().name).await.swap_remove(0);
+    let chunk = chunks(store.as_ref(), &placed()).await.swap_remove(0);
     let cuts = [
         Chunk { head: Bytes::new(), ..chunk.clone() },
         Chunk { head: chunk.head.slice(..chunk.head.len() - 1), ..chunk.clone() },
@@ -142,7 +142,7 @@ async fn a_cut_chunk_is_found() {
         Chunk { body: chunk.body.slice(..chunk.body.len() - 1), ..chunk.clone() },
     ];
     for bad in cuts {
-        put_chunks(store.as_ref(), &spec().name, vec![bad.clone()]).await;
+        put_chunks(store.as_ref(), &placed(), vec![bad.clone()]).await;
         assert_found(&dataset, &bad, "cut").await;
     }
 }
@@ -151,13 +151,13 @@ async fn a_cut_chunk_is_found() {
 async fn a_chunk_under_another_tile_or_id_is_found() {
     for (store, _folder) in engines() {
         let dataset = filled(&store).await;
-        let chunk = chunks(store.as_ref(), &spec().name).await.swap_remove(0);
+        let chunk = chunks(store.as_ref(), &placed()).await.swap_remove(0);
         let mut other_cell = chunk.clone();
         other_cell.key.tile.cell = Cell(77);
         let mut other_id = chunk.clone();
         other_id.key.id = ChunkId(chunk.key.id.0 ^ 1);
         for moved in [other_cell, other_id] {
-            put_chunks(store.as_ref(), &spec().name, vec![moved.clone()]).await;
+            put_chunks(store.as_ref(), &placed(), vec![moved.clone()]).await;
             let report = dataset.verify(None).await.unwrap();
             assert_eq!(report.damage.len(), 1);
             assert_eq!((report.damage[0].tile, report.damage[0].chunk), (moved.key.tile, moved.key.id));
@@ -165,7 +165,7 @@ async fn a_chunk_under_another_tile_or_id_is_found() {
             let error = read(&dataset, ReadRequest::default()).await.unwrap_err();
             assert!(matches!(error, ArchiveError::Damaged { chunk, .. } if chunk == moved.key.id), "{error}");
             let remove = Commit { remove: vec![moved.key], ..Commit::default() };
-            store.commit(&spec().name, remove).await.unwrap();
+            store.commit(&placed(), remove).await.unwrap();
         }
         assert_sound(&dataset).await;
     }
@@ -175,14 +175,14 @@ async fn a_chunk_under_another_tile_or_id_is_found() {
 async fn a_missing_chunk_of_a_finished_batch_is_reported() {
     for (store, _folder) in engines() {
         let dataset = filled(&store).await;
-        let all = chunks(store.as_ref(), &spec().name).await;
+        let all = chunks(store.as_ref(), &placed()).await;
         for chunk in &all {
             let remove = Commit { remove: vec![chunk.key], ..Commit::default() };
-            store.commit(&spec().name, remove).await.unwrap();
+            store.commit(&placed(), remove).await.unwrap();
             let report = dataset.verify(None).await.unwrap();
             let found: Vec<_> = report.damage.iter().map(|d| (d.tile, d.chunk, d.rows, d.damage.clone())).collect();
             assert_eq!(found, [(chunk.key.tile, chunk.key.id, u64::from(chunk.rows), None)]);
-            put_chunks(store.as_ref(), &spec().name, vec![chunk.clone()]).await;
+            put_chunks(store.as_ref(), &placed(), vec![chunk.clone()]).await;
         }
         assert_sound(&dataset).await;
     }
@@ -195,9 +195,9 @@ async fn one_missing_chunk_of_a_batch_that_left_several_in_its_tile_is_reported(
     let note = "x".repeat(400_000);
     let rows = noted(&(0..8).map(|i| (i, i, 0)).collect::<Vec<_>>(), &note);
     write(&dataset, &rows, named("a")).await.unwrap();
-    let all = chunks(store.as_ref(), &spec().name).await;
+    let all = chunks(store.as_ref(), &placed()).await;
     assert!(all.len() > 1, "the tile has only one chunk, so nothing is tested");
-    store.commit(&spec().name, Commit { remove: vec![all[0].key], ..Commit::default() }).await.unwrap();
+    store.commit(&placed(), Commit { remove: vec![all[0].key], ..Commit::default() }).await.unwrap();
     let report = dataset.verify(None).await.unwrap();
     assert_eq!(report.damage.iter().map(|d| d.chunk).collect::<Vec<_>>(), [all[0].key.id]);
 }
@@ -206,11 +206,11 @@ async fn one_missing_chunk_of_a_batch_that_left_several_in_its_tile_is_reported(
 async fn consolidation_names_a_damaged_tile_and_rewrites_the_others() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = filled(&store).await;
-    let mut bad = chunks(store.as_ref(), &spec().name).await.swap_remove(0);
+    let mut bad = chunks(store.as_ref(), &placed()).await.swap_remove(0);
     bad.body = flipped(&bad.body, 0, 0);
-    put_chunks(store.as_ref(), &spec().name, vec![bad.clone()]).await;
+    put_chunks(store.as_ref(), &placed(), vec![bad.clone()]).await;
     let of_tile = async || {
-        let mut all = chunks(store.as_ref(), &spec().name).await;
+        let mut all = chunks(store.as_ref(), &placed()).await;
         all.retain(|chunk| chunk.key.tile == bad.key.tile);
         all
     };
@@ -223,10 +223,10 @@ async fn consolidation_names_a_damaged_tile_and_rewrites_the_others() {
     // A damaged head is told as well.
     let sound = bad.clone();
     bad.head = flipped(&bad.head, 3, 0);
-    put_chunks(store.as_ref(), &spec().name, vec![bad.clone()]).await;
+    put_chunks(store.as_ref(), &placed(), vec![bad.clone()]).await;
     let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
     assert_eq!((report.tiles, report.failed.len()), (0, 1));
-    put_chunks(store.as_ref(), &spec().name, vec![sound]).await;
+    put_chunks(store.as_ref(), &placed(), vec![sound]).await;
     // Writing the batches anew repairs it.
     for (key, first) in [("a", 0), ("b", 12)] {
         dataset.remove_batch(key).await.unwrap();

@@ -353,7 +353,7 @@ async fn a_new_batch_is_one_commit_and_one_that_is_stored_is_looked_up() {
 async fn the_time_of_a_cluster_is_asked_once_and_is_that_of_the_batches() {
     const TIME_US: i64 = 1_700_000_000_000_000;
     let below: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    below.commit(&spec().name, Commit { stamp_us: TIME_US, ..Commit::default() }).await.unwrap();
+    below.commit(&placed(), Commit { stamp_us: TIME_US, ..Commit::default() }).await.unwrap();
     let metered = Arc::new(Metered::new(Arc::new(Stepwise(below))));
     let store: Arc<dyn Store> = metered.clone();
     let dataset = create(&store, spec()).await;
@@ -417,7 +417,7 @@ async fn many_batches_are_listed_and_those_that_are_not_finished_left_out() {
     let (batch, key) = (chronotile_types::BatchId::of_key("17"), "17");
     let intent = format!(r#"{{"key":"{key}","written_us":1,"attempt":"a"}}"#);
     let put = RecordPut { key: format!("intent/{name}/{batch}"), value: Some(intent.into()), expect: Expect::Absent };
-    store.commit(&name, Commit { before: vec![put], ..Commit::default() }).await.unwrap();
+    store.commit(&placed(), Commit { before: vec![put], ..Commit::default() }).await.unwrap();
     let metered = Arc::new(Metered::new(store));
     let watched: Arc<dyn Store> = metered.clone();
     let dataset = open(&watched, "records").await;
@@ -451,7 +451,7 @@ async fn nothing_is_left_of_a_dropped_dataset() {
         assert!(records_of(&store, "records").await.len() > 3);
         archive.drop_dataset("records").await.unwrap();
         assert_eq!(records_of(&store, "records").await, [""; 0]);
-        assert!(store.slices(&spec().name).await.unwrap().is_empty());
+        assert!(store.slices(&placed()).await.unwrap().is_empty());
         assert!(matches!(archive.dataset("records").await, Err(ArchiveError::DatasetNotFound { .. })));
         assert!(matches!(archive.drop_dataset("records").await, Err(ArchiveError::DatasetNotFound { .. })));
         assert!(matches!(dataset.count(ReadRequest::default()).await, Err(ArchiveError::DatasetNotFound { .. })));

@@ -52,7 +52,7 @@ async fn older_rows_read_as_null_or_default_before_and_after_consolidation() {
             assert_eq!(dataset.count(ReadRequest { predicates, ..ReadRequest::default() }).await.unwrap(), 3);
             dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
         }
-        assert_eq!(chunks(store.as_ref(), &spec().name).await.len(), 1, "nothing was consolidated");
+        assert_eq!(chunks(store.as_ref(), &placed()).await.len(), 1, "nothing was consolidated");
         assert_sound(&dataset).await;
     }
 }

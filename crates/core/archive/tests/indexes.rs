@@ -12,7 +12,7 @@ use chronotile_archive::{
     Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, IndexUse, Place, Predicate, ReadRequest, RetireLimit,
 };
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Call, Decision, Faulty, Operation, Store, StoreError};
+use chronotile_store::{Call, DatasetRef, Decision, Faulty, Operation, Store, StoreError};
 use chronotile_types::{CellRule, DatasetName, DatasetSpec, Instant, MergeRule};
 use common::*;
 use proptest::prelude::*;
@@ -216,7 +216,7 @@ async fn take(store: &Arc<dyn Store>, dataset: &Dataset, step: &Step, number: us
             dataset.retire(limit, false).await.unwrap();
         }
         Step::ComeBack(every) => {
-            let name = dataset.spec().name.clone();
+            let name = DatasetRef::from(dataset.spec().as_ref());
             let stored = chunks(store.as_ref(), &name).await;
             dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
             put_chunks(store.as_ref(), &name, stored.into_iter().step_by(*every).collect()).await;
@@ -380,7 +380,7 @@ async fn postings_that_are_lost_or_damaged_change_nothing() {
     create_indexes(&dataset).await;
     write(&dataset, &some_rows(6, 500, 5_000), named("a")).await.unwrap();
     build(&dataset, IndexBuildOptions::default()).await;
-    let name = dataset.spec().name.clone();
+    let name = DatasetRef::from(dataset.spec().as_ref());
     let postings = store.records("posting/records/", None, 100).await.unwrap();
     assert_eq!(postings.len(), 18);
     for (number, record) in postings.into_iter().enumerate() {

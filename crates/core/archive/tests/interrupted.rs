@@ -196,14 +196,14 @@ async fn a_write_of_many_steps_cut_off_and_repeated_happens_once() {
 /// Cuts a write of several steps off after its first, and returns the handle and the store below it.
 async fn half_written(batch: WriteOptions, rows: Vec<RecordBatch>, store: &Arc<dyn Store>) {
     let sound = create(store, spec()).await;
-    let put_before = chunks(store.as_ref(), &spec().name).await.len();
+    let put_before = chunks(store.as_ref(), &placed()).await.len();
     for call in 0.. {
         let (faulty, struck) = failing(store.clone(), Fault { call, after: true });
         let dataset = create_on(&faulty).await;
         let Some(dataset) = dataset else { continue };
         let result = dataset.write(input(rows.clone()), tight(batch.clone())).await;
         assert!(struck.load(Ordering::SeqCst) && result.is_err());
-        if chunks(store.as_ref(), &spec().name).await.len() > put_before {
+        if chunks(store.as_ref(), &placed()).await.len() > put_before {
             break;
         }
     }
@@ -224,7 +224,7 @@ async fn other_content_takes_an_unfinished_batch_over() {
     assert!(write(&dataset, &new(), named("mine")).await.unwrap().stored);
     assert_eq!(id_notes(&read_all(&dataset).await), id_notes(&new()));
     assert_sound(&dataset).await;
-    assert_eq!(chunks(store.as_ref(), &spec().name).await.len(), tiles(&new()), "chunks of the first try are left");
+    assert_eq!(chunks(store.as_ref(), &placed()).await.len(), tiles(&new()), "chunks of the first try are left");
 }
 
 fn tiles(rows: &RecordBatch) -> usize {
@@ -260,7 +260,7 @@ async fn an_unfinished_batch_is_listed_and_can_be_removed() {
     assert!(!dataset.batch("mine").await.unwrap().unwrap().finished);
     dataset.remove_batch("mine").await.unwrap();
     assert_eq!(dataset.batch("mine").await.unwrap(), None);
-    assert_eq!(chunks(store.as_ref(), &spec().name).await, vec![]);
+    assert_eq!(chunks(store.as_ref(), &placed()).await, vec![]);
     assert!(matches!(dataset.remove_batch("mine").await, Err(ArchiveError::BatchNotFound { .. })));
 }
 
@@ -287,7 +287,7 @@ async fn an_unnamed_write_that_fails_leaves_nothing_behind() {
         batches.push(Err(arrow_schema::ArrowError::ComputeError("the producer failed".into())));
         let error = dataset.write(batches, tight(WriteOptions::default())).await.unwrap_err();
         assert!(matches!(error, ArchiveError::Source(_)), "{error}");
-        assert_eq!(chunks(store.as_ref(), &spec().name).await, vec![]);
+        assert_eq!(chunks(store.as_ref(), &placed()).await, vec![]);
         assert_eq!(dataset.batches().await.unwrap(), vec![]);
         assert_eq!(store.records("part/", None, 10).await.unwrap(), vec![]);
     }

@@ -224,8 +224,7 @@ async fn great_values_among_small_ones_are_stored_consolidated_and_read() {
         assert_eq!((report.tiles, &report.failed[..]), (1, &[][..]));
         assert_eq!(told(&read().await), told(&wanted));
         // Great values stay alone, small ones come together.
-        let sizes =
-            async || chunks(store.as_ref(), &spec().name).await.iter().map(|chunk| chunk.rows).collect::<Vec<_>>();
+        let sizes = async || chunks(store.as_ref(), &placed()).await.iter().map(|chunk| chunk.rows).collect::<Vec<_>>();
         assert_eq!(sizes().await.iter().filter(|rows| **rows == 1).count(), 5);
         let again = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
         assert_eq!((again.tiles, &again.failed[..]), (0, &[][..]));

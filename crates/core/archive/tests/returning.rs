@@ -9,7 +9,7 @@ use arrow_array::RecordBatch;
 use chronotile_archive::{ConsolidateOptions, Dataset, Place, ReadRequest};
 use chronotile_chunk::{Binding, Head};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Commit, Decision, Faulty, Operation, Store};
+use chronotile_store::{Commit, DatasetRef, Decision, Faulty, Operation, Store};
 use chronotile_types::{CellRule, DatasetSpec, MergeRule};
 use common::*;
 
@@ -50,26 +50,30 @@ async fn chunks_back_from_the_dead_change_nothing_and_are_absorbed() {
                 write(&dataset, &spread_rows(first, 30, 3, batch), named(batch)).await.unwrap();
             }
             let expected = answers(&dataset).await;
-            let written = chunks(store.as_ref(), &spec.name).await;
+            let written = chunks(store.as_ref(), &DatasetRef::from(&spec)).await;
             consolidate(&dataset).await;
             assert_eq!(answers(&dataset).await, expected);
-            let consolidated = chunks(store.as_ref(), &spec.name).await;
+            let consolidated = chunks(store.as_ref(), &DatasetRef::from(&spec)).await;
             assert!(consolidated.len() < written.len());
 
-            put_chunks(store.as_ref(), &spec.name, written.clone()).await;
+            put_chunks(store.as_ref(), &DatasetRef::from(&spec), written.clone()).await;
             assert_eq!(answers(&dataset).await, expected, "{}: all chunks came back", spec.name);
             assert_sound(&dataset).await;
             consolidate(&dataset).await;
             assert_eq!(answers(&dataset).await, expected);
-            assert_eq!(chunks(store.as_ref(), &spec.name).await.len(), consolidated.len(), "absorbed");
+            assert_eq!(chunks(store.as_ref(), &DatasetRef::from(&spec)).await.len(), consolidated.len(), "absorbed");
 
             // Some of the written and of the consolidated chunks at once.
-            put_chunks(store.as_ref(), &spec.name, written.iter().step_by(2).cloned().collect()).await;
-            put_chunks(store.as_ref(), &spec.name, consolidated.clone()).await;
+            put_chunks(store.as_ref(), &DatasetRef::from(&spec), written.iter().step_by(2).cloned().collect()).await;
+            put_chunks(store.as_ref(), &DatasetRef::from(&spec), consolidated.clone()).await;
             assert_eq!(answers(&dataset).await, expected, "{}: some chunks came back", spec.name);
             consolidate(&dataset).await;
             assert_eq!(answers(&dataset).await, expected);
-            assert_eq!(chunks(store.as_ref(), &spec.name).await.len(), consolidated.len(), "absorbed again");
+            assert_eq!(
+                chunks(store.as_ref(), &DatasetRef::from(&spec)).await.len(),
+                consolidated.len(),
+                "absorbed again"
+            );
             assert_sound(&dataset).await;
         }
     }
@@ -176,18 +180,18 @@ async fn a_consolidation_that_lands_during_a_removal_or_a_replacement_keeps_no_o
         let (store, dataset) = two_batches().await;
         let keeper = dataset.clone();
         // Read before the removal began, committed just before it ends: the chunks it took are still there.
-        let before = chunks(store.as_ref(), &spec().name).await;
+        let before = chunks(store.as_ref(), &placed()).await;
         consolidate(&keeper).await;
-        let after = chunks(store.as_ref(), &spec().name).await;
+        let after = chunks(store.as_ref(), &placed()).await;
         let swap = |put: Vec<_>, away: &[chronotile_store::Chunk]| {
             let remove = away.iter().map(|chunk| chunk.key).collect();
             Commit { put, remove, ..Commit::default() }
         };
-        store.commit(&spec().name, swap(before.clone(), &after)).await.unwrap();
+        store.commit(&placed(), swap(before.clone(), &after)).await.unwrap();
         let (inner, commit) = (store.clone(), swap(after.clone(), &before));
         let late = with_something_late(&store, move || {
             let (inner, commit) = (inner.clone(), commit.clone());
-            Box::pin(async move { inner.commit(&spec().name, commit).await.unwrap() })
+            Box::pin(async move { inner.commit(&placed(), commit).await.unwrap() })
         });
         let late = open(&late, "records").await;
         let expected: Vec<i64> = match replaces {
@@ -226,7 +230,7 @@ async fn readers_of_finished_batches_see_no_part_of_one_that_is_being_replaced()
 async fn consolidated_heads_name_every_batch() {
     let (store, dataset) = two_batches().await;
     consolidate(&dataset).await;
-    for chunk in chunks(store.as_ref(), &spec().name).await {
+    for chunk in chunks(store.as_ref(), &placed()).await {
         let binding = Binding { tile: chunk.key.tile, chunk: chunk.key.id };
         assert_eq!(Head::parse(&chunk.head, &binding).unwrap().origins.len(), 2);
     }

@@ -11,7 +11,7 @@ use arrow_array::{TimestampMicrosecondArray, types::Int64Type};
 use chronotile_archive::{Comparison, ConsolidateOptions, Dataset, IndexUse, Predicate, ReadRequest};
 use chronotile_chunk::{Binding, Head};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Metered, Operation, Store};
+use chronotile_store::{DatasetRef, Metered, Operation, Store};
 use chronotile_types::{DatasetSpec, MergeRule};
 use common::*;
 use proptest::prelude::*;
@@ -108,7 +108,7 @@ async fn bodies_of_chunks_passed_over_are_not_fetched() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_columns_named_have_filters() {
     for (spec, expected) in [(filtered(), true), (spec(), false)] {
-        let name = spec.name.clone();
+        let name = DatasetRef::from(&spec);
         let (store, _) = ten_batches(spec).await;
         for chunk in chunks(store.as_ref(), &name).await {
             let head = Head::parse(&chunk.head, &Binding { tile: chunk.key.tile, chunk: chunk.key.id }).unwrap();

@@ -25,7 +25,7 @@ async fn consolidated(store: &Arc<dyn Store>) -> Dataset {
 }
 
 async fn remove(store: &Arc<dyn Store>, chunk: &Chunk) {
-    store.commit(&spec().name, Commit { remove: vec![chunk.key], ..Commit::default() }).await.unwrap();
+    store.commit(&placed(), Commit { remove: vec![chunk.key], ..Commit::default() }).await.unwrap();
 }
 
 fn counts(report: &VerifyReport) -> (usize, u64, usize, usize) {
@@ -37,14 +37,14 @@ fn counts(report: &VerifyReport) -> (usize, u64, usize, usize) {
 async fn rows_of_a_lost_consolidated_chunk_are_found_by_batch() {
     for (store, _folder) in engines() {
         let dataset = consolidated(&store).await;
-        for chunk in chunks(store.as_ref(), &spec().name).await {
+        for chunk in chunks(store.as_ref(), &placed()).await {
             remove(&store, &chunk).await;
             let report = dataset.verify(None).await.unwrap();
             // All of the tile is gone, which is told chunk by chunk as it was written: five batches had one each.
             assert_eq!(counts(&report), (5, 0, 0, 0));
             assert!(report.damage.iter().all(|damage| damage.tile == chunk.key.tile && damage.damage.is_none()));
             assert_eq!(report.damage.iter().map(|damage| damage.rows).sum::<u64>(), u64::from(chunk.rows));
-            put_chunks(store.as_ref(), &spec().name, vec![chunk]).await;
+            put_chunks(store.as_ref(), &placed(), vec![chunk]).await;
         }
         assert_sound(&dataset).await;
     }
@@ -58,10 +58,10 @@ async fn several_chunks(store: &Arc<dyn Store>) -> (Dataset, Vec<Chunk>) {
         let note = format!("{batch}").repeat(100_000);
         let rows = noted(&(0..20).map(|row| (row * 2 + batch, row * 2 + batch, 0)).collect::<Vec<_>>(), &note);
         write(&dataset, &rows, named(&format!("batch {batch}"))).await.unwrap();
-        written = chunks(store.as_ref(), &spec().name).await;
+        written = chunks(store.as_ref(), &placed()).await;
     }
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
-    assert!(chunks(store.as_ref(), &spec().name).await.len() > 1);
+    assert!(chunks(store.as_ref(), &placed()).await.len() > 1);
     (dataset, written)
 }
 
@@ -69,7 +69,7 @@ async fn several_chunks(store: &Arc<dyn Store>) -> (Dataset, Vec<Chunk>) {
 async fn rows_of_one_of_several_consolidated_chunks_are_missed() {
     for (store, _folder) in engines() {
         let (dataset, written) = several_chunks(&store).await;
-        let all = chunks(store.as_ref(), &spec().name).await;
+        let all = chunks(store.as_ref(), &placed()).await;
         remove(&store, &all[0]).await;
         let lost = u64::from(all[0].rows);
         let report = dataset.verify(None).await.unwrap();
@@ -78,11 +78,11 @@ async fn rows_of_one_of_several_consolidated_chunks_are_missed() {
         keys.sort_unstable();
         assert_eq!(keys, [Some("batch 0"), Some("batch 1")]);
         // A chunk that comes back from before the consolidation holds some of the rows twice, and hides no loss.
-        put_chunks(store.as_ref(), &spec().name, vec![written[0].clone()]).await;
+        put_chunks(store.as_ref(), &placed(), vec![written[0].clone()]).await;
         let report = dataset.verify(None).await.unwrap();
         let found = counts(&report);
         assert!(found.1 > 0 && found.1 <= lost, "{found:?}");
-        put_chunks(store.as_ref(), &spec().name, vec![all[0].clone()]).await;
+        put_chunks(store.as_ref(), &placed(), vec![all[0].clone()]).await;
         assert_sound(&dataset).await;
     }
 }
@@ -101,7 +101,7 @@ async fn rows_that_became_one_are_not_missed() {
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
     assert_eq!(read_all(&dataset).await.num_rows(), 8);
     assert_sound(&dataset).await;
-    let all = chunks(store.as_ref(), &spec().name).await;
+    let all = chunks(store.as_ref(), &placed()).await;
     remove(&store, &all[0]).await;
     assert!(!dataset.verify(None).await.unwrap().ok());
 }
@@ -111,8 +111,8 @@ async fn a_lost_slice_that_was_not_retired_is_missed() {
     for (store, _folder) in engines() {
         let dataset = create(&store, spec()).await;
         write(&dataset, &rows(&[(0, 1, 0), (5 * HOUR, 2, 0)]), named("a")).await.unwrap();
-        let slices = store.slices(&spec().name).await.unwrap();
-        store.drop_slice(&spec().name, slices[0], DropSlice::default()).await.unwrap();
+        let slices = store.slices(&placed()).await.unwrap();
+        store.drop_slice(&placed(), slices[0], DropSlice::default()).await.unwrap();
         assert_eq!(counts(&dataset.verify(None).await.unwrap()), (1, 0, 0, 0));
     }
 }
@@ -122,15 +122,15 @@ async fn chunks_of_a_removed_batch_that_came_back_are_found_and_removed_again() 
     for (store, _folder) in engines() {
         let dataset = create(&store, spec()).await;
         write(&dataset, &spread_rows(0, 12, 1, "a"), named("a")).await.unwrap();
-        let fresh = chunks(store.as_ref(), &spec().name).await;
+        let fresh = chunks(store.as_ref(), &placed()).await;
         write(&dataset, &spread_rows(12, 12, 1, "b"), named("b")).await.unwrap();
         dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
-        let mixed = chunks(store.as_ref(), &spec().name).await;
+        let mixed = chunks(store.as_ref(), &placed()).await;
         dataset.remove_batch("a").await.unwrap();
         assert_sound(&dataset).await;
         for returned in [fresh, mixed] {
             let (count, rows) = (returned.len(), read_all(&dataset).await.num_rows());
-            put_chunks(store.as_ref(), &spec().name, returned.clone()).await;
+            put_chunks(store.as_ref(), &placed(), returned.clone()).await;
             let report = dataset.verify(None).await.unwrap();
             assert_eq!(counts(&report), (0, 0, count, 0));
             let chunk = &report.foreign[0];
@@ -151,9 +151,9 @@ async fn chunks_of_replaced_content_and_of_unknown_batches_are_found() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = create(&store, spec()).await;
     write(&dataset, &rows(&[(0, 1, 0)]), named("a")).await.unwrap();
-    let old = chunks(store.as_ref(), &spec().name).await;
+    let old = chunks(store.as_ref(), &placed()).await;
     write(&dataset, &rows(&[(1, 2, 0)]), replacing("a")).await.unwrap();
-    put_chunks(store.as_ref(), &spec().name, old).await;
+    put_chunks(store.as_ref(), &placed(), old).await;
     let report = dataset.verify(None).await.unwrap();
     assert_eq!((counts(&report), report.foreign[0].replaced), ((0, 0, 1, 0), true));
     dataset.remove_batch("a").await.unwrap();
@@ -174,7 +174,7 @@ async fn records(store: &Arc<dyn Store>, prefix: &str) -> Vec<Record> {
 
 async fn put_record(store: &Arc<dyn Store>, key: &str, value: Option<Bytes>) {
     let put = RecordPut { key: key.to_owned(), value, expect: Expect::Any };
-    store.commit(&spec().name, Commit { before: vec![put], ..Commit::default() }).await.unwrap();
+    store.commit(&placed(), Commit { before: vec![put], ..Commit::default() }).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chronotile_types::{DatasetName, SliceId};
+use chronotile_types::SliceId;
 use futures::stream::{self, BoxStream, StreamExt};
 
 use crate::{
-    Capabilities, Chunk, ChunkKey, Commit, DropSlice, Operation, Record, Result, Scan, Store, StoreError,
-    TileStatistics,
+    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Operation, Record, Result, Scan, Store,
+    StoreError, TileStatistics, Visibility,
 };
 
 /// A call about to be made, for a policy to judge.
@@ -37,9 +37,14 @@ pub enum Decision {
     Delay(Duration),
 }
 
-/// Injects faults into a store: a policy decides on each call. The same policy and calls give the same faults.
+/// Injects faults into a store: a policy decides on each call. The same policy and calls give the same faults. Views of it
+/// share policy and count.
 pub struct Faulty {
     inner: Arc<dyn Store>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     policy: Box<dyn Fn(Call<'_>) -> Decision + Send + Sync>,
     calls: AtomicU64,
 }
@@ -47,7 +52,7 @@ pub struct Faulty {
 impl Faulty {
     /// Wraps a store.
     pub fn new(inner: Arc<dyn Store>, policy: impl Fn(Call<'_>) -> Decision + Send + Sync + 'static) -> Self {
-        Self { inner, policy: Box::new(policy), calls: AtomicU64::new(0) }
+        Self { inner, shared: Arc::new(Shared { policy: Box::new(policy), calls: AtomicU64::new(0) }) }
     }
 
     async fn call<T>(
@@ -56,8 +61,8 @@ impl Faulty {
         commit: Option<&Commit>,
         perform: impl Future<Output = Result<T>>,
     ) -> Result<(T, Option<StoreError>)> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        match (self.policy)(Call { number, operation, commit }) {
+        let number = self.shared.calls.fetch_add(1, Ordering::Relaxed);
+        match (self.shared.policy)(Call { number, operation, commit }) {
             Decision::Pass => Ok((perform.await?, None)),
             Decision::FailBefore(error) => Err(error),
             Decision::FailAfter(reason) => {
@@ -89,13 +94,22 @@ impl Store for Faulty {
         self.inner.capabilities()
     }
 
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+    fn with_options(&self, options: &CallOptions) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Self { inner: self.inner.with_options(options)?, shared: self.shared.clone() }))
+    }
+
+    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
+        let inner = self.inner.with_visibility(visibility)?;
+        Some(Arc::new(Self { inner, shared: self.shared.clone() }))
+    }
+
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
         let perform = self.inner.commit(dataset, commit.clone());
         let ((), error) = self.call(Operation::Commit, Some(&commit), perform).await?;
         error.map_or(Ok(()), Err)
     }
 
-    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
         let (groups, error) = self.call(Operation::Scan, None, self.inner.scan(dataset, scan)).await?;
         match error {
             None => Ok(groups),
@@ -103,7 +117,7 @@ impl Store for Faulty {
         }
     }
 
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
         self.whole(Operation::Fetch, self.inner.fetch(dataset, keys)).await
     }
 
@@ -115,19 +129,19 @@ impl Store for Faulty {
         self.whole(Operation::Records, self.inner.records(prefix, after, limit)).await
     }
 
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
         self.whole(Operation::CreateSlice, self.inner.create_slice(dataset, slice)).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
         self.whole(Operation::DropSlice, self.inner.drop_slice(dataset, slice, when)).await
     }
 
-    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+    async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
         self.whole(Operation::Slices, self.inner.slices(dataset)).await
     }
 
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
         self.whole(Operation::Statistics, self.inner.statistics(dataset, slice)).await
     }
 }

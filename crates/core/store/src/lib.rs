@@ -7,6 +7,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod dataset;
 mod error;
 mod faulty;
 mod metered;
@@ -15,9 +16,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chronotile_types::{Cell, ChunkId, DatasetName, DatasetSpec, SliceId, StorageLayout, Tile, Window};
+use chronotile_types::{Cell, ChunkId, SliceId, Tile, Window};
 use futures::stream::BoxStream;
 
+pub use dataset::{DatasetRef, Placement};
 pub use error::{Outcome, StoreError};
 pub use faulty::{Call, Decision, Faulty};
 pub use metered::{Latency, Metered, OperationMetrics};
@@ -200,9 +202,9 @@ pub struct DropSlice {
     pub before: Vec<RecordPut>,
 }
 
-/// How the calls of one view of a store are to be done; what is `None` stays as the store was opened.
+/// Settings for the calls of one view of a store; what is `None` stays as the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tuning {
+pub struct CallOptions {
     /// Consistency level of reads, by its name in capitals.
     pub read_consistency: Option<String>,
     /// Consistency level of writes, by its name in capitals.
@@ -211,15 +213,23 @@ pub struct Tuning {
     pub timeout_s: Option<u64>,
 }
 
-/// What a view of a store sees, where an engine keeps copies that may lag behind one another.
+impl CallOptions {
+    /// The error of [`Store::with_options`] from an engine that has one copy of the data.
+    pub fn unsupported(engine: &'static str) -> StoreError {
+        let reason = "it has one copy of the data: consistency levels and time limits for a call are for clusters";
+        StoreError::Refused { engine, reason: reason.to_owned() }
+    }
+}
+
+/// Which writes the reads of a view see, where an engine keeps replicas that may lag behind one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
-    /// What the level of its reads gives. Where too few copies can be reached for the contract of [`Store::record`],
-    /// [`Store::records`] and [`Store::slices`] they too are answered at that level, and may miss what ended before. For callers
-    /// that change nothing by what they read.
-    AsRead,
+pub enum Visibility {
+    /// Those that the consistency level of the reads guarantees. Where too few replicas can be reached for the contract of
+    /// [`Store::record`], [`Store::records`] and [`Store::slices`], these too are answered at that level, and may miss what ended
+    /// before. For callers that change nothing by what they read.
+    Configured,
     /// Every chunk whose commit ended before, at the level of writes that the store was opened with. For callers that drop or
-    /// take away what they have read.
+    /// remove what they have read.
     EveryWrite,
 }
 
@@ -234,14 +244,8 @@ pub struct Capabilities {
     pub chunk_bytes_max: usize,
     /// Bytes of one cell in one slice above which the engine works badly; `None` where it does not matter.
     pub cell_bytes_good: Option<u64>,
-    /// Whether it can keep the chunks of a dataset as rows of its own tables: [`Store::laid_out`].
+    /// Whether it can keep the chunks of a dataset as rows of its own tables: [`Placement::Rows`].
     pub native_rows: bool,
-}
-
-/// A dataset's definition, which may grow columns while the dataset is open.
-pub trait Definition: Send + Sync + std::fmt::Debug {
-    /// The definition as far as it is known now.
-    fn current(&self) -> Arc<DatasetSpec>;
 }
 
 /// A method of [`Store`], as the wrappers name it.
@@ -283,6 +287,8 @@ impl Operation {
 }
 
 /// An engine. See each method for what it promises and, above all, what it does not.
+///
+/// No method has a default body: a wrapper that leaves one out does not compile.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// What this engine promises beyond the contract. Constant for an open store.
@@ -303,7 +309,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Not promised without `atomic_commit`: that nothing has happened where a condition of `after` fails, where a chunk was
     /// removed by somebody else at the same moment (`before` and other tiles may have changed), or where `before` has
     /// records of several groups. Never promised: an order among the chunks of one step.
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()>;
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()>;
 
     /// Streams the chunks of the cells and windows asked for, in groups of bounded size.
     ///
@@ -312,10 +318,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// commit that lands during the scan may be seen in part, but a chunk is never returned twice nor half, and a commit
     /// with `require_removed` is seen whole or not at all in each tile: a scan beside a rewrite of a tile returns its old
     /// chunks or its new ones.
-    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>>;
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>>;
 
     /// The chunks of these keys with their bodies, in the order of the keys; those that do not exist are left out.
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>>;
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>>;
 
     /// The catalog record of this key. Sees every record whose commit ended before.
     async fn record(&self, key: &str) -> Result<Option<Bytes>>;
@@ -326,7 +332,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>>;
 
     /// Makes room for a slice. One that exists stays as it is; callers may race.
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()>;
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()>;
 
     /// Drops a slice with all its chunks. One that does not exist holds nothing and is no error. Running scans of it end
     /// early or with an error, never with wrong chunks.
@@ -340,47 +346,21 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// With `atomic_commit` the three are one step: a commit that puts chunks into the slice lands before it, and is compared,
     /// or after it and fails with [`StoreError::NoSlice`]. Not promised without: that a commit which ends between the
     /// comparison and the end of the drop is noticed. Whoever drops slices that are in use agrees with their writers first.
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()>;
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()>;
 
     /// The slices there are, ascending.
-    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>>;
+    async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>>;
 
-    /// A view of the same store whose calls are done as `tuning` says. An engine without such choices refuses.
-    fn tuned(&self, tuning: &Tuning) -> Result<Arc<dyn Store>> {
-        let _ = tuning;
-        let engine = self.capabilities().engine;
-        let reason =
-            "it has one copy of the data: consistency levels and time limits for a call are for clusters".to_owned();
-        Err(StoreError::Refused { engine, reason })
-    }
-
-    /// A view of the same store with another sight; `None` where every read sees every write that ended before.
-    fn seeing(&self, sight: Sight) -> Option<Arc<dyn Store>> {
-        let _ = sight;
-        None
-    }
-
-    /// A view of the same store that keeps the chunks of one dataset as its definition says; `None` where the store itself
-    /// does. Other datasets and the catalog are as in the store itself; a dataset is only ever reached through the one or
-    /// the other.
-    ///
-    /// Where several cells share a partition the contract is that of every store. So it is with layout `rows`, one row of
-    /// the engine's own tables for each record, with the dataset's columns in the engine's own types, but for three
-    /// differences. Chunks must be in plain form
-    /// (`chronotile_chunk::encode_plain`). What is put under a key that exists must hold the same rows, as the ids of an
-    /// archive's chunks have it. A chunk of which rows are missing or changed comes with its head and a body that does not fit
-    /// its checksum.
+    /// A view of the same store whose calls use the consistency levels and time limits of `options`.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] for layout `rows` from an engine without [`Capabilities::native_rows`].
-    fn laid_out(&self, definition: Arc<dyn Definition>) -> Result<Option<Arc<dyn Store>>> {
-        if definition.current().layout == StorageLayout::Chunks {
-            return Ok(None);
-        }
-        let reason = "it keeps no rows that other tools could read: use layout chunks, or a cluster".to_owned();
-        Err(StoreError::Refused { engine: self.capabilities().engine, reason })
-    }
+    /// [`StoreError::Refused`] for a level that does not exist, and from an engine without such choices ([`CallOptions::unsupported`]).
+    fn with_options(&self, options: &CallOptions) -> Result<Arc<dyn Store>>;
+
+    /// A view of the same store whose reads see what `visibility` says; `None` from an engine whose every read sees every write
+    /// that ended before.
+    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>>;
 
     /// What each tile of a slice holds, by cell, then window; empty for a slice that does not exist.
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>>;
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>>;
 }

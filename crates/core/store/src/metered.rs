@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chronotile_types::{DatasetName, SliceId};
+use chronotile_types::SliceId;
 use futures::stream::{self, BoxStream, StreamExt};
 
 use crate::{
-    Capabilities, Chunk, ChunkKey, Commit, Definition, DropSlice, Operation, Record, Result, Scan, Sight, Store,
-    TileStatistics, Tuning,
+    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Operation, Record, Result, Scan, Store,
+    TileStatistics, Visibility,
 };
 
 /// Buckets of a latency histogram: bucket `i` counts times below `2^i` microseconds that no earlier one counts.
@@ -147,21 +147,16 @@ impl Store for Metered {
         self.inner.capabilities()
     }
 
-    fn tuned(&self, tuning: &Tuning) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Self { inner: self.inner.tuned(tuning)?, meters: self.meters.clone() }))
+    fn with_options(&self, options: &CallOptions) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Self { inner: self.inner.with_options(options)?, meters: self.meters.clone() }))
     }
 
-    fn seeing(&self, sight: Sight) -> Option<Arc<dyn Store>> {
-        let inner = self.inner.seeing(sight)?;
+    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
+        let inner = self.inner.with_visibility(visibility)?;
         Some(Arc::new(Self { inner, meters: self.meters.clone() }))
     }
 
-    fn laid_out(&self, definition: Arc<dyn Definition>) -> Result<Option<Arc<dyn Store>>> {
-        let inner = self.inner.laid_out(definition)?;
-        Ok(inner.map(|inner| Arc::new(Self { inner, meters: self.meters.clone() }) as Arc<dyn Store>))
-    }
-
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
         let records = commit.before.iter().chain(&commit.after).map(|put| put.value.as_ref().map_or(0, Bytes::len));
         let sizes: Vec<usize> = chunk_sizes(&commit.put).chain(records).collect();
         self.timed(Operation::Commit, self.inner.commit(dataset, commit)).await?;
@@ -169,7 +164,7 @@ impl Store for Metered {
         Ok(())
     }
 
-    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
         let mut meter = ScanMeter { meters: self.meters.clone(), waited: Duration::ZERO, failed: false };
         let start = Instant::now();
         let groups = self.inner.scan(dataset, scan).await.inspect_err(|_| meter.failed = true)?;
@@ -188,7 +183,7 @@ impl Store for Metered {
         Ok(groups.boxed())
     }
 
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
         let chunks = self.timed(Operation::Fetch, self.inner.fetch(dataset, keys)).await?;
         self.meter(Operation::Fetch).moved(chunk_sizes(&chunks));
         Ok(chunks)
@@ -206,19 +201,19 @@ impl Store for Metered {
         Ok(records)
     }
 
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
         self.timed(Operation::CreateSlice, self.inner.create_slice(dataset, slice)).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
         self.timed(Operation::DropSlice, self.inner.drop_slice(dataset, slice, when)).await
     }
 
-    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+    async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
         self.timed(Operation::Slices, self.inner.slices(dataset)).await
     }
 
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
         self.timed(Operation::Statistics, self.inner.statistics(dataset, slice)).await
     }
 }

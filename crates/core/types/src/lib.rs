@@ -19,7 +19,7 @@ pub use error::{Damage, DamageKind};
 pub use ids::{BatchId, Cell, ChunkId, DatasetName, NameError, SliceId, Tile, Window, ZoneKey};
 pub use kind::{ErrorClass, ErrorKind};
 pub use nearest::{list_names, name_hint, nearest};
-pub use schema::{COLUMNS_MAX, SchemaError, normalize_schema, schema_from_base64, schema_to_base64};
+pub use schema::{COLUMNS_MAX, NativeColumns, SchemaError, normalize_schema, schema_from_base64, schema_to_base64};
 pub use time::{
     Duration, Instant, Placed, TimeError, TimeFormat, TimeRange, TimeScale, TimeSpec, tai_minus_utc_nanoseconds,
 };

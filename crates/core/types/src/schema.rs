@@ -7,6 +7,29 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
+/// The columns of a dataset whose records are rows of an engine's own tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeColumns {
+    /// Every column, in order; columns are only ever added at the end.
+    pub schema: SchemaRef,
+    /// How many of the first columns each schema version has, by its number.
+    pub versions: Vec<u32>,
+}
+
+impl Default for NativeColumns {
+    fn default() -> Self {
+        Self { schema: Arc::new(Schema::empty()), versions: Vec::new() }
+    }
+}
+
+impl NativeColumns {
+    /// Whether these may be columns of the same dataset as `other`, before or after some were added.
+    pub fn extends_or_precedes(&self, other: &Self) -> bool {
+        let same_fields = self.schema.fields().iter().zip(other.schema.fields()).all(|(a, b)| a == b);
+        same_fields && self.versions.iter().zip(&other.versions).all(|(a, b)| a == b)
+    }
+}
+
 /// A schema that no dataset can have, or stored schema text that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -12,12 +12,12 @@ use chronotile_cql::scylla::serialize::writers::RowWriter;
 use chronotile_cql::scylla::value::CqlValue;
 use chronotile_cql::{CqlError, Session};
 use chronotile_rows::Line;
-use chronotile_store::{Chunk, Definition};
-use chronotile_types::{Cell, DatasetName, SliceId, StorageLayout, Tile};
+use chronotile_store::{Chunk, DatasetRef, Placement};
+use chronotile_types::{Cell, DatasetName, SliceId, Tile};
 
 use crate::failure::malformed;
 use crate::names;
-use crate::rows::RowForm;
+use crate::rows::{RowDatasets, RowForm};
 
 /// Bytes and lines in one request of a chunk that is kept record by record.
 const REQUEST_BYTES: usize = 512 << 10;
@@ -29,7 +29,7 @@ pub(crate) enum Form {
     /// A chunk is a row, and so many neighbouring cells are a partition.
     Chunks { cells: i64 },
     /// A record is a row.
-    Rows(Arc<RowForm>),
+    Rows(RowForm),
 }
 
 /// Names of the columns that both forms have, each in its own way.
@@ -143,13 +143,11 @@ impl Home {
 }
 
 impl Form {
-    /// How a view that keeps a dataset's chunks as its definition says lays them; `None` where every store does so.
-    pub(crate) fn of(definition: Arc<dyn Definition>) -> chronotile_store::Result<Option<Self>> {
-        let spec = definition.current();
-        Ok(match (spec.layout, spec.partition_cells) {
-            (StorageLayout::Rows, _) => Some(Self::Rows(Arc::new(RowForm::new(definition)?))),
-            (StorageLayout::Chunks, 0 | 1) => None,
-            (StorageLayout::Chunks, cells) => Some(Self::Chunks { cells: cells.into() }),
+    /// The form of a dataset's tables.
+    pub(crate) fn of(dataset: &DatasetRef, rows: &RowDatasets) -> chronotile_store::Result<Self> {
+        Ok(match &dataset.placement {
+            Placement::Rows(native) => Self::Rows(rows.form(&dataset.name, native)?),
+            Placement::Chunks { partition_cells } => Self::Chunks { cells: (*partition_cells).max(1).into() },
         })
     }
 
@@ -199,7 +197,7 @@ impl Form {
                 Ok(chunks.iter().map(insert).collect())
             }
             Self::Rows(form) => {
-                let codec = form.codec()?;
+                let codec = form.codec();
                 let mut inserts = Vec::new();
                 for chunk in chunks {
                     let lines = codec.lines(chunk).map_err(malformed)?;

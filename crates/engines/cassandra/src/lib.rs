@@ -24,8 +24,8 @@ use chronotile_cql::scylla::statement::Consistency;
 pub use chronotile_cql::without_password;
 use chronotile_cql::{Call, CqlError, Replication, Session, Settings};
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, Definition, DropSlice, Record, Result, Scan, Sight, Store, StoreError,
-    TileStatistics, Tuning,
+    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Record, Result, Scan, Store, StoreError,
+    TileStatistics, Visibility,
 };
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::BoxStream;
@@ -34,6 +34,7 @@ use futures::{StreamExt, TryStreamExt};
 use crate::catalog::Catalog;
 use crate::failure::{ENGINE, of_write, refused};
 use crate::form::{Form, Home};
+use crate::rows::RowDatasets;
 use crate::scan::Sizes;
 
 /// Largest chunk taken, head and body, in bytes: half of what a node takes in one write by default.
@@ -73,8 +74,6 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct CassandraStore {
     shared: Arc<Shared>,
-    /// A dataset and its form, in a view that was made for one.
-    own: Option<(DatasetName, Form)>,
     /// Whether the catalog may be read from fewer replicas than see all of it.
     lenient: bool,
     read: Call,
@@ -86,6 +85,7 @@ struct Shared {
     session: Arc<Session>,
     catalog: Catalog,
     sizes: Arc<Sizes>,
+    rows: RowDatasets,
     read_only: bool,
     /// Slices known to be ready. One may have been dropped by another process since.
     ready: Mutex<HashSet<(DatasetName, SliceId)>>,
@@ -114,11 +114,12 @@ impl CassandraStore {
             session: Arc::new(session),
             catalog: Catalog::new(meta.catalog_buckets),
             sizes: Arc::default(),
+            rows: RowDatasets::default(),
             read_only: options.read_only,
             ready: Mutex::default(),
             keeper: tokio::sync::Mutex::default(),
         };
-        Ok(Self { shared: Arc::new(shared), own: None, lenient: false, read, write })
+        Ok(Self { shared: Arc::new(shared), lenient: false, read, write })
     }
 
     /// Changes how many copies each data centre keeps. What is stored already reaches new copies by repair only: run a full
@@ -151,10 +152,9 @@ impl CassandraStore {
         &self.shared.session
     }
 
-    fn home(&self, dataset: &DatasetName) -> Home {
-        let own = self.own.as_ref().filter(|(name, _)| name == dataset);
-        let form = own.map_or(Form::Chunks { cells: 1 }, |(_, form)| form.clone());
-        Home { session: self.shared.session.clone(), dataset: dataset.clone(), form }
+    fn home(&self, dataset: &DatasetRef) -> Result<Home> {
+        let form = Form::of(dataset, &self.shared.rows)?;
+        Ok(Home { session: self.shared.session.clone(), dataset: dataset.name.clone(), form })
     }
 
     fn writable(&self) -> Result<()> {
@@ -248,47 +248,41 @@ impl Store for CassandraStore {
         }
     }
 
-    fn tuned(&self, tuning: &Tuning) -> Result<Arc<dyn Store>> {
+    fn with_options(&self, options: &CallOptions) -> Result<Arc<dyn Store>> {
         let refuse = |reason: String| StoreError::Refused { engine: ENGINE, reason };
-        let mut tuned = self.clone();
-        if let Some(level) = &tuning.read_consistency {
-            tuned.read.consistency = chronotile_cql::read_consistency(level).map_err(refuse)?;
+        let mut view = self.clone();
+        if let Some(level) = &options.read_consistency {
+            view.read.consistency = chronotile_cql::read_consistency(level).map_err(refuse)?;
         }
-        if let Some(level) = &tuning.write_consistency {
-            tuned.write.consistency = chronotile_cql::write_consistency(level).map_err(refuse)?;
+        if let Some(level) = &options.write_consistency {
+            view.write.consistency = chronotile_cql::write_consistency(level).map_err(refuse)?;
         }
-        if let Some(seconds) = tuning.timeout_s {
+        if let Some(seconds) = options.timeout_s {
             if !(1..=3_600).contains(&seconds) {
                 return Err(refuse(format!("a timeout of {seconds} s is not from 1 to 3600")));
             }
-            tuned.read.timeout = Duration::from_secs(seconds);
-            tuned.write.timeout = Duration::from_secs(seconds);
+            view.read.timeout = Duration::from_secs(seconds);
+            view.write.timeout = Duration::from_secs(seconds);
         }
-        Ok(Arc::new(tuned))
+        Ok(Arc::new(view))
     }
 
-    fn seeing(&self, sight: Sight) -> Option<Arc<dyn Store>> {
+    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
         let mut view = self.clone();
-        match sight {
-            Sight::AsRead => view.lenient = true,
-            Sight::EveryWrite => view.read.consistency = self.seeing_writes(),
+        match visibility {
+            Visibility::Configured => view.lenient = true,
+            Visibility::EveryWrite => view.read.consistency = self.seeing_writes(),
         }
         Some(Arc::new(view))
     }
 
-    fn laid_out(&self, definition: Arc<dyn Definition>) -> Result<Option<Arc<dyn Store>>> {
-        let name = definition.current().name.clone();
-        let view = |form| Arc::new(Self { own: Some((name, form)), ..self.clone() }) as Arc<dyn Store>;
-        Ok(Form::of(definition)?.map(view))
-    }
-
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
         commit.check_sizes(ENGINE, CHUNK_BYTES_MAX)?;
         self.writable()?;
-        let home = &self.home(dataset);
+        let home = &self.home(dataset)?;
         let Commit { before, put, remove, require_removed, after, stamp_us: _ } = commit;
         if let Form::Rows(form) = &home.form {
-            form.check(&put)?;
+            form.check(&home.dataset, &put)?;
         }
         self.check_slices(home, &put).await?;
         if require_removed && !remove.is_empty() {
@@ -307,12 +301,12 @@ impl Store for CassandraStore {
         self.shared.catalog.apply(self.session(), &after, true).await
     }
 
-    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-        Ok(scan::scan(self.home(dataset), self.shared.sizes.clone(), self.read, scan))
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        Ok(scan::scan(self.home(dataset)?, self.shared.sizes.clone(), self.read, scan))
     }
 
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
-        scan::fetch(&self.home(dataset), keys, &self.read).await.map_err(refused)
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        scan::fetch(&self.home(dataset)?, keys, &self.read).await.map_err(refused)
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
@@ -323,41 +317,41 @@ impl Store for CassandraStore {
         self.shared.catalog.records(self.session(), prefix, after, limit, &self.seen()).await
     }
 
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
         self.writable()?;
-        if !schema::is_ready(self.session(), dataset, slice, &self.seen()).await? {
+        if !schema::is_ready(self.session(), &dataset.name, slice, &self.seen()).await? {
             let _turn = self.shared.keeper.lock().await;
-            schema::create_slice(&self.home(dataset), slice).await?;
+            schema::create_slice(&self.home(dataset)?, slice).await?;
         }
-        self.ready(|ready| ready.insert((dataset.clone(), slice)));
+        self.ready(|ready| ready.insert((dataset.name.clone(), slice)));
         Ok(())
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
         self.writable()?;
-        let known = schema::table_id(self.session(), dataset, slice).await?;
+        let home = self.home(dataset)?;
+        let known = schema::table_id(self.session(), &dataset.name, slice).await?;
         if let Some(holding) = when.holding {
             let call = Call { consistency: self.seeing_writes(), ..self.read };
-            if scan::statistics(&self.home(dataset), slice, &call).await.map_err(refused)? != holding {
-                return Err(StoreError::SliceConflict { dataset: dataset.clone(), slice });
+            if scan::statistics(&home, slice, &call).await.map_err(refused)? != holding {
+                return Err(StoreError::SliceConflict { dataset: dataset.name.clone(), slice });
             }
         }
         self.shared.catalog.apply(self.session(), &when.before, false).await?;
         let Some(table_id) = known else { return Ok(()) };
-        self.ready(|ready| ready.remove(&(dataset.clone(), slice)));
+        self.ready(|ready| ready.remove(&(dataset.name.clone(), slice)));
         let _turn = self.shared.keeper.lock().await;
-        let home = self.home(dataset);
         if let Form::Rows(form) = &home.form {
             form.forget();
         }
         schema::drop_slice(&home, slice, &table_id).await
     }
 
-    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
-        schema::slices(self.session(), dataset, &self.seen()).await
+    async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
+        schema::slices(self.session(), &dataset.name, &self.seen()).await
     }
 
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
-        scan::statistics(&self.home(dataset), slice, &self.read).await.map_err(refused)
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        scan::statistics(&self.home(dataset)?, slice, &self.read).await.map_err(refused)
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use chronotile_cql::scylla::statement::Consistency;
 use chronotile_cql::{Call, CqlError};
 use chronotile_rows::{Codec, RowsError};
-use chronotile_store::{Chunk, Definition, Result, StoreError};
-use chronotile_types::{DatasetName, SliceId};
+use chronotile_store::{Chunk, Result, StoreError};
+use chronotile_types::{DatasetName, NativeColumns, SliceId};
 
 use crate::failure::{ENGINE, malformed, refused};
 use crate::form::Home;
@@ -20,12 +20,37 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// Bytes of a record, before any was seen.
 const RECORD_BYTES: u64 = 4 << 10;
 
-/// A dataset whose records are rows.
+/// Compiled definitions of a dataset that are remembered: calls made before and after columns were added need one each.
+const CODECS: usize = 4;
+
+/// What this process knows of the tables of every dataset of layout `rows`.
+#[derive(Debug, Default)]
+pub(crate) struct RowDatasets {
+    known: Mutex<HashMap<DatasetName, Arc<RowTables>>>,
+}
+
+impl RowDatasets {
+    /// The form of a dataset's tables with these columns.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] for a column that has no CQL type.
+    pub(crate) fn form(&self, dataset: &DatasetName, native: &Arc<NativeColumns>) -> Result<RowForm> {
+        let tables = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            match known.get(dataset) {
+                Some(tables) => tables.clone(),
+                None => known.entry(dataset.clone()).or_default().clone(),
+            }
+        };
+        Ok(RowForm { codec: tables.codec(native).map_err(refuse)?, tables })
+    }
+}
+
+/// What this process knows of the tables of a dataset whose records are rows.
 #[derive(Debug)]
-pub(crate) struct RowForm {
-    definition: Arc<dyn Definition>,
-    /// Compiled from the definition as it last was.
-    codec: Mutex<Arc<Codec>>,
+pub(crate) struct RowTables {
+    /// Compiled from the columns of recent calls, the latest first.
+    codecs: Mutex<Vec<Arc<Codec>>>,
     /// How many of the dataset's columns each slice's table has, and when a node said so.
     columns: Mutex<HashMap<SliceId, (usize, Instant)>>,
     /// How many of them all nodes know of.
@@ -33,52 +58,33 @@ pub(crate) struct RowForm {
     pub sizes: Sizes,
 }
 
-fn compiled(definition: &dyn Definition) -> std::result::Result<Arc<Codec>, RowsError> {
-    Codec::new(definition.current()).map(Arc::new)
-}
-
-fn refuse(error: RowsError) -> StoreError {
-    StoreError::Refused { engine: ENGINE, reason: error.to_string() }
-}
-
-impl RowForm {
-    pub(crate) fn new(definition: Arc<dyn Definition>) -> Result<Self> {
-        let codec = Mutex::new(compiled(definition.as_ref()).map_err(refuse)?);
-        Ok(Self {
-            definition,
-            codec,
+impl Default for RowTables {
+    fn default() -> Self {
+        Self {
+            codecs: Mutex::default(),
             columns: Mutex::default(),
             agreed: Mutex::default(),
             sizes: Sizes::of(RECORD_BYTES),
-        })
-    }
-
-    pub(crate) fn dataset(&self) -> DatasetName {
-        self.definition.current().name.clone()
-    }
-
-    /// Columns of the dataset.
-    pub(crate) fn width(&self) -> usize {
-        self.definition.current().schema.fields().len()
-    }
-
-    /// The definition as it is now, compiled.
-    pub(crate) fn codec(&self) -> std::result::Result<Arc<Codec>, CqlError> {
-        let current = self.definition.current();
-        let mut codec = self.codec.lock().unwrap_or_else(PoisonError::into_inner);
-        if !Arc::ptr_eq(codec.spec(), &current) && codec.spec().schema_versions != current.schema_versions {
-            *codec = compiled(self.definition.as_ref()).map_err(malformed)?;
         }
-        Ok(codec.clone())
     }
+}
 
-    /// Refuses chunks with values that CQL has no place for, before anything is written.
-    pub(crate) fn check(&self, chunks: &[Chunk]) -> Result<()> {
-        let codec = self.codec().map_err(refused)?;
-        chunks.iter().try_for_each(|chunk| codec.check(chunk)).map_err(|error| match error {
-            RowsError::Column { .. } => StoreError::Unfit { dataset: self.dataset(), reason: error.to_string() },
-            other => refuse(other),
-        })
+impl RowTables {
+    fn codec(&self, native: &Arc<NativeColumns>) -> std::result::Result<Arc<Codec>, RowsError> {
+        let mut codecs = self.codecs.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |codec: &&Arc<Codec>| Arc::ptr_eq(codec.native(), native) || codec.native() == native;
+        if let Some(codec) = codecs.iter().find(is_it) {
+            return Ok(codec.clone());
+        }
+        let codec = Arc::new(Codec::new(native.clone())?);
+        if codecs.iter().any(|known| !known.native().extends_or_precedes(native)) {
+            // Another dataset of the same name: the first was dropped.
+            codecs.clear();
+            self.forget();
+        }
+        codecs.insert(0, codec.clone());
+        codecs.truncate(CODECS);
+        Ok(codec)
     }
 
     fn seen(&self, slice: SliceId) -> Option<(usize, Instant)> {
@@ -89,8 +95,7 @@ impl RowForm {
         self.columns.lock().unwrap_or_else(PoisonError::into_inner).insert(slice, (columns, Instant::now()));
     }
 
-    /// Forgets what tables have, after a failure that may come from a table made anew.
-    pub(crate) fn forget(&self) {
+    fn forget(&self) {
         self.columns.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.agreed.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -98,18 +103,57 @@ impl RowForm {
     fn agreed<T>(&self, use_it: impl FnOnce(&mut HashMap<SliceId, usize>) -> T) -> T {
         use_it(&mut self.agreed.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
 
-    /// How many of the dataset's first columns the table of a slice has; with `anew` as it is now.
+fn refuse(error: RowsError) -> StoreError {
+    StoreError::Refused { engine: ENGINE, reason: error.to_string() }
+}
+
+/// A dataset whose records are rows, as one call names it.
+#[derive(Clone, Debug)]
+pub(crate) struct RowForm {
+    codec: Arc<Codec>,
+    tables: Arc<RowTables>,
+}
+
+impl RowForm {
+    /// Columns of the dataset.
+    pub(crate) fn width(&self) -> usize {
+        self.codec.columns().len()
+    }
+
+    pub(crate) fn codec(&self) -> &Arc<Codec> {
+        &self.codec
+    }
+
+    /// Sizes of the dataset's records.
+    pub(crate) fn sizes(&self) -> &Sizes {
+        &self.tables.sizes
+    }
+
+    /// Refuses chunks with values that CQL has no place for, before anything is written.
+    pub(crate) fn check(&self, dataset: &DatasetName, chunks: &[Chunk]) -> Result<()> {
+        chunks.iter().try_for_each(|chunk| self.codec.check(chunk)).map_err(|error| match error {
+            RowsError::Column { .. } => StoreError::Unfit { dataset: dataset.clone(), reason: error.to_string() },
+            other => refuse(other),
+        })
+    }
+
+    /// Forgets what tables have, after a failure that may come from a table that was dropped and made again.
+    pub(crate) fn forget(&self) {
+        self.tables.forget();
+    }
+
+    /// How many of the dataset's first columns the table of a slice has; with `refresh` as it is now.
     pub(crate) async fn columns_of(
         &self,
         home: &Home,
         slice: SliceId,
-        anew: bool,
+        refresh: bool,
     ) -> std::result::Result<usize, CqlError> {
-        let codec = self.codec()?;
-        let all = codec.columns().len();
-        if let Some((columns, at)) = self.seen(slice)
-            && !anew
+        let all = self.width();
+        if let Some((columns, at)) = self.tables.seen(slice)
+            && !refresh
             && (columns >= all || at.elapsed() < BELIEVED)
         {
             return Ok(columns.min(all));
@@ -127,23 +171,22 @@ impl RowForm {
             let reason = format!("table {} does not exist", home.table(slice));
             return Err(CqlError::NoTable { reason });
         }
-        let fields = codec.spec().schema.fields().iter();
+        let fields = self.codec.native().schema.fields().iter();
         let columns = fields.take_while(|field| names.contains(field.name())).count();
-        self.see(slice, columns);
+        self.tables.see(slice, columns);
         Ok(columns)
     }
 
     /// Sees to it that the tables of some chunks have the columns that these have.
     pub(crate) async fn make_columns(&self, home: &Home, chunks: &[Chunk]) -> Result<()> {
-        let codec = self.codec().map_err(refused)?;
         let mut wanted: HashMap<SliceId, usize> = HashMap::new();
         for chunk in chunks {
-            let columns = codec.columns_of(chunk).map_err(refuse)?;
+            let columns = self.codec.columns_of(chunk).map_err(refuse)?;
             let most = wanted.entry(chunk.key.slice).or_default();
             *most = columns.max(*most);
         }
         for (slice, columns) in wanted {
-            if self.agreed(|agreed| agreed.get(&slice).is_some_and(|known| *known >= columns)) {
+            if self.tables.agreed(|agreed| agreed.get(&slice).is_some_and(|known| *known >= columns)) {
                 continue;
             }
             let call = sure(&home.session);
@@ -157,16 +200,16 @@ impl RowForm {
             }
             // Columns that one node knows of may be under way to the others.
             home.session.agree_on_schema().await.map_err(refused)?;
-            self.agreed(|agreed| agreed.insert(slice, columns));
+            self.tables.agreed(|agreed| agreed.insert(slice, columns));
         }
         Ok(())
     }
 
     /// The statement that gives a slice's table the columns it lacks; `None` where it has all.
     pub(crate) async fn addition(&self, home: &Home, slice: SliceId) -> std::result::Result<Option<String>, CqlError> {
-        let codec = self.codec()?;
         let there = self.columns_of(home, slice, true).await?;
-        let missing: Vec<String> = codec.columns()[there..].iter().map(|(name, cql)| format!("{name} {cql}")).collect();
+        let missing: Vec<String> =
+            self.codec.columns()[there..].iter().map(|(name, cql)| format!("{name} {cql}")).collect();
         if missing.is_empty() {
             return Ok(None);
         }
@@ -175,8 +218,7 @@ impl RowForm {
 
     /// The columns of a new table, and its key.
     pub(crate) fn table_columns(&self) -> std::result::Result<String, CqlError> {
-        let codec = self.codec()?;
-        let own: String = codec.columns().iter().map(|(name, cql)| format!(", {name} {cql}")).collect();
+        let own: String = self.codec.columns().iter().map(|(name, cql)| format!(", {name} {cql}")).collect();
         Ok(format!("{}{own}, {}", chronotile_rows::OWN_COLUMNS, chronotile_rows::PRIMARY_KEY))
     }
 }

@@ -295,14 +295,20 @@ impl Reader {
     }
 }
 
-/// What to select of a slice's table, and what gathers it. With `anew` the table's columns are looked up again.
-async fn begin(home: &Home, slice: SliceId, cell: Cell, bodies: bool, anew: bool) -> Result<(String, Held), CqlError> {
+/// What to select of a slice's table, and what gathers it. With `refresh` the table's columns are looked up again.
+async fn begin(
+    home: &Home,
+    slice: SliceId,
+    cell: Cell,
+    bodies: bool,
+    refresh: bool,
+) -> Result<(String, Held), CqlError> {
     let Names { cell: cell_name, window, id, epoch, rows, head, .. } = home.names();
     let mut held = Held { slice, cell, epoch: None, chunks: Vec::new(), bytes: 0, records: None, doubtful: Vec::new() };
     let columns = match (&home.form, bodies) {
         (Form::Rows(form), true) => {
-            let codec = form.codec()?;
-            let columns = form.columns_of(home, slice, anew).await?;
+            let codec = form.codec().clone();
+            let columns = form.columns_of(home, slice, refresh).await?;
             let names = codec.select(columns);
             held.records = Some((form.clone(), Gatherer::new(codec, columns, slice, cell)));
             names
@@ -360,7 +366,7 @@ struct Held {
     chunks: Vec<Chunk>,
     bytes: usize,
     /// Where records are rows and all of them are read: what puts them together.
-    records: Option<(Arc<RowForm>, Gatherer)>,
+    records: Option<(RowForm, Gatherer)>,
     /// Chunks of which rows were missing.
     doubtful: Vec<ChunkKey>,
 }
@@ -372,13 +378,13 @@ type HeadRow = (Option<i64>, Option<i64>, Option<i32>, Option<Bytes>, Option<i32
 impl Held {
     /// Sizes of what is read.
     fn sizes<'a>(&'a self, of_chunks: &'a Sizes) -> &'a Sizes {
-        self.records.as_ref().map_or(of_chunks, |(form, _)| &form.sizes)
+        self.records.as_ref().map_or(of_chunks, |(form, _)| form.sizes())
     }
 
     /// Takes the rows of an answer; `false` where they show that chunks were removed since the last.
     fn take(&mut self, answer: &QueryRowsResult, bodies: bool, sizes: &Sizes) -> Result<bool, CqlError> {
         if let Some((form, gatherer)) = &mut self.records {
-            form.sizes.saw(answer.rows_bytes_size(), answer.rows_num());
+            form.sizes().saw(answer.rows_bytes_size(), answer.rows_num());
             let pushed = gatherer.push(answer).map_err(malformed)?;
             if pushed.epoch_changed {
                 return Ok(false);
@@ -526,10 +532,10 @@ async fn fetch_some(
     home: &Home,
     keys: &[ChunkKey],
     call: &Call,
-    anew: bool,
+    refresh: bool,
 ) -> Result<(Vec<Chunk>, Vec<ChunkKey>), CqlError> {
     let first = keys[0];
-    let (columns, mut held) = begin(home, first.slice, first.tile.cell, true, anew).await?;
+    let (columns, mut held) = begin(home, first.slice, first.tile.cell, true, refresh).await?;
     let (place, tile, id) = (home.place(first.slice), home.of_tile(), home.names().id);
     let mut select =
         home.session.prepare(&format!("SELECT {columns} FROM {place} WHERE {tile} AND {id} IN ?"), true).await?;
@@ -587,6 +593,9 @@ pub(crate) async fn unless_gone<T, F: Future<Output = Result<T, CqlError>>>(
         let reason = match read().await {
             Err(CqlError::NoTable { reason }) => reason,
             Err(error) if home.lags(&error) && Instant::now() < deadline => {
+                if let Form::Rows(form) = &home.form {
+                    form.forget();
+                }
                 tokio::time::sleep(TABLE_PAUSE).await;
                 continue;
             }

@@ -6,16 +6,16 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow_schema::Schema;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
 use chronotile_cql::Session;
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, DropSlice, Record, Result, Scan, Store, TileStatistics, conformance,
+    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Placement, Record, Result, Scan, Store,
+    TileStatistics, Visibility, conformance,
 };
-use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, StorageLayout, Tile, Window};
-use common::{contact_points, drop_keyspace, keyspace, laid_out, open, settings};
+use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
+use common::{contact_points, drop_keyspace, keyspace, open, settings};
 use futures::stream::BoxStream;
 
 /// Datasets that the suite uses.
@@ -25,11 +25,9 @@ const DATASETS: [&str; 8] = ["detections", "a", "a_1", "b", "other", "x", "y", "
 #[derive(Debug)]
 struct Grouped(CassandraStore);
 
-impl Grouped {
-    /// The view for a dataset: three cells in a partition, which none of the suite's ranges keep to.
-    fn view(&self, dataset: &DatasetName) -> Arc<dyn Store> {
-        laid_out(&self.0, dataset, Schema::empty(), StorageLayout::Chunks, 3)
-    }
+/// Three cells in a partition, which none of the suite's ranges keep to.
+fn grouped(dataset: &DatasetRef) -> DatasetRef {
+    DatasetRef { placement: Placement::Chunks { partition_cells: 3 }, ..dataset.clone() }
 }
 
 #[async_trait]
@@ -38,16 +36,24 @@ impl Store for Grouped {
         self.0.capabilities()
     }
 
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
-        self.view(dataset).commit(dataset, commit).await
+    fn with_options(&self, options: &CallOptions) -> Result<Arc<dyn Store>> {
+        self.0.with_options(options)
     }
 
-    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-        self.view(dataset).scan(dataset, scan).await
+    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
+        self.0.with_visibility(visibility)
     }
 
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
-        self.view(dataset).fetch(dataset, keys).await
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
+        self.0.commit(&grouped(dataset), commit).await
+    }
+
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        self.0.scan(&grouped(dataset), scan).await
+    }
+
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        self.0.fetch(&grouped(dataset), keys).await
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
@@ -58,20 +64,20 @@ impl Store for Grouped {
         self.0.records(prefix, after, limit).await
     }
 
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-        self.view(dataset).create_slice(dataset, slice).await
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
+        self.0.create_slice(&grouped(dataset), slice).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
-        self.view(dataset).drop_slice(dataset, slice, when).await
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
+        self.0.drop_slice(&grouped(dataset), slice, when).await
     }
 
-    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+    async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
         self.0.slices(dataset).await
     }
 
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
-        self.view(dataset).statistics(dataset, slice).await
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        self.0.statistics(&grouped(dataset), slice).await
     }
 }
 
@@ -91,7 +97,7 @@ const ELSEWHERE: [&str; 9] = [
 /// Makes an archive as empty as a new one; making a keyspace for each claim would take minutes.
 async fn emptied(store: &CassandraStore) {
     for dataset in DATASETS {
-        let dataset = DatasetName::new(dataset).unwrap();
+        let dataset = DatasetRef::of_chunks(DatasetName::new(dataset).unwrap());
         for slice in store.slices(&dataset).await.unwrap() {
             store.drop_slice(&dataset, slice, DropSlice::default()).await.unwrap();
         }
@@ -129,7 +135,7 @@ async fn every_claim(view: impl Fn(CassandraStore) -> Arc<dyn Store>, wanted: im
 async fn tables_that_nodes_have_not_learnt_of_are_waited_for() {
     let Some(hosts) = contact_points() else { return };
     let keyspace = keyspace();
-    let dataset = DatasetName::new("a").unwrap();
+    let dataset = DatasetRef::of_chunks(DatasetName::new("a").unwrap());
     open(&hosts, &keyspace, "").await.create_slice(&dataset, SliceId(0)).await.unwrap();
     let session = Session::connect(settings(&hosts, &keyspace, "")).await.unwrap();
     session.change_schema(&format!("DROP TABLE {keyspace}.c_a_0")).await.unwrap();

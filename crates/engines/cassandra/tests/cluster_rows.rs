@@ -6,8 +6,7 @@
 
 mod common;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use arrow_array::cast::AsArray;
@@ -19,11 +18,11 @@ use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
 use chronotile_chunk::{Binding, ChunkRows, Columns, Defaults, Head, Layout, Origin, Zone, encode_plain};
 use chronotile_store::{
-    Capabilities, Cells, Chunk, ChunkKey, Commit, DropSlice, Record, Result, Scan, Store, StoreError, TileStatistics,
-    conformance,
+    CallOptions, Capabilities, Cells, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Placement, Record, Result, Scan,
+    Store, StoreError, TileStatistics, Visibility, conformance,
 };
-use chronotile_types::{BatchId, ChunkId, DatasetName, SliceId, StorageLayout, Tile, Window, ZoneKey};
-use common::{contact_points, drop_keyspace, keyspace, laid_out, open};
+use chronotile_types::{BatchId, ChunkId, DatasetName, NativeColumns, SliceId, Tile, Window, ZoneKey};
+use common::{contact_points, drop_keyspace, keyspace, open};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
@@ -90,46 +89,46 @@ fn unwrapped(chunk: &Chunk) -> Chunk {
 
 /// A store all of whose datasets have rows.
 #[derive(Debug)]
-struct Wrapping {
-    inner: CassandraStore,
-    views: Mutex<HashMap<DatasetName, Arc<dyn Store>>>,
-}
+struct Wrapping(CassandraStore);
 
-impl Wrapping {
-    fn new(inner: CassandraStore) -> Self {
-        Self { inner, views: Mutex::default() }
-    }
-
-    fn view(&self, dataset: &DatasetName) -> Arc<dyn Store> {
-        let view = || laid_out(&self.inner, dataset, schema(), StorageLayout::Rows, 1);
-        self.views.lock().unwrap().entry(dataset.clone()).or_insert_with(view).clone()
-    }
+/// The dataset, its records as rows.
+fn as_rows(dataset: &DatasetRef) -> DatasetRef {
+    let native = NativeColumns { schema: Arc::new(schema()), versions: vec![3] };
+    DatasetRef { placement: Placement::Rows(Arc::new(native)), ..dataset.clone() }
 }
 
 #[async_trait]
 impl Store for Wrapping {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { chunk_bytes_max: CHUNK_BYTES_MAX, ..self.inner.capabilities() }
+        Capabilities { chunk_bytes_max: CHUNK_BYTES_MAX, ..self.0.capabilities() }
     }
 
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+    fn with_options(&self, options: &CallOptions) -> Result<Arc<dyn Store>> {
+        self.0.with_options(options)
+    }
+
+    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
+        self.0.with_visibility(visibility)
+    }
+
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
         commit.check_sizes("rows", CHUNK_BYTES_MAX)?;
         let put = commit.put.iter().map(wrapped).collect();
-        self.view(dataset).commit(dataset, Commit { put, ..commit }).await
+        self.0.commit(&as_rows(dataset), Commit { put, ..commit }).await
     }
 
-    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-        let (view, dataset, bodies) = (self.view(dataset), dataset.clone(), scan.bodies);
-        let groups = view.clone().scan(&dataset, scan).await?;
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        let (store, dataset, bodies) = (self.0.clone(), as_rows(dataset), scan.bodies);
+        let groups = store.scan(&dataset, scan).await?;
         let whole = move |group: Vec<Chunk>| {
-            let (view, dataset) = (view.clone(), dataset.clone());
+            let (store, dataset) = (store.clone(), dataset.clone());
             async move {
                 if bodies {
                     return Ok(group.iter().map(unwrapped).collect());
                 }
                 // The bytes that the suite put as a head are in the body.
                 assert!(group.iter().all(|chunk| chunk.body.is_empty()));
-                let found = view.fetch(&dataset, group.iter().map(|chunk| chunk.key).collect()).await?;
+                let found = store.fetch(&dataset, group.iter().map(|chunk| chunk.key).collect()).await?;
                 assert!(group.iter().zip(&found).all(|(a, b)| (&a.head, a.rows) == (&b.head, b.rows)));
                 Ok(found.iter().map(|chunk| Chunk { body: Bytes::new(), ..unwrapped(chunk) }).collect())
             }
@@ -137,48 +136,48 @@ impl Store for Wrapping {
         Ok(groups.and_then(whole).boxed())
     }
 
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
-        Ok(self.view(dataset).fetch(dataset, keys).await?.iter().map(unwrapped).collect())
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        Ok(self.0.fetch(&as_rows(dataset), keys).await?.iter().map(unwrapped).collect())
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
-        self.inner.record(key).await
+        self.0.record(key).await
     }
 
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
-        self.inner.records(prefix, after, limit).await
+        self.0.records(prefix, after, limit).await
     }
 
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
-        self.view(dataset).create_slice(dataset, slice).await
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
+        self.0.create_slice(&as_rows(dataset), slice).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
-        // What the view holds differs from what it is taken to hold, by what the rows are wrapped in.
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
+        // What the store holds differs from what it is taken to hold, by what the rows are wrapped in.
         if let Some(holding) = &when.holding
             && *holding != self.statistics(dataset, slice).await?
         {
-            return Err(StoreError::SliceConflict { dataset: dataset.clone(), slice });
+            return Err(StoreError::SliceConflict { dataset: dataset.name.clone(), slice });
         }
-        let when = DropSlice { holding: Some(self.view(dataset).statistics(dataset, slice).await?), ..when };
-        self.view(dataset).drop_slice(dataset, slice, when).await
+        let when = DropSlice { holding: Some(self.0.statistics(&as_rows(dataset), slice).await?), ..when };
+        self.0.drop_slice(&as_rows(dataset), slice, when).await
     }
 
-    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
-        self.inner.slices(dataset).await
+    async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
+        self.0.slices(dataset).await
     }
 
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
-        let view = self.view(dataset);
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        let (store, dataset) = (&self.0, &as_rows(dataset));
         let all = Scan {
             slices: vec![slice],
             cells: Cells::All,
             windows: (Window(i32::MIN), Window(i32::MAX)),
             bodies: true,
         };
-        let chunks: Vec<Chunk> = view.scan(dataset, all).await?.try_concat().await?;
+        let chunks: Vec<Chunk> = store.scan(dataset, all).await?.try_concat().await?;
         let count = |chunk: &Chunk| (chunk.key.id, chunk.rows, chunk.head.len() + chunk.body.len());
-        let found = view.statistics(dataset, slice).await?;
+        let found = store.statistics(dataset, slice).await?;
         assert_eq!(found, by_tile(chunks.iter().map(|chunk| (chunk.key.tile, count(chunk)))), "as a scan counts");
         Ok(by_tile(chunks.iter().map(|chunk| (chunk.key.tile, count(&unwrapped(chunk))))))
     }
@@ -200,19 +199,19 @@ fn by_tile(chunks: impl Iterator<Item = (Tile, (ChunkId, u32, usize))>) -> Vec<T
 /// Makes an archive as empty as a new one.
 async fn emptied(store: &Wrapping) {
     for dataset in DATASETS {
-        let dataset = DatasetName::new(dataset).unwrap();
+        let dataset = DatasetRef::of_chunks(DatasetName::new(dataset).unwrap());
         for slice in store.slices(&dataset).await.unwrap() {
             store.drop_slice(&dataset, slice, DropSlice::default()).await.unwrap();
         }
     }
-    store.inner.forget_all_records().await.unwrap();
+    store.0.forget_all_records().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_claim_about_chunks_holds_of_rows() {
     let Some(hosts) = contact_points() else { return };
     let keyspace = keyspace();
-    let store = Arc::new(Wrapping::new(open(&hosts, &keyspace, "").await));
+    let store = Arc::new(Wrapping(open(&hosts, &keyspace, "").await));
     let only = std::env::var("CHRONOTILE_TEST_CLAIM").unwrap_or_default();
     for (name, claim) in conformance::CLAIMS.iter().filter(|(name, _)| name.contains(&only)) {
         if only.is_empty() && ELSEWHERE.iter().any(|words| name.contains(words)) {
@@ -233,7 +232,7 @@ fn random_operations_on_rows_agree_with_a_plain_map() {
     // A session lives in the runtime it was made in, and the suite makes its own.
     let opened: tokio::sync::OnceCell<Arc<Wrapping>> = tokio::sync::OnceCell::new();
     conformance::model(2, 20_260_107, || async {
-        let make = || async { Arc::new(Wrapping::new(open(&hosts, &keyspace, "").await)) };
+        let make = || async { Arc::new(Wrapping(open(&hosts, &keyspace, "").await)) };
         let store = opened.get_or_init(make).await;
         emptied(store).await;
         store.clone() as Arc<dyn Store>

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_store::{
-    CLOCK_KEY, Capabilities, Cells, Chunk, ChunkKey, Commit, DropSlice, Expect, Record, RecordPut, Result, Scan, Store,
-    StoreError, TileStatistics,
+    CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Expect, Record,
+    RecordPut, Result, Scan, Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::Mutex;
+
+const ENGINE: &str = "memory";
 
 /// Largest chunk taken, head and body, in bytes: the limit of the SQLite engine, so that tests on either agree.
 pub const CHUNK_BYTES_MAX: usize = 64 << 20;
@@ -58,7 +60,7 @@ impl MemoryStore {
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            engine: "memory",
+            engine: ENGINE,
             atomic_commit: true,
             chunk_bytes_max: CHUNK_BYTES_MAX,
             cell_bytes_good: None,
@@ -66,8 +68,17 @@ impl Store for MemoryStore {
         }
     }
 
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
-        commit.check_sizes("memory", CHUNK_BYTES_MAX)?;
+    fn with_options(&self, _options: &CallOptions) -> Result<Arc<dyn Store>> {
+        Err(CallOptions::unsupported(ENGINE))
+    }
+
+    fn with_visibility(&self, _visibility: Visibility) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
+        let dataset = dataset.chunks_only(ENGINE)?;
+        commit.check_sizes(ENGINE, CHUNK_BYTES_MAX)?;
         let mut state = self.state.lock().await;
         // Everything that can fail is checked before the first change, so a refused commit leaves no trace.
         check_records(&state, commit.before.iter().chain(&commit.after))?;
@@ -89,7 +100,8 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         let state = self.state.lock().await;
         let mut groups = vec![];
         let mut group = vec![];
@@ -111,7 +123,8 @@ impl Store for MemoryStore {
         Ok(stream::iter(groups).boxed())
     }
 
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         let state = self.state.lock().await;
         let found = |key: ChunkKey| {
             let stored = state.slices.get(&(dataset.clone(), key.slice))?.get(&(key.tile, key.id))?;
@@ -139,12 +152,14 @@ impl Store for MemoryStore {
         Ok(records.map(|(key, value)| Record { key: key.clone(), value: value.clone() }).collect())
     }
 
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         self.state.lock().await.slices.entry((dataset.clone(), slice)).or_default();
         Ok(())
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         let mut state = self.state.lock().await;
         if when.holding.is_some_and(|holding| holding != statistics(&state, dataset, slice)) {
             return Err(StoreError::SliceConflict { dataset: dataset.clone(), slice });
@@ -155,12 +170,14 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+    async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         let state = self.state.lock().await;
         Ok(state.slices.keys().filter(|(name, _)| name == dataset).map(|(_, slice)| *slice).collect())
     }
 
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         Ok(statistics(&*self.state.lock().await, dataset, slice))
     }
 }

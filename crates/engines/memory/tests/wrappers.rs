@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
-    Cells, Chunk, ChunkKey, Commit, Decision, Expect, Faulty, Metered, Operation, Outcome, RecordPut, Scan, Store,
-    StoreError, conformance,
+    Cells, Chunk, ChunkKey, Commit, DatasetRef, Decision, Expect, Faulty, Metered, Operation, Outcome, RecordPut, Scan,
+    Store, StoreError, conformance,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::StreamExt;
 
-fn dataset() -> DatasetName {
-    DatasetName::new("detections").unwrap()
+fn dataset() -> DatasetRef {
+    DatasetRef::of_chunks(DatasetName::new("detections").unwrap())
 }
 
 fn put(ids: std::ops::Range<u128>) -> Commit {

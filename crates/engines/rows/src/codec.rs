@@ -1,4 +1,4 @@
-//! A dataset's definition, compiled for rows.
+//! The columns of a dataset, compiled for rows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use chronotile_chunk::{Binding, Body, Columns, Defaults, Head, Layout};
 use chronotile_cql::scylla::response::query_result::QueryRowsResult;
 use chronotile_store::{Chunk, ChunkKey};
 use chronotile_tables::{Decoder, Mapping};
-use chronotile_types::DatasetSpec;
+use chronotile_types::NativeColumns;
 
 use crate::error::{Result, RowsError};
 use crate::lines::{Line, Lines};
@@ -29,7 +29,7 @@ pub(crate) struct Version {
 /// Turns the chunks of one dataset into rows and back.
 #[derive(Debug)]
 pub struct Codec {
-    spec: Arc<DatasetSpec>,
+    native: Arc<NativeColumns>,
     versions: Vec<Version>,
     /// Name and type of each column in CQL.
     columns: Vec<(String, String)>,
@@ -39,14 +39,14 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// Compiles a definition.
+    /// Compiles the columns of a dataset.
     ///
     /// # Errors
     /// [`RowsError::Column`] for a column that has no CQL type.
-    pub fn new(spec: Arc<DatasetSpec>) -> Result<Self> {
+    pub fn new(native: Arc<NativeColumns>) -> Result<Self> {
         let mut columns = Vec::new();
         let mut mappings = Vec::new();
-        for field in spec.schema.fields() {
+        for field in native.schema.fields() {
             let column = || field.name().clone();
             let cql = cql_type(field.data_type())
                 .ok_or_else(|| RowsError::Column { column: column(), reason: "it has no CQL type".to_owned() })?;
@@ -54,7 +54,7 @@ impl Codec {
             mappings.push(mapping(field.data_type()));
         }
         let version = |count: &u32| {
-            let fields = &spec.schema.fields()[..(*count as usize).min(spec.schema.fields().len())];
+            let fields = &native.schema.fields()[..(*count as usize).min(native.schema.fields().len())];
             let schema = Schema::new(fields.to_vec());
             let nullable = |field: &Arc<Field>| field.as_ref().clone().with_nullable(true);
             let nullable = Schema::new(fields.iter().map(nullable).collect::<Vec<_>>());
@@ -62,13 +62,13 @@ impl Codec {
             let layout = layout.map_err(|e| RowsError::Column { column: String::new(), reason: e.to_string() })?;
             Ok(Version { layout, schema: Arc::new(nullable) })
         };
-        let versions = spec.schema_versions.iter().map(version).collect::<Result<_>>()?;
-        Ok(Self { spec, versions, columns, mappings, decoders: Mutex::default() })
+        let versions = native.versions.iter().map(version).collect::<Result<_>>()?;
+        Ok(Self { native, versions, columns, mappings, decoders: Mutex::default() })
     }
 
-    /// The definition.
-    pub fn spec(&self) -> &Arc<DatasetSpec> {
-        &self.spec
+    /// The columns it was compiled from.
+    pub fn native(&self) -> &Arc<NativeColumns> {
+        &self.native
     }
 
     /// Names and types of the dataset's columns in CQL.
@@ -98,7 +98,7 @@ impl Codec {
     /// As [`Self::lines`].
     pub fn check(&self, chunk: &Chunk) -> Result<()> {
         let head = self.plain_head(chunk)?;
-        if self.spec.schema.fields().iter().any(|field| may_refuse(field.data_type())) {
+        if self.native.schema.fields().iter().any(|field| may_refuse(field.data_type())) {
             self.lines_of(chunk, &head)?;
         }
         Ok(())
@@ -158,7 +158,7 @@ impl Codec {
     fn put_row(&self, out: &mut Vec<u8>, batch: &RecordBatch, row: usize) -> Result<()> {
         for (place, array) in batch.columns().iter().enumerate() {
             put_top(out, array.as_ref(), row).map_err(|reason| RowsError::Column {
-                column: self.spec.schema.field(place).name().clone(),
+                column: self.native.schema.field(place).name().clone(),
                 reason: reason.to_owned(),
             })?;
         }

@@ -88,7 +88,7 @@ impl Page {
         let big = |place: usize| rows.column(place).as_primitive_opt::<Int64Type>().cloned().ok_or_else(strange);
         let int = |place: usize| rows.column(place).as_primitive_opt::<Int32Type>().cloned().ok_or_else(strange);
         let blob = |place: usize| rows.column(place).as_binary_opt::<i32>().cloned().ok_or_else(strange);
-        let fields = codec.spec().schema.fields();
+        let fields = codec.native().schema.fields();
         let own = rows.columns()[READ_COUNT..].iter().zip(fields.iter());
         let page = Self {
             windows: int(1)?,

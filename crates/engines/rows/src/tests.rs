@@ -14,10 +14,7 @@ use chronotile_chunk::{Binding, BodyLayout, ChunkRows, Layout, Origin, Zone, enc
 use chronotile_cql::scylla::frame::response::result::{ColumnSpec, ColumnType, NativeType, TableSpec};
 use chronotile_store::{Chunk, ChunkKey};
 use chronotile_tables::{Decoder, Mapping};
-use chronotile_types::{
-    BatchId, Cell, CellRule, ChunkId, DatasetName, DatasetSpec, MergeRule, SliceId, StorageLayout, Tile, TimeFormat,
-    TimeScale, TimeSpec, Window, ZoneKey,
-};
+use chronotile_types::{BatchId, Cell, ChunkId, NativeColumns, SliceId, Tile, Window, ZoneKey};
 use proptest::prelude::*;
 
 use crate::gather::{Gatherer, Pushed};
@@ -26,24 +23,8 @@ use crate::{Codec, READ_COUNT, RowsError, WRITTEN_COUNT};
 
 const TILE: Tile = Tile { cell: Cell(-5), window: Window(-7) };
 
-fn spec(fields: Vec<Field>, versions: &[u32]) -> Arc<DatasetSpec> {
-    Arc::new(DatasetSpec {
-        name: DatasetName::new("records").unwrap(),
-        schema: Arc::new(Schema::new(fields)),
-        schema_versions: versions.to_vec(),
-        cell: CellRule::Single,
-        time: TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
-        window: "1d".parse().unwrap(),
-        windows_per_slice: 1,
-        id: vec![],
-        merge: MergeRule::Append,
-        retention: None,
-        indexes: vec![],
-        layout: StorageLayout::Rows,
-        partition_cells: 1,
-        text: vec![],
-        moves_deg: 0.0,
-    })
+fn native(fields: Vec<Field>, versions: &[u32]) -> Arc<NativeColumns> {
+    Arc::new(NativeColumns { schema: Arc::new(Schema::new(fields)), versions: versions.to_vec() })
 }
 
 fn key(id: u128) -> ChunkKey {
@@ -108,7 +89,7 @@ fn answer(codec: &Codec, lines: &[&Bytes], columns: usize, epoch: Option<i64>) -
     use NativeType as N;
     let own = [N::BigInt, N::Int, N::Blob, N::Int, N::Blob, N::Blob, N::BigInt, N::BigInt].map(ColumnType::Native);
     assert_eq!(own.len(), READ_COUNT);
-    let fields = &codec.spec().schema.fields()[..columns];
+    let fields = &codec.native().schema.fields()[..columns];
     let types = own.into_iter().chain(fields.iter().map(|field| cql_type(field.data_type()).unwrap()));
     let table = || TableSpec::owned("k".to_owned(), "t".to_owned());
     let specs: Vec<_> = types.map(|cql| ColumnSpec::owned("c".to_owned(), cql, table())).collect();
@@ -197,7 +178,7 @@ fn batch(values: &[Option<i64>]) -> RecordBatch {
 fn codec_of(batch: &RecordBatch) -> Arc<Codec> {
     let fields: Vec<Field> = batch.schema().fields().iter().map(|field| field.as_ref().clone()).collect();
     let count = fields.len() as u32;
-    Arc::new(Codec::new(spec(fields, &[count])).unwrap())
+    Arc::new(Codec::new(native(fields, &[count])).unwrap())
 }
 
 fn value() -> impl Strategy<Value = Option<i64>> {
@@ -282,7 +263,7 @@ fn another_epoch_is_told_and_nothing_of_its_page_taken() {
 fn chunks_of_older_versions_have_the_columns_of_their_time() {
     let old = RecordBatch::try_from_iter([("t", Arc::new(Int64Array::from(vec![1, 2])) as ArrayRef)]).unwrap();
     let fields = vec![Field::new("t", DataType::Int64, false), Field::new("x", DataType::Float64, false)];
-    let codec = Arc::new(Codec::new(spec(fields, &[1, 2])).unwrap());
+    let codec = Arc::new(Codec::new(native(fields, &[1, 2])).unwrap());
     let x: ArrayRef = Arc::new(Float64Array::from(vec![0.5, -0.0]));
     let new = RecordBatch::try_from_iter([("t", old.column(0).clone()), ("x", x)]).unwrap();
     let chunks = [chunk(1, &old, 0), chunk(2, &new, 1)];

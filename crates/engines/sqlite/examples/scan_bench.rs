@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chronotile_sqlite::{Options, SqliteStore, Synchronous};
-use chronotile_store::{Cells, Chunk, ChunkKey, Commit, Scan, Store};
+use chronotile_store::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Scan, Store};
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::{StreamExt, TryStreamExt};
 
@@ -23,8 +23,8 @@ const CHUNKS_PER_COMMIT: i64 = 20;
 const HEAD_BYTES: usize = 60;
 const BODY_BYTES: usize = 2_440;
 
-fn dataset() -> Result<DatasetName> {
-    Ok(DatasetName::new("sources")?)
+fn dataset() -> Result<DatasetRef> {
+    Ok(DatasetRef::of_chunks(DatasetName::new("sources")?))
 }
 
 /// Numbers without pattern, the same in every run.

@@ -16,9 +16,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_store::{
-    Capabilities, Chunk, ChunkKey, Commit, DropSlice, Record, Result, Scan, Store, StoreError, TileStatistics,
+    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Record, Result, Scan, Store, StoreError,
+    TileStatistics, Visibility,
 };
-use chronotile_types::{DatasetName, SliceId};
+use chronotile_types::SliceId;
 use futures::stream::{self, BoxStream, StreamExt};
 
 pub use crate::backup::{BackupError, FileDraft, copy_file};
@@ -118,12 +119,22 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> Result<()> {
+    fn with_options(&self, _options: &CallOptions) -> Result<Arc<dyn Store>> {
+        Err(CallOptions::unsupported(ENGINE))
+    }
+
+    fn with_visibility(&self, _visibility: Visibility) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         commit.check_sizes(ENGINE, CHUNK_BYTES_MAX)?;
         self.writer()?.submit(dataset, Work::Commit(commit)).await
     }
 
-    async fn scan(&self, dataset: &DatasetName, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         let scanner = Scanner::new(dataset.clone(), scan);
         let short = scanner.starts_short();
         let groups =
@@ -139,8 +150,8 @@ impl Store for SqliteStore {
         Ok(groups.boxed())
     }
 
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
-        let dataset = dataset.clone();
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        let dataset = dataset.chunks_only(ENGINE)?.clone();
         if reader::fetches_short(&keys) {
             return self.readers.query_here(move |conn| reader::fetch(conn, &dataset, &keys)).await;
         }
@@ -157,7 +168,8 @@ impl Store for SqliteStore {
         self.readers.query(move |conn| reader::records(conn, &prefix, after.as_deref(), limit)).await
     }
 
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> Result<()> {
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         let (name, writer) = (dataset.clone(), self.writer()?);
         if self.readers.query(move |conn| layout::slice_exists(conn, &name, slice)).await? {
             return Ok(());
@@ -165,17 +177,18 @@ impl Store for SqliteStore {
         writer.submit(dataset, Work::CreateSlice(slice)).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> Result<()> {
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
+        let dataset = dataset.chunks_only(ENGINE)?;
         self.writer()?.submit(dataset, Work::DropSlice(slice, when)).await
     }
 
-    async fn slices(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
-        let dataset = dataset.clone();
+    async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
+        let dataset = dataset.chunks_only(ENGINE)?.clone();
         self.readers.query_here(move |conn| reader::slices(conn, &dataset)).await
     }
 
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> Result<Vec<TileStatistics>> {
-        let dataset = dataset.clone();
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        let dataset = dataset.chunks_only(ENGINE)?.clone();
         self.readers.query(move |conn| layout::statistics(conn, &dataset, slice)).await
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use chronotile_store::{Commit, Expect, RecordPut, Store, StoreError};
+use chronotile_store::{Commit, DatasetRef, Expect, RecordPut, Store, StoreError};
 use chronotile_types::{DatasetName, SliceId};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -172,21 +172,22 @@ impl Fence {
     ///
     /// # Errors
     /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped.
-    pub(crate) async fn pass(&self, dataset: &DatasetName, slices: &BTreeSet<SliceId>) -> Result<Seen> {
+    pub(crate) async fn pass(&self, dataset: &DatasetRef, slices: &BTreeSet<SliceId>) -> Result<Seen> {
         let mut seen = match self.last() {
             Some(seen) if seen.looked.elapsed() < FRESH => seen,
             _ => self.look().await?,
         };
         loop {
-            if let Some(slice) = slices.iter().find(|slice| seen.is_dropping(dataset, **slice)) {
-                return Err(ArchiveError::SliceRetired { dataset: dataset.clone(), slice: *slice });
+            if let Some(slice) = slices.iter().find(|slice| seen.is_dropping(&dataset.name, **slice)) {
+                return Err(ArchiveError::SliceRetired { dataset: dataset.name.clone(), slice: *slice });
             }
-            let closed = |slice: &&SliceId| holder(&seen.state.closed, dataset, **slice).is_some();
+            let closed = |slice: &&SliceId| holder(&seen.state.closed, &dataset.name, **slice).is_some();
             let closed: Vec<SliceId> = slices.iter().filter(closed).copied().collect();
             if closed.is_empty() {
                 return Ok(seen);
             }
-            let open = |state: &mut Retiring| closed.iter().for_each(|slice| take(&mut state.closed, dataset, *slice));
+            let open =
+                |state: &mut Retiring| closed.iter().for_each(|slice| take(&mut state.closed, &dataset.name, *slice));
             self.change(dataset, &seen, open).await?;
             seen = self.look().await?;
         }
@@ -194,11 +195,12 @@ impl Fence {
 
     /// Closes slices against a drop that is not noticed by their writers, and waits until it is noticed by all. Nothing to
     /// do where commits and drops take effect as a whole.
-    pub(crate) async fn close(&self, dataset: &DatasetName, slices: &[SliceId]) -> Result<Closed> {
+    pub(crate) async fn close(&self, dataset: &DatasetRef, slices: &[SliceId]) -> Result<Closed> {
         let token = unique();
         if !self.store.capabilities().atomic_commit {
-            let close =
-                |state: &mut Retiring| slices.iter().for_each(|slice| put(&mut state.closed, dataset, *slice, &token));
+            let close = |state: &mut Retiring| {
+                slices.iter().for_each(|slice| put(&mut state.closed, &dataset.name, *slice, &token))
+            };
             while !self.change(dataset, &self.look().await?, close).await? {}
             tokio::time::sleep(WAIT).await;
         }
@@ -208,7 +210,7 @@ impl Fence {
     /// What is to be put with the drop of a slice; `None` where somebody has opened it meanwhile.
     pub(crate) async fn dropping(
         &self,
-        dataset: &DatasetName,
+        dataset: &DatasetRef,
         slice: SliceId,
         closed: &Closed,
     ) -> Result<Option<RecordPut>> {
@@ -216,27 +218,27 @@ impl Fence {
         if self.store.capabilities().atomic_commit {
             return Ok(Some(seen.changed(|_| ())?.1));
         }
-        match holder(&seen.state.closed, dataset, slice) {
+        match holder(&seen.state.closed, &dataset.name, slice) {
             None => Ok(None),
             Some(token) if token == closed.token => Ok(Some(
                 seen.changed(|state| {
-                    take(&mut state.closed, dataset, slice);
-                    put(&mut state.dropping, dataset, slice, &closed.token);
+                    take(&mut state.closed, &dataset.name, slice);
+                    put(&mut state.dropping, &dataset.name, slice, &closed.token);
                 })?
                 .1,
             )),
-            Some(_) => Err(ArchiveError::RetireRace { dataset: dataset.clone(), slice }),
+            Some(_) => Err(ArchiveError::RetireRace { dataset: dataset.name.clone(), slice }),
         }
     }
 
     /// Takes over the drop of a slice that somebody began; `None` where it has ended.
-    pub(crate) async fn take_over(&self, dataset: &DatasetName, slice: SliceId) -> Result<Option<(Closed, RecordPut)>> {
+    pub(crate) async fn take_over(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Option<(Closed, RecordPut)>> {
         let seen = self.look().await?;
-        if !seen.is_dropping(dataset, slice) {
+        if !seen.is_dropping(&dataset.name, slice) {
             return Ok(None);
         }
         let closed = Closed { token: unique() };
-        let (_, record) = seen.changed(|state| put(&mut state.dropping, dataset, slice, &closed.token))?;
+        let (_, record) = seen.changed(|state| put(&mut state.dropping, &dataset.name, slice, &closed.token))?;
         Ok(Some((closed, record)))
     }
 
@@ -244,7 +246,7 @@ impl Fence {
     /// again. A slice of which the drop failed stays as it is until somebody ends that.
     pub(crate) async fn open(
         &self,
-        dataset: &DatasetName,
+        dataset: &DatasetRef,
         slices: &[SliceId],
         gone: &[SliceId],
         closed: &Closed,
@@ -255,7 +257,7 @@ impl Fence {
         loop {
             let seen = self.look().await?;
             let ours = |held: &Slices, slices: &[SliceId]| {
-                let own = |slice: &&SliceId| holder(held, dataset, **slice) == Some(closed.token.as_str());
+                let own = |slice: &&SliceId| holder(held, &dataset.name, **slice) == Some(closed.token.as_str());
                 slices.iter().filter(own).copied().collect::<Vec<_>>()
             };
             let (closed, dropping) = (ours(&seen.state.closed, slices), ours(&seen.state.dropping, gone));
@@ -263,8 +265,8 @@ impl Fence {
                 return Ok(());
             }
             let open = |state: &mut Retiring| {
-                closed.iter().for_each(|slice| take(&mut state.closed, dataset, *slice));
-                dropping.iter().for_each(|slice| take(&mut state.dropping, dataset, *slice));
+                closed.iter().for_each(|slice| take(&mut state.closed, &dataset.name, *slice));
+                dropping.iter().for_each(|slice| take(&mut state.dropping, &dataset.name, *slice));
             };
             if self.change(dataset, &seen, open).await? {
                 return Ok(());
@@ -273,7 +275,7 @@ impl Fence {
     }
 
     /// Changes the record; `false` where somebody else was first.
-    async fn change(&self, dataset: &DatasetName, seen: &Seen, change: impl FnOnce(&mut Retiring)) -> Result<bool> {
+    async fn change(&self, dataset: &DatasetRef, seen: &Seen, change: impl FnOnce(&mut Retiring)) -> Result<bool> {
         let (state, put) = seen.changed(change)?;
         let (looked, bytes) = (Instant::now(), put.value.clone());
         match self.store.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await {

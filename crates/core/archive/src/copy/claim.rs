@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chronotile_store::{Commit, Expect, Store, StoreError};
+use chronotile_store::{Commit, DatasetRef, Expect, Store, StoreError};
 use chronotile_types::{DatasetSpec, StorageLayout};
 
 use super::ledger::Ledger;
@@ -125,8 +125,7 @@ fn on_target(spec: &DatasetSpec, target: &Archive) -> DatasetSpec {
 }
 
 async fn put(shared: &Shared, before: Vec<chronotile_store::RecordPut>) -> Result<()> {
-    let name = &shared.frame.spec.name;
-    match shared.target.commit(name, Commit { before, ..Commit::default() }).await {
+    match shared.target.commit(shared.on_target(), Commit { before, ..Commit::default() }).await {
         Err(StoreError::RecordConflict { .. }) => Err(lost_race(shared)),
         result => Ok(result?),
     }
@@ -193,8 +192,9 @@ async fn check_empty(store: &dyn Store, spec: &DatasetSpec) -> Result<()> {
     if !ledger.begun.is_empty() || !ledger.finished.is_empty() {
         return refuse("has batches");
     }
-    for slice in store.slices(&spec.name).await? {
-        if !store.statistics(&spec.name, slice).await?.is_empty() {
+    let dataset = DatasetRef::from(spec);
+    for slice in store.slices(&dataset).await? {
+        if !store.statistics(&dataset, slice).await?.is_empty() {
             return refuse("has chunks");
         }
     }

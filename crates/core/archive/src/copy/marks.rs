@@ -17,7 +17,7 @@ const ONE_STEP_BYTES: usize = 64 << 10;
 
 async fn put(shared: &Shared, before: Vec<RecordPut>, after: Vec<RecordPut>) -> Result<()> {
     let commit = Commit { before, after, ..Commit::default() };
-    match shared.target.commit(&shared.frame.spec.name, commit).await {
+    match shared.target.commit(shared.on_target(), commit).await {
         Err(StoreError::RecordConflict { .. }) => Err(lost_race(shared)),
         result => Ok(result?),
     }

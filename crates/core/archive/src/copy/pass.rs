@@ -130,14 +130,16 @@ impl<'a, 'm> Pass<'a, 'm> {
 
     /// Whether the slice was retired on the source; it is then dropped on the target.
     async fn drop_retired(&mut self, slice: SliceId) -> Result<bool> {
-        let name = &self.shared.frame.spec.name;
-        if self.shared.source.slices(name).await?.contains(&slice) || !marks::is_retired(self.shared, slice).await? {
+        let on_source = self.shared.on_source();
+        if self.shared.source.slices(&on_source).await?.contains(&slice)
+            || !marks::is_retired(self.shared, slice).await?
+        {
             return Ok(false);
         }
         // Nobody else writes to the target, and the record comes before the drop as it does on the source.
         look(self.shared).await?;
         marks::copy_retired(self.shared).await?;
-        self.shared.target.drop_slice(name, slice, DropSlice::default()).await?;
+        self.shared.target.drop_slice(self.shared.on_target(), slice, DropSlice::default()).await?;
         self.shared.into.known_slices(|known| known.remove(&slice));
         self.report.slices_dropped += 1;
         Ok(true)
@@ -146,7 +148,7 @@ impl<'a, 'm> Pass<'a, 'm> {
     async fn slice(&mut self, slice: SliceId) -> Result<()> {
         match self.compare(slice).await {
             // A scan of a slice that is dropped meanwhile may fail; the next pass finds it retired.
-            Err(error) if !self.shared.source.slices(&self.shared.frame.spec.name).await?.contains(&slice) => {
+            Err(error) if !self.shared.source.slices(&self.shared.on_source()).await?.contains(&slice) => {
                 self.skipped = true;
                 // A slice that neither archive has does not fail a scan.
                 if marks::is_retired(self.shared, slice).await? { Ok(()) } else { Err(error) }
@@ -304,7 +306,7 @@ async fn transfer(shared: Arc<Shared>, wanted: Vec<Seen>, superfluous: Vec<Seen>
     let count = loads.len();
     for (number, load) in loads.into_iter().enumerate() {
         let keys: Vec<ChunkKey> = load.iter().map(|seen| seen.chunk.key).collect();
-        let put = shared.source.fetch(&shared.frame.spec.name, keys).await?;
+        let put = shared.source.fetch(&shared.on_source(), keys).await?;
         if put.len() < load.len() {
             let found: HashSet<ChunkKey> = put.iter().map(|chunk| chunk.key).collect();
             let gone = load.iter().filter(|seen| !found.contains(&seen.chunk.key));

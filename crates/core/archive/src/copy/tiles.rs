@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use chronotile_chunk::{Body, Head};
-use chronotile_store::{Cells, Chunk, Scan, Store};
+use chronotile_store::{Cells, Chunk, DatasetRef, Scan, Store};
 use chronotile_types::{Damage, SliceId, Tile, Window};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -79,9 +79,9 @@ struct Tiles {
 }
 
 impl Tiles {
-    async fn open(store: &Arc<dyn Store>, shared: &Shared, scan: Scan) -> Result<Self> {
+    async fn open(store: &Arc<dyn Store>, dataset: &DatasetRef, scan: Scan) -> Result<Self> {
         let bodies = scan.bodies;
-        let groups = store.scan(&shared.frame.spec.name, scan).await?.map_err(ArchiveError::from);
+        let groups = store.scan(dataset, scan).await?.map_err(ArchiveError::from);
         let look = move |group: Vec<Chunk>| {
             on_pool(move || Ok(group.into_par_iter().map(|chunk| Seen::new(chunk, bodies)).collect()))
         };
@@ -135,8 +135,8 @@ pub(super) struct Pairs<'a> {
 impl<'a> Pairs<'a> {
     /// Scans heads; with `bodies` those of the target too.
     pub(super) async fn open(shared: &Shared, scope: &'a Scope, slice: SliceId, bodies: bool) -> Result<Self> {
-        let mut target = Tiles::open(&shared.target, shared, scope.scan(slice, bodies)).await?;
-        let mut source = Tiles::open(&shared.source, shared, scope.scan(slice, false)).await?;
+        let mut target = Tiles::open(&shared.target, shared.on_target(), scope.scan(slice, bodies)).await?;
+        let mut source = Tiles::open(&shared.source, &shared.on_source(), scope.scan(slice, false)).await?;
         let ahead = (source.next().await?, target.next().await?);
         Ok(Self { scope, slice, source, target, ahead })
     }

@@ -211,16 +211,16 @@ impl<'a> Builder<'a> {
     }
 
     async fn window(&self, work: Work) -> Result<Outcome> {
-        let (store, name) = (self.dataset.store(), &self.query.frame.spec.name);
+        let (store, dataset) = (self.dataset.store(), &self.query.frame.dataset);
         let place = (self.index.id.as_str(), work.window);
-        let Some(mut lease) = Lease::take(store, name, place, &self.holder, self.lease).await? else {
+        let Some(mut lease) = Lease::take(store, dataset, place, &self.holder, self.lease).await? else {
             return Ok(Outcome::Busy(work));
         };
-        let before = record::built(store, name, &self.index.id, (work.window, work.window)).await?;
+        let before = record::built(store, &dataset.name, &self.index.id, (work.window, work.window)).await?;
         let before = before.get(&work.window);
         if !self.options.rebuild && before.is_some_and(|built| built.print == work.print) {
             let before = vec![lease.release()];
-            held(store.commit(name, Commit { before, ..Commit::default() }).await)?;
+            held(store.commit(dataset, Commit { before, ..Commit::default() }).await)?;
             return Ok(Outcome::Elsewhere);
         }
         let shape = self.shapes.of(work.window)?;
@@ -299,7 +299,7 @@ impl<'a> Builder<'a> {
             report.rows += mapped.postings.iter().flat_map(|part| &part.counts).sum::<u64>();
             gathered.tiles.extend(mapped.tiles);
             gathered.parts.extend(mapped.postings);
-            if !lease.keep(store, &self.query.frame.spec.name).await? {
+            if !lease.keep(store, &self.query.frame.dataset).await? {
                 return Ok(false);
             }
         }
@@ -341,7 +341,8 @@ impl<'a> Builder<'a> {
 
     /// Stores a window; `false` where the lease was lost meanwhile.
     async fn put(&self, window: Window, built: Built, segments: Vec<Vec<u8>>, mut lease: Lease) -> Result<bool> {
-        let (store, name) = (self.dataset.store(), &self.query.frame.spec.name);
+        let (store, dataset) = (self.dataset.store(), &self.query.frame.dataset);
+        let name = &dataset.name;
         let prefix = record::posting_prefix(name, &self.index.id, window);
         let stored = catalog::list(store, &prefix).await?;
         let is_known = |key: &str| stored.iter().any(|record| record.key == key);
@@ -352,7 +353,7 @@ impl<'a> Builder<'a> {
             }
             let put = catalog::put(key, bytes.into(), chronotile_store::Expect::Any);
             let before = vec![lease.renewal()?, put];
-            if !held(store.commit(name, Commit { before, ..Commit::default() }).await)? {
+            if !held(store.commit(dataset, Commit { before, ..Commit::default() }).await)? {
                 return Ok(false);
             }
         }
@@ -362,7 +363,7 @@ impl<'a> Builder<'a> {
             segment.is_none_or(|segment| built.segments.iter().all(|name| name != segment))
         });
         let after = stale.map(|record| catalog::delete(record.key.clone())).collect();
-        held(store.commit(name, Commit { before, after, ..Commit::default() }).await)
+        held(store.commit(dataset, Commit { before, after, ..Commit::default() }).await)
     }
 
     fn failed(&self, error: arrow_schema::ArrowError) -> ArchiveError {

@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use chronotile_store::{Commit, Expect, RecordPut, Store, StoreError};
-use chronotile_types::{DatasetName, Window};
+use chronotile_store::{Commit, DatasetRef, Expect, RecordPut, Store, StoreError};
+use chronotile_types::Window;
 use serde::{Deserialize, Serialize};
 
 use super::record;
@@ -35,12 +35,12 @@ impl Lease {
     /// Takes the lease of a window; `None` where somebody else has it.
     pub(crate) async fn take(
         store: &dyn Store,
-        dataset: &DatasetName,
+        dataset: &DatasetRef,
         (id, window): (&str, Window),
         holder: &str,
         lasts: Duration,
     ) -> Result<Option<Self>> {
-        let key = record::lease_key(dataset, id, window);
+        let key = record::lease_key(&dataset.name, id, window);
         let expect = match catalog::get::<LeaseRecord>(store, &key).await? {
             None => Expect::Absent,
             Some((lease, _)) if lease.until_us > clock::stamp_us() => return Ok(None),
@@ -56,7 +56,7 @@ impl Lease {
     }
 
     /// Renews the lease where a third of it is over; `false` where somebody else has taken it meanwhile.
-    pub(crate) async fn keep(&mut self, store: &dyn Store, dataset: &DatasetName) -> Result<bool> {
+    pub(crate) async fn keep(&mut self, store: &dyn Store, dataset: &DatasetRef) -> Result<bool> {
         if self.renewed.elapsed() * 3 < self.lasts {
             return Ok(true);
         }

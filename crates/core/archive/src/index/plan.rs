@@ -53,7 +53,7 @@ impl Looked {
             None => scan(store.clone(), query, false).await?,
             Some(slice) => {
                 let scan = Scan { slices: vec![slice], ..query.scan(false) };
-                Box::pin(store.scan(&query.frame.spec.name, scan).await?.map_err(ArchiveError::from))
+                Box::pin(store.scan(&query.frame.dataset, scan).await?.map_err(ArchiveError::from))
             }
         };
         let mut looked = Self { tiles: vec![], keys: vec![] };

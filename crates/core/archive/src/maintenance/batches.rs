@@ -179,10 +179,10 @@ impl Dataset {
 
     /// The tiles that hold rows of a batch, whatever the catalog says of it. Looks at the heads of all chunks.
     async fn tiles_with(&self, frame: &Frame, batch: BatchId) -> Result<HashSet<(SliceId, Tile)>> {
-        let slices = self.store().slices(&frame.spec.name).await?;
+        let slices = self.store().slices(&frame.dataset).await?;
         let windows = (Window(i32::MIN), Window(i32::MAX));
         let scan = Scan { slices, cells: Cells::All, windows, bodies: false };
-        let mut heads = self.store().scan(&frame.spec.name, scan).await?;
+        let mut heads = self.store().scan(&frame.dataset, scan).await?;
         let mut tiles = HashSet::new();
         while let Some(chunks) = heads.try_next().await? {
             for chunk in chunks {

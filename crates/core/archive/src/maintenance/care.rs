@@ -19,8 +19,8 @@ impl Dataset {
         let frame = this.frame();
         let mut tiles = Vec::new();
         let mut slices = Vec::new();
-        for slice in this.store().slices(&frame.spec.name).await? {
-            let found = this.store().statistics(&frame.spec.name, slice).await?;
+        for slice in this.store().slices(&frame.dataset).await? {
+            let found = this.store().statistics(&frame.dataset, slice).await?;
             slices.push(this.slice_info(&frame, slice, &found));
             tiles.extend(found);
         }

@@ -120,8 +120,8 @@ impl Dataset {
         let ended = |tile: &Tile| limit.ends_after(end(tile));
         let row_bytes = fixed_row_bytes(frame);
         let mut work = Vec::new();
-        for slice in self.store().slices(&frame.spec.name).await? {
-            let mut tiles = self.store().statistics(&frame.spec.name, slice).await?;
+        for slice in self.store().slices(&frame.dataset).await? {
+            let mut tiles = self.store().statistics(&frame.dataset, slice).await?;
             tiles.retain(|tile| tile.chunks >= chunks_min && ended(&tile.tile) && !well_filled(tile, row_bytes));
             if !tiles.is_empty() {
                 work.push((slice, tiles));
@@ -178,7 +178,7 @@ impl Dataset {
             if keys.len() < 2 || set.iter().all(is_good) {
                 continue;
             }
-            let chunks = self.store().fetch(&frame.spec.name, keys).await?;
+            let chunks = self.store().fetch(&frame.dataset, keys).await?;
             if chunks.len() < set.len() {
                 report.tiles_contended += 1;
                 break;
@@ -258,7 +258,7 @@ impl Dataset {
         let (Some(first), Some(last)) = (windows.clone().min(), windows.max()) else { return Ok(vec![]) };
         let ranges: Arc<[_]> = cells.into_iter().map(|cell| (cell, cell)).collect();
         let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges), windows: (first, last), bodies };
-        let scanned = self.store().scan(&frame.spec.name, scan).await?.map_err(ArchiveError::from);
+        let scanned = self.store().scan(&frame.dataset, scan).await?.map_err(ArchiveError::from);
         let mut chunks: Vec<Chunk> = scanned.try_concat().await?;
         chunks.retain(|chunk| tiles.contains(&chunk.key.tile));
         Ok(chunks)
@@ -352,7 +352,7 @@ impl Dataset {
         let mut existing = Vec::new();
         for refs in refs.chunks(FETCH_CHUNKS) {
             let keys = refs.iter().map(|chunk| chunk.key).collect();
-            let found = self.store().fetch(&frame.spec.name, keys).await?;
+            let found = self.store().fetch(&frame.dataset, keys).await?;
             existing.extend(found.into_iter().map(|chunk| chunk.key));
         }
         existing.sort_unstable();
@@ -399,7 +399,7 @@ impl Dataset {
             }
         }
         for set in sets(&mixed) {
-            let chunks = self.store().fetch(&frame.spec.name, set.iter().map(|part| part.chunk.key).collect()).await?;
+            let chunks = self.store().fetch(&frame.dataset, set.iter().map(|part| part.chunk.key).collect()).await?;
             if chunks.len() < set.len() {
                 return Ok(false);
             }

@@ -21,21 +21,22 @@ impl Archive {
     /// No such dataset; the engine.
     pub async fn drop_dataset(&self, name: &str) -> Result<()> {
         let dataset = self.dataset(name).await?;
-        let (store, name) = (dataset.store(), dataset.spec().name.clone());
-        for slice in store.slices(&name).await? {
-            store.drop_slice(&name, slice, DropSlice::default()).await?;
+        let (store, frame) = (dataset.store(), dataset.frame());
+        let (dataset, name) = (&frame.dataset, &frame.spec.name);
+        for slice in store.slices(dataset).await? {
+            store.drop_slice(dataset, slice, DropSlice::default()).await?;
         }
         for kind in KINDS {
             let records = catalog::list(store, &format!("{kind}/{name}/")).await?;
             for some in records.chunks(RECORDS) {
                 let before = some.iter().map(|record| catalog::delete(record.key.clone())).collect();
-                store.commit(&name, Commit { before, ..Commit::default() }).await?;
+                store.commit(dataset, Commit { before, ..Commit::default() }).await?;
             }
         }
-        let loose = [catalog::changing_key(&name), catalog::copy_key(&name)].map(catalog::delete);
+        let others = [catalog::changing_key(name), catalog::copy_key(name)].map(catalog::delete);
         // The definition goes last: until then the dataset is there, and can be dropped again.
         let definition = catalog::delete(catalog::dataset_key(name.as_str()));
-        let (before, after) = (loose.to_vec(), vec![definition]);
-        Ok(store.commit(&name, Commit { before, after, ..Commit::default() }).await?)
+        let (before, after) = (others.to_vec(), vec![definition]);
+        Ok(store.commit(dataset, Commit { before, after, ..Commit::default() }).await?)
     }
 }

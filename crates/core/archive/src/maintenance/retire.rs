@@ -53,7 +53,7 @@ impl Dataset {
         let frame = self.frame();
         let limit = TimeRange { start: None, end: Some(limit_of(&frame, limit)?) };
         let limit = Bounds::new(&frame.spec, &limit)?;
-        let mut slices = self.store().slices(&frame.spec.name).await?;
+        let mut slices = self.store().slices(&frame.dataset).await?;
         slices.retain(|slice| limit.ends_after(frame.spec.slice_ticks(*slice).1));
         if !dry_run {
             let all = slices.into_iter().map(|slice| (slice, None)).collect();
@@ -61,7 +61,7 @@ impl Dataset {
         }
         let mut retired = Vec::new();
         for slice in slices {
-            let tiles = self.store().statistics(&frame.spec.name, slice).await?;
+            let tiles = self.store().statistics(&frame.dataset, slice).await?;
             retired.push(self.slice_info(&frame, slice, &tiles));
         }
         Ok(retired)
@@ -87,10 +87,10 @@ impl Dataset {
                 break;
             }
             let slices: Vec<SliceId> = left.iter().map(|(slice, _)| *slice).collect();
-            let closed = self.fence().close(name, &slices).await?;
+            let closed = self.fence().close(&frame.dataset, &slices).await?;
             let tried = self.try_to_drop(frame, &closed, left, &mut dropped).await;
             let gone: Vec<SliceId> = dropped.iter().map(|info| info.slice).collect();
-            let opened = self.fence().open(name, &slices, &gone, &closed).await;
+            let opened = self.fence().open(&frame.dataset, &slices, &gone, &closed).await;
             left = tried?;
             opened?;
         }
@@ -121,16 +121,17 @@ impl Dataset {
     }
 
     async fn drop_slice(&self, frame: &Frame, closed: &Closed, slice: SliceId, print: Option<u128>) -> Result<Fate> {
-        let name = &frame.spec.name;
         for _ in 0..LOOKS {
-            let tiles = self.store().statistics(name, slice).await?;
+            let tiles = self.store().statistics(&frame.dataset, slice).await?;
             let info = self.slice_info(frame, slice, &tiles);
             if print.is_some_and(|print| print != info.fingerprint) {
                 return Ok(Fate::Changed);
             }
-            let Some(record) = self.fence().dropping(name, slice, closed).await? else { return Ok(Fate::Opened) };
+            let Some(record) = self.fence().dropping(&frame.dataset, slice, closed).await? else {
+                return Ok(Fate::Opened);
+            };
             let when = DropSlice { holding: Some(tiles), before: vec![record, self.note_retired(frame, slice).await?] };
-            match self.store().drop_slice(name, slice, when).await {
+            match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => {
                     self.known_slices(|known| known.remove(&slice));
                     return Ok(Fate::Dropped(info));
@@ -164,7 +165,7 @@ impl Dataset {
     /// [`ArchiveError::SliceRetired`] where somebody did, or may do so still.
     pub(crate) async fn nothing_dropped(&self, frame: &Frame, watch: &Watch) -> Result<()> {
         let name = &frame.spec.name;
-        if self.fence().pass(name, &watch.slices).await?.token() == watch.seen.token() {
+        if self.fence().pass(&frame.dataset, &watch.slices).await?.token() == watch.seen.token() {
             return Ok(());
         }
         let retired = self.retired_since(frame, watch.slices.clone(), i64::MIN).await?;
@@ -188,10 +189,10 @@ impl Dataset {
             return Ok(());
         }
         for slice in self.fence().look().await?.dropping(name) {
-            let Some((closed, record)) = self.fence().take_over(name, slice).await? else { continue };
+            let Some((closed, record)) = self.fence().take_over(&frame.dataset, slice).await? else { continue };
             let when = DropSlice { holding: None, before: vec![record, self.note_retired(frame, slice).await?] };
-            match self.store().drop_slice(name, slice, when).await {
-                Ok(()) => self.fence().open(name, &[slice], &[slice], &closed).await?,
+            match self.store().drop_slice(&frame.dataset, slice, when).await {
+                Ok(()) => self.fence().open(&frame.dataset, &[slice], &[slice], &closed).await?,
                 // Somebody else is at it.
                 Err(StoreError::RecordConflict { .. }) => {}
                 Err(error) => return Err(error.into()),

@@ -44,7 +44,7 @@ impl Dataset {
         let ledger = self.ledger(&mut report).await?;
         report.batches_unfinished = ledger.changing.len() as u64;
         let mut found = Found::default();
-        let slices = self.store().slices(&frame.spec.name).await?;
+        let slices = self.store().slices(&frame.dataset).await?;
         for (done, slice) in slices.iter().enumerate() {
             self.verify_slice(&frame, *slice, &ledger, &mut report, &mut found).await?;
             if let Some(progress) = progress {
@@ -114,7 +114,7 @@ impl Dataset {
     ) -> Result<()> {
         let windows = (Window(i32::MIN), Window(i32::MAX));
         let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: true };
-        let mut groups = self.store().scan(&frame.spec.name, scan).await?;
+        let mut groups = self.store().scan(&frame.dataset, scan).await?;
         while let Some(chunks) = groups.try_next().await? {
             let worker = frame.clone();
             let check = move |chunk: Chunk| {
@@ -273,7 +273,7 @@ impl Dataset {
     ) -> Result<futures::stream::BoxStream<'static, chronotile_store::Result<Vec<Chunk>>>> {
         let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
         let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies };
-        Ok(self.store().scan(&frame.spec.name, scan).await?)
+        Ok(self.store().scan(&frame.dataset, scan).await?)
     }
 
     /// How many different rows of a batch and stamp a tile holds now: a chunk that came back after its rows were consolidated
@@ -320,7 +320,7 @@ impl Dataset {
             let arriving = stored.is_none() && ledger.is_copy;
             let live = stored.as_ref().is_some_and(|record| !record.removed && record.written_us == origin.written_us);
             let is_begun = begun.as_ref().is_some_and(|intent| !is_removal(intent));
-            if is_begun || arriving || live || self.store().fetch(name, vec![key]).await?.is_empty() {
+            if is_begun || arriving || live || self.store().fetch(&frame.dataset, vec![key]).await?.is_empty() {
                 continue;
             }
             let (batch_key, removed) = match stored {

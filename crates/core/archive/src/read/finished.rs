@@ -49,7 +49,7 @@ impl Dataset {
 
     /// Origins of the rows in the chunks that the query covers.
     async fn met(&self, query: &Query) -> Result<HashSet<Origin>> {
-        let mut heads = self.store().scan(&query.frame.spec.name, query.scan(false)).await?;
+        let mut heads = self.store().scan(&query.frame.dataset, query.scan(false)).await?;
         let mut met = HashSet::new();
         while let Some(chunks) = heads.try_next().await? {
             for chunk in &chunks {

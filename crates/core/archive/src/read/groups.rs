@@ -38,14 +38,14 @@ pub(crate) async fn scan(
     query: &Query,
     bodies: bool,
 ) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-    let name = &query.frame.spec.name;
+    let dataset = &query.frame.dataset;
     let scan = query.scan(bodies);
     if !bodies || scan.slices.len() < 2 {
-        return Ok(store.scan(name, scan).await?.map_err(ArchiveError::from).boxed());
+        return Ok(store.scan(dataset, scan).await?.map_err(ArchiveError::from).boxed());
     }
     let (early, late) = scan.slices.split_at(scan.slices.len() / 2);
-    let early = ahead(store.scan(name, Scan { slices: early.to_vec(), ..scan.clone() }).await?);
-    let late = ahead(store.scan(name, Scan { slices: late.to_vec(), ..scan.clone() }).await?);
+    let early = ahead(store.scan(dataset, Scan { slices: early.to_vec(), ..scan.clone() }).await?);
+    let late = ahead(store.scan(dataset, Scan { slices: late.to_vec(), ..scan.clone() }).await?);
     Ok(early.chain(late).boxed())
 }
 
@@ -202,7 +202,7 @@ pub(crate) async fn fetch_tiles(
     keys: &[ChunkKey],
     sizes: &[usize],
 ) -> Result<Vec<Part>> {
-    let name = &query.frame.spec.name;
+    let dataset = &query.frame.dataset;
     let mut fetched = Fetched { query, parts: Vec::with_capacity(keys.len()), shelf: Shelf::new(KEPT_BYTES) };
     let mut changed: HashSet<(SliceId, Tile)> = HashSet::new();
     let (mut done, mut at_once) = (0, FETCH_UNKNOWN);
@@ -212,7 +212,7 @@ pub(crate) async fn fetch_tiles(
         }
         let now = &keys[done..(done + at_once).min(keys.len())];
         done += now.len();
-        let chunks = store.fetch(name, now.to_vec()).await?;
+        let chunks = store.fetch(dataset, now.to_vec()).await?;
         if chunks.len() < now.len() {
             let found: HashSet<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
             changed.extend(now.iter().filter(|key| !found.contains(*key)).map(place));
@@ -225,7 +225,7 @@ pub(crate) async fn fetch_tiles(
     for (slice, tile) in changed {
         let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
         let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies: true };
-        let mut chunks = store.scan(name, scan).await?;
+        let mut chunks = store.scan(dataset, scan).await?;
         while let Some(chunks) = chunks.try_next().await? {
             fetched.push_all(chunks)?;
         }

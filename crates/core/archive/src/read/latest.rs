@@ -249,8 +249,7 @@ async fn search_slice(
 ) -> Result<Vec<Cell>> {
     let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (*cell, *cell)).collect();
     let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges.into()), windows: query.windows, bodies: false };
-    let name = &query.frame.spec.name;
-    let heads: Vec<Chunk> = store.scan(name, scan).await?.try_concat().await?;
+    let heads: Vec<Chunk> = store.scan(&query.frame.dataset, scan).await?.try_concat().await?;
     let mut by_cell: HashMap<Cell, Vec<Part>> = HashMap::new();
     for part in query.pass_over(touched(query, heads)?) {
         by_cell.entry(part.chunk.key.tile.cell).or_default().push(part);

@@ -214,7 +214,7 @@ pub(crate) async fn slices_in(store: &dyn Store, frame: &Frame, windows: (Window
     if store.capabilities().atomic_commit && i64::from(last.0) - i64::from(first.0) < FEW {
         return Ok((first.0..=last.0).map(SliceId).collect());
     }
-    let mut slices = store.slices(&frame.spec.name).await?;
+    let mut slices = store.slices(&frame.dataset).await?;
     slices.retain(|slice| (first..=last).contains(slice));
     Ok(slices)
 }

@@ -34,7 +34,8 @@ impl Dataset {
     /// A damaged head, or the engine.
     pub async fn spans(&self, cells: &[i64], ticks: (i64, i64)) -> Result<Vec<TileSpan>> {
         let this = &self.reader();
-        let spec = this.spec();
+        let frame = this.frame();
+        let spec = &frame.spec;
         let window = |tick: i64| spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
         let windows = (window(ticks.0), window(ticks.1));
         let slices = slices_in(this.store(), &this.frame(), windows).await?;
@@ -47,9 +48,10 @@ impl Dataset {
     /// As [`Dataset::spans`].
     pub async fn span_before(&self, cell: i64, tick: i64) -> Result<Option<TileSpan>> {
         let this = &self.reader();
-        let spec = this.spec();
+        let frame = this.frame();
+        let spec = &frame.spec;
         let last = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
-        let slices = this.store().slices(&spec.name).await?;
+        let slices = this.store().slices(&frame.dataset).await?;
         for slice in slices.into_iter().rev().filter(|slice| *slice <= spec.slice_of(last)) {
             let spans = this.spans_in(vec![slice], &[cell], (Window(i32::MIN), last)).await?;
             if let Some(found) = spans.into_iter().rev().find(|span| span.tick_min < tick) {
@@ -65,9 +67,10 @@ impl Dataset {
     /// As [`Dataset::spans`].
     pub async fn span_from(&self, cell: i64, tick: i64) -> Result<Option<TileSpan>> {
         let this = &self.reader();
-        let spec = this.spec();
+        let frame = this.frame();
+        let spec = &frame.spec;
         let first = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
-        let slices = this.store().slices(&spec.name).await?;
+        let slices = this.store().slices(&frame.dataset).await?;
         for slice in slices.into_iter().filter(|slice| *slice >= spec.slice_of(first)) {
             let spans = this.spans_in(vec![slice], &[cell], (first, Window(i32::MAX))).await?;
             if let Some(found) = spans.into_iter().find(|span| span.tick_max >= tick) {
@@ -87,7 +90,7 @@ impl Dataset {
         let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (Cell(*cell), Cell(*cell))).collect();
         let scan = Scan { slices, cells: Cells::Ranges(ranges.into()), windows, bodies: false };
         let frame = self.frame();
-        let mut chunks: Vec<Chunk> = self.store().scan(&frame.spec.name, scan).await?.try_concat().await?;
+        let mut chunks: Vec<Chunk> = self.store().scan(&frame.dataset, scan).await?.try_concat().await?;
         chunks.sort_by_key(|chunk| (chunk.key.tile, chunk.key.id));
         let mut spans = Vec::new();
         for tile in chunks.chunk_by(|a, b| a.key.tile == b.key.tile) {

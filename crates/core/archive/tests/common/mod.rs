@@ -12,8 +12,8 @@ use chronotile_archive::{Archive, Dataset, ReadRequest, Result, WriteOptions, Wr
 use chronotile_memory::MemoryStore;
 use chronotile_sqlite::{Options, SqliteStore, Synchronous};
 use chronotile_store::{
-    Capabilities, Cells, Chunk, ChunkKey, Commit, DropSlice, Expect, Record, Result as StoreResult, Scan, Store,
-    StoreError, TileStatistics,
+    CallOptions, Capabilities, Cells, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Expect, Record,
+    Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Instant, MergeRule, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec, Window,
@@ -49,6 +49,11 @@ pub fn spec() -> DatasetSpec {
         text: vec![],
         moves_deg: 0.0,
     }
+}
+
+/// [`spec`] as a store knows it.
+pub fn placed() -> DatasetRef {
+    DatasetRef::from(&spec())
 }
 
 /// Rows of [`spec`] from (time, id, tag).
@@ -171,16 +176,16 @@ pub fn id_notes(rows: &RecordBatch) -> Vec<(i64, String)> {
 }
 
 /// Every chunk of the dataset.
-pub async fn chunks(store: &dyn Store, name: &DatasetName) -> Vec<Chunk> {
-    let slices = store.slices(name).await.unwrap();
+pub async fn chunks(store: &dyn Store, dataset: &DatasetRef) -> Vec<Chunk> {
+    let slices = store.slices(dataset).await.unwrap();
     let windows = (Window(i32::MIN), Window(i32::MAX));
     let scan = Scan { slices, cells: Cells::All, windows, bodies: true };
-    store.scan(name, scan).await.unwrap().try_concat().await.unwrap()
+    store.scan(dataset, scan).await.unwrap().try_concat().await.unwrap()
 }
 
 /// Puts chunks as they are.
-pub async fn put_chunks(store: &dyn Store, name: &DatasetName, put: Vec<Chunk>) {
-    store.commit(name, Commit { put, ..Commit::default() }).await.unwrap();
+pub async fn put_chunks(store: &dyn Store, dataset: &DatasetRef, put: Vec<Chunk>) {
+    store.commit(dataset, Commit { put, ..Commit::default() }).await.unwrap();
 }
 
 pub async fn assert_sound(dataset: &Dataset) {
@@ -198,12 +203,20 @@ impl Store for Stepwise {
         Capabilities { atomic_commit: false, ..self.0.capabilities() }
     }
 
-    async fn commit(&self, dataset: &DatasetName, commit: Commit) -> StoreResult<()> {
+    fn with_options(&self, options: &CallOptions) -> StoreResult<Arc<dyn Store>> {
+        Ok(Arc::new(Self(self.0.with_options(options)?)))
+    }
+
+    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(Self(self.0.with_visibility(visibility)?)))
+    }
+
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> StoreResult<()> {
         // What the contract demands of every engine: a missing slice and a failing condition of `before` or `remove` prevent
         // all of it.
         let slices = self.0.slices(dataset).await?;
         if let Some(chunk) = commit.put.iter().find(|chunk| !slices.contains(&chunk.key.slice)) {
-            return Err(StoreError::NoSlice { dataset: dataset.clone(), slice: chunk.key.slice });
+            return Err(StoreError::NoSlice { dataset: dataset.name.clone(), slice: chunk.key.slice });
         }
         for put in &commit.before {
             let found = self.0.record(&put.key).await?;
@@ -219,7 +232,7 @@ impl Store for Stepwise {
         if commit.require_removed {
             let found = self.0.fetch(dataset, commit.remove.clone()).await?;
             if let Some(key) = commit.remove.iter().find(|key| found.iter().all(|chunk| chunk.key != **key)) {
-                return Err(StoreError::ChunkConflict { dataset: dataset.clone(), key: *key });
+                return Err(StoreError::ChunkConflict { dataset: dataset.name.clone(), key: *key });
             }
         }
         for put in commit.before {
@@ -242,15 +255,11 @@ impl Store for Stepwise {
         Ok(())
     }
 
-    async fn scan(
-        &self,
-        dataset: &DatasetName,
-        scan: Scan,
-    ) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
         self.0.scan(dataset, scan).await
     }
 
-    async fn fetch(&self, dataset: &DatasetName, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
         self.0.fetch(dataset, keys).await
     }
 
@@ -262,25 +271,25 @@ impl Store for Stepwise {
         self.0.records(prefix, after, limit).await
     }
 
-    async fn create_slice(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<()> {
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<()> {
         self.0.create_slice(dataset, slice).await
     }
 
-    async fn drop_slice(&self, dataset: &DatasetName, slice: SliceId, when: DropSlice) -> StoreResult<()> {
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> StoreResult<()> {
         if let Some(holding) = when.holding
             && holding != self.0.statistics(dataset, slice).await?
         {
-            return Err(StoreError::SliceConflict { dataset: dataset.clone(), slice });
+            return Err(StoreError::SliceConflict { dataset: dataset.name.clone(), slice });
         }
         self.0.commit(dataset, Commit { before: when.before, ..Commit::default() }).await?;
         self.0.drop_slice(dataset, slice, DropSlice::default()).await
     }
 
-    async fn slices(&self, dataset: &DatasetName) -> StoreResult<Vec<SliceId>> {
+    async fn slices(&self, dataset: &DatasetRef) -> StoreResult<Vec<SliceId>> {
         self.0.slices(dataset).await
     }
 
-    async fn statistics(&self, dataset: &DatasetName, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
         self.0.statistics(dataset, slice).await
     }
 }

@@ -256,7 +256,7 @@ pub(super) async fn datasets_do_not_mix(store: Arc<dyn Store>) {
     for name in &names {
         for slice in [-1, 1, 11] {
             store.create_slice(name, SliceId(slice)).await.unwrap();
-            let own = Chunk { body: Bytes::from(format!("{name} {slice}")), ..chunk(key(slice, 1, 1, 1)) };
+            let own = Chunk { body: Bytes::from(format!("{} {slice}", name.name)), ..chunk(key(slice, 1, 1, 1)) };
             store.commit(name, put([own])).await.unwrap();
         }
     }
@@ -264,9 +264,9 @@ pub(super) async fn datasets_do_not_mix(store: Arc<dyn Store>) {
     let remove = Commit { remove: vec![key(-1, 1, 1, 1)], ..Commit::default() };
     store.commit(&names[1], remove).await.unwrap();
     for (name, slices) in names.iter().zip([vec![-1, 11], vec![1, 11], vec![-1, 1, 11], vec![-1, 1, 11]]) {
-        let bodies: Vec<_> = slices.iter().map(|slice| Bytes::from(format!("{name} {slice}"))).collect();
+        let bodies: Vec<_> = slices.iter().map(|slice| Bytes::from(format!("{} {slice}", name.name))).collect();
         let found = collect(&store, name, scan_all(&[-1, 1, 11])).await;
-        assert_eq!(found.into_iter().map(|chunk| chunk.body).collect::<Vec<_>>(), bodies, "{name}");
+        assert_eq!(found.into_iter().map(|chunk| chunk.body).collect::<Vec<_>>(), bodies, "{name:?}");
     }
     assert_eq!(collect(&store, &named("other"), scan_all(&[1])).await, []);
 }

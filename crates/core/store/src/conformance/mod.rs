@@ -19,7 +19,7 @@ use bytes::Bytes;
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::StreamExt;
 
-use crate::{Cells, Chunk, ChunkKey, Commit, Expect, RecordPut, Scan, Store};
+use crate::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Scan, Store};
 
 pub use model::model;
 
@@ -55,6 +55,7 @@ claims! {
     slices::a_dropped_slice_is_gone_with_its_chunks,
     slices::statistics_count_each_tile,
     slices::a_slice_is_dropped_only_while_it_holds_what_was_seen,
+    slices::rows_are_refused_by_an_engine_that_has_none,
     records::a_record_is_put_read_and_deleted,
     records::conditions_hold_back_the_whole_commit,
     records::a_failing_condition_after_undoes_an_atomic_commit,
@@ -80,12 +81,12 @@ pub async fn run<F: Future<Output = Arc<dyn Store>>>(fresh: impl Fn() -> F) {
     }
 }
 
-fn dataset() -> DatasetName {
+fn dataset() -> DatasetRef {
     named("detections")
 }
 
-fn named(name: &str) -> DatasetName {
-    DatasetName::new(name).expect("a test uses a usable name")
+fn named(name: &str) -> DatasetRef {
+    DatasetRef::of_chunks(DatasetName::new(name).expect("a test uses a usable name"))
 }
 
 fn key(slice: i32, cell: i64, window: i32, id: u128) -> ChunkKey {
@@ -119,7 +120,7 @@ fn scan_all(slices: &[i32]) -> Scan {
     }
 }
 
-async fn collect(store: &Arc<dyn Store>, dataset: &DatasetName, scan: Scan) -> Vec<Chunk> {
+async fn collect(store: &Arc<dyn Store>, dataset: &DatasetRef, scan: Scan) -> Vec<Chunk> {
     let mut groups = store.scan(dataset, scan).await.expect("a scan begins");
     let mut chunks = vec![];
     while let Some(group) = groups.next().await {

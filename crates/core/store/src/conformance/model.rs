@@ -7,7 +7,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::{Cells, Chunk, ChunkKey, Commit, Expect, RecordPut, Scan, Store, collect, key, named};
+use super::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Scan, Store, collect, key, named};
 use crate::{DropSlice, Outcome, Record, TileStatistics};
 
 /// Runs random sequences of operations against a store and a plain map, which must agree on every answer.
@@ -60,8 +60,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn placed(dataset: &DatasetName) -> DatasetRef {
+    DatasetRef::of_chunks(dataset.clone())
+}
+
 fn dataset() -> impl Strategy<Value = DatasetName> {
-    prop_oneof![5 => Just(named("a")), 1 => Just(named("a_1"))]
+    prop_oneof![5 => Just(named("a").name), 1 => Just(named("a_1").name)]
 }
 
 fn slice() -> impl Strategy<Value = SliceId> {
@@ -140,29 +144,29 @@ impl Model {
         match step {
             Step::Commit(dataset, commit) => self.check_commit(store, dataset, commit).await,
             Step::CreateSlice(dataset, slice) => {
-                store.create_slice(dataset, *slice).await.expect("a slice is created");
+                store.create_slice(&placed(dataset), *slice).await.expect("a slice is created");
                 self.slices.entry((dataset.clone(), *slice)).or_default();
             }
             Step::DropSlice(dataset, slice) => {
-                store.drop_slice(dataset, *slice, DropSlice::default()).await.expect("a slice is dropped");
+                store.drop_slice(&placed(dataset), *slice, DropSlice::default()).await.expect("a slice is dropped");
                 self.slices.remove(&(dataset.clone(), *slice));
                 let left: Vec<_> = self.slices.keys().filter(|(name, _)| name == dataset).map(|(_, id)| *id).collect();
-                assert_eq!(store.slices(dataset).await.expect("slices are listed"), left);
+                assert_eq!(store.slices(&placed(dataset)).await.expect("slices are listed"), left);
             }
             Step::Scan(dataset, scan) => {
-                assert_eq!(collect(store, dataset, scan.clone()).await, self.scan(dataset, scan));
+                assert_eq!(collect(store, &placed(dataset), scan.clone()).await, self.scan(dataset, scan));
             }
             Step::Fetch(dataset, keys) => {
                 let find = |key: &ChunkKey| self.slices.get(&(dataset.clone(), key.slice))?.get(key).cloned();
                 let expected: Vec<_> = keys.iter().filter_map(find).collect();
-                assert_eq!(store.fetch(dataset, keys.clone()).await.expect("chunks are fetched"), expected);
+                assert_eq!(store.fetch(&placed(dataset), keys.clone()).await.expect("chunks are fetched"), expected);
             }
             Step::Records(prefix, after, limit) => {
                 let found = store.records(prefix, after.as_deref(), *limit).await.expect("records are listed");
                 assert_eq!(found, self.records_after(prefix, after.as_deref(), *limit));
             }
             Step::Statistics(dataset, slice) => {
-                let found = store.statistics(dataset, *slice).await.expect("statistics are counted");
+                let found = store.statistics(&placed(dataset), *slice).await.expect("statistics are counted");
                 assert_eq!(found, self.statistics(dataset, *slice));
             }
         }
@@ -173,7 +177,7 @@ impl Model {
         let before_holds = until_after.apply_until_after(dataset, commit).is_some();
         let mut next = until_after.clone();
         let lands = before_holds && commit.after.iter().try_for_each(|put| next.put_record(put)).is_some();
-        let outcome = store.commit(dataset, commit.clone()).await;
+        let outcome = store.commit(&placed(dataset), commit.clone()).await;
         match outcome {
             Ok(()) => assert!(lands, "a commit landed against a condition"),
             Err(error) => {

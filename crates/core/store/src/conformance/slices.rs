@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chronotile_types::SliceId;
+use chronotile_types::{NativeColumns, SliceId};
 
 use super::*;
-use crate::{DropSlice, Outcome, StoreError, TileStatistics};
+use crate::{DropSlice, Outcome, Placement, StoreError, TileStatistics};
 
 pub(super) async fn a_put_into_a_missing_slice_has_no_effect(store: Arc<dyn Store>) {
     with_slices(&store, &[0]).await;
@@ -16,7 +16,7 @@ pub(super) async fn a_put_into_a_missing_slice_has_no_effect(store: Arc<dyn Stor
     };
     let error = store.commit(&dataset(), commit).await.unwrap_err();
     assert!(
-        matches!(&error, StoreError::NoSlice { slice: SliceId(4), dataset } if *dataset == self::dataset()),
+        matches!(&error, StoreError::NoSlice { slice: SliceId(4), dataset } if *dataset == self::dataset().name),
         "{error}"
     );
     assert_eq!(error.outcome(), Outcome::LostRace);
@@ -111,7 +111,7 @@ pub(super) async fn a_slice_is_dropped_only_while_it_holds_what_was_seen(store: 
             store.commit(&dataset(), change).await.unwrap();
             let error = store.drop_slice(&dataset(), SliceId(0), drop(&seen, Expect::Any)).await.unwrap_err();
             assert!(
-                matches!(&error, StoreError::SliceConflict { slice: SliceId(0), dataset } if *dataset == self::dataset()),
+                matches!(&error, StoreError::SliceConflict { slice: SliceId(0), dataset } if *dataset == self::dataset().name),
                 "{error}"
             );
             assert_eq!(error.outcome(), Outcome::LostRace);
@@ -133,4 +133,30 @@ pub(super) async fn a_slice_is_dropped_only_while_it_holds_what_was_seen(store: 
     assert!(matches!(error, StoreError::SliceConflict { .. }), "{error}");
     store.drop_slice(&dataset(), SliceId(0), drop(&[], Expect::Any)).await.unwrap();
     assert_eq!(keys_in(&store, &[1]).await, [key(1, 5, 5, 5)]);
+}
+
+/// An engine either keeps the records of a dataset as rows of its own tables, or refuses every call about such a dataset.
+pub(super) async fn rows_are_refused_by_an_engine_that_has_none(store: Arc<dyn Store>) {
+    let capabilities = store.capabilities();
+    if capabilities.native_rows {
+        return;
+    }
+    let rows = DatasetRef { placement: Placement::Rows(Arc::<NativeColumns>::default()), ..dataset() };
+    with_slices(&store, &[0]).await;
+    let refusals = [
+        store.commit(&rows, put([chunk(key(0, 1, 1, 1))])).await.err(),
+        store.scan(&rows, scan_all(&[0])).await.err(),
+        store.fetch(&rows, vec![key(0, 1, 1, 1)]).await.err(),
+        store.create_slice(&rows, SliceId(1)).await.err(),
+        store.drop_slice(&rows, SliceId(0), DropSlice::default()).await.err(),
+        store.slices(&rows).await.err(),
+        store.statistics(&rows, SliceId(0)).await.err(),
+    ];
+    for refusal in refusals {
+        assert!(
+            matches!(&refusal, Some(StoreError::Refused { engine, .. }) if *engine == capabilities.engine),
+            "{refusal:?}"
+        );
+    }
+    assert_eq!(store.slices(&dataset()).await.unwrap(), [SliceId(0)]);
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chronotile_sqlite::{Options, SqliteStore};
-use chronotile_store::{Cells, Chunk, ChunkKey, Commit, Expect, RecordPut, Result, Scan, Store};
+use chronotile_store::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Result, Scan, Store};
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::StreamExt;
 
-pub fn dataset() -> DatasetName {
-    DatasetName::new("detections").unwrap()
+pub fn dataset() -> DatasetRef {
+    DatasetRef::of_chunks(DatasetName::new("detections").unwrap())
 }
 
 pub fn open(path: &Path) -> Arc<dyn Store> {

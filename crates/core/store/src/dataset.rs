@@ -1,0 +1,76 @@
+//! A dataset as a store knows it: its name and how its chunks are laid out.
+
+use std::sync::Arc;
+
+use chronotile_types::{DatasetName, DatasetSpec, NativeColumns, StorageLayout};
+
+use crate::{Result, StoreError};
+
+/// How an engine lays out the chunks of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Each chunk as it is. An engine with partitions keeps this many neighbouring cells in one: cell `c` lies in partition
+    /// `floor(c / partition_cells)`. Engines without partitions ignore the number.
+    Chunks {
+        /// Cells in a partition, at least 1.
+        partition_cells: u32,
+    },
+    /// One row of the engine's own tables for each record, with these columns in the engine's own types.
+    ///
+    /// The contract is that of every chunk but for three differences. Chunks must be in plain form
+    /// (`chronotile_chunk::encode_plain`). What is put under a key that exists must hold the same rows, as the ids of an
+    /// archive's chunks ensure. A chunk of which rows are missing or changed comes with its head and a body that does not fit
+    /// its checksum. Columns may be added between calls: a later call then lists the new ones after the old ones.
+    Rows(Arc<NativeColumns>),
+}
+
+/// A dataset as a store knows it. Plain data: two values that are equal name the same chunks in the same place.
+///
+/// Every call about a dataset's chunks takes one, so a wrapper cannot lose the placement on the way to the engine. The placement of a
+/// dataset never changes but for columns added to [`Placement::Rows`]; a call with another placement than the chunks were written
+/// with may find none of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetRef {
+    /// Its name.
+    pub name: DatasetName,
+    /// How its chunks are laid out.
+    pub placement: Placement,
+}
+
+impl DatasetRef {
+    /// A dataset whose chunks are kept as they are, each cell by itself.
+    pub fn of_chunks(name: DatasetName) -> Self {
+        Self { name, placement: Placement::Chunks { partition_cells: 1 } }
+    }
+
+    /// The name of a dataset whose chunks are kept as they are: what an engine without [`crate::Capabilities::native_rows`] asks
+    /// for first in every call about chunks.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] for [`Placement::Rows`].
+    pub fn chunks_only(&self, engine: &'static str) -> Result<&DatasetName> {
+        match self.placement {
+            Placement::Chunks { .. } => Ok(&self.name),
+            Placement::Rows(_) => Err(StoreError::Refused {
+                engine,
+                reason: format!(
+                    "dataset {} has layout rows, which {engine} cannot store: use layout chunks, or a cluster",
+                    self.name
+                ),
+            }),
+        }
+    }
+}
+
+impl From<&DatasetSpec> for DatasetRef {
+    fn from(spec: &DatasetSpec) -> Self {
+        let placement = match spec.layout {
+            StorageLayout::Chunks => Placement::Chunks { partition_cells: spec.partition_cells.max(1) },
+            StorageLayout::Rows => Placement::Rows(Arc::new(NativeColumns {
+                schema: spec.schema.clone(),
+                versions: spec.schema_versions.clone(),
+            })),
+        };
+        Self { name: spec.name.clone(), placement }
+    }
+}
