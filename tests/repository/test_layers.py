@@ -155,3 +155,38 @@ def test_a_package_and_its_children_are_one(workspace: Path) -> None:
     write(workspace, "python/chronotile/whole/__init__.py", "from chronotile.whole.part import x\n")
     write(workspace, "python/chronotile/whole/part.py", "from chronotile.whole import y\n")
     assert check(workspace)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("use crate::other::B;\n", "use crate::one::A;\n"),
+        ("use crate::{other::{self, B}, three};\n", "fn b() {\n    super::one::a();\n}\n"),
+        ("use crate::B;\n", "pub use super::one::{A as Another};\n"),
+    ],
+)
+def test_modules_of_a_crate_that_use_one_another_are_a_circle(workspace: Path, one: str, other: str) -> None:
+    write(workspace, "crates/sky/src/lib.rs", "mod one;\nmod other;\npub use other::B;\n")
+    write(workspace, "crates/sky/src/one.rs", one)
+    write(workspace, "crates/sky/src/other.rs", other)
+    status, output = check(workspace)
+    assert status == 1
+    assert "one.rs: uses in a circle: crate::one -> crate::other -> crate::one" in output
+
+
+def test_a_module_and_its_children_tests_and_comments_make_no_circle(workspace: Path) -> None:
+    write(workspace, "crates/sky/src/lib.rs", "mod one;\nmod other;\npub use one::A;\n")
+    (workspace / "crates/sky/src/one").mkdir()
+    write(workspace, "crates/sky/src/one.rs", "mod child;\nmod tests;\npub use child::C;\nuse crate::other::B;\n")
+    write(workspace, "crates/sky/src/one/child.rs", "use crate::A;\nuse super::super::other::B;\n")
+    tests = "// use crate::one::A;\n#[cfg(test)]\nmod tests {\n    use crate::one::A;\n}\n"
+    write(workspace, "crates/sky/src/other.rs", tests)
+    assert check(workspace)[0] == 0
+
+
+def test_a_method_of_store_with_a_default_body_is_seen(workspace: Path) -> None:
+    methods = "    async fn scan(&self) -> Result<()>;\n    fn view(&self) -> bool {\n        true\n    }\n"
+    write(workspace, "crates/store/src/lib.rs", f"pub trait Store {{\n{methods}}}\n")
+    status, output = check(workspace)
+    assert status == 1
+    assert "gives Store::view a default body" in output

@@ -263,12 +263,12 @@ async fn with_foreign_rows(store: &Arc<dyn Store>) -> Dataset {
         write(&dataset, &spread_rows(first, 12, 1, key), named(key)).await.unwrap();
     }
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
-    let returning = chunks(store.as_ref(), &name).await;
+    let returning = chunks(store.as_ref(), &placed()).await;
     dataset.remove_batch("c").await.unwrap();
     write(&dataset, &spread_rows(48, 12, 1, "new d"), replacing("d")).await.unwrap();
-    let present: Vec<_> = chunks(store.as_ref(), &name).await.into_iter().map(|chunk| chunk.key).collect();
+    let present: Vec<_> = chunks(store.as_ref(), &placed()).await.into_iter().map(|chunk| chunk.key).collect();
     // They hold `b` too, which is then there twice; identity by id makes it one again.
-    put_chunks(store.as_ref(), &name, returning.into_iter().filter(|c| !present.contains(&c.key)).collect()).await;
+    put_chunks(store.as_ref(), &placed(), returning.into_iter().filter(|c| !present.contains(&c.key)).collect()).await;
     for kind in ["batch", "part"] {
         for record in records(store, &format!("{kind}/{name}/")).await {
             if String::from_utf8_lossy(&record.value).contains("\"a\"")
