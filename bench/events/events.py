@@ -55,7 +55,7 @@ class Chronotile:
         self.bytes_before = self.log.dataset.info().bytes
         began = time.perf_counter()
         self.log.dataset.consolidate()
-        self.upkeep_s = time.perf_counter() - began
+        self.maintenance_s = time.perf_counter() - began
         self.bytes = self.log.dataset.info().bytes
 
     def field(self, hour: int, action: str, severity: int) -> list[str]:
@@ -261,7 +261,8 @@ def _report(given: argparse.Namespace, systems: list[Any], raw: int, samples: di
     head = {
         "commit": common.commit(), "hardware": common.hardware(), "load": common.load_average(), "rows": given.rows,
         "bytes an artifact": round(raw / given.rows), "versions": common.versions("duckdb", "pyarrow", "chronotile"),
-        "Chronotile before upkeep": f"{ours.bytes_before / raw:.3f} of the raw JSON; upkeep took {ours.upkeep_s:.1f} s",
+        "Chronotile before maintenance": f"{ours.bytes_before / raw:.3f} of the raw JSON; "
+            f"maintenance took {ours.maintenance_s:.1f} s",
     }  # fmt: skip
     common.RESULTS.mkdir(exist_ok=True)
     out = common.RESULTS / f"events-{given.size}.json"

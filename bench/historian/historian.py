@@ -238,7 +238,7 @@ def report(figures: dict[str, Figures], tags: int, days: int) -> str:
     first = next(iter(figures.values()))
     kinds = list(first.request_ms)
     tables = [
-        table(["in blocks", "values/s", "with upkeep", "bytes/value", *(f"{kind}, 1/s" for kind in kinds)], rows),
+        table(["in blocks", "values/s", "with maintenance", "bytes/value", *(f"{kind}, 1/s" for kind in kinds)], rows),
         table(["in turns, p50 / p99, ms", *kinds], turns),
     ]
     if loops:

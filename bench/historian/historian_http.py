@@ -177,7 +177,7 @@ class Peer:
         send_all(self.url, "/write", prepared)
 
     def finish(self) -> None:
-        """Upkeep, where there is any to ask for."""
+        """Maintenance, where there is any to ask for."""
 
     def close(self) -> None:
         self.client.close()

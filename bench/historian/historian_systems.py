@@ -124,7 +124,7 @@ class System(Protocol):
         """Store it."""
 
     def finish(self) -> None:
-        """Upkeep after loading."""
+        """Maintenance after loading."""
 
     def bytes(self) -> int:
         """What it takes on disk."""

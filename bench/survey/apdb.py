@@ -2,14 +2,14 @@
 
     ./dev bench apdb [--visits N] [--detectors N] [--cluster | --url cassandra://H1,H2,H3]
 
-Each detector of a simulated camera (chronotile_tools.survey.simulate: published densities, the LSST's own schema of 200
-columns) reads its footprint of twelve months and stores what it found; both systems get the same rows, in turns, and
-must read the same. After each night ours is maintained, as a survey does by day, unless --no-upkeep. In a file both
-are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB of heap each, RF 3, QUORUM on both
-sides), and another survey is stored and read in both systems for --warm-up seconds before anything is timed: nodes that
-run for months have compiled their code, and new ones take five times as long for a request. --url takes a cluster that
-runs. Then the footprints are read again, for Chronotile before and after a whole
-`maintain`; then, with --writers, that many processes store at once beside readers. Writes apdb.md and apdb.json to
+Each detector of a simulated camera (chronotile_tools.survey.simulate: published densities, the LSST's own schema of
+200 columns) reads its footprint of twelve months and stores what it found; both systems get the same rows, in turns,
+and must read the same. After each night ours is maintained, as a survey does by day, unless --no-maintenance. In a
+file both are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB of heap each, RF 3,
+QUORUM on both sides), and another survey is stored and read in both systems for --warm-up seconds before anything is
+timed: nodes that run for months have compiled their code, and new ones take five times as long for a request. --url
+takes a cluster that runs. Then the footprints are read again, for Chronotile before and after a whole `maintain`;
+then, with --writers, that many processes store at once beside readers. Writes apdb.md and apdb.json to
 bench/results/. To compare levels, windows and slices of ours: `chronotile apdb pixels --measure`."""
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ warnings.filterwarnings("ignore")
 
 OURS, PEER = ChronotileDriver.name, PeerDriver.name
 
-UPKEEP_CHUNKS = 8
-"""Chunks of a tile from which on the daily upkeep rewrites it."""
+MAINTENANCE_CHUNKS = 8
+"""Chunks of a tile from which on the daily maintenance rewrites it."""
 
 
 @dataclass
@@ -145,12 +145,12 @@ def one_visit(
         results["store a detector-visit, durable"][name].add(time.perf_counter() - began, time.process_time() - cpu)
 
 
-def maintain_by_day(url: str, upkeep: Samples) -> None:
+def maintain_by_day(url: str, maintenance: Samples) -> None:
     """What a survey does between nights: rewrite the tiles that have gathered many chunks."""
     began, cpu = time.perf_counter(), time.process_time()
     with apdb.open(url) as database:
-        database.maintain(chunks_min=UPKEEP_CHUNKS)
-    upkeep.add(time.perf_counter() - began, time.process_time() - cpu)
+        database.maintain(chunks_min=MAINTENANCE_CHUNKS)
+    maintenance.add(time.perf_counter() - began, time.process_time() - cpu)
 
 
 def empty_results(systems: list[str]) -> Results:
@@ -174,7 +174,7 @@ def warm_up(place: Place, seconds: float) -> None:
 
 
 def fill_and_read(
-    place: Place, survey: Survey, repeat: int, upkeep: Samples | None
+    place: Place, survey: Survey, repeat: int, maintenance: Samples | None
 ) -> tuple[Results, dict[str, int], dict[str, int], str]:
     ours, peer = place.make("bench")
     drivers: dict[str, Driver] = {OURS: ChronotileDriver(ours), PEER: PeerDriver(peer)}
@@ -186,8 +186,8 @@ def fill_and_read(
         for detector in range(survey.detectors):
             one_visit(universe, drivers, visit, detector, turn, results)
             turn += 1
-        if upkeep is not None:
-            maintain_by_day(ours, upkeep)
+        if maintenance is not None:
+            maintain_by_day(ours, maintenance)
         gc.collect()
         say(f"visit {visit + 1} of {survey.visits}")
     last = survey.time(survey.visits - 1) + 0.01
@@ -275,7 +275,7 @@ def places(arguments: argparse.Namespace) -> Iterator[Place]:
 
 def report(
     survey: Survey, engine: str, results: Results, sizes: list[dict[str, int]], rows: str,
-    crowd: dict[str, dict[str, float]], load: float, upkeep: Samples | None,
+    crowd: dict[str, dict[str, float]], load: float, maintenance: Samples | None,
 ) -> str:  # fmt: skip
     lines = []
     for kind, each in results.items():
@@ -311,9 +311,10 @@ def report(
         f"The last month's reads took, against the first month's: {', '.join(growth)} times.",
         common.table(["client CPU, ms", *header], cpu),
     ]
-    if upkeep is not None:
+    if maintenance is not None:
         parts.append(
-            f"Upkeep of a day, of ours, ms: {common.spread(upkeep.ms)}; client CPU {common.spread(upkeep.cpu_ms)}."
+            f"Maintenance of a day, of ours, ms: {common.spread(maintenance.ms)}; "
+            f"client CPU {common.spread(maintenance.cpu_ms)}."
         )
     if disk:
         parts.append(common.table(["MiB on disk", *header], disk))
@@ -329,7 +330,7 @@ def main() -> None:
     parser.add_argument("--visits", type=int, default=60)
     parser.add_argument("--detectors", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5, help="times the footprints are read again")
-    parser.add_argument("--no-upkeep", action="store_true", help="do not maintain ours after each night")
+    parser.add_argument("--no-maintenance", action="store_true", help="do not maintain ours after each night")
     parser.add_argument("--writers", type=int, default=0, help="processes that store at once in the end")
     parser.add_argument("--cluster", action="store_true", help="three nodes of chronotile lab")
     parser.add_argument("--url", help="a cluster that runs")
@@ -342,16 +343,16 @@ def main() -> None:
     load = common.load_average()
     with places(arguments) as place:
         engine = "SQLite" if place.hosts is None else "a cluster of three nodes, RF 3, QUORUM"
-        upkeep = None if arguments.no_upkeep else Samples()
+        maintenance = None if arguments.no_maintenance else Samples()
         if arguments.cluster:
             say(f"{arguments.warm_up:g} s of other work, until the nodes have compiled their code")
             warm_up(place, arguments.warm_up)
-        results, before, after, rows = fill_and_read(place, survey, arguments.repeat, upkeep)
+        results, before, after, rows = fill_and_read(place, survey, arguments.repeat, maintenance)
         crowd = {}
         if arguments.writers:
             smaller = Survey(min(visits, 12), arguments.writers, min(visits, 12), 30.0, seed=2)
             crowd = at_once(place, smaller, arguments.writers, 2)
-        text = report(survey, engine, results, [before, after], rows, crowd, load, upkeep)
+        text = report(survey, engine, results, [before, after], rows, crowd, load, maintenance)
     print(text)
     common.RESULTS.mkdir(exist_ok=True)
     name = "apdb" if place.hosts is None else "apdb_cluster"

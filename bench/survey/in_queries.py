@@ -143,8 +143,8 @@ def main() -> None:
     header = ["slices", "requests", "how many", "ms", "processor of the nodes, ms", "of the client, ms"]
     text = "\n\n".join([
         "# How the cells of a footprint are asked for",
-        f"The chunks of {len(cells)} cells of a footprint, twelve months of {arguments.visits} visits, after upkeep; "
-        "three nodes, RF 3, QUORUM; cassandra-driver. Medians (least-largest).",
+        f"The chunks of {len(cells)} cells of a footprint, twelve months of {arguments.visits} visits, after "
+        "maintenance; three nodes, RF 3, QUORUM; cassandra-driver. Medians (least-largest).",
         common.table(header, lines),
         f"{common.versions('cassandra-driver')}, commit {common.commit()}.\n{common.hardware()}. Load average at the "
         f"start {load:.1f}.",

@@ -4,8 +4,8 @@
 
 A survey's visit leaves 4 or 5 rows of 100 columns in each of 48 tiles; 150 visits come over 12 months. Every system
 stores every visit durably, then reads what a footprint of 12 tiles holds for 12 months, all columns, as an Arrow
-table: first as the visits left the data, then after the upkeep that the system offers. Before anything is timed, all
-answers are compared row by row. Samples of the systems are taken in turns. Writes survey.md, survey.svg and
+table: first as the visits left the data, then after the maintenance that the system offers. Before anything is timed,
+all answers are compared row by row. Samples of the systems are taken in turns. Writes survey.md, survey.svg and
 survey.json (all samples) to bench/results/."""
 
 from __future__ import annotations
@@ -178,11 +178,11 @@ def run(work: Workload, repeat: int, folder: Path) -> tuple[list[System], Sample
     say(f"storing {truth.num_rows:,} rows in {len(systems)} systems")
     gc.disable()
     store_all(systems, visits, samples)
-    for when in ("before upkeep", "after upkeep"):
-        if when == "after upkeep":
+    for when in ("before maintenance", "after maintenance"):
+        if when == "after maintenance":
             for system in systems:
                 ms = common.timed_ms(system.consolidate)
-                samples.setdefault("upkeep, once", {}).setdefault(system.name, []).append(ms)
+                samples.setdefault("maintenance, once", {}).setdefault(system.name, []).append(ms)
         sizes[when] = {system.name: system.bytes_on_disk() / truth.num_rows for system in systems}
         say(f"comparing answers {when}")
         check_equal(systems, work, truth)
@@ -214,7 +214,8 @@ def report(
     )
     full = "read a footprint, 12 months, all columns"
     ours = [
-        statistics.median(samples[f"{full} ({when})"][Chronotile.name]) for when in ("before upkeep", "after upkeep")
+        statistics.median(samples[f"{full} ({when})"][Chronotile.name])
+        for when in ("before maintenance", "after maintenance")
     ]
     return f"""# Survey-shaped records
 
@@ -231,9 +232,9 @@ Raw column values take about {raw:.0f} bytes a row.
 Chronotile reads the footprint in {ours[0]:.2f} ms before and {ours[1]:.2f} ms after consolidation;
 wanted are 10 and 4 ms on an idle machine with the full workload.
 
-| system | durable when a store returns | upkeep |
+| system | durable when a store returns | maintenance |
 |---|---|---|
-{chr(10).join(f"| {system.name} | {system.durability} | {system.upkeep} |" for system in systems)}
+{chr(10).join(f"| {system.name} | {system.durability} | {system.maintenance} |" for system in systems)}
 
 chronotile {ct.__version__}, {common.versions("duckdb", "pyarrow", "numpy")}, SQLite of Python
 {sqlite3.sqlite_version}, commit {common.commit()}.

@@ -26,7 +26,7 @@ class System(ABC):
 
     name: str
     durability: str
-    upkeep: str
+    maintenance: str
     """What `consolidate` does."""
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
@@ -76,7 +76,7 @@ class System(ABC):
 class Chronotile(System):
     name = "Chronotile"
     durability = "SQLite, WAL, synchronous FULL: one fsync a visit"
-    upkeep = "`consolidate()`"
+    maintenance = "`consolidate()`"
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         super().__init__(folder, schema)
@@ -133,7 +133,7 @@ class Chronotile(System):
 class DuckDb(System):
     name = "DuckDB table"
     durability = "autocommit: its log is synced with each visit"
-    upkeep = "rewritten in order of cell and time, index on id"
+    maintenance = "rewritten in order of cell and time, index on id"
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         super().__init__(folder, schema)
@@ -193,7 +193,7 @@ class DuckDb(System):
 class ParquetFiles(System):
     name = "Parquet files"
     durability = "file and folder synced with each visit"
-    upkeep = "rewritten as one file for each cell and month"
+    maintenance = "rewritten as one file for each cell and month"
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         super().__init__(folder, schema)
@@ -261,7 +261,7 @@ class ParquetFiles(System):
 class SqliteRows(System):
     name = "SQLite rows"
     durability = "SQLite, WAL, synchronous FULL: one fsync a visit"
-    upkeep = "none: an index on cell and time is kept at each visit"
+    maintenance = "none: an index on cell and time is kept at each visit"
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         super().__init__(folder, schema)

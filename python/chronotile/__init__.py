@@ -20,7 +20,19 @@ from chronotile import sky as _sky_module  # noqa: F401
 from chronotile._native import __version__
 from chronotile.archive import Archive, open  # noqa: A004
 from chronotile.backups import BackupReport, backup, restore
-from chronotile.cells import BunchCell, CellRule, HashCell, KeyCell, SingleCell, SkyCell, bunch, hash, key, single, sky  # noqa: A004
+from chronotile.cells import (
+    CellRule,
+    HashCell,
+    IdBucketCell,
+    KeyCell,
+    SingleCell,
+    SkyCell,
+    hash,  # noqa: A004
+    id_bucket,
+    key,
+    single,
+    sky,
+)
 from chronotile.copying import CopyProgress, CopyReport, DatasetCopyReport, TileDifference, copy
 from chronotile.cql import CqlSession, cql
 from chronotile.dataset import Dataset
@@ -76,7 +88,6 @@ __all__ = [
     "BatchConflictError",
     "BatchInfo",
     "BatchNotFoundError",
-    "BunchCell",
     "BusyError",
     "CellRule",
     "ChronotileError",
@@ -97,6 +108,7 @@ __all__ = [
     "DatasetNotFoundError",
     "ForeignChunk",
     "HashCell",
+    "IdBucketCell",
     "IndexBuildReport",
     "IndexInfo",
     "IndexUse",
@@ -125,12 +137,12 @@ __all__ = [
     "__version__",
     "backup",
     "box",
-    "bunch",
     "circle",
     "copy",
     "cql",
     "hash",
     "historian",
+    "id_bucket",
     "jd",
     "key",
     "mjd",

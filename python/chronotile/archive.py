@@ -126,7 +126,7 @@ class Archive(Closing):
             A `pyarrow.Schema`, anything with ``__arrow_c_schema__``, a table or DataFrame whose columns are meant, or
             a dict of type names: ``{"candid": "int64", "jd": "float64", "filter": "utf8"}``.
         cell : cell rule
-            :func:`chronotile.sky`, :func:`chronotile.key`, :func:`chronotile.bunch`, :func:`chronotile.hash` or
+            :func:`chronotile.sky`, :func:`chronotile.key`, :func:`chronotile.id bucket`, :func:`chronotile.hash` or
             :func:`chronotile.single`.
         time : str or TimeAxis
             The time column. A timestamp or date column by name; a float64 column as ``ct.mjd("name", scale="tai")`` or

@@ -11,14 +11,14 @@ from chronotile import sky as sky_module
 from chronotile.errors import InvalidInputError
 
 __all__ = [
-    "BunchCell",
     "CellRule",
     "HashCell",
+    "IdBucketCell",
     "KeyCell",
     "SingleCell",
     "SkyCell",
-    "bunch",
     "hash",
+    "id_bucket",
     "key",
     "single",
     "sky",
@@ -43,8 +43,8 @@ class KeyCell:
 
 
 @dataclass(frozen=True)
-class BunchCell:
-    """Runs of consecutive integers. Made by :func:`bunch`."""
+class IdBucketCell:
+    """Runs of consecutive integers. Made by :func:`id_bucket`."""
 
     column: str
     size: int
@@ -63,15 +63,20 @@ class SingleCell:
     """One cell for everything. Made by :func:`single`."""
 
 
-CellRule = SkyCell | KeyCell | BunchCell | HashCell | SingleCell
+CellRule = SkyCell | KeyCell | IdBucketCell | HashCell | SingleCell
 
 _NAMES: dict[type[Any], str] = {
     SkyCell: "sky",
     KeyCell: "value",
-    BunchCell: "bunch",
+    IdBucketCell: "id_bucket",
     HashCell: "hash",
     SingleCell: "single",
 }
+
+
+def rule_name(rule: CellRule) -> str:
+    """The name of the function that makes a rule, such as ``sky`` or ``id_bucket``."""
+    return "key" if isinstance(rule, KeyCell) else _NAMES[type(rule)]
 
 
 class _Sky:
@@ -129,7 +134,7 @@ def key(column: str) -> KeyCell:
     return KeyCell(column)
 
 
-def bunch(column: str, size: int) -> BunchCell:
+def id_bucket(column: str, size: int) -> IdBucketCell:
     """File records by ``floor(value / size)`` of an integer column: runs of `size` consecutive ids share a cell.
 
     Parameters
@@ -137,9 +142,9 @@ def bunch(column: str, size: int) -> BunchCell:
     column : str
         Integer column, such as a job id.
     size : int
-        Ids in one bunch, 1 to 1,000,000,000.
+        Ids in one bucket, 1 to 1,000,000,000.
     """
-    return BunchCell(column, size)
+    return IdBucketCell(column, size)
 
 
 def hash(*columns: str, buckets: int | None = None) -> HashCell:
@@ -188,7 +193,8 @@ def to_json(rule: object) -> str:
     """The definition of a cell rule in the form of the archive's catalog."""
     if not isinstance(rule, CellRule):
         raise InvalidInputError(
-            f"{rule!r} is no cell rule: use ct.sky, ct.key, ct.bunch, ct.hash or ct.single", kind="invalid-definition"
+            f"{rule!r} is no cell rule: use ct.sky, ct.key, ct.id_bucket, ct.hash or ct.single",
+            kind="invalid-definition",
         )
     return json.dumps({"rule": _NAMES[type(rule)], **asdict(rule)})
 

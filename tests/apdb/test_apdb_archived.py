@@ -19,7 +19,7 @@ from support_apdb import FIELD, START, seen_objects, seen_sources, visit_of
 
 import chronotile as ct
 from chronotile import apdb
-from chronotile.apdb.keeping import Keeping
+from chronotile.apdb.maintenance import Maintenance
 from chronotile.dataset import Dataset
 
 LATER = START + 1_000
@@ -236,18 +236,18 @@ def test_a_file_is_not_put_back_without_late_rows_by_a_removal(
 def test_a_visit_that_goes_to_files_while_it_is_removed_is_taken_out_of_them(
     survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cold, drop, done = tmp_path / "cold", Keeping._drop, []
+    cold, drop, done = tmp_path / "cold", Maintenance._drop, []
     for number in range(2):
         survey.store(**visit_of(number, [1, 2, 3]))
     cold.mkdir()
 
-    def late(self: Keeping, name: str, key: str) -> int | None:
+    def late(self: Maintenance, name: str, key: str) -> int | None:
         if not done:
             with apdb.open(path) as other:
                 done.append(len(other.archive_before(LATER, cold)))
         return drop(self, name, key)
 
-    monkeypatch.setattr(Keeping, "_drop", late)
+    monkeypatch.setattr(Maintenance, "_drop", late)
     survey.remove_visit(0, archived=cold)
     assert done == [2]
     assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}

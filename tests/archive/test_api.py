@@ -57,7 +57,7 @@ def test_an_archive_remembers_its_datasets_and_their_definitions(path: Path) -> 
     [
         (ct.sky("x", "y", scheme="healpix", level=6), None),
         (ct.key("tag"), 3),
-        (ct.bunch("tag", 100), 3),
+        (ct.id_bucket("tag", 100), 3),
         (ct.hash("name"), "c"),
         (ct.hash("name", "tag", buckets=16), (["c"], [3])),
         (ct.single(), None),

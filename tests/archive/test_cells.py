@@ -18,7 +18,7 @@ RULES: list[tuple[Any, dict[str, Any]]] = [
     (ct.sky("ra", "dec"), {"rule": "sky", "ra": "ra", "dec": "dec", "scheme": "mq3c", "level": 10}),
     (ct.sky("a", "b", scheme="htm", level=7), {"rule": "sky", "ra": "a", "dec": "b", "scheme": "htm", "level": 7}),
     (ct.key("tag"), {"rule": "value", "column": "tag"}),
-    (ct.bunch("id", 500), {"rule": "bunch", "column": "id", "size": 500}),
+    (ct.id_bucket("id", 500), {"rule": "id_bucket", "column": "id", "size": 500}),
     (ct.hash("a", "b"), {"rule": "hash", "columns": ["a", "b"], "buckets": None}),
     (ct.hash("a", buckets=16), {"rule": "hash", "columns": ["a"], "buckets": 16}),
     (ct.single(), {"rule": "single"}),

@@ -102,7 +102,7 @@ def test_exceptions_show_their_message_as_it_is_and_can_be_pickled(name: str) ->
         ({"time_scale": "tt"}, "use utc or tai"),
         ({"time": ct.mjd("t")}, "float64 days"),
         ({"cell": ct.key("value")}, "an integer column"),
-        ({"cell": ct.bunch("tag", 0)}, "1 to 1000000000"),
+        ({"cell": ct.id_bucket("tag", 0)}, "1 to 1000000000"),
         ({"cell": ct.hash("tag", buckets=0)}, "at least one bucket"),
         ({"cell": ct.sky("value", "value", scheme="cube")}, "mq3c, q3c, htm, healpix"),
         ({"cell": ct.sky("value", "value", level=99)}, "level 99"),

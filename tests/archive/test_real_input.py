@@ -350,7 +350,7 @@ def test_batch_jobs_are_found_by_id_and_by_condition(tmp_path: Path) -> None:
 
     with ct.open(tmp_path / "jobs.db") as archive:
         ds = archive.create(
-            "jobs", schema=jobs.schema, cell=ct.bunch("job_id", 1_000), time="submitted", window="30d", id="job_id"
+            "jobs", schema=jobs.schema, cell=ct.id_bucket("job_id", 1_000), time="submitted", window="30d", id="job_id"
         )
         for start in range(0, jobs.num_rows, 3_000):
             ds.write(jobs.slice(start, 3_000), batch=f"jobs-{start}")

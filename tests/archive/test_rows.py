@@ -264,11 +264,11 @@ def test_every_type_comes_back_bit_for_bit(url: str) -> None:
         assert_same_rows(ds.read().to_arrow(), plain, ["id"])
         assert ds.verify().ok
         # Rows without ids of their own know their place in their batch.
-        loose = archive.create("loose", schema=SCHEMA, cell=ct.single(), time="t", layout="rows")
+        ungrouped = archive.create("ungrouped", schema=SCHEMA, cell=ct.single(), time="t", layout="rows")
         for _ in range(2):
-            loose.write(records(range(10), 1))
-        assert loose.consolidate().tiles > 0
-        assert loose.count() == 20
+            ungrouped.write(records(range(10), 1))
+        assert ungrouped.consolidate().tiles > 0
+        assert ungrouped.count() == 20
 
 
 def test_other_tools_read_native_columns(url: str, cql: Callable[..., pa.Table]) -> None:

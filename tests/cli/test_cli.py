@@ -150,7 +150,7 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
     schema = "tag:int64,t:timestamp[us],x:float64,d:decimal128(10, 2),v:int32"
     out = ok(
         chronotile(
-            "create", path, "values", "--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--window", "1d",
+            "create", path, "values", "--schema", schema, "--id-bucket", "tag:100", "--time", "t:tai", "--window", "1d",
             "--id", "tag,t", "--merge", "latest", "--version", "v", "--retention", "365d", "--slice", "7",
             "--partition-cells", "4",
         )
@@ -160,7 +160,7 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
     assert listed == {
         "name": "values",
         "columns": {"tag": "int64", "t": "timestamp[us]", "x": "float64", "d": "decimal128(10, 2)", "v": "int32"},
-        "cell": {"rule": "bunch", "column": "tag", "size": 100},
+        "cell": {"rule": "id_bucket", "column": "tag", "size": 100},
         "time": {"column": "t", "format": "timestamp", "scale": "tai"},
         "window": "1d",
         "windows_per_slice": 7,
@@ -173,11 +173,22 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
         "moves_deg": 0.0,
     }
     assert "4 cells in a partition" in ok(chronotile("info", path, "values"))
-    rows = ["--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--layout", "rows", "--partition-cells", "4"]
+    rows = [
+        "--schema",
+        schema,
+        "--id-bucket",
+        "tag:100",
+        "--time",
+        "t:tai",
+        "--layout",
+        "rows",
+        "--partition-cells",
+        "4",
+    ]
     refused = chronotile("create", path, "others", *rows)
     assert refused.returncode != 0
     assert "partition_cells is 4: use 1 to 256; with layout rows 1" in refused.stderr
-    same = ["create", path, "values", "--schema", schema, "--bunch", "tag:100", "--time", "t:tai", "--window", "1d"]
+    same = ["create", path, "values", "--schema", schema, "--id-bucket", "tag:100", "--time", "t:tai", "--window", "1d"]
     assert chronotile(*same).returncode == 4
 
 
@@ -362,7 +373,7 @@ def test_an_interrupted_ingest_goes_on_where_it_ended(chronotile: Run, path: Pat
             "d",
             "--like",
             file,
-            "--bunch",
+            "--id-bucket",
             "n:100000000",
             "--time",
             "t",

@@ -55,7 +55,7 @@ def test_printed_tables_tell_rows_bytes_and_times_and_end_with_the_page(outcome:
     lines = (outcome.page.parent.parent / "printed").read_text().splitlines()
     (total,) = [line.split() for line in lines if line.startswith("all ")]
     assert total[1] == f"{outcome.rows:,}"
-    assert 10 < int(total[3]) <= int(total[2]) < 300, "bytes a row, after upkeep and before"
+    assert 10 < int(total[3]) <= int(total[2]) < 300, "bytes a row, after maintenance and before"
     assert [sum(line.startswith(kind) for line in lines) for kind in measure.KINDS] == [1, 1, 1, 1]
     assert outcome.reads == 3 * 48
     # What was written last may lie in the log beside the file.

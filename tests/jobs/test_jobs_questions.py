@@ -182,7 +182,7 @@ def test_an_archive_of_jobs_has_one_integer_id() -> None:
             archive, "mine", schema={"job_id": "int64", "submitted": "timestamp[us]"}, indexes=["job_id"]
         )
         assert (made.id, made.dataset.window, made.dataset.merge) == ("job_id", "1d", "latest")
-        assert made.dataset.cell == ct.bunch("job_id", 100)
+        assert made.dataset.cell == ct.id_bucket("job_id", 100)
         again = jobs.create(archive, "mine", schema={"job_id": "int64", "submitted": "timestamp[us]"}, exist_ok=True,
                             indexes=["job_id", ("job_id", "submitted")])  # fmt: skip
         assert [index.columns for index in again.dataset.indexes()] == [("job_id",), ("job_id", "submitted")]

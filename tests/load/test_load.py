@@ -697,7 +697,7 @@ def test_two_versions_are_compared_side_by_side(quick_experiment: Experiment, pa
     assert {name.rsplit(".", 1)[0] for name in names} == {f"Cassandra {version}" for version in pair}
     for name in names:
         assert results["histograms"][name]["Read Latency 99%"] > 0
-        assert set(results["upkeep_s"][name]) == {"no-op", "repair", "compact", "garbagecollect"}
+        assert set(results["maintenance_s"][name]) == {"no-op", "repair", "compact", "garbagecollect"}
 
 
 @pytest.mark.slow

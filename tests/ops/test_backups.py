@@ -217,7 +217,7 @@ def test_a_changed_manifest_is_no_backup(store: Store, nodes: list[FakeNode]) ->
     assert not manifests.verify(store, "b2")
 
 
-# ---------------------------------------------------------------- upkeep
+# ---------------------------------------------------------------- maintenance
 
 
 @given(data=st.data())

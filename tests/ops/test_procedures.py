@@ -153,7 +153,7 @@ def test_of_many_who_ask_at_once_one_gets_the_lease(shared_cluster: lab.Cluster)
     assert set(got) <= {"held", "busy"}, got
 
 
-def test_a_lease_that_ended_is_taken_anew_unless_somebody_else_has_it(
+def test_a_lease_that_ended_is_taken_again_unless_somebody_else_has_it(
     cluster: lab.Cluster, tmp_path: Path, journals: Path
 ) -> None:
     nodes = nodes_of(cluster)
@@ -161,7 +161,7 @@ def test_a_lease_that_ended_is_taken_anew_unless_somebody_else_has_it(
     def end(held: Lease) -> None:
         nodes.query(cluster.nodes[0].address, statements.drop_lease("work", held.holder), consistency="QUORUM")
 
-    def taken_anew() -> str:
+    def taken_again() -> str:
         held.check()
         return "" if lease_holder(cluster) == held.holder else "nobody has it"
 
@@ -174,7 +174,7 @@ def test_a_lease_that_ended_is_taken_anew_unless_somebody_else_has_it(
 
     with Lease(nodes, ABOUT, life_s=8) as held:
         end(held)
-        wait_for("taking it anew", taken_anew, timeout_s=20)
+        wait_for("taking it anew", taken_again, timeout_s=20)
         end(held)
         with Lease(nodes, {**ABOUT, "id": "test-2"}, life_s=60) as other:
             wait_for("noticing the other", lost, timeout_s=20)

@@ -213,7 +213,7 @@ def test_any_dataset_can_be_read(tmp_path: Path) -> None:
     with ct.open(tmp_path / "archive.db") as archive:
         jobs = archive.create(
             "jobs", schema=pa.schema([("job", pa.int64()), ("site", pa.string()), ("end", pa.timestamp("us", "UTC"))]),
-            cell=ct.bunch("job", 10), time="end", window="1d", id=["job"],
+            cell=ct.id_bucket("job", 10), time="end", window="1d", id=["job"],
         )  # fmt: skip
         end = pa.array([START // 1000 + job * 10**6 for job in range(100)], pa.timestamp("us", "UTC"))
         jobs.write(pa.table({"job": range(100), "site": ["CERN", "RAL"] * 50, "end": end}))

@@ -1,4 +1,4 @@
-//! Keeping the datasets in order: few large chunks, and statistics of their hours.
+//! Maintenance the datasets in order: few large chunks, and statistics of their hours.
 
 use std::collections::HashSet;
 use std::ops::Range;

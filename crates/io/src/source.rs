@@ -232,17 +232,17 @@ fn open_file(path: &Path) -> Result<(File, Option<u64>)> {
 
 /// The format: as given, unless the bytes prove another; else what the bytes prove; else the extension.
 fn decide(name: &str, given: Option<Format>, by_path: Option<Format>, head: &[u8]) -> Result<Format> {
-    let proved = Format::of_magic(head);
+    let verified = Format::of_magic(head);
     let wrong = |expected, reason: String| Err(IoError::WrongFormat { name: name.to_owned(), expected, reason });
     if head.starts_with(b"FEA1") {
         return wrong(Format::Arrow, "it is Feather version 1; write it again as version 2".to_owned());
     }
-    match (given, proved, by_path) {
-        (Some(given), Some(proved), _) if given != proved => {
-            wrong(given, format!("its first bytes are those of {proved}"))
+    match (given, verified, by_path) {
+        (Some(given), Some(verified), _) if given != verified => {
+            wrong(given, format!("its first bytes are those of {verified}"))
         }
         (Some(format), _, _) | (None, Some(format), _) | (None, None, Some(format)) => {
-            if proved.is_none()
+            if verified.is_none()
                 && !head.is_empty()
                 && matches!(format, Format::Parquet | Format::Arrow)
                 && !is_old_stream(format, head)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use arrow_schema::ArrowError;
 use chronotile_archive::memory::MemoryError;
 use chronotile_archive::{ArchiveError, BackupError};
-use chronotile_cql::{CqlError, Landed};
+use chronotile_cql::{Applied, CqlError};
 use chronotile_historian::HistorianError;
 use chronotile_io::IoError;
 use chronotile_tables::TablesError;
@@ -122,7 +122,7 @@ pub fn archive_error(error: ArchiveError) -> PyErr {
 pub fn cql_error(error: CqlError, wrote: bool) -> PyErr {
     use CqlError as C;
     let message = error.to_string();
-    let unknown = wrote && error.landed() == Landed::Maybe;
+    let unknown = wrote && error.applied() == Applied::Maybe;
     let fault = |kind| Fault::new(kind, message.clone());
     match &error {
         C::Url { .. } => fault(K::InvalidUrl),

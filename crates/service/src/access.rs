@@ -22,7 +22,7 @@ pub(crate) enum Role {
     Write,
     /// Defining tags that are unknown where points of them come. No request needs it alone.
     Define,
-    /// Definitions, deletions, retention, upkeep. Who may do this may do the rest.
+    /// Definitions, deletions, retention, maintenance. Who may do this may do the rest.
     Admin,
 }
 

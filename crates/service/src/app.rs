@@ -135,7 +135,7 @@ impl App {
         let (slots, count, what, bytes) = match work {
             Work::Light => return Ok(None),
             Work::Lookup => (&self.queries, limits.queries, "queries", LOOKUP_BYTES),
-            Work::Query | Work::Upkeep => (&self.queries, limits.queries, "queries", QUERY_BYTES),
+            Work::Query | Work::Maintenance => (&self.queries, limits.queries, "queries", QUERY_BYTES),
             // Of a write the body tells.
             Work::Write => (&self.writes, limits.writes, "writes", 0),
         };

@@ -23,7 +23,7 @@ pub(crate) enum Work {
     /// One of the writes that may run.
     Write,
     /// One of the queries, for as long as it takes.
-    Upkeep,
+    Maintenance,
 }
 
 pub(crate) type Handler = fn(Arc<App>, Call) -> BoxFuture<'static, Result<Reply>>;
@@ -335,7 +335,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         method: "POST",
         path: "/v1/groups/{group}/retire",
         role: Role::Admin,
-        work: Work::Upkeep,
+        work: Work::Maintenance,
         summary: "Drop the points of a group that are older than its retention.",
         parameters: &[may("dry_run", "boolean", "Count them, and drop nothing.")],
         takes: None,
@@ -346,7 +346,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         method: "POST",
         path: "/v1/maintain",
         role: Role::Admin,
-        work: Work::Upkeep,
+        work: Work::Maintenance,
         summary: "Join small chunks and keep statistics of hours.",
         parameters: &[],
         takes: None,

@@ -66,9 +66,9 @@ pub async fn serve(
     let options = HistorianOptions { create: true, future_max_ns: settings.limits.future_max_ns };
     let historian = Historian::open(archive, options).await?;
     let app = App::new(historian, settings, access, front_ends);
-    let mut upkeep = vec![tokio::spawn(refresh(app.clone()))];
+    let mut maintenance = vec![tokio::spawn(refresh(app.clone()))];
     if let Some(every) = app.settings.diagnostics {
-        upkeep.push(tokio::spawn(diagnostics::run(app.clone(), address, every)));
+        maintenance.push(tokio::spawn(diagnostics::run(app.clone(), address, every)));
     }
     let scheme = if tls.is_some() { "https" } else { "http" };
     app.log.event("info", &format!("serving {} at {scheme}://{address}", app.historian.archive().url()));
@@ -89,7 +89,7 @@ pub async fn serve(
         let seconds = for_requests.as_secs_f64();
         app.log.event("warn", &format!("requests that were not over after {seconds} s were cut off"));
     }
-    upkeep.iter().for_each(tokio::task::JoinHandle::abort);
+    maintenance.iter().for_each(tokio::task::JoinHandle::abort);
     app.log.event("info", "stopped");
     Ok(())
 }

@@ -31,8 +31,8 @@ class Layout:
         Pixelization of the sky: mq3c, q3c, htm or healpix, and its level. A pixel of about the size of a detector
         serves best; mq3c 9 has 0.18 degrees.
     window : str
-        Length of a window of sources and forced sources. The rows of a pixel and window become one chunk by upkeep: a
-        few long ones cost a read of twelve months less than many short ones.
+        Length of a window of sources and forced sources. Maintenance makes the rows of a pixel and window one
+        chunk: a few long ones cost a read of twelve months less than many short ones.
     object_window : str
         Length of a window of object versions. The newest version of an object may be old, so that reads go through
         all windows; long ones are fewer.
@@ -58,7 +58,7 @@ class Layout:
         far around it. Databases made before this was kept have 0; ``dataset("DiaObject").set_moves`` sets it there.
     cell_bytes_max : int
         Bytes that the pixels of a partition may have in one slice. A layout that follows from a
-        :class:`~chronotile.apdb.Density` keeps to it, and upkeep says where it is passed.
+        :class:`~chronotile.apdb.Density` keeps to it, and maintenance says where it is passed.
     """
 
     scheme: str = "mq3c"
@@ -210,17 +210,18 @@ def create_own(archive: Archive, layout: Layout) -> None:
         time="updated", window="3650d", slice=1, id="key", merge="latest", exist_ok=True,
     )  # fmt: skip
     archive.create(
-        names.VISITS, schema=VISIT_SCHEMA, cell=cells.bunch("visit", 8), time=times.mjd("visit_mjd_tai", scale="tai"),
+        names.VISITS, schema=VISIT_SCHEMA, cell=cells.id_bucket("visit", 8),
+        time=times.mjd("visit_mjd_tai", scale="tai"),
         window="1d", slice="360d", id="key", merge="latest", exist_ok=True,
     )  # fmt: skip
     if layout.feed:
         archive.create(
-            names.FEED, schema=FEED_SCHEMA, cell=cells.bunch("chunk", 6 * layout.feed_chunk_s),
+            names.FEED, schema=FEED_SCHEMA, cell=cells.id_bucket("chunk", 6 * layout.feed_chunk_s),
             time=times.mjd("visit_mjd_tai", scale="tai"), window="1d", slice="360d", id="key", merge="latest",
             exist_ok=True,
         )  # fmt: skip
         archive.create(
-            UPDATES, schema=UPDATE_SCHEMA, cell=cells.bunch("chunk", 6 * layout.feed_chunk_s),
+            UPDATES, schema=UPDATE_SCHEMA, cell=cells.id_bucket("chunk", 6 * layout.feed_chunk_s),
             time=times.mjd("update_mjd_tai", scale="tai"), window="1d", slice="360d", id=["operation", "update_order"],
             merge="latest", exist_ok=True,
         )  # fmt: skip

@@ -12,8 +12,8 @@ from chronotile.apdb import layout as layouts
 from chronotile.apdb import names
 from chronotile.apdb.cold import Cold
 from chronotile.apdb.density import Density
-from chronotile.apdb.keeping import Keeping
 from chronotile.apdb.layout import Layout
+from chronotile.apdb.maintenance import Maintenance
 from chronotile.apdb.metadata import Metadata
 from chronotile.apdb.reads import CompleteVisits, Footprint, Reads
 from chronotile.apdb.schema import Migration, Schema
@@ -134,7 +134,7 @@ class Apdb(Closing):
         complete, self._cold = CompleteVisits(tables), Cold(tables)
         self._stores, self._reads = Stores(tables), Reads(tables, self._cold, complete)
         self._updates = Updates(tables, self._cold)
-        self._keeping = Keeping(tables, self._cold, self._updates, complete)
+        self._maintenance = Maintenance(tables, self._cold, self._updates, complete)
 
     def __repr__(self) -> str:
         return f"<Apdb {self._tables.archive.url}: {self._tables.schema.name} {self._tables.schema.version}>"
@@ -226,12 +226,12 @@ class Apdb(Closing):
     restore = _of("_cold", Cold.restore)
 
     # keeping in order
-    maintain = _of("_keeping", Keeping.maintain)
-    statistics = _of("_keeping", Keeping.statistics)
-    crowded = _of("_keeping", Keeping.crowded)
-    prepare = _of("_keeping", Keeping.prepare)
-    info = _of("_keeping", Keeping.info)
-    verify = _of("_keeping", Keeping.verify)
-    retire = _of("_keeping", Keeping.retire)
-    remove_visit = _of("_keeping", Keeping.remove_visit)
-    remove_night = _of("_keeping", Keeping.remove_night)
+    maintain = _of("_maintenance", Maintenance.maintain)
+    statistics = _of("_maintenance", Maintenance.statistics)
+    crowded = _of("_maintenance", Maintenance.crowded)
+    prepare = _of("_maintenance", Maintenance.prepare)
+    info = _of("_maintenance", Maintenance.info)
+    verify = _of("_maintenance", Maintenance.verify)
+    retire = _of("_maintenance", Maintenance.retire)
+    remove_visit = _of("_maintenance", Maintenance.remove_visit)
+    remove_night = _of("_maintenance", Maintenance.remove_night)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from chronotile import cells
 from chronotile.archive import Archive
 from chronotile.cli import levels
 from chronotile.cli.common import (
@@ -74,7 +75,7 @@ def _datasets_text(found: list[Dataset]) -> str:
 
 def _cell_text(dataset: Dataset) -> str:
     parts = dataclasses.asdict(dataset.cell)
-    name = type(dataset.cell).__name__.removesuffix("Cell").lower()
+    name = cells.rule_name(dataset.cell)
     values = [
         "+".join(value) if isinstance(value, tuple | list) else str(value)
         for value in parts.values()
@@ -87,7 +88,7 @@ def _definition(dataset: Dataset) -> dict[str, Any]:
     return {
         "name": dataset.name,
         "columns": dataset.column_types,
-        "cell": {"rule": type(dataset.cell).__name__.removesuffix("Cell").lower(), **dataclasses.asdict(dataset.cell)},
+        "cell": {"rule": cells.rule_name(dataset.cell), **dataclasses.asdict(dataset.cell)},
         "time": dataclasses.asdict(dataset.time),
         "window": dataset.window,
         "windows_per_slice": dataset.windows_per_slice,

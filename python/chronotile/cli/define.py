@@ -24,7 +24,7 @@ class Definition:
     scheme: str
     level: int | None
     key: str | None
-    bunch: str | None
+    id_bucket: str | None
     hash: str | None
     single: bool
     time: str | None
@@ -42,7 +42,7 @@ class Definition:
     @property
     def given(self) -> bool:
         """Whether any part says what the dataset is."""
-        return any([self.sky, self.key, self.bunch, self.hash, self.single, self.time])
+        return any([self.sky, self.key, self.id_bucket, self.hash, self.single, self.time])
 
     def create(
         self, archive: Archive, name: str, schema: _native.Schema, *, exist_ok: bool,
@@ -112,12 +112,12 @@ class Definition:
 
     def cell_rule(self) -> cells.CellRule:
         """The cell rule; exactly one of its options must be there."""
-        given = [option for option in ("sky", "key", "bunch", "hash", "single") if getattr(self, option)]
+        given = [option for option in ("sky", "key", "id_bucket", "hash", "single") if getattr(self, option)]
         if len(given) != 1:
             found = " and ".join(f"--{option}" for option in given) or "none"
             raise click.UsageError(
                 f"Say once where a record belongs (given: {found}): --sky ra,dec or --key COLUMN or "
-                "--bunch COLUMN:SIZE or --hash COLUMN or --single."
+                "--id-bucket COLUMN:SIZE or --hash COLUMN or --single."
             )
         if self.sky:
             columns = names(self.sky) or []
@@ -131,11 +131,13 @@ class Definition:
             )
         if self.key:
             return cells.key(self.key)
-        if self.bunch:
-            column, _, size = self.bunch.rpartition(":")
+        if self.id_bucket:
+            column, _, size = self.id_bucket.rpartition(":")
             if not column or not size.isdigit():
-                raise click.BadParameter(f"{self.bunch!r} is not COLUMN:SIZE, such as job_id:100", param_hint="--bunch")
-            return cells.bunch(column, int(size))
+                raise click.BadParameter(
+                    f"{self.id_bucket!r} is not COLUMN:SIZE, such as job_id:100", param_hint="--id-bucket"
+                )
+            return cells.id_bucket(column, int(size))
         if self.hash:
             columns_text, _, buckets = self.hash.partition(":")
             if buckets and not buckets.isdigit():
@@ -177,7 +179,7 @@ def definition_options(command: Command) -> Command:
         ),
         click.option("--level", type=int, help="Level of --sky. Default: by the rows of the first file, up to 10."),
         click.option("--key", metavar="COLUMN", help="File by the value of an integer column."),
-        click.option("--bunch", metavar="COLUMN:SIZE", help="File by runs of SIZE consecutive ids."),
+        click.option("--id-bucket", metavar="COLUMN:SIZE", help="File by runs of SIZE consecutive ids."),
         click.option("--hash", metavar="COLUMN[:BUCKETS]", help="File by hash of columns, text too: a,b."),
         click.option("--single", is_flag=True, help="File everything in one cell."),
         click.option("--time", metavar="COLUMN[:FORMAT][:SCALE]", help="Time column; timestamp, mjd, jd; utc, tai."),

@@ -89,10 +89,10 @@ def definition_options(command: Command) -> Command:
     """Options that define an archive of jobs, which the command gets as `definition`."""
 
     def run(
-        id_: str, time_: str, version: str | None, bunch: int, window: str, indexes: tuple[str, ...], **options: Any
+        id_: str, time_: str, version: str | None, id_bucket: int, window: str, indexes: tuple[str, ...], **options: Any
     ) -> Any:
         definition = {
-            "id": id_, "time": time_, "version": version, "bunch": bunch, "window": window,
+            "id": id_, "time": time_, "version": version, "id_bucket": id_bucket, "window": window,
             "indexes": [names(text) or [] for text in indexes],
         }  # fmt: skip
         return command(definition=definition, **options)
@@ -105,8 +105,8 @@ def definition_options(command: Command) -> Command:
                      help="When a job is filed."),
         click.option("--version", metavar="COLUMN",
                      help="What orders the states of a job. Default: the time of writing."),
-        click.option("--bunch", type=click.IntRange(1), default=100, show_default=True, metavar="N",
-                     help="Ids in a bunch."),
+        click.option("--id-bucket", type=click.IntRange(1), default=100, show_default=True, metavar="N",
+                     help="Ids stored together, in one cell."),
         click.option("--window", default="1d", show_default=True, metavar="LENGTH", help="What indexes are built for."),
         click.option("--index", "indexes", multiple=True, metavar="NAMES",
                      help="An index to define: columns; repeatable."),

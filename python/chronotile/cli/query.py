@@ -65,7 +65,7 @@ def place_options(command: Command) -> Command:
         run,
         *_REGION_OPTIONS,
         click.option("--cells", metavar="CELL,...", help="Whole cells by number."),
-        click.option("--keys", metavar="VALUE,...", help="Values of the key, bunch or hash column."),
+        click.option("--keys", metavar="VALUE,...", help="Values of the key, id bucket or hash column."),
         click.option("--ids", metavar="VALUE,...", help="Ids of records; of several columns as a:b,..."),
         click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC), or a number in the column's unit."),
         click.option("--end", metavar="TIME", help="First time after the period."),

@@ -501,7 +501,7 @@ class Dataset:
         match self._cell:
             case cells.HashCell(columns=columns):
                 return columns
-            case cells.KeyCell(column=column) | cells.BunchCell(column=column):
+            case cells.KeyCell(column=column) | cells.IdBucketCell(column=column):
                 return (column,)
             case cells.SkyCell():
                 hint = "its cells follow from positions: read by region or by cells"

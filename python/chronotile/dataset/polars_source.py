@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chronotile import _native, optional, times
-from chronotile.cells import BunchCell, HashCell, KeyCell
+from chronotile.cells import HashCell, IdBucketCell, KeyCell
 
 if TYPE_CHECKING:
     import polars
@@ -252,6 +252,6 @@ def _push_condition(pushed: Pushed, term: Term, dataset: Dataset) -> None:
 
 def _key_column(dataset: Dataset) -> str | None:
     match dataset.cell:
-        case KeyCell(column=column) | BunchCell(column=column) | HashCell(columns=(column,)):
+        case KeyCell(column=column) | IdBucketCell(column=column) | HashCell(columns=(column,)):
             return column
     return None

@@ -66,7 +66,7 @@ class Outcome:
     """Rows stored, by table."""
     before: dict[str, DatasetInfo]
     after: dict[str, DatasetInfo]
-    """By table, before and after upkeep."""
+    """By table, before and after maintenance."""
     maintain_s: float
     seconds: float
     archive_bytes: int
@@ -321,6 +321,6 @@ def _report(outcome: Outcome) -> list[str]:
         table_text(*time_lines(outcome), frozenset(range(1, 5))),
         "",
         "A store is durable when it ends. A read takes all columns of all three tables in the detector's footprint.",
-        f"Upkeep took {outcome.maintain_s:.1f} s. The archive file has {bytes_text(outcome.archive_bytes)}.",
+        f"Maintenance took {outcome.maintain_s:.1f} s. The archive file has {bytes_text(outcome.archive_bytes)}.",
         f"All {outcome.reads:,} footprint reads returned exactly what was stored. {outcome.seconds:.0f} s in all.",
     ]

@@ -46,7 +46,7 @@ def html(outcome: Outcome) -> str:
             "Store and read times, visit by visit",
             "Each dot is one detector of one visit, each line a running median. A store is durable when it ends. "
             "A read takes all columns of all three tables in the detector's footprint: before each store, and all of "
-            "the footprints again in the end, before and after upkeep.",
+            "the footprints again in the end, before and after maintenance.",
             _times(o),
         ),
         '<div style="height:16px"></div><div class="row">',
@@ -56,14 +56,14 @@ def html(outcome: Outcome) -> str:
             _tile_sizes(o),
         ),
         _section(
-            "What upkeep does",
-            "Each visit leaves a chunk in every tile it touches; upkeep makes one of them.",
+            "What maintenance does",
+            "Each visit leaves a chunk in every tile it touches; maintenance makes one of them.",
             _chunks(o),
         ),
         "</div>",
         _section(
             "Tables",
-            "Rows stored; bytes of their chunks, and how many, before and after upkeep.",
+            "Rows stored; bytes of their chunks, and how many, before and after maintenance.",
             _table(*table_lines(o)),
         ),
         '<div style="height:16px"></div>',
@@ -102,7 +102,7 @@ def _figures(o: Outcome) -> str:
     figures = [
         (f"{o.rows:,}", "rows stored"),
         (f"{len(o.survey.exposures):,}", "detector-visits"),
-        (f"{stored / o.rows:.0f} bytes", "a row, after upkeep"),
+        (f"{stored / o.rows:.0f} bytes", "a row, after maintenance"),
         (median[STORE], "to store one of them"),
         (median[READ], "to read what is known"),
         (median[MAINTAINED], "to read it all back"),
@@ -270,7 +270,7 @@ def _running_median(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def _times(o: Outcome) -> str:
-    names = {STORE: "store", READ: "read, before", MAINTAINED: "read back, after upkeep", WHOLE: "read back"}
+    names = {STORE: "store", READ: "read, before", MAINTAINED: "read back, after maintenance", WHOLE: "read back"}
     series = [(label, np.array(o.times[kind].ms)) for kind, label in names.items()]
     every = np.concatenate([values for _, values in series])
     low, high = np.percentile(every, [0.3, 99.7]) * [0.8, 1.25]
@@ -352,7 +352,7 @@ def _chunks(o: Outcome) -> str:
     lines.append(("all: bytes", sizes[0], sizes[1], bytes_text(sizes[0]), bytes_text(sizes[1])))
     parts = [
         plot.marker("square", 166, 12, "f1", 5), plot.text(177, 16, "as visits left it", "label"),
-        plot.marker("square", 306, 12, "f2", 5), plot.text(317, 16, "after upkeep", "label"),
+        plot.marker("square", 306, 12, "f2", 5), plot.text(317, 16, "after maintenance", "label"),
     ]  # fmt: skip
     for place, (name, before_size, after_size, before_text, after_text) in enumerate(lines):
         y = 40 + place * 60
@@ -361,7 +361,7 @@ def _chunks(o: Outcome) -> str:
             width = max(220 * size / max(before_size, after_size, 1), 2)
             parts.append(f'<rect x="162" y="{y + offset}" width="{width:.1f}" height="15" rx="2" class="{css}"/>')
             parts.append(plot.text(162 + width + 8, y + offset + 12, words, "tick"))
-    return plot.svg(479, 280, "Chunks and bytes before and after upkeep", *parts)
+    return plot.svg(479, 280, "Chunks and bytes before and after maintenance", *parts)
 
 
 def _table(heads: list[str], lines: list[list[str]], *, total: bool = True) -> str:

@@ -37,7 +37,7 @@ def create(
     id: str = "job_id",
     time: str = "submitted",
     version: str | None = None,
-    bunch: int = 100,
+    id_bucket: int = 100,
     window: str | timedelta = "1d",
     slice: int | str | timedelta | None = None,
     retention: str | timedelta | None = None,
@@ -62,7 +62,7 @@ def create(
         States of a job with other times are merged correctly too, but indexes help less.
     version : str, optional
         The column that orders the states of a job, such as its modification time; by default the time of writing.
-    bunch : int
+    id_bucket : int
         Jobs of so many consecutive ids are kept together.
     window : str or timedelta
         What indexes are built for, one by one.
@@ -74,7 +74,7 @@ def create(
         Open the dataset if it exists with the same definition; indexes that it lacks are added.
     """
     dataset = archive.create(
-        name, schema=schema, cell=cells.bunch(id, bunch), time=time, window=window, slice=slice, id=[id],
+        name, schema=schema, cell=cells.id_bucket(id, id_bucket), time=time, window=window, slice=slice, id=[id],
         merge="latest", version=version, retention=retention, exist_ok=exist_ok,
     )  # fmt: skip
     known = {index.columns for index in dataset.indexes()}

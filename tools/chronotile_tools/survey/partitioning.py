@@ -1,7 +1,7 @@
 """What partitioning costs, measured: one simulated survey in databases of several layouts, on any engine.
 
 Pixels, windows and slices are changed one at a time. In each database the last twelve months of a footprint are read
-with all of its cells in one request, and with a request for every cell; before and after upkeep.
+with all of its cells in one request, and with a request for every cell; before and after maintenance.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Measured:
     store_ms : tuple of float
         Milliseconds to store a detector-visit, each of them.
     read_ms, maintained_ms : dict of str to tuple of float
-        Milliseconds to read the footprint's three tables, by kind of :data:`READS`; before and after upkeep.
+        Milliseconds to read the footprint's three tables, by kind of :data:`READS`; before and after maintenance.
     rows : int
         Rows read.
     cells : int
@@ -145,7 +145,7 @@ def measure(
             database.maintain()
             after, same = _read_all(database, footprints, at, repeat)
             if rows != same:
-                raise AssertionError(f"{rows} rows became {same} by upkeep")
+                raise AssertionError(f"{rows} rows became {same} by maintenance")
             info = database.info()
         main = [info[names.dataset_name(table)] for table in names.MAIN_TABLES]
         found.append(Measured(
@@ -239,7 +239,7 @@ def _median(times: Sequence[float]) -> str:
 
 _HEADER = [
     "layout", "cells", "rows", "tables", "tiles", "largest cell", "store, ms", *(f"{kind}, ms" for kind in READS),
-    *(f"{kind}, after upkeep" for kind in READS),
+    *(f"{kind}, after maintenance" for kind in READS),
 ]  # fmt: skip
 
 
@@ -266,11 +266,11 @@ def sections(found: Sequence[Measured]) -> list[str]:
     fastest = found[int(np.argmin(best))].name
     words = (
         "One survey in databases of several layouts; all rows of the cells that a footprint touches, twelve months of "
-        f"them. Marks are medians, lines reach from the least to the largest. Fastest after upkeep: {fastest}."
+        f"them. Marks are medians, lines reach from the least to the largest. Fastest after maintenance: {fastest}."
     )
     kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in READS.items())
-    reads = _dots("milliseconds to read a footprint, after upkeep", [(e.name, e.maintained_ms) for e in found])
-    early = _dots("milliseconds to read a footprint, before upkeep", [(e.name, e.read_ms) for e in found])
+    reads = _dots("milliseconds to read a footprint, after maintenance", [(e.name, e.maintained_ms) for e in found])
+    early = _dots("milliseconds to read a footprint, before maintenance", [(e.name, e.read_ms) for e in found])
     stores = _dots("milliseconds to store a detector-visit", [(e.name, {"store": e.store_ms}) for e in found])
     head = "".join(f"<th>{escape(cell)}</th>" for cell in _HEADER)
     body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in line) + "</tr>" for line in _lines(found))

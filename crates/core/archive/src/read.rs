@@ -82,7 +82,7 @@ impl Dataset {
     /// A request that makes no sense for the dataset at once; a damaged chunk or a failing engine while streaming.
     pub async fn read(&self, request: ReadRequest) -> Result<ReadStream> {
         let this = &self.reader();
-        let mut query = this.anew(&request).await?;
+        let mut query = this.replan(&request).await?;
         this.prune_by_index(&mut query, &request).await?;
         stream(this.store_arc(), Arc::new(query)).await
     }
@@ -163,10 +163,10 @@ impl Dataset {
 
     /// Makes `request` ready, with the newest definition where it names a column this process has not seen.
     pub(crate) async fn query(&self, request: &ReadRequest) -> Result<Arc<Query>> {
-        Ok(Arc::new(self.anew(request).await?))
+        Ok(Arc::new(self.replan(request).await?))
     }
 
-    async fn anew(&self, request: &ReadRequest) -> Result<Query> {
+    async fn replan(&self, request: &ReadRequest) -> Result<Query> {
         // What a definition says of slices never changes: both are looked up at once.
         let before = self.frame();
         let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));

@@ -122,7 +122,7 @@ async fn writes_reads_removals_and_consolidations_at_once_lose_nothing() {
             }));
         }
         let handle = open(&store, "records").await;
-        let keeper = tokio::spawn(async move {
+        let consolidator = tokio::spawn(async move {
             for _ in 0..12 {
                 handle.consolidate(ConsolidateOptions::default(), None).await.unwrap();
             }
@@ -136,7 +136,7 @@ async fn writes_reads_removals_and_consolidations_at_once_lose_nothing() {
                 handle.count(ReadRequest::default()).await.unwrap();
             }
         });
-        for task in tasks.into_iter().chain([keeper, reader]) {
+        for task in tasks.into_iter().chain([consolidator, reader]) {
             task.await.unwrap();
         }
         let mut expected = vec![];

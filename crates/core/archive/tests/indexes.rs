@@ -48,15 +48,15 @@ fn some_rows(seed: u64, count: u64, ids: i64) -> RecordBatch {
 fn specs() -> Vec<DatasetSpec> {
     let named = |name: &str, spec: DatasetSpec| DatasetSpec { name: DatasetName::new(name).unwrap(), ..spec };
     let latest = |version: Option<&str>| MergeRule::Latest { version: version.map(str::to_owned) };
-    let bunch = CellRule::Bunch { column: "id".into(), size: 10 };
+    let id_bucket = CellRule::IdBucket { column: "id".into(), size: 10 };
     vec![
         named("append", spec()),
         named("no_ids", DatasetSpec { id: vec![], ..spec() }),
         named("wandering", DatasetSpec { merge: latest(Some("x")), ..spec() }),
-        named("bunched", DatasetSpec { merge: latest(None), cell: bunch.clone(), ..spec() }),
+        named("bucketed", DatasetSpec { merge: latest(None), cell: id_bucket.clone(), ..spec() }),
         named(
             "fixed",
-            DatasetSpec { merge: latest(Some("x")), cell: bunch, id: vec!["id".into(), "t".into()], ..spec() },
+            DatasetSpec { merge: latest(Some("x")), cell: id_bucket, id: vec!["id".into(), "t".into()], ..spec() },
         ),
     ]
 }

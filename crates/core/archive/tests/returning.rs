@@ -178,10 +178,10 @@ async fn rows_removed_or_replaced_during_consolidation_stay_away() {
 async fn a_consolidation_that_lands_during_a_removal_or_a_replacement_keeps_no_old_row() {
     for replaces in [false, true] {
         let (store, dataset) = two_batches().await;
-        let keeper = dataset.clone();
+        let consolidator = dataset.clone();
         // Read before the removal began, committed just before it ends: the chunks it took are still there.
         let before = chunks(store.as_ref(), &placed()).await;
-        consolidate(&keeper).await;
+        consolidate(&consolidator).await;
         let after = chunks(store.as_ref(), &placed()).await;
         let swap = |put: Vec<_>, away: &[chronotile_store::Chunk]| {
             let remove = away.iter().map(|chunk| chunk.key).collect();

@@ -8,7 +8,7 @@ use crate::{Cell, DatasetName, NameError, SliceId, Window};
 
 /// How a record's cell follows from its columns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "rule", rename_all = "lowercase")]
+#[serde(tag = "rule", rename_all = "snake_case")]
 pub enum CellRule {
     /// Every record lies in cell 0.
     Single,
@@ -29,10 +29,10 @@ pub enum CellRule {
         column: String,
     },
     /// `floor(value / size)`: runs of consecutive ids share a cell.
-    Bunch {
+    IdBucket {
         /// An integer column.
         column: String,
-        /// Ids in one bunch.
+        /// Ids in one id bucket.
         size: u64,
     },
     /// Hash of the columns' values, cut to `buckets` cells (all 2^63 where `None`).
@@ -50,7 +50,7 @@ impl CellRule {
         match self {
             Self::Single => vec![],
             Self::Sky { ra, dec, .. } => vec![ra, dec],
-            Self::Value { column } | Self::Bunch { column, .. } => vec![column],
+            Self::Value { column } | Self::IdBucket { column, .. } => vec![column],
             Self::Hash { columns, .. } => columns.iter().map(String::as_str).collect(),
         }
     }
@@ -316,10 +316,10 @@ impl DatasetSpec {
             CellRule::Value { column } => {
                 self.check_type("cell", column, is_integer, "an integer column, or ct.hash for text")
             }
-            CellRule::Bunch { column, size } => {
+            CellRule::IdBucket { column, size } => {
                 if !(1..=1_000_000_000).contains(size) {
                     let expected = "use 1 to 1000000000 ids";
-                    return Err(SpecError::Limit { setting: "bunch size", value: size.to_string(), expected });
+                    return Err(SpecError::Limit { setting: "id bucket size", value: size.to_string(), expected });
                 }
                 self.check_type("cell", column, is_integer, "an integer column")
             }
@@ -616,8 +616,8 @@ mod tests {
     #[test]
     fn limits_hold_at_their_bounds_and_not_before() {
         for (size, good) in [(0, false), (1, true), (1_000_000_000, true), (1_000_000_001, false)] {
-            let rule = CellRule::Bunch { column: "candid".into(), size };
-            assert_eq!(taken(|s| s.cell = rule), good, "bunches of {size}");
+            let rule = CellRule::IdBucket { column: "candid".into(), size };
+            assert_eq!(taken(|s| s.cell = rule), good, "id buckets of {size}");
         }
         for (count, good) in [(0, false), (1, true), (100_000, true), (100_001, false)] {
             assert_eq!(taken(|s| s.windows_per_slice = count), good, "{count} windows in a slice");

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Integer locality of a record: a sky pixel, a tag number, a hash bucket, a bunch of ids.
+/// Integer locality of a record: a sky pixel, a tag number, a hash bucket, a bucket of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cell(pub i64);

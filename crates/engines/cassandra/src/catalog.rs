@@ -9,7 +9,7 @@ use chronotile_cql::scylla::response::query_result::{QueryResult, QueryRowsResul
 use chronotile_cql::scylla::statement::Consistency;
 use chronotile_cql::scylla::statement::batch::{Batch, BatchType};
 use chronotile_cql::scylla::value::{CqlValue, Row};
-use chronotile_cql::{Call, CqlError, Landed, Session};
+use chronotile_cql::{Applied, Call, CqlError, Session};
 use chronotile_store::{CLOCK_KEY, Expect, Record, RecordPut, Result, StoreError, record_group};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::Mutex;
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::failure::{malformed, of_write, refused};
 use crate::names::CATALOG;
-use crate::schema::{prepared, sure};
+use crate::schema::{prepared, quorum_call};
 
 /// Partitions asked at once for a listing.
 const LIST_AT_ONCE: usize = 32;
@@ -29,18 +29,18 @@ const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Where the records of a group lie. Records without a group have a partition of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct RecordPartition {
     dataset: String,
     bucket: i32,
 }
 
-impl Place {
-    const LOOSE: Self = Self { dataset: String::new(), bucket: 0 };
+impl RecordPartition {
+    const UNGROUPED: Self = Self { dataset: String::new(), bucket: 0 };
 
     fn of(key: &str, buckets: u32) -> Self {
         match record_group(key) {
             Some((dataset, item)) => Self::in_bucket(dataset, (xxh3_64(item.as_bytes()) % u64::from(buckets)) as i32),
-            None => Self::LOOSE,
+            None => Self::UNGROUPED,
         }
     }
 
@@ -85,9 +85,9 @@ impl Catalog {
     /// Makes the changes of a step, group by group, those with conditions first. `begun` where an earlier step of the same
     /// commit has taken effect.
     pub(crate) async fn apply(&self, session: &Session, puts: &[RecordPut], begun: bool) -> Result<()> {
-        let mut groups: Vec<(Place, Vec<&RecordPut>)> = Vec::new();
+        let mut groups: Vec<(RecordPartition, Vec<&RecordPut>)> = Vec::new();
         for put in puts {
-            let place = Place::of(&put.key, self.buckets);
+            let place = RecordPartition::of(&put.key, self.buckets);
             match groups.iter_mut().find(|(known, _)| *known == place) {
                 Some((_, puts)) => puts.push(put),
                 None => groups.push((place, vec![put])),
@@ -98,7 +98,7 @@ impl Catalog {
         for (place, puts) in groups {
             let changes = fold(&puts)?;
             let turn = xxh3_64(format!("{} {}", place.dataset, place.bucket).as_bytes()) as usize % self.turns.len();
-            let _turn = self.turns[turn].lock().await;
+            let _guard = self.turns[turn].lock().await;
             decide(session, &place, changes, begun).await?;
             begun = true;
         }
@@ -110,8 +110,8 @@ impl Catalog {
         if key == CLOCK_KEY {
             return node_time(session, call).await.map(Some).map_err(refused);
         }
-        let place = Place::of(key, self.buckets);
-        if place != Place::LOOSE {
+        let place = RecordPartition::of(key, self.buckets);
+        if place != RecordPartition::UNGROUPED {
             return read(session, &place, key, call).await.map_err(refused);
         }
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,12 +143,12 @@ impl Catalog {
         }
         let mut parts = prefix.splitn(4, '/');
         let (dataset, item, rest) = (parts.nth(1), parts.next(), parts.next());
-        let places: Vec<Place> = match (dataset, item, rest) {
-            (Some(_), Some(_), Some(_)) => vec![Place::of(prefix, self.buckets)],
+        let places: Vec<RecordPartition> = match (dataset, item, rest) {
+            (Some(_), Some(_), Some(_)) => vec![RecordPartition::of(prefix, self.buckets)],
             (Some(dataset), Some(_), None) => {
-                (0..self.buckets as i32).map(|bucket| Place::in_bucket(dataset, bucket)).collect()
+                (0..self.buckets as i32).map(|bucket| RecordPartition::in_bucket(dataset, bucket)).collect()
             }
-            _ => vec![Place::LOOSE],
+            _ => vec![RecordPartition::UNGROUPED],
         };
         let alone = places.len() == 1;
         let lists = stream::iter(places).map(|place| list(session, place, prefix, after, limit, call));
@@ -186,7 +186,7 @@ fn fold(puts: &[&RecordPut]) -> Result<Vec<Change>> {
 
 /// Decides about the changes of one group by a lightweight transaction, and finds out what became of one whose answer was
 /// lost.
-async fn decide(session: &Session, place: &Place, mut changes: Vec<Change>, begun: bool) -> Result<()> {
+async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Change>, begun: bool) -> Result<()> {
     let unconditional = changes.iter().all(|change| change.expect.is_none());
     let deadline = Instant::now() + session.settings().timeout;
     let mut pause = Duration::from_millis(10);
@@ -201,7 +201,7 @@ async fn decide(session: &Session, place: &Place, mut changes: Vec<Change>, begu
         match transact(session, place, &changes, deadline).await {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(error) if error.landed() == Landed::Maybe => lost = Some(error),
+            Err(error) if error.applied() == Applied::Maybe => lost = Some(error),
             Err(error) => return Err(told(error, &lost, begun)),
         }
         let seen = look(session, place, &changes, deadline).await.map_err(|error| told(error, &lost, begun))?;
@@ -241,7 +241,7 @@ struct Seen {
 
 async fn look(
     session: &Session,
-    place: &Place,
+    place: &RecordPartition,
     changes: &[Change],
     deadline: Instant,
 ) -> std::result::Result<Seen, CqlError> {
@@ -263,13 +263,13 @@ fn serial(session: &Session, deadline: Instant) -> Call {
 /// As [`sure`], for one of several requests that together have a deadline.
 pub(crate) fn until(session: &Session, deadline: Instant) -> Call {
     let left = deadline.saturating_duration_since(Instant::now());
-    Call { timeout: left.max(LAST_WAIT), ..sure(session) }
+    Call { timeout: left.max(LAST_WAIT), ..quorum_call(session) }
 }
 
 /// Whether the transaction took effect.
 async fn transact(
     session: &Session,
-    place: &Place,
+    place: &RecordPartition,
     changes: &[Change],
     deadline: Instant,
 ) -> std::result::Result<bool, CqlError> {
@@ -312,7 +312,7 @@ pub(crate) fn applied(result: QueryResult) -> std::result::Result<bool, CqlError
 
 async fn read(
     session: &Session,
-    place: &Place,
+    place: &RecordPartition,
     key: &str,
     call: &Call,
 ) -> std::result::Result<Option<Bytes>, CqlError> {
@@ -330,7 +330,7 @@ async fn read_with_time(
     key: &str,
     call: &Call,
 ) -> std::result::Result<Option<(i64, Bytes)>, CqlError> {
-    let found = loose(session, "WRITETIME(value), value", key, call).await?;
+    let found = ungrouped_record(session, "WRITETIME(value), value", key, call).await?;
     let row = found.maybe_first_row::<(Option<i64>, Option<Bytes>)>().map_err(malformed)?;
     Ok(row.and_then(|(written, value)| Some((written?, value?))))
 }
@@ -346,11 +346,11 @@ async fn node_time(session: &Session, call: &Call) -> std::result::Result<Bytes,
 }
 
 async fn written_at(session: &Session, key: &str, call: &Call) -> std::result::Result<Option<i64>, CqlError> {
-    let found = loose(session, "WRITETIME(value)", key, call).await?;
+    let found = ungrouped_record(session, "WRITETIME(value)", key, call).await?;
     Ok(found.maybe_first_row::<(Option<i64>,)>().map_err(malformed)?.and_then(|(written,)| written))
 }
 
-async fn loose(
+async fn ungrouped_record(
     session: &Session,
     what: &str,
     key: &str,
@@ -359,7 +359,7 @@ async fn loose(
     let keyspace = &session.settings().keyspace;
     let cql = format!("SELECT {what} FROM {keyspace}.{CATALOG} WHERE dataset = ? AND bucket = ? AND record_key = ?");
     let statement = prepared(session, &cql, true).await?;
-    let Place { dataset, bucket } = &Place::LOOSE;
+    let RecordPartition { dataset, bucket } = &RecordPartition::UNGROUPED;
     let found = session.execute(&statement, (dataset, bucket, key), call).await?;
     found.into_rows_result().map_err(malformed)
 }
@@ -367,7 +367,7 @@ async fn loose(
 /// The records of one partition whose keys begin with `prefix` and come after `after`.
 async fn list(
     session: &Session,
-    place: Place,
+    place: RecordPartition,
     prefix: &str,
     after: Option<&str>,
     limit: usize,
@@ -448,9 +448,9 @@ mod tests {
 
     #[test]
     fn records_of_one_batch_share_a_place_and_loose_ones_have_their_own() {
-        let batch = ["intent/a/17", "part/a/17/00000001", "batch/a/17"].map(|key| Place::of(key, 256));
+        let batch = ["intent/a/17", "part/a/17/00000001", "batch/a/17"].map(|key| RecordPartition::of(key, 256));
         assert!(batch.iter().all(|place| *place == batch[0]));
-        assert_eq!(Place::of("dataset/a", 256), Place::LOOSE);
-        assert_ne!(Place::of("x//y", 256).dataset, Place::LOOSE.dataset);
+        assert_eq!(RecordPartition::of("dataset/a", 256), RecordPartition::UNGROUPED);
+        assert_ne!(RecordPartition::of("x//y", 256).dataset, RecordPartition::UNGROUPED.dataset);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use chronotile_cql::scylla::statement::batch::{Batch, BatchType};
 use chronotile_cql::scylla::value::CqlValue;
-use chronotile_cql::{Call, CqlError, Landed};
+use chronotile_cql::{Applied, Call, CqlError};
 use chronotile_store::{Chunk, ChunkKey, StoreError};
 use chronotile_types::SliceId;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -15,7 +15,7 @@ use crate::catalog::{applied, until};
 use crate::failure::{malformed, of_write, refused};
 use crate::form::{Home, Insert, Names, Values};
 use crate::scan::unless_gone;
-use crate::schema::sure;
+use crate::schema::quorum_call;
 
 /// Partitions written at once by one commit; the session bounds all commits together.
 const WRITE_AT_ONCE: usize = 64;
@@ -185,11 +185,11 @@ pub(crate) async fn remove(home: &Home, keys: &[ChunkKey], call: &Call) -> Resul
 /// Removes chunks of one tile, also those whose writer's clock is ahead of ours.
 async fn remove_of_tile(home: &Home, keys: &[ChunkKey], call: &Call) -> Result<(), CqlError> {
     // What is gone with its table is removed.
-    let Some(sight) = unless_gone(home, keys[0].slice, call, || look(home, keys)).await? else { return Ok(()) };
+    let Some(state) = unless_gone(home, keys[0].slice, call, || look(home, keys)).await? else { return Ok(()) };
     for key in keys {
         remove_one(home, key, None, call).await?;
     }
-    settle(home, &sight, call).await
+    settle(home, &state, call).await
 }
 
 /// Removes a chunk; with a time, as one that was removed then (microseconds since 1970).
@@ -205,13 +205,13 @@ async fn remove_one(home: &Home, key: &ChunkKey, at_us: Option<i64>, call: &Call
 
 /// What a look at the chunks of a swap found.
 #[derive(Default)]
-pub(crate) struct Sight {
+pub(crate) struct PartitionState {
     epoch: Option<i64>,
     /// The chunks that are there, each with the time it was written at, in microseconds since 1970.
     there: BTreeMap<ChunkKey, i64>,
 }
 
-impl Sight {
+impl PartitionState {
     /// A chunk that is to be removed and is not there.
     pub(crate) fn missing<'a>(&self, swap: &'a Swap) -> Option<&'a ChunkKey> {
         swap.remove.iter().find(|key| !self.there.contains_key(key))
@@ -219,19 +219,19 @@ impl Sight {
 }
 
 /// Looks which chunks of a partition are there.
-pub(crate) async fn look(home: &Home, keys: &[ChunkKey]) -> Result<Sight, CqlError> {
+pub(crate) async fn look(home: &Home, keys: &[ChunkKey]) -> Result<PartitionState, CqlError> {
     let requests = keys.chunk_by(|a, b| a.tile == b.tile).flat_map(|same_tile| same_tile.chunks(LOOKUP_CHUNKS));
     let looks: Vec<_> = requests.map(|some| look_in_tile(home, some)).collect();
     let rows: Vec<Vec<Seen>> = stream::iter(looks).buffer_unordered(LOOK_AT_ONCE).try_collect().await?;
-    let mut sight = Sight { epoch: None, there: BTreeMap::new() };
+    let mut state = PartitionState { epoch: None, there: BTreeMap::new() };
     let mut seen_epochs = BTreeSet::new();
     for (key, epoch, written_us) in rows.into_iter().flatten() {
         seen_epochs.insert(epoch);
-        sight.there.insert(key, written_us);
+        state.there.insert(key, written_us);
     }
     // Between two looks the partition may have changed; the oldest view then makes the transaction fail.
-    sight.epoch = seen_epochs.first().copied().flatten();
-    Ok(sight)
+    state.epoch = seen_epochs.first().copied().flatten();
+    Ok(state)
 }
 
 /// A chunk that is there, the epoch of its partition, and when it was written, in microseconds since 1970.
@@ -243,7 +243,7 @@ async fn look_in_tile(home: &Home, keys: &[ChunkKey]) -> Result<Vec<Seen>, CqlEr
     let (place, tile) = (home.place(key.slice), home.of_tile());
     let cql = format!("SELECT {epoch}, {id}, WRITETIME({rows}) FROM {place} WHERE {tile} AND {id} IN ?{first}");
     let select = home.session.prepare(&cql, true).await?;
-    let found = home.session.execute(&select, ids_in_tile(home, keys), &sure(&home.session)).await?;
+    let found = home.session.execute(&select, ids_in_tile(home, keys), &quorum_call(&home.session)).await?;
     let found = found.into_rows_result().map_err(malformed)?;
     let mut seen = Vec::new();
     for row in found.rows::<(Option<i64>, Option<Vec<u8>>, Option<i64>)>().map_err(malformed)? {
@@ -258,8 +258,8 @@ async fn look_in_tile(home: &Home, keys: &[ChunkKey]) -> Result<Vec<Seen>, CqlEr
 /// A chunk that a swap is to remove and that is not there.
 async fn first_missing(home: &Home, swap: &Swap) -> chronotile_store::Result<Option<ChunkKey>> {
     let first = swap.remove[0];
-    let sight = unless_gone(home, first.slice, &sure(&home.session), || look(home, &swap.remove)).await;
-    Ok(sight.map_err(refused)?.map_or(Some(first), |sight| sight.missing(swap).copied()))
+    let state = unless_gone(home, first.slice, &quorum_call(&home.session), || look(home, &swap.remove)).await;
+    Ok(state.map_err(refused)?.map_or(Some(first), |state| state.missing(swap).copied()))
 }
 
 /// Looks at every partition, many at once.
@@ -285,19 +285,19 @@ pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> 
             None => of_write(error, begun),
         };
         // A slice that is gone holds none of them.
-        let sight =
+        let state =
             unless_gone(home, slice, call, || look(home, &swap.remove)).await.map_err(told)?.unwrap_or_default();
-        if let Some(key) = sight.missing(swap) {
+        if let Some(key) = state.missing(swap) {
             // A try of our own whose answer was lost may have removed it: what was to be put then is there.
-            if lost.is_some() && sight.there.is_empty() && is_there(home, &swap.put).await.map_err(told)? {
+            if lost.is_some() && state.there.is_empty() && is_there(home, &swap.put).await.map_err(told)? {
                 return Ok(());
             }
             return Err(StoreError::ChunkConflict { dataset: home.dataset.clone(), key: *key });
         }
-        match transact(home, swap, &sight, deadline).await {
-            Ok(true) => return settle(home, &sight, call).await.map_err(|error| of_write(error, true)),
+        match transact(home, swap, &state, deadline).await {
+            Ok(true) => return settle(home, &state, call).await.map_err(|error| of_write(error, true)),
             Ok(false) => {}
-            Err(error) if error.landed() == Landed::Maybe => lost = Some(error),
+            Err(error) if error.applied() == Applied::Maybe => lost = Some(error),
             Err(error) if home.lags(&error) || matches!(error, CqlError::NoTable { .. }) => lagging = Some(error),
             Err(error) => return Err(told(error)),
         }
@@ -317,8 +317,8 @@ pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> 
 async fn is_there(home: &Home, chunks: &[Chunk]) -> Result<bool, CqlError> {
     let mut keys: Vec<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
     keys.sort_unstable();
-    let sight = look(home, &keys).await?;
-    Ok(keys.iter().all(|key| sight.there.contains_key(key)))
+    let state = look(home, &keys).await?;
+    Ok(keys.iter().all(|key| state.there.contains_key(key)))
 }
 
 /// A little chance, so that two that met do not meet again.
@@ -328,7 +328,7 @@ fn spread() -> u64 {
     now / 1_000 + COUNT.fetch_add(7, Ordering::Relaxed)
 }
 
-async fn transact(home: &Home, swap: &Swap, sight: &Sight, deadline: Instant) -> Result<bool, CqlError> {
+async fn transact(home: &Home, swap: &Swap, state: &PartitionState, deadline: Instant) -> Result<bool, CqlError> {
     let first = swap.remove[0];
     let place = home.place(first.slice);
     let names = home.names();
@@ -340,8 +340,8 @@ async fn transact(home: &Home, swap: &Swap, sight: &Sight, deadline: Instant) ->
     let mut batch = Batch::new(BatchType::Unlogged);
     let mut rows = Vec::with_capacity(1 + inserts.len() + swap.remove.len());
     batch.append_statement(guard);
-    let epoch = sight.epoch.map(CqlValue::BigInt);
-    rows.push(Values::Plain(vec![big(sight.epoch.unwrap_or(0) + 1), big(home.partition(first.tile.cell)), epoch]));
+    let epoch = state.epoch.map(CqlValue::BigInt);
+    rows.push(Values::Plain(vec![big(state.epoch.unwrap_or(0) + 1), big(home.partition(first.tile.cell)), epoch]));
     append(home, &place, &inserts, &mut batch).await?;
     rows.extend(inserts.into_iter().map(|insert| insert.values));
     for key in &swap.remove {
@@ -352,10 +352,10 @@ async fn transact(home: &Home, swap: &Swap, sight: &Sight, deadline: Instant) ->
 }
 
 /// Removes again what was written so lately that its writer's clock may be ahead of the transaction's.
-async fn settle(home: &Home, sight: &Sight, call: &Call) -> Result<(), CqlError> {
+async fn settle(home: &Home, state: &PartitionState, call: &Call) -> Result<(), CqlError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let limit_us = now.saturating_sub(CLOCKS_APART).as_micros() as i64;
-    for (key, written_us) in sight.there.iter().filter(|(_, written_us)| **written_us > limit_us) {
+    for (key, written_us) in state.there.iter().filter(|(_, written_us)| **written_us > limit_us) {
         remove_one(home, key, Some(written_us + 1), call).await?;
     }
     Ok(())

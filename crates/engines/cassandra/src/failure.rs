@@ -1,6 +1,6 @@
 //! What an error of the cluster means for the caller of a store.
 
-use chronotile_cql::{CqlError, Landed};
+use chronotile_cql::{Applied, CqlError};
 use chronotile_store::StoreError;
 
 pub(crate) const ENGINE: &str = "cassandra";
@@ -21,7 +21,7 @@ pub(crate) fn refused(error: CqlError) -> StoreError {
 
 /// The error of a write of which some part may have landed; `begun` where an earlier part surely has.
 pub(crate) fn of_write(error: CqlError, begun: bool) -> StoreError {
-    if begun || error.landed() == Landed::Maybe {
+    if begun || error.applied() == Applied::Maybe {
         return StoreError::Unknown { engine: ENGINE, reason: error.to_string() };
     }
     refused(error)

@@ -3,7 +3,7 @@
 //! A slice is a table, a cell of it or several neighbouring ones a partition, a chunk a row or, in layout `rows`, a row for
 //! each of its records (`names`, `form`, `rows`). Chunks are written and read at the consistency
 //! level the user chose; the catalog (`catalog`) and what removes chunks (`chunks`) go by lightweight transactions, and the
-//! schema is changed by one keeper at a time (`schema`).
+//! schema is changed by one schema_mutex at a time (`schema`).
 
 mod catalog;
 mod chunks;
@@ -90,7 +90,7 @@ struct Shared {
     /// Slices known to be ready. One may have been dropped by another process since.
     ready: Mutex<HashSet<(DatasetName, SliceId)>>,
     /// Schema changes of this process, one after the other.
-    keeper: tokio::sync::Mutex<()>,
+    schema_mutex: tokio::sync::Mutex<()>,
 }
 
 impl CassandraStore {
@@ -117,7 +117,7 @@ impl CassandraStore {
             rows: RowDatasets::default(),
             read_only: options.read_only,
             ready: Mutex::default(),
-            keeper: tokio::sync::Mutex::default(),
+            schema_mutex: tokio::sync::Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared), lenient: false, read, write })
     }
@@ -129,7 +129,7 @@ impl CassandraStore {
     /// A data centre that does not exist or has fewer nodes; missing permission; the cluster.
     pub async fn set_replication(&self, replication: &Replication) -> Result<()> {
         self.writable()?;
-        let _turn = self.shared.keeper.lock().await;
+        let _guard = self.shared.schema_mutex.lock().await;
         schema::set_replication(self.session(), replication).await
     }
 
@@ -320,7 +320,7 @@ impl Store for CassandraStore {
     async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
         self.writable()?;
         if !schema::is_ready(self.session(), &dataset.name, slice, &self.seen()).await? {
-            let _turn = self.shared.keeper.lock().await;
+            let _guard = self.shared.schema_mutex.lock().await;
             schema::create_slice(&self.home(dataset)?, slice).await?;
         }
         self.ready(|ready| ready.insert((dataset.name.clone(), slice)));
@@ -340,7 +340,7 @@ impl Store for CassandraStore {
         self.shared.catalog.apply(self.session(), &when.before, false).await?;
         let Some(table_id) = known else { return Ok(()) };
         self.ready(|ready| ready.remove(&(dataset.name.clone(), slice)));
-        let _turn = self.shared.keeper.lock().await;
+        let _guard = self.shared.schema_mutex.lock().await;
         if let Form::Rows(form) = &home.form {
             form.forget();
         }

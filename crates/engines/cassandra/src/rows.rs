@@ -13,7 +13,7 @@ use chronotile_types::{DatasetName, NativeColumns, SliceId};
 use crate::failure::{ENGINE, malformed, refused};
 use crate::form::Home;
 use crate::scan::{Sizes, unless_gone};
-use crate::schema::{self, sure};
+use crate::schema::{self, quorum_call};
 
 /// How long what was seen of a table that lacks columns is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -160,7 +160,7 @@ impl RowForm {
         }
         let cql = "SELECT column_name FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?";
         let select = home.session.prepare(cql, true).await?;
-        let call = Call { consistency: Consistency::One, ..sure(&home.session) };
+        let call = Call { consistency: Consistency::One, ..quorum_call(&home.session) };
         let values = (&home.session.settings().keyspace, home.table(slice));
         let found = home.session.execute(&select, values, &call).await?.into_rows_result().map_err(malformed)?;
         let mut names = std::collections::HashSet::new();
@@ -189,7 +189,7 @@ impl RowForm {
             if self.tables.agreed(|agreed| agreed.get(&slice).is_some_and(|known| *known >= columns)) {
                 continue;
             }
-            let call = sure(&home.session);
+            let call = quorum_call(&home.session);
             let found =
                 unless_gone(home, slice, &call, || self.columns_of(home, slice, true)).await.map_err(refused)?;
             let Some(found) = found else {

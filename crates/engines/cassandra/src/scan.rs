@@ -22,7 +22,7 @@ use crate::chunks::{LOOKUP_CHUNKS, ids_in_tile};
 use crate::failure::{malformed, refused};
 use crate::form::{Form, Home, Names};
 use crate::rows::RowForm;
-use crate::schema::{self, TABLE_PAUSE, lagging, sure};
+use crate::schema::{self, TABLE_PAUSE, lagging, quorum_call};
 
 /// Partitions read ahead, in order.
 const READ_AT_ONCE: usize = 32;
@@ -326,7 +326,7 @@ async fn look_again(home: &Home, chunks: &mut Vec<Chunk>, doubtful: Vec<ChunkKey
     let mut found: HashMap<ChunkKey, Chunk> = HashMap::new();
     for same_tile in doubtful.chunk_by(|a, b| a.tile == b.tile) {
         for some in same_tile.chunks(LOOKUP_CHUNKS) {
-            let call = sure(&home.session);
+            let call = quorum_call(&home.session);
             let read = || fetch_some(home, some, &call, true);
             let again = unless_gone(home, some[0].slice, &call, read).await?;
             let again = again.map(|(chunks, _)| chunks).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Making and finding an archive: its keyspace, the tables it always has, and the slices' tables, which one keeper at a
+//! Making and finding an archive: its keyspace, the tables it always has, and the slices' tables, which one schema_mutex at a
 //! time makes and drops.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use crate::scan::unless_gone;
 
 /// Format of the tables; see `docs/format.md`.
 const FORMAT: u32 = 1;
-/// Seconds after which a keeper that went silent has lost its lease.
+/// Seconds after which a schema_mutex that went silent has lost its lease.
 const LEASE_S: i32 = 60;
 const LEASE_NAME: &str = "schema";
 /// Pause before a node that does not know a table is asked again.
@@ -117,7 +117,7 @@ pub(crate) fn lagging(reason: &str, owner: &str) -> CqlError {
 }
 
 /// A majority, whatever level the user reads and writes rows with: the catalog must be seen by all.
-pub(crate) fn sure(session: &Session) -> Call {
+pub(crate) fn quorum_call(session: &Session) -> Call {
     use chronotile_cql::scylla::statement::Consistency;
     let settings = session.settings();
     let consistency = if settings.local_serial { Consistency::LocalQuorum } else { Consistency::Quorum };
@@ -127,20 +127,20 @@ pub(crate) fn sure(session: &Session) -> Call {
 /// A majority; where a keyspace has more copies than there are nodes, as while a cluster grows, a majority of the nodes, which
 /// is what transactions are decided by.
 pub(crate) fn certain(session: &Session) -> Call {
-    Call { instead: Some(session.serial_read()), ..sure(session) }
+    Call { instead: Some(session.serial_read()), ..quorum_call(session) }
 }
 
 /// A majority; where so many replicas are not alive, as many as rows are read from. Such a reader has been told that it may
 /// miss what one replica lacks, and is not to be refused for more than it asked for. Whatever it then changes is decided by
 /// a majority, as ever.
 pub(crate) fn seen(session: &Session, rows: chronotile_cql::scylla::statement::Consistency) -> Call {
-    Call { instead: Some(rows), ..sure(session) }
+    Call { instead: Some(rows), ..quorum_call(session) }
 }
 
 /// Tables of the keyspace; `None` where it does not exist.
 async fn tables(session: &Session) -> std::result::Result<Option<BTreeSet<String>>, CqlError> {
     let keyspace = &session.settings().keyspace;
-    let call = Call { consistency: chronotile_cql::scylla::statement::Consistency::One, ..sure(session) };
+    let call = Call { consistency: chronotile_cql::scylla::statement::Consistency::One, ..quorum_call(session) };
     let cql = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
     let statement = session.prepare(cql, true).await?;
     let found = session.execute(&statement, (keyspace,), &call).await?.into_rows_result().map_err(malformed)?;
@@ -215,7 +215,7 @@ async fn takes_table_ids(session: &Session) -> std::result::Result<bool, CqlErro
     let cql =
         "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system' AND table_name = 'scylla_local'";
     let statement = session.prepare(cql, true).await?;
-    let call = Call { consistency: chronotile_cql::scylla::statement::Consistency::One, ..sure(session) };
+    let call = Call { consistency: chronotile_cql::scylla::statement::Consistency::One, ..quorum_call(session) };
     let found = session.execute(&statement, (), &call).await?.into_rows_result().map_err(malformed)?;
     Ok(found.rows_num() == 0)
 }
@@ -227,7 +227,7 @@ async fn claim_meta(session: &Session) -> Result<()> {
     let statement = prepared(session, &cql, false).await.map_err(refused)?;
     // The format comes last: whoever finds it finds the rest.
     for (name, value) in [("catalog_buckets", settings.catalog_buckets), ("format", FORMAT)] {
-        let claim = session.insist(&statement, (name, value.to_string()), &sure(session)).await;
+        let claim = session.insist(&statement, (name, value.to_string()), &quorum_call(session)).await;
         // Whether it landed is seen by reading it.
         claim.map(|_| ()).or_else(|error| if error.passes() { Ok(()) } else { Err(refused(error)) })?;
     }
@@ -266,7 +266,7 @@ pub(crate) async fn has_table(
     dataset: &DatasetName,
     slice: SliceId,
 ) -> std::result::Result<bool, CqlError> {
-    Ok(entry(session, dataset, slice, &sure(session)).await?.is_some_and(|entry| entry.ready))
+    Ok(entry(session, dataset, slice, &quorum_call(session)).await?.is_some_and(|entry| entry.ready))
 }
 
 /// The slices that can be used, ascending.
@@ -289,7 +289,7 @@ pub(crate) async fn slices(session: &Session, dataset: &DatasetName, call: &Call
     list.await.map_err(refused)
 }
 
-/// Makes a slice's table under the keeper's lease; returns once every node that is up knows it.
+/// Makes a slice's table under the schema_mutex's lease; returns once every node that is up knows it.
 pub(crate) async fn create_slice(home: &Home, slice: SliceId) -> Result<()> {
     let session = &home.session;
     let Some(lease) = Lease::acquire(session, &Goal::Ready(home, slice)).await? else { return Ok(()) };
@@ -298,7 +298,7 @@ pub(crate) async fn create_slice(home: &Home, slice: SliceId) -> Result<()> {
     made.map_err(refused)
 }
 
-/// Gives the table of a slice the columns it lacks, under the keeper's lease.
+/// Gives the table of a slice the columns it lacks, under the schema_mutex's lease.
 pub(crate) async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> Result<()> {
     let session = &home.session;
     let Some(lease) = Lease::acquire(session, &Goal::Columns(home, form, slice)).await? else { return Ok(()) };
@@ -310,7 +310,7 @@ pub(crate) async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> 
             _ => form.columns_of(home, slice, true).await.map(drop),
         }
     };
-    let added = unless_gone(home, slice, &sure(session), add).await;
+    let added = unless_gone(home, slice, &quorum_call(session), add).await;
     lease.release(session).await;
     added.map_err(refused)?.ok_or_else(|| StoreError::NoSlice { dataset: home.dataset.clone(), slice })
 }
@@ -320,12 +320,12 @@ async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlE
     let settings = session.settings();
     let keyspace = &settings.keyspace;
     let table = home.table(slice);
-    // A keeper that lost its lease while it slept may do this at the same time: both then make the same table.
+    // A schema_mutex that lost its lease while it slept may do this at the same time: both then make the same table.
     let own = names::table_id(&format!("{}.{table}.{}", keyspace, unique(session)));
     let cql = format!("INSERT INTO {keyspace}.{SLICES} (dataset, slice, table_id) VALUES (?, ?, ?) IF NOT EXISTS");
     let claim = prepared(session, &cql, false).await?;
-    let claimed = session.insist(&claim, (dataset.as_str(), slice.0, &own), &sure(session)).await;
-    let known = entry(session, dataset, slice, &sure(session)).await?.and_then(|entry| entry.table_id);
+    let claimed = session.insist(&claim, (dataset.as_str(), slice.0, &own), &quorum_call(session)).await;
+    let known = entry(session, dataset, slice, &quorum_call(session)).await?.and_then(|entry| entry.table_id);
     let id = match (known, claimed) {
         (Some(id), _) => takes_table_ids(session).await?.then_some(id),
         // A table of another id than the registry's would be a second one for some nodes.
@@ -341,17 +341,17 @@ async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlE
     let cql =
         format!("UPDATE {keyspace}.{SLICES} SET ready = true WHERE dataset = ? AND slice = ? IF table_id != null");
     let ready = prepared(session, &cql, false).await?;
-    session.insist(&ready, (dataset.as_str(), slice.0), &sure(session)).await?;
+    session.insist(&ready, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
     Ok(())
 }
 
 /// The id of a slice's table, as the registry has it: each time a slice is made it has another.
 pub(crate) async fn table_id(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<Option<String>> {
-    let found = entry(session, dataset, slice, &sure(session)).await.map_err(refused)?;
+    let found = entry(session, dataset, slice, &quorum_call(session)).await.map_err(refused)?;
     Ok(found.map(|entry| entry.table_id.unwrap_or_default()))
 }
 
-/// Drops a slice's table under the keeper's lease, if it is still the one of this id: of a slice that was dropped by somebody
+/// Drops a slice's table under the schema_mutex's lease, if it is still the one of this id: of a slice that was dropped by somebody
 /// else and made again meanwhile the new table stays.
 pub(crate) async fn drop_slice(home: &Home, slice: SliceId, known: &str) -> Result<()> {
     let (session, dataset) = (&home.session, &home.dataset);
@@ -360,7 +360,7 @@ pub(crate) async fn drop_slice(home: &Home, slice: SliceId, known: &str) -> Resu
     let keyspace = &session.settings().keyspace;
     let table = home.table(slice);
     let drop = async {
-        if entry(session, dataset, slice, &sure(session))
+        if entry(session, dataset, slice, &quorum_call(session))
             .await?
             .is_none_or(|entry| entry.table_id.unwrap_or_default() != known)
         {
@@ -369,7 +369,7 @@ pub(crate) async fn drop_slice(home: &Home, slice: SliceId, known: &str) -> Resu
         // First no new work finds it, then it goes; the registry forgets it last, so that a repetition goes on.
         let cql = format!("UPDATE {keyspace}.{SLICES} SET ready = false WHERE dataset = ? AND slice = ? IF EXISTS");
         let hide = prepared(session, &cql, false).await?;
-        session.insist(&hide, (dataset.as_str(), slice.0), &sure(session)).await?;
+        session.insist(&hide, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
         if since.elapsed() > Duration::from_secs(LEASE_S as u64 / 2) {
             // The lease may end before the table goes, and then somebody else may make it again.
             let reason = format!("dropping {table} took too long to begin: repeat it");
@@ -378,7 +378,7 @@ pub(crate) async fn drop_slice(home: &Home, slice: SliceId, known: &str) -> Resu
         session.change_schema(&format!("DROP TABLE IF EXISTS {keyspace}.{table}")).await?;
         let cql = format!("DELETE FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ? IF EXISTS");
         let forget = prepared(session, &cql, false).await?;
-        session.insist(&forget, (dataset.as_str(), slice.0), &sure(session)).await?;
+        session.insist(&forget, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
         session.forget(&format!("{keyspace}.{table} "));
         Ok(())
     };
@@ -393,7 +393,7 @@ fn unique(session: &Session) -> String {
     format!("{}-{}", session.driver().session_id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What a keeper wants of a slice.
+/// What a schema_mutex wants of a slice.
 enum Goal<'a> {
     /// That it can be used.
     Ready(&'a Home, SliceId),
@@ -433,12 +433,12 @@ async fn is_there(
     slice: SliceId,
     wanted: bool,
 ) -> std::result::Result<bool, CqlError> {
-    let entry = entry(session, dataset, slice, &sure(session)).await?;
+    let entry = entry(session, dataset, slice, &quorum_call(session)).await?;
     Ok(if wanted { entry.is_some_and(|entry| entry.ready) } else { entry.is_none() })
 }
 
 /// Whether a lease is nobody's although it stands: what it was taken for is reached. A try for it whose answer was lost may
-/// land when its keeper has long gone on.
+/// land when its schema_mutex has long gone on.
 async fn is_left_over(session: &Session, holder: &str) -> std::result::Result<bool, CqlError> {
     let words: Vec<&str> = holder.split(' ').collect();
     let [_, goal @ ("ready" | "gone"), dataset, slice] = words[..] else { return Ok(false) };
@@ -448,7 +448,7 @@ async fn is_left_over(session: &Session, holder: &str) -> std::result::Result<bo
     }
 }
 
-/// The right to change the schema, held by one keeper at a time.
+/// The right to change the schema, held by one schema_mutex at a time.
 struct Lease {
     holder: String,
 }
@@ -501,14 +501,14 @@ impl Lease {
         let cql = format!("DELETE FROM {keyspace}.{LEASES} WHERE name = ? IF holder = ?");
         let Ok(delete) = prepared(session, &cql, false).await else { return };
         // What is not given back ends by itself.
-        let _ = session.insist(&delete, (LEASE_NAME, &self.holder), &sure(session)).await;
+        let _ = session.insist(&delete, (LEASE_NAME, &self.holder), &quorum_call(session)).await;
     }
 }
 
 /// Tries to take the lease: where there is none, or from `left_over`. Who holds it then is seen by looking.
 async fn take(session: &Session, holder: &str, left_over: Option<&str>) -> std::result::Result<(), CqlError> {
     let keyspace = &session.settings().keyspace;
-    let call = sure(session);
+    let call = quorum_call(session);
     let result = match left_over {
         None => {
             let cql = format!(
@@ -528,7 +528,7 @@ async fn take(session: &Session, holder: &str, left_over: Option<&str>) -> std::
 async fn holder_of(session: &Session) -> std::result::Result<Option<String>, CqlError> {
     let cql = format!("SELECT holder FROM {}.{LEASES} WHERE name = ?", session.settings().keyspace);
     let statement = prepared(session, &cql, true).await?;
-    let call = Call { consistency: session.serial_read(), ..sure(session) };
+    let call = Call { consistency: session.serial_read(), ..quorum_call(session) };
     let rows = session.execute(&statement, (LEASE_NAME,), &call).await?.into_rows_result().map_err(malformed)?;
     let row = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
     Ok(row.and_then(|(holder,)| holder))

@@ -8,7 +8,7 @@ use scylla::errors::{RequestAttemptError, RequestError};
 use scylla::observability::history::{AttemptId, HistoryListener, RequestId, SpeculativeId};
 use scylla::policies::retry::RetryDecision;
 
-use crate::error::{CqlError, Landed};
+use crate::error::{Applied, CqlError};
 
 /// Counts the attempts that may have had an effect: those sent, but for the ones whose failure proves that they had none. Keeps
 /// what the last of them said that told of replicas: a failure to reach yet another node says less.
@@ -25,7 +25,7 @@ impl Attempts {
     }
 
     /// Whether any attempt may have had an effect.
-    pub(crate) fn may_have_landed(&self) -> bool {
+    pub(crate) fn may_have_applied(&self) -> bool {
         !self.only_reads && self.doubtful.load(Ordering::Acquire) > 0
     }
 
@@ -36,7 +36,7 @@ impl Attempts {
             Some(told) if last.passes() && !last.names_replicas() => told,
             _ => last,
         };
-        if self.may_have_landed() && error.landed() == Landed::No {
+        if self.may_have_applied() && error.applied() == Applied::No {
             return CqlError::InDoubt { last: Box::new(error) };
         }
         error
@@ -69,7 +69,7 @@ impl HistoryListener for Attempts {
 
     fn log_attempt_error(&self, _: AttemptId, error: &RequestAttemptError, _: &RetryDecision) {
         let error = CqlError::from(error.clone());
-        if error.landed() == Landed::No {
+        if error.applied() == Applied::No {
             self.doubtful.fetch_sub(1, Ordering::AcqRel);
         }
         if error.names_replicas() {
@@ -102,13 +102,13 @@ mod tests {
     fn a_refusal_after_an_attempt_of_unknown_fate_does_not_prove_that_nothing_landed() {
         let attempts = Attempts::at("INSERT");
         attempt(&attempts, Some(UNAVAILABLE));
-        assert_eq!(attempts.conclude(refused()).landed(), Landed::No);
+        assert_eq!(attempts.conclude(refused()).applied(), Applied::No);
         attempt(&attempts, None);
         attempt(&attempts, Some(UNAVAILABLE));
-        assert_eq!(attempts.conclude(refused()).landed(), Landed::Maybe);
+        assert_eq!(attempts.conclude(refused()).applied(), Applied::Maybe);
         let reads = Attempts::at(" select x");
         attempt(&reads, None);
-        assert!(!reads.may_have_landed());
+        assert!(!reads.may_have_applied());
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, CqlError>;
 
 /// What a caller may conclude about a write that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Landed {
+pub enum Applied {
     /// No replica has it.
     No,
     /// Some replicas may have it.
@@ -146,16 +146,16 @@ pub enum CqlError {
 
 impl CqlError {
     /// Whether a write that failed so may have reached a replica.
-    pub fn landed(&self) -> Landed {
+    pub fn applied(&self) -> Applied {
         match self {
             Self::TimedOut { .. }
             | Self::ReplicaFailed { .. }
             | Self::Overloaded { .. }
             | Self::Protocol { .. }
-            | Self::InDoubt { .. } => Landed::Maybe,
-            Self::Broken { sent: true, .. } => Landed::Maybe,
-            Self::GaveUp { last, .. } => last.as_ref().map_or(Landed::Maybe, |last| last.landed()),
-            _ => Landed::No,
+            | Self::InDoubt { .. } => Applied::Maybe,
+            Self::Broken { sent: true, .. } => Applied::Maybe,
+            Self::GaveUp { last, .. } => last.as_ref().map_or(Applied::Maybe, |last| last.applied()),
+            _ => Applied::No,
         }
     }
 

@@ -7,7 +7,7 @@ mod session;
 mod settings;
 mod tls;
 
-pub use error::{CqlError, Landed, Result};
+pub use error::{Applied, CqlError, Result};
 pub use session::{Call, Session};
 pub use settings::{
     Credentials, Refusal, Replication, Settings, TableOptions, Tls, read_consistency, without_password,

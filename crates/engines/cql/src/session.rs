@@ -21,7 +21,7 @@ use scylla::value::CqlValue;
 use tokio::sync::Semaphore;
 
 use crate::attempts::Attempts;
-use crate::error::{CqlError, Landed, Result};
+use crate::error::{Applied, CqlError, Result};
 use crate::retry::NextNode;
 use crate::settings::Settings;
 use crate::tls::client_config;
@@ -125,7 +125,7 @@ impl Session {
         if let Some(statement) = known().get(cql) {
             return Ok(statement.clone());
         }
-        let mut statement = self.prepare_anew(cql).await?;
+        let mut statement = self.prepare_again(cql).await?;
         statement.set_is_idempotent(repeatable);
         statement.set_use_cached_result_metadata(true);
         known().insert(cql.into(), statement.clone());
@@ -134,7 +134,7 @@ impl Session {
 
     /// Prepares a statement without keeping it: for text that may never come again. Each answer describes its columns
     /// itself, so that one of a table that was altered meanwhile is not misread.
-    pub async fn prepare_anew(&self, cql: &str) -> Result<PreparedStatement> {
+    pub async fn prepare_again(&self, cql: &str) -> Result<PreparedStatement> {
         let call = Call { consistency: Consistency::One, timeout: self.settings.timeout, instead: None };
         self.repeat(&call, true, &Attempts::default(), || async { Ok(self.inner.prepare(cql).await?) }).await
     }
@@ -356,7 +356,7 @@ impl Session {
                 }
                 _ => CqlError::Broken { reason: "every request slot stayed in use".to_owned(), sent: false },
             };
-            let had_no_effect = error.landed() == Landed::No && !attempts.may_have_landed();
+            let had_no_effect = error.applied() == Applied::No && !attempts.may_have_applied();
             let again = error.passes() && (repeatable || had_no_effect);
             if !again || Instant::now() + pause >= deadline {
                 return Err(attempts.conclude(error));

@@ -134,10 +134,10 @@ async fn a_killed_writer_loses_nothing_acknowledged_and_leaves_no_half_commit() 
         // The next process finds the archive as the killed one left it, log included.
         let store = open(&path);
         let records = store.records("batch/", None, usize::MAX).await.unwrap();
-        let landed: Vec<u64> = records.iter().map(|record| record.key["batch/".len()..].parse().unwrap()).collect();
-        let missing = acknowledged.iter().find(|number| landed.binary_search(number).is_err());
+        let applied: Vec<u64> = records.iter().map(|record| record.key["batch/".len()..].parse().unwrap()).collect();
+        let missing = acknowledged.iter().find(|number| applied.binary_search(number).is_err());
         assert_eq!(missing, None, "an acknowledged commit is lost after kill {round}");
-        let mut expected: Vec<_> = landed.iter().flat_map(|number| killed_chunks(*number)).collect();
+        let mut expected: Vec<_> = applied.iter().flat_map(|number| killed_chunks(*number)).collect();
         expected.sort_by_key(|chunk| chunk.key);
         assert!(chunks(&store).await.unwrap() == expected, "half a commit is left after kill {round}");
         drop(store);

@@ -118,7 +118,7 @@ impl Tables {
         options.mapping.check()?;
         let key = self.partition_key(&scan.keyspace, &scan.table, &self.call(&options)).await?;
         let cql = scan.statement(&key);
-        let mut statement = self.session.prepare_anew(&cql).await?;
+        let mut statement = self.session.prepare_again(&cql).await?;
         // A page takes long and its repetition is ours to decide: the driver must not send a second request meanwhile.
         statement.set_is_idempotent(false);
         let markers = statement.get_variable_col_specs();

@@ -61,7 +61,7 @@ impl Tables {
     /// Keeps statements with markers, which are there to be run again. Each answer describes its columns itself.
     async fn prepare(&self, cql: &str, parameters: &Parameters) -> Result<PreparedStatement> {
         if parameters.is_empty() {
-            return Ok(self.session.prepare_anew(cql).await?);
+            return Ok(self.session.prepare_again(cql).await?);
         }
         let mut statement = self.session.prepare(cql, true).await?;
         statement.set_use_cached_result_metadata(false);

@@ -20,7 +20,7 @@ from chronotile_tools.load.turns import Arm, interleaved, run_arms
 
 __all__ = ["read_histograms", "run"]
 
-UPKEEP = {
+MAINTENANCE = {
     "repair": ("repair", "-full", "bench"),
     "compact": ("compact", "bench"),
     "garbagecollect": ("garbagecollect", "bench"),
@@ -69,16 +69,16 @@ def run(bench: Bench) -> None:
         bench.show_latencies("Reads of a day of a tag, writes of 200 values", runs, names)
         bench.show_comparisons(runs, names)
         histograms = {name: _table_histograms(cluster) for name, cluster in clusters.items()}
-        upkeep = _time_upkeep(bench, clusters, rounds=2 if quick else 4)
-    _show(bench, names, histograms, upkeep)
+        maintenance = _time_maintenance(bench, clusters, rounds=2 if quick else 4)
+    _show(bench, names, histograms, maintenance)
 
 
-def _time_upkeep(bench: Bench, clusters: dict[str, lab.Cluster], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of upkeep on the first node, in turns; a command that does nothing is measured beside them."""
+def _time_maintenance(bench: Bench, clusters: dict[str, lab.Cluster], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of maintenance on the first node, in turns; a command that does nothing is measured beside them."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in clusters}
     for _, name in interleaved(list(clusters), rounds):
         node = clusters[name].nodes[0]
-        for what, command in {"no-op": ("version",), **UPKEEP}.items():
+        for what, command in {"no-op": ("version",), **MAINTENANCE}.items():
             began = time.perf_counter()
             node.nodetool(*command)
             found[name].setdefault(what, []).append(time.perf_counter() - began)
@@ -119,7 +119,7 @@ def _cells(columns: Sequence[str], lines: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def _show(
-    bench: Bench, names: Sequence[str], histograms: dict[str, dict[str, float]], upkeep: dict[str, Any]
+    bench: Bench, names: Sequence[str], histograms: dict[str, dict[str, float]], maintenance: dict[str, Any]
 ) -> None:  # fmt: skip
     then = published.VERSIONS
     rows = []
@@ -129,16 +129,18 @@ def _show(
     ):  # fmt: skip
         cells = [f"{histograms[name][key] / scale:.2f}" if key in histograms[name] else "" for name in names]
         rows.append([label, *(f"{value:g}" for value in then[label]), *cells])
-    for what in UPKEEP:
+    for what in MAINTENANCE:
         label = f"{what}, s"
-        own = [statistics.median(upkeep[name][what]) - statistics.median(upkeep[name]["no-op"]) for name in names]
+        own = [
+            statistics.median(maintenance[name][what]) - statistics.median(maintenance[name]["no-op"]) for name in names
+        ]
         rows.append([label, *(f"{value:g}" for value in then[label]), *(f"{max(seconds, 0):.2f}" for seconds in own)])
     words = (
-        "Latencies are the table's own, inside the first node. Seconds of upkeep are medians of rounds in turns, less "
-        "what nodetool takes to do nothing. Published: 3.11 and a beta of 4.0 on machines of their own, 90 minutes of "
-        "3 million rows an hour."
+        "Latencies are the table's own, inside the first node. Seconds of maintenance are medians of rounds in turns, "
+        "less what nodetool takes to do nothing. Published: 3.11 and a beta of 4.0 on machines of their own, 90 "
+        "minutes of 3 million rows an hour."
     )
     header = ["", "published 3.11", "published 4.0", *names]
     bench.report.table("Inside the nodes, beside the published", words, header, rows)
     bench.results["histograms"] = histograms
-    bench.results["upkeep_s"] = upkeep
+    bench.results["maintenance_s"] = maintenance

@@ -82,7 +82,7 @@ def run(bench: Bench) -> None:
     words = (
         "; ".join(f"{name}: {text}" for name, text in WORDS.items())
         + ". Three copies, read and written by majority. Processor time is of all nodes, of a store and of a read; "
-        "with few reads a second the nodes' own upkeep is in it."
+        "with few reads a second the nodes' own maintenance is in it."
     )
     header = ["", "store", "its processor", "read's processor", "bytes a row", "tables", "largest partition"]
     bench.report.table("What each costs", words, header, rows)

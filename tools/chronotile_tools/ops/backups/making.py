@@ -202,7 +202,7 @@ class Backup(Procedure):
             tag = tags_of(context.notes["backup"])["second"]
             for address in self.addresses:
                 if tag not in snapshots_of(context, address):
-                    raise ChronotileError(f"{address} lists no snapshot {tag}", kind="not-proved")
+                    raise ChronotileError(f"{address} lists no snapshot {tag}", kind="not-confirmed")
             return f"all nodes have it; taken within {context.notes['seconds']:.1f} s"
 
         return Step("snapshot", "flush and snapshot all nodes at once, catalogs of archives first", do, prove)
@@ -247,7 +247,7 @@ class Backup(Procedure):
                 self._send(context, store)
                 if self._without_damage(context, store):
                     return
-            raise ChronotileError(f"files of the backup do not stay in {self.url}", kind="not-proved")
+            raise ChronotileError(f"files of the backup do not stay in {self.url}", kind="not-confirmed")
 
         def prove() -> str:
             wait_for("the parts of all nodes", lambda: self._missing(context), timeout_s=context.stream_s)
@@ -348,7 +348,7 @@ class Backup(Procedure):
         def prove() -> str:
             for address in self.addresses:
                 if snapshots_of(context, address) & set(tags_of(context.notes["backup"]).values()):
-                    raise ChronotileError(f"{address} still lists the snapshot", kind="not-proved")
+                    raise ChronotileError(f"{address} still lists the snapshot", kind="not-confirmed")
             return "the nodes keep no snapshot of it"
 
         return Step("clear", "clear the snapshots", do, prove)

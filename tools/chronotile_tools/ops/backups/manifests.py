@@ -1,4 +1,4 @@
-"""What a backup consists of, and the upkeep of a store of backups.
+"""What a backup consists of, and the maintenance of a store of backups.
 
 A store holds ``files/`` (each file of any backup once, under its digest and size) and ``backups/NAME/``: ``begun.json``
 (what is to be made), ``schema.json``, ``parts/HOST-ID.json`` (the files of a node) and at last ``manifest.json``. A

@@ -254,10 +254,10 @@ class Restore(Procedure):
                 manifest.schema, schemas.read(context.nodes, self.keyspaces), self.keyspaces
             )
             if differing:
-                raise ChronotileError(f"the schema is not that of the backup: {_some(differing)}", kind="not-proved")
+                raise ChronotileError(f"the schema is not that of the backup: {_some(differing)}", kind="not-confirmed")
             rows = self._with_rows(context, self.keyspaces)
             if rows:
-                raise ChronotileError(f"{_some(rows)} has rows: keep clients away", kind="not-proved")
+                raise ChronotileError(f"{_some(rows)} has rows: keep clients away", kind="not-confirmed")
             return f"{len(self._tables(context))} tables of {', '.join(self.keyspaces)} are as in the backup, and empty"
 
         return Step("schema", "make keyspaces and tables anew", do, prove, require, changes=SCHEMA_CHANGES)
@@ -314,7 +314,7 @@ class Restore(Procedure):
             imported = {address: len(context.notes.get(f"imported {address}", [])) for address in self.addresses}
             short = [one for one, count in imported.items() if count != len(self._imports(context, one))]
             if short:
-                raise ChronotileError(f"{', '.join(short)} did not import all tables", kind="not-proved")
+                raise ChronotileError(f"{', '.join(short)} did not import all tables", kind="not-confirmed")
             return f"imported: {', '.join(f'{count} tables by {address}' for address, count in imported.items())}"
 
         def do() -> None:
@@ -332,7 +332,7 @@ class Restore(Procedure):
             words = ["import", "--no-tokens", keyspace, table, *folders]
             said = context.nodes.nodetool(address, *words, timeout_s=context.stream_s)
             if "failed to import" in said:
-                raise ChronotileError(f"{address} did not import all of {name}: {said}", kind="not-proved")
+                raise ChronotileError(f"{address} did not import all of {name}: {said}", kind="not-confirmed")
             done.add(name)
             context.note(**{f"imported {address}": sorted(done)})
             context.echo(f"      {address} imported {name}")
@@ -368,7 +368,7 @@ class Restore(Procedure):
 
         def prove() -> str:
             if not context.notes.get(f"cleaned {address}"):
-                raise ChronotileError(f"cleanup on {address} did not come to its end", kind="not-proved")
+                raise ChronotileError(f"cleanup on {address} did not come to its end", kind="not-confirmed")
             return f"{address} holds what it owns"
 
         return Step(f"cleanup {address}", f"have {address} drop what it does not own", do, prove)

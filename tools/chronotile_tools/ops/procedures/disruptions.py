@@ -119,8 +119,8 @@ def return_steps(context: Context, address: str, down_since: float | None = None
             check()
         steps.start(context, address)
 
-    def proved() -> str:
-        seen = steps.proved_up(context, address)
+    def confirmed() -> str:
+        seen = steps.await_up(context, address)
         if "up_again" not in context.notes:
             context.note(up_again=time.time())
         return seen
@@ -130,7 +130,7 @@ def return_steps(context: Context, address: str, down_since: float | None = None
             mend(context, reading.repairable(context.nodes, [], []), "return")
 
     return [
-        Step(f"start {address}", f"start {address}", start, proved, check),
+        Step(f"start {address}", f"start {address}", start, confirmed, check),
         steps.hints_step(context, address),
         whole_step(context, address, whole),
     ]
@@ -142,7 +142,7 @@ def whole_step(context: Context, address: str, mend_first: Callable[[], None] = 
         f"whole {address}",
         f"compare {address} with the other replicas, and repair what differs",
         mend_first,
-        lambda: _proved_whole(context),
+        lambda: _await_whole(context),
     )
 
 
@@ -172,7 +172,7 @@ def _work_step(context: Context, address: str) -> Step:
     return Step(f"work {address}", f"your work on {address}; then resume", wait, lambda: "the operator resumed")
 
 
-def _proved_whole(context: Context) -> str:
+def _await_whole(context: Context) -> str:
     """Preview a repair of every table; what differs is repaired and looked at once more."""
     differing = []
     for group in grouped(context, reading.repairable(context.nodes, [], [])):

@@ -21,7 +21,7 @@ from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.gate import copies, gate
-from chronotile_tools.ops.procedures.membership import CHANGES, proved_joined
+from chronotile_tools.ops.procedures.membership import CHANGES, await_joined
 from chronotile_tools.ops.procedures.nodes import all_members, any_serving, is_system
 from chronotile_tools.ops.procedures.upgrades import snapshot_step
 from chronotile_tools.ops.repair import reading
@@ -119,7 +119,7 @@ class Grow(Procedure):
                 for step in self._shared_steps(context, keyspace)
             ),
             _clients_step(context),
-            Step("proof", "compare all replicas", lambda: None, lambda: _proved(context)),
+            Step("proof", "compare all replicas", lambda: None, lambda: _confirmed(context)),
         ]
 
     def _alter_step(self, context: Context, keyspace: str, count: int) -> Step:
@@ -132,7 +132,7 @@ class Grow(Procedure):
         def prove() -> str:
             found = copies(context.nodes, self.first)[keyspace]
             if found != wanted:
-                raise ChronotileError(f"{keyspace} has {dict(found)}", kind="not-proved")
+                raise ChronotileError(f"{keyspace} has {dict(found)}", kind="not-confirmed")
             return f"{keyspace} has {count} copies in {self.dc}"
 
         return Step(f"{count} copies {keyspace}", f"give {keyspace} {count} copies", do, prove, changes=_KEYSPACES)
@@ -146,7 +146,7 @@ class Grow(Procedure):
                 context.actuator.join(address)
 
         def prove() -> str:
-            said = proved_joined(context, others(), count, address)
+            said = await_joined(context, others(), count, address)
             if count == 2:
                 (second,) = (one.address for one in all_members(context.nodes) if one.address != self.first)
                 context.note(second=second)
@@ -210,7 +210,7 @@ def _clients_step(context: Context) -> Step:
     return Step("clients", "clients to LOCAL_QUORUM, two seeds; then resume", wait, lambda: "the operator resumed")
 
 
-def _proved(context: Context) -> str:
+def _confirmed(context: Context) -> str:
     differing = [f"{group[0]}: {said}" for group in grouped(context, reading.repairable(context.nodes, [], []))
                  if (said := previewed(context, group))]  # fmt: skip
     asked = any_serving(context.nodes)

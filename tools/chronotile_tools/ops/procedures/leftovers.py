@@ -58,7 +58,7 @@ class Leftovers(Procedure):
                 "remove",
                 f"remove {len(self.folders)} folders of dropped tables",
                 lambda: self._remove(context),
-                lambda: self._proved(context),
+                lambda: self._confirmed(context),
                 lambda: self._require_dropped(context),
             ),
             steps.up_step(context, self.address),
@@ -78,14 +78,14 @@ class Leftovers(Procedure):
         for folder in self.folders:
             context.nodes.shell(self.address, "rm", "-rf", "--one-file-system", "--", folder, timeout_s=context.node_s)
 
-    def _proved(self, context: Context) -> str:
+    def _confirmed(self, context: Context) -> str:
         parents = {str(PurePosixPath(folder).parent) for folder in self.folders}
         left = context.nodes.shell(
             self.address, "find", *sorted(parents), "-mindepth", "1", "-maxdepth", "1"
         ).splitlines()
         still = set(left) & set(self.folders)
         if still:
-            raise ChronotileError(f"{', '.join(sorted(still))} could not be removed", kind="not-proved")
+            raise ChronotileError(f"{', '.join(sorted(still))} could not be removed", kind="not-confirmed")
         return f"{len(self.folders)} folders are gone"
 
 

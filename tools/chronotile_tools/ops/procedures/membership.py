@@ -26,7 +26,7 @@ from chronotile_tools.ops.procedures.restarts import known_addresses
 
 CHANGES = ("node *", "release *", "tokens *")
 """What may differ in the fingerprint while a node comes or goes."""
-_ANEW = "stop it, empty its data folders, then go on with chronotile ops resume"
+_START_AGAIN = "stop it, empty its data folders, then go on with chronotile ops resume"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Add(Procedure):
             "join",
             f"start a new node{f' at {self.address}' if self.address else ''} and wait until it has its data",
             join,
-            lambda: proved_joined(context, self.before, len(self.before) + 1, self.address),
+            lambda: await_joined(context, self.before, len(self.before) + 1, self.address),
             changes=CHANGES,
         )
         return [step, *(_cleanup_step(context, address) for address in self.before)]
@@ -113,7 +113,7 @@ class Decommission(Procedure):
                 f"decommission {self.address}",
                 f"{self.address} hands its data to the others and leaves",
                 leave,
-                lambda: _proved_gone(context, self.address),
+                lambda: _await_gone(context, self.address),
                 lambda: steps.require_others_well(context, self.address),
                 CHANGES,
             ),
@@ -121,7 +121,7 @@ class Decommission(Procedure):
                 f"stop {self.address}",
                 f"stop {self.address}",
                 lambda: context.actuator.stop(self.address),
-                lambda: _proved_silent(context, self.address),
+                lambda: _await_silent(context, self.address),
             ),
             *_retire_steps(context, self.address),
         ]
@@ -161,7 +161,7 @@ class Remove(Procedure):
                 f"remove {self.address}",
                 f"remove {self.address} for good; the others fetch from each other what it had",
                 remove,
-                lambda: _proved_gone(context, self.address),
+                lambda: _await_gone(context, self.address),
                 changes=CHANGES,
             ),
             *_retire_steps(context, self.address),
@@ -216,7 +216,7 @@ class Replace(Procedure):
             if self._missing(context):
                 context.actuator.replace(self.dead, self.address)
 
-        def proved() -> str:
+        def confirmed() -> str:
             arrival = _Arrival(context, self.address)
 
             def missing() -> str:
@@ -227,13 +227,13 @@ class Replace(Procedure):
 
             wait_for(f"the replacement of {self.dead}", missing, timeout_s=context.stream_s)
             others = [one for one in self.before if one != self.dead]
-            return proved_joined(context, others, len(self.before), self.address)
+            return await_joined(context, others, len(self.before), self.address)
 
         step = Step(
             f"replace {self.dead}",
             f"start an empty node in the place of {self.dead} and wait until it has its data",
             replace,
-            proved,
+            confirmed,
             changes=CHANGES,
         )
         if self.address != self.dead:
@@ -315,12 +315,12 @@ def _retire_steps(context: Context, address: str) -> list[Step]:
             f"retire {address}",
             f"keep {address} from being started again",
             lambda: context.actuator.retire(address),
-            lambda: _proved_silent(context, address),
+            lambda: _await_silent(context, address),
         )
     ]
 
 
-def _proved_silent(context: Context, address: str) -> str:
+def _await_silent(context: Context, address: str) -> str:
     wait_for(
         f"the end of {address}",
         lambda: f"{address} takes clients" if answers(context.nodes, address) else "",
@@ -347,12 +347,12 @@ class _Arrival:
         Raises
         ------
         ChronotileError
-            Kind ``not-proved``: it has, and waits.
+            Kind ``not-confirmed``: it has, and waits.
         """
         for one in self._joining():
             mode, streaming = steps.activity(self.context, one)
             if mode == "JOINING_FAILED":
-                _raise(f"{one} failed to fetch its data (why, its log says): {_ANEW}")
+                _raise(f"{one} failed to fetch its data (why, its log says): {_START_AGAIN}")
             now = time.monotonic()
             if streaming or mode != "JOINING":
                 self._moved[one] = now
@@ -360,7 +360,7 @@ class _Arrival:
                 self._moved[one] = now
                 self.context.echo(
                     f"{one} has fetched nothing for {self.context.quiet_s / 60:.0f} min; "
-                    f"if its log says that streaming failed, {_ANEW}"
+                    f"if its log says that streaming failed, {_START_AGAIN}"
                 )
 
     def _joining(self) -> list[str]:
@@ -375,7 +375,7 @@ def _new(context: Context, before: Sequence[str]) -> list[str]:
     return [one.address for one in seen_by(context.nodes, asked) if one.well and one.address not in before]
 
 
-def proved_joined(context: Context, before: Sequence[str], count: int, address: str = "") -> str:
+def await_joined(context: Context, before: Sequence[str], count: int, address: str = "") -> str:
     """Wait until a node that was not there before is up and normal, and the cluster has `count`.
 
     `address` is the one it should have, empty where that is not known.
@@ -392,7 +392,7 @@ def proved_joined(context: Context, before: Sequence[str], count: int, address: 
 
     wait_for("the new node", missing, timeout_s=context.stream_s)
     fresh = _new(context, before)[0]
-    steps.proved_up(context, fresh)
+    steps.await_up(context, fresh)
     return f"{fresh} has joined and serves"
 
 
@@ -407,7 +407,7 @@ def _is_leaving(context: Context, address: str) -> bool:
     return any(one.address == address and one.state == "L" for one in views)
 
 
-def _proved_gone(context: Context, address: str) -> str:
+def _await_gone(context: Context, address: str) -> str:
     wait_for(
         f"{address} to leave",
         lambda: f"the others still know {address}" if _is_known(context, address) else "",
@@ -417,4 +417,4 @@ def _proved_gone(context: Context, address: str) -> str:
 
 
 def _raise(text: str) -> str:
-    raise ChronotileError(text, kind="not-proved")
+    raise ChronotileError(text, kind="not-confirmed")

@@ -217,14 +217,14 @@ def wait_for(what: str, holds: Callable[[], str], *, timeout_s: float) -> None:
     BusyError
         Kind ``not-in-time``, with what was missing last. Nodes that do not answer count as missing.
     ChronotileError
-        Of kind ``not-proved``, when `holds` raises it: it will not come.
+        Of kind ``not-confirmed``, when `holds` raises it: it will not come.
     """
     began, pause = time.monotonic(), POLL_S
     while True:
         try:
             missing = holds()
         except ChronotileError as error:
-            if error.kind == "not-proved":
+            if error.kind == "not-confirmed":
                 raise
             missing = str(error)
         if not missing:

@@ -22,14 +22,14 @@ def down_steps(context: Context, address: str) -> list[Step]:
             f"drain {address}",
             f"drain {address}: it flushes its memory to disk and tells clients and nodes",
             lambda: drain(context, address),
-            lambda: proved_drained(context, address),
+            lambda: await_drained(context, address),
             lambda: require_others_well(context, address),
         ),
         Step(
             f"stop {address}",
             f"stop {address}",
             lambda: context.actuator.stop(address),
-            lambda: proved_down(context, address),
+            lambda: await_down(context, address),
         ),
     ]
 
@@ -40,7 +40,7 @@ def up_step(context: Context, address: str, *, release: str = "", changes: tuple
         f"start {address}",
         f"start {address}" + (f" with Cassandra {release}" if release else ""),
         lambda: start(context, address),
-        lambda: proved_up(context, address, release),
+        lambda: await_up(context, address, release),
         changes=changes,
     )
 
@@ -51,7 +51,7 @@ def hints_step(context: Context, address: str) -> Step:
         f"hints {address}",
         f"wait until the other nodes have handed over the writes they kept for {address}",
         lambda: None,
-        lambda: proved_handed_over(context, address),
+        lambda: await_handed_over(context, address),
     )
 
 
@@ -95,13 +95,13 @@ def drain(context: Context, address: str) -> None:
     try:
         seen = mode(context, address)
     except ChronotileError:
-        proved_down(context, address)
+        await_down(context, address)
         return
     if seen not in ("DRAINED", "DRAINING"):
         context.nodes.nodetool(address, "drain", timeout_s=context.node_s)
 
 
-def proved_drained(context: Context, address: str) -> str:
+def await_drained(context: Context, address: str) -> str:
     """Wait until a node is drained, or down."""
 
     def missing() -> str:
@@ -115,7 +115,7 @@ def proved_drained(context: Context, address: str) -> str:
     return f"{address} is drained"
 
 
-def proved_down(context: Context, address: str) -> str:
+def await_down(context: Context, address: str) -> str:
     """Wait until the others see a node down and it takes no clients."""
 
     def missing() -> str:
@@ -131,7 +131,7 @@ def start(context: Context, address: str) -> None:
         context.actuator.start(address)
 
 
-def proved_up(context: Context, address: str, release: str = "") -> str:
+def await_up(context: Context, address: str, release: str = "") -> str:
     """Wait until a node serves clients and it and all others see each other up and normal."""
 
     def missing() -> str:
@@ -153,7 +153,7 @@ def proved_up(context: Context, address: str, release: str = "") -> str:
     return f"{address} serves, and all nodes see each other up and normal"
 
 
-def proved_handed_over(context: Context, address: str) -> str:
+def await_handed_over(context: Context, address: str) -> str:
     """Wait until no other node keeps writes for a node."""
     host = member(context, address).host_id
     others = [one.address for one in all_members(context.nodes) if one.address != address]

@@ -93,7 +93,7 @@ class Upgrade(Procedure):
                 f"probe {address}",
                 f"look for errors in the log of {address}, and read and write through it",
                 lambda: None,
-                lambda: _proved_sound(context, address),
+                lambda: _await_sound(context, address),
             ),
             steps.hints_step(context, address),
         ]
@@ -154,15 +154,15 @@ class Compatibility(Procedure):
                 f"mode {address}",
                 f"look whether {address} took it up",
                 lambda: None,
-                lambda: self._proved(context, address),
+                lambda: self._confirmed(context, address),
             ),
             steps.hints_step(context, address),
         ]
 
-    def _proved(self, context: Context, address: str) -> str:
+    def _confirmed(self, context: Context, address: str) -> str:
         found = _mode_of(context, address)
         if found != self.mode:
-            raise ChronotileError(f"{address} is at {found}: its cassandra.yaml was not changed", kind="not-proved")
+            raise ChronotileError(f"{address} is at {found}: its cassandra.yaml was not changed", kind="not-confirmed")
         return f"{address} is at {found}"
 
 
@@ -205,7 +205,7 @@ def _format_step(context: Context, address: str, when: str) -> Step:
 
     def prove() -> str:
         if not context.notes.get(key):
-            raise ChronotileError(f"upgradesstables on {address} did not come to its end", kind="not-proved")
+            raise ChronotileError(f"upgradesstables on {address} did not come to its end", kind="not-confirmed")
         return f"all tables of {address} are in its release's format"
 
     return Step(f"formats {when} {address}", f"rewrite tables of {address} that are in an older format", do, prove)
@@ -226,7 +226,7 @@ def snapshot_step(context: Context, address: str, tag: str) -> Step:
 
     def prove() -> str:
         if not there():
-            raise ChronotileError(f"{address} lists no snapshot {tag}", kind="not-proved")
+            raise ChronotileError(f"{address} lists no snapshot {tag}", kind="not-confirmed")
         return f"{address} has snapshot {tag}; nodetool clearsnapshot -t {tag} frees its room later"
 
     return Step(f"snapshot {address}", f"take snapshot {tag} of {address}", do, prove)
@@ -245,16 +245,16 @@ def _log_errors(context: Context, address: str) -> int | None:
         return None
 
 
-def _proved_sound(context: Context, address: str) -> str:
+def _await_sound(context: Context, address: str) -> str:
     before, after = context.notes.get(f"errors {address}"), _log_errors(context, address)
     if after is not None and after > (before or 0):
         raise ChronotileError(
-            f"{address} wrote {after - (before or 0)} errors to its log since: look at it", kind="not-proved"
+            f"{address} wrote {after - (before or 0)} errors to its log since: look at it", kind="not-confirmed"
         )
     context.nodes.query(address, statements.read_lease("work"), consistency="QUORUM")
     unfinished = lease.unfinished(context.nodes)
     if unfinished is None:
-        raise ChronotileError(f"a read through {any_serving(context.nodes)} lost the lease's row", kind="not-proved")
+        raise ChronotileError(f"a read through {any_serving(context.nodes)} lost the lease's row", kind="not-confirmed")
     log = "its log was not looked at (no --shell)" if after is None else "no new error in its log"
     return f"{address} reads at QUORUM; {log}"
 

@@ -150,7 +150,7 @@ class Repair(Procedure):
             if any(value == 0 or value > limit * 1.05 for value in found.values()) or any(
                 value is not None and (value == 0 or value > mebibytes(limit) * 1.05) for value in whole.values()
             ):
-                raise ChronotileError(f"the limits of streams could not be set: {found}, {whole}", kind="not-proved")
+                raise ChronotileError(f"the limits of streams could not be set: {found}, {whole}", kind="not-confirmed")
             return f"each node streams at most {limit} Mbit/s, whole files {mebibytes(limit)} MiB/s"
 
         return Step("limit", f"limit streams to {self.capacity_mbit:g} Mbit/s towards each node", do, prove)

@@ -64,7 +64,7 @@ fn cells_of_columns(rule: &CellRule, columns: &[ArrayRef], rows: usize) -> std::
             Ok(cells)
         }
         CellRule::Value { .. } => whole(&columns[0]).map_err(|(row, reason)| unfit(0, row, reason)),
-        CellRule::Bunch { size, .. } => {
+        CellRule::IdBucket { size, .. } => {
             let values = whole(&columns[0]).map_err(|(row, reason)| unfit(0, row, reason))?;
             Ok(values.into_iter().map(|value| value.div_euclid(*size as i64)).collect())
         }

@@ -41,13 +41,13 @@ pub(crate) enum Spots {
     Plain(ArrayRef),
 }
 
-type Told<T> = std::result::Result<T, String>;
+type Converted<T> = std::result::Result<T, String>;
 
 const STRICT: CastOptions<'static> = CastOptions { safe: false, format_options: FORMAT };
 const FORMAT: arrow_cast::display::FormatOptions<'static> = arrow_cast::display::FormatOptions::new();
 
 /// Where each of the constants lies; none of them is null.
-pub(crate) fn spots(given: &ArrayRef, wanted: &DataType) -> Told<Spots> {
+pub(crate) fn spots(given: &ArrayRef, wanted: &DataType) -> Converted<Spots> {
     let given = &plain(given)?;
     if wanted.is_temporal() {
         return times(given, wanted).map(Spots::Whole);
@@ -72,7 +72,7 @@ pub(crate) fn spots(given: &ArrayRef, wanted: &DataType) -> Told<Spots> {
 ///
 /// # Errors
 /// What does not fit, to follow the name of the column.
-pub fn exact_values(given: &ArrayRef, wanted: &DataType) -> Told<ArrayRef> {
+pub fn exact_values(given: &ArrayRef, wanted: &DataType) -> Converted<ArrayRef> {
     if given.data_type() == wanted {
         return Ok(given.clone());
     }
@@ -96,8 +96,8 @@ pub fn exact_values(given: &ArrayRef, wanted: &DataType) -> Told<ArrayRef> {
     arrow_select::take::take(&values, &UInt64Array::from_iter(spread), None).map_err(failed)
 }
 
-fn values_at(spots: &Spots, wanted: &DataType) -> Told<ArrayRef> {
-    fn all<T: Copy>(spots: &[Spot<T>], wanted: &DataType) -> Told<Vec<T>> {
+fn values_at(spots: &Spots, wanted: &DataType) -> Converted<ArrayRef> {
+    fn all<T: Copy>(spots: &[Spot<T>], wanted: &DataType) -> Converted<Vec<T>> {
         let at = |(place, spot): (usize, &Spot<T>)| match spot {
             Spot::At(value) => Ok(*value),
             _ => Err(format!("has a value, number {place}, that {wanted} cannot hold exactly")),
@@ -123,7 +123,7 @@ fn values_at(spots: &Spots, wanted: &DataType) -> Told<ArrayRef> {
 }
 
 /// Values of a type of whole steps, as counts of its steps; the reverse of [`whole_array`].
-fn counts(array: &ArrayRef) -> Told<Vec<i128>> {
+fn counts(array: &ArrayRef) -> Converted<Vec<i128>> {
     match array.data_type() {
         DataType::Boolean => Ok(array.as_boolean().values().iter().map(i128::from).collect()),
         DataType::UInt64 => Ok(array.as_primitive::<UInt64Type>().values().iter().map(|v| i128::from(*v)).collect()),
@@ -136,7 +136,7 @@ fn counts(array: &ArrayRef) -> Told<Vec<i128>> {
 }
 
 /// A column of a type of whole steps, of counts that lie in its range.
-pub(crate) fn whole_array(counts: &[i128], wanted: &DataType) -> Told<ArrayRef> {
+pub(crate) fn whole_array(counts: &[i128], wanted: &DataType) -> Converted<ArrayRef> {
     let failed = |e: arrow_schema::ArrowError| e.to_string();
     match wanted {
         DataType::Boolean => Ok(Arc::new(BooleanArray::from_iter(counts.iter().map(|count| Some(*count != 0))))),
@@ -191,7 +191,7 @@ fn within(spot: Spot<i128>, (low, high): (i128, i128)) -> Spot<i128> {
 }
 
 /// Without dictionaries, and text in its plain form.
-fn plain(given: &ArrayRef) -> Told<ArrayRef> {
+fn plain(given: &ArrayRef) -> Converted<ArrayRef> {
     let kind = match given.data_type() {
         DataType::Dictionary(_, values) => values.as_ref(),
         DataType::LargeUtf8 | DataType::Utf8View => &DataType::Utf8,
@@ -200,7 +200,7 @@ fn plain(given: &ArrayRef) -> Told<ArrayRef> {
     plain(&cast_with_options(given, kind, &STRICT).map_err(|e| e.to_string())?)
 }
 
-fn numbers(given: &ArrayRef, wanted: &DataType) -> Told<Vec<Number>> {
+fn numbers(given: &ArrayRef, wanted: &DataType) -> Converted<Vec<Number>> {
     match given.data_type() {
         DataType::Utf8 => {
             let number = |text: Option<&str>| {
@@ -263,7 +263,7 @@ fn clock(kind: &DataType) -> Option<(Clock, i128)> {
     })
 }
 
-fn times(given: &ArrayRef, wanted: &DataType) -> Told<Vec<Spot<i128>>> {
+fn times(given: &ArrayRef, wanted: &DataType) -> Converted<Vec<Spot<i128>>> {
     let (Some((counts_of, step_ns)), Some(range)) = (clock(wanted), whole_range(wanted)) else {
         return Err(format!("is not possible for its type {wanted}"));
     };
@@ -287,7 +287,7 @@ fn times(given: &ArrayRef, wanted: &DataType) -> Told<Vec<Spot<i128>>> {
 }
 
 /// A time as text in nanoseconds, exactly.
-fn time_ns(text: &str, counts: &Clock, wanted: &DataType) -> Told<i128> {
+fn time_ns(text: &str, counts: &Clock, wanted: &DataType) -> Converted<i128> {
     let text = text.trim();
     let fraction = text.rsplit_once('.').map_or("", |(_, fraction)| fraction);
     let digits = fraction.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
@@ -305,7 +305,7 @@ fn time_ns(text: &str, counts: &Clock, wanted: &DataType) -> Told<i128> {
 }
 
 /// Text and bytes.
-fn text(given: &ArrayRef, wanted: &DataType) -> Told<ArrayRef> {
+fn text(given: &ArrayRef, wanted: &DataType) -> Converted<ArrayRef> {
     let bytes = matches!(wanted, DataType::Binary | DataType::FixedSizeBinary(_));
     if *given.data_type() == DataType::Utf8 && bytes {
         let given = cast_with_options(given, &DataType::Binary, &STRICT).map_err(|e| e.to_string())?;

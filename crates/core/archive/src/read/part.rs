@@ -43,7 +43,7 @@ impl Part {
     pub(crate) fn body(&self, frame: &Frame) -> Result<Bytes> {
         match &self.place {
             None => Ok(self.chunk.body.clone()),
-            Some(place) => place.file.read(place.offset, place.bytes).map_err(|e| unkept(frame, &e)),
+            Some(place) => place.file.read(place.offset, place.bytes).map_err(|e| spill_error(frame, &e)),
         }
     }
 
@@ -87,7 +87,7 @@ impl Shelf {
         }
         // Small bodies that come later do not fill what a great one has left.
         self.room = 0;
-        self.spill(part).map_err(|e| unkept(frame, &e))
+        self.spill(part).map_err(|e| spill_error(frame, &e))
     }
 
     fn spill(&mut self, part: &mut Part) -> std::io::Result<()> {
@@ -130,7 +130,7 @@ impl Spill {
     }
 }
 
-fn unkept(frame: &Frame, error: &std::io::Error) -> ArchiveError {
+fn spill_error(frame: &Frame, error: &std::io::Error) -> ArchiveError {
     let folder = std::env::temp_dir();
     frame.refuse(format!(
         "the read needs a temporary file in {}, which failed: {error}; free space there, set TMPDIR, or read less at once",

@@ -85,8 +85,8 @@ impl Query {
         let id_zone = zone_of_prefixes(&frame, request);
         let needs = filtered.filter_map(|test| Some((test.column, test.need.clone()?))).collect();
         let mut cells = place.cells;
-        if let (Cells::All, Some(bunches)) = (&cells, bunches_of_ids(&frame, request)) {
-            cells = cells::resolve(&frame.spec, &crate::request::Place::Keys(vec![bunches]))?.cells;
+        if let (Cells::All, Some(buckets)) = (&cells, id_buckets(&frame, request)) {
+            cells = cells::resolve(&frame.spec, &crate::request::Place::Keys(vec![buckets]))?.cells;
         }
         Ok(Self {
             cells,
@@ -243,10 +243,10 @@ fn zone_of_prefixes(frame: &Frame, request: &ReadRequest) -> Option<(ZoneKey, Zo
     (!prefix.is_empty()).then(|| (ZoneKey::from_bytes(prefix.as_bytes()), ZoneKey::from_bytes(&last)))
 }
 
-/// Where the cell is a bunch of the first id column, ids name their cells.
-fn bunches_of_ids(frame: &Frame, request: &ReadRequest) -> Option<ArrayRef> {
+/// Where the first id column makes the cell, ids name their cells.
+fn id_buckets(frame: &Frame, request: &ReadRequest) -> Option<ArrayRef> {
     let column = match &frame.spec.cell {
-        CellRule::Bunch { column, .. } | CellRule::Value { column } => column,
+        CellRule::IdBucket { column, .. } | CellRule::Value { column } => column,
         _ => return None,
     };
     let given = request.ids.as_ref()?.first()?;

@@ -315,8 +315,8 @@ impl Model {
 
     fn same_key(&self, a: &Row, b: &Row) -> bool {
         match self.shape.rule {
-            Rule::Value | Rule::BunchOfTags | Rule::HashOfTag => a.tag == b.tag,
-            Rule::BunchOfIds => a.id == b.id,
+            Rule::Value | Rule::TagBucket | Rule::HashOfTag => a.tag == b.tag,
+            Rule::IdBucket => a.id == b.id,
             Rule::HashOfText => (a.sub, a.note) == (b.sub, b.note),
             Rule::Single | Rule::Sky => unreachable!("not read by key"),
         }

@@ -67,8 +67,8 @@ pub enum Ids {
 pub enum Rule {
     Single,
     Value,
-    BunchOfTags,
-    BunchOfIds,
+    TagBucket,
+    IdBucket,
     HashOfTag,
     HashOfText,
     Sky,
@@ -153,8 +153,8 @@ impl Shape {
         let rule = prop_oneof![
             Just(Rule::Single),
             Just(Rule::Value),
-            Just(Rule::BunchOfTags),
-            Just(Rule::BunchOfIds),
+            Just(Rule::TagBucket),
+            Just(Rule::IdBucket),
             Just(Rule::HashOfTag),
             Just(Rule::HashOfText),
             Just(Rule::Sky),
@@ -193,8 +193,8 @@ impl Shape {
             cell: match self.rule {
                 Rule::Single => CellRule::Single,
                 Rule::Value => CellRule::Value { column: "tag".into() },
-                Rule::BunchOfTags => CellRule::Bunch { column: "tag".into(), size: 2 },
-                Rule::BunchOfIds => CellRule::Bunch { column: "id".into(), size: 5 },
+                Rule::TagBucket => CellRule::IdBucket { column: "tag".into(), size: 2 },
+                Rule::IdBucket => CellRule::IdBucket { column: "id".into(), size: 5 },
                 Rule::HashOfTag => CellRule::Hash { columns: text(&["tag"]), buckets: Some(2) },
                 Rule::HashOfText => CellRule::Hash { columns: text(&["sub", "note"]), buckets: Some(3) },
                 Rule::Sky => {
@@ -283,8 +283,8 @@ impl Shape {
         match self.rule {
             Rule::Single => 0,
             Rule::Value => row.tag,
-            Rule::BunchOfTags => row.tag.div_euclid(2),
-            Rule::BunchOfIds => row.id.div_euclid(5),
+            Rule::TagBucket => row.tag.div_euclid(2),
+            Rule::IdBucket => row.id.div_euclid(5),
             Rule::HashOfTag => {
                 let mut bytes = vec![1];
                 bytes.extend(row.tag.to_le_bytes());

@@ -1,4 +1,4 @@
-"""Keeping a database in order: day-time upkeep, and taking out what should not be there."""
+"""Maintenance a database in order: day-time maintenance, and taking out what should not be there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Progress = Callable[[str, int, int], object]
 
 @dataclass(frozen=True)
 class Maintained:
-    """What upkeep did and found.
+    """What maintenance did and found.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Removed:
     rows: int
 
 
-class Keeping:
+class Maintenance:
     """Keeps a database in order."""
 
     def __init__(self, tables: SurveyTables, cold: Cold, updates: Updates, complete: CompleteVisits) -> None:

@@ -1,4 +1,4 @@
-"""Changes of several processes all hold; upkeep may be killed beside writers; crowded places stay within the limit."""
+"""Changes of several processes all hold; maintenance may be killed beside writers; crowded places stay in bounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from chronotile_tools.survey.simulate import Run, Survey, run
 from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2
 
 
-def test_upkeep_goes_on_with_other_tables_where_one_is_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_goes_on_with_other_tables_where_one_is_damaged(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, consolidate = names.dataset_name(names.MAIN_TABLES[0]), Dataset.consolidate
 
     def damaged(self: Dataset, **how: Any) -> Any:
@@ -113,7 +115,7 @@ def test_turns_that_ended_leave_a_bounded_number_of_records(path: Path) -> None:
         assert database.sources(object_ids=[2]).to_arrow().num_rows == 1
 
 
-# ---------------------------------------------------------------------- upkeep
+# ---------------------------------------------------------------------- maintenance
 
 IDS = list(range(1_000))
 VISITS = 8
@@ -127,7 +129,7 @@ def associations() -> Any:
     return given.append_column("ssObjectId", pa.array(given["diaSourceId"].to_numpy() + 5_000_000))
 
 
-UPKEEP = """
+MAINTENANCE = """
 import sys
 import pyarrow.parquet as pq
 from chronotile import apdb
@@ -141,9 +143,9 @@ with apdb.open(sys.argv[1]) as survey:
 """
 
 
-def kill_upkeep(archive: Path, given: Path, moment: str) -> None:
-    """Run upkeep in a process, and kill it when it says so."""
-    command = [sys.executable, "-c", UPKEEP, str(archive), str(given)]
+def kill_maintenance(archive: Path, given: Path, moment: str) -> None:
+    """Run maintenance in a process, and kill it when it says so."""
+    command = [sys.executable, "-c", MAINTENANCE, str(archive), str(given)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -151,11 +153,11 @@ def kill_upkeep(archive: Path, given: Path, moment: str) -> None:
                 process.send_signal(signal.SIGKILL)
                 break
         else:
-            pytest.fail(f"upkeep never came to {moment!r}")
+            pytest.fail(f"maintenance never came to {moment!r}")
     assert process.returncode == -signal.SIGKILL
 
 
-def test_upkeep_killed_in_the_middle_beside_a_writer_loses_nothing(
+def test_maintenance_killed_in_the_middle_beside_a_writer_loses_nothing(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq.write_table(associations(), tmp_path / "given.parquet")
@@ -178,7 +180,7 @@ def test_upkeep_killed_in_the_middle_beside_a_writer_loses_nothing(
         writer.start()
         try:
             for moment in ("reassociation 5000", "dia_source", "statistics"):
-                kill_upkeep(path, tmp_path / "given.parquet", moment)
+                kill_maintenance(path, tmp_path / "given.parquet", moment)
         finally:
             stop.set()
             writer.join()
@@ -203,7 +205,7 @@ def test_upkeep_killed_in_the_middle_beside_a_writer_loses_nothing(
         assert noted["rows"] == len(found) == report.statistics["dia_forced_source"].rows
 
 
-def test_the_command_of_upkeep_gives_sources_to_objects_and_says_what_it_did(
+def test_the_command_of_maintenance_gives_sources_to_objects_and_says_what_it_did(
     path: Path, tmp_path: Path, chronotile: RunCli
 ) -> None:
     with apdb.create(path, "small", cell_bytes_max=100) as database:
