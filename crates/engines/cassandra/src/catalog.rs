@@ -260,7 +260,7 @@ fn serial(session: &Session, deadline: Instant) -> Call {
     Call { consistency: session.serial_read(), ..until(session, deadline) }
 }
 
-/// As [`sure`], for one of several requests that together have a deadline.
+/// As [`quorum_call`], for one of several requests that together have a deadline.
 pub(crate) fn until(session: &Session, deadline: Instant) -> Call {
     let left = deadline.saturating_duration_since(Instant::now());
     Call { timeout: left.max(LAST_WAIT), ..quorum_call(session) }
