@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import settings
+from support_commands import run_command
 from support_lab import cluster, lab_home, one_node, secure_cluster, shared_cluster, single_node
 
 import chronotile as ct
@@ -62,17 +61,7 @@ def sqlite(path: Path) -> Iterator[ct.Archive]:
 @pytest.fixture(scope="session")
 def chronotile() -> Run:
     """Runs the command line in a process of its own: `chronotile("read", ..., stdin="...", env={...})`."""
-
-    def run(
-        *arguments: object, stdin: str | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "chronotile", *map(str, arguments)]
-        surroundings = {k: v for k, v in os.environ.items() if k != "CHRONOTILE_ARCHIVE"} | (env or {})
-        return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, env=surroundings, cwd=cwd, timeout=120, check=False
-        )
-
-    return run
+    return run_command
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyarrow")
+from support_commands import run_command
 from support_data import run_cli
 
 import chronotile as ct
@@ -259,9 +258,8 @@ def test_one_damaged_definition_does_not_stop_work_on_the_others(path: Path) -> 
         raw.commit()
 
     def run(*arguments: object) -> tuple[str, str]:
-        command = [sys.executable, "-m", "chronotile", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 5, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        done = run_command(*arguments)
+        assert done.returncode == 5, f"{done.args}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout, done.stderr
 
     for command in (["verify"], ["consolidate"], ["info"], ["datasets"]):

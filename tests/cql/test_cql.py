@@ -22,6 +22,7 @@ import pyarrow.csv
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support_commands import run_command
 
 import chronotile as ct
 from chronotile_tools import lab
@@ -346,8 +347,7 @@ def test_a_scan_survives_the_death_of_a_node(cluster: lab.Cluster, session: ct.C
 
 def test_the_command_line_reads_queries_and_tables(session: ct.CqlSession, url: str, tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "chronotile", "cql", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return run_command("cql", *arguments)
 
     one = run(url, "SELECT c, half FROM rows WHERE p = ? AND c < :c", "-p", "3", "-p", "2", "--format", "csv")
     assert one.stdout.splitlines() == ["c,half", "0,15.0", "1,15.5"], one.stderr

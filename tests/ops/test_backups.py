@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support_backups import FakeNode, back_up, fetched
+from support_commands import run_command
 
 import chronotile as ct
 from chronotile_tools.errors import NotFoundError
@@ -330,8 +331,7 @@ def test_a_store_that_is_not_there_is_said(store: Store, nodes: list[FakeNode]) 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     """What a command of ``chronotile ops backup`` does."""
-    line = [sys.executable, "-m", "chronotile", "ops", "backup", *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    return run_command("ops", "backup", *words)
 
 
 def test_commands_list_and_remove_backups(tmp_path: Path, nodes: list[FakeNode]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support_backups import FakeNode, back_up, fetched
+from support_commands import run_command
 
 import chronotile as ct
 from chronotile_tools.ops.backups import manifests, restoring, schema_text
@@ -365,8 +365,7 @@ def test_commands_make_keys_and_tell_signed_backups(store: Store, node: FakeNode
 
 
 def ops_backup(*words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "chronotile", "ops", "backup", *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    return run_command("ops", "backup", *words)
 
 
 @pytest.mark.parametrize("cluster", ["plant", "Ölmühle 7", "../x", "a/b", "¹²", "-" * 200])

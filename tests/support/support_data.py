@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from support_commands import run_command
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data"
 
@@ -32,9 +31,8 @@ def job_log() -> Path:
 
 def run_cli(*arguments: object, code: int = 0) -> str:
     """Run the command in a process of its own; returns its output, and fails unless it ends with `code`."""
-    command = [sys.executable, "-m", "chronotile", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, f"{command} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+    done = run_command(*arguments)
+    assert done.returncode == code, f"{done.args} ended with {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 
 
