@@ -314,7 +314,7 @@ impl<'a> Write<'a> {
         let chunks = self.encode(buffer)?;
         let mut steps = split(chunks);
         let last = steps.pop().unwrap_or_default();
-        if !steps.is_empty() || !self.dataset.store().capabilities().atomic_commit {
+        if !steps.is_empty() || self.dataset.fence().needs_closing() {
             self.watch_slices().await?;
         }
         for chunks in steps {
@@ -357,7 +357,7 @@ impl<'a> Write<'a> {
         loop {
             let seen = self.slices_stay().await?;
             let mut before = self.intent_puts()?;
-            before.extend(seen.unchanged_in(self.dataset.store()));
+            before.extend(self.dataset.fence().no_drop_since(&seen));
             let last = Commit { before, after: after.clone(), ..Commit::default() };
             match self.dataset.clear_out(of, (&stale, &HashSet::new()), last, &watch).await {
                 Err(error) if fence::has_changed(&error) => continue,
@@ -374,10 +374,11 @@ impl<'a> Write<'a> {
             // One step, in which the slices are there.
             return self.commit(commit).await;
         }
-        if self.dataset.store().capabilities().atomic_commit {
+        if !self.dataset.fence().needs_closing() {
             loop {
                 let mut last = commit.clone();
-                last.before.extend(self.slices_stay().await?.unchanged_in(self.dataset.store()));
+                let seen = self.slices_stay().await?;
+                last.before.extend(self.dataset.fence().no_drop_since(&seen));
                 match self.dataset.commit(last).await {
                     Err(error) if fence::has_changed(&error) => continue,
                     result => return result.map_err(|error| self.told(error)),
@@ -408,11 +409,11 @@ impl<'a> Write<'a> {
     async fn slices_stay(&mut self) -> Result<Seen> {
         let name = &self.frame.spec.name;
         let refs: Vec<ChunkRef> = self.parts.iter().flat_map(|part| part.refs.iter().copied()).collect();
-        let seen = if self.dataset.store().capabilities().atomic_commit {
-            self.dataset.fence().look().await?
-        } else {
+        let seen = if self.dataset.fence().needs_closing() {
             let slices: BTreeSet<SliceId> = refs.iter().map(|chunk| chunk.key.slice).collect();
             self.dataset.fence().pass(&self.frame.dataset, &slices).await?
+        } else {
+            self.dataset.fence().look().await?
         };
         if self.since.as_deref() != Some(seen.token()) {
             let there: HashSet<ChunkKey> = self.dataset.existing(self.frame, &refs).await?.into_iter().collect();

@@ -220,7 +220,7 @@ async fn cut_off(source: Arc<dyn Store>, update: bool, stepwise: bool, fault: Fa
     before(&source, &target, update).await;
     let (dying, struck) = dying(if fault.on_target { &target } else { &source }, fault);
     let (from, to) = if fault.on_target { (source.clone(), dying) } else { (dying, target.clone()) };
-    let to: Arc<dyn Store> = if stepwise { Arc::new(Stepwise(to)) } else { to };
+    let to: Arc<dyn Store> = if stepwise { Arc::new(Weakened::stepwise(to)) } else { to };
     let first = copy_all(&from, &to).await;
     if !struck.load(Ordering::SeqCst) {
         first.unwrap();
@@ -596,7 +596,7 @@ async fn targets_that_are_no_copies_are_refused_and_stay_as_they_are() {
 async fn one_archive_under_two_names_is_found_out() {
     let store = memory();
     create(&store, spec()).await;
-    let alias: Arc<dyn Store> = Arc::new(Stepwise(store.clone()));
+    let alias: Arc<dyn Store> = Arc::new(Weakened::stepwise(store.clone()));
     assert!(matches!(copy_all(&store, &alias).await.unwrap_err(), ArchiveError::SameArchive { .. }));
     assert_eq!(store.records("copy/", None, 10).await.unwrap(), vec![]);
 }

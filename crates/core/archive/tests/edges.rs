@@ -354,7 +354,7 @@ async fn the_time_of_a_cluster_is_asked_once_and_is_that_of_the_batches() {
     const TIME_US: i64 = 1_700_000_000_000_000;
     let below: Arc<dyn Store> = Arc::new(MemoryStore::new());
     below.commit(&placed(), Commit { stamp_us: TIME_US, ..Commit::default() }).await.unwrap();
-    let metered = Arc::new(Metered::new(Arc::new(Stepwise(below))));
+    let metered = Arc::new(Metered::new(Arc::new(Weakened::stepwise(below))));
     let store: Arc<dyn Store> = metered.clone();
     let dataset = create(&store, spec()).await;
     let asked = || metered.snapshot().into_iter().find(|m| m.operation == Operation::Record).unwrap().calls;

@@ -234,7 +234,7 @@ proptest! {
     fn answers_with_an_index_are_those_without(steps in steps(), which in 0..5usize, stepwise: bool) {
         runtime().block_on(async {
             let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
-            let store: Arc<dyn Store> = if stepwise { Arc::new(Stepwise(memory)) } else { memory };
+            let store: Arc<dyn Store> = if stepwise { Arc::new(Weakened::stepwise(memory)) } else { memory };
             let dataset = create(&store, specs()[which].clone()).await;
             create_indexes(&dataset).await;
             for (number, step) in steps.iter().enumerate() {

@@ -127,7 +127,7 @@ async fn cut_off(work: Work, stepwise: bool, fault: Fault) -> bool {
     // What a reader has learnt of batches is out of date once the work has begun.
     assert_eq!(id_notes(&read(&sound, finished_only()).await.unwrap()), work.states().0);
     let (faulty, struck) = failing(inner.clone(), fault);
-    let store: Arc<dyn Store> = if stepwise { Arc::new(Stepwise(faulty)) } else { faulty };
+    let store: Arc<dyn Store> = if stepwise { Arc::new(Weakened::stepwise(faulty)) } else { faulty };
     // Opening has calls of its own: a fault in those says nothing about the work.
     let Ok(dataset) = chronotile_archive::Archive::on("test:", store).dataset("records").await else { return true };
     let first = work.run(&dataset).await;

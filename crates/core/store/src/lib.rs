@@ -71,8 +71,7 @@ pub fn record_group(key: &str) -> Option<(&str, &str)> {
 }
 
 /// The key of a record that the engine keeps by itself: microseconds since 1970 as decimal text, by which writers set their
-/// own clocks. An engine with [`Capabilities::atomic_commit`] gives the greatest [`Commit::stamp_us`] of all commits so far (none
-/// before the first); another gives the time of one of its machines, as it answers.
+/// own clocks. [`Capabilities::clock`] says which time it is.
 pub const CLOCK_KEY: &str = "clock";
 
 /// The longest key of a catalog record, in bytes.
@@ -115,8 +114,8 @@ pub struct Commit {
     pub require_removed: bool,
     /// Last: records, each under its condition.
     pub after: Vec<RecordPut>,
-    /// The latest write stamp in what is put, or 0: what the record under [`CLOCK_KEY`] is not behind once the commit has ended,
-    /// where the engine has `atomic_commit`. Whoever refuses a commit may keep it all the same.
+    /// The latest write stamp in what is put, or 0. An engine with [`ClockSource::LatestStamp`] keeps it, and may also keep that of
+    /// a commit that it refuses.
     pub stamp_us: i64,
 }
 
@@ -233,13 +232,32 @@ pub enum Visibility {
     EveryWrite,
 }
 
+/// Which time an engine gives under [`CLOCK_KEY`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockSource {
+    /// The greatest [`Commit::stamp_us`] of all commits that have ended; no record before the first. Reading it costs no request to
+    /// another machine.
+    LatestStamp,
+    /// The time of one of the engine's machines, as it answers.
+    MachineTime,
+}
+
 /// What an engine promises beyond the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Name of the engine for messages: `memory`, `sqlite`, `cassandra`.
     pub engine: &'static str,
-    /// Whether a commit takes effect as a whole or not at all, and no reader sees part of it.
-    pub atomic_commit: bool,
+    /// Whether a commit is one step: all of it takes effect or none, also where a condition of [`Commit::after`] fails or
+    /// [`Commit::before`] has records of several groups, and no call of [`Store::records`] sees part of it.
+    pub atomic_commits: bool,
+    /// Whether [`Store::drop_slice`] is one step: every [`Commit::put`] into the slice takes effect before it, and is compared, or
+    /// after it, and fails with [`StoreError::NoSlice`].
+    pub atomic_drops: bool,
+    /// Which time the record under [`CLOCK_KEY`] gives.
+    pub clock: ClockSource,
+    /// Whether a scan finds out which of its slices exist at no more cost than a call of [`Store::slices`]. Says nothing of
+    /// results: on every engine, a slice that does not exist holds nothing.
+    pub cheap_missing_slices: bool,
     /// Largest chunk (head and body) it takes, in bytes.
     pub chunk_bytes_max: usize,
     /// Bytes of one cell in one slice above which the engine works badly; `None` where it does not matter.
@@ -306,7 +324,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Repeating a commit whose outcome is unknown is harmless but for its conditions: a condition may then fail because
     /// the first try had landed.
     ///
-    /// Not promised without `atomic_commit`: that nothing has happened where a condition of `after` fails, where a chunk was
+    /// Not promised without [`Capabilities::atomic_commits`]: that nothing has happened where a condition of `after` fails, where a chunk was
     /// removed by somebody else at the same moment (`before` and other tiles may have changed), or where `before` has
     /// records of several groups. Never promised: an order among the chunks of one step.
     async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()>;
@@ -343,8 +361,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// happened. The comparison sees every chunk whose commit ended before, at a consistency of writes of which a majority
     /// takes part.
     ///
-    /// With `atomic_commit` the three are one step: a commit that puts chunks into the slice lands before it, and is compared,
-    /// or after it and fails with [`StoreError::NoSlice`]. Not promised without: that a commit which ends between the
+    /// With [`Capabilities::atomic_drops`] the three are one step. Not promised without: that a commit which ends between the
     /// comparison and the end of the drop is noticed. Whoever drops slices that are in use agrees with their writers first.
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()>;
 

@@ -24,8 +24,8 @@ use chronotile_cql::scylla::statement::Consistency;
 pub use chronotile_cql::without_password;
 use chronotile_cql::{Call, CqlError, Replication, Session, Settings};
 use chronotile_store::{
-    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Record, Result, Scan, Store, StoreError,
-    TileStatistics, Visibility,
+    CallOptions, Capabilities, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Record, Result, Scan,
+    Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::BoxStream;
@@ -241,9 +241,12 @@ impl Store for CassandraStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             engine: ENGINE,
-            atomic_commit: false,
+            atomic_commits: false,
+            atomic_drops: false,
+            clock: ClockSource::MachineTime,
             chunk_bytes_max: CHUNK_BYTES_MAX,
             cell_bytes_good: Some(CELL_BYTES_GOOD),
+            cheap_missing_slices: false,
             native_rows: true,
         }
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_store::{
-    CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Expect, Record,
-    RecordPut, Result, Scan, Store, StoreError, TileStatistics, Visibility,
+    CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Expect,
+    Record, RecordPut, Result, Scan, Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -61,9 +61,12 @@ impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             engine: ENGINE,
-            atomic_commit: true,
+            atomic_commits: true,
+            atomic_drops: true,
+            clock: ClockSource::LatestStamp,
             chunk_bytes_max: CHUNK_BYTES_MAX,
             cell_bytes_good: None,
+            cheap_missing_slices: true,
             native_rows: false,
         }
     }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_store::{
-    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Record, Result, Scan, Store, StoreError,
-    TileStatistics, Visibility,
+    CallOptions, Capabilities, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Record, Result, Scan,
+    Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::SliceId;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -112,9 +112,12 @@ impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             engine: ENGINE,
-            atomic_commit: true,
+            atomic_commits: true,
+            atomic_drops: true,
+            clock: ClockSource::LatestStamp,
             chunk_bytes_max: CHUNK_BYTES_MAX,
             cell_bytes_good: None,
+            cheap_missing_slices: true,
             native_rows: false,
         }
     }

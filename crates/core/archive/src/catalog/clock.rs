@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use chronotile_chunk::Head;
-use chronotile_store::{CLOCK_KEY, Store};
+use chronotile_store::{CLOCK_KEY, ClockSource, Store};
 use chronotile_types::BatchId;
 
 use crate::error::{ArchiveError, Result};
@@ -60,12 +60,12 @@ impl Clock {
         Ok(later(&self.last_us, self.machine_us() + ahead_us))
     }
 
-    /// The engine's time less this machine's. One that commits as a whole is asked each time, which costs no request, and tells
-    /// the stamps of other processes; of a cluster, the difference between two clocks is enough to know.
+    /// The engine's time less this machine's. One that gives the latest stamp is asked each time, which costs no request, and tells
+    /// the stamps of other processes; of machines' clocks, the difference is enough to know.
     async fn engine_ahead_us(&self, store: &dyn Store) -> Result<i64> {
-        let embedded = store.capabilities().atomic_commit;
+        let source = store.capabilities().clock;
         let known = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (false, Some((at, ahead_us))) = (embedded, *known())
+        if let (ClockSource::MachineTime, Some((at, ahead_us))) = (source, *known())
             && at.elapsed() < ASKED_FOR
         {
             return Ok(ahead_us);
@@ -78,7 +78,7 @@ impl Clock {
             key: CLOCK_KEY.to_owned(),
             reason: "it is no number of microseconds".to_owned(),
         })?;
-        if embedded {
+        if source == ClockSource::LatestStamp {
             self.saw(told_us);
             return Ok(0);
         }

@@ -1,4 +1,7 @@
-//! How those who drop slices agree with those who write, on engines whose commits do not take effect as a whole.
+//! How those who drop slices agree with those who write.
+//!
+//! Where commits and drops are both one step ([`Capabilities::atomic_commits`], [`Capabilities::atomic_drops`]), the commit that
+//! ends a write demands that no drop began since the writer looked. Other engines need what follows ([`Fence::needs_closing`]).
 //!
 //! One record of the archive says which slices are being *closed* and which are being *dropped*. Who drops a slice closes it
 //! first, waits until nobody can rely on not having seen that, and then looks what the slice holds; the record that turns closed
@@ -13,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use chronotile_store::{Commit, DatasetRef, Expect, RecordPut, Store, StoreError};
+use chronotile_store::{Capabilities, Commit, DatasetRef, Expect, RecordPut, Store, StoreError};
 use chronotile_types::{DatasetName, SliceId};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -58,12 +61,12 @@ impl Seen {
         &self.state.token
     }
 
-    /// The condition that the record is as it was seen, where the engine can hold a commit of rows to it.
-    pub(crate) fn unchanged_in(&self, store: &dyn Store) -> Option<RecordPut> {
-        store.capabilities().atomic_commit.then(|| match &self.bytes {
+    /// The condition that the record is as it was seen.
+    fn unchanged(&self) -> RecordPut {
+        match &self.bytes {
             Some(bytes) => catalog::put(KEY.to_owned(), bytes.clone(), Expect::Is(bytes.clone())),
             None => catalog::no_record(KEY.to_owned()),
-        })
+        }
     }
 
     /// The put of a changed record, where it is still as it was seen.
@@ -130,6 +133,18 @@ impl Fence {
         Self { store, seen: Arc::default() }
     }
 
+    /// Whether who drops slices must close them first for their writers to notice. Only where commits and drops are both one step
+    /// is it enough that the commit which ends a write fails after a drop, and that a drop compares every commit before it.
+    pub(crate) fn needs_closing(&self) -> bool {
+        let Capabilities { atomic_commits, atomic_drops, .. } = self.store.capabilities();
+        !(atomic_commits && atomic_drops)
+    }
+
+    /// The condition by which a commit fails where a drop began after the record was seen; none where slices are closed instead.
+    pub(crate) fn no_drop_since(&self, seen: &Seen) -> Option<RecordPut> {
+        (!self.needs_closing()).then(|| seen.unchanged())
+    }
+
     fn last(&self) -> Option<Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -193,11 +208,10 @@ impl Fence {
         }
     }
 
-    /// Closes slices against a drop that is not noticed by their writers, and waits until it is noticed by all. Nothing to
-    /// do where commits and drops take effect as a whole.
+    /// Closes slices before they are dropped, and waits until every writer notices. Does nothing where that is not needed.
     pub(crate) async fn close(&self, dataset: &DatasetRef, slices: &[SliceId]) -> Result<Closed> {
         let token = unique();
-        if !self.store.capabilities().atomic_commit {
+        if self.needs_closing() {
             let close = |state: &mut Retiring| {
                 slices.iter().for_each(|slice| put(&mut state.closed, &dataset.name, *slice, &token))
             };
@@ -215,7 +229,7 @@ impl Fence {
         closed: &Closed,
     ) -> Result<Option<RecordPut>> {
         let seen = self.look().await?;
-        if self.store.capabilities().atomic_commit {
+        if !self.needs_closing() {
             return Ok(Some(seen.changed(|_| ())?.1));
         }
         match holder(&seen.state.closed, &dataset.name, slice) {
@@ -251,7 +265,7 @@ impl Fence {
         gone: &[SliceId],
         closed: &Closed,
     ) -> Result<()> {
-        if self.store.capabilities().atomic_commit {
+        if !self.needs_closing() {
             return Ok(());
         }
         loop {

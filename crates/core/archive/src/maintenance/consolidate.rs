@@ -270,7 +270,7 @@ impl Dataset {
         if rewrites.is_empty() {
             return Ok(vec![]);
         }
-        if self.store().capabilities().atomic_commit {
+        if self.store().capabilities().atomic_commits {
             match self.try_replace(&rewrites).await {
                 Ok(true) => return Ok(rewrites.into_iter().map(|rewrite| (rewrite, Ok(true))).collect()),
                 Ok(false) => {}
@@ -305,7 +305,7 @@ impl Dataset {
 
     /// Takes the rows of a batch away, but for those of the stamp to keep: out of consolidated chunks, and with `last`, the
     /// commit that ends it, the chunks in `refs`, which the batch was written as. They are looked for in the tiles of `refs` and in
-    /// `tiles`. Where commits have steps, `last` comes once the rows are gone and no slice that is watched was dropped with them.
+    /// `tiles`. Where slices are closed before they are dropped, `last` comes once the rows are gone and no slice that is watched was dropped with them.
     ///
     /// A consolidation that read one of these chunks before may still commit. The chunks are looked up first, then the
     /// consolidated ones are cleared, and the last commit demands every chunk that was found: one consolidated meanwhile
@@ -320,7 +320,7 @@ impl Dataset {
         // Others may have added columns, which rewritten chunks must keep.
         self.refresh().await?;
         let (frame, this) = (self.frame(), self.seeing_every_write());
-        if self.store().capabilities().atomic_commit {
+        if !self.fence().needs_closing() {
             return this.take_away(&frame, of, what, last).await;
         }
         this.take_away(&frame, of, what, Commit { before: last.before.clone(), ..Commit::default() }).await?;

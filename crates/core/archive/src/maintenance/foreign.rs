@@ -73,7 +73,7 @@ impl Dataset {
         loop {
             let watch = self.watch(&frame, slices.clone()).await?;
             let mut before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
-            before.extend(watch.seen.unchanged_in(self.store()));
+            before.extend(self.fence().no_drop_since(&watch.seen));
             let last = Commit { before, after: after.clone(), ..Commit::default() };
             match self.clear_out((batch, keep_us), (&[], tiles), last, &watch).await {
                 Err(error) if fence::has_changed(&error) => continue,

@@ -185,7 +185,7 @@ impl Dataset {
     /// Ends drops that were cut off: their slices take no rows until then.
     async fn end_drops(&self, frame: &Frame) -> Result<()> {
         let name = &frame.spec.name;
-        if self.store().capabilities().atomic_commit {
+        if !self.fence().needs_closing() {
             return Ok(());
         }
         for slice in self.fence().look().await?.dropping(name) {

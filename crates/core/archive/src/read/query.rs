@@ -201,17 +201,17 @@ impl Query {
     }
 }
 
-/// Slices to look in for these windows, ascending. Of a few, an embedded engine finds out by itself which there are.
-/// The slices that a request may read.
+/// The slices that a request may read, ascending.
 pub(crate) async fn slices_of(store: &dyn Store, frame: &Frame, request: &ReadRequest) -> Result<Vec<SliceId>> {
     let windows = Bounds::new(&frame.spec, &request.time)?.windows(&frame.spec);
     slices_in(store, frame, windows).await
 }
 
+/// The slices to look in for these windows, ascending. Of a few, some engines find out by themselves which exist.
 pub(crate) async fn slices_in(store: &dyn Store, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
     const FEW: i64 = 4;
     let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));
-    if store.capabilities().atomic_commit && i64::from(last.0) - i64::from(first.0) < FEW {
+    if store.capabilities().cheap_missing_slices && i64::from(last.0) - i64::from(first.0) < FEW {
         return Ok((first.0..=last.0).map(SliceId).collect());
     }
     let mut slices = store.slices(&frame.dataset).await?;

@@ -1,4 +1,4 @@
-//! What the tests of the archive share: datasets, rows, reads, and a store without atomic commits.
+//! What the tests of the archive share: datasets, rows, reads, and a store that promises less than the one below.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use chronotile_archive::{Archive, Dataset, ReadRequest, Result, WriteOptions, Wr
 use chronotile_memory::MemoryStore;
 use chronotile_sqlite::{Options, SqliteStore, Synchronous};
 use chronotile_store::{
-    CallOptions, Capabilities, Cells, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Expect, Record,
-    Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
+    CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Expect,
+    Record, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Instant, MergeRule, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec, Window,
@@ -193,33 +193,83 @@ pub async fn assert_sound(dataset: &Dataset) {
     assert!(report.ok(), "verify found damage: {report:?}");
 }
 
-/// An engine whose commits are not atomic: each of their steps is a commit of its own on the store below.
+/// A store that promises less than the one below. Each promise can be taken away on its own.
 #[derive(Debug)]
-pub struct Stepwise(pub Arc<dyn Store>);
+pub struct Weakened {
+    below: Arc<dyn Store>,
+    promises: Capabilities,
+}
+
+impl Weakened {
+    /// With what `take_away` leaves of the promises.
+    pub fn new(below: Arc<dyn Store>, take_away: impl FnOnce(&mut Capabilities)) -> Self {
+        let mut promises = below.capabilities();
+        take_away(&mut promises);
+        Self { below, promises }
+    }
+
+    /// With the promises of a cluster: none.
+    pub fn stepwise(below: Arc<dyn Store>) -> Self {
+        Self::new(below, |promises| PROMISES.iter().for_each(|(_, take_away)| take_away(promises)))
+    }
+
+    fn wrapping(&self, below: Arc<dyn Store>) -> Arc<dyn Store> {
+        Arc::new(Self { below, promises: self.promises })
+    }
+
+    /// The clock of the store below stands for that of a machine, which no stamp moves.
+    fn stamp_us(&self, commit: &Commit) -> i64 {
+        if self.promises.clock == ClockSource::LatestStamp { commit.stamp_us } else { 0 }
+    }
+}
+
+/// Takes away a promise.
+pub type TakeAway = fn(&mut Capabilities);
+
+/// What a store can promise beyond the contract, each with how to take it away.
+pub const PROMISES: [(&str, TakeAway); 4] = [
+    ("atomic_commits", |promises| promises.atomic_commits = false),
+    ("atomic_drops", |promises| promises.atomic_drops = false),
+    ("clock", |promises| promises.clock = ClockSource::MachineTime),
+    ("cheap_missing_slices", |promises| promises.cheap_missing_slices = false),
+];
+
+/// The store itself, without each of its promises, and without all.
+pub fn weakened(store: &Arc<dyn Store>) -> Vec<Arc<dyn Store>> {
+    let mut all: Vec<Arc<dyn Store>> = vec![store.clone()];
+    all.extend(PROMISES.map(|(_, take_away)| Arc::new(Weakened::new(store.clone(), take_away)) as Arc<dyn Store>));
+    all.push(Arc::new(Weakened::stepwise(store.clone())));
+    all
+}
 
 #[async_trait]
-impl Store for Stepwise {
+impl Store for Weakened {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { atomic_commit: false, ..self.0.capabilities() }
+        self.promises
     }
 
     fn with_options(&self, options: &CallOptions) -> StoreResult<Arc<dyn Store>> {
-        Ok(Arc::new(Self(self.0.with_options(options)?)))
+        Ok(self.wrapping(self.below.with_options(options)?))
     }
 
     fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
-        Some(Arc::new(Self(self.0.with_visibility(visibility)?)))
+        Some(self.wrapping(self.below.with_visibility(visibility)?))
     }
 
     async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> StoreResult<()> {
+        let stamp_us = self.stamp_us(&commit);
+        if self.promises.atomic_commits {
+            return self.below.commit(dataset, Commit { stamp_us, ..commit }).await;
+        }
+        commit.check_sizes(self.promises.engine, self.promises.chunk_bytes_max)?;
         // What the contract demands of every engine: a missing slice and a failing condition of `before` or `remove` prevent
         // all of it.
-        let slices = self.0.slices(dataset).await?;
+        let slices = self.below.slices(dataset).await?;
         if let Some(chunk) = commit.put.iter().find(|chunk| !slices.contains(&chunk.key.slice)) {
             return Err(StoreError::NoSlice { dataset: dataset.name.clone(), slice: chunk.key.slice });
         }
         for put in &commit.before {
-            let found = self.0.record(&put.key).await?;
+            let found = self.below.record(&put.key).await?;
             let holds = match &put.expect {
                 Expect::Any => true,
                 Expect::Absent => found.is_none(),
@@ -230,16 +280,17 @@ impl Store for Stepwise {
             }
         }
         if commit.require_removed {
-            let found = self.0.fetch(dataset, commit.remove.clone()).await?;
-            if let Some(key) = commit.remove.iter().find(|key| found.iter().all(|chunk| chunk.key != **key)) {
+            let found = self.below.fetch(dataset, commit.remove.clone()).await?;
+            let there = |key: &ChunkKey| found.iter().chain(&commit.put).any(|chunk| chunk.key == *key);
+            if let Some(key) = commit.remove.iter().find(|key| !there(key)) {
                 return Err(StoreError::ChunkConflict { dataset: dataset.name.clone(), key: *key });
             }
         }
         for put in commit.before {
-            self.0.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await?;
+            self.below.commit(dataset, Commit { before: vec![put], stamp_us, ..Commit::default() }).await?;
         }
         for chunk in commit.put {
-            let put = self.0.commit(dataset, Commit { put: vec![chunk], ..Commit::default() }).await;
+            let put = self.below.commit(dataset, Commit { put: vec![chunk], stamp_us, ..Commit::default() }).await;
             put.map_err(|error| match error {
                 // Dropped since it was looked for: by now something has happened.
                 StoreError::NoSlice { .. } => StoreError::Unknown { engine: "test", reason: error.to_string() },
@@ -247,49 +298,58 @@ impl Store for Stepwise {
             })?;
         }
         for key in commit.remove {
-            self.0.commit(dataset, Commit { remove: vec![key], ..Commit::default() }).await?;
+            self.below.commit(dataset, Commit { remove: vec![key], ..Commit::default() }).await?;
         }
         for put in commit.after {
-            self.0.commit(dataset, Commit { after: vec![put], ..Commit::default() }).await?;
+            self.below.commit(dataset, Commit { after: vec![put], ..Commit::default() }).await?;
         }
         Ok(())
     }
 
     async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
-        self.0.scan(dataset, scan).await
+        self.below.scan(dataset, scan).await
     }
 
     async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
-        self.0.fetch(dataset, keys).await
+        self.below.fetch(dataset, keys).await
     }
 
     async fn record(&self, key: &str) -> StoreResult<Option<Bytes>> {
-        self.0.record(key).await
+        match self.below.record(key).await? {
+            None if key == CLOCK_KEY && self.promises.clock == ClockSource::MachineTime => {
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+                Ok(Some(Bytes::from(now.as_micros().to_string())))
+            }
+            found => Ok(found),
+        }
     }
 
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> StoreResult<Vec<Record>> {
-        self.0.records(prefix, after, limit).await
+        self.below.records(prefix, after, limit).await
     }
 
     async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<()> {
-        self.0.create_slice(dataset, slice).await
+        self.below.create_slice(dataset, slice).await
     }
 
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> StoreResult<()> {
+        if self.promises.atomic_drops {
+            return self.below.drop_slice(dataset, slice, when).await;
+        }
         if let Some(holding) = when.holding
-            && holding != self.0.statistics(dataset, slice).await?
+            && holding != self.below.statistics(dataset, slice).await?
         {
             return Err(StoreError::SliceConflict { dataset: dataset.name.clone(), slice });
         }
-        self.0.commit(dataset, Commit { before: when.before, ..Commit::default() }).await?;
-        self.0.drop_slice(dataset, slice, DropSlice::default()).await
+        self.below.commit(dataset, Commit { before: when.before, ..Commit::default() }).await?;
+        self.below.drop_slice(dataset, slice, DropSlice::default()).await
     }
 
     async fn slices(&self, dataset: &DatasetRef) -> StoreResult<Vec<SliceId>> {
-        self.0.slices(dataset).await
+        self.below.slices(dataset).await
     }
 
     async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
-        self.0.statistics(dataset, slice).await
+        self.below.statistics(dataset, slice).await
     }
 }

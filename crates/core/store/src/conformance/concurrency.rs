@@ -157,3 +157,79 @@ pub(super) async fn a_scan_of_a_slice_being_dropped_returns_no_wrong_chunk(store
         assert_eq!(keys_in(&store, &[0, 1]).await, []);
     }
 }
+
+pub(super) async fn a_commit_is_seen_as_a_whole_or_in_its_order(store: Arc<dyn Store>) {
+    const ROUNDS: u32 = 40;
+    let number = |value: Option<&Bytes>| value.map_or(0, |value| std::str::from_utf8(value).unwrap().parse().unwrap());
+    let writer = tokio::spawn({
+        let store = store.clone();
+        async move {
+            for round in 1..=ROUNDS {
+                let text = round.to_string();
+                let (before, after) =
+                    (record("k/d/a", Some(&text), Expect::Any), record("k/d/b", Some(&text), Expect::Any));
+                let commit = Commit { before: vec![before], after: vec![after], ..Commit::default() };
+                store.commit(&dataset(), commit).await.unwrap();
+            }
+        }
+    });
+    let mut second = 0;
+    while second < ROUNDS {
+        let first: u32 = if store.capabilities().atomic_commits {
+            let found = store.records("k/d/", None, 10).await.unwrap();
+            let of = |key: &str| number(found.iter().find(|record| record.key == key).map(|record| &record.value));
+            second = of("k/d/b");
+            assert_eq!(of("k/d/a"), second, "part of a commit is seen");
+            second
+        } else {
+            // Each step is durable before the next begins.
+            second = number(store.record("k/d/b").await.unwrap().as_ref());
+            number(store.record("k/d/a").await.unwrap().as_ref())
+        };
+        assert!(first >= second, "a later step is seen before an earlier one");
+        tokio::task::yield_now().await;
+    }
+    writer.await.unwrap();
+}
+
+/// Writers put chunks into a slice until it is gone, while it is dropped with what it was seen to hold.
+pub(super) async fn a_put_beside_a_drop_is_compared_or_refused(store: Arc<dyn Store>) {
+    let atomic_drops = store.capabilities().atomic_drops;
+    for _ in 0..if atomic_drops { 20 } else { 1 } {
+        with_slices(&store, &[0]).await;
+        let writers = tokio::spawn(tasks(4, {
+            let store = store.clone();
+            move |task| {
+                let store = store.clone();
+                async move {
+                    let mut acknowledged = 0;
+                    loop {
+                        let own = chunk(key(0, i64::from(task), 0, acknowledged));
+                        match store.commit(&dataset(), put([own])).await {
+                            Ok(()) => acknowledged += 1,
+                            Err(StoreError::NoSlice { .. }) => return acknowledged,
+                            // Where the drop has steps, it may meet the put in any of them.
+                            Err(_) if !atomic_drops => return acknowledged,
+                            Err(error) => panic!("{error}"),
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+        }));
+        let compared: u64 = loop {
+            let tiles = store.statistics(&dataset(), SliceId(0)).await.unwrap();
+            let chunks = tiles.iter().map(|tile| tile.chunks).sum();
+            match store.drop_slice(&dataset(), SliceId(0), DropSlice { holding: Some(tiles), before: vec![] }).await {
+                Ok(()) => break chunks,
+                Err(StoreError::SliceConflict { .. }) => tokio::task::yield_now().await,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let acknowledged: u128 = writers.await.unwrap().into_iter().sum();
+        if atomic_drops {
+            assert_eq!(acknowledged, u128::from(compared), "a put was acknowledged and dropped without a comparison");
+        }
+        assert_eq!(store.slices(&dataset()).await.unwrap(), []);
+    }
+}

@@ -71,6 +71,8 @@ claims! {
     concurrency::commits_of_many_tasks_all_land,
     concurrency::a_scan_beside_replacements_returns_no_chunk_twice_or_half,
     concurrency::a_scan_of_a_slice_being_dropped_returns_no_wrong_chunk,
+    concurrency::a_commit_is_seen_as_a_whole_or_in_its_order,
+    concurrency::a_put_beside_a_drop_is_compared_or_refused,
 }
 
 /// Runs every claim, each on a store of its own.

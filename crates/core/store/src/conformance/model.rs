@@ -184,7 +184,7 @@ impl Model {
                 assert!(!lands, "a commit failed whose conditions hold: {error}");
                 assert_eq!(error.outcome(), Outcome::LostRace, "{error}");
                 // Without atomic commits the steps before a failing `after` stay.
-                if before_holds && !store.capabilities().atomic_commit {
+                if before_holds && !store.capabilities().atomic_commits {
                     *self = until_after;
                 }
                 return;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::*;
-use crate::{CLOCK_KEY, Outcome, RECORD_KEY_BYTES_MAX, RECORD_VALUE_BYTES_MAX, Record, StoreError};
+use crate::{CLOCK_KEY, ClockSource, Outcome, RECORD_KEY_BYTES_MAX, RECORD_VALUE_BYTES_MAX, Record, StoreError};
 
 async fn commit(store: &Arc<dyn Store>, puts: Vec<RecordPut>) -> crate::Result<()> {
     store.commit(&dataset(), Commit { before: puts, ..Commit::default() }).await
@@ -71,7 +71,7 @@ pub(super) async fn a_failing_condition_after_undoes_an_atomic_commit(store: Arc
         ..Commit::default()
     };
     assert_conflict(store.commit(&dataset(), whole).await, "b");
-    if store.capabilities().atomic_commit {
+    if store.capabilities().atomic_commits {
         assert_eq!(value(&store, "a").await, None);
         assert_eq!(keys_in(&store, &[0]).await, []);
     } else {
@@ -196,7 +196,7 @@ pub(super) async fn the_clock_is_the_latest_stamp_or_the_time_of_a_machine(store
     let clock = || async { value(&store, CLOCK_KEY).await.map(|text| text.parse::<i64>().unwrap()) };
     let stamped =
         |stamp_us| Commit { before: vec![record("a", Some("1"), Expect::Any)], stamp_us, ..Commit::default() };
-    if !store.capabilities().atomic_commit {
+    if store.capabilities().clock == ClockSource::MachineTime {
         let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64;
         store.commit(&dataset(), stamped(now() + 3_600_000_000)).await.unwrap();
         let apart_us = (clock().await.unwrap() - now()).abs();
