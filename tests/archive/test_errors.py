@@ -182,6 +182,23 @@ def test_times_in_a_column_of_days_are_refused_with_what_it_counts(
         dataset.write({"t": [61_071.5], "value": ["x"]})
 
 
+def test_an_unknown_batch_is_answered_with_the_nearest(memory: ct.Archive) -> None:
+    dataset = memory.create("d", **definition())  # type: ignore[arg-type]
+    with pytest.raises(ct.BatchNotFoundError, match='no batch "night-1" in dataset d; it has no batch with a name'):
+        dataset.remove_batch("night-1")
+    for number in range(25):
+        dataset.write({"tag": [1], "t": ["2026-01-01"], "value": [1.0]}, f"night-{number:02}")
+    for given, near in (("nihgt-07", "night-07"), ("Night_24", "night-24"), ("night-1", "night-01 or night-10")):
+        with pytest.raises(ct.BatchNotFoundError, match=f"; did you mean {near}.*It has night-00, .*25 in all"):
+            dataset.remove_batch(given)
+    dataset.remove_batch("night-07")
+    with pytest.raises(ct.BatchNotFoundError) as caught:
+        dataset.remove_batch("night-07")
+    assert "did you mean night-07" not in str(caught.value)
+    with pytest.raises(ct.BatchNotFoundError, match="; it has night-00"):
+        dataset.remove_batch("z")
+
+
 def test_an_error_of_the_callers_generator_comes_back_as_it_was(memory: ct.Archive) -> None:
     dataset = memory.create("d", **definition())  # type: ignore[arg-type]
 

@@ -103,7 +103,7 @@ pub fn archive_error(error: ArchiveError) -> PyErr {
         }
         A::DatasetNotFound { name, .. } => fault.text("dataset", name),
         A::DatasetExists { name, .. } => fault.text("dataset", name),
-        A::BatchNotFound { dataset, key } => fault.text("dataset", dataset).text("batch", key),
+        A::BatchNotFound { dataset, key, .. } => fault.text("dataset", dataset).text("batch", key),
         A::BatchDiffers { dataset, key, .. } | A::BatchRace { dataset, key } => {
             fault.text("dataset", dataset).text("batch", key)
         }

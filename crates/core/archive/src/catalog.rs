@@ -6,7 +6,7 @@ pub(crate) mod checksum;
 pub(crate) mod clock;
 pub(crate) mod fence;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
 use chronotile_store::{ChunkKey, Expect, Record, RecordPut, Store};
@@ -257,6 +257,35 @@ pub(crate) async fn finished_ids(store: &dyn Store, dataset: &DatasetName) -> Re
 pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<(BatchId, BatchRecord)>> {
     let records = list(store, &format!("batch/{dataset}/")).await?;
     records.iter().map(|record| Ok((id_of(&record.key)?, from_json(&record.key, &record.value)?))).collect()
+}
+
+/// The names that writers gave to batches that are stored or begun, in order. Takes in a page of records at a time, so that very many
+/// batches take no memory but for their names.
+pub(crate) async fn batch_names(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<String>> {
+    let mut names = BTreeSet::new();
+    for prefix in [format!("batch/{dataset}/"), format!("intent/{dataset}/")] {
+        let mut after: Option<String> = None;
+        loop {
+            let page = store.records(&prefix, after.as_deref(), PAGE).await?;
+            for record in &page {
+                let named: NamedBatch = from_json(&record.key, &record.value)?;
+                names.extend(named.key.filter(|_| !named.removed));
+            }
+            after = page.last().map(|record| record.key.clone());
+            if page.len() < PAGE {
+                break;
+            }
+        }
+    }
+    Ok(names.into_iter().collect())
+}
+
+/// What the record of a batch and that of one that was begun have in common.
+#[derive(Deserialize)]
+struct NamedBatch {
+    key: Option<String>,
+    #[serde(default)]
+    removed: bool,
 }
 
 pub(crate) fn id_of(key: &str) -> Result<BatchId> {

@@ -105,12 +105,14 @@ pub enum ArchiveError {
         given_rows: u64,
     },
     /// No batch has this key.
-    #[error("no batch {key:?} in dataset {dataset}")]
+    #[error("no batch {key:?} in dataset {dataset}{hint}")]
     BatchNotFound {
         /// The dataset.
         dataset: DatasetName,
         /// The batch key.
         key: String,
+        /// The nearest batches and those there are; begins with a semicolon.
+        hint: String,
     },
     /// Another writer finished the same batch, with other content, at the same time.
     #[error(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chronotile_store::{Cells, ChunkKey, Commit, Expect, Scan, StoreError};
-use chronotile_types::{BatchId, SliceId, Tile, Window};
+use chronotile_types::{BatchId, SliceId, Tile, Window, name_hint};
 use futures::TryStreamExt;
 
 use crate::catalog::clock;
@@ -132,7 +132,13 @@ impl Dataset {
         let gone = stored.as_ref().is_none_or(|(record, _)| record.removed);
         let returned = if gone && begun.is_none() { self.tiles_with(&frame, batch).await? } else { HashSet::new() };
         if gone && begun.is_none() && returned.is_empty() {
-            return Err(ArchiveError::BatchNotFound { dataset: name.clone(), key: key.to_owned() });
+            // That there is no such batch is the answer, also where the others cannot be listed.
+            let known = catalog::batch_names(self.store(), name).await.unwrap_or_default();
+            let hint = match known.is_empty() {
+                true => "; it has no batch with a name".to_owned(),
+                false => name_hint(key, &known),
+            };
+            return Err(ArchiveError::BatchNotFound { dataset: name.clone(), key: key.to_owned(), hint });
         }
         let race = |error: ArchiveError| match error {
             ArchiveError::Store(StoreError::RecordConflict { .. }) => {
