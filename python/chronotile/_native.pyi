@@ -230,6 +230,7 @@ class RecordFile:
         *,
         format: str | None = None,
         types: Sequence[tuple[str, str]] = ...,
+        hints: Sequence[tuple[str, str]] = ...,
         columns: Sequence[str] | None = None,
         delimiter: str | None = None,
         header: bool = True,

@@ -82,6 +82,33 @@ def test_commands_take_text_for_a_column_of_days(command: str, chronotile: Run, 
         assert done.stdout == {"count": "1\n", "read": "candid,mjd,ra,dec\n2,60380.0,10.0,-20.0\n"}[command]
 
 
+@pytest.mark.parametrize(
+    ("format_", "first", "counts"), [("mjd", 61_071.5, "Modified Julian Dates"), ("jd", 2_461_072.0, "Julian Dates")]
+)
+def test_text_of_a_file_in_a_column_of_days_is_refused_with_what_it_counts(
+    chronotile: Run, tmp_path: Path, format_: str, first: float, counts: str
+) -> None:
+    path = tmp_path / "days.db"
+    made = chronotile("create", path, "d", "--schema", "n:int64,t:float64", "--single", "--time", f"t:{format_}")
+    assert made.returncode == 0, made.stderr
+    many = "".join(f"{n},{first + n}\n" for n in range(12_000))
+    for name, text, line in (
+        ("first.csv", "n,t\n1,2026-01-31T12:00:00\n", 2),
+        ("word.csv", "n,t\n1,yesterday\n", 2),
+        ("late.csv", f"n,t\n{many}12000,--\n", 12_002),
+        ("first.ndjson", '{"n": 1, "t": "2026-01-31"}\n', 1),
+    ):
+        (tmp_path / name).write_text(text)
+        refused = chronotile("ingest", path, "d", tmp_path / name)
+        assert refused.returncode != 0
+        assert f'line {line}, column "t"' in refused.stderr
+        example = "61071.5" if format_ == "mjd" else "2461072.0"
+        assert (
+            f"the column counts {counts}: give numbers such as {example}, or create the dataset with" in refused.stderr
+        )
+        assert "--types" not in refused.stderr
+
+
 def test_info_advises_smaller_tiles_where_they_are_large(
     chronotile: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ pub(crate) struct CsvReader {
     /// The place in the file of each column of the schema.
     places: Vec<usize>,
     given: Vec<bool>,
+    hints: Vec<(String, String)>,
     batch_rows: usize,
     skip_left: u64,
     /// The sample, returned before anything else is read.
@@ -56,6 +57,7 @@ impl CsvReader {
             schema: Arc::new(Schema::empty()),
             places: chosen,
             given,
+            hints: options.hints.clone(),
             batch_rows: options.batch_rows,
             skip_left: options.skip_rows,
             sample: first,
@@ -155,7 +157,8 @@ impl CsvReader {
     }
 
     fn bad_value(&self, bad: BadValue, field: &Field, at: usize, line: impl Fn(usize) -> u64) -> IoError {
-        bad_value(&self.name, line(bad.index), field.name(), bad, self.given[at], true)
+        let hint = hint_for(field.name(), self.given[at], &self.hints);
+        bad_value(&self.name, line(bad.index), field.name(), bad, hint, true)
     }
 }
 
@@ -213,13 +216,24 @@ pub(crate) fn check_nulls(array: &dyn Array, field: &Field, name: &str, line: im
     Err(IoError::MissingValue { name: name.to_owned(), line: line(index), column: field.name().clone() })
 }
 
-/// The message for a value that does not convert; what to try depends on whether the type was given or inferred.
+/// What to try where a value of a column does not convert: what the caller knows, or else by whether the type was given or inferred.
+pub(crate) fn hint_for(column: &str, given: bool, hints: &[(String, String)]) -> String {
+    match (hints.iter().find(|(name, _)| name == column), given) {
+        (Some((_, hint)), _) => hint.clone(),
+        (None, true) => {
+            format!("correct the value or give the column a type that fits all values (--types {column}=utf8)")
+        }
+        (None, false) => format!("the type comes from the first records; give it (--types {column}=utf8)"),
+    }
+}
+
+/// The message for a value that does not convert.
 pub(crate) fn bad_value(
     name: &str,
     line: u64,
     column: &str,
     bad: BadValue,
-    given: bool,
+    mut hint: String,
     has_null_words: bool,
 ) -> IoError {
     let path = format!("{column}{}", bad.path);
@@ -227,10 +241,6 @@ pub(crate) fn bad_value(
         return IoError::MissingValue { name: name.to_owned(), line, column: path };
     };
     let shown: String = value.chars().take(80).collect();
-    let mut hint = match given {
-        true => format!("correct the value or give the column a type that fits all values (--types {column}=utf8)"),
-        false => format!("the type comes from the first records; give it (--types {column}=utf8)"),
-    };
     if has_null_words && value.chars().count() <= 12 && bad.path.is_empty() {
         hint.push_str(&format!(", or name the word if it means null (--nulls {shown:?})"));
     }

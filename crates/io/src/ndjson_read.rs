@@ -13,7 +13,7 @@ use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
 
 use chronotile_types::COLUMNS_MAX;
 
-use crate::csv_read::{bad_value, check_nulls};
+use crate::csv_read::{bad_value, check_nulls, hint_for};
 use crate::csv_tokens::RECORD_BYTES_MAX;
 use crate::error::{IoError, Result};
 use crate::format::Format;
@@ -60,6 +60,7 @@ pub(crate) struct NdjsonReader {
     /// The schema with text for every scalar.
     raw_schema: SchemaRef,
     given: Vec<bool>,
+    hints: Vec<(String, String)>,
     /// Whether a field that the schema lacks is an error: it would be lost where the schema is inferred.
     strict: bool,
     batch_rows: usize,
@@ -84,6 +85,7 @@ impl NdjsonReader {
             schema: empty.clone(),
             raw_schema: empty,
             given: Vec::new(),
+            hints: options.hints.clone(),
             strict: options.schema.is_none(),
             batch_rows: options.batch_rows,
             rows_max: options.batch_rows,
@@ -278,8 +280,9 @@ impl NdjsonReader {
         let columns = self.chosen.iter().map(|&at| {
             let field = self.schema.field(at);
             let open = Field::new(field.name(), field.data_type().clone(), true);
+            let hint = || hint_for(field.name(), self.given[at], &self.hints);
             let array = text::parse_leaves(raw.column(at), &open)
-                .map_err(|bad| bad_value(&self.name, line(bad.index), field.name(), bad, self.given[at], false))?;
+                .map_err(|bad| bad_value(&self.name, line(bad.index), field.name(), bad, hint(), false))?;
             check_nulls(&array, field, &self.name, line)?;
             Ok(array)
         });

@@ -19,6 +19,8 @@ pub struct ReadOptions {
     pub schema: Option<SchemaRef>,
     /// Types of single columns, by name; they win over `schema` and over inference.
     pub types: Vec<(String, DataType)>,
+    /// What to try where a value of a column does not fit, by the column's name, in place of general advice. For CSV and NDJSON.
+    pub hints: Vec<(String, String)>,
     /// The columns to return, in this order. Default: all.
     pub columns: Option<Vec<String>>,
     /// Most rows of a batch. Default 65,536; at least 1. A batch is cut earlier where its text exceeds 64 MiB.
@@ -39,6 +41,7 @@ impl Default for ReadOptions {
             format: None,
             schema: None,
             types: Vec::new(),
+            hints: Vec::new(),
             columns: None,
             batch_rows: 65_536,
             sample_rows: 10_000,

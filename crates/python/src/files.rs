@@ -155,7 +155,7 @@ impl RecordFile {
     /// Opens a CSV, TSV, NDJSON, Parquet or Arrow IPC file; `-` is standard input.
     #[staticmethod]
     #[pyo3(signature = (
-        path, *, format=None, types=vec![], columns=None, delimiter=None, header=true, column_names=None, nulls=vec![],
+        path, *, format=None, types=vec![], hints=vec![], columns=None, delimiter=None, header=true, column_names=None, nulls=vec![],
         comment=None, skip_rows=0, constants=vec![]
     ))]
     #[allow(clippy::too_many_arguments, reason = "the keyword arguments of one Python constructor")]
@@ -164,6 +164,7 @@ impl RecordFile {
         path: &str,
         format: Option<&str>,
         types: Vec<(String, String)>,
+        hints: Vec<(String, String)>,
         columns: Option<Vec<String>>,
         delimiter: Option<char>,
         header: bool,
@@ -185,6 +186,7 @@ impl RecordFile {
         let options = ReadOptions {
             format: format.map(Format::from_str).transpose().map_err(io_error)?,
             types: types.into_iter().map(typed).collect::<Result<_, IoError>>().map_err(io_error)?,
+            hints,
             columns,
             skip_rows,
             csv,

@@ -27,6 +27,7 @@ from chronotile.conditions import names
 from chronotile.dataset import Dataset
 from chronotile.errors import DataFileError, DatasetNotFoundError, StorageFullError
 from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
+from chronotile.times import TimeAxis
 
 BLOCK_ROWS = 1_000_000
 """Rows of a file that become one batch. Part of the batches' names: it must stay the same for ever."""
@@ -66,9 +67,15 @@ class Reading:
         return name, source.stem if value is None else value
 
     def open(
-        self, source: Source, types: dict[str, str], *, skip_rows: int = 0, tag_type: str = "utf8"
+        self,
+        source: Source,
+        types: dict[str, str],
+        *,
+        hints: dict[str, str] | None = None,
+        skip_rows: int = 0,
+        tag_type: str = "utf8",
     ) -> _native.RecordFile:
-        """Open a file from row `skip_rows` on."""
+        """Open a file from row `skip_rows` on; `hints` say what to try where a value does not fit its column."""
         tag = self.tag_of(source)
         constants = (
             [] if tag is None else [(tag[0], inputs.values_column([_as(tag[1], tag_type)], tag_type, "--tag-column"))]
@@ -81,6 +88,7 @@ class Reading:
             source.path,
             format=self.format,
             types=list({**types, **self.types}.items()),
+            hints=list((hints or {}).items()),
             columns=self.columns,
             delimiter=self.delimiter,
             header=self.header,
@@ -255,7 +263,8 @@ def _open_as_stored(dataset: Dataset, source: Source, reading: Reading, *, skip_
     stored = dataset.column_types
     tag = reading.tag_of(source)
     tag_type = "utf8" if tag is None else stored.get(tag[0], "utf8")
-    file = reading.open(source, {}, skip_rows=skip_rows, tag_type=tag_type)
+    hints = _hints(dataset.time)
+    file = reading.open(source, {}, hints=hints, skip_rows=skip_rows, tag_type=tag_type)
     differing = {
         name: stored[name]
         for name, kind, _ in file.schema().columns()
@@ -265,7 +274,18 @@ def _open_as_stored(dataset: Dataset, source: Source, reading: Reading, *, skip_
         differing.pop(tag[0], None)
     if not differing or reading.format == "lines" or all(name in reading.types for name in differing):
         return file
-    return reading.open(source, differing, skip_rows=skip_rows, tag_type=tag_type)
+    return reading.open(source, differing, hints=hints, skip_rows=skip_rows, tag_type=tag_type)
+
+
+def _hints(time: TimeAxis) -> dict[str, str]:
+    """What to try where a time does not fit a column that counts days; the archive says the same of rows."""
+    known = {"mjd": ("Modified Julian Dates", "61071.5"), "jd": ("Julian Dates", "2461072.0")}.get(time.format)
+    if known is None:
+        return {}
+    return {
+        time.column: f"the column counts {known[0]}: give numbers such as {known[1]}, or create the dataset with a "
+        "time column of timestamps"
+    }
 
 
 def _dataset(
