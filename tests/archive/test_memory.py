@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import chronotile as ct
 
 BATCHES, ROWS, COLUMNS = 48, 20_000, 64
 STORED_MIB = BATCHES * ROWS * COLUMNS * 8 / 2**20
@@ -195,3 +198,32 @@ def test_more_than_2_gib_of_text_in_one_batch_are_written_in_bounded_memory(path
     arguments = [sys.executable, "-c", LARGE_COLUMN, str(path), "1500"]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2_000:]
+
+
+@pytest.mark.parametrize("merge", ["append", "latest"])
+def test_reads_that_compare_every_id_end_where_they_would_take_too_much(tmp_path: Path, merge: str) -> None:
+    ids, path = 200_000, tmp_path / "ids.db"
+    with ct.open(path) as archive:
+        rows = {"id": np.arange(ids), "cell": np.arange(ids) % 4, "t": np.arange(ids).astype("datetime64[s]")}
+        kinds = {"id": "int64", "cell": "int64", "t": "timestamp[s]"}
+        made = archive.create("d", schema=kinds, cell=ct.key("cell"), time="t", id="id", merge=merge)  # type: ignore[arg-type]
+        made.write(rows)
+    with ct.open(path, memory_bytes_max=14 << 20) as archive:
+        few = archive["d"]
+
+        def rows_of(**asked: object) -> int:
+            found = few.read(**asked) if merge == "latest" else few.latest(by="id", **asked)  # type: ignore[arg-type]
+            return sum(batch.num_rows for batch in found.batches())
+
+        for _ in range(3):
+            with pytest.raises(
+                ct.InvalidInputError, match=r"ask for a part of it at a time.*memory_bytes_max"
+            ) as refused:
+                rows_of()
+            assert refused.value.kind == "too-large"
+        assert rows_of(keys=[0]) == ids // 4
+    with ct.open(path, memory_bytes_max=256 << 20) as archive:
+        few = archive["d"]
+        assert rows_of() == ids
+    with pytest.raises(ct.InvalidInputError, match="memory_bytes_max is 0"):
+        ct.open(path, memory_bytes_max=0)

@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use chronotile_archive::memory::Memory;
 use chronotile_archive::{
     AddedColumn, Archive as Inner, ConsolidateOptions, CopyOptions, CopyProgress, Dataset as InnerDataset,
     IndexBuildOptions, OpenOptions, RetireLimit, WriteOptions,
 };
+use chronotile_service::Limits;
 use chronotile_store::CallOptions;
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, MergeRule, SliceId, SpecError, TimeError, TimeRange,
@@ -52,9 +54,17 @@ impl Archive {
 #[pymethods]
 impl Archive {
     #[staticmethod]
-    fn open(py: Python<'_>, url: &str, create: bool, read_only: bool, timeout_s: u64) -> PyResult<Self> {
+    fn open(
+        py: Python<'_>,
+        url: &str,
+        create: bool,
+        read_only: bool,
+        timeout_s: u64,
+        memory_bytes_max: Option<usize>,
+    ) -> PyResult<Self> {
         let options = OpenOptions { create, read_only, timeout_s };
         let inner = wait(py, Inner::open(url, &options))?;
+        inner.limit_memory(Memory::new(memory_bytes_max.unwrap_or_else(|| Limits::default().memory_bytes)));
         Ok(Self { inner: Arc::new(RwLock::new(Some(inner))) })
     }
 

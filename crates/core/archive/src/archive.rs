@@ -1,4 +1,4 @@
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use chronotile_store::{Commit, DatasetRef, Expect, Store, StoreError, Visibility};
 use chronotile_types::{DatasetSpec, SpecError, StorageLayout, name_hint};
@@ -12,6 +12,9 @@ use crate::memory::Memory;
 use crate::open::{OpenOptions, open_store};
 use crate::read::cells;
 
+/// What reads are charged to; nothing where they may take what there is.
+pub(crate) type Budget = Arc<RwLock<Option<Memory>>>;
+
 /// Datasets under one URL. Cheap to clone; safe to use from many threads and processes at once.
 #[derive(Clone, Debug)]
 pub struct Archive {
@@ -19,7 +22,7 @@ pub struct Archive {
     store: Arc<dyn Store>,
     clock: Arc<Clock>,
     fence: Fence,
-    memory: Arc<OnceLock<Memory>>,
+    memory: Budget,
 }
 
 impl Archive {
@@ -44,12 +47,12 @@ impl Archive {
     }
 
     /// Charges what reads hold to `memory` from now on, those of all clones and datasets of this archive: one that finds no room
-    /// there fails with [`ArchiveError::Memory`]. The first call counts.
+    /// there fails with [`ArchiveError::Memory`]. Reads that run already go on with what was set when they began.
     pub fn limit_memory(&self, memory: Memory) {
-        let _ = self.memory.set(memory);
+        *self.memory.write().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
 
-    pub(crate) fn memory(&self) -> &Arc<OnceLock<Memory>> {
+    pub(crate) fn memory(&self) -> &Budget {
         &self.memory
     }
 

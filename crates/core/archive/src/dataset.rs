@@ -1,5 +1,5 @@
 use std::collections::HashSet;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
@@ -9,7 +9,7 @@ use chronotile_chunk::Origin;
 use chronotile_store::{CallOptions, Commit, Expect, Store, StoreError, Visibility};
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 
-use crate::archive::Archive;
+use crate::archive::{Archive, Budget};
 use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
@@ -36,7 +36,7 @@ struct Shared {
     slices: RwLock<HashSet<SliceId>>,
     /// Batches that were seen finished, by what their rows say of them.
     finished: RwLock<HashSet<Origin>>,
-    memory: Arc<OnceLock<Memory>>,
+    memory: Budget,
 }
 
 /// A column to add to a dataset.
@@ -107,7 +107,7 @@ impl Dataset {
 
     /// What reads are charged to.
     pub(crate) fn memory(&self) -> Option<Memory> {
-        self.shared.memory.get().cloned()
+        self.shared.memory.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn clock(&self) -> Arc<Clock> {

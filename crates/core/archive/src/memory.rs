@@ -34,15 +34,17 @@ struct Budget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// Others hold it at the moment.
-    #[error("the memory of the service is in use, and {bytes} bytes more were needed: repeat the request in a second")]
+    #[error(
+        "the memory that reads and requests may take is in use, and {bytes} bytes more were needed: repeat it in a second"
+    )]
     InUse {
         /// What was asked for.
         bytes: usize,
     },
     /// It is more than the whole budget: waiting does not help.
     #[error(
-        "the request needs more than the {bytes_max} bytes of memory that the service has for all requests: send or ask for less \
-         at a time, or start the service with more --memory"
+        "more than the {bytes_max} bytes of memory that all reads and requests may take together would be needed: ask for a part \
+         of it at a time, send less, or allow more (memory_bytes_max of open, --memory of a service)"
     )]
     TooLarge {
         /// The budget.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -279,5 +279,34 @@ async fn a_read_is_charged_for_what_it_holds_and_ends_where_there_is_no_room() {
             }
             assert_eq!(memory.bytes(), 0, "all of it is given back");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_of_every_id_is_charged_before_it_is_held() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let (_, batches) = filled(&store, MergeRule::Append).await;
+    let versions: BTreeSet<i64> = expected(&batches).iter().map(|row| row.2).collect();
+    for (budget, suffices) in [(512 << 20, true), (16 << 20, false)] {
+        let (archive, memory) = (Archive::on("test:", store.clone()), Memory::new(budget));
+        archive.limit_memory(Memory::new(1));
+        archive.limit_memory(memory.clone());
+        let dataset = archive.dataset(documents(MergeRule::Append).name.as_str()).await.unwrap();
+        let newest = dataset.latest(ReadRequest::default(), Some(vec!["version".to_owned()])).await;
+        let found = match newest {
+            Ok(rows) => {
+                assert!(memory.bytes() > 0, "the rows are held until they are taken");
+                rows.try_fold(0, |sum, rows| async move { Ok(sum + rows.num_rows()) }).await
+            }
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(rows) => assert_eq!((rows, suffices), (versions.len(), true)),
+            Err(error) => {
+                assert!(matches!(error, ArchiveError::Memory(MemoryError::TooLarge { .. })), "{error:?}");
+                assert!(!suffices);
+            }
+        }
+        assert_eq!(memory.bytes(), 0, "all of it is given back");
     }
 }

@@ -15,6 +15,7 @@ use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
 use crate::memory::Held;
 use crate::read::groups::{fetch_parts, touched};
+use crate::read::newest::table_bytes;
 use crate::read::part::Part;
 use crate::read::pieces::{PIECE_BYTES, Pieces};
 use crate::read::query::{Identity, Query};
@@ -61,9 +62,14 @@ impl Dataset {
                 newest.push(batch)?;
             }
         }
-        let batches = newest.finish(&query)?;
+        let (batches, held) = newest.finish(&query)?;
         let schema = query.schema.clone();
-        Ok(ReadStream::new(schema, stream::iter(batches.into_iter().map(Ok)).boxed()))
+        let rows = batches.into_iter().map(move |rows| {
+            // What the rows take is held until the last of them is gone.
+            let _ = &held;
+            Ok(rows)
+        });
+        Ok(ReadStream::new(schema, stream::iter(rows).boxed()))
     }
 }
 
@@ -117,10 +123,24 @@ impl Newest {
         batch.column(place).clone()
     }
 
+    /// What the table takes, with room for so many keys.
+    fn table_bytes(records: usize) -> usize {
+        table_bytes::<(OwnedKey, (When, usize, u32))>(records)
+    }
+
+    /// Enters rows. All that this may take is held before it is taken.
     fn push(&mut self, batch: RecordBatch) -> Result<()> {
+        let (records, capacity) = (self.rows.len() + batch.num_rows(), self.rows.capacity());
+        // While the table grows it is there twice.
+        let grown = if records > capacity { Self::table_bytes(records) } else { 0 };
+        let mut kept = self.batches_bytes + bytes_of(&batch);
+        if kept > self.bytes_max {
+            // While rows are compacted they are there twice.
+            kept *= 2;
+        }
+        self.held.set(Self::table_bytes(capacity) + grown + kept)?;
         self.keep(batch)?;
-        let rows = self.rows.capacity() * size_of::<(OwnedKey, (When, usize, u32))>();
-        self.held.set(rows + self.batches_bytes)
+        self.held.set(Self::table_bytes(self.rows.capacity()) + self.batches_bytes)
     }
 
     fn keep(&mut self, batch: RecordBatch) -> Result<()> {
@@ -180,25 +200,30 @@ impl Newest {
         Ok(())
     }
 
-    /// The winners with the columns of `query`, by key.
-    fn finish(self, query: &Query) -> Result<Vec<RecordBatch>> {
-        let mut winners: Vec<_> = self.rows.into_iter().collect();
+    /// The winners with the columns of `query`, by key, and what they hold.
+    fn finish(self, query: &Query) -> Result<(Vec<RecordBatch>, Held)> {
+        let Self { rows, batches, batches_bytes, mut held, .. } = self;
+        // Beside the table there are its entries in order, and beside the batches the rows that are taken out of them.
+        held.set(2 * Self::table_bytes(rows.capacity()) + 2 * batches_bytes)?;
+        let mut winners: Vec<_> = rows.into_iter().collect();
         winners.sort_by(|a, b| a.0.cmp(&b.0));
         let rows: Vec<(usize, usize)> = winners.into_iter().map(|(_, (_, batch, row))| (batch, row as usize)).collect();
         let wanted: Vec<usize> = (0..query.output.len()).collect();
         let failed = |e| query.frame.compute("selecting rows", e);
         if rows.is_empty() {
-            return Ok(vec![]);
+            return Ok((vec![], held));
         }
         if wanted.is_empty() {
             // The kernel below cannot count rows without columns.
             let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
             let counted = RecordBatch::try_new_with_options(query.schema.clone(), vec![], &options);
-            return Ok(vec![counted.map_err(failed)?]);
+            return Ok((vec![counted.map_err(failed)?], held));
         }
-        let batches = self.batches.iter().map(|batch| batch.project(&wanted));
-        let batches: Vec<RecordBatch> = batches.collect::<std::result::Result<_, _>>().map_err(failed)?;
-        gathered(&batches, &rows).map_err(failed)
+        let projected = batches.iter().map(|batch| batch.project(&wanted));
+        let projected: Vec<RecordBatch> = projected.collect::<std::result::Result<_, _>>().map_err(failed)?;
+        let found = gathered(&projected, &rows).map_err(failed)?;
+        held.set(found.iter().map(bytes_of).sum())?;
+        Ok((found, held))
     }
 }
 

@@ -88,10 +88,13 @@ impl Seen {
         let records = self.winners.len() + parts.iter().map(|part| part.head.rows as usize).sum::<usize>();
         if records > self.winners.capacity() {
             // While the table grows it is there twice.
-            self.hold(table_bytes(records) + table_bytes(self.winners.capacity()))?;
+            self.hold(
+                table_bytes::<(OwnedKey, Version)>(records)
+                    + table_bytes::<(OwnedKey, Version)>(self.winners.capacity()),
+            )?;
         }
         self.enter_parts(query, parts)?;
-        self.hold(table_bytes(self.winners.capacity()))
+        self.hold(table_bytes::<(OwnedKey, Version)>(self.winners.capacity()))
     }
 
     /// Holds what is kept, and so many bytes.
@@ -151,11 +154,11 @@ impl Seen {
     }
 }
 
-/// Bytes of a table of so many records: a power of two of places, of which an eighth stays free.
-fn table_bytes(records: usize) -> usize {
+/// Bytes of a table of so many entries: a power of two of places, of which an eighth stays free.
+pub(crate) fn table_bytes<T>(records: usize) -> usize {
     match records {
         0 => 0,
-        _ => (records * 8).div_ceil(7).next_power_of_two() * size_of::<(OwnedKey, Version)>(),
+        _ => (records * 8).div_ceil(7).next_power_of_two() * size_of::<T>(),
     }
 }
 
