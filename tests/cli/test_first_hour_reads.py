@@ -246,6 +246,39 @@ def test_the_pixel_level_follows_from_the_data(chronotile: Run, path: Path, tmp_
     assert "advice" not in chronotile("info", path, "wide").stdout
 
 
+def test_the_level_for_rows_over_the_whole_sky_is_small_on_disk(chronotile: Run, tmp_path: Path) -> None:
+    """Rows of 400 days, so that each window has few: the level chosen is coarse, and finer ones take more room."""
+    rows, rng = 150_000, np.random.default_rng(1)
+    sky = pa.table({
+        "n": np.arange(rows), "mjd": np.sort(rng.uniform(60_000, 60_400, rows)), "ra": rng.uniform(0, 360, rows),
+        "dec": np.degrees(np.arcsin(rng.uniform(-1, 1, rows))), "mag": rng.normal(20, 1, rows),
+    })  # fmt: skip
+    pa.parquet.write_table(sky, tmp_path / "sky.parquet")
+    define = ["--like", tmp_path / "sky.parquet", "--sky", "ra,dec", "--time", "mjd", "--id", "n"]
+
+    def stored(level: int | None) -> tuple[int, ct.DatasetInfo, int, str]:
+        path = tmp_path / f"{level}.db"
+        given = [] if level is None else ["--level", level]
+        for command in (["create", path, "sky", *define, *given], ["ingest", path, "sky", tmp_path / "sky.parquet"]):
+            done = chronotile(*command)
+            assert done.returncode == 0, done.stderr
+        with ct.open(path) as archive:
+            cell = archive["sky"].cell
+            assert isinstance(cell, ct.SkyCell)
+            info = archive["sky"].info()
+        return cell.level, info, path.stat().st_size, chronotile("info", path, "sky").stdout
+
+    level, chosen, size, told = stored(None)
+    assert 400 <= chosen.rows / chosen.tiles < 400 * 4
+    assert "advice" not in told
+    _, _, finer_size, told = stored(level + 1)
+    assert "advice" not in told, "one level off is no reason to begin anew"
+    _, finest, finest_size, told = stored(level + 2)
+    assert f"a dataset of --level {level}, or of longer windows" in told
+    assert finest.bytes > 1.4 * chosen.bytes
+    assert finest_size > finer_size > size
+
+
 def test_a_dataset_is_dropped_when_it_was_said_so(chronotile: Run, path: Path) -> None:
     with ct.open(path) as archive:
         for name in ("a", "b"):
