@@ -4,7 +4,10 @@
 and then again while every attack of `support_attack` runs against the service. It prints what came of each
 kind of attack, the memory that the service took, and what the client saw. It ends with status 1 where the service died,
 took more memory than it may or more and more of it, did not end in good order, or kept the client waiting: the 99th
-percentile is at most five times that of the quiet time, or 2 s. A short form of it runs among the tests.
+percentile is at most five times that of the quiet time. A short form of it runs among the tests.
+
+In reality attackers are other machines. Here they run with the lowest priority (`--nice`), so that they take no
+processor from the service and the polite client. The service does all that they ask for.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ import common
 import support_attack
 from support_service import Service
 
-TIMES, ENOUGH_MS = 5, 2_000
+TIMES = 5
+"""The 99th percentile under attack, at most so many times the quiet one."""
+
 SERVED_PER_S = 2
 """Requests of the polite client that are to be answered each second."""
 
@@ -64,8 +69,11 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=4096, help="of its address space, MiB (default 4096)")
     parser.add_argument("--unpacked", type=int, default=4, help="MiB to which bodies unpack (default 4)")
     parser.add_argument("--threads", type=int, default=1, help="of each attack (default 1)")
+    parser.add_argument("--nice", type=int, default=19, help="the attackers' priority, 0 as the service's (default 19)")
     given = parser.parse_args()
     print(common.hardware())
+    print(f"other work on this machine: {common.load_average():.1f} processes in the last minute")
+    print(f"attackers share the processors with the service and the polite client, at a priority lower by {given.nice}")
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (given.limit << 20, given.limit << 20))
@@ -79,7 +87,9 @@ def main() -> int:
         with Service(archive, Path(folder) / "log", *options, limits=limit) as service:
             quiet = support_attack.polite(service.port, given.seconds / 4)
             base = service.memory("VmHWM")
-            attackers = support_attack.Attackers(service.port, unpacked=given.unpacked << 20, threads=given.threads)
+            attackers = support_attack.Attackers(
+                service.port, unpacked=given.unpacked << 20, threads=given.threads, nice=given.nice
+            )
             with sampled(service) as anonymous, attackers:
                 time.sleep(1)
                 loud = support_attack.polite(service.port, given.seconds)
@@ -95,7 +105,7 @@ def main() -> int:
     print(f"attacked: {said(loud)}; resident at most {peak >> 20} MiB\n")
     third = max(1, len(anonymous) // 3)
     before, after = (statistics.median(part or [0]) for part in (anonymous[third : 2 * third], anonymous[-third:]))
-    bound_ms = max(TIMES * quiet.p99_ms(), ENOUGH_MS)
+    bound_ms = TIMES * quiet.p99_ms()
     served = sum(loud.statuses[status] for status in ("200", "204"))
     verdicts = {
         f"the service lives, and ended with {status} in {took:.1f} s": lives and status == 0,

@@ -11,6 +11,7 @@ import gzip
 import http.client
 import json
 import multiprocessing
+import os
 import random
 import socket
 import struct
@@ -280,8 +281,9 @@ def _questions() -> dict[str, Attack]:
 
 
 def _attack(
-    port: int, unpacked: int, names: list[str], threads: int, ready: Event, stop: Event, found: Queue[Any]
+    port: int, unpacked: int, names: list[str], threads: int, nice: int, ready: Event, stop: Event, found: Queue[Any]
 ) -> None:
+    os.nice(nice)
     known = attacks(unpacked)
     ready.set()
     # A kind that never comes to an end is among them, too.
@@ -306,15 +308,22 @@ def _attack(
 
 
 class Attackers:
-    """Attacks at the same time, all of them or those named, while this is entered."""
+    """Attacks at the same time, all of them or those named, while this is entered. With `nice` they leave the
+    processors to whoever wants them, as attackers on machines of their own do; what they send is the same."""
 
     def __init__(
-        self, port: int, *, unpacked: int = 4 * MIB, threads: int = 1, names: Iterable[str] | None = None
+        self,
+        port: int,
+        *,
+        unpacked: int = 4 * MIB,
+        threads: int = 1,
+        nice: int = 0,
+        names: Iterable[str] | None = None,
     ) -> None:
         chosen = list(attacks(1_000) if names is None else names)
         context = multiprocessing.get_context("spawn")
         self._ready, self._stop, self._found = context.Event(), context.Event(), context.Queue()
-        given = (port, unpacked, chosen, threads, self._ready, self._stop, self._found)
+        given = (port, unpacked, chosen, threads, nice, self._ready, self._stop, self._found)
         self._process = context.Process(target=_attack, args=given)
         self.done: dict[str, dict[str, int]] = {}
         """What came of each kind of attack, and how often, once it is over."""

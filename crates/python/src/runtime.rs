@@ -12,7 +12,7 @@ use chronotile_archive::ArchiveError;
 use chronotile_types::ErrorKind;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::errors::{Fault, archive_error};
 
@@ -75,8 +75,10 @@ pub fn wait_with<T: Send, E: Send>(
 /// Waits for `future` on a thread that may or may not hold the interpreter lock.
 ///
 /// A write pulls rows out of its input while it is being waited for, and that input may itself read from an archive. Such an
-/// inner wait must leave the runtime's context for a moment, which `block_in_place` does.
+/// inner wait must leave the runtime's context for a moment, which `block_in_place` does. A thread of another runtime, such as
+/// the one that a service has for large requests, stays with its own.
 pub fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> PyResult<T> {
+    let runtime = Handle::try_current().unwrap_or_else(|_| runtime.handle().clone());
     tokio::task::block_in_place(|| runtime.block_on(until_signal(future)))
 }
 

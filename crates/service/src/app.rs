@@ -16,6 +16,7 @@ use bytes::Bytes;
 use chronotile_historian::Historian;
 use futures::StreamExt;
 use serde_json::{Map, Value};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -33,6 +34,7 @@ use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::parameters::Parameters;
 use crate::settings::Settings;
+use crate::work;
 use chronotile_archive::memory::{Charge, Memory};
 
 /// A service: what its requests share.
@@ -42,7 +44,10 @@ pub(crate) struct App {
     pub access: Access,
     pub metrics: Arc<Metrics>,
     pub log: Log,
+    /// What stores small writes.
     pub collector: Collector,
+    /// What stores all others, in the background.
+    pub large_collector: Collector,
     /// What bodies, queries and answers are charged to.
     pub memory: Memory,
     /// What answers for events and jobs, where the program that serves has it.
@@ -113,13 +118,15 @@ impl App {
         let memory = Memory::new(limits.memory_bytes);
         historian.archive().limit_memory(memory.clone());
         let (historian, metrics) = (Arc::new(historian), Arc::new(Metrics::new(memory.clone())));
-        let collector = Collector::start(historian.clone(), metrics.clone());
+        let collector = Collector::start(&Handle::current(), historian.clone(), metrics.clone());
+        let large_collector = Collector::start(&work::background(), historian.clone(), metrics.clone());
         Arc::new(Self {
             historian,
             access,
             metrics,
             log: Log(settings.log),
             collector,
+            large_collector,
             memory,
             front_ends,
             stopping: AtomicBool::new(false),
@@ -364,7 +371,6 @@ async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Re
     };
     (ending.body_awaited, ending.body_bytes) = (false, body.len());
     ending.permit = app.permit(endpoint.work)?;
-    let body = bodies::unpacked(&app, parts, body).await?;
     let path = RawPathParams::from_request_parts(parts, &()).await;
     let path = path.map_err(|_| Failure::invalid("the path is no UTF-8 text once decoded"))?;
     let call = Call {
@@ -378,12 +384,40 @@ async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Re
         permit: ending.permit.clone(),
         path: path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
     };
-    let deadline = call.deadline;
+    if is_small(endpoint, &call) {
+        return served(app, endpoint, call).await;
+    }
+    Ok(match work::in_background(served(app, endpoint, call)).await?? {
+        Reply::Stream(content_type, pieces) => Reply::Stream(content_type, work::stream_in_background(pieces)),
+        whole => whole,
+    })
+}
+
+/// Bytes of parameters that name a few things.
+const SMALL_QUERY_BYTES: usize = 1_024;
+
+/// Whether a request is known to cost little before it is served: one that looks up what it names, or stores a few lines.
+fn is_small(endpoint: &Endpoint, call: &Call) -> bool {
+    let named: usize = call.parameters.pairs().map(|(name, value)| name.len() + value.len()).sum();
+    named <= SMALL_QUERY_BYTES
+        && bodies::work_bytes(&call.headers, &call.body) < work::APART_BYTES
+        && match endpoint.work {
+            Work::Light => true,
+            // A pattern is compared with all names, and fits any number of them.
+            Work::Lookup => call.body.is_empty() && call.parameters.names().all(|name| name != "match"),
+            Work::Write => !call.body.is_empty(),
+            Work::Query | Work::Maintenance => false,
+        }
+}
+
+async fn served(app: Arc<App>, endpoint: &'static Endpoint, mut call: Call) -> Result<Reply> {
+    call.body = bodies::unpacked(&app, &call.headers, call.body).await?;
+    let (deadline, query_time) = (call.deadline, app.settings.limits.query_time);
     let work = (endpoint.handler)(app, call);
     match endpoint.work {
         Work::Query | Work::Lookup => tokio::time::timeout_at(deadline, work)
             .await
-            .unwrap_or_else(|_| Err(Failure::out_of_time(limits.query_time.as_secs()))),
+            .unwrap_or_else(|_| Err(Failure::out_of_time(query_time.as_secs()))),
         // What is being written is worth waiting for.
         _ => work.await,
     }

@@ -4,8 +4,8 @@ use std::io::Read;
 use std::sync::atomic::Ordering;
 
 use axum::body::{Body, HttpBody};
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
@@ -66,13 +66,19 @@ pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
 /// is unpacked where it is, to 1 MiB.
 const GZIP_WORK: usize = 32;
 
+/// As how many bytes a body counts as work: a packed one as more than it has.
+pub(crate) fn work_bytes(headers: &HeaderMap, body: &Bytes) -> usize {
+    let packed = headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
+    if packed { body.len() * GZIP_WORK } else { body.len() }
+}
+
 /// The body as its sender had it, unpacked where it is packed.
-pub(crate) async fn unpacked(app: &App, parts: &Parts, body: Bytes) -> Result<Bytes> {
-    match parts.headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
+pub(crate) async fn unpacked(app: &App, headers: &HeaderMap, body: Bytes) -> Result<Bytes> {
+    match headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
         None | Some("identity" | "snappy") => Ok(body),
         Some("gzip") => {
             let (memory, bytes_max) = (app.memory.clone(), app.settings.limits.body_bytes);
-            work::apart(body.len() * GZIP_WORK, move || gunzipped(&body, bytes_max, &memory)).await?
+            work::apart(work_bytes(headers, &body), move || gunzipped(&body, bytes_max, &memory)).await?
         }
         Some(other) => {
             let message = format!("the body is packed as {other:?}: use gzip, or send it plain");

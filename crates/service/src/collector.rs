@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use arrow_array::RecordBatch;
 use chronotile_historian::{Historian, NotFinite, PointsOptions, PointsReport};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::failure::{Failure, Result};
@@ -30,10 +31,10 @@ struct Job {
 pub(crate) struct Collector(mpsc::Sender<Job>);
 
 impl Collector {
-    /// Starts on the current runtime; it ends when the last clone is gone.
-    pub fn start(historian: Arc<Historian>, metrics: Arc<Metrics>) -> Self {
+    /// Starts on a runtime; it ends when the last clone is gone.
+    pub fn start(runtime: &Handle, historian: Arc<Historian>, metrics: Arc<Metrics>) -> Self {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
-        tokio::spawn(run(historian, metrics, queue));
+        runtime.spawn(run(historian, metrics, queue));
         Self(jobs)
     }
 

@@ -158,7 +158,10 @@ async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> R
     if wanted.batch.is_some() {
         report = stored_alone(app, tables, &wanted, NotFinite::Bad, charge).await?;
     } else if count > 0 {
-        app.collector.store(tables, charge).await?;
+        // Rows that are stored together wait for each other: a few lines need not wait for a large body.
+        let small = count * STORED_ROW_BYTES < work::APART_BYTES;
+        let collector = if small { &app.collector } else { &app.large_collector };
+        collector.store(tables, charge).await?;
         app.metrics.points_in.fetch_add(count as u64, Ordering::Relaxed);
     }
     app.metrics.points_refused.fetch_add(refused.count, Ordering::Relaxed);

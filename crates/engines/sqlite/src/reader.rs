@@ -40,6 +40,8 @@ pub(crate) struct Readers {
     options: Options,
     idle: Mutex<Vec<Connection>>,
     turns: Arc<Semaphore>,
+    /// Of short reads, which wait for no long one.
+    short_turns: Semaphore,
 }
 
 impl Readers {
@@ -47,8 +49,9 @@ impl Readers {
         let first = connect(&path, &options, Role::Reader)?;
         let file = Identity::opened(&path)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let turns = Arc::new(Semaphore::new((2 * cores).clamp(4, IDLE_MAX)));
-        Ok(Arc::new(Self { path, file, options, idle: Mutex::new(vec![first]), turns }))
+        let count = (2 * cores).clamp(4, IDLE_MAX);
+        let (turns, short_turns) = (Arc::new(Semaphore::new(count)), Semaphore::new(count));
+        Ok(Arc::new(Self { path, file, options, idle: Mutex::new(vec![first]), turns, short_turns }))
     }
 
     fn take(self: &Arc<Self>) -> Result<Reader> {
@@ -92,7 +95,7 @@ impl Readers {
             return self.run(read).await;
         }
         let stopped = |reason: String| StoreError::Refused { engine: ENGINE, reason };
-        let _turn = self.turns.acquire().await.map_err(|error| stopped(error.to_string()))?;
+        let _turn = self.short_turns.acquire().await.map_err(|error| stopped(error.to_string()))?;
         tokio::task::block_in_place(|| read(self))
     }
 
