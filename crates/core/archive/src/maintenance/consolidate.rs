@@ -28,8 +28,7 @@ use crate::read::part::Part;
 use crate::report::{ConsolidateReport, TileFailure};
 use crate::request::ConsolidateOptions;
 use crate::time_axis::{Bounds, place_rows};
-use crate::write::bytes_of;
-use crate::write::pack::{CHUNK_BYTES_MAX, TileRows, pack, rows_per_chunk, zones};
+use crate::write::pack::{CHUNK_BYTES_MAX, TileRows, bytes_of, pack, rows_per_chunk, zones};
 
 /// Called with tiles done and tiles in all.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);

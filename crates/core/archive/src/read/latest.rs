@@ -22,8 +22,7 @@ use crate::read::query::{Identity, Query};
 use crate::read::{ReadStream, stream_of};
 use crate::request::{Place, ReadRequest};
 use crate::time_axis::{When, place_rows, whens};
-use crate::write::bytes_of;
-use crate::write::pack::row_bytes_of;
+use crate::write::pack::{bytes_of, row_bytes_of};
 
 /// Cells looked at together.
 const CELLS_AT_ONCE: usize = 256;

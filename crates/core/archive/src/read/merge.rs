@@ -21,7 +21,7 @@ use crate::read::part::Part;
 use crate::read::pieces::{Kept, PIECE_BYTES};
 use crate::read::query::Query;
 use crate::time_axis::{When, whens};
-use crate::write::bytes_of;
+use crate::write::pack::bytes_of;
 
 /// Rows whose order is worked out together, unless more have the same time.
 const SORTED_ROWS: usize = 1 << 18;

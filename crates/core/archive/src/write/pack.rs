@@ -97,6 +97,11 @@ fn ranges_by_size(rows: &RecordBatch) -> Vec<std::ops::Range<usize>> {
     ranges
 }
 
+/// Bytes that the rows themselves take, whatever else their buffers hold.
+pub(crate) fn bytes_of(rows: &RecordBatch) -> usize {
+    rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
+}
+
 /// Bytes of one row; of lists and structs those of the mean one.
 pub(crate) fn row_bytes_of(rows: &RecordBatch, row: usize) -> usize {
     let column = |column: &ArrayRef| match column.data_type() {

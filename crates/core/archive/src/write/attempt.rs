@@ -1,0 +1,495 @@
+//! One attempt to store a batch: what it finds in the catalog, what it puts there, and how it ends.
+
+use std::collections::{BTreeSet, HashSet};
+
+use bytes::Bytes;
+use chronotile_chunk::Origin;
+use chronotile_store::{Chunk, ChunkKey, Commit, Expect, RecordPut, StoreError};
+use chronotile_types::{BatchId, SliceId, Tile};
+
+use crate::catalog::fence::{self, Seen};
+use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Part, REFS_PER_PART_MAX};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+use crate::maintenance::batches::Retirement;
+use crate::report::WriteReport;
+use crate::write::content::Content;
+use crate::write::encode::{Repeats, encode_tiles};
+use crate::write::sort::Filed;
+
+/// Which batch of which dataset is written, and how. It stays the same through all phases of a write.
+pub(crate) struct Target<'a> {
+    pub dataset: &'a Dataset,
+    pub frame: &'a Frame,
+    pub batch: BatchId,
+    /// The name that the caller gave the batch.
+    pub key: Option<String>,
+    pub replace: bool,
+    /// The token of this attempt.
+    pub attempt: String,
+}
+
+impl Target<'_> {
+    pub(crate) fn intent(&self, written_us: i64) -> Intent {
+        Intent { key: self.key.clone(), written_us, attempt: self.attempt.clone() }
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<()> {
+        self.dataset.commit(commit).await.map_err(|error| self.as_race(error))
+    }
+
+    /// A record that changed during this write is another writer of the same batch.
+    fn as_race(&self, error: ArchiveError) -> ArchiveError {
+        match error {
+            ArchiveError::Store(StoreError::RecordConflict { .. }) => ArchiveError::BatchRace {
+                dataset: self.frame.spec.name.clone(),
+                key: self.key.clone().unwrap_or_else(|| self.batch.to_string()),
+            },
+            error => error,
+        }
+    }
+}
+
+/// What the input has given so far.
+#[derive(Default)]
+pub(crate) struct Given {
+    pub rows: i64,
+    pub content: Content,
+}
+
+impl Given {
+    pub(crate) fn add(&mut self, filed: &Filed) {
+        self.rows += filed.rows.num_rows() as i64;
+        filed.hashes.iter().for_each(|hash| self.content.add(*hash));
+    }
+}
+
+/// The record of an earlier write that ended, and its bytes, which a conditional put has to name.
+pub(crate) struct Stored {
+    record: BatchRecord,
+    bytes: Bytes,
+}
+
+impl Stored {
+    pub(crate) fn has_content(&self, given: &Given) -> bool {
+        !self.record.removed && self.record.content == given.content.to_string()
+    }
+
+    /// The report of a write that found its batch stored.
+    pub(crate) fn report(&self, target: &Target<'_>, given: &Given) -> WriteReport {
+        let BatchRecord { rows, tiles, chunks, bytes, .. } = self.record;
+        let duplicates = given.rows as u64 - rows.min(given.rows as u64);
+        WriteReport { batch: target.batch, stored: false, rows, duplicates, tiles, chunks, bytes }
+    }
+
+    pub(crate) fn differs(&self, target: &Target<'_>, given: &Given) -> ArchiveError {
+        ArchiveError::BatchDiffers {
+            dataset: target.frame.spec.name.clone(),
+            key: target.key.clone().unwrap_or_default(),
+            stored_rows: self.record.rows,
+            given_rows: given.rows as u64,
+        }
+    }
+}
+
+/// The hold of an attempt on its batch: its intent, and what lies in the intent's place.
+struct Claim {
+    intent: Intent,
+    /// The value in the catalog: of an earlier attempt, then ours. `None` where there is none.
+    found: Option<Bytes>,
+}
+
+impl Claim {
+    fn key(target: &Target<'_>) -> String {
+        catalog::intent_key(&target.frame.spec.name, target.batch)
+    }
+
+    /// The put of the intent under the condition that nobody else put one, and whether it is the first of its stamp.
+    fn put(&mut self, target: &Target<'_>) -> Result<(RecordPut, bool)> {
+        let key = Self::key(target);
+        let value = catalog::to_json(&key, &self.intent)?;
+        let found = self.found.replace(value.clone());
+        let first = found.as_ref() != Some(&value);
+        Ok((catalog::put(key, value, found.map_or(Expect::Absent, Expect::Is)), first))
+    }
+
+    /// Ends the claim, unless another attempt took the batch over: then it is theirs to end.
+    fn release(&self, target: &Target<'_>) -> Result<RecordPut> {
+        let key = Self::key(target);
+        let intent = catalog::to_json(&key, &self.intent)?;
+        Ok(catalog::delete_known(key, intent))
+    }
+}
+
+/// What earlier writes of the batch left in the catalog.
+#[derive(Default)]
+pub(crate) struct Earlier {
+    stored: Option<Stored>,
+    /// What of that went with slices that were retired.
+    retired: Retirement,
+    /// Whether an attempt was cut off, which this one takes over.
+    pub resumed: bool,
+    /// Lists of chunks that earlier attempts may have put.
+    parts: Vec<Part>,
+}
+
+impl Earlier {
+    /// The stored batch that rows are only compared with: the name is taken and must not be replaced.
+    pub(crate) fn only_compared(&self, target: &Target<'_>) -> bool {
+        let stored = self.stored.as_ref().is_some_and(|stored| !stored.record.removed);
+        stored && !self.resumed && !target.replace && self.retired.rows == 0
+    }
+
+    /// The stored batch where it is whole and has this content.
+    fn same(&self, given: &Given) -> Option<&Stored> {
+        self.stored.as_ref().filter(|stored| !self.resumed && self.retired.rows == 0 && stored.has_content(given))
+    }
+
+    /// The stored batch where it has other content.
+    fn other(&self, given: &Given) -> Option<&Stored> {
+        let other = |stored: &&Stored| !stored.record.removed && !stored.has_content(given);
+        self.stored.as_ref().filter(other).filter(|_| !self.retired.whole)
+    }
+}
+
+/// What an attempt has put, or may have.
+struct Put {
+    parts: Vec<Part>,
+    report: WriteReport,
+    ticks: Option<(i64, i64)>,
+    tiles: HashSet<Tile>,
+    repeats: Repeats,
+}
+
+impl Put {
+    fn nothing(batch: BatchId) -> Self {
+        let report = WriteReport { batch, stored: true, rows: 0, duplicates: 0, tiles: 0, chunks: 0, bytes: 0 };
+        Self { parts: Vec::new(), report, ticks: None, tiles: HashSet::new(), repeats: Repeats::default() }
+    }
+
+    fn refs(&self) -> impl Iterator<Item = &ChunkRef> {
+        self.parts.iter().flat_map(|part| &part.refs)
+    }
+}
+
+/// An attempt that may put chunks. What it has put goes with it: who drops one without [`Attempt::end`] or
+/// [`Attempt::take_back`] leaves an unfinished batch, which a repeated write takes over.
+pub(crate) struct Attempt<'a> {
+    target: &'a Target<'a>,
+    pub earlier: Earlier,
+    claim: Claim,
+    put: Put,
+    /// The state of the archive's record of slices being dropped, from before chunks were put that the last commit does not put.
+    fence: Option<String>,
+}
+
+impl<'a> Attempt<'a> {
+    /// An attempt at a batch that is taken to be new: its first commit fails where it is not, and then nothing has happened.
+    pub(crate) fn at_new(target: &'a Target<'a>, written_us: i64) -> Self {
+        Self {
+            target,
+            earlier: Earlier::default(),
+            claim: Claim { intent: target.intent(written_us), found: None },
+            put: Put::nothing(target.batch),
+            fence: None,
+        }
+    }
+
+    /// Reads what earlier writes of the batch left, and takes over from one that was cut off.
+    pub(crate) async fn look_back(target: &'a Target<'a>, written_us: i64) -> Result<Self> {
+        let mut attempt = Self::at_new(target, written_us);
+        let (store, name) = (target.dataset.store(), &target.frame.spec.name);
+        // The intent is read first: a write that ends in between is then found by its record.
+        let begun = catalog::get::<Intent>(store, &Claim::key(target)).await?;
+        let stored = catalog::get::<BatchRecord>(store, &catalog::batch_key(name, target.batch)).await?;
+        attempt.earlier.stored = stored.map(|(record, bytes)| Stored { record, bytes });
+        if let Some((begun, bytes)) = begun {
+            attempt.claim.found = Some(bytes);
+            // With the record's own stamp the write did end; only the intent's deletion is missing.
+            let ended = attempt.earlier.stored.as_ref().is_some_and(|s| s.record.written_us == begun.written_us);
+            if !ended {
+                attempt.earlier.resumed = true;
+                attempt.claim.intent.written_us = begun.written_us;
+                let before = attempt.conditions()?;
+                target.commit(Commit { before, ..Commit::default() }).await?;
+            }
+        }
+        if let Some(stored_us) = attempt.earlier.stored.as_ref().map(|stored| stored.record.written_us)
+            && !attempt.earlier.resumed
+        {
+            // What replaces a batch is later than the batch, whichever machine wrote it.
+            attempt.stamp_after(stored_us).await?;
+        }
+        if let Some(stored) = &attempt.earlier.stored {
+            attempt.earlier.retired = target.dataset.retirement(target.frame, target.batch, &stored.record).await?;
+            attempt.stamp_after(attempt.earlier.retired.retired_us).await?;
+        }
+        let earlier = &mut attempt.earlier;
+        if earlier.resumed || earlier.stored.is_some() && !earlier.only_compared(target) {
+            // From here on no earlier attempt can add parts.
+            earlier.parts = catalog::parts(store, &target.frame.spec, target.batch).await?;
+        }
+        if earlier.resumed {
+            // Rows of the stamp that is taken over would look as if they had gone with their slices.
+            let slices = earlier.parts.iter().flat_map(|part| part.refs.iter().map(|r| r.key.slice)).collect();
+            let notes = target.dataset.retired_since(target.frame, slices, attempt.claim.intent.written_us).await?;
+            attempt.stamp_after(notes.values().copied().max().unwrap_or(i64::MIN)).await?;
+        }
+        Ok(attempt)
+    }
+
+    /// Gives the rows a later stamp than this one.
+    async fn stamp_after(&mut self, earlier_us: i64) -> Result<()> {
+        if self.claim.intent.written_us <= earlier_us {
+            self.target.frame.clock.saw(earlier_us);
+            self.claim.intent.written_us = self.target.dataset.stamp_us().await?;
+        }
+        Ok(())
+    }
+
+    /// The stored batch where this attempt has put nothing and would store it again as it is.
+    pub(crate) fn finds_stored(&self, given: &Given) -> Option<&Stored> {
+        self.earlier.same(given).filter(|_| self.put.parts.is_empty())
+    }
+
+    /// The stored batch that this attempt must not replace. Where a replacement was cut off, what was stored before may be put
+    /// back without asking; nothing else may.
+    pub(crate) fn must_keep(&self, given: &Given) -> Option<&Stored> {
+        self.earlier.other(given).filter(|_| !self.target.replace)
+    }
+
+    /// Puts buffered rows before the batch ends.
+    pub(crate) async fn flush(&mut self, buffer: Vec<Filed>) -> Result<()> {
+        self.put.repeats.several = true;
+        let chunks = self.encode(buffer)?;
+        self.watch_slices().await?;
+        for chunks in split(chunks) {
+            self.put_step(chunks).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts what is left and ends the batch.
+    pub(crate) async fn end(&mut self, buffer: Vec<Filed>, given: &Given) -> Result<WriteReport> {
+        let chunks = self.encode(buffer)?;
+        let mut steps = split(chunks);
+        let last = steps.pop().unwrap_or_default();
+        if !steps.is_empty() || self.target.dataset.fence().needs_closing() {
+            self.watch_slices().await?;
+        }
+        for chunks in steps {
+            self.put_step(chunks).await?;
+        }
+        self.put.report.tiles = self.put.tiles.len() as u64;
+        self.end_with(last, given).await?;
+        Ok(self.put.report.clone())
+    }
+
+    /// Takes back what this attempt has put. Where this fails too, the batch stays
+    /// unfinished; where the write had ended after all, the intent is gone and nothing is taken back.
+    pub(crate) async fn take_back(self) {
+        let Some(intent) = self.claim.found else { return };
+        let (name, key) = (&self.target.frame.spec.name, Claim::key(self.target));
+        let parts = self.put.parts.iter();
+        let mut after: Vec<RecordPut> =
+            parts.map(|part| catalog::delete_part(name, self.target.batch, part.number)).collect();
+        after.push(catalog::delete_known(key.clone(), intent.clone()));
+        let commit = Commit {
+            before: vec![catalog::put(key, intent.clone(), Expect::Is(intent))],
+            remove: self.put.refs().map(|r| r.key).collect(),
+            after,
+            ..Commit::default()
+        };
+        // The write's own error is the one to report.
+        let _ = self.target.commit(commit).await;
+    }
+
+    /// Encodes buffered rows, noting what they become.
+    fn encode(&mut self, buffer: Vec<Filed>) -> Result<Vec<Chunk>> {
+        if buffer.is_empty() {
+            return Ok(vec![]);
+        }
+        let frame = self.target.frame;
+        let filed = Filed::concat(frame, buffer)?;
+        let given = filed.rows.num_rows();
+        let filed = filed.sorted(frame)?;
+        let put = &mut self.put;
+        put.repeats.enter(frame, &filed)?;
+        put.report.duplicates += (given - filed.rows.num_rows()) as u64;
+        put.report.rows += filed.rows.num_rows() as u64;
+        let origin = Origin { batch: self.target.batch, written_us: self.claim.intent.written_us };
+        let chunks = encode_tiles(frame, &filed, origin)?;
+        for tick in &filed.ticks {
+            let (first, last) = put.ticks.unwrap_or((*tick, *tick));
+            put.ticks = Some((first.min(*tick), last.max(*tick)));
+        }
+        put.tiles.extend(chunks.iter().map(|chunk| chunk.key.tile));
+        put.report.chunks += chunks.len() as u64;
+        put.report.bytes += chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
+        Ok(chunks)
+    }
+
+    /// Puts chunks with their list.
+    async fn put_step(&mut self, chunks: Vec<Chunk>) -> Result<()> {
+        let mut before = self.conditions()?;
+        before.push(self.list(&chunks));
+        self.target.commit(Commit { before, put: chunks, ..Commit::default() }).await
+    }
+
+    /// The last commit: remaining chunks, removal of what no longer belongs, the record.
+    async fn end_with(&mut self, chunks: Vec<Chunk>, given: &Given) -> Result<()> {
+        let (dataset, batch, name) = (self.target.dataset, self.target.batch, &self.target.frame.spec.name);
+        let mut before = self.conditions()?;
+        if !chunks.is_empty() {
+            before.push(self.list(&chunks));
+        }
+        let live: HashSet<ChunkKey> = self.put.refs().map(|r| r.key).collect();
+        let old = self.earlier.parts.iter();
+        let stale = old.clone().flat_map(|part| &part.refs).filter(|r| !live.contains(&r.key));
+        let stale: Vec<ChunkRef> = stale.copied().collect();
+        // The lists of what was removed go before the record comes: a finished batch lists only what it has.
+        let mut after: Vec<RecordPut> = old.map(|part| catalog::delete_part(name, batch, part.number)).collect();
+        after.extend([self.record(given)?, self.claim.release(self.target)?]);
+        if self.earlier.stored.is_none() || stale.is_empty() {
+            let remove = stale.iter().map(|r| r.key).collect();
+            return self.end_plain(Commit { before, put: chunks, remove, after, ..Commit::default() }).await;
+        }
+        self.watch_slices().await?;
+        self.put_watched(Commit { before, put: chunks, ..Commit::default() }).await?;
+        dataset.list_changing(batch).await?;
+        let of = (batch, Some(self.claim.intent.written_us));
+        let slices = stale.iter().map(|chunk| chunk.key.slice).collect();
+        let watch = dataset.watch(self.target.frame, slices).await?;
+        loop {
+            let seen = self.slices_stay().await?;
+            let mut before = self.conditions()?;
+            before.extend(dataset.fence().no_drop_since(&seen));
+            let last = Commit { before, after: after.clone(), ..Commit::default() };
+            match dataset.clear_out(of, (&stale, &HashSet::new()), last, &watch).await {
+                Err(error) if fence::has_changed(&error) => continue,
+                result => break result.map_err(|error| self.target.as_race(error))?,
+            }
+        }
+        dataset.unlist_changing(batch).await;
+        Ok(())
+    }
+
+    /// The last commit of a batch that takes no rows out of chunks of others.
+    async fn end_plain(&mut self, commit: Commit) -> Result<()> {
+        let target = self.target;
+        if self.fence.is_none() {
+            // One step, in which the slices are there.
+            return target.commit(commit).await;
+        }
+        if target.dataset.fence().needs_closing() {
+            let Commit { before, put, remove, after, .. } = commit;
+            self.put_watched(Commit { before, put, ..Commit::default() }).await?;
+            self.slices_stay().await?;
+            return target.commit(Commit { remove, after, ..Commit::default() }).await;
+        }
+        loop {
+            let mut last = commit.clone();
+            let seen = self.slices_stay().await?;
+            last.before.extend(target.dataset.fence().no_drop_since(&seen));
+            match target.dataset.commit(last).await {
+                Err(error) if fence::has_changed(&error) => continue,
+                result => return result.map_err(|error| target.as_race(error)),
+            }
+        }
+    }
+
+    /// Notes, before the first chunk is put, which slices are being dropped.
+    async fn watch_slices(&mut self) -> Result<()> {
+        if self.fence.is_none() {
+            self.fence = Some(self.target.dataset.fence().glance().await?.token().to_owned());
+        }
+        Ok(())
+    }
+
+    /// Puts chunks, and looks beside it which slices are being dropped where that was not looked at for long.
+    async fn put_watched(&self, commit: Commit) -> Result<()> {
+        let (put, ()) = futures::join!(self.target.commit(commit), self.target.dataset.fence().renew());
+        put
+    }
+
+    /// Whether the chunks of this write, which are durable by now, have not gone with their slices, and will not go unseen.
+    async fn slices_stay(&mut self) -> Result<Seen> {
+        let Target { dataset, frame, .. } = self.target;
+        let refs: Vec<ChunkRef> = self.put.refs().copied().collect();
+        let seen = if dataset.fence().needs_closing() {
+            let slices: BTreeSet<SliceId> = refs.iter().map(|chunk| chunk.key.slice).collect();
+            dataset.fence().pass(&frame.dataset, &slices).await?
+        } else {
+            dataset.fence().look().await?
+        };
+        if self.fence.as_deref() != Some(seen.token()) {
+            let there: HashSet<ChunkKey> = dataset.existing(frame, &refs).await?.into_iter().collect();
+            if let Some(gone) = refs.iter().find(|chunk| !there.contains(&chunk.key)) {
+                return Err(ArchiveError::SliceRetired { dataset: frame.spec.name.clone(), slice: gone.key.slice });
+            }
+            self.fence = Some(seen.token().to_owned());
+        }
+        Ok(seen)
+    }
+
+    /// The conditions under which this attempt may go on: its intent, and at first what it found, still lie in the catalog.
+    fn conditions(&mut self) -> Result<Vec<RecordPut>> {
+        let (intent, first) = self.claim.put(self.target)?;
+        let mut puts = vec![intent];
+        if first {
+            let key = catalog::batch_key(&self.target.frame.spec.name, self.target.batch);
+            match &self.earlier.stored {
+                Some(Stored { bytes, .. }) => puts.push(catalog::put(key, bytes.clone(), Expect::Is(bytes.clone()))),
+                // Somebody else may have begun and ended the batch since it was looked for.
+                None if self.target.key.is_some() => puts.push(catalog::no_record(key)),
+                None => {}
+            }
+        }
+        Ok(puts)
+    }
+
+    fn record(&self, given: &Given) -> Result<RecordPut> {
+        let key = catalog::batch_key(&self.target.frame.spec.name, self.target.batch);
+        let report = &self.put.report;
+        let record = BatchRecord {
+            key: self.target.key.clone(),
+            written_us: self.claim.intent.written_us,
+            removed: false,
+            rows: report.rows,
+            tiles: report.tiles,
+            chunks: report.chunks,
+            bytes: report.bytes,
+            content: given.content.to_string(),
+            ticks: self.put.ticks,
+            copied: None,
+            repeated: self.put.repeats.count(),
+        };
+        let stored = self.earlier.stored.as_ref();
+        let expect = stored.map_or(Expect::Absent, |stored| Expect::Is(stored.bytes.clone()));
+        Ok(catalog::put(key.clone(), catalog::to_json(&key, &record)?, expect))
+    }
+
+    /// The list of chunks that are about to be put. Its number goes on from those of earlier attempts, whose lists are still
+    /// needed.
+    fn list(&mut self, chunks: &[Chunk]) -> RecordPut {
+        let first = self.earlier.parts.last().map_or(0, |part| part.number + 1);
+        let number = first + self.put.parts.len() as u32;
+        let refs = chunks.iter().map(|chunk| ChunkRef { key: chunk.key, rows: chunk.rows }).collect();
+        let part = Part { number, refs };
+        let record = part.put(&self.target.frame.spec.name, self.target.batch);
+        self.put.parts.push(part);
+        record
+    }
+}
+
+/// Chunks in steps whose parts and commits stay within limits.
+fn split(mut chunks: Vec<Chunk>) -> Vec<Vec<Chunk>> {
+    let mut steps = Vec::new();
+    while chunks.len() > REFS_PER_PART_MAX {
+        let rest = chunks.split_off(REFS_PER_PART_MAX);
+        steps.push(std::mem::replace(&mut chunks, rest));
+    }
+    steps.push(chunks);
+    steps
+}

@@ -1,0 +1,103 @@
+//! Rows of one step of a write, as chunks.
+
+use std::collections::HashSet;
+use std::hash::BuildHasher;
+use std::ops::Range;
+
+use chronotile_chunk::Origin;
+use chronotile_store::Chunk;
+use chronotile_types::{ChunkId, Tile};
+use rayon::prelude::*;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::error::Result;
+use crate::frame::Frame;
+use crate::keys::Keys;
+use crate::write::content::Content;
+use crate::write::pack::{TileRows, bytes_of, pack, zones};
+use crate::write::sort::Filed;
+
+/// Below this many rows a batch is encoded by the calling thread alone.
+const PARALLEL_ROWS: usize = 4_096;
+
+/// Rows of a write in several steps that have the ids, version and tile of a row of an earlier step.
+#[derive(Default)]
+pub(crate) struct Repeats {
+    /// Whether there is more than one step: within one every row is another record.
+    pub several: bool,
+    hasher: std::hash::RandomState,
+    hashes: HashSet<u64>,
+    repeated: u64,
+    /// Whether there were too many rows to keep account of.
+    given_up: bool,
+}
+
+impl Repeats {
+    /// Rows kept account of; some 16 bytes each.
+    const ROWS_MAX: usize = 1 << 22;
+
+    pub(crate) fn enter(&mut self, frame: &Frame, filed: &Filed) -> Result<()> {
+        // Rows without ids are told apart by their numbers.
+        if !self.several || self.given_up || frame.ids.is_empty() {
+            return Ok(());
+        }
+        if self.hashes.len() + filed.rows.num_rows() > Self::ROWS_MAX {
+            (self.given_up, self.hashes) = (true, HashSet::new());
+            return Ok(());
+        }
+        let columns: Vec<_> = frame.ids.iter().copied().chain(frame.version).collect();
+        let columns: Vec<_> = columns.into_iter().map(|column| filed.rows.column(column).clone()).collect();
+        let keys = Keys::new(&columns).map_err(|e| frame.compute("comparing ids", e))?;
+        for (row, tile) in filed.tiles.iter().enumerate() {
+            self.repeated += u64::from(!self.hashes.insert(self.hasher.hash_one((keys.get(row), tile))));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn count(&self) -> Option<u64> {
+        (!self.given_up).then_some(self.repeated)
+    }
+}
+
+/// Encodes sorted rows tile by tile, on all cores where there are many.
+pub(crate) fn encode_tiles(frame: &Frame, filed: &Filed, origin: Origin) -> Result<Vec<Chunk>> {
+    let ids = frame.ids.first().map(|id| filed.rows.column(*id));
+    let zones = zones(ids, frame, std::iter::repeat_n(origin, filed.rows.num_rows()))?;
+    let row_bytes = bytes_of(&filed.rows) / filed.rows.num_rows().max(1);
+    let encode = |range: Range<usize>| {
+        let rows = TileRows {
+            tile: filed.tiles[range.start],
+            rows: filed.rows.slice(range.start, range.len()),
+            ticks: &filed.ticks[range.clone()],
+            zones: &zones[range.clone()],
+            origins: &[origin],
+            row_origin: None,
+            ordinals: frame.ids.is_empty().then(|| &filed.ordinals[range.clone()]),
+            unique_ids: !frame.keeps_latest(),
+        };
+        let hashes = &filed.hashes[range];
+        let tile = rows.tile;
+        pack(frame, &rows, row_bytes, &|within| chunk_id(origin, tile, &hashes[within]))
+    };
+    let ranges = filed.tile_ranges();
+    let chunks: Result<Vec<Vec<Chunk>>> = if filed.rows.num_rows() < PARALLEL_ROWS {
+        ranges.into_iter().map(encode).collect()
+    } else {
+        ranges.into_par_iter().map(encode).collect()
+    };
+    Ok(chunks?.into_iter().flatten().collect())
+}
+
+/// The same rows of the same batch and stamp in the same tile always have the same id.
+fn chunk_id(origin: Origin, tile: Tile, hashes: &[u64]) -> ChunkId {
+    let mut content = Content::default();
+    hashes.iter().for_each(|hash| content.add(*hash));
+    let mut bytes = Vec::with_capacity(64);
+    bytes.extend_from_slice(&origin.batch.to_bytes());
+    bytes.extend_from_slice(&origin.written_us.to_be_bytes());
+    bytes.extend_from_slice(&tile.cell.0.to_be_bytes());
+    bytes.extend_from_slice(&tile.window.0.to_be_bytes());
+    bytes.extend_from_slice(&content.to_bytes());
+    bytes.extend_from_slice(&(hashes.len() as u32).to_be_bytes());
+    ChunkId(xxh3_128(&bytes))
+}
