@@ -152,6 +152,21 @@ def test_columns_can_be_added_with_defaults(memory: ct.Archive) -> None:
         dataset.add_columns({"more": "int8"}, defaults={"moer": 1})
 
 
+def test_what_others_change_of_a_definition_is_seen_after_a_look_or_a_read(memory: ct.Archive) -> None:
+    dataset, others = memory.create("d", schema=SCHEMA, cell=ct.key("tag"), time="t"), memory["d"]
+    for look in (dataset.refresh, dataset.count):
+        column = look.__name__
+        others.add_columns({column: "int16"})
+        others.set_retention("30d" if look == dataset.refresh else None)
+        assert column not in dataset.column_types
+        look()
+        assert (dataset.column_types, dataset.schema) == (others.column_types, others.schema)
+        assert dataset.retention == others.retention
+    memory.drop("d")
+    with pytest.raises(ct.DatasetNotFoundError, match="dropped"):
+        dataset.refresh()
+
+
 def test_retention_can_be_changed(memory: ct.Archive) -> None:
     dataset = memory.create("d", schema=SCHEMA, cell=ct.key("tag"), time="t")
     assert dataset.retention is None

@@ -29,7 +29,7 @@ def test_records_that_cross_a_pixel_are_read_in_their_newest_state(memory: ct.Ar
     assert objects.count(region=before, history=True) == 1
     objects.set_moves(0)
     assert objects.count(region=before) == 1
-    assert memory["objects"].moves == 0
+    assert memory["objects"].moves == objects.moves == 0
 
 
 def test_a_bound_of_motion_is_an_angle_of_versions_on_the_sky(memory: ct.Archive) -> None:

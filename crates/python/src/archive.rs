@@ -247,20 +247,27 @@ impl Dataset {
 
 #[pymethods]
 impl Dataset {
-    /// The definition, its schema apart, as JSON text.
-    fn definition(&self) -> PyResult<String> {
-        let spec = self.inner.spec();
+    /// A number that changes with the definition as this process knows it.
+    #[getter]
+    fn revision(&self) -> u64 {
+        self.inner.spec_and_revision().1
+    }
+
+    /// The definition, its schema apart, as JSON text; the schema; and their revision.
+    fn definition(&self) -> PyResult<(String, Schema, u64)> {
+        let (spec, revision) = self.inner.spec_and_revision();
         let mut value = serde_json::to_value(spec.as_ref()).map_err(|error| {
             invalid(ErrorKind::InvalidDefinition, format!("the definition cannot be shown: {error}"))
         })?;
         if let Some(object) = value.as_object_mut() {
             object.remove("schema");
         }
-        Ok(value.to_string())
+        Ok((value.to_string(), Schema { inner: spec.schema.clone() }, revision))
     }
 
-    fn schema(&self) -> Schema {
-        Schema { inner: self.inner.spec().schema.clone() }
+    /// Reads the definition again.
+    fn refresh(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, self.open()?.refresh())
     }
 
     /// The same dataset with another consistency level or time limit.

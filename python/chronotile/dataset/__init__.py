@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,26 @@ Progress = Callable[[int, int], object]
 """Called with (tiles done, tiles in all) now and then, from another thread."""
 
 
+@dataclass(frozen=True)
+class _Definition:
+    """The definition as this process last saw it."""
+
+    revision: int
+    schema: _native.Schema
+    types: dict[str, str]
+    axis: times.TimeAxis
+    cell: cells.CellRule
+    parts: dict[str, Any]
+    """The others."""
+
+    @classmethod
+    def of(cls, native: _native.Dataset) -> _Definition:
+        text, schema, revision = native.definition()
+        parts = json.loads(text)
+        types = {name: kind for name, kind, _ in schema.columns()}
+        return cls(revision, schema, types, times.TimeAxis(**parts["time"]), cells.from_json(parts["cell"]), parts)
+
+
 class Dataset:
     """Records of one kind: a schema with a cell rule, a time axis, id columns and a merge rule.
 
@@ -51,15 +72,14 @@ class Dataset:
 
     def __init__(self, native: _native.Dataset) -> None:
         self._native = native
-        self._load()
+        self._loaded = _Definition.of(native)
 
-    def _load(self) -> None:
-        definition = json.loads(self._native.definition())
-        self._definition: dict[str, Any] = definition
-        self._columns = self._native.schema().columns()
-        self._types = {name: kind for name, kind, _ in self._columns}
-        self._axis = times.TimeAxis(**definition["time"])
-        self._cell = cells.from_json(definition["cell"])
+    @property
+    def _known(self) -> _Definition:
+        """What a read, or this process's own change, found last."""
+        if self._loaded.revision != self._native.revision:
+            self._loaded = _Definition.of(self._native)
+        return self._loaded
 
     def tuned(
         self,
@@ -114,87 +134,97 @@ class Dataset:
         return Dataset(self._native.seeing_every_write())
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.name}: {len(self._columns)} columns, time {self._axis.column}, window {self.window}>"
+        return f"<Dataset {self.name}: {len(self._known.types)} columns, time {self.time.column}, window {self.window}>"
 
     # ------------------------------------------------------------------ definition
 
     @property
     def name(self) -> str:
         """Its name."""
-        return str(self._definition["name"])
+        return str(self._known.parts["name"])
 
     @property
     def schema(self) -> pyarrow.Schema:
         """The columns as a `pyarrow.Schema`. Needs pyarrow; :attr:`column_types` does not."""
-        found: pyarrow.Schema = optional.module("pyarrow", "schema", "arrow").schema(self._native.schema())
+        found: pyarrow.Schema = optional.module("pyarrow", "schema", "arrow").schema(self._known.schema)
         return found
 
     @property
     def column_types(self) -> dict[str, str]:
         """Type of each column as text, such as ``float64`` or ``timestamp[us]``, in order."""
-        return dict(self._types)
+        return dict(self._known.types)
 
     @property
     def cell(self) -> cells.CellRule:
         """How a record's cell follows from its columns."""
-        return self._cell
+        return self._known.cell
 
     @property
     def time(self) -> times.TimeAxis:
         """The time axis."""
-        return self._axis
+        return self._known.axis
 
     @property
     def window(self) -> str:
         """Length of a window, such as ``30d``."""
-        return str(self._definition["window"])
+        return str(self._known.parts["window"])
 
     @property
     def windows_per_slice(self) -> int:
         """Windows in a slice, the unit of retention."""
-        return int(self._definition["windows_per_slice"])
+        return int(self._known.parts["windows_per_slice"])
 
     @property
     def id(self) -> tuple[str, ...]:
         """The columns that identify a record; empty where each row is a record of its own."""
-        return tuple(self._definition["id"])
+        return tuple(self._known.parts["id"])
 
     @property
     def merge(self) -> str:
         """Which row of equal ids a read returns: ``append`` or ``latest``."""
-        return str(self._definition["merge"]["merge"])
+        return str(self._known.parts["merge"]["merge"])
 
     @property
     def version(self) -> str | None:
         """The column that orders versions with merge ``latest``, if any."""
-        version = self._definition["merge"].get("version")
+        version = self._known.parts["merge"].get("version")
         return None if version is None else str(version)
 
     @property
     def layout(self) -> str:
         """How the engine keeps the records: ``chunks``, or ``rows`` that other tools of a cluster read."""
-        return str(self._definition.get("layout", "chunks"))
+        return str(self._known.parts.get("layout", "chunks"))
 
     @property
     def partition_cells(self) -> int:
         """How many neighbouring cells share a partition on a cluster."""
-        return int(self._definition.get("partition_cells", 1))
+        return int(self._known.parts.get("partition_cells", 1))
 
     @property
     def text(self) -> tuple[str, ...]:
         """The text columns of which chunks keep filters, see :meth:`Archive.create`."""
-        return tuple(self._definition.get("text", ()))
+        return tuple(self._known.parts.get("text", ()))
 
     @property
     def moves(self) -> float:
         """How far apart two versions of a record may lie, in degrees; 0 where records do not move."""
-        return float(self._definition.get("moves_deg", 0.0))
+        return float(self._known.parts.get("moves_deg", 0.0))
 
     @property
     def retention(self) -> str | None:
         """Age past which :meth:`retire` drops slices, such as ``365d``; None for never."""
-        retention = self._definition["retention"]
+        retention = self._known.parts["retention"]
         return None if retention is None else str(retention)
+
+    def refresh(self) -> None:
+        """Read the definition again, which another process may have changed. Reads do so by themselves.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            The dataset was dropped.
+        """
+        self._native.refresh()
 
     def add_columns(self, columns: Any, defaults: Mapping[str, Any] | None = None) -> None:
         """Add columns behind the present ones. Rows written before read as the default, or null.
@@ -223,7 +253,6 @@ class Dataset:
                 kind="invalid-definition",
             )
         self._native.add_columns(schema, arrays)
-        self._load()
 
     def set_moves(self, moves: Any) -> None:
         """Set how far apart two versions of a record may lie: degrees, text such as ``"5arcsec"``, or a Quantity. Only
@@ -239,7 +268,6 @@ class Dataset:
     def set_retention(self, retention: str | timedelta | None) -> None:
         """Change the age past which :meth:`retire` drops slices: ``"365d"``, a timedelta, or None for never."""
         self._native.set_retention(None if retention is None else times.duration_text(retention, "retention"))
-        self._load()
 
     # ------------------------------------------------------------------ writing
 
@@ -278,7 +306,7 @@ class Dataset:
         """
         if batch is not None and not isinstance(batch, str):
             raise InvalidInputError(f"batch is {batch!r}: name it with text, or leave it out", kind="invalid-request")
-        rows = inputs.rows(data, self._types)
+        rows = inputs.rows(data, self._known.types)
         return WriteReport(**self._native.write(rows, batch, replace))
 
     def batches(self) -> list[BatchInfo]:
@@ -307,7 +335,7 @@ class Dataset:
         return BatchInfo(**info, period=period, written=written)
 
     def _tick(self, tick: int) -> datetime | float | int:
-        return times.tick_value(tick, self._axis, self._types[self._axis.column])
+        return times.tick_value(tick, self.time, self._known.types[self.time.column])
 
     # ------------------------------------------------------------------ reading
 
@@ -489,16 +517,16 @@ class Dataset:
             cells=None if cells is None else [int(cell) for cell in cells],
             keys=None if keys is None else self._key_arrays(keys, self._cell_columns(), "keys"),
             ids=None if ids is None else self._key_arrays(ids, self.id, "ids"),
-            start=None if start is None else times.moment(start, self._axis, "start"),
-            end=None if end is None else times.moment(end, self._axis, "end"),
+            start=None if start is None else times.moment(start, self.time, "start"),
+            end=None if end is None else times.moment(end, self.time, "end"),
             columns=None if columns is None else list(columns),
-            predicates=native_predicates(where, self._types),
+            predicates=native_predicates(where, self._known.types),
             history=history,
             finished_only=finished_only,
         )
 
     def _cell_columns(self) -> tuple[str, ...]:
-        match self._cell:
+        match self._known.cell:
             case cells.HashCell(columns=columns):
                 return columns
             case cells.KeyCell(column=column) | cells.IdBucketCell(column=column):
@@ -529,7 +557,7 @@ class Dataset:
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             values = [values]
         try:
-            return inputs.column(values, self._types[name], name)
+            return inputs.column(values, self._known.types[name], name)
         except InvalidInputError as error:
             raise InvalidInputError(f"{what}: {error}", kind="invalid-request") from error
 
@@ -609,7 +637,7 @@ class Dataset:
         """
         if not 1 <= lease_s <= 3_600:
             raise InvalidInputError(f"lease_s is {lease_s}: use 1 to 3600 seconds", kind="invalid-request")
-        period = [None if m is None else times.moment(m, self._axis, w) for m, w in ((start, "start"), (end, "end"))]
+        period = [None if m is None else times.moment(m, self.time, w) for m, w in ((start, "start"), (end, "end"))]
         report = self._native.build_indexes(name, period[0], period[1], lease_s, wait, rebuild, progress)
         return IndexBuildReport(**report)
 
@@ -640,7 +668,7 @@ class Dataset:
         progress : callable, optional
             Called with (tiles done, tiles in all).
         """
-        moment = None if before is None else times.moment(before, self._axis, "before")
+        moment = None if before is None else times.moment(before, self.time, "before")
         report = self._native.consolidate(moment, chunks_min, dry_run, progress)
         failed = tuple(TileFailure(Tile(*tile), reason) for tile, reason in report.pop("failed"))
         return ConsolidateReport(**report, failed=failed)
@@ -658,7 +686,7 @@ class Dataset:
         """
         if start is None or end is None:
             raise InvalidInputError("a period to prepare needs a start and an end", kind="invalid-request")
-        return self._native.prepare(times.moment(start, self._axis, "start"), times.moment(end, self._axis, "end"))
+        return self._native.prepare(times.moment(start, self.time, "start"), times.moment(end, self.time, "end"))
 
     def retire(
         self,
@@ -703,7 +731,7 @@ class Dataset:
             return [self._slice_info(info) for info in self._native.retire_unchanged(wanted)]
         if before is not None and older_than is not None:
             raise InvalidInputError("before and older_than both say what to drop: give one", kind="invalid-request")
-        moment = None if before is None else times.moment(before, self._axis, "before")
+        moment = None if before is None else times.moment(before, self.time, "before")
         age = None if older_than is None else times.duration_text(older_than, "older_than")
         return [self._slice_info(info) for info in self._native.retire(moment, age, dry_run)]
 

@@ -86,9 +86,10 @@ impl Archive {
             .into());
         }
         let key = catalog::dataset_key(spec.name.as_str());
-        let put = catalog::put(key.clone(), catalog::to_json(&key, &spec)?, Expect::Absent);
+        let stored = catalog::to_json(&key, &spec)?;
+        let put = catalog::put(key, stored.clone(), Expect::Absent);
         match self.store.commit(&DatasetRef::from(&spec), Commit { before: vec![put], ..Commit::default() }).await {
-            Ok(()) => Dataset::new(self, spec),
+            Ok(()) => Dataset::new(self, spec, stored),
             Err(StoreError::RecordConflict { .. }) => self.existing(&spec, exist_ok).await,
             Err(error) => Err(error.into()),
         }
@@ -108,7 +109,7 @@ impl Archive {
     pub async fn dataset(&self, name: &str) -> Result<Dataset> {
         let key = catalog::dataset_key(name);
         match catalog::get::<DatasetSpec>(self.reading().as_ref(), &key).await? {
-            Some((spec, _)) => Dataset::new(self, spec),
+            Some((spec, stored)) => Dataset::new(self, spec, stored),
             None => {
                 let names = self.dataset_names().await?;
                 let hint = if names.is_empty() { "; it has none yet".to_owned() } else { name_hint(name, &names) };

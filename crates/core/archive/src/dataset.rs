@@ -1,5 +1,5 @@
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
@@ -29,14 +29,22 @@ pub struct Dataset {
 
 #[derive(Debug)]
 struct Shared {
-    frame: RwLock<Frame>,
-    /// The definition as it lay in the catalog when `frame` was made from it.
-    stored: RwLock<Bytes>,
+    known: RwLock<Known>,
     /// Slices known to exist. One may have been retired since: the engine then says so.
     slices: RwLock<HashSet<SliceId>>,
     /// Batches that were seen finished, by what their rows say of them.
     finished: RwLock<HashSet<Origin>>,
     memory: Budget,
+}
+
+/// The definition as this process last saw it.
+#[derive(Debug)]
+struct Known {
+    frame: Frame,
+    /// The record in the catalog that `frame` was made from.
+    stored: Bytes,
+    /// Grows with each change that this process makes or finds.
+    revision: u64,
 }
 
 /// A column to add to a dataset.
@@ -49,13 +57,13 @@ pub struct AddedColumn {
 }
 
 impl Dataset {
-    pub(crate) fn new(archive: &Archive, spec: DatasetSpec) -> Result<Self> {
+    /// A dataset of which `stored` is the record in the catalog; empty where that is not known.
+    pub(crate) fn new(archive: &Archive, spec: DatasetSpec, stored: Bytes) -> Result<Self> {
         let (store, clock) = (archive.store().clone(), archive.clock().clone());
         let fence = archive.fence();
-        let frame = RwLock::new(Frame::new(spec, clock)?);
+        let known = Known { frame: Frame::new(spec, clock)?, stored, revision: 0 };
         let shared = Shared {
-            frame,
-            stored: RwLock::default(),
+            known: RwLock::new(known),
             slices: RwLock::default(),
             finished: RwLock::default(),
             memory: archive.memory().clone(),
@@ -101,8 +109,18 @@ impl Dataset {
         self.store.clone()
     }
 
+    /// Its definition with a number that differs wherever this process saw another one before.
+    pub fn spec_and_revision(&self) -> (Arc<DatasetSpec>, u64) {
+        let known = self.known();
+        (known.frame.spec.clone(), known.revision)
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.shared.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn frame(&self) -> Frame {
-        self.shared.frame.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known().frame.clone()
     }
 
     /// What reads are charged to.
@@ -111,7 +129,7 @@ impl Dataset {
     }
 
     pub(crate) fn clock(&self) -> Arc<Clock> {
-        self.shared.frame.read().unwrap_or_else(PoisonError::into_inner).clock.clone()
+        self.known().frame.clock.clone()
     }
 
     /// A write stamp: see [`Clock::stamp_us`].
@@ -120,11 +138,16 @@ impl Dataset {
     }
 
     fn set_frame(&self, frame: Frame, stored: Bytes) {
-        *self.shared.frame.write().unwrap_or_else(PoisonError::into_inner) = frame;
-        *self.shared.stored.write().unwrap_or_else(PoisonError::into_inner) = stored;
+        let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
+        // A dataset that was dropped and created again has none of the slices that were there.
+        self.known_slices(HashSet::clear);
+        *known = Known { frame, stored, revision: known.revision + 1 };
     }
 
-    /// Reads the definition again, for columns that another process added.
+    /// Reads the definition again, in case another process added columns, or dropped the dataset and created another of its name.
+    ///
+    /// # Errors
+    /// There is no dataset of this name any more.
     pub async fn refresh(&self) -> Result<()> {
         let key = catalog::dataset_key(self.spec().name.as_str());
         let Some(stored) = self.reading.record(&key).await? else {
@@ -132,7 +155,8 @@ impl Dataset {
             return Err(ArchiveError::DatasetNotFound { name, hint: "; it was dropped".into() });
         };
         // Every read comes by here, and the definition seldom changes.
-        if *self.shared.stored.read().unwrap_or_else(PoisonError::into_inner) != stored {
+        let changed = self.known().stored != stored;
+        if changed {
             let frame = Frame::new(catalog::from_json(&key, &stored)?, self.clock())?;
             self.set_frame(frame, stored);
         }

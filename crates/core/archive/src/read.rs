@@ -167,11 +167,14 @@ impl Dataset {
     }
 
     async fn replan(&self, request: &ReadRequest) -> Result<Query> {
-        // What a definition says of slices never changes: both are looked up at once.
+        // The definition seldom changes: slices are looked up by the known one meanwhile.
         let before = self.frame();
         let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));
         refreshed?;
-        self.over(request, slices?).await
+        match Arc::ptr_eq(&before.spec, &self.spec()) {
+            true => self.over(request, slices?).await,
+            false => self.query_as_known(request).await,
+        }
     }
 
     /// Makes `request` ready with the definition as this process last saw it.

@@ -465,6 +465,32 @@ async fn nothing_is_left_of_a_dropped_dataset() {
     }
 }
 
+#[tokio::test]
+async fn a_handle_from_before_a_dataset_was_made_again_knows_nothing_of_the_former() {
+    for (store, _folder) in engines() {
+        let held = create(&store, spec()).await;
+        write(&held, &spread_rows(0, 100, 9, ""), named("a")).await.unwrap();
+        let revision = held.spec_and_revision().1;
+        held.refresh().await.unwrap();
+        assert_eq!(held.spec_and_revision().1, revision, "nothing had changed");
+        Archive::on("test:", store.clone()).drop_dataset("records").await.unwrap();
+        assert!(matches!(held.refresh().await, Err(ArchiveError::DatasetNotFound { .. })));
+        // Other windows in other slices: as the former definition has them, a read would look into the wrong ones.
+        let again =
+            create(&store, DatasetSpec { window: "100h".parse().unwrap(), windows_per_slice: 1, ..spec() }).await;
+        write(&again, &spread_rows(0, 300, 90, ""), named("a")).await.unwrap();
+        let time = between(60 * HOUR, 80 * HOUR);
+        let expected = again.count(ReadRequest { time, ..ReadRequest::default() }).await.unwrap();
+        assert!(expected > 0);
+        assert_eq!(held.count(ReadRequest { time, ..ReadRequest::default() }).await.unwrap(), expected);
+        assert_eq!(held.spec(), again.spec());
+        assert_ne!(held.spec_and_revision().1, revision);
+        assert!(write(&held, &rows(&[(95 * HOUR, 1_000, 7)]), named("b")).await.unwrap().stored);
+        assert_eq!(again.count(ReadRequest::default()).await.unwrap(), 301);
+        assert_sound(&again).await;
+    }
+}
+
 /// Keys of the catalog records of a dataset, of every kind: these engines list them all.
 async fn records_of(store: &Arc<dyn Store>, dataset: &str) -> Vec<String> {
     let records = store.records("", None, 100_000).await.unwrap();

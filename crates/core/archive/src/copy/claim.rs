@@ -76,11 +76,11 @@ pub(super) async fn begin(
     let mut before = Vec::new();
     match &found {
         None => before.push(catalog::put(dataset_key.clone(), catalog::to_json(&dataset_key, &spec)?, Expect::Absent)),
-        Some((theirs, _)) => {
+        Some((theirs, stored)) => {
             check_definition(theirs, &spec)?;
             match &claimed {
                 Some((claimed, _)) => check_lineage(source, target, &spec, claimed, &record).await?,
-                None => check_empty(Dataset::new(target, theirs.clone())?.store(), &spec).await?,
+                None => check_empty(Dataset::new(target, theirs.clone(), stored.clone())?.store(), &spec).await?,
             }
         }
     }
@@ -106,7 +106,7 @@ pub(super) async fn compare(dataset: &Dataset, target: &Archive, options: &CopyO
 
 fn shared(dataset: &Dataset, target: &Archive, claim: Claim, options: &CopyOptions) -> Result<Arc<Shared>> {
     let spec = on_target(&dataset.spec(), target);
-    let into = Dataset::new(target, spec.clone())?;
+    let into = Dataset::new(target, spec.clone(), Bytes::new())?;
     Ok(Arc::new(Shared {
         from: dataset.clone(),
         source: dataset.store_arc(),
