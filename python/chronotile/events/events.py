@@ -234,14 +234,17 @@ class Events:
         """How long after its time a document without a TTL of its own is visible; None for ever."""
         return retention.ttl_text(self.settings.ttl_s)
 
-    # ------------------------------------------------------------------ ingest
+    def refresh(self) -> None:
+        """Look for fields that another process declared.
 
-    def guarded_by(self, guard: FloodGuard) -> Events:
-        """The same archive of events, with what its streams sent counted by `guard`: one for several of these objects
-        makes their limits one."""
-        other = Events(self._dataset, self._dead, self._settings, self._clock)
-        other._guard = guard
-        return other
+        Raises
+        ------
+        DatasetNotFoundError
+            The archive of events was dropped.
+        """
+        self._dataset.refresh()
+
+    # ------------------------------------------------------------------ ingest
 
     def reading(self, format: str = "ndjson", **options: Any) -> Reading:
         """How lines are read, checked.
@@ -404,6 +407,7 @@ class Events:
 
     def _bury(self, rejects: list[Reject], batch: str, source: str) -> bool:
         """Keep dead letters; False where those of the batch are kept already."""
+        self._dead.refresh()
         known = self._dead.batch(batch)
         if known is not None and known.finished:
             return False

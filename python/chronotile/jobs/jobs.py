@@ -106,13 +106,17 @@ class Jobs:
     """
 
     def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._check_id()
+
+    def _check_id(self) -> None:
+        dataset = self._dataset
         if len(dataset.id) != 1 or "int" not in dataset.column_types[dataset.id[0]]:
             raise InvalidInputError(
                 f"dataset {dataset.name} has {', '.join(dataset.id) or 'no column'} for its id: an archive of jobs has "
                 "one integer column",
                 kind="invalid-request",
             )
-        self._dataset = dataset
 
     def __repr__(self) -> str:
         return f"<Jobs {self._dataset.name}: {len(self._dataset.column_types)} columns>"
@@ -126,6 +130,17 @@ class Jobs:
     def id(self) -> str:
         """The column of job ids."""
         return self._dataset.id[0]
+
+    def refresh(self) -> None:
+        """Look for columns that another process added.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            The dataset was dropped.
+        """
+        self._dataset.refresh()
+        self._check_id()
 
     # ------------------------------------------------------------------ rows
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -13,8 +12,8 @@ from chronotile import events
 from chronotile.archive import Archive
 from chronotile.errors import InvalidInputError
 from chronotile.events.guessing import guess
-from chronotile.events.limits import FloodGuard
 from chronotile.service.answers import Answer, as_json
+from chronotile.service.opened import Opened
 from chronotile.service.words import Words
 
 __all__ = ["ServedEvents"]
@@ -35,9 +34,7 @@ class ServedEvents:
     """All archives of events in an archive. What each stream sent lately is counted for all requests together."""
 
     def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-        self._lock = threading.Lock()
-        self._guards: dict[str, FloodGuard] = {}
+        self._opened = Opened(lambda name: events.open(archive, name))
 
     @property
     def operations(self) -> dict[str, Callable[[str, Words, bytes], Answer]]:
@@ -50,15 +47,8 @@ class ServedEvents:
             "events.dead": self._dead,
         }
 
-    def _opened(self, name: str) -> events.Events:
-        # Opened for each request: other processes declare fields, and make archives of events anew.
-        found = events.open(self._archive, name)
-        with self._lock:
-            guard = self._guards.setdefault(name, FloodGuard())
-        return found.guarded_by(guard)
-
     def _ingest(self, name: str, words: Words, body: bytes) -> Answer:
-        log = self._opened(name)
+        log = self._opened.get(name)
         options = {option: words.one(option) for option in _READING}
         reading = log.reading(words.one("format") or "ndjson", **options, year=words.number("year", 1970, 9999))
         request = words.one("request_id")
@@ -74,7 +64,7 @@ class ServedEvents:
         return as_json(report.to_dict(errors_max=ERRORS_MAX)), stored, report.rejected if report.stored else 0
 
     def _search(self, name: str, words: Words, _: bytes) -> Answer:
-        log = self._opened(name)
+        log = self._opened.get(name)
         parts = log.search_parts(
             **_question(log, words), columns=words.names("columns"), limit=_limit(words),
             newest_first=not words.flag("oldest_first"), bounds=words.bounds,
@@ -85,11 +75,11 @@ class ServedEvents:
         return pa.RecordBatchReader.from_batches(first.schema, batches)
 
     def _count(self, name: str, words: Words, _: bytes) -> Answer:
-        log = self._opened(name)
+        log = self._opened.get(name)
         return as_json({"count": log.count(**_question(log, words))})
 
     def _histogram(self, name: str, words: Words, _: bytes) -> Answer:
-        log = self._opened(name)
+        log = self._opened.get(name)
         interval = words.one("interval")
         by = words.names("by") or []
         return log.histogram(
@@ -97,7 +87,7 @@ class ServedEvents:
         )
 
     def _dead(self, name: str, words: Words, _: bytes) -> Answer:
-        log = self._opened(name)
+        log = self._opened.get(name)
         start, end = words.moment("start"), words.moment("end")
         found = log.dead_letters(start=start, end=end, limit=_limit(words), bounds=words.bounds)
         # As bytes and as text of their own, before they are columns again.

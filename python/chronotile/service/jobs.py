@@ -10,6 +10,7 @@ from chronotile import conditions, jobs
 from chronotile.archive import Archive
 from chronotile.errors import InvalidInputError
 from chronotile.service.answers import Answer, as_json
+from chronotile.service.opened import Opened
 from chronotile.service.words import Words
 
 __all__ = ["ServedJobs"]
@@ -21,7 +22,7 @@ class ServedJobs:
     """All archives of jobs in an archive."""
 
     def __init__(self, archive: Archive) -> None:
-        self._archive = archive
+        self._opened = Opened(lambda name: jobs.open(archive, name))
 
     @property
     def operations(self) -> dict[str, Callable[[str, Words, bytes], Answer]]:
@@ -34,7 +35,7 @@ class ServedJobs:
         }
 
     def _find(self, name: str, words: Words, _: bytes) -> Answer:
-        found = jobs.open(self._archive, name)
+        found = self._opened.get(name)
         columns, history = words.names("columns"), words.flag("history")
         ids, question = words.numbers("id"), _question(found, words)
         if ids and any(question.values()):
@@ -53,11 +54,11 @@ class ServedJobs:
         return rows._native
 
     def _count(self, name: str, words: Words, _: bytes) -> Answer:
-        found = jobs.open(self._archive, name)
+        found = self._opened.get(name)
         return as_json({"count": found.count(**_question(found, words))})
 
     def _group(self, name: str, words: Words, _: bytes) -> Answer:
-        found = jobs.open(self._archive, name)
+        found = self._opened.get(name)
         by = words.names("by")
         if not by:
             raise InvalidInputError("by names no column: give one or several", kind="invalid-request")
@@ -67,7 +68,7 @@ class ServedJobs:
         return table if limit is None else table.slice(0, limit)
 
     def _explain(self, name: str, words: Words, _: bytes) -> Answer:
-        found = jobs.open(self._archive, name)
+        found = self._opened.get(name)
         use = found.explain(by=words.names("by"), **_question(found, words))
         return as_json({**dataclasses.asdict(use), "summary": str(use)})
 
