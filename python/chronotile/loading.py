@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -20,7 +21,7 @@ _Report = TypeVar("_Report", bound="Report")
 
 
 @dataclass
-class Report:
+class Report(ABC):
     """What a load did."""
 
     files: int = 0
@@ -32,9 +33,9 @@ class Report:
     seconds: float = 0.0
 
     @property
+    @abstractmethod
     def records(self) -> int:
         """Records stored, now or before."""
-        raise NotImplementedError
 
     @property
     def all_rejected(self) -> bool:

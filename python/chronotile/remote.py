@@ -7,10 +7,10 @@ import json
 import os
 import ssl
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from chronotile import _native, errors, times
@@ -192,24 +192,23 @@ class RemoteNamed(Remote):
 
     Parameters
     ----------
+    kind : str
+        The kind, as it stands in addresses.
     name : str
         Which one.
+    question : callable
+        The parameters of a question, from its keywords.
     url, token, ca, timeout
         As for :class:`Remote`.
     """
 
-    _KIND: ClassVar[str]
-    """The kind, as it stands in addresses."""
-
     def __init__(
-        self, url: str, name: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float
-    ) -> None:
+        self, kind: str, name: str, question: Callable[..., Parameters],
+        url: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float,
+    ) -> None:  # fmt: skip
         super().__init__(url, token, ca, timeout)
-        self._path = f"/v1/{self._KIND}/{quote(name, safe='')}"
-
-    def _question(self, **question: Any) -> Parameters:
-        """The parameters of a question."""
-        raise NotImplementedError
+        self._path = f"/v1/{kind}/{quote(name, safe='')}"
+        self._question = question
 
     def count(self, **question: Any) -> int:
         """Number of records."""

@@ -68,7 +68,10 @@ class RemoteEvents(RemoteNamed):
     which has a connection of its own.
     """
 
-    _KIND = "events"
+    def __init__(
+        self, url: str, name: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float
+    ) -> None:
+        super().__init__("events", name, _question, url, token, ca, timeout)
 
     def ingest_lines(
         self,
@@ -138,16 +141,16 @@ class RemoteEvents(RemoteNamed):
         words = [("limit", str(limit)), *question_words(start, end, None, {}, _US_NS)]
         return self._stream(f"{self._path}/dead", words).to_arrow()
 
-    def _question(
-        self,
-        *,
-        start: times.Moment = None,
-        end: times.Moment = None,
-        streams: str | Iterable[str] | None = None,
-        where: Condition | Iterable[Condition] | None = None,
-        text: str | None = None,
-        **equal: Any,
-    ) -> Parameters:
-        words = question_words(start, end, where, equal, _US_NS)
-        words += [("stream", stream) for stream in ([streams] if isinstance(streams, str) else streams or ())]
-        return words if text is None else [*words, ("text", text)]
+
+def _question(
+    *,
+    start: times.Moment = None,
+    end: times.Moment = None,
+    streams: str | Iterable[str] | None = None,
+    where: Condition | Iterable[Condition] | None = None,
+    text: str | None = None,
+    **equal: Any,
+) -> Parameters:
+    words = question_words(start, end, where, equal, _US_NS)
+    words += [("stream", stream) for stream in ([streams] if isinstance(streams, str) else streams or ())]
+    return words if text is None else [*words, ("text", text)]

@@ -181,7 +181,7 @@ class Jobs:
         InvalidInputError
             A column that does not exist, a value that does not fit it.
         """
-        place = self._place(start, end, days, where, equal)
+        place = self._place(start=start, end=end, days=days, where=where, **equal)
         return self._dataset.read(columns=columns, history=history, **place)
 
     def count(
@@ -195,7 +195,7 @@ class Jobs:
     ) -> int:
         """Number of jobs that :meth:`find` would return; from an index alone where one has all columns of the
         conditions."""
-        return self._dataset.count(**self._place(start, end, days, where, equal))
+        return self._dataset.count(**self._place(start=start, end=end, days=days, where=where, **equal))
 
     def explain(
         self,
@@ -208,7 +208,7 @@ class Jobs:
         **equal: Any,
     ) -> IndexUse:
         """How :meth:`find` uses an index, or with `by` (perhaps empty) how :meth:`count` and :meth:`group_by` do."""
-        return self._dataset.explain(by=by, **self._place(start, end, days, where, equal))
+        return self._dataset.explain(by=by, **self._place(start=start, end=end, days=days, where=where, **equal))
 
     # ------------------------------------------------------------------ summaries
 
@@ -242,7 +242,7 @@ class Jobs:
             The columns, ``count``, then ``COLUMN_FUNCTION`` of each aggregate; null where a group has no values.
         """
         by = [columns] if isinstance(columns, str) else list(columns)
-        place = self._place(start, end, days, where, equal)
+        place = self._place(start=start, end=end, days=days, where=where, **equal)
         if not aggregates:
             return _most_first(self._dataset.count_by(by, groups_max=bounds.groups_max, **place), by)
         functions = _functions(aggregates)
@@ -310,7 +310,7 @@ class Jobs:
         names = [by] if isinstance(by, str) else list(by)
         width = intervals.interval(interval)
         window_s = _seconds(self._dataset.window, "window")
-        place = self._place(start, end, days, where, equal)
+        place = self._place(start=start, end=end, days=days, where=where, **equal)
         axis = self._dataset.time
         if axis.format != "timestamp":
             raise InvalidInputError(
@@ -365,7 +365,7 @@ class Jobs:
         if not wanted or not all(0 <= value <= 100 for value in wanted):
             raise InvalidInputError(f"percentiles {wanted}: give numbers from 0 to 100", kind="invalid-request")
         pair = (duration, duration) if isinstance(duration, str) else duration
-        place = self._place(start, end, days, where, equal)
+        place = self._place(start=start, end=end, days=days, where=where, **equal)
         rows = self._dataset.read(columns=list(dict.fromkeys([*names, *pair])), **place).to_arrow()
         values = _durations(rows, duration)
         return _percentiles(rows.select(names), values, wanted)
@@ -373,12 +373,7 @@ class Jobs:
     # ------------------------------------------------------------------ arguments
 
     def _place(
-        self,
-        start: times.Moment,
-        end: times.Moment,
-        days: Days,
-        where: Where,
-        equal: Mapping[str, Any],
+        self, *, start: times.Moment, end: times.Moment, days: Days, where: Where, **equal: Any
     ) -> dict[str, Any]:
         if days is not None:
             if start is not None or end is not None:

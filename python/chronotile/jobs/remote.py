@@ -41,7 +41,10 @@ class RemoteJobs(RemoteNamed):
     from many threads, each of which has a connection of its own.
     """
 
-    _KIND = "jobs"
+    def __init__(
+        self, url: str, name: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float
+    ) -> None:
+        super().__init__("jobs", name, _question, url, token, ca, timeout)
 
     def get(self, ids: Any, *, columns: Iterable[str] | None = None, history: bool = False) -> ReadResult:
         """Jobs by id, whenever they ran: some dozens at a time, for they stand in the address."""
@@ -74,20 +77,20 @@ class RemoteJobs(RemoteNamed):
         )
         return found
 
-    def _question(
-        self,
-        *,
-        start: times.Moment = None,
-        end: times.Moment = None,
-        days: Any = None,
-        where: Condition | Iterable[Condition] | None = None,
-        **equal: Any,
-    ) -> Parameters:
-        words = question_words(start, end, where, equal)
-        if days is None:
-            return words
-        several = isinstance(days, tuple | list)
-        return [*words, ("days", ",".join(map(str, days)) if several else str(days))]
+
+def _question(
+    *,
+    start: times.Moment = None,
+    end: times.Moment = None,
+    days: Any = None,
+    where: Condition | Iterable[Condition] | None = None,
+    **equal: Any,
+) -> Parameters:
+    words = question_words(start, end, where, equal)
+    if days is None:
+        return words
+    several = isinstance(days, tuple | list)
+    return [*words, ("days", ",".join(map(str, days)) if several else str(days))]
 
 
 def _rows(columns: Iterable[str] | None, history: bool) -> Parameters:
