@@ -31,6 +31,13 @@ def survey(path: Path) -> Iterator[apdb.Apdb]:
         yield made
 
 
+def refusal_of_another(path: Path, cold: Path) -> str:
+    """Why another process may not archive into the folder now."""
+    with apdb.open(path) as other, pytest.raises(ct.BusyError) as refusal:
+        other.archive_before(LATER, cold)
+    return refusal.value.kind
+
+
 def everything(database: apdb.Apdb, cold: Path) -> tuple[Any, Any]:
     """Sources and forced sources of database and files, as far as they can change."""
     forced = database.forced_sources(FIELD, archived=cold, columns=["diaObjectId", "visit", "detector", "psfFlux"])
@@ -186,11 +193,7 @@ def test_two_that_archive_to_one_folder_at_once_lose_no_row(
             first = next(rows, None)
             if not others:
                 others.append(True)
-                with apdb.open(path) as other:
-                    try:
-                        other.archive_before(LATER, cold)
-                    except ct.BusyError as error:
-                        others.append(error.kind)
+                others.append(refusal_of_another(path, cold))
             if first is not None:
                 yield first
             yield from rows
@@ -220,11 +223,7 @@ def test_a_file_is_not_put_back_without_late_rows_by_a_removal(
         for group in groups(batches):
             if not done:
                 done.append(True)
-                with apdb.open(path) as other:
-                    try:
-                        other.archive_before(LATER, cold)
-                    except ct.BusyError as error:
-                        done.append(error.kind)
+                done.append(refusal_of_another(path, cold))
             yield group
 
     monkeypatch.setattr(apdb.cold, "_groups", meanwhile)

@@ -14,11 +14,26 @@ import chronotile as ct
 BATCHES, ROWS, COLUMNS = 48, 20_000, 64
 STORED_MIB = BATCHES * ROWS * COLUMNS * 8 / 2**20
 
-PROGRAM = """
-import sys, threading
+WATCH = """
+import resource, sys, threading
 import numpy as np, pyarrow as pa
 import chronotile as ct
 
+def used_mib():
+    # Not the pages of the file that the engine maps: those are the system's to keep or to drop.
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon:")) / 1024
+
+most, ended = 0.0, threading.Event()
+def watch():
+    global most
+    while not ended.wait(0.002):
+        most = max(most, used_mib())
+"""
+
+PROGRAM = (
+    WATCH
+    + """
 path, work, batches, rows, columns = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 noise = np.random.default_rng(7)
 
@@ -29,17 +44,6 @@ def made():
                  "t": pa.array(np.arange(start, start + rows), pa.timestamp("s"))}
         table |= {f"x{k}": noise.random(rows) for k in range(columns)}
         yield pa.record_batch(table)
-
-def used_mib():
-    # Not the pages of the file that the engine maps: those are the system's to keep or to drop.
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon:")) / 1024
-
-most, ended = 0.0, threading.Event()
-def watch():
-    global most
-    while not ended.wait(0.005):
-        most = max(most, used_mib())
 
 watcher = threading.Thread(target=watch)
 with ct.open(path) as archive:
@@ -59,6 +63,7 @@ with ct.open(path) as archive:
     watcher.join()
     print(most - before)
 """
+)
 
 
 def grown_mib(path: Path, work: str) -> float:
@@ -82,11 +87,9 @@ DOCUMENTS, DOCUMENT_BYTES, WRITES = 24_576, 16_384, 24
 TILE_MIB = DOCUMENTS * DOCUMENT_BYTES / 2**20
 LIMIT_MIB = 320
 
-ONE_TILE = """
-import resource, sys, threading
-import numpy as np, pyarrow as pa
-import chronotile as ct
-
+ONE_TILE = (
+    WATCH
+    + """
 path, work, merge, documents, size, writes, limit_mib = sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:])
 noise = np.random.default_rng(7)
 
@@ -99,16 +102,6 @@ def limit():
     with open("/proc/self/status") as status:
         used = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
     resource.setrlimit(resource.RLIMIT_DATA, (used + (limit_mib << 20),) * 2)
-
-def used_mib():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon:")) / 1024
-
-most, ended = 0.0, threading.Event()
-def watch():
-    global most
-    while not ended.wait(0.002):
-        most = max(most, used_mib())
 
 with ct.open(path) as archive:
     if work == "write":
@@ -150,6 +143,7 @@ with ct.open(path) as archive:
     watcher.join()
     print(most - before)
 """
+)
 
 
 @pytest.mark.parametrize("merge", ["latest", pytest.param("append", marks=pytest.mark.slow)])

@@ -49,6 +49,12 @@ def check(workspace: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+def breaches(workspace: Path) -> str:
+    status, output = check(workspace)
+    assert status == 1
+    return output
+
+
 def test_a_workspace_in_order_passes(workspace: Path) -> None:
     assert check(workspace) == (0, "layers: dependencies point one way\n")
 
@@ -68,8 +74,7 @@ def test_a_workspace_in_order_passes(workspace: Path) -> None:
 )
 def test_a_dependency_against_the_order_is_seen(workspace: Path, crate: str, dependencies: str, complaint: str) -> None:
     use(workspace, crate, dependencies)
-    status, output = check(workspace)
-    assert status == 1
+    output = breaches(workspace)
     assert complaint in output
     assert output.endswith("layers: 1 breaches\n")
 
@@ -81,16 +86,12 @@ def test_the_tests_of_store_may_use_the_memory_engine(workspace: Path) -> None:
 
 def test_a_crate_without_a_layer_is_seen(workspace: Path) -> None:
     add_crate(workspace, "extras")
-    status, output = check(workspace)
-    assert status == 1
-    assert "chronotile-extras: is in no layer" in output
+    assert "chronotile-extras: is in no layer" in breaches(workspace)
 
 
 def test_an_engine_named_outside_open_is_seen(workspace: Path) -> None:
     write(workspace, "crates/archive/src/read.rs", "// fine\n\nuse chronotile_sqlite::SqliteStore;\n")
-    status, output = check(workspace)
-    assert status == 1
-    assert "read.rs:3: names the engine sqlite" in output
+    assert "read.rs:3: names the engine sqlite" in breaches(workspace)
 
 
 def test_comments_and_test_modules_may_name_an_engine(workspace: Path) -> None:
@@ -104,9 +105,7 @@ def test_comments_and_test_modules_may_name_an_engine(workspace: Path) -> None:
 )
 def test_a_query_in_python_is_seen(workspace: Path, query: str) -> None:
     write(workspace, "python/chronotile/front.py", f'"""Docs."""\n\nQUERY = """{query}"""\n')
-    status, output = check(workspace)
-    assert status == 1
-    assert "front.py:3: holds a query" in output
+    assert "front.py:3: holds a query" in breaches(workspace)
 
 
 def test_prose_and_docstrings_are_no_queries(workspace: Path) -> None:
@@ -145,9 +144,7 @@ def test_modules_that_import_one_another_are_seen(workspace: Path, late: str) ->
     write(workspace, "python/chronotile/two.py", "from chronotile import three\n")
     write(workspace, "python/chronotile/three.py", late)
     circle = "chronotile.one -> chronotile.two -> chronotile.three -> chronotile.one"
-    status, output = check(workspace)
-    assert status == 1
-    assert f"imports in a circle: {circle}" in output
+    assert f"imports in a circle: {circle}" in breaches(workspace)
 
 
 def test_a_package_and_its_children_are_one(workspace: Path) -> None:
@@ -169,9 +166,7 @@ def test_modules_of_a_crate_that_use_one_another_are_a_circle(workspace: Path, o
     write(workspace, "crates/sky/src/lib.rs", "mod one;\nmod other;\npub use other::B;\n")
     write(workspace, "crates/sky/src/one.rs", one)
     write(workspace, "crates/sky/src/other.rs", other)
-    status, output = check(workspace)
-    assert status == 1
-    assert "one.rs: uses in a circle: crate::one -> crate::other -> crate::one" in output
+    assert "one.rs: uses in a circle: crate::one -> crate::other -> crate::one" in breaches(workspace)
 
 
 def test_a_module_and_its_children_tests_and_comments_make_no_circle(workspace: Path) -> None:
@@ -187,6 +182,4 @@ def test_a_module_and_its_children_tests_and_comments_make_no_circle(workspace: 
 def test_a_method_of_store_with_a_default_body_is_seen(workspace: Path) -> None:
     methods = "    async fn scan(&self) -> Result<()>;\n    fn view(&self) -> bool {\n        true\n    }\n"
     write(workspace, "crates/store/src/lib.rs", f"pub trait Store {{\n{methods}}}\n")
-    status, output = check(workspace)
-    assert status == 1
-    assert "gives Store::view a default body" in output
+    assert "gives Store::view a default body" in breaches(workspace)

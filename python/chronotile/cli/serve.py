@@ -43,62 +43,31 @@ def _nodes_options(command: Any) -> Any:
     return command if hook is None else hook.options(command)
 
 
+def _limit(option: str, default: Any, type: Any, help: str) -> Any:
+    return click.option(option, default=default, type=type, show_default=True, help=help)
+
+
+_AT_LEAST_ONE = click.IntRange(1)
 _limits = with_options(
-    click.option(
-        "--memory",
-        type=Size(),
-        metavar="SIZE",
-        help="That bodies, queries and answers may take together; over it requests are answered 503. By default "
-        "half of the machine's memory, or of the limit of its control group.",
-    ),
-    click.option("--max-body", default="64MiB", type=Size(), show_default=True, help="Of a body, unpacked too."),
-    click.option("--max-points", default=10_000_000, type=click.IntRange(1), show_default=True, help="In an answer."),
-    click.option("--max-tags", default=10_000, type=click.IntRange(1), show_default=True, help="In a request."),
-    click.option("--max-range", default="3660d", type=Length(), show_default=True, help="Of a request."),
-    click.option("--max-queries", default=64, type=click.IntRange(1), show_default=True, help="At the same time."),
-    click.option("--max-writes", default=64, type=click.IntRange(1), show_default=True, help="At the same time."),
-    click.option(
-        "--max-connections",
-        type=click.IntRange(1),
-        help="At the same time; one more takes the place of an idle one. By default 1024, or what the limit of "
-        "open files has room for.",
-    ),
-    click.option(
-        "--query-time",
-        default="60s",
-        type=Length(),
-        show_default=True,
-        help="How long a query may take, its answer included.",
-    ),
-    click.option(
-        "--client-time",
-        default="30s",
-        type=Length(),
-        show_default=True,
-        help="How long a client may take to send a request, or to take in a piece of an answer.",
-    ),
-    click.option(
-        "--stop-time",
-        default="30s",
-        type=Length(),
-        show_default=True,
-        help="How long the service may go on after SIGTERM, whatever runs.",
-    ),
-    click.option(
-        "--definitions-time",
-        default="5m",
-        type=Length(),
-        show_default=True,
-        help="After how long changes by other processes to definitions are seen.",
-    ),
-    click.option(
-        "--max-future",
-        default="1d",
-        type=Length(),
-        show_default=True,
-        help="Points further ahead of this machine's clock are refused.",
-    ),
-)
+    click.option("--memory", type=Size(), metavar="SIZE",
+                 help="That bodies, queries and answers may take together; over it requests are answered 503. By "
+                 "default half of the machine's memory, or of the limit of its control group."),
+    _limit("--max-body", "64MiB", Size(), "Of a body, unpacked too."),
+    _limit("--max-points", 10_000_000, _AT_LEAST_ONE, "In an answer."),
+    _limit("--max-tags", 10_000, _AT_LEAST_ONE, "In a request."),
+    _limit("--max-range", "3660d", Length(), "Of a request."),
+    _limit("--max-queries", 64, _AT_LEAST_ONE, "At the same time."),
+    _limit("--max-writes", 64, _AT_LEAST_ONE, "At the same time."),
+    click.option("--max-connections", type=_AT_LEAST_ONE,
+                 help="At the same time; one more takes the place of an idle one. By default 1024, or what the limit "
+                 "of open files has room for."),
+    _limit("--query-time", "60s", Length(), "How long a query may take, its answer included."),
+    _limit("--client-time", "30s", Length(),
+           "How long a client may take to send a request, or to take in a piece of an answer."),
+    _limit("--stop-time", "30s", Length(), "How long the service may go on after SIGTERM, whatever runs."),
+    _limit("--definitions-time", "5m", Length(), "After how long changes by other processes to definitions are seen."),
+    _limit("--max-future", "1d", Length(), "Points further ahead of this machine's clock are refused."),
+)  # fmt: skip
 
 
 @click.command(short_help="Serve an archive over HTTP: process history, events, jobs.")
