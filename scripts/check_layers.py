@@ -98,109 +98,6 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
     },
 }
 
-# Uses that close a circle of modules in a crate, as (module, used). None may be added; a line goes when its circle
-# is cut.
-CIRCLES_LEFT: dict[str, frozenset[tuple[str, str]]] = {
-    "archive": frozenset(
-        {
-            ("dataset", "archive"),
-            ("memory", "error"),
-            ("read::number", "read::literal"),
-            ("read::pieces", "read::merge"),
-            ("read::query", "read::predicate"),
-            ("read::text", "read::assemble"),
-            ("read::text", "read::query"),
-        }
-    ),
-    "cassandra": frozenset(
-        {
-            ("chunks", "catalog"),
-            ("rows", "form"),
-            ("scan", "chunks"),
-            ("scan", "form"),
-            ("scan", "rows"),
-            ("schema", "form"),
-            ("schema", "rows"),
-            ("schema", "scan"),
-        }
-    ),
-    "chunk": frozenset(
-        {
-            ("extract", "encode"),
-            ("head", "encode"),
-            ("stats", "columnar_write"),
-        }
-    ),
-    "historian": frozenset(
-        {
-            ("historian", "catalog"),
-            ("rules::interpolated", "rules::bounds"),
-            ("rules::interpolated", "rules::calculator"),
-            ("rules::raw", "rules::calculator"),
-            ("rules::simple", "rules::bounds"),
-            ("rules::simple", "rules::calculator"),
-            ("tag", "error"),
-        }
-    ),
-    "io": frozenset(
-        {
-            ("format", "error"),
-            ("ipc_read", "columnar_read"),
-            ("ndjson_read", "csv_read"),
-            ("reader", "columnar_read"),
-            ("reader", "csv_read"),
-            ("reader", "ipc_read"),
-            ("reader", "ndjson_read"),
-            ("types", "error"),
-        }
-    ),
-    "python": frozenset(
-        {
-            ("result", "arrow"),
-            ("source", "files"),
-        }
-    ),
-    "service": frozenset(
-        {
-            ("app", "answers"),
-            ("bodies", "app"),
-            ("datasets", "answers"),
-            ("datasets", "app"),
-            ("endpoints", "answers"),
-            ("endpoints", "app"),
-            ("front_ends", "answers"),
-            ("front_ends", "app"),
-            ("grafana", "answers"),
-            ("grafana", "app"),
-            ("openapi", "answers"),
-            ("openapi", "endpoints"),
-            ("operation", "answers"),
-            ("operation", "app"),
-            ("reads", "answers"),
-            ("reads", "app"),
-            ("tags", "answers"),
-            ("tags", "app"),
-            ("writes", "answers"),
-            ("writes", "app"),
-        }
-    ),
-    "sky": frozenset(
-        {
-            ("pixelization", "cover"),
-            ("pixelization", "error"),
-            ("polygon", "error"),
-            ("region", "cover"),
-        }
-    ),
-    "tables": frozenset(
-        {
-            ("decode::nested", "decode::column"),
-            ("decode::plain", "decode::column"),
-            ("pages", "decode"),
-        }
-    ),
-}
-
 # Rooms of the first package that rooms of the second may use. Where none is named: what lies beside the rooms only.
 TOOLS_MAY_USE: dict[str, frozenset[str]] = {
     "survey": frozenset({"apdb"}),
@@ -324,19 +221,12 @@ def circle_breaches(package: Path) -> Iterator[Breach]:
         yield Breach(str(modules[circle[0]]), f"imports in a circle: {' -> '.join([*circle, circle[0]])}")
 
 
-def crate_circle_breaches(crate: str, source: Path) -> Iterator[Breach]:
+def crate_circle_breaches(source: Path) -> Iterator[Breach]:
     """Modules of a crate that use one another; not a module and those inside it."""
     files, uses = module_edges(source)
-    left = {(f"crate::{module}", f"crate::{used}") for module, used in CIRCLES_LEFT.get(crate, ())}
-    edges = {
-        module: {one for one in used if not _related(one, module, "::") and (module, one) not in left}
-        for module, used in uses.items()
-    }
+    edges = {module: {one for one in used if not _related(one, module, "::")} for module, used in uses.items()}
     for circle in _circles(edges):
         yield Breach(str(files[circle[0]]), f"uses in a circle: {' -> '.join([*circle, circle[0]])}")
-    for module, used in sorted(left):
-        if module in uses and used not in uses[module]:
-            yield Breach(str(files[module]), f"no longer uses {used}: take the line out of CIRCLES_LEFT")
 
 
 def _modules(package: Path) -> Iterator[tuple[str, Path]]:
@@ -418,9 +308,7 @@ def workspace_breaches(workspace: Path) -> list[Breach]:
         *(
             breach
             for package in metadata["packages"]
-            for breach in crate_circle_breaches(
-                str(package["name"]).removeprefix(PREFIX), Path(package["manifest_path"]).parent / "src"
-            )
+            for breach in crate_circle_breaches(Path(package["manifest_path"]).parent / "src")
         ),
         *(
             breach

@@ -1,3 +1,5 @@
+mod catalog;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,7 +8,7 @@ use chronotile_archive::{Archive, ArchiveError, Dataset};
 use chronotile_types::Duration;
 use tokio::sync::RwLock;
 
-use crate::catalog::Catalog;
+use self::catalog::Catalog;
 use crate::error::{HistorianError, Result};
 use crate::schema;
 use crate::tag::{Storage, Tag};

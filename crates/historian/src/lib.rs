@@ -7,7 +7,6 @@
 pub mod rules;
 
 mod aggregate;
-mod catalog;
 mod columns;
 mod error;
 mod filter;

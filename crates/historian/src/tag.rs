@@ -1,6 +1,5 @@
 //! What is known of a tag.
 
-use crate::error::{HistorianError, Result};
 use crate::rules::Settings;
 
 /// What kind of values a tag has.
@@ -103,33 +102,4 @@ impl std::fmt::Display for TagKey {
 /// The longest name of a tag, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 /// The longest name of a group: it becomes a part of the names of datasets.
-const GROUP_BYTES_MAX: usize = 24;
-
-impl Tag {
-    /// Checks what can be checked without the archive.
-    pub(crate) fn check(&self) -> Result<()> {
-        let refuse =
-            |reason: &str| Err(HistorianError::Definition { tag: self.name.clone(), reason: reason.to_owned() });
-        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || self.name.chars().any(char::is_control) {
-            return refuse("its name must have 1 to 512 bytes and no control characters");
-        }
-        if self.group.is_empty() || self.group.len() > GROUP_BYTES_MAX || !self.group.chars().all(legal) {
-            return refuse("its group must have 1 to 24 characters of a-z, 0-9 and _");
-        }
-        if let Err(refused) = self.settings.check() {
-            return refuse(&refused.to_string());
-        }
-        if self.number < 0 {
-            return refuse("its number must not be negative");
-        }
-        if self.data_type == DataType::String && (self.exception_deviation >= 0.0 || self.compression_deviation >= 0.0)
-        {
-            return refuse("text has no deviations");
-        }
-        if self.exception_deviation.is_nan() || self.compression_deviation.is_nan() {
-            return refuse("a deviation is a number, or negative for none");
-        }
-        Ok(())
-    }
-}
+pub(crate) const GROUP_BYTES_MAX: usize = 24;

@@ -16,8 +16,7 @@ use crate::csv_read::check_nulls;
 use crate::error::{IoError, Result};
 use crate::format::Format;
 use crate::options::{Asked, ReadOptions, refuse_duplicates};
-use crate::reader::BatchSource;
-use crate::source::{Input, Progress};
+use crate::source::{BatchSource, Input, Progress};
 use crate::text;
 use crate::types::format_type;
 

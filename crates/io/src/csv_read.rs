@@ -11,8 +11,7 @@ use crate::error::{IoError, Result};
 use crate::format::Format;
 use crate::infer::Kind;
 use crate::options::{Asked, ReadOptions, refuse_duplicates};
-use crate::reader::{BatchSource, PIECE_BYTES_MAX};
-use crate::source::Input;
+use crate::source::{BatchSource, Input, PIECE_BYTES_MAX};
 use crate::text::{self, BadValue};
 use crate::types::format_type;
 

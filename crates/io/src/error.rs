@@ -6,7 +6,13 @@ use std::path::{Path, PathBuf};
 use arrow_schema::ArrowError;
 use parquet::errors::ParquetError;
 
-use crate::format::Format;
+use crate::format::{Format, UnknownFormat};
+
+/// The type names, for messages and help texts.
+pub const TYPE_NAMES: &str = "bool, int8 to int64, uint8 to uint64, float16, float32, float64, utf8, binary, \
+    fixed_size_binary(16), date32, date64, time32[s|ms], time64[us|ns], timestamp[s|ms|us|ns] with an optional zone \
+    (timestamp[us, UTC]), duration[s|ms|us|ns], decimal128(10, 2), decimal256(50, 2), list<int32>, large_list<int32>, \
+    fixed_size_list<float32, 3>, struct<a: int64, b: utf8>, dictionary<int32, utf8>";
 
 /// An error of reading or writing record files.
 ///
@@ -51,11 +57,8 @@ pub enum IoError {
         needs: &'static str,
     },
     /// The format is neither given nor visible in the name or the first bytes.
-    #[error("the format of {name} is not known; give one of {}", Format::NAMES)]
-    UnknownFormat {
-        /// The input, output or format word.
-        name: String,
-    },
+    #[error(transparent)]
+    UnknownFormat(#[from] UnknownFormat),
     /// The content is not of the expected format.
     #[error("{name} is not a {expected} file: {reason}")]
     WrongFormat {
@@ -232,7 +235,7 @@ pub enum IoError {
         reason: &'static str,
     },
     /// A word is not the name of a data type.
-    #[error("{text:?} is not a data type{detail}; known are {}", crate::types::TYPE_NAMES)]
+    #[error("{text:?} is not a data type{detail}; known are {}", TYPE_NAMES)]
     UnknownType {
         /// The text.
         text: String,

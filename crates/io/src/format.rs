@@ -4,7 +4,13 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::error::IoError;
+/// A format that is neither given nor visible in a name or the first bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the format of {name} is not known; give one of {}", Format::NAMES)]
+pub struct UnknownFormat {
+    /// The input, output or format word.
+    pub name: String,
+}
 
 /// A format that records are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,15 +58,15 @@ impl Format {
     /// `.ipc`, each also followed by `.gz` or `.zst`.
     ///
     /// # Errors
-    /// [`IoError::UnknownFormat`] with the list of known formats.
-    pub fn of_path(path: &Path) -> Result<Self, IoError> {
+    /// [`UnknownFormat`] with the list of known formats.
+    pub fn of_path(path: &Path) -> Result<Self, UnknownFormat> {
         match Extension::of(path).kind.as_str() {
             "csv" => Ok(Self::Csv),
             "tsv" | "tab" => Ok(Self::Tsv),
             "ndjson" | "jsonl" => Ok(Self::Ndjson),
             "parquet" | "pq" => Ok(Self::Parquet),
             "arrow" | "arrows" | "feather" | "ipc" => Ok(Self::Arrow),
-            _ => Err(IoError::UnknownFormat { name: format!("{path:?}") }),
+            _ => Err(UnknownFormat { name: format!("{path:?}") }),
         }
     }
 
@@ -78,16 +84,16 @@ impl Format {
 }
 
 impl FromStr for Format {
-    type Err = IoError;
+    type Err = UnknownFormat;
 
-    fn from_str(text: &str) -> Result<Self, IoError> {
+    fn from_str(text: &str) -> Result<Self, UnknownFormat> {
         match text.to_ascii_lowercase().as_str() {
             "csv" => Ok(Self::Csv),
             "tsv" => Ok(Self::Tsv),
             "ndjson" | "jsonl" => Ok(Self::Ndjson),
             "parquet" => Ok(Self::Parquet),
             "arrow" | "ipc" | "feather" => Ok(Self::Arrow),
-            _ => Err(IoError::UnknownFormat { name: format!("{text:?}") }),
+            _ => Err(UnknownFormat { name: format!("{text:?}") }),
         }
     }
 }
@@ -111,8 +117,8 @@ impl OutFormat {
     /// The format that the extension of `path` stands for, as [`Format::of_path`]; `.arrows` is a stream.
     ///
     /// # Errors
-    /// [`IoError::UnknownFormat`] with the list of known formats.
-    pub fn of_path(path: &Path) -> Result<Self, IoError> {
+    /// [`UnknownFormat`] with the list of known formats.
+    pub fn of_path(path: &Path) -> Result<Self, UnknownFormat> {
         Ok(match Format::of_path(path)? {
             Format::Csv => Self::Csv,
             Format::Tsv => Self::Tsv,
@@ -125,9 +131,9 @@ impl OutFormat {
 }
 
 impl FromStr for OutFormat {
-    type Err = IoError;
+    type Err = UnknownFormat;
 
-    fn from_str(text: &str) -> Result<Self, IoError> {
+    fn from_str(text: &str) -> Result<Self, UnknownFormat> {
         match text.to_ascii_lowercase().as_str() {
             "table" => Ok(Self::Table),
             "arrow-stream" | "arrows" => Ok(Self::ArrowStream),

@@ -18,8 +18,7 @@ use crate::columnar_read::{Shape, column_names};
 use crate::error::{IoError, Result};
 use crate::format::Format;
 use crate::options::{Asked, ReadOptions};
-use crate::reader::BatchSource;
-use crate::source::{Counted, Input};
+use crate::source::{BatchSource, Counted, Input};
 
 /// What the compressed columns of one batch may unpack to.
 const UNPACKED_BYTES_MAX: u64 = 1 << 30;

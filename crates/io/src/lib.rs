@@ -25,12 +25,12 @@ mod types;
 mod writer;
 
 pub use csv_records::CsvRecords;
-pub use error::{IoError, Result};
-pub use format::{Format, OutFormat};
+pub use error::{IoError, Result, TYPE_NAMES};
+pub use format::{Format, OutFormat, UnknownFormat};
 pub use options::{CsvOptions, ReadOptions, TableOptions, WriteOptions};
 pub use ordered::{OrderKey, Ordered, in_order};
 pub use reader::{Reader, open};
 pub use sink::Sink;
 pub use source::{Progress, Source, content_hash};
-pub use types::{TYPE_NAMES, format_type, parse_type};
+pub use types::{format_type, parse_type};
 pub use writer::{Writer, writer};

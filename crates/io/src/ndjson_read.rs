@@ -19,8 +19,7 @@ use crate::error::{IoError, Result};
 use crate::format::Format;
 use crate::infer::{Kind, Members, TOO_MANY};
 use crate::options::{Asked, ReadOptions};
-use crate::reader::{BatchSource, PIECE_BYTES_MAX};
-use crate::source::Input;
+use crate::source::{BatchSource, Input, PIECE_BYTES_MAX};
 use crate::text;
 use crate::types::format_type;
 

@@ -14,19 +14,7 @@ use crate::format::Format;
 use crate::ipc_read::IpcReader;
 use crate::ndjson_read::NdjsonReader;
 use crate::options::ReadOptions;
-use crate::source::{Input, Progress, Source};
-
-/// Text held at once, before typing: a batch is cut early above it.
-pub(crate) const PIECE_BYTES_MAX: usize = 64 << 20;
-
-/// What each format implements.
-pub(crate) trait BatchSource: Send {
-    /// The schema of every batch.
-    fn schema(&self) -> SchemaRef;
-
-    /// The next batch; never called again after an error or the end.
-    fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
-}
+use crate::source::{BatchSource, Input, Progress, Source};
 
 /// A stream of record batches from one input.
 ///

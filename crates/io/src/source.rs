@@ -7,8 +7,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+
 use crate::error::{IoError, Result};
-use crate::format::{Format, Wrapping};
+use crate::format::{Format, UnknownFormat, Wrapping};
+
+/// Text held at once, before typing: a batch is cut early above it.
+pub(crate) const PIECE_BYTES_MAX: usize = 64 << 20;
+
+/// What each format implements.
+pub(crate) trait BatchSource: Send {
+    /// The schema of every batch.
+    fn schema(&self) -> SchemaRef;
+
+    /// The next batch; never called again after an error or the end.
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
+}
 
 /// Where records come from.
 pub enum Source {
@@ -256,7 +271,7 @@ fn decide(name: &str, given: Option<Format>, by_path: Option<Format>, head: &[u8
             format: "record".to_owned(),
             needs: "at least a header or one record",
         }),
-        (None, None, None) => Err(IoError::UnknownFormat { name: name.to_owned() }),
+        (None, None, None) => Err(UnknownFormat { name: name.to_owned() }.into()),
     }
 }
 

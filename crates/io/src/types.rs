@@ -6,12 +6,6 @@ use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
 use crate::error::{IoError, Result};
 
-/// The type names, for messages and help texts.
-pub const TYPE_NAMES: &str = "bool, int8 to int64, uint8 to uint64, float16, float32, float64, utf8, binary, \
-    fixed_size_binary(16), date32, date64, time32[s|ms], time64[us|ns], timestamp[s|ms|us|ns] with an optional zone \
-    (timestamp[us, UTC]), duration[s|ms|us|ns], decimal128(10, 2), decimal256(50, 2), list<int32>, large_list<int32>, \
-    fixed_size_list<float32, 3>, struct<a: int64, b: utf8>, dictionary<int32, utf8>";
-
 /// Types nested deeper than this are refused, so that no text can exhaust the stack.
 const DEPTH_MAX: usize = 32;
 

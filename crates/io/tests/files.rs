@@ -11,8 +11,8 @@ use arrow_array::types::{Float64Type, Int64Type};
 use arrow_array::{Array, ArrayRef, BinaryArray, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::DataType;
 use chronotile_io::{
-    Format, IoError, OutFormat, ReadOptions, Sink, Source, TableOptions, WriteOptions, content_hash, format_type, open,
-    parse_type, writer,
+    Format, IoError, OutFormat, ReadOptions, Sink, Source, TableOptions, UnknownFormat, WriteOptions, content_hash,
+    format_type, open, parse_type, writer,
 };
 use common::{data, error, ndjson, read_all, stream, text, write_all};
 
@@ -89,7 +89,7 @@ fn extensions_name_formats() {
         assert_eq!(Format::of_path(name.as_ref()).unwrap(), format, "{name}");
     }
     for name in ["a", "a.gz", "a.json", "a.txt", ".csv"] {
-        assert!(matches!(Format::of_path(name.as_ref()), Err(IoError::UnknownFormat { .. })), "{name}");
+        assert!(matches!(Format::of_path(name.as_ref()), Err(UnknownFormat { .. })), "{name}");
     }
     assert_eq!(OutFormat::of_path("a.arrows".as_ref()).unwrap(), OutFormat::ArrowStream);
 }

@@ -441,13 +441,14 @@ impl Dataset {
         reports::consolidate_report(py, &report)
     }
 
-    /// Drops slices before a moment, older than a duration, or past the dataset's retention where both are None.
+    /// Makes the slices of a period, and returns their numbers.
     fn prepare(&self, py: Python<'_>, start: Moment, end: Moment) -> PyResult<Vec<i32>> {
         let period = TimeRange { start: Some(start.instant()?), end: Some(end.instant()?) };
         let slices = wait(py, self.open()?.prepare(&period))?;
         Ok(slices.iter().map(|slice| slice.0).collect())
     }
 
+    /// Drops slices before a moment, older than a duration, or past the dataset's retention where both are None.
     fn retire<'py>(
         &self,
         py: Python<'py>,

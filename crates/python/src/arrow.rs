@@ -133,6 +133,10 @@ impl Table {
         Self { schema, batches }
     }
 
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
     pub fn batches(&self) -> &[RecordBatch] {
         &self.batches
     }
@@ -158,22 +162,6 @@ impl Table {
         let arrays = columns.iter().map(|(_, array)| array.inner.clone()).collect();
         let batch = RecordBatch::try_new(schema.clone(), arrays).map_err(arrow_error)?;
         Ok(Self::new(schema, vec![batch]))
-    }
-
-    /// All rows of a table or stream.
-    #[staticmethod]
-    fn of(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let reader = crate::source::open_one(source)?;
-        let schema = reader.schema();
-        let batches = py.detach(|| reader.collect::<Result<Vec<_>, _>>()).map_err(arrow_error)?;
-        Ok(Self::new(schema, batches))
-    }
-
-    /// The same rows as a result that is drawn from once.
-    fn stream(&self) -> crate::result::ReadResult {
-        let batches: Vec<Result<RecordBatch, arrow_schema::ArrowError>> =
-            self.batches.iter().cloned().map(Ok).collect();
-        crate::result::ReadResult::of_batches(self.schema.clone(), futures::stream::iter(batches))
     }
 
     /// The different texts of a column, sorted.

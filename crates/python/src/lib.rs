@@ -15,6 +15,7 @@ mod files;
 mod front_ends;
 mod historian;
 mod lines;
+mod output;
 mod reports;
 mod request;
 mod result;
@@ -49,15 +50,19 @@ mod _native {
     #[pymodule_export]
     use super::errors::error_kinds;
     #[pymodule_export]
-    use super::files::{RecordBlock, RecordFile, content_hash, format_of_path, write_records};
+    use super::files::{RecordBlock, RecordFile, content_hash};
     #[pymodule_export]
     use super::historian::{Historian, PointFilter, aggregate_names, compute_aggregate, tag_columns, tags_of_points};
+    #[pymodule_export]
+    use super::output::{format_of_path, write_records};
     #[pymodule_export]
     use super::request::Request;
     #[pymodule_export]
     use super::result::ReadResult;
     #[pymodule_export]
     use super::service::serve;
+    #[pymodule_export]
+    use super::source::read_table;
     #[pymodule_export]
     use super::wire::{arrow_streams, read_arrow_stream};
 

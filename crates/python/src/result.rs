@@ -111,6 +111,13 @@ impl RecordBatchReader for LimitedReader {
 
 #[pymethods]
 impl ReadResult {
+    /// The rows of a table.
+    #[staticmethod]
+    fn of_table(table: &Table) -> Self {
+        let batches: Vec<Result<RecordBatch, ArrowError>> = table.batches().iter().cloned().map(Ok).collect();
+        Self::of_batches(table.schema().clone(), futures::stream::iter(batches))
+    }
+
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         Ok(to_schema_pycapsule(py, self.schema.as_ref())?)
     }

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 use pyo3_arrow::input::AnyRecordBatch;
 
-use crate::errors::invalid;
+use crate::arrow::Table;
+use crate::errors::{arrow_error, invalid};
 use crate::files::{RecordBlock, RecordFile};
 use crate::result::ReadResult;
 
@@ -51,6 +52,15 @@ pub fn open_one(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader
         }
         error
     })
+}
+
+/// All rows of a table or stream.
+#[pyfunction]
+pub fn read_table(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Table> {
+    let reader = open_one(source)?;
+    let schema = reader.schema();
+    let batches = py.detach(|| reader.collect::<Result<Vec<_>, _>>()).map_err(arrow_error)?;
+    Ok(Table::new(schema, batches))
 }
 
 /// Tables that a Python iterator yields, one after the other.

@@ -1,30 +1,18 @@
 //! Every endpoint, once: the router serves this table, requests are checked against it, and `/openapi.json` is made of it.
 
+mod openapi;
+
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
 use crate::access::Role;
 use crate::answers::Reply;
-use crate::app::{App, Call};
+use crate::app::{App, Call, Work};
 use crate::failure::{Failure, Result};
+use crate::front_ends::handlers as front_ends;
 use crate::parameters::Parameters;
-use crate::{datasets, front_ends, grafana, operation, reads, tags, writes};
-
-/// What a request costs, and so which limits hold for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// Next to nothing.
-    Light,
-    /// One of the queries that may run, in its time.
-    Query,
-    /// One of the same that takes little memory.
-    Lookup,
-    /// One of the writes that may run.
-    Write,
-    /// One of the queries, for as long as it takes.
-    Maintenance,
-}
+use crate::{datasets, grafana, operation, reads, tags, writes};
 
 pub(crate) type Handler = fn(Arc<App>, Call) -> BoxFuture<'static, Result<Reply>>;
 
@@ -705,7 +693,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         parameters: &[],
         takes: None,
         gives: Gives::Json("OpenApi"),
-        handler: handler!(operation::openapi),
+        handler: handler!(openapi::reply),
     },
     Endpoint {
         method: "GET",

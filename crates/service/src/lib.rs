@@ -1,7 +1,7 @@
 //! Archives over HTTP: the middleware in front of one, of which any number may run side by side. The historian is served by this
 //! crate, events and jobs by what the program gives it ([`FrontEnds`]).
 //!
-//! [`serve`] is the whole of it, [`routes`] all but its connections. `server` takes connections, `app` leads a request through everything that holds for all of
+//! [`serve`] is the whole of it, [`routes`] all but its connections. `server` takes connections, `requests` leads a request through everything that holds for all of
 //! them, `endpoints` is the table of what there is. What reads bytes and words of others is public, so that it can be tried with
 //! any.
 
@@ -25,12 +25,12 @@ pub mod line_protocol;
 mod log;
 mod machine;
 mod metrics;
-mod openapi;
 mod operation;
 pub mod parameters;
 pub mod points;
 mod reads;
 pub mod remote_write;
+mod requests;
 mod server;
 mod settings;
 mod signals;

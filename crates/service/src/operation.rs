@@ -1,7 +1,7 @@
 //! What operators ask: figures, health, the description, the page.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::http::{HeaderValue, header};
@@ -13,7 +13,6 @@ use chronotile_types::ErrorKind;
 use crate::answers::Reply;
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
-use crate::openapi;
 
 pub(crate) async fn metrics(app: Arc<App>, _: Call) -> Result<Reply> {
     Ok(Reply::text("text/plain; version=0.0.4", app.metrics.text()))
@@ -47,12 +46,6 @@ pub(crate) async fn ready(app: Arc<App>, _: Call) -> Result<Reply> {
     drop(last);
     state?;
     Ok(Reply::json(&json!({ "state": "ready", "engine": app.historian.archive().engine() })))
-}
-
-pub(crate) async fn openapi(_: Arc<App>, _: Call) -> Result<Reply> {
-    // Anybody may ask for it: it is made once.
-    static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
-    Ok(Reply::text("application/json", DOCUMENT.as_str()))
 }
 
 /// Nothing from elsewhere may run in the page, and it may speak with this service alone.

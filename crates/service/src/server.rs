@@ -27,12 +27,13 @@ use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
 use crate::access::{Access, exposure};
-use crate::app::{App, Peer, router};
+use crate::app::{App, Peer};
 use crate::connections::{Admission, ConnectionSlot, Connections};
 use crate::diagnostics;
 use crate::front_ends::FrontEnds;
 use crate::log::Log;
 use crate::machine;
+use crate::requests::router;
 use crate::settings::{ServiceError, Settings};
 use crate::signals::Signals;
 use crate::streams::{Answered, Patient};

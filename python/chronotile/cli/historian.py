@@ -244,7 +244,7 @@ def latest(target: Target, status: str | None, output: Output) -> None:
     _no_columns(output)
     with _open(target) as h:
         result = h.latest(_keys(h, target.rest))
-        rows = ReadResult(result._native.stream())
+        rows = ReadResult(_native.ReadResult.of_table(result._native))
         output.write(rows, status_words=_words(status, output))
 
 
@@ -314,7 +314,7 @@ def plot(
         if draws:
             click.echo(chart(result, str(key), width))
             return
-        rows = ReadResult(result._native.stream())
+        rows = ReadResult(_native.ReadResult.of_table(result._native))
         output.write(rows, status_words=_words(status, output))
 
 

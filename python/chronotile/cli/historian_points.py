@@ -50,7 +50,7 @@ class PointFiles:
             raise click.UsageError(f"{error}. {self._other_name(lacking[0])}") from None
         self._check_columns(given, names, file)
         if not self.columns and self.zone is None:
-            return _native.Table.of(given)
+            return _native.read_table(given)
         return self._translated(given, names)
 
     def _check_columns(self, given: Any, names: dict[str, str], file: str) -> None:
@@ -74,7 +74,7 @@ class PointFiles:
         chosen = {own: table[theirs] for own, theirs in names.items() if theirs in table.column_names}
         if self.zone is not None and "time" in chosen:
             chosen["time"] = _utc(pa, chosen["time"], self.zone, later=self.later)
-        return _native.Table.of(pa.table(chosen))
+        return _native.read_table(pa.table(chosen))
 
 
 def _utc(pa: Any, times: Any, zone: str, *, later: bool) -> Any:

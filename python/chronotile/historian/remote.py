@@ -32,7 +32,7 @@ class _Filtering:
         self._seen: set[TagKey] = set()
 
     def _filtered(self, filter_: _native.PointFilter, rows: Any) -> list[_native.Table]:
-        points = _native.Table.of(rows)
+        points = _native.read_table(rows)
         unseen = [key for key in _native.tags_of_points(points) if key not in self._seen]
         for first in range(0, len(unseen), _TAGS_AT_ONCE):
             keys = unseen[first : first + _TAGS_AT_ONCE]

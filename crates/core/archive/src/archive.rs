@@ -1,5 +1,6 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
+use bytes::Bytes;
 use chronotile_store::{Commit, DatasetRef, Expect, Store, StoreError, Visibility};
 use chronotile_types::{DatasetSpec, SpecError, StorageLayout, name_hint};
 
@@ -8,12 +9,9 @@ use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryLimit};
 use crate::open::{OpenOptions, open_store};
 use crate::read::cells;
-
-/// What reads are charged to; nothing where they may take what there is.
-pub(crate) type Budget = Arc<RwLock<Option<Memory>>>;
 
 /// Datasets under one URL. Cheap to clone; safe to use from many threads and processes at once.
 #[derive(Clone, Debug)]
@@ -22,7 +20,7 @@ pub struct Archive {
     store: Arc<dyn Store>,
     clock: Arc<Clock>,
     fence: Fence,
-    memory: Budget,
+    memory: MemoryLimit,
 }
 
 impl Archive {
@@ -52,20 +50,12 @@ impl Archive {
         *self.memory.write().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
 
-    pub(crate) fn memory(&self) -> &Budget {
-        &self.memory
-    }
-
     pub(crate) fn clock(&self) -> &Arc<Clock> {
         &self.clock
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
-    }
-
-    pub(crate) fn fence(&self) -> Fence {
-        self.fence.clone()
     }
 
     /// Name of its engine.
@@ -89,7 +79,7 @@ impl Archive {
         let stored = catalog::to_json(&key, &spec)?;
         let put = catalog::put(key, stored.clone(), Expect::Absent);
         match self.store.commit(&DatasetRef::from(&spec), Commit { before: vec![put], ..Commit::default() }).await {
-            Ok(()) => Dataset::new(self, spec, stored),
+            Ok(()) => self.opened(spec, stored),
             Err(StoreError::RecordConflict { .. }) => self.existing(&spec, exist_ok).await,
             Err(error) => Err(error.into()),
         }
@@ -105,11 +95,17 @@ impl Archive {
         Err(ArchiveError::DatasetExists { name: wanted.name.clone(), difference })
     }
 
+    /// A dataset of this archive with a definition that is known; `stored` is its record in the catalog, empty where that is not
+    /// known.
+    pub(crate) fn opened(&self, spec: DatasetSpec, stored: Bytes) -> Result<Dataset> {
+        Dataset::new(spec, stored, self.store.clone(), self.clock.clone(), self.fence.clone(), self.memory.clone())
+    }
+
     /// Opens a dataset.
     pub async fn dataset(&self, name: &str) -> Result<Dataset> {
         let key = catalog::dataset_key(name);
         match catalog::get::<DatasetSpec>(self.reading().as_ref(), &key).await? {
-            Some((spec, stored)) => Dataset::new(self, spec, stored),
+            Some((spec, stored)) => self.opened(spec, stored),
             None => {
                 let names = self.dataset_names().await?;
                 let hint = if names.is_empty() { "; it has none yet".to_owned() } else { name_hint(name, &names) };

@@ -9,13 +9,12 @@ use chronotile_chunk::Origin;
 use chronotile_store::{CallOptions, Commit, Expect, Store, StoreError, Visibility};
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 
-use crate::archive::{Archive, Budget};
 use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
 use crate::error::{ArchiveError, Result};
 use crate::frame::{DEFAULT_METADATA, Frame, default_value};
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryLimit};
 
 /// One dataset of an archive. Cheap to clone; safe to use from many threads and processes at once.
 #[derive(Clone, Debug)]
@@ -34,7 +33,7 @@ struct Shared {
     slices: RwLock<HashSet<SliceId>>,
     /// Batches that were seen finished, by what their rows say of them.
     finished: RwLock<HashSet<Origin>>,
-    memory: Budget,
+    memory: MemoryLimit,
 }
 
 /// The definition as this process last saw it.
@@ -57,17 +56,18 @@ pub struct AddedColumn {
 }
 
 impl Dataset {
-    /// A dataset of which `stored` is the record in the catalog; empty where that is not known.
-    pub(crate) fn new(archive: &Archive, spec: DatasetSpec, stored: Bytes) -> Result<Self> {
-        let (store, clock) = (archive.store().clone(), archive.clock().clone());
-        let fence = archive.fence();
+    /// A dataset of the archive that has these. `stored` is its record in the catalog, empty where that is not known.
+    pub(crate) fn new(
+        spec: DatasetSpec,
+        stored: Bytes,
+        store: Arc<dyn Store>,
+        clock: Arc<Clock>,
+        fence: Fence,
+        memory: MemoryLimit,
+    ) -> Result<Self> {
         let known = Known { frame: Frame::new(spec, clock)?, stored, revision: 0 };
-        let shared = Shared {
-            known: RwLock::new(known),
-            slices: RwLock::default(),
-            finished: RwLock::default(),
-            memory: archive.memory().clone(),
-        };
+        let shared =
+            Shared { known: RwLock::new(known), slices: RwLock::default(), finished: RwLock::default(), memory };
         Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence })
     }
 

@@ -5,13 +5,11 @@
 //! A [`Charge`] gives back what it holds when it is dropped. [`Charge::keep`] ties it to bytes, so that a body or a piece of an
 //! answer is paid for exactly as long as it is there, wherever it waits.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
 use chronotile_types::ErrorKind;
-
-use crate::error::Result as ArchiveResult;
 
 /// A charge of at most so many bytes is small, and may also use the part of the budget that is kept for small ones: a few large
 /// requests do not shut out everybody else.
@@ -22,6 +20,9 @@ const SMALL_SHARE: usize = 8;
 /// The budget. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Budget>);
+
+/// What the reads of an archive and its datasets are charged to; `None` where they may take what there is.
+pub(crate) type MemoryLimit = Arc<RwLock<Option<Memory>>>;
 
 #[derive(Debug)]
 struct Budget {
@@ -175,8 +176,8 @@ impl Held {
     ///
     /// # Errors
     /// Where the budget has no room for them.
-    pub(crate) fn set(&mut self, bytes: usize) -> ArchiveResult<()> {
-        self.0.as_mut().map_or(Ok(()), |charge| charge.set(bytes)).map_err(Into::into)
+    pub(crate) fn set(&mut self, bytes: usize) -> Result<(), MemoryError> {
+        self.0.as_mut().map_or(Ok(()), |charge| charge.set(bytes))
     }
 }
 

@@ -10,13 +10,13 @@ use crate::builder::{
 };
 use crate::columnar_write::{
     CODEC_CONSTANT, CODEC_DICTIONARY, CODEC_MASK, CODEC_NARROW, CODEC_PCO, CODEC_PLAIN, CODEC_ZERO, NODE_ALL_NULL,
-    NODE_BITMAP, NODE_HAS_NAN, NODE_STATS,
+    NODE_BITMAP,
 };
 use crate::layout::{Kind, Node};
 use crate::number::{Number, numbers};
 use crate::packed::{pco_decompress, read_packed};
 use crate::small_read::read_narrow;
-use crate::stats::{ColumnStats, read_stats};
+use crate::stats::{ColumnStats, NODE_HAS_NAN, NODE_STATS, read_stats};
 use crate::wire::Reader;
 
 const BAD_CODEC: Damage = Damage(DamageKind::Malformed("unknown codec"));

@@ -21,10 +21,6 @@ pub(crate) const CODEC_MASK: u8 = 7;
 pub(crate) const NODE_BITMAP: u8 = 1 << 3;
 /// Every row is null, or there are no rows. No other bit is set.
 pub(crate) const NODE_ALL_NULL: u8 = 1 << 4;
-/// The least and greatest value stand behind this byte.
-pub(crate) const NODE_STATS: u8 = 1 << 5;
-/// Some value is not a number. Only beside `NODE_STATS`.
-pub(crate) const NODE_HAS_NAN: u8 = 1 << 6;
 
 /// A faster codec wins over a smaller one that saves less than one byte in this many.
 const WORTH: usize = 32;

@@ -4,8 +4,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, RecordBatch};
 
 use crate::columnar_write::ColumnWriter;
+use crate::error::EncodeError;
 use crate::extract::{NodeData, Scratch, Sink, Values, extract};
-use crate::head::{Binding, Origin, Sealed, Zone, put_head};
+use crate::head::{Binding, BodyLayout, ChunkRows, Sealed, Zone, put_head};
 use crate::layout::Layout;
 use crate::number::Number;
 use crate::packed::{Compression, compress};
@@ -21,30 +22,6 @@ const SMALL_TEXT_BYTES_MAX: usize = 64 << 10;
 /// Blocks shorter than this are not worth a try at compression.
 const COMPRESS_BYTES_MIN: usize = 256;
 
-/// How a body is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyLayout {
-    /// One block with the plain values of every column, possibly compressed as a whole.
-    Small,
-    /// One compressed byte string per column, found through a directory.
-    Columnar,
-}
-
-/// The rows of a chunk.
-#[derive(Clone, Copy, Debug)]
-pub struct ChunkRows<'a> {
-    /// Exactly the columns of the layout's schema, in its types.
-    pub batch: &'a RecordBatch,
-    /// The batches the rows come from; at least one.
-    pub origins: &'a [Origin],
-    /// Per row an index into `origins`; `None` if all rows come from the first.
-    pub row_origin: Option<&'a [u32]>,
-    /// Per row its number within its batch, for datasets without id columns.
-    pub ordinals: Option<&'a [i64]>,
-    /// Positions of text columns of which the head gets a filter where it pays.
-    pub text: &'a [usize],
-}
-
 /// A written chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
@@ -54,57 +31,6 @@ pub struct Encoded {
     pub body: Vec<u8>,
     /// Number of rows.
     pub rows: u32,
-}
-
-/// Rows that cannot be written as a chunk.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EncodeError {
-    /// No rows, or too many.
-    #[error("a chunk holds 1 to {ROWS_MAX} rows, not {0}: split the rows")]
-    RowCount(usize),
-    /// The decoded columns would exceed the limit.
-    #[error("the rows take more than {DECODED_BYTES_MAX} bytes: split them, or shorten the greatest values")]
-    TooLarge,
-    /// The batch has other columns than the layout.
-    #[error("the batch has {found} columns where the schema has {expected}")]
-    ColumnCount {
-        /// Columns of the layout.
-        expected: usize,
-        /// Columns of the batch.
-        found: usize,
-    },
-    /// A column does not fit its place in the schema.
-    #[error("column {column:?}: {reason}")]
-    Column {
-        /// The column's name.
-        column: String,
-        /// What is wrong with it.
-        reason: Box<EncodeError>,
-    },
-    /// An array has another type than its column.
-    #[error("the array has another type than the schema says: cast it first")]
-    WrongType,
-    /// A null where the schema allows none.
-    #[error("a value is null where the schema allows no nulls")]
-    UnexpectedNull,
-    /// Origins, row origins or ordinals do not match the rows.
-    #[error("the rows' origins are inconsistent: {0}")]
-    Origins(&'static str),
-    /// A range of the zone ends before it begins.
-    #[error("the zone ends before it begins")]
-    Zone,
-}
-
-impl EncodeError {
-    /// Whether fewer rows may fit where these do not.
-    pub fn is_too_large(&self) -> bool {
-        match self {
-            Self::TooLarge => true,
-            Self::Column { reason, .. } => reason.is_too_large(),
-            _ => false,
-        }
-    }
 }
 
 /// Writes a chunk, in the form that suits its rows. The same input gives the same bytes.

@@ -8,7 +8,7 @@ use arrow_buffer::BooleanBuffer;
 use arrow_schema::{DataType, TimeUnit};
 
 use crate::bits;
-use crate::encode::EncodeError;
+use crate::error::EncodeError;
 use crate::layout::{Kind, Node};
 use crate::number::Number;
 

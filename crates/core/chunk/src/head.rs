@@ -2,10 +2,10 @@
 
 use std::ops::Deref;
 
+use arrow_array::RecordBatch;
 use chronotile_types::{BatchId, ChunkId, Damage, DamageKind, Tile, ZoneKey};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::encode::{BodyLayout, ChunkRows};
 use crate::packed::Compression;
 use crate::text::{TextFilter, read_filters};
 use crate::wire::{Reader, put_signed, put_varint};
@@ -108,6 +108,30 @@ pub struct Head {
     pub(crate) block_bytes: usize,
     pub(crate) text_filters: Box<[TextFilter]>,
     pub(crate) body_checksum: u64,
+}
+
+/// How a body is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyLayout {
+    /// One block with the plain values of every column, possibly compressed as a whole.
+    Small,
+    /// One compressed byte string per column, found through a directory.
+    Columnar,
+}
+
+/// The rows of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkRows<'a> {
+    /// Exactly the columns of the layout's schema, in its types.
+    pub batch: &'a RecordBatch,
+    /// The batches the rows come from; at least one.
+    pub origins: &'a [Origin],
+    /// Per row an index into `origins`; `None` if all rows come from the first.
+    pub row_origin: Option<&'a [u32]>,
+    /// Per row its number within its batch, for datasets without id columns.
+    pub ordinals: Option<&'a [i64]>,
+    /// Positions of text columns of which the head gets a filter where it pays.
+    pub text: &'a [usize],
 }
 
 /// What the writer of a body tells the writer of its head.

@@ -21,6 +21,7 @@ mod columnar_read;
 mod columnar_write;
 mod columns;
 mod encode;
+mod error;
 mod extract;
 mod head;
 mod layout;
@@ -34,10 +35,11 @@ mod text;
 mod wire;
 
 pub use columns::{Body, Columns, Defaults, ordinals, row_origins};
-pub use encode::{BodyLayout, ChunkRows, EncodeError, Encoded, encode, encode_as, encode_plain, plain_body};
+pub use encode::{Encoded, encode, encode_as, encode_plain, plain_body};
+pub use error::EncodeError;
 #[doc(hidden)]
 pub use head::reseal;
-pub use head::{Binding, Head, Origin, Origins, Zone};
+pub use head::{Binding, BodyLayout, ChunkRows, Head, Origin, Origins, Zone};
 pub use layout::Layout;
 pub use stats::ColumnStats;
 pub use text::{GRAM_BYTES, Grams, TextFilter, fold};

@@ -3,9 +3,13 @@
 
 use chronotile_types::Damage;
 
-use crate::columnar_write::{NODE_HAS_NAN, NODE_STATS};
 use crate::number::{Number, numbers, with_integer};
 use crate::wire::Reader;
+
+/// In the first byte of a column's node: the least and greatest value stand behind it.
+pub(crate) const NODE_STATS: u8 = 1 << 5;
+/// Some value is not a number. Only beside `NODE_STATS`.
+pub(crate) const NODE_HAS_NAN: u8 = 1 << 6;
 
 /// Below this count of values the two extremes cost more than a hundredth of the column.
 const COUNT_MIN: usize = 256;

@@ -2,35 +2,13 @@
 
 use crate::node::{Node, Outline};
 use crate::polygon::Polygon;
-use crate::region::{Geometry, Lon, Region};
+use crate::region::{Geometry, Lon, Region, Shape};
 use crate::vector::{RAD, Vec3};
-use crate::{Pixelization, SkyError};
+use crate::{PixelRange, Pixelization, SkyError};
 use std::f64::consts::{FRAC_PI_2, PI};
 
 /// Most ranges that [`Region::cover`] returns, about 64 MB.
 pub const COVER_RANGES_MAX: usize = 4_000_000;
-
-/// A run of pixels; both ends belong to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PixelRange {
-    /// First pixel.
-    pub first: u64,
-    /// Last pixel. Inclusive, since the last MQ3C pixel of level 30 is 2^64 - 1.
-    pub last: u64,
-}
-
-impl PixelRange {
-    /// Number of pixels.
-    #[allow(clippy::len_without_is_empty)] // A range is never empty.
-    pub fn len(&self) -> u64 {
-        self.last - self.first + 1
-    }
-
-    /// Does the range hold a pixel?
-    pub fn contains(&self, index: u64) -> bool {
-        (self.first..=self.last).contains(&index)
-    }
-}
 
 /// How a pixel lies to a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -278,11 +256,65 @@ fn descendants(node: &Node, level: u32) -> PixelRange {
     PixelRange { first: node.index << shift, last: (node.index << shift) | ((1u64 << shift) - 1) }
 }
 
-pub(crate) fn cover(
-    region: &Region,
-    pixelization: &Pixelization,
-    ranges_max: usize,
-) -> Result<Vec<PixelRange>, SkyError> {
+impl Region {
+    /// The pixels that may hold a point of the region: sorted ranges with gaps between them.
+    ///
+    /// Never misses a pixel that holds a point for which [`Region::contains`] is true. May list a pixel that only
+    /// comes within rounding of the region; for HEALPix, whose pixel edges are not great circles, within a small
+    /// fraction of a pixel.
+    ///
+    /// # Errors
+    /// [`SkyError::CoverTooLarge`] beyond [`crate::COVER_RANGES_MAX`] ranges: see [`Region::cover_limited`].
+    pub fn cover(&self, pixelization: &Pixelization) -> Result<Vec<PixelRange>, SkyError> {
+        cover(self, pixelization, COVER_RANGES_MAX)
+    }
+
+    /// A cover of at most `ranges_max` ranges (at least one), which therefore may list many more pixels than
+    /// [`Region::cover`]. Pixels are refined level by level while the number of pieces is in proportion to
+    /// `ranges_max`, then the smallest gaps are closed. Time and memory do not grow with the level.
+    pub fn cover_limited(&self, pixelization: &Pixelization, ranges_max: usize) -> Vec<PixelRange> {
+        cover_limited(self, pixelization, 0.0, ranges_max.max(1))
+    }
+
+    /// As [`Region::cover_limited`], of the region and all around it: no pixel is missed that holds a point within `reach_deg`
+    /// of one of the region. A reach beyond 45 degrees covers the whole sky.
+    pub fn cover_around(&self, pixelization: &Pixelization, reach_deg: f64, ranges_max: usize) -> Vec<PixelRange> {
+        if reach_deg > 45.0 {
+            return vec![pixelization.index_range()];
+        }
+        let wider = match (&self.geometry, &self.shape) {
+            (_, &Shape::Circle { ra, dec, radius_deg }) => Region::cap(ra, dec, (radius_deg + reach_deg).min(180.0)),
+            (&Geometry::Box { lon, dec_min, dec_max }, _) => box_around(lon, dec_min, dec_max, reach_deg),
+            _ => return cover_limited(self, pixelization, reach_deg * RAD, ranges_max.max(1)),
+        };
+        wider.cover_limited(pixelization, ranges_max)
+    }
+}
+
+/// The box that holds all points within `reach_deg`, less than a right angle, of a box.
+fn box_around(lon: Lon, dec_min: f64, dec_max: f64, reach_deg: f64) -> Region {
+    let reach = reach_deg * (1.0 + 1e-12) + 1e-12;
+    let (south, north) = ((dec_min - reach).max(-90.0), (dec_max + reach).min(90.0));
+    let farthest = dec_min.abs().max(dec_max.abs());
+    let lon = match lon {
+        Lon::Between { west, east } if farthest + reach < 90.0 => {
+            // The meridian that touches the circle of this radius around the point nearest to a pole.
+            let aside = ((reach * RAD).sin() / (farthest * RAD).cos()).min(1.0).asin() / RAD + 1e-12;
+            let width = Lon::Between { west, east }.width() + 2.0 * aside;
+            Lon::new(west - aside, west - aside + width)
+        }
+        // Around a pole every meridian is near.
+        _ => Lon::All,
+    };
+    let (ra_min, ra_max) = match lon {
+        Lon::All => (0.0, 360.0),
+        Lon::Between { west, east } => (west, east),
+    };
+    let shape = Shape::Box { ra_min, ra_max, dec_min: south, dec_max: north };
+    Region { shape, geometry: Geometry::Box { lon, dec_min: south, dec_max: north } }
+}
+
+fn cover(region: &Region, pixelization: &Pixelization, ranges_max: usize) -> Result<Vec<PixelRange>, SkyError> {
     let mut descent = Descent { target: Target::new(region, 0.0), pixelization, ranges: Ranges::default(), ranges_max };
     for root in Node::roots(pixelization.scheme()) {
         descent.visit(&root)?;
@@ -336,12 +368,7 @@ impl Piece {
     }
 }
 
-pub(crate) fn cover_limited(
-    region: &Region,
-    pixelization: &Pixelization,
-    reach: f64,
-    ranges_max: usize,
-) -> Vec<PixelRange> {
+fn cover_limited(region: &Region, pixelization: &Pixelization, reach: f64, ranges_max: usize) -> Vec<PixelRange> {
     // Many pieces join into one range, and closing gaps among too few would be coarse.
     let pieces_max = ranges_max.saturating_mul(16).clamp(256, COVER_RANGES_MAX);
     let target = Target::new(region, reach);

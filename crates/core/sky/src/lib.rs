@@ -20,10 +20,12 @@ mod node;
 mod pixelization;
 mod polygon;
 mod region;
+mod scheme;
 mod vector;
 
 pub use angle::{AngleKind, parse_angle};
-pub use cover::{COVER_RANGES_MAX, PixelRange};
+pub use cover::COVER_RANGES_MAX;
 pub use error::SkyError;
-pub use pixelization::{Pixelization, Scheme};
+pub use pixelization::{PixelRange, Pixelization};
 pub use region::{Region, Shape};
+pub use scheme::Scheme;

@@ -1,7 +1,8 @@
 use crate::cube::Kind;
 use crate::polygon;
+use crate::scheme::Scheme;
 use crate::vector::{Vec3, is_position};
-use crate::{PixelRange, SkyError, cube, healpix, htm};
+use crate::{SkyError, healpix, htm};
 use rayon::prelude::*;
 use std::f64::consts::PI;
 use std::fmt;
@@ -10,60 +11,6 @@ use std::str::FromStr;
 /// Below this many points one thread is faster than waking the others.
 const PARALLEL_ROWS_MIN: usize = 20_000;
 const PARALLEL_CHUNK_ROWS: usize = 4_096;
-
-/// A way to divide the sphere into pixels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Scheme {
-    /// Modified Q3C, as `lsst.sphgeom.Mq3cPixelization`: levels 0 to 30, 6 x 4^level pixels.
-    Mq3c,
-    /// Q3C, as `lsst.sphgeom.Q3cPixelization`: levels 0 to 30, 6 x 4^level pixels.
-    Q3c,
-    /// Hierarchical Triangular Mesh, as `lsst.sphgeom.HtmPixelization`: levels 0 to 24, 8 x 4^level pixels.
-    Htm,
-    /// HEALPix in nested order with nside = 2^level, as `lsst.sphgeom.HealpixPixelization` and `healpy.vec2pix`:
-    /// levels 0 to 29, 12 x 4^level pixels.
-    Healpix,
-}
-
-impl Scheme {
-    /// All schemes.
-    pub const ALL: [Scheme; 4] = [Scheme::Mq3c, Scheme::Q3c, Scheme::Htm, Scheme::Healpix];
-
-    /// The deepest level of the scheme.
-    pub fn level_max(self) -> u32 {
-        match self {
-            Scheme::Mq3c | Scheme::Q3c => cube::LEVEL_MAX,
-            Scheme::Htm => htm::LEVEL_MAX,
-            Scheme::Healpix => healpix::LEVEL_MAX,
-        }
-    }
-
-    /// The scheme's name in lower case, which [`Scheme::from_str`] reads.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scheme::Mq3c => "mq3c",
-            Scheme::Q3c => "q3c",
-            Scheme::Htm => "htm",
-            Scheme::Healpix => "healpix",
-        }
-    }
-
-    /// First number and count of the pixels at level 0.
-    pub(crate) fn roots(self) -> (u64, u64) {
-        match self {
-            Scheme::Mq3c => (10, 6),
-            Scheme::Q3c => (0, 6),
-            Scheme::Htm => (8, 8),
-            Scheme::Healpix => (0, 12),
-        }
-    }
-}
-
-impl fmt::Display for Scheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 impl FromStr for Scheme {
     type Err = SkyError;
@@ -74,6 +21,28 @@ impl FromStr for Scheme {
             .into_iter()
             .find(|s| s.name().eq_ignore_ascii_case(name))
             .ok_or_else(|| SkyError::UnknownScheme { name: name.to_owned() })
+    }
+}
+
+/// A run of pixels; both ends belong to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PixelRange {
+    /// First pixel.
+    pub first: u64,
+    /// Last pixel. Inclusive, since the last MQ3C pixel of level 30 is 2^64 - 1.
+    pub last: u64,
+}
+
+impl PixelRange {
+    /// Number of pixels.
+    #[allow(clippy::len_without_is_empty)] // A range is never empty.
+    pub fn len(&self) -> u64 {
+        self.last - self.first + 1
+    }
+
+    /// Does the range hold a pixel?
+    pub fn contains(&self, index: u64) -> bool {
+        (self.first..=self.last).contains(&index)
     }
 }
 

@@ -1,7 +1,7 @@
+use crate::SkyError;
 use crate::pixelization::check_positions;
 use crate::polygon::{self, Polygon};
 use crate::vector::{RAD, Vec3, is_position, normalized_degrees};
-use crate::{PixelRange, Pixelization, SkyError, cover};
 use rayon::prelude::*;
 use std::f64::consts::{PI, TAU};
 use std::fmt;
@@ -60,7 +60,7 @@ pub(crate) enum Lon {
 }
 
 impl Lon {
-    fn new(ra_min: f64, ra_max: f64) -> Self {
+    pub(crate) fn new(ra_min: f64, ra_max: f64) -> Self {
         let given = ra_max - ra_min;
         if given >= 360.0 {
             return Lon::All;
@@ -107,8 +107,8 @@ impl Lon {
 ///   negative; so every vertex is a member, and two polygons that share an edge leave no point between them.
 #[derive(Debug, Clone)]
 pub struct Region {
-    shape: Shape,
-    geometry: Geometry,
+    pub(crate) shape: Shape,
+    pub(crate) geometry: Geometry,
 }
 
 impl PartialEq for Region {
@@ -265,68 +265,12 @@ impl Region {
         Self::cap(ra, dec, (radius + 1e-12).min(180.0))
     }
 
-    fn cap(ra: f64, dec: f64, radius_deg: f64) -> Region {
+    pub(crate) fn cap(ra: f64, dec: f64, radius_deg: f64) -> Region {
         Region {
             shape: Shape::Circle { ra, dec, radius_deg },
             geometry: Geometry::Circle { center: Vec3::from_degrees(ra, dec), radius_rad: radius_deg * RAD },
         }
     }
-
-    /// The pixels that may hold a point of the region: sorted ranges with gaps between them.
-    ///
-    /// Never misses a pixel that holds a point for which [`Region::contains`] is true. May list a pixel that only
-    /// comes within rounding of the region; for HEALPix, whose pixel edges are not great circles, within a small
-    /// fraction of a pixel.
-    ///
-    /// # Errors
-    /// [`SkyError::CoverTooLarge`] beyond [`crate::COVER_RANGES_MAX`] ranges: see [`Region::cover_limited`].
-    pub fn cover(&self, pixelization: &Pixelization) -> Result<Vec<PixelRange>, SkyError> {
-        cover::cover(self, pixelization, cover::COVER_RANGES_MAX)
-    }
-
-    /// A cover of at most `ranges_max` ranges (at least one), which therefore may list many more pixels than
-    /// [`Region::cover`]. Pixels are refined level by level while the number of pieces is in proportion to
-    /// `ranges_max`, then the smallest gaps are closed. Time and memory do not grow with the level.
-    pub fn cover_limited(&self, pixelization: &Pixelization, ranges_max: usize) -> Vec<PixelRange> {
-        cover::cover_limited(self, pixelization, 0.0, ranges_max.max(1))
-    }
-
-    /// As [`Region::cover_limited`], of the region and all around it: no pixel is missed that holds a point within `reach_deg`
-    /// of one of the region. A reach beyond 45 degrees covers the whole sky.
-    pub fn cover_around(&self, pixelization: &Pixelization, reach_deg: f64, ranges_max: usize) -> Vec<PixelRange> {
-        if reach_deg > 45.0 {
-            return vec![pixelization.index_range()];
-        }
-        let wider = match (&self.geometry, &self.shape) {
-            (_, &Shape::Circle { ra, dec, radius_deg }) => Self::cap(ra, dec, (radius_deg + reach_deg).min(180.0)),
-            (&Geometry::Box { lon, dec_min, dec_max }, _) => box_around(lon, dec_min, dec_max, reach_deg),
-            _ => return cover::cover_limited(self, pixelization, reach_deg * RAD, ranges_max.max(1)),
-        };
-        wider.cover_limited(pixelization, ranges_max)
-    }
-}
-
-/// The box that holds all points within `reach_deg`, less than a right angle, of a box.
-fn box_around(lon: Lon, dec_min: f64, dec_max: f64, reach_deg: f64) -> Region {
-    let reach = reach_deg * (1.0 + 1e-12) + 1e-12;
-    let (south, north) = ((dec_min - reach).max(-90.0), (dec_max + reach).min(90.0));
-    let farthest = dec_min.abs().max(dec_max.abs());
-    let lon = match lon {
-        Lon::Between { west, east } if farthest + reach < 90.0 => {
-            // The meridian that touches the circle of this radius around the point nearest to a pole.
-            let aside = ((reach * RAD).sin() / (farthest * RAD).cos()).min(1.0).asin() / RAD + 1e-12;
-            let width = Lon::Between { west, east }.width() + 2.0 * aside;
-            Lon::new(west - aside, west - aside + width)
-        }
-        // Around a pole every meridian is near.
-        _ => Lon::All,
-    };
-    let (ra_min, ra_max) = match lon {
-        Lon::All => (0.0, 360.0),
-        Lon::Between { west, east } => (west, east),
-    };
-    let shape = Shape::Box { ra_min, ra_max, dec_min: south, dec_max: north };
-    Region { shape, geometry: Geometry::Box { lon, dec_min: south, dec_max: north } }
 }
 
 /// Haversine test of a point against a circle.

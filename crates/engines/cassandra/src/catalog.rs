@@ -5,10 +5,10 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use chronotile_cql::scylla::response::query_result::{QueryResult, QueryRowsResult};
+use chronotile_cql::scylla::response::query_result::QueryRowsResult;
 use chronotile_cql::scylla::statement::Consistency;
 use chronotile_cql::scylla::statement::batch::{Batch, BatchType};
-use chronotile_cql::scylla::value::{CqlValue, Row};
+use chronotile_cql::scylla::value::CqlValue;
 use chronotile_cql::{Applied, Call, CqlError, Session};
 use chronotile_store::{CLOCK_KEY, Expect, Record, RecordPut, Result, StoreError, record_group};
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -17,15 +17,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::failure::{malformed, of_write, refused};
 use crate::names::CATALOG;
-use crate::schema::{prepared, quorum_call};
+use crate::requests::{applied, prepared, until};
 
 /// Partitions asked at once for a listing.
 const LIST_AT_ONCE: usize = 32;
 /// Records in one answer of a listing: their values may have megabytes.
 const LIST_PAGE: usize = 1_000;
-
-/// Time for a request although the deadline has come: it tells what became of an earlier one.
-const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Where the records of a group lie. Records without a group have a partition of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -260,12 +257,6 @@ fn serial(session: &Session, deadline: Instant) -> Call {
     Call { consistency: session.serial_read(), ..until(session, deadline) }
 }
 
-/// As [`quorum_call`], for one of several requests that together have a deadline.
-pub(crate) fn until(session: &Session, deadline: Instant) -> Call {
-    let left = deadline.saturating_duration_since(Instant::now());
-    Call { timeout: left.max(LAST_WAIT), ..quorum_call(session) }
-}
-
 /// Whether the transaction took effect.
 async fn transact(
     session: &Session,
@@ -298,16 +289,6 @@ async fn transact(
         values.push(row);
     }
     applied(session.transact(&batch, &values[..], &until(session, deadline)).await?)
-}
-
-/// The first column of the answer to a lightweight transaction.
-pub(crate) fn applied(result: QueryResult) -> std::result::Result<bool, CqlError> {
-    let rows = result.into_rows_result().map_err(malformed)?;
-    let row = rows.first_row::<Row>().map_err(malformed)?;
-    match row.columns.first() {
-        Some(Some(CqlValue::Boolean(applied))) => Ok(*applied),
-        other => Err(malformed(format!("a transaction answered {other:?}"))),
-    }
 }
 
 async fn read(

@@ -11,11 +11,10 @@ use chronotile_store::{Chunk, ChunkKey, StoreError};
 use chronotile_types::SliceId;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use crate::catalog::{applied, until};
 use crate::failure::{malformed, of_write, refused};
 use crate::form::{Home, Insert, Names, Values};
-use crate::scan::unless_gone;
-use crate::schema::quorum_call;
+use crate::requests::{applied, quorum_call, until};
+use crate::schema::unless_gone;
 
 /// Partitions written at once by one commit; the session bounds all commits together.
 const WRITE_AT_ONCE: usize = 64;

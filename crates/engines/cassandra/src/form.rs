@@ -1,8 +1,10 @@
 //! How the chunks of a dataset lie in the tables of its slices: as rows of head and body, or record by record; and which of
 //! them share a partition.
 
+pub(crate) mod rows;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -15,10 +17,13 @@ use chronotile_rows::Line;
 use chronotile_store::{Chunk, DatasetRef, Placement};
 use chronotile_types::{Cell, DatasetName, SliceId, Tile};
 
+use self::rows::{RowDatasets, RowForm};
 use crate::failure::malformed;
 use crate::names;
-use crate::rows::{RowDatasets, RowForm};
 
+/// Bytes of chunks that one answer should have, and bounds of the rows asked for.
+const PAGE_BYTES: u64 = 1 << 20;
+pub(crate) const PAGE_ROWS: (u64, u64) = (16, 5_000);
 /// Bytes and lines in one request of a chunk that is kept record by record.
 const REQUEST_BYTES: usize = 512 << 10;
 const REQUEST_LINES: usize = 4_096;
@@ -77,6 +82,38 @@ const ROW_NAMES: Names = Names {
     first: " AND ct_row = 0",
     first_filtered: " AND ct_row = 0 ALLOW FILTERING",
 };
+
+/// Mean size of the chunks seen, from which pages get their length.
+#[derive(Debug)]
+pub(crate) struct Sizes {
+    mean: AtomicU64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        // Large at first: a page of large chunks taken for small ones could fill a node's memory.
+        Self::of(64 << 10)
+    }
+}
+
+impl Sizes {
+    /// For rows of which none has been seen, taken to have so many bytes.
+    pub(crate) fn of(bytes: u64) -> Self {
+        Self { mean: AtomicU64::new(bytes) }
+    }
+
+    pub(crate) fn page_rows(&self, bodies: bool) -> i32 {
+        let mean = if bodies { self.mean.load(Ordering::Relaxed) } else { 256 };
+        (PAGE_BYTES / mean.max(1)).clamp(PAGE_ROWS.0, PAGE_ROWS.1) as i32
+    }
+
+    pub(crate) fn saw(&self, bytes: usize, chunks: usize) {
+        if let Some(seen) = (bytes as u64).checked_div(chunks as u64) {
+            let old = self.mean.load(Ordering::Relaxed);
+            self.mean.store((old + 3 * seen) / 4 + 1, Ordering::Relaxed);
+        }
+    }
+}
 
 /// A dataset in a keyspace: what every request about its chunks needs to know.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ mod chunks;
 mod failure;
 mod form;
 mod names;
-mod rows;
+mod requests;
 mod scan;
 mod schema;
 
@@ -33,9 +33,8 @@ use futures::{StreamExt, TryStreamExt};
 
 use crate::catalog::Catalog;
 use crate::failure::{ENGINE, of_write, refused};
-use crate::form::{Form, Home};
-use crate::rows::RowDatasets;
-use crate::scan::Sizes;
+use crate::form::rows::RowDatasets;
+use crate::form::{Form, Home, Sizes};
 
 /// Largest chunk taken, head and body, in bytes: half of what a node takes in one write by default.
 pub const CHUNK_BYTES_MAX: usize = 8 << 20;
@@ -143,8 +142,8 @@ impl CassandraStore {
     /// How the catalog is read.
     fn seen(&self) -> Call {
         match self.lenient {
-            true => schema::seen(self.session(), self.read.consistency),
-            false => schema::certain(self.session()),
+            true => requests::seen(self.session(), self.read.consistency),
+            false => requests::certain(self.session()),
         }
     }
 
@@ -195,7 +194,7 @@ impl CassandraStore {
         }
         match &home.form {
             Form::Chunks { .. } => Ok(()),
-            Form::Rows(form) => form.make_columns(home, chunks).await,
+            Form::Rows(form) => schema::make_columns(home, form, chunks).await,
         }
     }
 

@@ -1,11 +1,8 @@
 //! Reading chunks: scans in order, look-ups by key, statistics.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use bytes::Bytes;
 use chronotile_cql::scylla::response::PagingState;
@@ -20,9 +17,10 @@ use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 
 use crate::chunks::{LOOKUP_CHUNKS, ids_in_tile};
 use crate::failure::{malformed, refused};
-use crate::form::{Form, Home, Names};
-use crate::rows::RowForm;
-use crate::schema::{self, TABLE_PAUSE, lagging, quorum_call};
+use crate::form::rows::RowForm;
+use crate::form::{Form, Home, Names, PAGE_ROWS, Sizes};
+use crate::requests::quorum_call;
+use crate::schema::unless_gone;
 
 /// Partitions read ahead, in order.
 const READ_AT_ONCE: usize = 32;
@@ -31,46 +29,11 @@ const CELLS_ASKED: u64 = 2_048;
 /// Parts of the ring that a listing of partitions is cut in, and how many are read at once.
 const RING_PARTS: i64 = 16;
 const RING_AT_ONCE: usize = 16;
-/// Bytes of chunks that one answer should have, and bounds of the rows asked for.
-const PAGE_BYTES: u64 = 1 << 20;
-const PAGE_ROWS: (u64, u64) = (16, 5_000);
 /// Bytes of one partition after which what is complete is handed on.
 const HELD_BYTES: usize = 16 << 20;
 /// Chunks and bytes of one group of a scan.
 const GROUP_CHUNKS: usize = 1_024;
 const GROUP_BYTES: usize = 4 << 20;
-
-/// Mean size of the chunks seen, from which pages get their length.
-#[derive(Debug)]
-pub(crate) struct Sizes {
-    mean: AtomicU64,
-}
-
-impl Default for Sizes {
-    fn default() -> Self {
-        // Large at first: a page of large chunks taken for small ones could fill a node's memory.
-        Self::of(64 << 10)
-    }
-}
-
-impl Sizes {
-    /// For rows of which none has been seen, taken to have so many bytes.
-    pub(crate) fn of(bytes: u64) -> Self {
-        Self { mean: AtomicU64::new(bytes) }
-    }
-
-    fn page_rows(&self, bodies: bool) -> i32 {
-        let mean = if bodies { self.mean.load(Ordering::Relaxed) } else { 256 };
-        (PAGE_BYTES / mean.max(1)).clamp(PAGE_ROWS.0, PAGE_ROWS.1) as i32
-    }
-
-    fn saw(&self, bytes: usize, chunks: usize) {
-        if let Some(seen) = (bytes as u64).checked_div(chunks as u64) {
-            let old = self.mean.load(Ordering::Relaxed);
-            self.mean.store((old + 3 * seen) / 4 + 1, Ordering::Relaxed);
-        }
-    }
-}
 
 /// What every read of one scan shares.
 struct Reader {
@@ -578,37 +541,6 @@ pub(crate) async fn statistics(home: &Home, slice: SliceId, call: &Call) -> Resu
     let parts = unless_gone(home, slice, call, read).await?.unwrap_or_default();
     let tiles: BTreeMap<Tile, TileStatistics> = parts.into_iter().flatten().collect();
     Ok(tiles.into_values().collect())
-}
-
-/// Uses a slice's table; `None` where the slice was dropped, or never made. A node that was away may say that there is
-/// no such table although there is: that is no reason to return nothing.
-pub(crate) async fn unless_gone<T, F: Future<Output = Result<T, CqlError>>>(
-    home: &Home,
-    slice: SliceId,
-    call: &Call,
-    read: impl Fn() -> F,
-) -> Result<Option<T>, CqlError> {
-    let deadline = Instant::now() + call.timeout;
-    loop {
-        let reason = match read().await {
-            Err(CqlError::NoTable { reason }) => reason,
-            Err(error) if home.lags(&error) && Instant::now() < deadline => {
-                if let Form::Rows(form) = &home.form {
-                    form.forget();
-                }
-                tokio::time::sleep(TABLE_PAUSE).await;
-                continue;
-            }
-            result => return result.map(Some),
-        };
-        if !schema::has_table(&home.session, &home.dataset, slice).await? {
-            return Ok(None);
-        }
-        if Instant::now() > deadline {
-            return Err(lagging(&reason, "slice"));
-        }
-        tokio::time::sleep(TABLE_PAUSE).await;
-    }
 }
 
 /// The condition that limits a table with this partition key to a part of the ring.

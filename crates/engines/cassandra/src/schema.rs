@@ -2,27 +2,25 @@
 //! time makes and drops.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use chronotile_cql::scylla::statement::prepared::PreparedStatement;
 use chronotile_cql::{Call, CqlError, Replication, Session};
-use chronotile_store::{Result, StoreError};
+use chronotile_store::{Chunk, Result, StoreError};
 use chronotile_types::{DatasetName, SliceId};
 
 use crate::failure::{malformed, of_write, refused};
+use crate::form::rows::RowForm;
 use crate::form::{Form, Home};
 use crate::names::{self, LEASES, META, SLICES};
-use crate::rows::RowForm;
-use crate::scan::unless_gone;
+use crate::requests::{TABLE_PAUSE, lagging, prepared, quorum_call, seen};
 
 /// Format of the tables; see `docs/format.md`.
 const FORMAT: u32 = 1;
 /// Seconds after which a schema_mutex that went silent has lost its lease.
 const LEASE_S: i32 = 60;
 const LEASE_NAME: &str = "schema";
-/// Pause before a node that does not know a table is asked again.
-pub(crate) const TABLE_PAUSE: Duration = Duration::from_millis(100);
 /// Copies in each data centre where nobody says and there are nodes enough.
 const COPIES: usize = 3;
 
@@ -91,50 +89,6 @@ async fn own_record(session: &Session, name: &str) -> std::result::Result<Option
     let rows = session.execute(&statement, (name,), &call).await?.into_rows_result().map_err(malformed)?;
     let value = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
     Ok(value.and_then(|(value,)| value))
-}
-
-/// Prepares a statement about a table that every archive has. The nodes that there are connections to may have been away
-/// when it was made, or too busy to hear of it.
-pub(crate) async fn prepared(
-    session: &Session,
-    cql: &str,
-    repeatable: bool,
-) -> std::result::Result<PreparedStatement, CqlError> {
-    let deadline = Instant::now() + session.settings().timeout;
-    loop {
-        match session.prepare(cql, repeatable).await {
-            Err(CqlError::NoTable { reason }) if Instant::now() > deadline => return Err(lagging(&reason, "archive")),
-            Err(CqlError::NoTable { .. }) => tokio::time::sleep(TABLE_PAUSE).await,
-            result => return result,
-        }
-    }
-}
-
-/// The error where nodes still do not know a table that `owner` has.
-pub(crate) fn lagging(reason: &str, owner: &str) -> CqlError {
-    let reason = format!("{reason}, although its {owner} does: a node was away and has not learnt of it yet");
-    CqlError::ReplicaFailed { operation: "request", failed: 1, reason }
-}
-
-/// A majority, whatever level the user reads and writes rows with: the catalog must be seen by all.
-pub(crate) fn quorum_call(session: &Session) -> Call {
-    use chronotile_cql::scylla::statement::Consistency;
-    let settings = session.settings();
-    let consistency = if settings.local_serial { Consistency::LocalQuorum } else { Consistency::Quorum };
-    Call { consistency, timeout: settings.timeout, instead: None }
-}
-
-/// A majority; where a keyspace has more copies than there are nodes, as while a cluster grows, a majority of the nodes, which
-/// is what transactions are decided by.
-pub(crate) fn certain(session: &Session) -> Call {
-    Call { instead: Some(session.serial_read()), ..quorum_call(session) }
-}
-
-/// A majority; where so many replicas are not alive, as many as rows are read from. Such a reader has been told that it may
-/// miss what one replica lacks, and is not to be refused for more than it asked for. Whatever it then changes is decided by
-/// a majority, as ever.
-pub(crate) fn seen(session: &Session, rows: chronotile_cql::scylla::statement::Consistency) -> Call {
-    Call { instead: Some(rows), ..quorum_call(session) }
 }
 
 /// Tables of the keyspace; `None` where it does not exist.
@@ -261,11 +215,7 @@ pub(crate) async fn is_ready(session: &Session, dataset: &DatasetName, slice: Sl
 }
 
 /// Whether a slice's table has been made and not been given up, whatever a single node knows of it.
-pub(crate) async fn has_table(
-    session: &Session,
-    dataset: &DatasetName,
-    slice: SliceId,
-) -> std::result::Result<bool, CqlError> {
+async fn has_table(session: &Session, dataset: &DatasetName, slice: SliceId) -> std::result::Result<bool, CqlError> {
     Ok(entry(session, dataset, slice, &quorum_call(session)).await?.is_some_and(|entry| entry.ready))
 }
 
@@ -299,7 +249,7 @@ pub(crate) async fn create_slice(home: &Home, slice: SliceId) -> Result<()> {
 }
 
 /// Gives the table of a slice the columns it lacks, under the schema_mutex's lease.
-pub(crate) async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> Result<()> {
+async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> Result<()> {
     let session = &home.session;
     let Some(lease) = Lease::acquire(session, &Goal::Columns(home, form, slice)).await? else { return Ok(()) };
     let add = || async {
@@ -313,6 +263,55 @@ pub(crate) async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> 
     let added = unless_gone(home, slice, &quorum_call(session), add).await;
     lease.release(session).await;
     added.map_err(refused)?.ok_or_else(|| StoreError::NoSlice { dataset: home.dataset.clone(), slice })
+}
+
+/// Sees to it that the tables of some chunks have the columns that these have.
+pub(crate) async fn make_columns(home: &Home, form: &RowForm, chunks: &[Chunk]) -> Result<()> {
+    for (slice, columns) in form.missing_columns(chunks)? {
+        let call = quorum_call(&home.session);
+        let found = unless_gone(home, slice, &call, || form.columns_of(home, slice, true)).await.map_err(refused)?;
+        let Some(found) = found else {
+            return Err(StoreError::NoSlice { dataset: home.dataset.clone(), slice });
+        };
+        if found < columns {
+            add_columns(home, form, slice).await?;
+        }
+        // Columns that one node knows of may be under way to the others.
+        home.session.agree_on_schema().await.map_err(refused)?;
+        form.agree(slice, columns);
+    }
+    Ok(())
+}
+
+/// Uses a slice's table; `None` where the slice was dropped, or never made. A node that was away may say that there is
+/// no such table although there is: that is no reason to return nothing.
+pub(crate) async fn unless_gone<T, F: Future<Output = std::result::Result<T, CqlError>>>(
+    home: &Home,
+    slice: SliceId,
+    call: &Call,
+    read: impl Fn() -> F,
+) -> std::result::Result<Option<T>, CqlError> {
+    let deadline = Instant::now() + call.timeout;
+    loop {
+        let reason = match read().await {
+            Err(CqlError::NoTable { reason }) => reason,
+            Err(error) if home.lags(&error) && Instant::now() < deadline => {
+                if let Form::Rows(form) = &home.form {
+                    form.forget();
+                }
+                tokio::time::sleep(TABLE_PAUSE).await;
+                continue;
+            }
+            result => return result.map(Some),
+        };
+        if !has_table(&home.session, &home.dataset, slice).await? {
+            return Ok(None);
+        }
+        if Instant::now() > deadline {
+            return Err(lagging(&reason, "slice"));
+        }
+        tokio::time::sleep(TABLE_PAUSE).await;
+    }
 }
 
 async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlError> {

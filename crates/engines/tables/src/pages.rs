@@ -1,18 +1,16 @@
 //! Answers page by page: how many rows to ask for, and the bytes that came.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow_array::RecordBatch;
-use chronotile_cql::scylla::deserialize::row::ColumnIterator;
 use chronotile_cql::scylla::response::PagingState;
 use chronotile_cql::scylla::response::query_result::QueryRowsResult;
 use chronotile_cql::scylla::statement::prepared::PreparedStatement;
 use chronotile_cql::{Call, CqlError, Session};
 
-use crate::decode::Decoder;
-use crate::error::{Result, TablesError};
+use crate::decode::{Decoder, unexpected};
+use crate::error::Result;
 use crate::params::Bound;
 
 /// Bytes that a page should have, where a caller says nothing.
@@ -106,29 +104,9 @@ impl Source {
     }
 }
 
-fn unexpected(error: &impl std::fmt::Display) -> TablesError {
-    CqlError::Protocol { reason: error.to_string() }.into()
-}
-
 impl Page {
     /// The rows as Arrow.
     pub(crate) fn decode(&self, decoder: &Decoder) -> Result<RecordBatch> {
         decoder.answer(&self.rows)
     }
-}
-
-/// The bytes of all rows. The driver gives out values only; each of them knows the bytes that it is a piece of.
-pub(crate) fn row_bytes(rows: &QueryRowsResult) -> Result<Cow<'_, [u8]>> {
-    for row in rows.rows::<ColumnIterator<'_, '_>>().map_err(|error| unexpected(&error))? {
-        for column in row.map_err(|error| unexpected(&error))? {
-            let Some(value) = column.map_err(|error| unexpected(&error))?.slice else { continue };
-            let whole = value.as_original_frame_bytes();
-            if whole.len() != rows.rows_bytes_size() {
-                return Err(unexpected(&"rows of an unknown layout"));
-            }
-            return Ok(Cow::Borrowed(whole));
-        }
-    }
-    // All are null: four bytes each that say so.
-    Ok(Cow::Owned(vec![0xff; rows.rows_bytes_size()]))
 }

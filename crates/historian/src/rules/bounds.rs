@@ -1,7 +1,7 @@
 //! Values between the points of a series: bounding values (Part 13, 3.1.8 and 3.1.9) and values at given times.
 
 use super::Settings;
-use super::calculator::Output;
+use super::frame::Output;
 use super::status::{Class, Point, Status};
 
 /// The points around an instant, those that are Bad left out.

@@ -2,7 +2,7 @@
 
 use super::aggregate::Aggregate;
 use super::bounds::Around;
-use super::calculator::Frame;
+use super::frame::Frame;
 use super::segment::Segment;
 use super::status::{Class, Point, Status};
 

@@ -7,6 +7,7 @@
 mod aggregate;
 mod bounds;
 mod calculator;
+mod frame;
 mod grid;
 mod interpolated;
 mod raw;
@@ -16,7 +17,8 @@ mod status;
 
 pub use aggregate::{Aggregate, Settings, SettingsRefused};
 pub use bounds::At;
-pub use calculator::{Calculator, Output, TooManyValues, VALUES_PER_INTERVAL_MAX};
+pub use calculator::Calculator;
+pub use frame::{Output, TooManyValues, VALUES_PER_INTERVAL_MAX};
 pub use grid::{Grid, GridError, INTERVALS_MAX};
 pub use segment::Segment;
 pub use status::{Point, Status};

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::aggregate::{Aggregate, Settings};
-use super::calculator::{Frame, TooManyValues, VALUES_PER_INTERVAL_MAX};
+use super::frame::{Frame, TooManyValues, VALUES_PER_INTERVAL_MAX};
 use super::segment::Segment;
 use super::simple::{Extreme, Worst, greater, less};
 use super::status::{Class, Point, Status};

@@ -2,7 +2,7 @@
 
 use super::aggregate::{Aggregate, Settings};
 use super::bounds::{line, simple_bound};
-use super::calculator::Frame;
+use super::frame::Frame;
 use super::interpolated::{area, crosses, seconds};
 use super::segment::Segment;
 use super::status::{Class, Point, Status};

@@ -80,7 +80,7 @@ pub(super) async fn begin(
             check_definition(theirs, &spec)?;
             match &claimed {
                 Some((claimed, _)) => check_lineage(source, target, &spec, claimed, &record).await?,
-                None => check_empty(Dataset::new(target, theirs.clone(), stored.clone())?.store(), &spec).await?,
+                None => check_empty(target.opened(theirs.clone(), stored.clone())?.store(), &spec).await?,
             }
         }
     }
@@ -106,7 +106,7 @@ pub(super) async fn compare(dataset: &Dataset, target: &Archive, options: &CopyO
 
 fn shared(dataset: &Dataset, target: &Archive, claim: Claim, options: &CopyOptions) -> Result<Arc<Shared>> {
     let spec = on_target(&dataset.spec(), target);
-    let into = Dataset::new(target, spec.clone(), Bytes::new())?;
+    let into = target.opened(spec.clone(), Bytes::new())?;
     Ok(Arc::new(Shared {
         from: dataset.clone(),
         source: dataset.store_arc(),

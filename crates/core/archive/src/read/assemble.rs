@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::{Key, Keys};
-use crate::read::part::Part;
+use crate::read::part::{Part, tile_ranges};
 use crate::read::query::{Identity, Query};
 use crate::time_axis::{Times, times};
 
@@ -64,19 +64,6 @@ fn ids_apart(tile: &[Part]) -> bool {
     let mut zones: Vec<_> = tile.iter().map(|part| (part.head.zone.id_min, part.head.zone.id_max)).collect();
     zones.sort_unstable();
     zones.windows(2).all(|pair| pair[0].1 < pair[1].0)
-}
-
-/// Ranges of `parts` that belong to one tile each.
-pub(crate) fn tile_ranges(parts: &[Part]) -> Vec<Range<usize>> {
-    let mut ranges = Vec::new();
-    let mut start = 0;
-    for end in 1..=parts.len() {
-        if end == parts.len() || parts[end].chunk.key.tile != parts[start].chunk.key.tile {
-            ranges.push(start..end);
-            start = end;
-        }
-    }
-    ranges
 }
 
 /// The rows that `query` returns from `parts`, which hold whole tiles in the order of [`order_key`]; `None` where they decode to

@@ -14,23 +14,8 @@ use arrow_cast::parse::{string_to_datetime, string_to_time_nanoseconds};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, TimeUnit};
 
-use crate::read::number::Number;
+use crate::read::number::{Number, Spot};
 use crate::write::input::conform_array;
-
-/// Where a constant lies among the values of a type.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Spot<T> {
-    /// Less than all of them.
-    Below,
-    /// It is this value.
-    At(T),
-    /// Greater than this value and less than the next one.
-    After(T),
-    /// Greater than all of them.
-    Above,
-    /// Not a number: neither less nor greater.
-    Nan,
-}
 
 /// Constants as a column's type has them.
 pub(crate) enum Spots {

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_select::interleave::interleave_record_batch;
@@ -16,13 +17,14 @@ use hashbrown::HashMap;
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::Keys;
-use crate::read::assemble::{Rank, is_few, part_ranks};
+use crate::read::assemble::{Chosen, Rank, is_few, part_ranks};
 use crate::read::part::Part;
-use crate::read::pieces::{Kept, PIECE_BYTES};
 use crate::read::query::Query;
 use crate::time_axis::{When, whens};
 use crate::write::pack::bytes_of;
 
+/// Decoded bytes of a piece, unless one chunk has more.
+pub(crate) const PIECE_BYTES: usize = 16 << 20;
 /// Rows whose order is worked out together, unless more have the same time.
 const SORTED_ROWS: usize = 1 << 18;
 /// Times looked at to cut a tile into stretches of so many rows.
@@ -31,6 +33,52 @@ const SAMPLE_ROWS: usize = 1 << 16;
 const CACHE_BYTES: usize = 32 << 20;
 /// Bytes that a row is taken to have before any was decoded.
 const ROW_BYTES: usize = 1 << 10;
+
+/// Which rows of a tile are returned, as far as its other rows decide.
+pub(crate) enum Kept {
+    All,
+    Chosen(Arc<Chosen>),
+    /// By part.
+    Rows(Vec<RowSet>),
+}
+
+impl Kept {
+    /// Clears `keep` for rows of a part that are not returned.
+    pub(crate) fn filter(&self, number: usize, part: &Part, keep: &mut [bool]) {
+        match self {
+            Self::All => {}
+            Self::Rows(sets) => keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= sets[number].has(row)),
+            Self::Chosen(chosen) => {
+                let rows = chosen.get(&part.chunk.key.id).map_or(&[][..], |rows| rows);
+                keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= rows.binary_search(&(row as u32)).is_ok());
+            }
+        }
+    }
+}
+
+/// A set of rows of a chunk, a bit for each.
+pub(crate) struct RowSet {
+    bits: Vec<u64>,
+    rows: usize,
+}
+
+impl RowSet {
+    pub(crate) fn all(rows: usize) -> Self {
+        Self { bits: vec![u64::MAX; rows.div_ceil(64)], rows }
+    }
+
+    pub(crate) fn has(&self, row: usize) -> bool {
+        self.bits[row / 64] >> (row % 64) & 1 == 1
+    }
+
+    pub(crate) fn remove(&mut self, row: usize) {
+        self.bits[row / 64] &= !(1 << (row % 64));
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        (0..self.rows).filter(|row| self.has(*row)).map(|row| row as u32).collect()
+    }
+}
 
 /// What of a chunk's rows decides which of them are returned, and in which order.
 pub(crate) struct KeyRows {

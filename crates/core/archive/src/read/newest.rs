@@ -20,8 +20,9 @@ use crate::keys::{Keys, OwnedKey};
 use crate::memory::Held;
 use crate::read::assemble::{Chosen, Places, Rank, assemble_few, open, part_ranks};
 use crate::read::groups::groups;
+use crate::read::merge::PIECE_BYTES;
 use crate::read::part::{Part, Shelf};
-use crate::read::pieces::{PIECE_BYTES, Pieces, is_light};
+use crate::read::pieces::{Pieces, is_light};
 use crate::read::query::Query;
 use crate::read::{ReadStream, on_pool};
 
@@ -99,7 +100,7 @@ impl Seen {
 
     /// Holds what is kept, and so many bytes.
     fn hold(&mut self, bytes: usize) -> Result<()> {
-        self.held.set(bytes + self.rows_bytes + self.shelf.taken(KEPT_BYTES))
+        Ok(self.held.set(bytes + self.rows_bytes + self.shelf.taken(KEPT_BYTES))?)
     }
 
     fn enter_parts(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {

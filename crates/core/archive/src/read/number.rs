@@ -1,6 +1,19 @@
 //! Numbers in exact form, whatever type they came in.
 
-use crate::read::literal::Spot;
+/// Where a constant lies among the values of a type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Spot<T> {
+    /// Less than all of them.
+    Below,
+    /// It is this value.
+    At(T),
+    /// Greater than this value and less than the next one.
+    After(T),
+    /// Greater than all of them.
+    Above,
+    /// Not a number: neither less nor greater.
+    Nan,
+}
 
 /// A number as a constant gives it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -136,4 +137,17 @@ fn spill_error(frame: &Frame, error: &std::io::Error) -> ArchiveError {
         "the read needs a temporary file in {}, which failed: {error}; free space there, set TMPDIR, or read less at once",
         folder.display()
     ))
+}
+
+/// Ranges of `parts` that belong to one tile each.
+pub(crate) fn tile_ranges(parts: &[Part]) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    let mut start = 0;
+    for end in 1..=parts.len() {
+        if end == parts.len() || parts[end].chunk.key.tile != parts[start].chunk.key.tile {
+            ranges.push(start..end);
+            start = end;
+        }
+    }
+    ranges
 }

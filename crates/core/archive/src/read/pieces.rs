@@ -17,13 +17,11 @@ use hashbrown::HashMap;
 use crate::error::Result;
 use crate::keys::{Key, OwnedKey};
 use crate::memory::Held;
-use crate::read::assemble::{Chosen, Rank, assemble, is_clean, is_in_order, tile_ranges};
-use crate::read::merge::{KeyRows, Merge};
-use crate::read::part::Part;
+use crate::read::assemble::{Chosen, Rank, assemble, is_clean, is_in_order};
+use crate::read::merge::{Kept, KeyRows, Merge, PIECE_BYTES, RowSet};
+use crate::read::part::{Part, tile_ranges};
 use crate::read::query::{Identity, Query};
 
-/// Decoded bytes of a piece, unless one chunk has more.
-pub(crate) const PIECE_BYTES: usize = 16 << 20;
 /// Encoded bytes that are decoded at once.
 const RUN_BYTES: usize = 4 << 20;
 /// Groups below this many encoded bytes are decoded where they are: a thread of their own would take longer to start.
@@ -122,52 +120,6 @@ impl Pieces {
 /// Whether parts are decoded faster than a thread is started.
 pub(crate) fn is_light(parts: &[Part]) -> bool {
     parts.iter().map(|part| part.head.body_bytes).sum::<usize>() < LIGHT_BYTES
-}
-
-/// Which rows of a tile are returned, as far as its other rows decide.
-pub(crate) enum Kept {
-    All,
-    Chosen(Arc<Chosen>),
-    /// By part.
-    Rows(Vec<RowSet>),
-}
-
-impl Kept {
-    /// Clears `keep` for rows of a part that are not returned.
-    pub(crate) fn filter(&self, number: usize, part: &Part, keep: &mut [bool]) {
-        match self {
-            Self::All => {}
-            Self::Rows(sets) => keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= sets[number].has(row)),
-            Self::Chosen(chosen) => {
-                let rows = chosen.get(&part.chunk.key.id).map_or(&[][..], |rows| rows);
-                keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= rows.binary_search(&(row as u32)).is_ok());
-            }
-        }
-    }
-}
-
-/// A set of rows of a chunk, a bit for each.
-pub(crate) struct RowSet {
-    bits: Vec<u64>,
-    rows: usize,
-}
-
-impl RowSet {
-    fn all(rows: usize) -> Self {
-        Self { bits: vec![u64::MAX; rows.div_ceil(64)], rows }
-    }
-
-    fn has(&self, row: usize) -> bool {
-        self.bits[row / 64] >> (row % 64) & 1 == 1
-    }
-
-    fn remove(&mut self, row: usize) {
-        self.bits[row / 64] &= !(1 << (row % 64));
-    }
-
-    fn numbers(&self) -> Vec<u32> {
-        (0..self.rows).filter(|row| self.has(*row)).map(|row| row as u32).collect()
-    }
 }
 
 /// A tile that is not decoded at once.

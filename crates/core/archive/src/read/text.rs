@@ -6,12 +6,8 @@
 
 use arrow_array::ArrayRef;
 use arrow_array::cast::AsArray;
-use chronotile_chunk::{Grams, Head, TextFilter, fold};
+use chronotile_chunk::{Grams, TextFilter, fold};
 use regex_syntax::hir::{Class, Hir, HirKind};
-
-use crate::read::assemble::tile_ranges;
-use crate::read::part::Part;
-use crate::read::query::{Identity, Query};
 
 /// What a filter must have for a condition to hold for some value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +42,7 @@ impl Need {
         walk.finish()
     }
 
-    fn may_hold(&self, filter: &TextFilter) -> bool {
+    pub(crate) fn may_hold(&self, filter: &TextFilter) -> bool {
         match self {
             Self::Runs(runs) => filter.may_hold(runs),
             Self::All(needs) => needs.iter().all(|need| need.may_hold(filter)),
@@ -150,62 +146,6 @@ fn one_letter(class: &Class) -> Option<Vec<u8>> {
     let mut folded = letters.iter().map(|letter| fold(letter.encode_utf8(&mut [0; 4])).into_owned());
     let first = folded.next()?;
     (letters.len() <= VARIANTS_MAX && folded.all(|other| other == first)).then_some(first)
-}
-
-impl Query {
-    /// Whether the read has a condition that filters can tell about.
-    pub(crate) fn tests_texts(&self) -> bool {
-        !self.needs.is_empty()
-    }
-
-    /// Whether filters may leave chunks out before the versions of records are compared.
-    pub(crate) fn passes_over(&self) -> bool {
-        // Versions may lie in any tile of the read; which chunk has the newest is known once all are compared.
-        self.tests_texts() && !self.newest_only
-    }
-
-    /// Whether some row of a chunk may fulfil all conditions on texts. False only where none does.
-    pub(crate) fn may_hold_texts(&self, head: &Head) -> bool {
-        let holds =
-            |(column, need): &(usize, Need)| head.text_filter(*column).is_none_or(|filter| need.may_hold(filter));
-        self.needs.iter().all(holds)
-    }
-
-    /// Leaves out chunks whose filters show that they hold nothing asked for, unless a record of theirs may have another state in
-    /// a chunk that stays. `parts` hold whole tiles, neighbours side by side.
-    pub(crate) fn pass_over(&self, parts: Vec<Part>) -> Vec<Part> {
-        if !self.passes_over() {
-            return parts;
-        }
-        let hopeful: Vec<bool> = parts.iter().map(|part| self.may_hold_texts(&part.head)).collect();
-        let mut keep = hopeful.clone();
-        for tile in tile_ranges(&parts) {
-            for place in tile.clone().filter(|place| !hopeful[*place]) {
-                let mut others = tile.clone().filter(|other| hopeful[*other]);
-                keep[place] = others.any(|other| self.may_share(&parts[place].head, &parts[other].head));
-            }
-        }
-        parts.into_iter().zip(keep).filter_map(|(part, keep)| keep.then_some(part)).collect()
-    }
-
-    /// Whether two chunks of a tile may hold different states of one record.
-    fn may_share(&self, a: &Head, b: &Head) -> bool {
-        let (a_zone, b_zone) = (&a.zone, &b.zone);
-        let ids_apart = a_zone.id_max < b_zone.id_min || b_zone.id_max < a_zone.id_min;
-        let times_apart = a_zone.time_max < b_zone.time_min || b_zone.time_max < a_zone.time_min;
-        let apart = ids_apart || self.frame.timed_ids() && times_apart;
-        match self.identity {
-            Identity::Ids => !apart,
-            Identity::Versions => {
-                let common = a.origins.iter().any(|origin| b.origins.iter().any(|other| other.batch == origin.batch));
-                common && !apart
-            }
-            // A place in a batch is one record, whose content changes only where the batch is written anew.
-            Identity::Ordinal => a.origins.iter().any(|origin| {
-                b.origins.iter().any(|other| other.batch == origin.batch && other.written_us != origin.written_us)
-            }),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! One builder per Arrow type, and which CQL type gets which.
 
-use arrow_array::ArrayRef;
 use arrow_array::types::{
     Date32Type, Decimal128Type, Decimal256Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
     IntervalMonthDayNanoType, Time64NanosecondType, TimestampMillisecondType,
@@ -9,23 +8,11 @@ use arrow_buffer::{IntervalMonthDayNano, i256};
 use arrow_schema::Field;
 use chronotile_cql::scylla::frame::response::result::{CollectionType, ColumnType, NativeType};
 
-use super::Fault;
-use super::cells::Cell;
 use super::nested::{Lists, Maps, Structs, Vectors};
 use super::number;
 use super::plain::{self, Binary, Booleans, Fixed, Text, Uuids, Varying};
+use super::{BoxedBuilder, Fault};
 use crate::types::{DECIMAL128_DIGITS, DECIMAL256_DIGITS, DecimalAs, DurationAs, Mapping, UuidAs, VarintAs};
-
-/// Collects the values of one column.
-pub(super) trait Builder: Send {
-    /// Takes values that lie in `frame`. A builder that returned an error is of no further use.
-    fn append(&mut self, frame: &[u8], cells: &[Cell]) -> Result<(), Fault>;
-
-    /// The column.
-    fn finish(self: Box<Self>) -> Result<ArrayRef, Fault>;
-}
-
-pub(super) type BoxedBuilder = Box<dyn Builder>;
 
 /// The builder for a CQL type that is read as `field`, with room for `rows` values.
 pub(super) fn builder(

@@ -9,17 +9,19 @@ mod nested;
 mod number;
 mod plain;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Schema, SchemaRef};
+use chronotile_cql::CqlError;
+use chronotile_cql::scylla::deserialize::row::ColumnIterator;
 use chronotile_cql::scylla::frame::response::result::{ColumnSpec, ColumnType};
 use chronotile_cql::scylla::response::query_result::QueryRowsResult;
 
 use crate::error::{Result, TablesError};
-use crate::pages::row_bytes;
 use crate::types::Mapping;
-use cells::{Cursor, index};
+use cells::{Cell, Cursor, index};
 
 /// Values whose places are held at once: half of a second-level cache.
 const BLOCK_VALUES: usize = 32 * 1024;
@@ -52,6 +54,17 @@ impl Fault {
         }
     }
 }
+
+/// Collects the values of one column.
+trait Builder: Send {
+    /// Takes values that lie in `frame`. A builder that returned an error is of no further use.
+    fn append(&mut self, frame: &[u8], cells: &[Cell]) -> std::result::Result<(), Fault>;
+
+    /// The column.
+    fn finish(self: Box<Self>) -> std::result::Result<ArrayRef, Fault>;
+}
+
+type BoxedBuilder = Box<dyn Builder>;
 
 /// Reads answers of one statement.
 #[derive(Clone, Debug)]
@@ -162,7 +175,7 @@ impl Decoder {
         self.decode(&row_bytes(rows)?, rows.rows_num())
     }
 
-    fn builders(&self, rows: usize) -> Result<Vec<Box<dyn column::Builder>>> {
+    fn builders(&self, rows: usize) -> Result<Vec<BoxedBuilder>> {
         let fields = self.schema.fields().iter().zip(&self.types).zip(&self.mappings);
         let builder = |((field, cql), mapping): ((&arrow_schema::FieldRef, &ColumnType<'_>), &Mapping)| {
             column::builder(cql, field, *mapping, rows).map_err(|fault| fault.of_column(field.name()))
@@ -181,6 +194,26 @@ fn bytes_of(data_type: &DataType) -> usize {
         DataType::FixedSizeBinary(len) => usize::try_from(*len).unwrap_or(0),
         other => other.primitive_width().unwrap_or(4),
     }
+}
+
+/// The bytes of all rows. The driver gives out values only; each of them knows the bytes that it is a piece of.
+fn row_bytes(rows: &QueryRowsResult) -> Result<Cow<'_, [u8]>> {
+    for row in rows.rows::<ColumnIterator<'_, '_>>().map_err(|error| unexpected(&error))? {
+        for column in row.map_err(|error| unexpected(&error))? {
+            let Some(value) = column.map_err(|error| unexpected(&error))?.slice else { continue };
+            let whole = value.as_original_frame_bytes();
+            if whole.len() != rows.rows_bytes_size() {
+                return Err(unexpected(&"rows of an unknown layout"));
+            }
+            return Ok(Cow::Borrowed(whole));
+        }
+    }
+    // All are null: four bytes each that say so.
+    Ok(Cow::Owned(vec![0xff; rows.rows_bytes_size()]))
+}
+
+pub(crate) fn unexpected(error: &impl std::fmt::Display) -> TablesError {
+    CqlError::Protocol { reason: error.to_string() }.into()
 }
 
 #[cfg(test)]

@@ -8,10 +8,9 @@ use arrow_array::{ArrayRef, FixedSizeListArray, ListArray, MapArray, StructArray
 use arrow_buffer::{NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, FieldRef, Fields};
 
-use super::Fault;
 use super::cells::{Cell, Cursor, NULL};
-use super::column::{BoxedBuilder, Builder};
 use super::plain::refused;
+use super::{BoxedBuilder, Builder, Fault};
 
 /// Where each collection of a column ends among the column's elements.
 struct Ends {

@@ -10,9 +10,8 @@ use arrow_array::{
 use arrow_buffer::{BooleanBufferBuilder, Buffer, IntervalMonthDayNano, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType};
 
-use super::Fault;
 use super::cells::{Cell, Cursor};
-use super::column::Builder;
+use super::{Builder, Fault};
 
 /// What Arrow's own checks refuse.
 pub(super) fn refused(error: ArrowError) -> Fault {

@@ -16,7 +16,7 @@ use crate::historian::{Historian, SharedTag};
 use crate::names::{Listed, Pattern};
 use crate::rules::Settings;
 use crate::schema;
-use crate::tag::{DataType, Storage, Tag, TagKey};
+use crate::tag::{DataType, GROUP_BYTES_MAX, NAME_BYTES_MAX, Storage, Tag, TagKey};
 
 /// The tags this process knows.
 #[derive(Debug, Default)]
@@ -44,6 +44,31 @@ impl Catalog {
     pub(crate) fn all_names(&self) -> impl Iterator<Item = String> + '_ {
         self.by_name.keys().cloned()
     }
+}
+
+/// Checks what can be checked of a tag without the archive.
+fn check(tag: &Tag) -> Result<()> {
+    let refuse = |reason: &str| Err(HistorianError::Definition { tag: tag.name.clone(), reason: reason.to_owned() });
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if tag.name.is_empty() || tag.name.len() > NAME_BYTES_MAX || tag.name.chars().any(char::is_control) {
+        return refuse("its name must have 1 to 512 bytes and no control characters");
+    }
+    if tag.group.is_empty() || tag.group.len() > GROUP_BYTES_MAX || !tag.group.chars().all(legal) {
+        return refuse("its group must have 1 to 24 characters of a-z, 0-9 and _");
+    }
+    if let Err(refused) = tag.settings.check() {
+        return refuse(&refused.to_string());
+    }
+    if tag.number < 0 {
+        return refuse("its number must not be negative");
+    }
+    if tag.data_type == DataType::String && (tag.exception_deviation >= 0.0 || tag.compression_deviation >= 0.0) {
+        return refuse("text has no deviations");
+    }
+    if tag.exception_deviation.is_nan() || tag.compression_deviation.is_nan() {
+        return refuse("a deviation is a number, or negative for none");
+    }
+    Ok(())
 }
 
 /// The number of a tag that is given none: from its name, the same in every process.
@@ -74,7 +99,7 @@ impl Historian {
             if tag.number == -1 {
                 tag.number = known.map_or_else(|| number_of(&tag.name), |known| known.number);
             }
-            tag.check()?;
+            check(tag)?;
             if let Some(known) = known
                 && (known.number, known.data_type, &known.group) != (tag.number, tag.data_type, &tag.group)
             {

@@ -1,13 +1,23 @@
 //! The description of the interface, made of the table that is served.
 
+use std::sync::{Arc, LazyLock};
+
 use serde_json::{Map, Value, json};
 
 use crate::access::Role;
-use crate::answers::{FORMATS, LINES};
+use crate::answers::{FORMATS, LINES, Reply};
+use crate::app::{App, Call};
 use crate::endpoints::{ENDPOINTS, Endpoint, Gives, Parameter};
+use crate::failure::Result;
+
+pub(crate) async fn reply(_: Arc<App>, _: Call) -> Result<Reply> {
+    // Anybody may ask for it: it is made once.
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
+    Ok(Reply::text("application/json", DOCUMENT.as_str()))
+}
 
 /// OpenAPI 3.1.
-pub(crate) fn document() -> Value {
+fn document() -> Value {
     let mut paths = Map::new();
     for endpoint in ENDPOINTS {
         let path = paths.entry(endpoint.path).or_insert_with(|| json!({}));
@@ -30,7 +40,7 @@ pub(crate) fn document() -> Value {
 
 fn schemas() -> Value {
     // Parsed in a test as well: it is a file of this crate.
-    serde_json::from_str(include_str!("schemas.json")).unwrap_or_default()
+    serde_json::from_str(include_str!("../schemas.json")).unwrap_or_default()
 }
 
 fn reference(name: &str) -> Value {

@@ -10,10 +10,9 @@ use chronotile_rows::{Codec, RowsError};
 use chronotile_store::{Chunk, Result, StoreError};
 use chronotile_types::{DatasetName, NativeColumns, SliceId};
 
-use crate::failure::{ENGINE, malformed, refused};
-use crate::form::Home;
-use crate::scan::{Sizes, unless_gone};
-use crate::schema::{self, quorum_call};
+use crate::failure::{ENGINE, malformed};
+use crate::form::{Home, Sizes};
+use crate::requests::quorum_call;
 
 /// How long what was seen of a table that lacks columns is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -177,32 +176,23 @@ impl RowForm {
         Ok(columns)
     }
 
-    /// Sees to it that the tables of some chunks have the columns that these have.
-    pub(crate) async fn make_columns(&self, home: &Home, chunks: &[Chunk]) -> Result<()> {
+    /// How many of the dataset's columns each slice's table must have for some chunks, where not all nodes are known to have them.
+    pub(crate) fn missing_columns(&self, chunks: &[Chunk]) -> Result<HashMap<SliceId, usize>> {
         let mut wanted: HashMap<SliceId, usize> = HashMap::new();
         for chunk in chunks {
             let columns = self.codec.columns_of(chunk).map_err(refuse)?;
             let most = wanted.entry(chunk.key.slice).or_default();
             *most = columns.max(*most);
         }
-        for (slice, columns) in wanted {
-            if self.tables.agreed(|agreed| agreed.get(&slice).is_some_and(|known| *known >= columns)) {
-                continue;
-            }
-            let call = quorum_call(&home.session);
-            let found =
-                unless_gone(home, slice, &call, || self.columns_of(home, slice, true)).await.map_err(refused)?;
-            let Some(found) = found else {
-                return Err(StoreError::NoSlice { dataset: home.dataset.clone(), slice });
-            };
-            if found < columns {
-                schema::add_columns(home, self, slice).await?;
-            }
-            // Columns that one node knows of may be under way to the others.
-            home.session.agree_on_schema().await.map_err(refused)?;
-            self.tables.agreed(|agreed| agreed.insert(slice, columns));
-        }
-        Ok(())
+        self.tables.agreed(|agreed| {
+            wanted.retain(|slice, columns| agreed.get(slice).is_none_or(|known| *known < *columns));
+        });
+        Ok(wanted)
+    }
+
+    /// Notes that all nodes know of so many columns of a slice's table.
+    pub(crate) fn agree(&self, slice: SliceId, columns: usize) {
+        self.tables.agreed(|agreed| agreed.insert(slice, columns));
     }
 
     /// The statement that gives a slice's table the columns it lacks; `None` where it has all.

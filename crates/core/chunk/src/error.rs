@@ -1,0 +1,54 @@
+//! What keeps rows from being written as a chunk.
+
+use crate::{DECODED_BYTES_MAX, ROWS_MAX};
+
+/// Rows that cannot be written as a chunk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// No rows, or too many.
+    #[error("a chunk holds 1 to {ROWS_MAX} rows, not {0}: split the rows")]
+    RowCount(usize),
+    /// The decoded columns would exceed the limit.
+    #[error("the rows take more than {DECODED_BYTES_MAX} bytes: split them, or shorten the greatest values")]
+    TooLarge,
+    /// The batch has other columns than the layout.
+    #[error("the batch has {found} columns where the schema has {expected}")]
+    ColumnCount {
+        /// Columns of the layout.
+        expected: usize,
+        /// Columns of the batch.
+        found: usize,
+    },
+    /// A column does not fit its place in the schema.
+    #[error("column {column:?}: {reason}")]
+    Column {
+        /// The column's name.
+        column: String,
+        /// What is wrong with it.
+        reason: Box<EncodeError>,
+    },
+    /// An array has another type than its column.
+    #[error("the array has another type than the schema says: cast it first")]
+    WrongType,
+    /// A null where the schema allows none.
+    #[error("a value is null where the schema allows no nulls")]
+    UnexpectedNull,
+    /// Origins, row origins or ordinals do not match the rows.
+    #[error("the rows' origins are inconsistent: {0}")]
+    Origins(&'static str),
+    /// A range of the zone ends before it begins.
+    #[error("the zone ends before it begins")]
+    Zone,
+}
+
+impl EncodeError {
+    /// Whether fewer rows may fit where these do not.
+    pub fn is_too_large(&self) -> bool {
+        match self {
+            Self::TooLarge => true,
+            Self::Column { reason, .. } => reason.is_too_large(),
+            _ => false,
+        }
+    }
+}

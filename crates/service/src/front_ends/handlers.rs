@@ -1,0 +1,267 @@
+//! What an operation of a front end asks it for, and its answer as a reply.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow_array::RecordBatch;
+use axum::http::header;
+use futures::StreamExt;
+
+use chronotile_types::ErrorKind;
+
+use crate::answers::{self, Reply, RowStream};
+use crate::app::{App, Call, Permit, given_id};
+use crate::failure::{Failure, Result};
+use crate::front_ends::{Answer, Held, Refusal, Request};
+use crate::work;
+
+/// Answers a question to a front end.
+pub(crate) async fn ask(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
+    let mut words = words(&call)?;
+    words.retain(|(name, _)| name != "format");
+    let (answer, waiting) = put(&app, &call, operation, words).await?;
+    reply(&app, &call, answer, waiting).await
+}
+
+/// Answers a search: rows, or with the format `raw` the documents themselves.
+pub(crate) async fn search(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
+    if !wants_documents(&call)? {
+        return ask(app, call, operation).await;
+    }
+    let mut words = words(&call)?;
+    words.retain(|(name, _)| name != "format");
+    if words.iter().any(|(name, _)| name == "columns") {
+        return Err(Failure::invalid("raw documents have no columns: leave columns out, or ask for another format"));
+    }
+    words.push(("columns".into(), "body".into()));
+    let (answer, waiting) = put(&app, &call, operation, words).await?;
+    match answer {
+        Answer::Rows { schema, batches } => {
+            let stream = stream(batches, call.permit.clone(), waiting);
+            answers::lines(&app, &call, RowStream { schema, stream }).await
+        }
+        other => reply(&app, &call, other, waiting).await,
+    }
+}
+
+/// Stores what a body brings.
+pub(crate) async fn store(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
+    let mut words = words(&call)?;
+    words.extend(given_id(&call.headers).map(|id| ("request_id".to_owned(), id.to_owned())));
+    let request = request(&app, &call, operation, words);
+    // It goes on if the client goes away: half a write would have to be repeated.
+    let answer = blocking(&app, &call, request).await?;
+    if let Answer::Stored { documents, refused, .. } = &answer {
+        app.metrics.documents_in.fetch_add(*documents, Ordering::Relaxed);
+        app.metrics.lines_refused.fetch_add(*refused, Ordering::Relaxed);
+    }
+    reply(&app, &call, answer, Waiting::default()).await
+}
+
+/// Whether the documents themselves are asked for, by `format` or the first of the types that are accepted.
+fn wants_documents(call: &Call) -> Result<bool> {
+    if let Some(format) = call.parameters.one("format")? {
+        return Ok(format == "raw");
+    }
+    let accepted = call.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    Ok(accepted.split([',', ';']).next().is_some_and(|first| first.trim() == "text/plain"))
+}
+
+/// What is said behind the question mark, with times as numbers.
+fn words(call: &Call) -> Result<Vec<(String, String)>> {
+    let put = |(name, value): (&str, &str)| match name {
+        "start" | "end" => {
+            let time = call.parameters.time(name, call.now_ns)?;
+            Ok((name.to_owned(), time.unwrap_or_default().to_string()))
+        }
+        _ => Ok((name.to_owned(), value.to_owned())),
+    };
+    call.parameters.pairs().map(put).collect()
+}
+
+/// Tells the front end, once it is dropped, that nobody waits any more.
+#[derive(Default)]
+struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn request(app: &App, call: &Call, operation: &'static str, words: Vec<(String, String)>) -> Request {
+    let name = call.part("name").to_owned();
+    Request { operation, name, words, body: call.body.clone(), given_up: Arc::default(), held: Held::of(&app.memory) }
+}
+
+async fn put(
+    app: &App,
+    call: &Call,
+    operation: &'static str,
+    words: Vec<(String, String)>,
+) -> Result<(Answer, Waiting)> {
+    let request = request(app, call, operation, words);
+    let waiting = Waiting(request.given_up.clone());
+    Ok((blocking(app, call, request).await?, waiting))
+}
+
+/// How many times its bytes a body takes while a front end stores it.
+const BODY_COPIES: usize = 8;
+
+async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
+    let Some(front_ends) = app.front_ends.clone() else {
+        let message = "this service answers for the historian alone: start it with  chronotile serve";
+        return Err(Failure::new(ErrorKind::NotServed, message));
+    };
+    let permit = call.permit.clone();
+    let memory = app.memory.clone();
+    let work = work::of_front_end(move || {
+        // Lines become columns of their parts, and columns of what is stored.
+        let charge = memory.charge(request.body.len().saturating_mul(BODY_COPIES))?;
+        let answer = front_ends.answer(request);
+        drop(charge);
+        // Work that nobody waits for any more counts among what runs until it has ended.
+        drop(permit);
+        Ok::<_, Failure>(answer)
+    });
+    work.await??.map_err(|refusal| {
+        if refusal.kind == ErrorKind::QuotaExceeded {
+            app.metrics.turned_away.fetch_add(1, Ordering::Relaxed);
+        }
+        refusal.into()
+    })
+}
+
+async fn reply(app: &Arc<App>, call: &Call, answer: Answer, waiting: Waiting) -> Result<Reply> {
+    match answer {
+        Answer::Json(text) | Answer::Stored { report: text, .. } => Ok(Reply::text("application/json", text)),
+        Answer::Rows { schema, batches } => {
+            let stream = stream(batches, call.permit.clone(), waiting);
+            answers::rows(app, call, RowStream { schema, stream }).await
+        }
+    }
+}
+
+type Batches = Box<dyn Iterator<Item = std::result::Result<RecordBatch, Refusal>> + Send>;
+
+/// Batches that are taken one by one on threads for blocking work.
+fn stream(
+    batches: Batches,
+    permit: Option<Arc<Permit>>,
+    waiting: Waiting,
+) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
+    futures::stream::unfold((Some((batches, permit)), waiting), |(held, waiting)| async move {
+        let (mut batches, permit) = held?;
+        match work::of_front_end(move || (batches.next(), batches, permit)).await {
+            Ok((Some(Ok(batch)), batches, permit)) => Some((Ok(batch), (Some((batches, permit)), waiting))),
+            Ok((Some(Err(refusal)), ..)) => Some((Err(refusal.into()), (None, waiting))),
+            Ok((None, ..)) => None,
+            Err(failure) => Some((Err(failure), (None, waiting))),
+        }
+    })
+    .boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::http::Request as HttpRequest;
+    use chronotile_archive::{Archive, OpenOptions};
+    use chronotile_historian::{Historian, HistorianOptions};
+    use serde_json::Map;
+    use tower_service::Service as _;
+
+    use crate::front_ends::FrontEnds;
+    use crate::settings::{Limits, LogFormat, Settings};
+
+    /// Waits until it is given up, says so, and goes on until it is let go.
+    struct Stubborn {
+        told: Mutex<Sender<()>>,
+        let_go: Mutex<Receiver<()>>,
+    }
+
+    impl FrontEnds for Stubborn {
+        fn answer(&self, request: Request) -> std::result::Result<Answer, Refusal> {
+            if request.operation == "events.count" {
+                while !request.given_up.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                self.told.lock().unwrap().send(()).unwrap();
+                self.let_go.lock().unwrap().recv().unwrap();
+            }
+            Ok(Answer::Json(b"{}".to_vec()))
+        }
+    }
+
+    async fn routes(front_ends: Option<Arc<dyn FrontEnds>>) -> Router {
+        let archive = Archive::open("memory:", &OpenOptions::default()).await.unwrap();
+        let historian = Historian::open(archive, HistorianOptions::default()).await.unwrap();
+        let limits = Limits { queries: 1, query_time: Duration::from_millis(50), ..Limits::default() };
+        let settings = Settings {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            tokens: None,
+            tls: None,
+            log: LogFormat::Off,
+            limits,
+            diagnostics: None,
+        };
+        crate::routes(historian, settings, front_ends).unwrap()
+    }
+
+    async fn status(routes: &Router, path: &str) -> u16 {
+        let request = HttpRequest::builder().uri(path).body(Body::empty()).unwrap();
+        routes.clone().call(request).await.unwrap().status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_is_told_so_and_keeps_its_place_until_it_ends() {
+        let ((told, was_told), (release, let_go)) = (channel(), channel());
+        let front_ends = Arc::new(Stubborn { told: Mutex::new(told), let_go: Mutex::new(let_go) });
+        let routes = routes(Some(front_ends)).await;
+        assert_eq!(status(&routes, "/v1/events/web/count").await, 504);
+        was_told.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(status(&routes, "/v1/jobs/grid/count").await, 429);
+        release.send(()).unwrap();
+        let mut last = 0;
+        for _ in 0..3_000 {
+            last = status(&routes, "/v1/jobs/grid/count").await;
+            if last == 200 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(last, 200);
+    }
+
+    #[tokio::test]
+    async fn without_front_ends_their_operations_say_so() {
+        let routes = routes(None).await;
+        assert_eq!(status(&routes, "/v1/events/web").await, 501);
+        assert_eq!(status(&routes, "/v1/tags").await, 200);
+    }
+
+    #[test]
+    fn refusals_that_pass_say_when_to_come_back() {
+        let refusal =
+            |kind, retry_after_s| Refusal { kind, message: String::new(), details: Map::new(), retry_after_s };
+        for (kind, given, status, retry_after_s) in [
+            (ErrorKind::QuotaExceeded, Some(7), 429, Some(7)),
+            (ErrorKind::QuotaExceeded, None, 413, None),
+            (ErrorKind::Busy, None, 503, Some(1)),
+            (ErrorKind::ClusterUnavailable, None, 503, Some(1)),
+            (ErrorKind::OutcomeUnknown, None, 503, Some(1)),
+            (ErrorKind::TooLarge, Some(7), 413, None),
+            (ErrorKind::InvalidRows, None, 400, None),
+        ] {
+            let failure = Failure::from(refusal(kind, given));
+            assert_eq!((failure.status().as_u16(), failure.kind), (status, kind));
+            assert_eq!(failure.retry_after_s, retry_after_s, "{kind:?}");
+        }
+    }
+}
