@@ -1,4 +1,4 @@
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use chronotile_store::{Commit, DatasetRef, Expect, Store, StoreError, Visibility};

@@ -140,7 +140,7 @@ impl Newest {
         }
         self.held.set(Self::table_bytes(capacity) + grown + kept)?;
         self.keep(batch)?;
-        self.held.set(Self::table_bytes(self.rows.capacity()) + self.batches_bytes)
+        Ok(self.held.set(Self::table_bytes(self.rows.capacity()) + self.batches_bytes)?)
     }
 
     fn keep(&mut self, batch: RecordBatch) -> Result<()> {
