@@ -25,6 +25,8 @@ spec.loader.exec_module(check_words)
         ("a.rs", "fn sure() {} // to be sure\n", ["sure"]),
         ("a.py", 'print("made sure of it")\n', []),
         ("a.md", "a loose end\n", []),
+        ("crates/a.rs", "let told = 1; // it was told\n", ["told"]),
+        ("a.py", "told = 1\n", []),
         ("a.rs", "fn assure(measured: u8) { ensure!() }\n", []),
         ("a.py", "def test_a_try_that_had_landed_is_not_repeated() -> None: ...\n", []),
     ],

@@ -246,8 +246,8 @@ impl Work {
         let Some(known) = self.known.as_ref() else { return false };
         let (low, high) = self.range();
         known.get(&self.tag.number).is_none_or(|known| {
-            let mut met = known.spans.iter().filter(|span| span.tick_max >= low && span.tick_min < high);
-            met.all(|span| known.hours(span).is_some())
+            let mut observed = known.spans.iter().filter(|span| span.tick_max >= low && span.tick_min < high);
+            observed.all(|span| known.hours(span).is_some())
         })
     }
 

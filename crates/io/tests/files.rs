@@ -60,7 +60,7 @@ fn the_bytes_win_over_the_extension_and_contradict_a_given_format() {
 
 #[cfg(unix)]
 #[test]
-fn a_denied_file_is_told() {
+fn a_denied_file_is_reported() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.csv");

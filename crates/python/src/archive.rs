@@ -221,14 +221,14 @@ const TELL_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// As [`reporter`], for a copy, whose tiles come too fast to tell of each. The last of each pass is told.
 fn copy_reporter(callback: Option<Py<PyAny>>) -> impl Fn(&CopyProgress) + Send + Sync {
-    let told = std::sync::Mutex::new(None::<std::time::Instant>);
+    let reported = std::sync::Mutex::new(None::<std::time::Instant>);
     move |progress| {
         let Some(callback) = &callback else { return };
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_some_and(|at| at.elapsed() < TELL_EVERY) && progress.tiles_done < progress.tiles_total {
+        let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.is_some_and(|at| at.elapsed() < TELL_EVERY) && progress.tiles_done < progress.tiles_total {
             return;
         }
-        *told = Some(std::time::Instant::now());
+        *reported = Some(std::time::Instant::now());
         Python::attach(|py| {
             let called = reports::copy_progress(py, progress).and_then(|dict| callback.call1(py, (dict,)));
             if let Err(error) = called {

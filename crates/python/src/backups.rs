@@ -24,11 +24,11 @@ impl BackupDraft {
     fn make(py: Python<'_>, source: &str, target: &str, progress: Option<Py<PyAny>>) -> PyResult<Self> {
         let mut raised = None;
         let tell = |done: u64, total: u64| {
-            let told = Python::attach(|py| {
+            let reported = Python::attach(|py| {
                 py.check_signals()?;
                 progress.as_ref().map_or(Ok(()), |tell| tell.call1(py, (done, total)).map(drop))
             });
-            raised = told.err();
+            raised = reported.err();
             raised.is_none()
         };
         let draft = py.detach(|| copy_file(Path::new(source), Path::new(target), tell));

@@ -13,7 +13,7 @@ use crate::errors::{arrow_error, memory_error};
 use crate::runtime::until_given_up;
 use crate::source;
 
-/// A Python object with `answer(operation, name, words, body, hold)`, which returns JSON as bytes, a tuple of such a report, the
+/// A Python object with `answer(operation, name, parameters, body, hold)`, which returns JSON as bytes, a tuple of such a report, the
 /// documents stored and the lines refused, or rows with an Arrow PyCapsule method.
 pub struct PythonFrontEnds {
     object: Py<PyAny>,
@@ -27,7 +27,7 @@ impl PythonFrontEnds {
     fn ask(&self, py: Python<'_>, request: &Request) -> PyResult<Answer> {
         let body = PyBytes::new(py, &request.body);
         let hold = Hold(request.held.clone());
-        let arguments = (request.operation, &request.name, request.words.clone(), body, hold);
+        let arguments = (request.operation, &request.name, request.parameters.clone(), body, hold);
         let found = self.object.bind(py).call_method1("answer", arguments)?;
         if let Ok(text) = found.cast::<PyBytes>() {
             return Ok(Answer::Json(text.as_bytes().to_vec()));

@@ -113,7 +113,7 @@ pub fn serve(
 ) -> PyResult<()> {
     let (archive, settings) = (archive.get().open_inner()?, options.settings()?);
     give_back_soon();
-    let told = |address: std::net::SocketAddr| {
+    let reported = |address: std::net::SocketAddr| {
         Python::attach(|py| {
             // A caller that cannot be told is no reason to stop serving.
             if let Err(error) = listening.call1(py, (address.to_string(),)) {
@@ -129,7 +129,7 @@ pub fn serve(
             collect();
         }
     });
-    let outcome = py.detach(|| runtime.block_on(run(archive, settings, Some(front_ends), told)));
+    let outcome = py.detach(|| runtime.block_on(run(archive, settings, Some(front_ends), reported)));
     collecting.abort();
     outcome.map_err(service_error)
 }

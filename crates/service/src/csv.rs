@@ -28,7 +28,7 @@ pub fn read(body: Bytes, now_ns: i64, points: &mut Points) -> Result<(), String>
         columns(&header)?
     };
     let mut last = 1;
-    while points.over().is_none() {
+    while points.memory_error().is_none() {
         let mut fields = Vec::new();
         match records.next_record(&mut fields) {
             Ok(None) => return Ok(()),

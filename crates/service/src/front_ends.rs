@@ -38,7 +38,7 @@ pub struct Request {
     pub name: String,
     /// Names and values behind the question mark, in the order given. `start` and `end` are nanoseconds since 1970. With what
     /// is stored there is `request_id`, where the client gave one.
-    pub words: Vec<(String, String)>,
+    pub parameters: Vec<(String, String)>,
     /// The body, unpacked.
     pub body: Bytes,
     /// Set when nobody waits for the answer any more. Never set while something is stored.

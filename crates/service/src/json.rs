@@ -147,7 +147,7 @@ pub fn read(body: &[u8], now_ns: i64, points: &mut Points) -> Result<(), String>
 
 fn read_rows(rows: &RawValue, now_ns: i64, points: &mut Points) -> Result<(), String> {
     for (row, number) in Elements::of("points", rows)?.zip(1..) {
-        if points.over().is_some() {
+        if points.memory_error().is_some() {
             break;
         }
         let row = serde_json::from_str::<Row<'_>>(row).map_err(|error| error.to_string());
@@ -175,7 +175,7 @@ fn read_columns(columns: [Option<&RawValue>; 4], now_ns: i64, points: &mut Point
         cells.push(column.map(|column| Elements::of(name, column)).transpose()?);
     }
     for number in 1..=count.unwrap_or(0) as u64 {
-        if points.over().is_some() {
+        if points.memory_error().is_some() {
             break;
         }
         let mut next = |place: usize| cells[place].as_mut().and_then(Iterator::next);

@@ -12,7 +12,7 @@ use crate::points::{Points, Value, check_series, check_texts, series_name, shown
 pub fn read(body: &[u8], unit_ns: i64, now_ns: i64, points: &mut Points) {
     points.tells_integers = true;
     let mut cursor = Cursor { body, at: 0, line: 1 };
-    while points.over().is_none() && cursor.skip_to_line() {
+    while points.memory_error().is_none() && cursor.skip_to_line() {
         let (line, mark) = (cursor.line, cursor.at);
         if let Err(message) = read_line(&mut cursor, line, unit_ns, now_ns, points) {
             points.refuse(line, message);

@@ -359,7 +359,7 @@ impl Points {
     }
 
     /// Why no more points are taken; those that were are worth nothing then.
-    pub fn over(&self) -> Option<MemoryError> {
+    pub fn memory_error(&self) -> Option<MemoryError> {
         self.over
     }
 
@@ -709,7 +709,7 @@ mod tests {
             let held = points.blocks.iter().map(room).sum::<usize>();
             assert!(held <= memory.bytes() && memory.bytes() <= 64 << 20, "{held} {}", memory.bytes());
         }
-        assert!(points.over().is_some());
+        assert!(points.memory_error().is_some());
         assert!(points.len() > 50_000, "{} fit", points.len());
         drop(points);
         assert_eq!(memory.bytes(), 0);

@@ -29,7 +29,7 @@ pub fn read(body: &[u8], bytes_max: usize, points: &mut Points) -> Result<(), St
         return Err(format!("the body unpacks to {size} bytes, more than {bytes_max}: send fewer samples at a time"));
     }
     points.pay(size);
-    if points.over().is_some() {
+    if points.memory_error().is_some() {
         return Ok(());
     }
     let message = snap::raw::Decoder::new()
@@ -41,7 +41,7 @@ pub fn read(body: &[u8], bytes_max: usize, points: &mut Points) -> Result<(), St
         // Field 1 is a series; metadata are passed over.
         let (1, Field::Bytes(bytes)) = (tag, field) else { continue };
         number += 1;
-        if points.over().is_some() {
+        if points.memory_error().is_some() {
             break;
         }
         let series = Series::of(bytes).map_err(wrong)?;

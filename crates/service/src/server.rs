@@ -183,7 +183,7 @@ const FULL: &[u8] =
 #[derive(Default)]
 struct Unheard {
     count: u64,
-    told: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 impl Unheard {
@@ -191,9 +191,9 @@ impl Unheard {
 
     fn tell(&mut self, log: Log, error: &io::Error) {
         self.count += 1;
-        if self.told.is_none_or(|told| told.elapsed() >= Self::EVERY) {
+        if self.reported.is_none_or(|reported| reported.elapsed() >= Self::EVERY) {
             log.event("error", &format!("{} connections could not be taken: {error}", self.count));
-            *self = Self { count: 0, told: Some(Instant::now()) };
+            *self = Self { count: 0, reported: Some(Instant::now()) };
         }
     }
 }

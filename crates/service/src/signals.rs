@@ -24,9 +24,9 @@ impl Signals {
             (oneshot::channel(), mpsc::channel(1), std::sync::mpsc::channel());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("chronotile-signals".into()).spawn(move || {
-            let told = runtime.block_on(wait(stopping, &hanging_up, &started));
+            let reported = runtime.block_on(wait(stopping, &hanging_up, &started));
             drop(runtime);
-            if told {
+            if reported {
                 std::thread::sleep(stop_time.saturating_sub(Duration::from_millis(100)));
                 end(stop_time, log);
             }

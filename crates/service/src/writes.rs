@@ -127,7 +127,7 @@ async fn parsed(
     });
     let points = read.await?;
     let points = points.map_err(|message| Failure::new(ErrorKind::InvalidRows, message))?;
-    match points.over() {
+    match points.memory_error() {
         Some(over) => Err(over.into()),
         None => Ok(points),
     }

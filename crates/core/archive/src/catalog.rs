@@ -110,7 +110,7 @@ pub(crate) struct CopyRecord {
 
 /// The chunks that one step of a write puts, recorded before they are put.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ChunkList {
     pub number: u32,
     pub refs: Vec<ChunkRef>,
 }
@@ -124,7 +124,7 @@ pub(crate) struct ChunkRef {
 
 const REF_BYTES: usize = 8 + 4 + 16 + 4;
 
-impl Part {
+impl ChunkList {
     /// Per chunk: cell (i64), window (i32), id (16 bytes), rows (u32), all big-endian; then the checksum.
     fn to_bytes(&self, key: &str) -> Bytes {
         let mut bytes = Vec::with_capacity(self.refs.len() * REF_BYTES + 8);
@@ -228,9 +228,9 @@ pub(crate) async fn list(store: &dyn Store, prefix: &str) -> Result<Vec<Record>>
 }
 
 /// The part records of a batch, those of unfinished attempts included, by number.
-pub(crate) async fn parts(store: &dyn Store, spec: &DatasetSpec, batch: BatchId) -> Result<Vec<Part>> {
+pub(crate) async fn parts(store: &dyn Store, spec: &DatasetSpec, batch: BatchId) -> Result<Vec<ChunkList>> {
     let records = list(store, &format!("part/{}/{batch}/", spec.name)).await?;
-    records.iter().map(|record| Part::parse(spec, record)).collect()
+    records.iter().map(|record| ChunkList::parse(spec, record)).collect()
 }
 
 /// The batches whose writing has begun and not ended.

@@ -32,7 +32,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::read::assemble::is_clean;
 use crate::read::groups::{fetch_parts, groups, groups_of_heads};
-use crate::read::part::Part;
+use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::{Query, slices_of};
 use crate::request::ReadRequest;
@@ -135,15 +135,15 @@ impl Dataset {
         let mut groups = groups_of_heads(store.clone(), &query).await?;
         let mut rows = 0;
         while let Some(parts) = groups.try_next().await? {
-            let mut unclear: Vec<Part> = Vec::new();
+            let mut unclear: Vec<ParsedChunk> = Vec::new();
             let mut parts = parts.into_iter().peekable();
             while let Some(first) = parts.next() {
                 let mut tile = vec![first];
                 while let Some(next) = parts.next_if(|part| part.chunk.key.tile == tile[0].chunk.key.tile) {
                     tile.push(next);
                 }
-                let inside = |p: &Part| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
-                let whole = |p: &Part| inside(p) && !query.leaves_out_rows_of(&p.head);
+                let inside = |p: &ParsedChunk| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
+                let whole = |p: &ParsedChunk| inside(p) && !query.leaves_out_rows_of(&p.head);
                 if tile.iter().all(whole) && is_clean(query.identity, &query.frame, &tile) {
                     rows += tile.iter().map(|part| u64::from(part.head.rows)).sum::<u64>();
                 } else {
@@ -172,7 +172,7 @@ impl Dataset {
         let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));
         refreshed?;
         match Arc::ptr_eq(&before.spec, &self.spec()) {
-            true => self.over(request, slices?).await,
+            true => self.plan(request, slices?).await,
             false => self.query_as_known(request).await,
         }
     }
@@ -180,11 +180,11 @@ impl Dataset {
     /// Makes `request` ready with the definition as this process last saw it.
     pub(crate) async fn query_as_known(&self, request: &ReadRequest) -> Result<Query> {
         let slices = slices_of(self.store(), &self.frame(), request).await?;
-        self.over(request, slices).await
+        self.plan(request, slices).await
     }
 
-    async fn over(&self, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Query> {
-        let mut query = Query::over(self.frame(), request, slices)?;
+    async fn plan(&self, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Query> {
+        let mut query = Query::new(self.frame(), request, slices)?;
         query.memory = self.memory();
         if request.finished_only {
             query.only = Some(self.finished_of(&query).await?);
@@ -209,7 +209,7 @@ async fn rows(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'sta
 
 /// The rows of each group, in order of the groups, several of which are decoded at once.
 fn assembled(
-    groups: impl Stream<Item = Result<Vec<Part>>> + Send + 'static,
+    groups: impl Stream<Item = Result<Vec<ParsedChunk>>> + Send + 'static,
     query: Arc<Query>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
     groups

@@ -106,7 +106,7 @@ async fn filled(store: &Arc<dyn Store>, merge: MergeRule) -> (Dataset, Vec<Vec<R
     (dataset, batches)
 }
 
-fn told(rows: &[Row]) -> Vec<(i64, i64, i64, usize)> {
+fn reported(rows: &[Row]) -> Vec<(i64, i64, i64, usize)> {
     rows.iter().map(|row| (row.0, row.1, row.2, row.3.len())).collect()
 }
 
@@ -125,7 +125,7 @@ async fn a_tile_larger_than_a_piece_reads_as_its_rows_say_before_and_after_conso
             for round in 0..2 {
                 let context = format!("{merge:?}, round {round}");
                 let found = read_rows(&dataset, ReadRequest::default()).await;
-                assert_eq!(told(&found), told(&wanted), "{context}");
+                assert_eq!(reported(&found), reported(&wanted), "{context}");
                 assert!(found == wanted, "{context}: texts differ");
                 assert_eq!(dataset.count(ReadRequest::default()).await.unwrap(), wanted.len() as u64, "{context}");
                 // A condition on the text is tested after rows are merged.
@@ -133,10 +133,10 @@ async fn a_tile_larger_than_a_piece_reads_as_its_rows_say_before_and_after_conso
                 let starts = Predicate { column: "text".into(), comparison: Comparison::Prefix, values };
                 let request = ReadRequest { predicates: vec![starts], ..ReadRequest::default() };
                 let some: Vec<Row> = wanted.iter().filter(|row| row.3.starts_with("7 1")).cloned().collect();
-                assert_eq!(told(&read_rows(&dataset, request).await), told(&some), "{context}");
+                assert_eq!(reported(&read_rows(&dataset, request).await), reported(&some), "{context}");
                 let early = ReadRequest { time: between(0, HOUR / 9_000), ..ReadRequest::default() };
                 let some: Vec<Row> = wanted.iter().filter(|row| row.0 < HOUR / 9_000).cloned().collect();
-                assert_eq!(told(&read_rows(&dataset, early).await), told(&some), "{context}");
+                assert_eq!(reported(&read_rows(&dataset, early).await), reported(&some), "{context}");
                 let mut newest = dataset.latest(ReadRequest::default(), Some(vec!["id".into()])).await.unwrap();
                 let mut rows = 0;
                 while let Some(piece) = newest.try_next().await.unwrap() {
@@ -163,18 +163,18 @@ async fn every_version_of_a_large_tile_is_read_and_a_batch_is_taken_out_of_it() 
     let history = ReadRequest { history: true, ..ReadRequest::default() };
     let mut all: Vec<Row> = batches.iter().flatten().cloned().collect();
     all.sort();
-    assert_eq!(told(&read_rows(&dataset, history.clone()).await), told(&all));
+    assert_eq!(reported(&read_rows(&dataset, history.clone()).await), reported(&all));
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
-    let mut found = told(&read_rows(&dataset, history).await);
+    let mut found = reported(&read_rows(&dataset, history).await);
     found.sort_unstable();
     assert_eq!(found, {
-        let mut all = told(&all);
+        let mut all = reported(&all);
         all.sort_unstable();
         all
     });
     dataset.remove_batch("batch 239").await.unwrap();
     batches.pop();
-    assert_eq!(told(&read_rows(&dataset, ReadRequest::default()).await), told(&expected(&batches)));
+    assert_eq!(reported(&read_rows(&dataset, ReadRequest::default()).await), reported(&expected(&batches)));
     assert_sound(&dataset).await;
 }
 
@@ -189,7 +189,7 @@ async fn chunks_that_follow_one_another_are_read_in_pieces() {
         write(&dataset, &batch_of(&rows), named(&format!("batch {batch}"))).await.unwrap();
         wanted.extend(rows);
     }
-    assert_eq!(told(&read_rows(&dataset, ReadRequest::default()).await), told(&wanted));
+    assert_eq!(reported(&read_rows(&dataset, ReadRequest::default()).await), reported(&wanted));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -219,10 +219,10 @@ async fn great_values_among_small_ones_are_stored_consolidated_and_read() {
             }
             rows
         };
-        assert_eq!(told(&read().await), told(&wanted));
+        assert_eq!(reported(&read().await), reported(&wanted));
         let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
         assert_eq!((report.tiles, &report.failed[..]), (1, &[][..]));
-        assert_eq!(told(&read().await), told(&wanted));
+        assert_eq!(reported(&read().await), reported(&wanted));
         // Great values stay alone, small ones come together.
         let sizes = async || chunks(store.as_ref(), &placed()).await.iter().map(|chunk| chunk.rows).collect::<Vec<_>>();
         assert_eq!(sizes().await.iter().filter(|rows| **rows == 1).count(), 5);

@@ -242,9 +242,9 @@ fn slow(inner: &Arc<dyn Store>, seed: u64, often: u64) -> Arc<dyn Store> {
     }))
 }
 
-/// What a process did with a batch, as far as it was told.
+/// What a process did with a batch, as far as it was reported.
 #[derive(Clone)]
-struct Told {
+struct Reported {
     ids: std::ops::Range<i64>,
     /// How many rows a removal that was acknowledged took out; `None` where the last that was acknowledged is the writing.
     removed: Option<u64>,
@@ -290,7 +290,7 @@ async fn move_away(dataset: Dataset, seed: u64, elsewhere: &mut Elsewhere) {
 }
 
 /// Writes batches, some of them again, in other slices or after they were moved, and removes others.
-async fn write_some(dataset: Dataset, seed: u64, told: &mut BTreeMap<String, Told>, refused: &mut u64) {
+async fn write_some(dataset: Dataset, seed: u64, reported: &mut BTreeMap<String, Reported>, refused: &mut u64) {
     let mut chance = Chance(seed);
     for number in 0..40 {
         let (first, size) = (seed as i64 * 10_000_000 + number * 100_000, 1 + chance.below(20) as i64);
@@ -309,7 +309,7 @@ async fn write_some(dataset: Dataset, seed: u64, told: &mut BTreeMap<String, Tol
                 match cut_off(&mut chance, 8, write).await {
                     None => *refused += 1,
                     Some(Ok(_)) => {
-                        told.insert(name.clone(), Told { ids: first..first + parts * size, removed: None });
+                        reported.insert(name.clone(), Reported { ids: first..first + parts * size, removed: None });
                         break;
                     }
                     // Somebody was first, or nobody knows: what was not acknowledged may be written again.
@@ -319,7 +319,7 @@ async fn write_some(dataset: Dataset, seed: u64, told: &mut BTreeMap<String, Tol
             }
         }
         if chance.below(3) == 0 {
-            remove_one(&dataset, &mut chance, &name, told, refused).await;
+            remove_one(&dataset, &mut chance, &name, reported, refused).await;
         }
     }
 }
@@ -328,15 +328,15 @@ async fn remove_one(
     dataset: &Dataset,
     chance: &mut Chance,
     name: &str,
-    told: &mut BTreeMap<String, Told>,
+    reported: &mut BTreeMap<String, Reported>,
     refused: &mut u64,
 ) {
-    let Some(mut batch) = told.remove(name) else { return };
+    let Some(mut batch) = reported.remove(name) else { return };
     for _ in 0..5 {
         match cut_off(chance, 8, dataset.remove_batch(name)).await {
             Some(Ok(rows)) => {
                 batch.removed = Some(rows);
-                told.insert(name.to_owned(), batch);
+                reported.insert(name.to_owned(), batch);
                 return;
             }
             Some(Err(error)) if error.outcome() == Outcome::Refused => {
@@ -378,12 +378,12 @@ async fn acknowledged_rows_are_never_dropped_unseen() {
             write_some(c, seed * 2 + 2, &mut second, &mut refused_second),
         );
         let here: BTreeSet<i64> = ids(&read_all(&open(&memory, "records").await).await).into_iter().collect();
-        for (name, told) in first.iter().chain(&second) {
-            let own = |ids: &BTreeSet<i64>| ids.range(told.ids.clone()).count() as u64;
-            let total = told.ids.end - told.ids.start;
-            match told.removed {
+        for (name, reported) in first.iter().chain(&second) {
+            let own = |ids: &BTreeSet<i64>| ids.range(reported.ids.clone()).count() as u64;
+            let total = reported.ids.end - reported.ids.start;
+            match reported.removed {
                 None => {
-                    let lost = told.ids.clone().find(|id| !here.contains(id) && !elsewhere.kept.contains(id));
+                    let lost = reported.ids.clone().find(|id| !here.contains(id) && !elsewhere.kept.contains(id));
                     assert_eq!(lost, None, "seed {seed}: a row of batch {name} is nowhere");
                 }
                 Some(rows) => {

@@ -55,7 +55,7 @@ pub(crate) struct Catalog {
     /// have tens of kilobytes, seldom change and are looked at before every read.
     known: std::sync::Mutex<HashMap<String, (i64, Bytes)>>,
     /// Transactions on one partition hinder each other: those of this process take turns.
-    turns: Box<[Mutex<()>]>,
+    mutexes: Box<[Mutex<()>]>,
 }
 
 /// What one step wants of one record, all its puts together.
@@ -76,7 +76,11 @@ impl Change {
 
 impl Catalog {
     pub(crate) fn new(buckets: u32) -> Self {
-        Self { buckets, known: Default::default(), turns: (0..buckets.min(1_024)).map(|_| Mutex::default()).collect() }
+        Self {
+            buckets,
+            known: Default::default(),
+            mutexes: (0..buckets.min(1_024)).map(|_| Mutex::default()).collect(),
+        }
     }
 
     /// Makes the changes of a step, group by group, those with conditions first. `begun` where an earlier step of the same
@@ -94,8 +98,9 @@ impl Catalog {
         let mut begun = begun;
         for (place, puts) in groups {
             let changes = fold(&puts)?;
-            let turn = xxh3_64(format!("{} {}", place.dataset, place.bucket).as_bytes()) as usize % self.turns.len();
-            let _guard = self.turns[turn].lock().await;
+            let place_of_mutex =
+                xxh3_64(format!("{} {}", place.dataset, place.bucket).as_bytes()) as usize % self.mutexes.len();
+            let _guard = self.mutexes[place_of_mutex].lock().await;
             decide(session, &place, changes, begun).await?;
             begun = true;
         }
@@ -193,15 +198,15 @@ async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Cha
         if unconditional {
             // Plain writes and transactions must not meet in one row; a condition that holds makes it one of the latter.
             let now = read(session, place, &changes[0].key, &serial(session, deadline)).await;
-            changes[0].expect = Some(now.map_err(|error| told(error, &lost, begun))?);
+            changes[0].expect = Some(now.map_err(|error| reported(error, &lost, begun))?);
         }
         match transact(session, place, &changes, deadline).await {
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(error) if error.applied() == Applied::Maybe => lost = Some(error),
-            Err(error) => return Err(told(error, &lost, begun)),
+            Err(error) => return Err(reported(error, &lost, begun)),
         }
-        let seen = look(session, place, &changes, deadline).await.map_err(|error| told(error, &lost, begun))?;
+        let seen = look(session, place, &changes, deadline).await.map_err(|error| reported(error, &lost, begun))?;
         match (&lost, seen.differs) {
             // Others may have written the same: without a lost try that is no success of ours.
             (Some(_), _) if seen.done => return Ok(()),
@@ -212,7 +217,7 @@ async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Cha
         }
         if Instant::now() + pause > deadline {
             let reason = "others kept changing the same catalog records".to_owned();
-            return Err(told(CqlError::Overloaded { reason }, &lost, begun));
+            return Err(reported(CqlError::Overloaded { reason }, &lost, begun));
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
@@ -221,7 +226,7 @@ async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Cha
 
 /// What a failure means for the caller. After a lost try it does not mean that nothing happened, and what that try failed of
 /// is the reason.
-fn told(error: CqlError, lost: &Option<CqlError>, begun: bool) -> StoreError {
+fn reported(error: CqlError, lost: &Option<CqlError>, begun: bool) -> StoreError {
     match lost {
         Some(lost) => of_write(lost.clone(), true),
         None => of_write(error, begun),
@@ -229,7 +234,7 @@ fn told(error: CqlError, lost: &Option<CqlError>, begun: bool) -> StoreError {
 }
 
 /// What lies in a group now, seen from the changes that were to be made.
-struct Seen {
+struct ObservedGroup {
     /// Whether everything is as the changes leave it.
     done: bool,
     /// A record that is not as the changes want to find it.
@@ -241,8 +246,8 @@ async fn look(
     place: &RecordPartition,
     changes: &[Change],
     deadline: Instant,
-) -> std::result::Result<Seen, CqlError> {
-    let mut seen = Seen { done: true, differs: None };
+) -> std::result::Result<ObservedGroup, CqlError> {
+    let mut seen = ObservedGroup { done: true, differs: None };
     for change in changes {
         let found = read(session, place, &change.key, &serial(session, deadline)).await?;
         seen.done &= found == change.value;

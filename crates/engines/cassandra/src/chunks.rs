@@ -221,7 +221,7 @@ impl PartitionState {
 pub(crate) async fn look(home: &Home, keys: &[ChunkKey]) -> Result<PartitionState, CqlError> {
     let requests = keys.chunk_by(|a, b| a.tile == b.tile).flat_map(|same_tile| same_tile.chunks(LOOKUP_CHUNKS));
     let looks: Vec<_> = requests.map(|some| look_in_tile(home, some)).collect();
-    let rows: Vec<Vec<Seen>> = stream::iter(looks).buffer_unordered(LOOK_AT_ONCE).try_collect().await?;
+    let rows: Vec<Vec<ObservedChunk>> = stream::iter(looks).buffer_unordered(LOOK_AT_ONCE).try_collect().await?;
     let mut state = PartitionState { epoch: None, there: BTreeMap::new() };
     let mut seen_epochs = BTreeSet::new();
     for (key, epoch, written_us) in rows.into_iter().flatten() {
@@ -234,9 +234,9 @@ pub(crate) async fn look(home: &Home, keys: &[ChunkKey]) -> Result<PartitionStat
 }
 
 /// A chunk that is there, the epoch of its partition, and when it was written, in microseconds since 1970.
-type Seen = (ChunkKey, Option<i64>, i64);
+type ObservedChunk = (ChunkKey, Option<i64>, i64);
 
-async fn look_in_tile(home: &Home, keys: &[ChunkKey]) -> Result<Vec<Seen>, CqlError> {
+async fn look_in_tile(home: &Home, keys: &[ChunkKey]) -> Result<Vec<ObservedChunk>, CqlError> {
     let key = keys[0];
     let Names { id, epoch, rows, first, .. } = home.names();
     let (place, tile) = (home.place(key.slice), home.of_tile());
@@ -279,16 +279,16 @@ pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> 
     let mut lost: Option<CqlError> = None;
     let mut lagging: Option<CqlError> = None;
     loop {
-        let told = |error| match &lost {
+        let reported = |error| match &lost {
             Some(lost) => of_write(lost.clone(), true),
             None => of_write(error, begun),
         };
         // A slice that is gone holds none of them.
         let state =
-            unless_gone(home, slice, call, || look(home, &swap.remove)).await.map_err(told)?.unwrap_or_default();
+            unless_gone(home, slice, call, || look(home, &swap.remove)).await.map_err(reported)?.unwrap_or_default();
         if let Some(key) = state.missing(swap) {
             // A try of our own whose answer was lost may have removed it: what was to be put then is there.
-            if lost.is_some() && state.there.is_empty() && is_there(home, &swap.put).await.map_err(told)? {
+            if lost.is_some() && state.there.is_empty() && is_there(home, &swap.put).await.map_err(reported)? {
                 return Ok(());
             }
             return Err(StoreError::ChunkConflict { dataset: home.dataset.clone(), key: *key });
@@ -298,7 +298,7 @@ pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> 
             Ok(false) => {}
             Err(error) if error.applied() == Applied::Maybe => lost = Some(error),
             Err(error) if home.lags(&error) || matches!(error, CqlError::NoTable { .. }) => lagging = Some(error),
-            Err(error) => return Err(told(error)),
+            Err(error) => return Err(reported(error)),
         }
         if Instant::now() + pause > deadline {
             let reason = "others kept rewriting the same cell".to_owned();

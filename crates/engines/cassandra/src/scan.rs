@@ -157,12 +157,12 @@ impl Reader {
                 }
             }
         };
-        let rest = move |(place, part): (Place, Part)| {
+        let rest = move |(place, part): (Place, Segment)| {
             let reader = self.clone();
             stream::try_unfold(Some(part), move |part| {
                 let (reader, place) = (reader.clone(), place.clone());
                 async move {
-                    let Some(Part { chunks, next, gone }) = part else { return Ok::<_, CqlError>(None) };
+                    let Some(Segment { chunks, next, gone }) = part else { return Ok::<_, CqlError>(None) };
                     if gone {
                         return Err(CqlError::NoTable { reason: "its slice was dropped while it was read".to_owned() });
                     }
@@ -176,7 +176,7 @@ impl Reader {
         };
         // What was read ahead of a partition that is gone would leave a gap before it: nothing of its slice follows.
         let mut dropped = None;
-        let there = move |(place, part): &(Place, Part)| {
+        let there = move |(place, part): &(Place, Segment)| {
             if part.gone {
                 dropped = Some(place.slice);
             }
@@ -195,10 +195,10 @@ impl Reader {
     }
 
     /// Reads a place.
-    async fn partition(&self, place: &Place) -> Result<Part, CqlError> {
+    async fn partition(&self, place: &Place) -> Result<Segment, CqlError> {
         let read = || self.partition_at_once(place);
         let Some((mut part, doubtful)) = unless_gone(&self.home, place.slice, &self.call, read).await? else {
-            return Ok(Part::GONE);
+            return Ok(Segment::GONE);
         };
         look_again(&self.home, &mut part.chunks, doubtful).await?;
         Ok(part)
@@ -206,7 +206,7 @@ impl Reader {
 
     /// Reads a place where its table is there; with the chunks of which rows were missing. A removal that lands between two
     /// answers changes the partition's epoch; what was read of the tile at hand is then read again.
-    async fn partition_at_once(&self, whole: &Place) -> Result<(Part, Vec<ChunkKey>), CqlError> {
+    async fn partition_at_once(&self, whole: &Place) -> Result<(Segment, Vec<ChunkKey>), CqlError> {
         let (columns, mut held) = begin(&self.home, whole.slice, whole.cells[0], self.bodies, false).await?;
         let mut select = self.home.session.prepare(&self.select(whole.slice, &columns), true).await?;
         let mut left = Some(whole.clone());
@@ -309,14 +309,14 @@ async fn look_again(home: &Home, chunks: &mut Vec<Chunk>, doubtful: Vec<ChunkKey
 }
 
 /// Chunks of a partition, all tiles complete, and where to go on.
-struct Part {
+struct Segment {
     chunks: Vec<Chunk>,
     next: Option<Tile>,
     /// Whether the table is not there: it was dropped, or never made.
     gone: bool,
 }
 
-impl Part {
+impl Segment {
     const GONE: Self = Self { chunks: Vec::new(), next: None, gone: true };
 }
 
@@ -388,12 +388,12 @@ impl Held {
     }
 
     /// All that was read: no more comes.
-    fn end(mut self) -> Result<(Part, Vec<ChunkKey>), CqlError> {
+    fn end(mut self) -> Result<(Segment, Vec<ChunkKey>), CqlError> {
         if let Some((_, gatherer)) = &mut self.records {
             let last = gatherer.finish();
             self.keep(last)?;
         }
-        Ok((Part { chunks: self.chunks, next: None, gone: false }, self.doubtful))
+        Ok((Segment { chunks: self.chunks, next: None, gone: false }, self.doubtful))
     }
 
     /// The tile at hand: whether all of its chunks have come is not known yet.
@@ -439,13 +439,13 @@ impl Held {
     }
 
     /// The complete tiles, where there is one besides the last; the reading goes on at that.
-    fn cut(&mut self) -> Option<(Part, Vec<ChunkKey>)> {
+    fn cut(&mut self) -> Option<(Segment, Vec<ChunkKey>)> {
         let tile = self.tile()?;
         let complete = self.chunks.partition_point(|chunk| chunk.key.tile < tile);
         (complete > 0).then(|| {
             self.chunks.truncate(complete);
             self.doubtful.retain(|key| key.tile < tile);
-            let part = Part { chunks: std::mem::take(&mut self.chunks), next: Some(tile), gone: false };
+            let part = Segment { chunks: std::mem::take(&mut self.chunks), next: Some(tile), gone: false };
             (part, std::mem::take(&mut self.doubtful))
         })
     }

@@ -31,9 +31,9 @@ impl Attempts {
 
     /// The error to tell for a request that ended with `last`.
     pub(crate) fn conclude(&self, last: CqlError) -> CqlError {
-        let told = self.of_replicas.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let error = match told {
-            Some(told) if last.passes() && !last.names_replicas() => told,
+        let reported = self.of_replicas.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let error = match reported {
+            Some(reported) if last.passes() && !last.names_replicas() => reported,
             _ => last,
         };
         if self.may_have_applied() && error.applied() == Applied::No {

@@ -39,9 +39,9 @@ pub(crate) struct Readers {
     file: Identity,
     options: Options,
     idle: Mutex<Vec<Connection>>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Of short reads, which wait for no long one.
-    short_turns: Semaphore,
+    short_permits: Semaphore,
 }
 
 impl Readers {
@@ -50,8 +50,8 @@ impl Readers {
         let file = Identity::opened(&path)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (2 * cores).clamp(4, IDLE_MAX);
-        let (turns, short_turns) = (Arc::new(Semaphore::new(count)), Semaphore::new(count));
-        Ok(Arc::new(Self { path, file, options, idle: Mutex::new(vec![first]), turns, short_turns }))
+        let (permits, short_permits) = (Arc::new(Semaphore::new(count)), Semaphore::new(count));
+        Ok(Arc::new(Self { path, file, options, idle: Mutex::new(vec![first]), permits, short_permits }))
     }
 
     fn take(self: &Arc<Self>) -> Result<Reader> {
@@ -75,11 +75,11 @@ impl Readers {
         read: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let stopped = |reason: String| StoreError::Refused { engine: ENGINE, reason };
-        let turn = self.turns.clone().acquire_owned().await.map_err(|error| stopped(error.to_string()))?;
+        let permit = self.permits.clone().acquire_owned().await.map_err(|error| stopped(error.to_string()))?;
         let pool = self.clone();
         let task = tokio::task::spawn_blocking(move || {
             let outcome = read(&pool);
-            drop(turn);
+            drop(permit);
             outcome
         });
         task.await.unwrap_or_else(|error| Err(stopped(format!("a reading thread stopped: {error}"))))
@@ -95,7 +95,7 @@ impl Readers {
             return self.run(read).await;
         }
         let stopped = |reason: String| StoreError::Refused { engine: ENGINE, reason };
-        let _turn = self.short_turns.acquire().await.map_err(|error| stopped(error.to_string()))?;
+        let _permit = self.short_permits.acquire().await.map_err(|error| stopped(error.to_string()))?;
         tokio::task::block_in_place(|| read(self))
     }
 

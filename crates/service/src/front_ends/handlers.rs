@@ -17,9 +17,9 @@ use crate::work;
 
 /// Answers a question to a front end.
 pub(crate) async fn ask(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
-    let mut words = words(&call)?;
-    words.retain(|(name, _)| name != "format");
-    let (answer, waiting) = put(&app, &call, operation, words).await?;
+    let mut parameters = parameters(&call)?;
+    parameters.retain(|(name, _)| name != "format");
+    let (answer, waiting) = put(&app, &call, operation, parameters).await?;
     reply(&app, &call, answer, waiting).await
 }
 
@@ -28,13 +28,13 @@ pub(crate) async fn search(app: Arc<App>, call: Call, operation: &'static str) -
     if !wants_documents(&call)? {
         return ask(app, call, operation).await;
     }
-    let mut words = words(&call)?;
-    words.retain(|(name, _)| name != "format");
-    if words.iter().any(|(name, _)| name == "columns") {
+    let mut parameters = parameters(&call)?;
+    parameters.retain(|(name, _)| name != "format");
+    if parameters.iter().any(|(name, _)| name == "columns") {
         return Err(Failure::invalid("raw documents have no columns: leave columns out, or ask for another format"));
     }
-    words.push(("columns".into(), "body".into()));
-    let (answer, waiting) = put(&app, &call, operation, words).await?;
+    parameters.push(("columns".into(), "body".into()));
+    let (answer, waiting) = put(&app, &call, operation, parameters).await?;
     match answer {
         Answer::Rows { schema, batches } => {
             let stream = stream(batches, call.permit.clone(), waiting);
@@ -46,9 +46,9 @@ pub(crate) async fn search(app: Arc<App>, call: Call, operation: &'static str) -
 
 /// Stores what a body brings.
 pub(crate) async fn store(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
-    let mut words = words(&call)?;
-    words.extend(given_id(&call.headers).map(|id| ("request_id".to_owned(), id.to_owned())));
-    let request = request(&app, &call, operation, words);
+    let mut parameters = parameters(&call)?;
+    parameters.extend(given_id(&call.headers).map(|id| ("request_id".to_owned(), id.to_owned())));
+    let request = request(&app, &call, operation, parameters);
     // It goes on if the client goes away: half a write would have to be repeated.
     let answer = blocking(&app, &call, request).await?;
     if let Answer::Stored { documents, refused, .. } = &answer {
@@ -68,7 +68,7 @@ fn wants_documents(call: &Call) -> Result<bool> {
 }
 
 /// What is said behind the question mark, with times as numbers.
-fn words(call: &Call) -> Result<Vec<(String, String)>> {
+fn parameters(call: &Call) -> Result<Vec<(String, String)>> {
     let put = |(name, value): (&str, &str)| match name {
         "start" | "end" => {
             let time = call.parameters.time(name, call.now_ns)?;
@@ -89,18 +89,25 @@ impl Drop for Waiting {
     }
 }
 
-fn request(app: &App, call: &Call, operation: &'static str, words: Vec<(String, String)>) -> Request {
+fn request(app: &App, call: &Call, operation: &'static str, parameters: Vec<(String, String)>) -> Request {
     let name = call.part("name").to_owned();
-    Request { operation, name, words, body: call.body.clone(), given_up: Arc::default(), held: Held::of(&app.memory) }
+    Request {
+        operation,
+        name,
+        parameters,
+        body: call.body.clone(),
+        given_up: Arc::default(),
+        held: Held::of(&app.memory),
+    }
 }
 
 async fn put(
     app: &App,
     call: &Call,
     operation: &'static str,
-    words: Vec<(String, String)>,
+    parameters: Vec<(String, String)>,
 ) -> Result<(Answer, Waiting)> {
-    let request = request(app, call, operation, words);
+    let request = request(app, call, operation, parameters);
     let waiting = Waiting(request.given_up.clone());
     Ok((blocking(app, call, request).await?, waiting))
 }
@@ -182,7 +189,7 @@ mod tests {
 
     /// Waits until it is given up, says so, and goes on until it is let go.
     struct Stubborn {
-        told: Mutex<Sender<()>>,
+        reported: Mutex<Sender<()>>,
         let_go: Mutex<Receiver<()>>,
     }
 
@@ -192,7 +199,7 @@ mod tests {
                 while !request.given_up.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                self.told.lock().unwrap().send(()).unwrap();
+                self.reported.lock().unwrap().send(()).unwrap();
                 self.let_go.lock().unwrap().recv().unwrap();
             }
             Ok(Answer::Json(b"{}".to_vec()))
@@ -221,11 +228,11 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_nobody_waits_for_is_told_so_and_keeps_its_place_until_it_ends() {
-        let ((told, was_told), (release, let_go)) = (channel(), channel());
-        let front_ends = Arc::new(Stubborn { told: Mutex::new(told), let_go: Mutex::new(let_go) });
+        let ((reported, was_reported), (release, let_go)) = (channel(), channel());
+        let front_ends = Arc::new(Stubborn { reported: Mutex::new(reported), let_go: Mutex::new(let_go) });
         let routes = routes(Some(front_ends)).await;
         assert_eq!(status(&routes, "/v1/events/web/count").await, 504);
-        was_told.recv_timeout(Duration::from_secs(30)).unwrap();
+        was_reported.recv_timeout(Duration::from_secs(30)).unwrap();
         assert_eq!(status(&routes, "/v1/jobs/grid/count").await, 429);
         release.send(()).unwrap();
         let mut last = 0;

@@ -71,18 +71,18 @@ impl Clock {
             return Ok(ahead_us);
         }
         let (before_us, began) = (self.machine_us(), Instant::now());
-        let Some(told) = store.record(CLOCK_KEY).await? else { return Ok(0) };
+        let Some(answer) = store.record(CLOCK_KEY).await? else { return Ok(0) };
         let middle_us = before_us + began.elapsed().as_micros() as i64 / 2;
-        let told = std::str::from_utf8(&told).ok().and_then(|text| text.parse::<i64>().ok());
-        let told_us = told.ok_or_else(|| ArchiveError::Catalog {
+        let answer_us = std::str::from_utf8(&answer).ok().and_then(|text| text.parse::<i64>().ok());
+        let answer_us = answer_us.ok_or_else(|| ArchiveError::Catalog {
             key: CLOCK_KEY.to_owned(),
             reason: "it is no number of microseconds".to_owned(),
         })?;
         if source == ClockSource::LatestStamp {
-            self.saw(told_us);
+            self.saw(answer_us);
             return Ok(0);
         }
-        let ahead_us = told_us - middle_us;
+        let ahead_us = answer_us - middle_us;
         *known() = Some((began, ahead_us));
         Ok(ahead_us)
     }

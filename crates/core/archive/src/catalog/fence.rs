@@ -49,13 +49,13 @@ pub(crate) struct Retiring {
 
 /// The record as it lay in the catalog.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     looked: Instant,
     state: Retiring,
     bytes: Option<Bytes>,
 }
 
-impl Seen {
+impl Observed {
     /// Tells states of the record apart; the first is empty.
     pub(crate) fn token(&self) -> &str {
         &self.state.token
@@ -120,7 +120,7 @@ fn take(slices: &mut Slices, dataset: &DatasetName, slice: SliceId) {
 #[derive(Clone, Debug)]
 pub(crate) struct Fence {
     store: Arc<dyn Store>,
-    seen: Arc<Mutex<Option<Seen>>>,
+    seen: Arc<Mutex<Option<Observed>>>,
 }
 
 /// Slices that somebody has closed.
@@ -141,15 +141,15 @@ impl Fence {
     }
 
     /// The condition by which a commit fails where a drop began after the record was seen; none where slices are closed instead.
-    pub(crate) fn no_drop_since(&self, seen: &Seen) -> Option<RecordPut> {
+    pub(crate) fn no_drop_since(&self, seen: &Observed) -> Option<RecordPut> {
         (!self.needs_closing()).then(|| seen.unchanged())
     }
 
-    fn last(&self) -> Option<Seen> {
+    fn last(&self) -> Option<Observed> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, seen: &Seen) {
+    fn note(&self, seen: &Observed) {
         let mut last = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref().is_none_or(|last| last.looked < seen.looked) {
             *last = Some(seen.clone());
@@ -157,17 +157,17 @@ impl Fence {
     }
 
     /// The record as it is now.
-    pub(crate) async fn look(&self) -> Result<Seen> {
+    pub(crate) async fn look(&self) -> Result<Observed> {
         let looked = Instant::now();
         let found = catalog::get::<Retiring>(self.store.as_ref(), KEY).await?;
         let (state, bytes) = found.map_or_else(Default::default, |(state, bytes)| (state, Some(bytes)));
-        let seen = Seen { looked, state, bytes };
+        let seen = Observed { looked, state, bytes };
         self.note(&seen);
         Ok(seen)
     }
 
     /// The record as this process saw it at some time.
-    pub(crate) async fn glance(&self) -> Result<Seen> {
+    pub(crate) async fn glance(&self) -> Result<Observed> {
         match self.last() {
             Some(seen) => Ok(seen),
             None => self.look().await,
@@ -187,7 +187,7 @@ impl Fence {
     ///
     /// # Errors
     /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped.
-    pub(crate) async fn pass(&self, dataset: &DatasetRef, slices: &BTreeSet<SliceId>) -> Result<Seen> {
+    pub(crate) async fn pass(&self, dataset: &DatasetRef, slices: &BTreeSet<SliceId>) -> Result<Observed> {
         let mut seen = match self.last() {
             Some(seen) if seen.looked.elapsed() < FRESH => seen,
             _ => self.look().await?,
@@ -289,12 +289,12 @@ impl Fence {
     }
 
     /// Changes the record; `false` where somebody else was first.
-    async fn change(&self, dataset: &DatasetRef, seen: &Seen, change: impl FnOnce(&mut Retiring)) -> Result<bool> {
+    async fn change(&self, dataset: &DatasetRef, seen: &Observed, change: impl FnOnce(&mut Retiring)) -> Result<bool> {
         let (state, put) = seen.changed(change)?;
         let (looked, bytes) = (Instant::now(), put.value.clone());
         match self.store.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await {
             Ok(()) => {
-                self.note(&Seen { looked, state, bytes });
+                self.note(&Observed { looked, state, bytes });
                 Ok(true)
             }
             Err(StoreError::RecordConflict { .. }) => Ok(false),

@@ -11,7 +11,7 @@ use futures::stream::{FuturesUnordered, TryStreamExt};
 use rayon::prelude::*;
 
 use super::ledger::Ledger;
-use super::tiles::{Pair, Pairs, Scope, Seen};
+use super::tiles::{ObservedChunk, Pair, Pairs, Scope};
 use super::{Meter, Shared, marks, slices};
 use crate::error::{ArchiveError, Result};
 use crate::frame::binding;
@@ -28,8 +28,8 @@ const KEY_BYTES: usize = 512;
 
 /// A tile that changed on the source: the target has chunks that the source has no more, or lacks rewritten ones.
 struct Changed {
-    missing: Vec<Seen>,
-    superfluous: Vec<Seen>,
+    missing: Vec<ObservedChunk>,
+    superfluous: Vec<ObservedChunk>,
 }
 
 /// What became of some chunks.
@@ -48,7 +48,7 @@ struct Moved {
 
 impl Moved {
     /// The tile stays as it is: batches of chunks that it lacks and of chunks that it must lose are not finished there.
-    fn none_of(wanted: &[Seen], superfluous: &[Seen]) -> Self {
+    fn none_of(wanted: &[ObservedChunk], superfluous: &[ObservedChunk]) -> Self {
         Self { held: batches(wanted.iter().chain(superfluous)), skipped: true, ..Self::default() }
     }
 }
@@ -66,7 +66,7 @@ pub(super) struct Pass<'a, 'm> {
     plan: Ledger,
     /// Schema versions that the target knows.
     versions: usize,
-    load: Vec<Seen>,
+    load: Vec<ObservedChunk>,
     load_bytes: usize,
     changed: Vec<Changed>,
     changed_bytes: usize,
@@ -172,10 +172,11 @@ impl<'a, 'm> Pass<'a, 'm> {
     async fn tile(&mut self, pair: Pair) -> Result<()> {
         let ours: HashSet<ChunkKey> = pair.source.iter().map(|seen| seen.chunk.key).collect();
         let theirs: HashSet<ChunkKey> = pair.target.iter().map(|seen| seen.chunk.key).collect();
-        let lacks = |seen: &Seen| !theirs.contains(&seen.chunk.key) || self.again.contains(&seen.chunk.key);
-        let missing: Vec<Seen> =
+        let lacks = |seen: &ObservedChunk| !theirs.contains(&seen.chunk.key) || self.again.contains(&seen.chunk.key);
+        let missing: Vec<ObservedChunk> =
             pair.source.into_iter().filter(|seen| lacks(seen) && is_wanted(&self.plan, seen)).collect();
-        let superfluous: Vec<Seen> = pair.target.into_iter().filter(|seen| !ours.contains(&seen.chunk.key)).collect();
+        let superfluous: Vec<ObservedChunk> =
+            pair.target.into_iter().filter(|seen| !ours.contains(&seen.chunk.key)).collect();
         self.check_sizes(&missing)?;
         let newest = missing.iter().filter_map(|seen| seen.head.as_ref().ok()).map(|head| head.schema_version).max();
         if newest.is_some_and(|newest| newest as usize >= self.versions) {
@@ -203,7 +204,7 @@ impl<'a, 'm> Pass<'a, 'm> {
     }
 
     /// Refuses a tile with a chunk that the target cannot take before anything of the tile is put.
-    fn check_sizes(&self, missing: &[Seen]) -> Result<()> {
+    fn check_sizes(&self, missing: &[ObservedChunk]) -> Result<()> {
         let target = self.shared.target.capabilities();
         let Some(seen) = missing.iter().find(|seen| seen.bytes > target.chunk_bytes_max) else { return Ok(()) };
         let (key, dataset) = (seen.chunk.key, &self.shared.frame.spec.name);
@@ -272,7 +273,7 @@ async fn look(shared: &Shared) -> Result<(Ledger, Ledger)> {
 }
 
 /// Whether a chunk of the source holds rows of a finished batch. One that was consolidated does: unfinished batches are not.
-fn is_wanted(plan: &Ledger, seen: &Seen) -> bool {
+fn is_wanted(plan: &Ledger, seen: &ObservedChunk) -> bool {
     match &seen.head {
         Ok(head) => match &head.origins[..] {
             [origin] => plan.has_rows_of(origin.batch, origin.written_us),
@@ -284,12 +285,12 @@ fn is_wanted(plan: &Ledger, seen: &Seen) -> bool {
 }
 
 /// Whether all rows of a chunk belong to batches that were finished as the pass began.
-fn is_planned(plan: &Ledger, seen: &Seen) -> bool {
+fn is_planned(plan: &Ledger, seen: &ObservedChunk) -> bool {
     let known = |head: &Head| head.origins.iter().all(|origin| plan.has_rows_of(origin.batch, origin.written_us));
     seen.head.as_ref().is_ok_and(known)
 }
 
-fn batches<'a>(chunks: impl Iterator<Item = &'a Seen>) -> Vec<BatchId> {
+fn batches<'a>(chunks: impl Iterator<Item = &'a ObservedChunk>) -> Vec<BatchId> {
     let heads = chunks.filter_map(|seen| seen.head.as_ref().ok());
     let batches: BTreeSet<BatchId> = heads.flat_map(|head| head.origins.iter().map(|origin| origin.batch)).collect();
     batches.into_iter().collect()
@@ -297,7 +298,7 @@ fn batches<'a>(chunks: impl Iterator<Item = &'a Seen>) -> Vec<BatchId> {
 
 /// Fetches chunks and puts them, and takes others of the same tile away. Where the tile was rewritten meanwhile, on either side,
 /// nothing is taken away.
-async fn transfer(shared: Arc<Shared>, wanted: Vec<Seen>, superfluous: Vec<Seen>) -> Result<Moved> {
+async fn transfer(shared: Arc<Shared>, wanted: Vec<ObservedChunk>, superfluous: Vec<ObservedChunk>) -> Result<Moved> {
     let mut moved = Moved::default();
     let mut loads = loads(&wanted);
     if loads.is_empty() && !superfluous.is_empty() {
@@ -341,7 +342,7 @@ async fn transfer(shared: Arc<Shared>, wanted: Vec<Seen>, superfluous: Vec<Seen>
 }
 
 /// Chunks in groups of bounded size.
-fn loads(wanted: &[Seen]) -> Vec<&[Seen]> {
+fn loads(wanted: &[ObservedChunk]) -> Vec<&[ObservedChunk]> {
     let mut loads = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, seen) in wanted.iter().enumerate() {

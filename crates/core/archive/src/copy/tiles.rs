@@ -49,7 +49,7 @@ impl Scope {
 
 /// A chunk that a scan found, without its body.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedChunk {
     pub chunk: Chunk,
     /// Its parsed head, or what is wrong with the chunk: with its head, and with its body where that was scanned too.
     pub head: std::result::Result<Head, Damage>,
@@ -57,7 +57,7 @@ pub(super) struct Seen {
     pub bytes: usize,
 }
 
-impl Seen {
+impl ObservedChunk {
     fn new(mut chunk: Chunk, bodies: bool) -> Self {
         let head = Head::parse(&chunk.head, &binding(&chunk.key));
         let body_bytes = head.as_ref().map_or(chunk.body.len(), |head| head.body_bytes);
@@ -73,8 +73,8 @@ impl Seen {
 
 /// The tiles of a slice in one archive, in order.
 struct Tiles {
-    groups: BoxStream<'static, Result<Vec<Seen>>>,
-    waiting: VecDeque<Seen>,
+    groups: BoxStream<'static, Result<Vec<ObservedChunk>>>,
+    waiting: VecDeque<ObservedChunk>,
     ended: bool,
 }
 
@@ -83,13 +83,13 @@ impl Tiles {
         let bodies = scan.bodies;
         let groups = store.scan(dataset, scan).await?.map_err(ArchiveError::from);
         let look = move |group: Vec<Chunk>| {
-            on_pool(move || Ok(group.into_par_iter().map(|chunk| Seen::new(chunk, bodies)).collect()))
+            on_pool(move || Ok(group.into_par_iter().map(|chunk| ObservedChunk::new(chunk, bodies)).collect()))
         };
         Ok(Self { groups: groups.and_then(look).boxed(), waiting: VecDeque::new(), ended: false })
     }
 
     /// The chunks of the next tile; none at the end.
-    async fn next(&mut self) -> Result<Vec<Seen>> {
+    async fn next(&mut self) -> Result<Vec<ObservedChunk>> {
         loop {
             if let Some(first) = self.waiting.front() {
                 let tile = first.chunk.key.tile;
@@ -111,8 +111,8 @@ impl Tiles {
 /// One tile in both archives; in one of them it may have no chunks.
 pub(super) struct Pair {
     pub tile: Tile,
-    pub source: Vec<Seen>,
-    pub target: Vec<Seen>,
+    pub source: Vec<ObservedChunk>,
+    pub target: Vec<ObservedChunk>,
 }
 
 impl Pair {
@@ -129,7 +129,7 @@ pub(super) struct Pairs<'a> {
     slice: SliceId,
     source: Tiles,
     target: Tiles,
-    ahead: (Vec<Seen>, Vec<Seen>),
+    ahead: (Vec<ObservedChunk>, Vec<ObservedChunk>),
 }
 
 impl<'a> Pairs<'a> {
@@ -143,7 +143,7 @@ impl<'a> Pairs<'a> {
 
     pub(super) async fn next(&mut self) -> Result<Option<Pair>> {
         loop {
-            let tile = |chunks: &[Seen]| chunks.first().map(|seen| seen.chunk.key.tile);
+            let tile = |chunks: &[ObservedChunk]| chunks.first().map(|seen| seen.chunk.key.tile);
             let (here, there) = (tile(&self.ahead.0), tile(&self.ahead.1));
             let Some(tile) = here.into_iter().chain(there).min() else { return Ok(None) };
             let mut pair = Pair { tile, source: vec![], target: vec![] };

@@ -6,7 +6,7 @@ use chronotile_store::ChunkKey;
 use chronotile_types::{ChunkId, SliceId, Tile};
 
 use super::ledger::Ledger;
-use super::tiles::{Pair, Pairs, Scope, Seen};
+use super::tiles::{ObservedChunk, Pair, Pairs, Scope};
 use super::{Meter, Shared, slices};
 use crate::error::Result;
 use crate::report::TileDifference;
@@ -72,7 +72,7 @@ impl Verification {
     /// Returns the bytes of the tile on the target.
     fn tile(&mut self, slice: SliceId, pair: Pair, there: &Ledger, damaged: &HashSet<(Tile, ChunkId)>) -> u64 {
         let (tile, print) = (pair.tile, pair.source_print());
-        let ours: HashMap<ChunkId, &Seen> = pair.source.iter().map(|seen| (seen.chunk.key.id, seen)).collect();
+        let ours: HashMap<ChunkId, &ObservedChunk> = pair.source.iter().map(|seen| (seen.chunk.key.id, seen)).collect();
         let theirs: HashSet<ChunkId> = pair.target.iter().map(|seen| seen.chunk.key.id).collect();
         let mut difference = TileDifference { tile, missing: 0, superfluous: 0, differing: 0, chunks: vec![] };
         let mut bytes = 0;
@@ -109,13 +109,13 @@ impl Verification {
 }
 
 /// Whether a chunk is on the target as it is on the source, where it may be damaged.
-fn is_same(source: &Seen, target: &Seen, damaged: bool) -> bool {
+fn is_same(source: &ObservedChunk, target: &ObservedChunk, damaged: bool) -> bool {
     let alike = source.chunk.head == target.chunk.head && source.chunk.rows == target.chunk.rows;
     alike && (target.head.is_ok() || damaged)
 }
 
 /// Whether a chunk of the source holds rows of a batch that counts as finished on the target.
-fn is_due(there: &Ledger, source: &Seen) -> bool {
+fn is_due(there: &Ledger, source: &ObservedChunk) -> bool {
     match &source.head {
         Ok(head) => head.origins.iter().any(|origin| there.has_rows_of(origin.batch, origin.written_us)),
         Err(_) => true,

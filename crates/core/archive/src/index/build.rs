@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::group::{Groups, join, representatives};
 use super::lease::{Lease, held};
-use super::plan::{Looked, Seen, print};
+use super::plan::{Looked, ObservedTile, print};
 use super::record::{self, Built};
 use super::report::{IndexBuildOptions, IndexBuildReport};
 use super::segment::{Packed, Postings, Segment, Shape};
@@ -30,7 +30,7 @@ use crate::maintenance::consolidate::Progress;
 use crate::read::groups::{fetch_tiles, tile_runs};
 use crate::read::newest;
 use crate::read::on_pool;
-use crate::read::part::Part;
+use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::Query;
 use crate::request::ReadRequest;
@@ -43,7 +43,7 @@ const WAIT: Duration = Duration::from_millis(200);
 /// A window that has changed since it was indexed.
 struct Work {
     window: Window,
-    tiles: Vec<Seen>,
+    tiles: Vec<ObservedTile>,
     keys: Vec<ChunkKey>,
     /// What the record will say the window held.
     print: u64,
@@ -142,7 +142,7 @@ impl<'a> Builder<'a> {
 
     /// The windows of a slice that have changed.
     async fn work(&self, looked: &Looked, report: &mut IndexBuildReport) -> Result<Vec<Work>> {
-        let mut windows: BTreeMap<Window, Vec<&Seen>> = BTreeMap::new();
+        let mut windows: BTreeMap<Window, Vec<&ObservedTile>> = BTreeMap::new();
         looked.tiles.iter().for_each(|seen| windows.entry(seen.tile.window).or_default().push(seen));
         let Some((first, last)) = windows.keys().next().copied().zip(windows.keys().next_back().copied()) else {
             return Ok(vec![]);
@@ -161,7 +161,7 @@ impl<'a> Builder<'a> {
             for tile in seen {
                 let start = keys.len();
                 keys.extend_from_slice(&looked.keys[tile.keys.clone()]);
-                tiles.push(Seen { keys: start..keys.len(), ..tile.clone() });
+                tiles.push(ObservedTile { keys: start..keys.len(), ..tile.clone() });
             }
             work.push(Work { window, tiles, keys, print });
         }
@@ -307,7 +307,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The chunks of these keys, which are whole tiles, without those of tiles with a damaged head; also the number of these.
-    async fn fetch(&self, keys: &[ChunkKey]) -> Result<(Vec<Part>, u64)> {
+    async fn fetch(&self, keys: &[ChunkKey]) -> Result<(Vec<ParsedChunk>, u64)> {
         let store = self.dataset.store();
         match fetch_tiles(store, &self.query, keys, &[]).await {
             Err(ArchiveError::Damaged { .. }) => {}
@@ -386,15 +386,15 @@ struct Mapped {
 }
 
 /// The postings of whole tiles of one window.
-fn map(query: &Arc<Query>, parts: Vec<Part>) -> Result<Mapped> {
-    let mut tiles: Vec<Vec<Part>> = Vec::new();
+fn map(query: &Arc<Query>, parts: Vec<ParsedChunk>) -> Result<Mapped> {
+    let mut tiles: Vec<Vec<ParsedChunk>> = Vec::new();
     for part in parts {
         match tiles.last_mut() {
             Some(tile) if tile[0].chunk.key.tile == part.chunk.key.tile => tile.push(part),
             _ => tiles.push(vec![part]),
         }
     }
-    let read = |parts: Vec<Part>| match Values::of(query, parts) {
+    let read = |parts: Vec<ParsedChunk>| match Values::of(query, parts) {
         // A read of the tile will say what is wrong with it.
         Err(ArchiveError::Damaged { .. }) => Ok(None),
         values => values,
@@ -421,7 +421,7 @@ struct Values {
 
 impl Values {
     /// Of the chunks of one tile, in pieces, so that a tile of any size takes bounded memory; `None` where it has too many values.
-    fn of(query: &Arc<Query>, parts: Vec<Part>) -> Result<Option<Self>> {
+    fn of(query: &Arc<Query>, parts: Vec<ParsedChunk>) -> Result<Option<Self>> {
         let Some(cell) = parts.first().map(|part| part.chunk.key.tile.cell.0) else { return Ok(None) };
         let keys: Vec<ChunkKey> = parts.iter().map(|part| part.chunk.key).collect();
         let chosen = if query.newest_only { Some(Arc::new(newest::choose(query, &parts)?)) } else { None };
@@ -481,7 +481,7 @@ fn reduce(read: Vec<Values>, width: usize) -> std::result::Result<Option<Posting
 }
 
 /// Hash of the tiles of a window and their prints.
-fn window_print(tiles: &[&Seen]) -> u64 {
+fn window_print(tiles: &[&ObservedTile]) -> u64 {
     let mut tiles: Vec<(i64, u64)> = tiles.iter().map(|seen| (seen.tile.cell.0, seen.print)).collect();
     tiles.sort_unstable();
     let mut bytes = Vec::with_capacity(tiles.len() * 16);

@@ -28,7 +28,7 @@ const WORTH_WHILE: f64 = 0.6;
 
 /// A tile that lies in what a query covers.
 #[derive(Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedTile {
     pub slice: SliceId,
     pub tile: Tile,
     /// Where its keys stand.
@@ -42,7 +42,7 @@ pub(crate) struct Seen {
 
 /// The tiles that a query covers, from heads alone, in the order of a scan.
 pub(crate) struct Looked {
-    pub tiles: Vec<Seen>,
+    pub tiles: Vec<ObservedTile>,
     pub keys: Vec<ChunkKey>,
 }
 
@@ -69,7 +69,7 @@ impl Looked {
                         seen.inside &= inside;
                         seen.ids = (seen.ids.0.min(head.zone.id_min), seen.ids.1.max(head.zone.id_max));
                     }
-                    _ => looked.tiles.push(Seen {
+                    _ => looked.tiles.push(ObservedTile {
                         slice: chunk.key.slice,
                         tile: chunk.key.tile,
                         keys: place..place + 1,
@@ -247,7 +247,7 @@ impl Plan {
     /// Compares each tile with what was indexed of it.
     fn compare(&mut self, looked: &Looked) -> Vec<Decision> {
         let report = &mut self.report;
-        let decide = |seen: &Seen| {
+        let decide = |seen: &ObservedTile| {
             let known = self.windows.get(&seen.tile.window).and_then(|window| window.find(seen.tile.cell));
             match known {
                 None => report.tiles_unindexed += 1,
@@ -272,7 +272,7 @@ impl Plan {
             return;
         }
         // Where the cell follows from the ids, versions of one record lie in one cell.
-        let group = |seen: &Seen| if cell_follows { seen.tile.cell.0 } else { 0 };
+        let group = |seen: &ObservedTile| if cell_follows { seen.tile.cell.0 } else { 0 };
         let mut groups: HashMap<i64, Vec<usize>> = HashMap::new();
         looked.tiles.iter().enumerate().for_each(|(at, seen)| groups.entry(group(seen)).or_default().push(at));
         for mut tiles in groups.into_values().filter(|tiles| tiles.len() > 1) {
@@ -307,7 +307,7 @@ impl Plan {
         tiles.iter().copied().filter(|at| !is_wanted(*at)).filter(shares).collect()
     }
 
-    fn matches(&self, seen: &Seen) -> bool {
+    fn matches(&self, seen: &ObservedTile) -> bool {
         let known = self.windows.get(&seen.tile.window).and_then(|window| window.find(seen.tile.cell));
         known.is_some_and(|(_, _, matching, _)| matching)
     }

@@ -24,7 +24,7 @@ use crate::keys::{Key, Keys};
 use crate::maintenance::retire::Watch;
 use crate::read::assemble::{Rank, order_key, part_ranks};
 use crate::read::on_pool;
-use crate::read::part::Part;
+use crate::read::part::ParsedChunk;
 use crate::report::{ConsolidateReport, TileFailure};
 use crate::request::ConsolidateOptions;
 use crate::time_axis::{Bounds, place_rows};
@@ -173,7 +173,8 @@ impl Dataset {
         let (before, mut changed) = (report.tiles, false);
         for set in sets(&heads) {
             let keys: Vec<ChunkKey> = set.iter().map(|part| part.chunk.key).collect();
-            let is_good = |part: &Part| part.head.origins.len() > 1 || part.head.body_bytes as u64 >= CHUNK_BYTES_GOOD;
+            let is_good =
+                |part: &ParsedChunk| part.head.origins.len() > 1 || part.head.body_bytes as u64 >= CHUNK_BYTES_GOOD;
             if keys.len() < 2 || set.iter().all(is_good) {
                 continue;
             }
@@ -390,11 +391,11 @@ impl Dataset {
         (batch, keep_us): (BatchId, Option<i64>),
     ) -> Result<bool> {
         let unwanted = move |origin: &Origin| origin.batch == batch && Some(origin.written_us) != keep_us;
-        let mut mixed: Vec<Part> = Vec::new();
+        let mut mixed: Vec<ParsedChunk> = Vec::new();
         for chunk in self.chunks_of(frame, slice, tiles, false).await? {
             let head = frame.head(&chunk)?;
             if !written.contains(&chunk.key) && head.origins.iter().any(unwanted) {
-                mixed.push(Part::new(chunk, head));
+                mixed.push(ParsedChunk::new(chunk, head));
             }
         }
         for set in sets(&mixed) {
@@ -402,14 +403,14 @@ impl Dataset {
             if chunks.len() < set.len() {
                 return Ok(false);
             }
-            let mut tiles: HashMap<Tile, Vec<Part>> = HashMap::new();
+            let mut tiles: HashMap<Tile, Vec<ParsedChunk>> = HashMap::new();
             for chunk in chunks {
                 let head = frame.head(&chunk)?;
-                tiles.entry(chunk.key.tile).or_default().push(Part::new(chunk, head));
+                tiles.entry(chunk.key.tile).or_default().push(ParsedChunk::new(chunk, head));
             }
             let worker = frame.clone();
             let rewrites = on_pool(move || {
-                let rewrite = |parts: Vec<Part>| rewrite(&worker, parts, Some(&unwanted));
+                let rewrite = |parts: Vec<ParsedChunk>| rewrite(&worker, parts, Some(&unwanted));
                 tiles.into_values().map(rewrite).collect::<Result<Vec<_>>>()
             });
             for (_, replaced) in self.replace(rewrites.await?.into_iter().flatten().collect()).await? {
@@ -458,7 +459,7 @@ fn per_commit(tiles: &[TileStatistics]) -> Vec<&[TileStatistics]> {
 }
 
 /// Runs of chunks, given by their heads, whose bodies are read at once.
-fn sets(heads: &[Part]) -> Vec<&[Part]> {
+fn sets(heads: &[ParsedChunk]) -> Vec<&[ParsedChunk]> {
     let (mut runs, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (at, part) in heads.iter().enumerate() {
         if at > start && (at - start >= FETCH_CHUNKS || bytes + part.head.body_bytes > SET_BYTES) {
@@ -496,8 +497,12 @@ fn count(report: &mut ConsolidateReport, rewrite: &Rewrite, tiles: &mut HashSet<
 }
 
 /// The chunks of each tile, without those of unfinished batches. A tile with a damaged head is left out and told.
-fn tiles_of(frame: &Frame, chunks: Vec<Chunk>, unfinished: &HashSet<BatchId>) -> (Vec<Vec<Part>>, Vec<TileFailure>) {
-    let mut tiles: Vec<Vec<Part>> = Vec::new();
+fn tiles_of(
+    frame: &Frame,
+    chunks: Vec<Chunk>,
+    unfinished: &HashSet<BatchId>,
+) -> (Vec<Vec<ParsedChunk>>, Vec<TileFailure>) {
+    let mut tiles: Vec<Vec<ParsedChunk>> = Vec::new();
     let mut failed: Vec<TileFailure> = Vec::new();
     for chunk in chunks {
         let tile = chunk.key.tile;
@@ -512,20 +517,20 @@ fn tiles_of(frame: &Frame, chunks: Vec<Chunk>, unfinished: &HashSet<BatchId>) ->
             }
         };
         match tiles.last_mut() {
-            Some(parts) if parts[0].chunk.key.tile == tile => parts.push(Part::new(chunk, head)),
-            _ => tiles.push(vec![Part::new(chunk, head)]),
+            Some(parts) if parts[0].chunk.key.tile == tile => parts.push(ParsedChunk::new(chunk, head)),
+            _ => tiles.push(vec![ParsedChunk::new(chunk, head)]),
         }
     }
-    let sound = |parts: &Vec<Part>| failed.iter().all(|failure| failure.tile != parts[0].chunk.key.tile);
+    let sound = |parts: &Vec<ParsedChunk>| failed.iter().all(|failure| failure.tile != parts[0].chunk.key.tile);
     tiles.retain(|parts| parts.len() > 1 && sound(parts));
     (tiles, failed)
 }
 
 /// What takes the place of chunks of each tile, or why there is nothing. `whole` tells whether the parts are all that the tile has.
 /// Some chunks of a tile are only rewritten as fewer: else a tile that is never together would be rewritten without end.
-fn rewrite_tiles(frame: &Frame, tiles: Vec<Vec<Part>>, whole: bool) -> Vec<(Tile, Result<Vec<Rewrite>>)> {
+fn rewrite_tiles(frame: &Frame, tiles: Vec<Vec<ParsedChunk>>, whole: bool) -> Vec<(Tile, Result<Vec<Rewrite>>)> {
     use rayon::prelude::*;
-    let rewrite = |parts: Vec<Part>| {
+    let rewrite = |parts: Vec<ParsedChunk>| {
         let (tile, chunks) = (parts[0].chunk.key.tile, parts.len());
         let rewrites = rewrite(frame, parts, None).map(|mut rewrites| {
             rewrites.retain(|rewrite| match whole && rewrite.old.len() == chunks {
@@ -541,7 +546,11 @@ fn rewrite_tiles(frame: &Frame, tiles: Vec<Vec<Part>>, whole: bool) -> Vec<(Tile
 
 /// The rows of the parts, all of one tile, as new chunks, without those of unwanted origins. Parts that decode to much are
 /// rewritten in several steps, each for some of them; one part by itself only where origins are unwanted.
-fn rewrite(frame: &Frame, mut parts: Vec<Part>, unwanted: Option<&dyn Fn(&Origin) -> bool>) -> Result<Vec<Rewrite>> {
+fn rewrite(
+    frame: &Frame,
+    mut parts: Vec<ParsedChunk>,
+    unwanted: Option<&dyn Fn(&Origin) -> bool>,
+) -> Result<Vec<Rewrite>> {
     let mut rewrites = Vec::new();
     parts.sort_by_key(order_key);
     while !parts.is_empty() {
@@ -581,7 +590,7 @@ struct Gathered {
 
 impl Gathered {
     /// Of the first of `parts`, at least one and as many as decode to [`SET_BYTES_DECODED`].
-    fn new(frame: &Frame, parts: &[Part]) -> Result<Self> {
+    fn new(frame: &Frame, parts: &[ParsedChunk]) -> Result<Self> {
         let all: Vec<usize> = (0..frame.spec.schema.fields().len()).collect();
         let mut set = Columns::new(&frame.layout, &all, &frame.defaults);
         let (mut ranks, mut taken) = (Vec::new(), 0);

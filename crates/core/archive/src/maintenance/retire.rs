@@ -8,7 +8,7 @@ use chronotile_types::{Duration, Instant, SliceId, TimeRange};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::catalog::clock;
-use crate::catalog::fence::{Closed, Seen};
+use crate::catalog::fence::{Closed, Observed};
 use crate::catalog::{self, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
@@ -38,7 +38,7 @@ enum Fate {
 pub(crate) struct Watch {
     slices: BTreeSet<SliceId>,
     retired: BTreeMap<SliceId, i64>,
-    pub seen: Seen,
+    pub seen: Observed,
 }
 
 impl Dataset {

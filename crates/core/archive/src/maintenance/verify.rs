@@ -22,7 +22,7 @@ use crate::maintenance::consolidate::Progress;
 use crate::maintenance::foreign::is_removal;
 use crate::read::cells::cells_of;
 use crate::read::on_pool;
-use crate::read::part::Part;
+use crate::read::part::ParsedChunk;
 use crate::report::{DamageReport, ForeignChunk, RecordDamage, RowsMissing, VerifyReport};
 use crate::time_axis::place_rows;
 
@@ -197,13 +197,13 @@ impl Dataset {
         let repeated = record.repeated.map(|repeated| repeated.saturating_sub(lists.rows_listed_again));
         let merged_max = if lists.steps < 2 { Some(0) } else { repeated };
         for (missing, rows_min) in missing {
-            let told = match merged_max {
+            let reported = match merged_max {
                 Some(merged_max) if rows > merged_max => missing,
                 Some(_) => continue,
                 None => RowsMissing { rows: rows_min, ..missing },
             };
-            if told.rows > 0 && self.is_unchanged(batch, record).await? {
-                report.rows_missing.push(told);
+            if reported.rows > 0 && self.is_unchanged(batch, record).await? {
+                report.rows_missing.push(reported);
             }
         }
         Ok(())
@@ -287,7 +287,7 @@ impl Dataset {
                 // Damage is told where the chunk is checked.
                 let Ok(head) = frame.head(&chunk) else { continue };
                 if head.origins.iter().any(|origin| (origin.batch, origin.written_us) == of) {
-                    let part = Part::new(chunk, head);
+                    let part = ParsedChunk::new(chunk, head);
                     let found = part.with_body(frame, |body| identities(frame, &part, body, of, &hasher));
                     rows.extend(found.unwrap_or_default());
                 }
@@ -430,7 +430,7 @@ struct Lists {
 
 impl Lists {
     /// A chunk that is listed twice counts once.
-    fn new(parts: Vec<catalog::Part>) -> Self {
+    fn new(parts: Vec<catalog::ChunkList>) -> Self {
         let mut seen = HashSet::new();
         let (steps, mut rows_listed_again) = (parts.len(), 0);
         let mut first = |chunk: &ChunkRef| {
@@ -468,7 +468,7 @@ fn damaged(key: &ChunkKey, damage: Option<Damage>, rows: u32) -> DamageReport {
 /// Hashes of what tells the rows of a batch and stamp apart: ids and version, or their numbers in the batch.
 fn identities(
     frame: &Frame,
-    part: &Part,
+    part: &ParsedChunk,
     body: &Body,
     of: (BatchId, i64),
     hasher: &std::hash::RandomState,

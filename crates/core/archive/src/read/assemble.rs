@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::{Key, Keys};
-use crate::read::part::{Part, tile_ranges};
+use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::query::{Identity, Query};
 use crate::time_axis::{Times, times};
 
@@ -30,25 +30,25 @@ pub(crate) type Chosen = HashMap<ChunkId, Vec<u32>>;
 pub(crate) type Places = Vec<(ChunkId, u32)>;
 
 /// Order of the parts of a group: the chunks of each tile in order of time.
-pub(crate) fn order_key(part: &Part) -> (SliceId, Tile, i64, i64, ZoneKey, ChunkId) {
+pub(crate) fn order_key(part: &ParsedChunk) -> (SliceId, Tile, i64, i64, ZoneKey, ChunkId) {
     let (key, zone) = (&part.chunk.key, &part.head.zone);
     (key.slice, key.tile, zone.time_min, zone.time_max, zone.id_min, key.id)
 }
 
 /// Whether the chunks of one tile, in the order of [`order_key`], hold their rows in order and no record twice.
-pub(crate) fn is_clean(identity: Identity, frame: &Frame, tile: &[Part]) -> bool {
+pub(crate) fn is_clean(identity: Identity, frame: &Frame, tile: &[ParsedChunk]) -> bool {
     let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
     // Where the time is a part of the ids, chunks apart in time share no record.
-    let in_time = |pair: &[Part]| pair[0].head.zone.time_max < pair[1].head.zone.time_min;
+    let in_time = |pair: &[ParsedChunk]| pair[0].head.zone.time_max < pair[1].head.zone.time_min;
     let timed_ids = frame.timed_ids() && tile.windows(2).all(in_time);
     is_in_order(identity, frame, tile) && unique_inside && (tile.len() < 2 || timed_ids || ids_apart(tile))
 }
 
 /// Whether the rows of the chunks of one tile are in order where one chunk comes after the other.
-pub(crate) fn is_in_order(identity: Identity, frame: &Frame, tile: &[Part]) -> bool {
+pub(crate) fn is_in_order(identity: Identity, frame: &Frame, tile: &[ParsedChunk]) -> bool {
     // Rows of one time lie in the order of their ids, where there are any. Days of one tick may still differ.
     let ids_tell = identity != Identity::Ordinal && frame.spec.time.format == TimeFormat::Timestamp;
-    let follows = |pair: &[Part]| {
+    let follows = |pair: &[ParsedChunk]| {
         let (a, b) = (&pair[0].head.zone, &pair[1].head.zone);
         let one_time = ids_tell && a.time_min == b.time_max;
         a.time_max < b.time_min || one_time && a.id_max < b.id_min
@@ -56,8 +56,8 @@ pub(crate) fn is_in_order(identity: Identity, frame: &Frame, tile: &[Part]) -> b
     tile.windows(2).all(follows)
 }
 
-fn ids_apart(tile: &[Part]) -> bool {
-    let ascending = |pair: &[Part]| pair[0].head.zone.id_max < pair[1].head.zone.id_min;
+fn ids_apart(tile: &[ParsedChunk]) -> bool {
+    let ascending = |pair: &[ParsedChunk]| pair[0].head.zone.id_max < pair[1].head.zone.id_min;
     if tile.windows(2).all(ascending) {
         return true;
     }
@@ -70,7 +70,7 @@ fn ids_apart(tile: &[Part]) -> bool {
 /// more than `bytes_max`.
 pub(crate) fn assemble(
     query: &Query,
-    parts: &[Part],
+    parts: &[ParsedChunk],
     chosen: Option<&Chosen>,
     bytes_max: usize,
 ) -> Result<Option<RecordBatch>> {
@@ -88,7 +88,7 @@ pub(crate) fn assemble(
 /// where they are not.
 pub(crate) fn assemble_few(
     query: &Query,
-    parts: &[Part],
+    parts: &[ParsedChunk],
     bodies: &[Body],
     chosen: &Chosen,
     bytes_max: usize,
@@ -109,8 +109,8 @@ pub(crate) fn is_few(rows: usize, among: usize) -> bool {
 }
 
 /// The bodies of parts, given their bytes, verified and decompressed.
-pub(crate) fn open<'a>(query: &Query, parts: &'a [Part], bytes: &'a [Bytes]) -> Result<Vec<Body<'a>>> {
-    let open = |(part, bytes): (&'a Part, &'a Bytes)| {
+pub(crate) fn open<'a>(query: &Query, parts: &'a [ParsedChunk], bytes: &'a [Bytes]) -> Result<Vec<Body<'a>>> {
+    let open = |(part, bytes): (&'a ParsedChunk, &'a Bytes)| {
         Body::open(&part.head, bytes).map_err(|damage| query.frame.damaged(&part.chunk.key, damage))
     };
     parts.iter().zip(bytes).map(open).collect()
@@ -118,7 +118,7 @@ pub(crate) fn open<'a>(query: &Query, parts: &'a [Part], bytes: &'a [Bytes]) -> 
 
 struct Assembly<'a> {
     query: &'a Query,
-    parts: &'a [Part],
+    parts: &'a [ParsedChunk],
     chosen: Option<&'a Chosen>,
     bodies: &'a [Body<'a>],
     /// First row of each part, and the number of all rows.
@@ -136,7 +136,7 @@ impl<'a> Assembly<'a> {
     /// `None` where the columns decoded first take more than `bytes_max`.
     fn new(
         query: &'a Query,
-        parts: &'a [Part],
+        parts: &'a [ParsedChunk],
         bodies: &'a [Body<'a>],
         chosen: Option<&'a Chosen>,
         bytes_max: usize,
@@ -417,9 +417,9 @@ impl<'a> Assembly<'a> {
 }
 
 /// Columns that decide which rows are kept and in which order.
-fn first_columns(query: &Query, parts: &[Part], dirty: bool) -> Vec<usize> {
+fn first_columns(query: &Query, parts: &[ParsedChunk], dirty: bool) -> Vec<usize> {
     let frame = &query.frame;
-    let zone_in = |part: &Part| query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max);
+    let zone_in = |part: &ParsedChunk| query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max);
     let mut columns = query.tested_columns();
     if dirty || !parts.iter().all(zone_in) {
         columns.push(frame.time);
@@ -444,7 +444,7 @@ pub(crate) struct Rank {
 }
 
 /// The rank of each row of a chunk.
-pub(crate) fn part_ranks(frame: &Frame, part: &Part, body: &Body) -> Result<Vec<Rank>> {
+pub(crate) fn part_ranks(frame: &Frame, part: &ParsedChunk, body: &Body) -> Result<Vec<Rank>> {
     let damaged = |damage| frame.damaged(&part.chunk.key, damage);
     let row_origins = body.row_origins().map_err(damaged)?;
     let ordinals = body.ordinals().map_err(damaged)?;

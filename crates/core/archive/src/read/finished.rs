@@ -28,15 +28,15 @@ impl Dataset {
     /// Of the batches that the query's chunks are of, those that have ended by now and are not being written anew. One that
     /// begins later may be seen in part by a scan, and is not among them.
     pub(crate) async fn finished_of(&self, query: &Query) -> Result<HashSet<BatchId>> {
-        let met = self.met(query).await?;
+        let origins = self.origins_of(query).await?;
         let changing = self.changing().await?.0;
         let is_changing = |batch: &BatchId| changing.contains(&batch.to_string());
         let unsure: HashSet<BatchId> = self.seen_finished(|seen| {
-            let unseen = met.iter().filter(|origin| !seen.contains(origin) || is_changing(&origin.batch));
+            let unseen = origins.iter().filter(|origin| !seen.contains(origin) || is_changing(&origin.batch));
             unseen.map(|origin| origin.batch).collect()
         });
         let unfinished = self.unfinished_among(unsure).await?;
-        let mut finished = met;
+        let mut finished = origins;
         finished.retain(|origin| !unfinished.contains(&origin.batch));
         self.seen_finished(|seen| {
             if seen.len() > REMEMBERED {
@@ -48,15 +48,15 @@ impl Dataset {
     }
 
     /// Origins of the rows in the chunks that the query covers.
-    async fn met(&self, query: &Query) -> Result<HashSet<Origin>> {
+    async fn origins_of(&self, query: &Query) -> Result<HashSet<Origin>> {
         let mut heads = self.store().scan(&query.frame.dataset, query.scan(false)).await?;
-        let mut met = HashSet::new();
+        let mut origins = HashSet::new();
         while let Some(chunks) = heads.try_next().await? {
             for chunk in &chunks {
-                met.extend(query.frame.head(chunk)?.origins.iter().copied());
+                origins.extend(query.frame.head(chunk)?.origins.iter().copied());
             }
         }
-        Ok(met)
+        Ok(origins)
     }
 
     async fn unfinished_among(&self, mut batches: HashSet<BatchId>) -> Result<HashSet<BatchId>> {

@@ -14,7 +14,7 @@ use hashbrown::HashSet;
 
 use crate::error::{ArchiveError, Result};
 use crate::read::assemble::order_key;
-use crate::read::part::{Part, Shelf};
+use crate::read::part::{ParsedChunk, Shelf};
 use crate::read::query::Query;
 
 /// Encoded bytes in a group: enough rows to make decoding worth a task, few enough to share among cores.
@@ -66,7 +66,10 @@ fn ahead(
 }
 
 /// The groups that a query looks at.
-pub(crate) async fn groups(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'static, Result<Vec<Part>>>> {
+pub(crate) async fn groups(
+    store: Arc<dyn Store>,
+    query: Arc<Query>,
+) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
     if let Some(keys) = query.keys.clone() {
         return Ok(of_keys(store, query, &keys));
     }
@@ -86,12 +89,16 @@ pub(crate) async fn groups(store: Arc<dyn Store>, query: Arc<Query>) -> Result<B
 pub(crate) async fn groups_of_heads(
     store: Arc<dyn Store>,
     query: &Arc<Query>,
-) -> Result<BoxStream<'static, Result<Vec<Part>>>> {
+) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
     Ok(in_groups(query.clone(), scan(store, query, false).await?))
 }
 
 /// The chunks of these keys, which are whole tiles, in groups.
-fn of_keys(store: Arc<dyn Store>, query: Arc<Query>, keys: &Arc<[ChunkKey]>) -> BoxStream<'static, Result<Vec<Part>>> {
+fn of_keys(
+    store: Arc<dyn Store>,
+    query: Arc<Query>,
+    keys: &Arc<[ChunkKey]>,
+) -> BoxStream<'static, Result<Vec<ParsedChunk>>> {
     const AT_ONCE: usize = 4;
     let (runs, keys) = (tile_runs(keys), keys.clone());
     let fetch = move |run: Range<usize>| {
@@ -123,7 +130,7 @@ fn place(key: &ChunkKey) -> (SliceId, Tile) {
 fn in_groups(
     query: Arc<Query>,
     chunks: BoxStream<'static, Result<Vec<Chunk>>>,
-) -> BoxStream<'static, Result<Vec<Part>>> {
+) -> BoxStream<'static, Result<Vec<ParsedChunk>>> {
     let begin = (chunks.fuse(), Vec::new().into_iter(), Gather::new());
     let groups = stream::try_unfold(begin, move |(mut chunks, mut waiting, mut gather)| {
         let query = query.clone();
@@ -150,7 +157,7 @@ fn in_groups(
 
 /// The group at work: tiles that are whole, and one that may not be.
 struct Gather {
-    held: Vec<Part>,
+    held: Vec<ParsedChunk>,
     bytes: usize,
     rows: usize,
     shelf: Shelf,
@@ -162,7 +169,7 @@ impl Gather {
     }
 
     /// Adds a chunk; returns the group before it where that is large enough and ends with a tile.
-    fn push(&mut self, query: &Query, chunk: Chunk) -> Result<Option<Vec<Part>>> {
+    fn push(&mut self, query: &Query, chunk: Chunk) -> Result<Option<Vec<ParsedChunk>>> {
         let head = query.frame.head(&chunk)?;
         if !query.touches(&head) {
             return Ok(None);
@@ -173,13 +180,13 @@ impl Gather {
         // Of a head without its body the size of both counts: the body may be asked for next.
         self.bytes += chunk.head.len() + chunk.body.len().max(head.body_bytes);
         self.rows += chunk.rows as usize;
-        let mut part = Part::new(chunk, head);
+        let mut part = ParsedChunk::new(chunk, head);
         self.shelf.keep(&query.frame, &mut part)?;
         self.held.push(part);
         Ok(group)
     }
 
-    fn take(&mut self, query: &Query) -> Vec<Part> {
+    fn take(&mut self, query: &Query) -> Vec<ParsedChunk> {
         let mut parts = std::mem::replace(self, Self::new()).held;
         parts.sort_by_key(order_key);
         query.pass_over(parts)
@@ -187,7 +194,7 @@ impl Gather {
 }
 
 /// The chunks of these heads, which a scan has found, as [`fetch_tiles`] gives them.
-pub(crate) async fn fetch_parts(store: &dyn Store, query: &Query, heads: &[Part]) -> Result<Vec<Part>> {
+pub(crate) async fn fetch_parts(store: &dyn Store, query: &Query, heads: &[ParsedChunk]) -> Result<Vec<ParsedChunk>> {
     let keys: Vec<ChunkKey> = heads.iter().map(|part| part.chunk.key).collect();
     let sizes: Vec<usize> = heads.iter().map(|part| part.head.body_bytes).collect();
     fetch_tiles(store, query, &keys, &sizes).await
@@ -201,7 +208,7 @@ pub(crate) async fn fetch_tiles(
     query: &Query,
     keys: &[ChunkKey],
     sizes: &[usize],
-) -> Result<Vec<Part>> {
+) -> Result<Vec<ParsedChunk>> {
     let dataset = &query.frame.dataset;
     let mut fetched = Fetched { query, parts: Vec::with_capacity(keys.len()), shelf: Shelf::new(KEPT_BYTES) };
     let mut changed: HashSet<(SliceId, Tile)> = HashSet::new();
@@ -236,12 +243,12 @@ pub(crate) async fn fetch_tiles(
 }
 
 /// Chunks as parts in order, without those the query does not touch.
-pub(crate) fn touched(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<Part>> {
+pub(crate) fn touched(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<ParsedChunk>> {
     let mut parts = Vec::with_capacity(chunks.len());
     for chunk in chunks {
         let head = query.frame.head(&chunk)?;
         if query.touches(&head) {
-            parts.push(Part::new(chunk, head));
+            parts.push(ParsedChunk::new(chunk, head));
         }
     }
     parts.sort_by_key(order_key);
@@ -260,7 +267,7 @@ fn fetched_at_once(sizes: &[usize]) -> usize {
 
 struct Fetched<'a> {
     query: &'a Query,
-    parts: Vec<Part>,
+    parts: Vec<ParsedChunk>,
     shelf: Shelf,
 }
 
@@ -269,7 +276,7 @@ impl Fetched<'_> {
         for chunk in chunks {
             let head = self.query.frame.head(&chunk)?;
             if self.query.touches(&head) {
-                let mut part = Part::new(chunk, head);
+                let mut part = ParsedChunk::new(chunk, head);
                 self.shelf.keep(&self.query.frame, &mut part)?;
                 self.parts.push(part);
             }

@@ -17,7 +17,7 @@ use crate::memory::Held;
 use crate::read::groups::{fetch_parts, touched};
 use crate::read::merge::PIECE_BYTES;
 use crate::read::newest::table_bytes;
-use crate::read::part::Part;
+use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::{Identity, Query};
 use crate::read::{ReadStream, stream_of};
@@ -275,7 +275,7 @@ async fn search_slice(
     let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (*cell, *cell)).collect();
     let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges.into()), windows: query.windows, bodies: false };
     let heads: Vec<Chunk> = store.scan(&query.frame.dataset, scan).await?.try_concat().await?;
-    let mut by_cell: HashMap<Cell, Vec<Part>> = HashMap::new();
+    let mut by_cell: HashMap<Cell, Vec<ParsedChunk>> = HashMap::new();
     for part in query.pass_over(touched(query, heads)?) {
         by_cell.entry(part.chunk.key.tile.cell).or_default().push(part);
     }
@@ -285,7 +285,7 @@ async fn search_slice(
     // Rows of one id may lie at several times of a tile; which of them counts is known once all of it is there.
     let whole_tiles = query.identity == Identity::Ids && !query.frame.ids.contains(&query.frame.time);
     loop {
-        let mut fetch: Vec<Part> = Vec::new();
+        let mut fetch: Vec<ParsedChunk> = Vec::new();
         for (cell, parts) in &mut by_cell {
             fetch.extend(next_chunks(parts, known_tick(query, *cell, found.get(cell)), whole_tiles));
         }
@@ -317,7 +317,7 @@ fn known_tick(query: &Query, cell: Cell, found: Option<&Found>) -> Option<i64> {
 
 /// The newest chunk that was not read yet and those that overlap it in time or, with `whole_tiles`, lie in the same tile;
 /// none once newer rows are known.
-fn next_chunks(parts: &mut Vec<Part>, known: Option<i64>, whole_tiles: bool) -> Vec<Part> {
+fn next_chunks(parts: &mut Vec<ParsedChunk>, known: Option<i64>, whole_tiles: bool) -> Vec<ParsedChunk> {
     let Some(last) = parts.pop() else { return vec![] };
     if known.is_some_and(|tick| tick > last.head.zone.time_max) {
         parts.clear();
@@ -326,7 +326,7 @@ fn next_chunks(parts: &mut Vec<Part>, known: Option<i64>, whole_tiles: bool) -> 
     let mut time_min = last.head.zone.time_min;
     let tile = last.chunk.key.tile;
     let mut chunks = vec![last];
-    let belongs = |part: &Part, time_min: i64| {
+    let belongs = |part: &ParsedChunk, time_min: i64| {
         part.head.zone.time_max >= time_min || (whole_tiles && part.chunk.key.tile == tile)
     };
     while let Some(part) = parts.pop_if(|part| belongs(part, time_min)) {

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::Keys;
 use crate::read::assemble::{Chosen, Rank, is_few, part_ranks};
-use crate::read::part::Part;
+use crate::read::part::ParsedChunk;
 use crate::read::query::Query;
 use crate::time_axis::{When, whens};
 use crate::write::pack::bytes_of;
@@ -44,7 +44,7 @@ pub(crate) enum Kept {
 
 impl Kept {
     /// Clears `keep` for rows of a part that are not returned.
-    pub(crate) fn filter(&self, number: usize, part: &Part, keep: &mut [bool]) {
+    pub(crate) fn filter(&self, number: usize, part: &ParsedChunk, keep: &mut [bool]) {
         match self {
             Self::All => {}
             Self::Rows(sets) => keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= sets[number].has(row)),
@@ -91,7 +91,7 @@ pub(crate) struct KeyRows {
 }
 
 impl KeyRows {
-    pub(crate) fn of(query: &Query, part: &Part, with_versions: bool) -> Result<Self> {
+    pub(crate) fn of(query: &Query, part: &ParsedChunk, with_versions: bool) -> Result<Self> {
         let frame = &query.frame;
         part.with_body(frame, |body| {
             let mut columns = frame.ids.clone();
@@ -124,7 +124,7 @@ struct ColumnsOf {
 }
 
 impl ColumnsOf {
-    fn decode(frame: &Frame, part: &Part, body: &Body, mut positions: Vec<usize>) -> Result<Self> {
+    fn decode(frame: &Frame, part: &ParsedChunk, body: &Body, mut positions: Vec<usize>) -> Result<Self> {
         positions.sort_unstable();
         positions.dedup();
         let damaged = |damage| frame.damaged(&part.chunk.key, damage);
@@ -170,7 +170,7 @@ pub(crate) struct Merge {
 
 impl Merge {
     /// Of the parts of `run`, all of one tile.
-    pub(crate) fn new(query: &Query, parts: &[Part], run: Range<usize>) -> Result<Self> {
+    pub(crate) fn new(query: &Query, parts: &[ParsedChunk], run: Range<usize>) -> Result<Self> {
         let (times, stretches) = stretches(query, &parts[run.clone()])?;
         Ok(Self {
             run,
@@ -186,7 +186,7 @@ impl Merge {
     }
 
     /// The next rows; `None` at the end. `parts` and `kept` are those of the whole tile.
-    pub(crate) fn next(&mut self, query: &Query, parts: &[Part], kept: &Kept) -> Result<Option<RecordBatch>> {
+    pub(crate) fn next(&mut self, query: &Query, parts: &[ParsedChunk], kept: &Kept) -> Result<Option<RecordBatch>> {
         while self.done == self.order.len() {
             let Some(stretch) = self.stretches.pop_front() else { return Ok(None) };
             self.order = self.sorted(query, parts, kept, stretch)?;
@@ -207,7 +207,7 @@ impl Merge {
     fn sorted(
         &self,
         query: &Query,
-        parts: &[Part],
+        parts: &[ParsedChunk],
         kept: &Kept,
         (start, end): (When, Option<When>),
     ) -> Result<Vec<Place>> {
@@ -237,7 +237,7 @@ impl Merge {
     }
 
     /// The next `count` rows of the order; `None` where they take far more bytes than a piece has: fewer are then tried.
-    fn piece(&mut self, query: &Query, parts: &[Part], count: usize) -> Result<Option<RecordBatch>> {
+    fn piece(&mut self, query: &Query, parts: &[ParsedChunk], count: usize) -> Result<Option<RecordBatch>> {
         let places = &self.order[self.done..self.done + count];
         let mut wanted: HashMap<u32, Vec<u32>> = HashMap::new();
         places.iter().for_each(|(part, row)| wanted.entry(*part).or_default().push(*row));
@@ -269,7 +269,7 @@ impl Merge {
     }
 
     /// Rows of a part, with the columns of the query.
-    fn rows_of(&mut self, query: &Query, parts: &[Part], number: u32, rows: Vec<u32>) -> Result<RecordBatch> {
+    fn rows_of(&mut self, query: &Query, parts: &[ParsedChunk], number: u32, rows: Vec<u32>) -> Result<RecordBatch> {
         let (frame, part) = (&query.frame, &parts[number as usize]);
         if let Some(all) = self.cache.get(&number) {
             return taken(query, all, rows);
@@ -316,7 +316,12 @@ struct SortRows {
 }
 
 impl SortRows {
-    fn of(query: &Query, part: &Part, filter: impl FnOnce(&mut [bool]), inside: impl Fn(When) -> bool) -> Result<Self> {
+    fn of(
+        query: &Query,
+        part: &ParsedChunk,
+        filter: impl FnOnce(&mut [bool]),
+        inside: impl Fn(When) -> bool,
+    ) -> Result<Self> {
         let frame = &query.frame;
         part.with_body(frame, |body| {
             let mut keep = vec![true; part.head.rows as usize];
@@ -356,7 +361,7 @@ impl SortRows {
 type Stretches = (Vec<(When, When)>, VecDeque<(When, Option<When>)>);
 
 /// Cuts the time of overlapping parts into stretches of about so many rows as are ordered at once.
-fn stretches(query: &Query, parts: &[Part]) -> Result<Stretches> {
+fn stretches(query: &Query, parts: &[ParsedChunk]) -> Result<Stretches> {
     let rows: usize = parts.iter().map(|part| part.head.rows as usize).sum();
     if rows <= SORTED_ROWS {
         return Ok((vec![], VecDeque::from([(When::MIN, None)])));

@@ -21,7 +21,7 @@ use crate::memory::Held;
 use crate::read::assemble::{Chosen, Places, Rank, assemble_few, open, part_ranks};
 use crate::read::groups::groups;
 use crate::read::merge::PIECE_BYTES;
-use crate::read::part::{Part, Shelf};
+use crate::read::part::{ParsedChunk, Shelf};
 use crate::read::pieces::{Pieces, is_light};
 use crate::read::query::Query;
 use crate::read::{ReadStream, on_pool};
@@ -43,7 +43,7 @@ struct Version {
 
 pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
     let mut groups = groups(store, query.clone()).await?;
-    let mut seen = Seen::new(&query);
+    let mut seen = ObservedVersions::new(&query);
     while let Some(parts) = groups.try_next().await? {
         if is_light(&parts) {
             seen.enter(&query, parts)?;
@@ -69,7 +69,7 @@ pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<Rea
 }
 
 /// What the first pass has seen.
-struct Seen {
+struct ObservedVersions {
     winners: HashMap<OwnedKey, Version>,
     kept: Vec<Group>,
     shelf: Shelf,
@@ -79,13 +79,13 @@ struct Seen {
     held: Held,
 }
 
-impl Seen {
+impl ObservedVersions {
     fn new(query: &Query) -> Self {
         let (few, held) = (query.seeks_few(), query.held());
         Self { winners: HashMap::new(), kept: vec![], shelf: Shelf::new(KEPT_BYTES), rows_bytes: 0, few, held }
     }
 
-    fn enter(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
+    fn enter(&mut self, query: &Query, parts: Vec<ParsedChunk>) -> Result<()> {
         let records = self.winners.len() + parts.iter().map(|part| part.head.rows as usize).sum::<usize>();
         if records > self.winners.capacity() {
             // While the table grows it is there twice.
@@ -103,9 +103,9 @@ impl Seen {
         Ok(self.held.set(bytes + self.rows_bytes + self.shelf.taken(KEPT_BYTES))?)
     }
 
-    fn enter_parts(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
+    fn enter_parts(&mut self, query: &Query, parts: Vec<ParsedChunk>) -> Result<()> {
         let opened_at_once = parts.iter().map(|part| part.head.body_bytes).sum::<usize>() <= OPENED_BYTES;
-        if self.few && opened_at_once && !parts.iter().any(Part::is_spilled) {
+        if self.few && opened_at_once && !parts.iter().any(ParsedChunk::is_spilled) {
             return self.enter_few(query, parts);
         }
         let mut parts = parts;
@@ -123,8 +123,8 @@ impl Seen {
         Ok(())
     }
 
-    /// As [`Seen::enter`], in the hope that few rows are asked for, which are then kept instead of their chunks.
-    fn enter_few(&mut self, query: &Query, parts: Vec<Part>) -> Result<()> {
+    /// As [`ObservedVersions::enter`], in the hope that few rows are asked for, which are then kept instead of their chunks.
+    fn enter_few(&mut self, query: &Query, parts: Vec<ParsedChunk>) -> Result<()> {
         let bytes: Vec<Bytes> = parts.iter().map(|part| part.chunk.body.clone()).collect();
         let bodies = open(query, &parts, &bytes)?;
         let mut candidates = Chosen::new();
@@ -164,7 +164,7 @@ pub(crate) fn table_bytes<T>(records: usize) -> usize {
 }
 
 /// The newest version of each id in `parts`, as rows of their chunks.
-pub(crate) fn choose(query: &Query, parts: &[Part]) -> Result<Chosen> {
+pub(crate) fn choose(query: &Query, parts: &[ParsedChunk]) -> Result<Chosen> {
     let mut winners: HashMap<OwnedKey, Version> = HashMap::new();
     for part in parts {
         part.with_body(&query.frame, |body| compare(query, part, body, &mut winners))?;
@@ -182,7 +182,12 @@ fn rows_of(winners: HashMap<OwnedKey, Version>) -> Chosen {
 }
 
 /// Enters the versions in one chunk. Returns the rows that took part.
-fn compare(query: &Query, part: &Part, body: &Body, winners: &mut HashMap<OwnedKey, Version>) -> Result<Vec<u32>> {
+fn compare(
+    query: &Query,
+    part: &ParsedChunk,
+    body: &Body,
+    winners: &mut HashMap<OwnedKey, Version>,
+) -> Result<Vec<u32>> {
     let frame = &query.frame;
     let damaged = |damage| frame.damaged(&part.chunk.key, damage);
     let mut columns = frame.ids.clone();
@@ -237,7 +242,7 @@ enum Group {
     /// Rows that are asked for, those of older versions still among them.
     Rows(RecordBatch, Places),
     /// Chunks, whole tiles in order.
-    Parts(Vec<Part>),
+    Parts(Vec<ParsedChunk>),
 }
 
 /// The second pass.

@@ -13,7 +13,7 @@ use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 
 /// A chunk with its parsed head.
-pub(crate) struct Part {
+pub(crate) struct ParsedChunk {
     /// Without head and body once the body lies in a file.
     pub chunk: Chunk,
     pub head: Head,
@@ -27,7 +27,7 @@ struct Place {
     bytes: usize,
 }
 
-impl Part {
+impl ParsedChunk {
     pub(crate) fn new(chunk: Chunk, head: Head) -> Self {
         Self { chunk, head, place: None }
     }
@@ -77,7 +77,7 @@ impl Shelf {
     ///
     /// # Errors
     /// A temporary file that cannot be made or written.
-    pub(crate) fn keep(&mut self, frame: &Frame, part: &mut Part) -> Result<()> {
+    pub(crate) fn keep(&mut self, frame: &Frame, part: &mut ParsedChunk) -> Result<()> {
         let bytes = part.chunk.body.len();
         if part.is_spilled() {
             return Ok(());
@@ -91,7 +91,7 @@ impl Shelf {
         self.spill(part).map_err(|e| spill_error(frame, &e))
     }
 
-    fn spill(&mut self, part: &mut Part) -> std::io::Result<()> {
+    fn spill(&mut self, part: &mut ParsedChunk) -> std::io::Result<()> {
         let file = match &self.file {
             Some(file) => file.clone(),
             None => self.file.insert(Arc::new(Spill::new()?)).clone(),
@@ -140,7 +140,7 @@ fn spill_error(frame: &Frame, error: &std::io::Error) -> ArchiveError {
 }
 
 /// Ranges of `parts` that belong to one tile each.
-pub(crate) fn tile_ranges(parts: &[Part]) -> Vec<Range<usize>> {
+pub(crate) fn tile_ranges(parts: &[ParsedChunk]) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let mut start = 0;
     for end in 1..=parts.len() {

@@ -19,7 +19,7 @@ use crate::keys::{Key, OwnedKey};
 use crate::memory::Held;
 use crate::read::assemble::{Chosen, Rank, assemble, is_clean, is_in_order};
 use crate::read::merge::{Kept, KeyRows, Merge, PIECE_BYTES, RowSet};
-use crate::read::part::{Part, tile_ranges};
+use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::query::{Identity, Query};
 
 /// Encoded bytes that are decoded at once.
@@ -34,7 +34,7 @@ pub(crate) struct Pieces {
     query: Arc<Query>,
     chosen: Option<Arc<Chosen>>,
     /// The next one last.
-    groups: Vec<Vec<Part>>,
+    groups: Vec<Vec<ParsedChunk>>,
     tile: Option<LargeTile>,
     /// Bytes of the chunks that are in memory.
     bytes: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Pieces {
 impl Pieces {
     /// Of `parts`, which hold whole tiles in order. Where rows are `chosen` beforehand only these are returned, and none of them
     /// is merged with another.
-    pub(crate) fn new(query: Arc<Query>, parts: Vec<Part>, chosen: Option<Arc<Chosen>>) -> Self {
+    pub(crate) fn new(query: Arc<Query>, parts: Vec<ParsedChunk>, chosen: Option<Arc<Chosen>>) -> Self {
         let bytes = parts.iter().map(|part| part.chunk.head.len() + part.chunk.body.len()).sum();
         Self { chosen, groups: vec![parts], tile: None, bytes, held: query.held(), query }
     }
@@ -105,7 +105,7 @@ impl Pieces {
         }
     }
 
-    fn split(&mut self, mut parts: Vec<Part>) -> Result<()> {
+    fn split(&mut self, mut parts: Vec<ParsedChunk>) -> Result<()> {
         let tiles = tile_ranges(&parts);
         if tiles.len() > 1 {
             let rest = parts.split_off(tiles[tiles.len() / 2].start);
@@ -118,13 +118,13 @@ impl Pieces {
 }
 
 /// Whether parts are decoded faster than a thread is started.
-pub(crate) fn is_light(parts: &[Part]) -> bool {
+pub(crate) fn is_light(parts: &[ParsedChunk]) -> bool {
     parts.iter().map(|part| part.head.body_bytes).sum::<usize>() < LIGHT_BYTES
 }
 
 /// A tile that is not decoded at once.
 struct LargeTile {
-    parts: Vec<Part>,
+    parts: Vec<ParsedChunk>,
     kept: Kept,
     /// Ranges of parts, each wholly before the next in time.
     runs: VecDeque<Range<usize>>,
@@ -132,7 +132,7 @@ struct LargeTile {
 }
 
 impl LargeTile {
-    fn new(query: &Query, parts: Vec<Part>, chosen: Option<Arc<Chosen>>) -> Result<Self> {
+    fn new(query: &Query, parts: Vec<ParsedChunk>, chosen: Option<Arc<Chosen>>) -> Result<Self> {
         let runs = match is_in_order(query.identity, &query.frame, &parts) {
             true => (0..parts.len()).map(|part| part..part + 1).collect(),
             false => runs_in_time(&parts),
@@ -181,7 +181,7 @@ impl LargeTile {
 }
 
 /// Ranges of the parts of a tile, each wholly before the next in time.
-fn runs_in_time(parts: &[Part]) -> VecDeque<Range<usize>> {
+fn runs_in_time(parts: &[ParsedChunk]) -> VecDeque<Range<usize>> {
     let mut runs = VecDeque::new();
     let (mut start, mut last) = (0, i64::MIN);
     for (number, part) in parts.iter().enumerate() {
@@ -210,7 +210,7 @@ impl hashbrown::Equivalent<OwnedRecord> for Record<'_> {
 
 /// Of rows of one tile with the same identity the one written last, by part. Rows out of the time range, or of batches that are
 /// left out, take no part. The tile is gone through once for each share of its records, so that few of them are in memory.
-fn newest_of_each(query: &Query, parts: &[Part]) -> Result<Vec<RowSet>> {
+fn newest_of_each(query: &Query, parts: &[ParsedChunk]) -> Result<Vec<RowSet>> {
     let rows: usize = parts.iter().map(|part| part.head.rows as usize).sum();
     let shares = rows.div_ceil(RECORDS_AT_ONCE).max(1) as u64;
     let mut kept: Vec<RowSet> = parts.iter().map(|part| RowSet::all(part.head.rows as usize)).collect();

@@ -16,7 +16,7 @@ use crate::frame::Frame;
 use crate::keys::Wanted;
 use crate::memory::{Held, Memory};
 use crate::read::cells::{self, RowRule, filter_region};
-use crate::read::part::{Part, tile_ranges};
+use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::predicate::Test;
 use crate::read::text::Need;
 use crate::request::{Comparison, Predicate, ReadRequest};
@@ -67,7 +67,7 @@ pub(crate) struct Query {
 
 impl Query {
     /// With the slices that [`slices_of`] found. It returns rows of all batches, until it is told which count.
-    pub(crate) fn over(frame: Frame, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Self> {
+    pub(crate) fn new(frame: Frame, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Self> {
         let bounds = Bounds::new(&frame.spec, &request.time)?;
         let windows = bounds.windows(&frame.spec);
         let place = cells::resolve(&frame.spec, &request.place)?;
@@ -143,7 +143,7 @@ impl Query {
     }
 
     /// Clears `keep` for rows of the chunk whose batches are left out.
-    pub(crate) fn clear_unfinished(&self, part: &Part, body: &Body, keep: &mut [bool]) -> Result<()> {
+    pub(crate) fn clear_unfinished(&self, part: &ParsedChunk, body: &Body, keep: &mut [bool]) -> Result<()> {
         let left_out: Vec<bool> = part.head.origins.iter().map(|origin| self.leaves_out(&origin.batch)).collect();
         let origins = body.row_origins().map_err(|damage| self.frame.damaged(&part.chunk.key, damage))?;
         for (row, keep) in keep.iter_mut().enumerate() {
@@ -222,7 +222,7 @@ impl Query {
 
     /// Leaves out chunks whose filters show that they hold nothing asked for, unless a record of theirs may have another state in
     /// a chunk that stays. `parts` hold whole tiles, neighbours side by side.
-    pub(crate) fn pass_over(&self, parts: Vec<Part>) -> Vec<Part> {
+    pub(crate) fn pass_over(&self, parts: Vec<ParsedChunk>) -> Vec<ParsedChunk> {
         if !self.passes_over() {
             return parts;
         }

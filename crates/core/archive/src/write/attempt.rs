@@ -7,8 +7,8 @@ use chronotile_chunk::Origin;
 use chronotile_store::{Chunk, ChunkKey, Commit, Expect, RecordPut, StoreError};
 use chronotile_types::{BatchId, SliceId, Tile};
 
-use crate::catalog::fence::{self, Seen};
-use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Part, REFS_PER_PART_MAX};
+use crate::catalog::fence::{self, Observed};
+use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, REFS_PER_PART_MAX};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
@@ -131,7 +131,7 @@ pub(crate) struct Earlier {
     /// Whether an attempt was cut off, which this one takes over.
     pub resumed: bool,
     /// Lists of chunks that earlier attempts may have put.
-    parts: Vec<Part>,
+    parts: Vec<ChunkList>,
 }
 
 impl Earlier {
@@ -155,7 +155,7 @@ impl Earlier {
 
 /// What an attempt has put, or may have.
 struct Put {
-    parts: Vec<Part>,
+    parts: Vec<ChunkList>,
     report: WriteReport,
     ticks: Option<(i64, i64)>,
     tiles: HashSet<Tile>,
@@ -414,7 +414,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Whether the chunks of this write, which are durable by now, have not gone with their slices, and will not go unseen.
-    async fn slices_stay(&mut self) -> Result<Seen> {
+    async fn slices_stay(&mut self) -> Result<Observed> {
         let Target { dataset, frame, .. } = self.target;
         let refs: Vec<ChunkRef> = self.put.refs().copied().collect();
         let seen = if dataset.fence().needs_closing() {
@@ -476,7 +476,7 @@ impl<'a> Attempt<'a> {
         let first = self.earlier.parts.last().map_or(0, |part| part.number + 1);
         let number = first + self.put.parts.len() as u32;
         let refs = chunks.iter().map(|chunk| ChunkRef { key: chunk.key, rows: chunk.rows }).collect();
-        let part = Part { number, refs };
+        let part = ChunkList { number, refs };
         let record = part.put(&self.target.frame.spec.name, self.target.batch);
         self.put.parts.push(part);
         record

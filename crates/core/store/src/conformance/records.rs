@@ -204,9 +204,10 @@ pub(super) async fn the_clock_is_the_latest_stamp_or_the_time_of_a_machine(store
         return;
     }
     assert_eq!(clock().await, None);
-    for (stamp_us, told_us) in [(0, None), (5, Some(5)), (1_000, Some(1_000)), (30, Some(1_000)), (0, Some(1_000))] {
+    for (stamp_us, reported_us) in [(0, None), (5, Some(5)), (1_000, Some(1_000)), (30, Some(1_000)), (0, Some(1_000))]
+    {
         store.commit(&dataset(), stamped(stamp_us)).await.unwrap();
-        assert_eq!(clock().await, told_us, "after a commit of stamp {stamp_us}");
+        assert_eq!(clock().await, reported_us, "after a commit of stamp {stamp_us}");
     }
     let last = i64::MAX / 4;
     store.commit(&dataset(), stamped(last)).await.unwrap();
