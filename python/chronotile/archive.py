@@ -1,4 +1,4 @@
-"""Opening archives, and the datasets in them."""
+"""Open archives and the datasets in them."""
 
 from __future__ import annotations
 
@@ -19,44 +19,33 @@ _UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _SLICE_SECONDS = 30 * 86_400
 
 
-def open(
-    url: str | os.PathLike[str],
-    *,
-    create: bool = True,
-    read_only: bool = False,
-    timeout_s: int = 60,
-    memory_bytes_max: int | None = None,
-) -> Archive:
+def open(url: str | os.PathLike[str], *, create: bool = True, read_only: bool = False, timeout_s: int = 60) -> Archive:
     """Open the archive at `url`.
 
     Parameters
     ----------
     url : str or path
         ``sqlite:PATH`` for a file; a plain path means the same. ``cassandra://HOST1,HOST2/KEYSPACE?NAME=VALUE`` for a
-        keyspace of a Cassandra or Scylla cluster; the guide of clusters lists what the URL may say. ``memory:`` for an
-        archive that lives as long as the object.
+        keyspace of a Cassandra or Scylla cluster; the guide to clusters lists the URL parameters. ``memory:`` for an
+        in-memory archive, which is lost when the object is closed.
     create : bool
-        Make the archive if there is none. Its folder must exist.
+        Create the archive if it does not exist. Its folder must exist.
     read_only : bool
-        Refuse every write; the archive must exist.
+        Reject every write; the archive must exist.
     timeout_s : int
-        Seconds to wait for other writers before :class:`BusyError`, 0 to 86,400. A cluster's limit stands in its URL.
-    memory_bytes_max : int, optional
-        What all reads of this archive may hold together: chunks, rows on their way, and an entry for each id where
-        `latest`, or a read of a dataset with merge "latest", compares ids. A read that needs more raises
-        :class:`InvalidInputError` of kind ``too-large``, or :class:`BusyError` where others hold it. Default: half of
-        the memory that the process may have.
+        Seconds to wait for other writers before :class:`BusyError`, 0 to 86,400. For a cluster, set the timeout in the
+        URL.
 
     Raises
     ------
     ArchiveNotFoundError
-        There is none, and none was to be made; or the folder is missing.
+        The archive does not exist and `create` is False; or its folder is missing.
     NotAnArchiveError
-        The file or keyspace is something else, or of a later release. It was not touched.
+        The file or keyspace is not an archive, or was written by a later release. It was not changed.
     UnavailableError, AccessDeniedError
-        No node of the cluster answers; or it does not let this client in.
+        No node of the cluster answers; or the cluster rejects the login.
     InvalidInputError
-        The URL names no engine.
+        The URL names an unknown engine.
 
     Examples
     --------
@@ -68,18 +57,15 @@ def open(
     text = os.fspath(url)
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", text):
         if not text:
-            raise InvalidInputError("the URL is empty: write sqlite:PATH", kind="invalid-url")
+            raise InvalidInputError("the URL is empty: give a path, or sqlite:PATH", kind="invalid-url")
         text = f"sqlite:{text}"
-    if memory_bytes_max is not None and (not isinstance(memory_bytes_max, int) or memory_bytes_max < 1):
-        raise InvalidInputError(f"memory_bytes_max is {memory_bytes_max!r}: give bytes", kind="invalid-setting")
-    return Archive(_native.Archive.open(text, create, read_only, timeout_s, memory_bytes_max), text)
+    return Archive(_native.Archive.open(text, create, read_only, timeout_s), text)
 
 
 class Archive(Closing):
-    """Datasets under one URL. Made by :func:`open`; a context manager that closes itself.
-
-    Safe to use from many threads, and the same archive from many processes at once. An open archive does not survive a
-    fork: start processes with the ``spawn`` or ``forkserver`` method, and open it in each.
+    """Datasets under one URL. Returned by :func:`open`; a context manager. Thread-safe; many processes may open the
+    same archive at once. An open archive does not survive a fork: start processes with the ``spawn`` or ``forkserver``
+    method, and open it in each.
     """
 
     def __init__(self, native: _native.Archive, url: str) -> None:
@@ -91,22 +77,23 @@ class Archive(Closing):
 
     @property
     def url(self) -> str:
-        """The URL it was opened with."""
+        """The URL that the archive was opened with."""
         return self._url
 
     @property
     def engine(self) -> str:
-        """Name of its engine."""
+        """Name of the engine."""
         return self._native.engine
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the archive is closed."""
         return self._native.closed
 
     def close(self) -> None:
-        """Let the engine go. Its datasets refuse work from now on; results being drawn from end as they would. Closing
-        twice does nothing."""
+        """Close the archive. Its datasets raise errors from now on; results that are being read can be read to the end.
+        Closing twice has no effect.
+        """
         self._native.close()
 
     def create(
@@ -130,14 +117,14 @@ class Archive(Closing):
         time_scale: str = "utc",
         exist_ok: bool = False,
     ) -> Dataset:
-        """Create a dataset. All but retention and `moves` is fixed from then on; columns can be added.
+        """Create a dataset. The definition is fixed at creation, except for retention, `moves` and added columns.
 
         Parameters
         ----------
         name : str
             1 to 48 of ``a-z 0-9 _``, beginning with a letter.
         schema : schema, table or dict
-            A `pyarrow.Schema`, anything with ``__arrow_c_schema__``, a table or DataFrame whose columns are meant, or
+            A `pyarrow.Schema`, anything with ``__arrow_c_schema__``, a table or DataFrame to take the columns from, or
             a dict of type names: ``{"candid": "int64", "jd": "float64", "filter": "utf8"}``.
         cell : cell rule
             :func:`chronotile.sky`, :func:`chronotile.key`, :func:`chronotile.id bucket`, :func:`chronotile.hash` or
@@ -146,10 +133,10 @@ class Archive(Closing):
             The time column. A timestamp or date column by name; a float64 column as ``ct.mjd("name", scale="tai")`` or
             ``ct.jd("name")``, or by name alone if it is called ``jd`` or ``mjd``, or with `time_format`.
         window : str or timedelta
-            Length of a window: records of one cell in one window are kept together. Choose about the span of a usual
-            read or somewhat less: ``"30d"``, ``"1d"``, ``"1h"``.
+            Length of a window: records of one cell in one window are stored together. Choose about the period of a
+            typical read, or somewhat less: ``"30d"``, ``"1d"``, ``"1h"``.
         id : str or iterable of str
-            Columns that identify a record. Without, each row of each batch is a record of its own.
+            Columns that identify a record. Without them, each row of each batch is a record of its own.
         merge : {"append", "latest"}
             ``append``: records never change, one row per id. ``latest``: the newest version per id.
         version : str, optional
@@ -157,26 +144,24 @@ class Archive(Closing):
         retention : str or timedelta, optional
             Age past which :meth:`Dataset.retire` drops slices: ``"365d"``.
         slice : int, str or timedelta, optional
-            Windows in a slice, or its length: what :meth:`Dataset.retire` drops at once. By default the windows that
-            fit in 30 days, at least one.
+            Windows in a slice, or its length: what :meth:`Dataset.retire` drops at once. By default as many as fit in
+            30 days, at least one.
         layout : {"chunks", "rows"}
-            How the engine keeps the records. ``chunks``: blocks of encoded columns, small and fast, which only this
-            library reads. ``rows``, on a cluster only: one row of a table per record with its columns in the cluster's
-            own types, for cqlsh, Spark and other tools; several times larger and slower. Reads return the same.
+            Storage layout. ``chunks``: compact, fast blocks of encoded columns, which only this library reads.
+            ``rows``, on a cluster only: one CQL row per record with columns of native types, for cqlsh, Spark and other
+            tools; several times larger and slower. Reads return the same rows.
         partition_cells : int
-            On a cluster, how many cells with neighbouring numbers share a partition of a slice, 1 to 256: for reads of
-            several cells that lie together, which then ask for fewer partitions. 4, 16 or 64 join the pixels that make
-            up one of a coarser level. Keep what a partition holds below some 10 MiB. With `layout` ``rows`` it is 1;
-            other engines have no partitions.
+            On a cluster, number of consecutive cells that share a partition of a slice, 1 to 256. Reads of several
+            neighbouring cells then touch fewer partitions. 4, 16 or 64 join the pixels of one coarser pixel. Keep
+            partitions below about 10 MiB. Always 1 with `layout` ``rows``; ignored by other engines.
         text : str or iterable of str
-            Text columns (utf8) of which each chunk keeps a filter where it pays, about a twentieth of the chunk: reads
-            with ``contains``, ``prefix``, ``matches``, ``==`` or ``in`` on them pass over chunks that cannot hold the
-            text. Meant for lines and messages. Filters change no result.
+            Text columns (utf8) with filters, for lines and messages: reads with ``contains``, ``prefix``, ``matches``,
+            ``==`` or ``in`` on these columns skip chunks that cannot contain the text. A filter takes about a twentieth
+            of its chunk and is stored only where it pays. Filters never change a result.
         moves : float, str or astropy Quantity, optional
-            With ``latest`` and sky pixels, how far apart two versions of a record may lie: degrees, or text such as
-            ``"5arcsec"``, up to 10 degrees. Reads of a region look so far around it, so that a record which crossed the
-            edge of a pixel is returned in its newest state, or not where that lies outside. By default records do not
-            move.
+            With ``latest`` and sky pixels, largest distance between two versions of a record: degrees, or text such as
+            ``"5arcsec"``, up to 10 degrees. Reads of a region also search this far around it, so that a record which
+            crossed a pixel border is returned in its newest version only. By default records do not move.
         time_format, time_scale : str
             For a `time` given by name: "timestamp", "mjd" or "jd"; "utc" or "tai".
         exist_ok : bool
@@ -185,9 +170,9 @@ class Archive(Closing):
         Raises
         ------
         InvalidInputError
-            A definition that cannot be used; the message names the part and column.
+            The definition is invalid; the message names the part and the column.
         DatasetExistsError
-            The name is taken, or with `exist_ok` the definition differs.
+            The name is taken; or, with `exist_ok`, the definition differs.
         """
         columns = inputs.schema(schema)
         types = {column: kind for column, kind, _ in columns.columns()}
@@ -218,7 +203,7 @@ class Archive(Closing):
         Raises
         ------
         DatasetNotFoundError
-            The message lists the datasets there are.
+            No such dataset; the message lists the existing ones.
         """
         return Dataset(self._native.dataset(name))
 
@@ -235,14 +220,13 @@ class Archive(Closing):
         return len(self.datasets())
 
     def drop(self, name: str) -> None:
-        """Drop a dataset with all its rows, batches and indexes, for good. On the command line `chronotile drop` asks.
-
-        End its writers before: what one stores meanwhile may stay behind. A drop that was cut off is done again.
+        """Permanently drop a dataset with all its rows, batches and indexes. Stop its writers first: rows stored during
+        the drop may remain. An interrupted drop can be repeated.
 
         Raises
         ------
         DatasetNotFoundError
-            The message names the nearest dataset.
+            No such dataset; the message suggests the nearest name.
         """
         self._native.drop_dataset(name)
 
@@ -254,19 +238,21 @@ class Archive(Closing):
 def _windows_per_slice(given: int | str | timedelta | None, window: str) -> int:
     window_s = _seconds(window)
     if window_s is None:
-        # The archive says what is wrong with the window.
+        # The archive reports what is wrong with the window.
         return 1
     if given is None:
         return min(max(_SLICE_SECONDS // window_s, 1), 100_000)
     if isinstance(given, int):
         if not 1 <= given <= 100_000:
-            raise InvalidInputError(f"slice is {given}: use 1 to 100000 windows", kind="invalid-definition")
+            raise InvalidInputError(
+                f"slice {given} is out of range: use 1 to 100000 windows", kind="invalid-definition"
+            )
         return given
     text = times.duration_text(given, "slice")
     slice_s = _seconds(text)
     if slice_s is None or slice_s % window_s:
         raise InvalidInputError(
-            f"slice is {text}, which is not a whole number of windows of {window}: give one, or a count of windows",
+            f"slice {text} is not a multiple of window {window}: give a multiple, or a number of windows",
             kind="invalid-definition",
         )
     return slice_s // window_s

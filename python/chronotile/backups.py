@@ -13,12 +13,12 @@ from chronotile.errors import DamagedError, InvalidInputError
 __all__ = ["BackupReport", "backup", "restore"]
 
 Progress = Callable[[int, int], object]
-"""Called with (pages done, pages in all) now and then."""
+"""Called repeatedly with (pages done, pages in total)."""
 
 
 @dataclass(frozen=True)
 class BackupReport:
-    """What a backup or a restore made.
+    """Report of a backup or a restore.
 
     Attributes
     ----------
@@ -29,8 +29,7 @@ class BackupReport:
     datasets : int
         Datasets in it.
     chunks, rows : int
-        What was read and checked of the new file; 0 without verification. Rows of one id count as often as they are
-        stored.
+        Chunks and rows verified in the new file; 0 without verification. Rows with equal ids count each time.
     """
 
     path: str
@@ -47,11 +46,11 @@ def backup(
     verify: bool = True,
     progress: Progress | None = None,
 ) -> BackupReport:
-    """Copy an archive in a file, as it is at one moment, to a new file; others may write to it meanwhile.
+    """Copy a consistent snapshot of an archive in a file to a new file; writers may continue meanwhile.
 
-    The copy is made with SQLite's own backup interface under a temporary name beside `to`, checked, synced and only
-    then named `to`, with the mode of the archive's file. Whatever ends it early leaves nothing. A file that exists is
-    never overwritten.
+    The copy is made with SQLite's backup API under a temporary name beside `to`, checked, synced, and then renamed to
+    `to`, with the mode of the archive's file. An interrupted copy leaves no file. An existing file is never
+    overwritten.
 
     Parameters
     ----------
@@ -60,10 +59,9 @@ def backup(
     to : str or path
         The new file. Its folder must exist.
     verify : bool
-        Read and check every chunk of the copy before it gets its name. Without, only SQLite's own structures are
-        checked.
+        Read and check every chunk of the copy before it is renamed. Without, only SQLite's own structures are checked.
     progress : callable, optional
-        Called with (pages done, pages in all); what it raises ends the copy.
+        Called with (pages done, pages in total); an exception that it raises ends the copy.
 
     Raises
     ------
@@ -73,9 +71,9 @@ def backup(
         `to` exists (``file-exists``), files of another archive lie beside it (``file-exists``: ``-wal``, ``-shm`` or
         ``-journal``), or its folder is missing.
     ArchiveNotFoundError, NotAnArchiveError
-        There is no archive to copy.
+        The archive does not exist.
     DamagedError
-        The archive holds damage, which the copy would keep: see :meth:`Dataset.verify`.
+        The archive is damaged, and the copy would be too: see :meth:`Dataset.verify`.
     StorageFullError, ReadOnlyError
         The copy cannot be written.
 
@@ -93,13 +91,12 @@ def restore(
     verify: bool = True,
     progress: Progress | None = None,
 ) -> BackupReport:
-    """Make an archive of a backup. `to` must not exist: move an old file away together with its ``-wal`` and ``-shm``.
+    """Restore an archive from a backup. `to` must not exist: move an old file away together with its ``-wal`` and
+    ``-shm``.
 
-    Parameters, result and errors are those of :func:`backup`. The backup stays as it is, and may lie on a read-only
-    medium.
-
-    Copying a file by other means is safe only if nothing of an older archive lies beside the target: SQLite takes a
-    ``-wal`` found there for the new file's own, and damages it.
+    Parameters, result and errors are those of :func:`backup`. The backup is not changed, and may be on a read-only
+    medium. Copying a file by other means is safe only if no ``-wal`` of an older archive lies beside the target: SQLite
+    would apply it to the new file and damage it.
     """
     return _copy(_path(backup), os.fspath(to), verify=verify, progress=progress)
 
@@ -116,7 +113,7 @@ def _path(archive: str | os.PathLike[str] | Archive) -> str:
 def _copy(source: str, target: str, *, verify: bool, progress: Progress | None) -> BackupReport:
     draft = _native.BackupDraft.make(source, target, progress)
     try:
-        # Opened for writing: the last to close then leaves nothing beside the file.
+        # Open for writing: the last connection then removes the -wal and -shm files.
         with open(f"sqlite:{draft.path}", create=False) as copy:
             names = copy.datasets()
             chunks = rows = 0
@@ -124,8 +121,8 @@ def _copy(source: str, target: str, *, verify: bool, progress: Progress | None) 
                 report = copy[name].verify()
                 if not report.ok:
                     raise DamagedError(
-                        f"dataset {name} of {source} has damage, and so would the copy, which was removed: "
-                        f"run chronotile verify {source}; to copy it as it is, leave the check out",
+                        f"dataset {name} of {source} is damaged, so the copy was removed: run chronotile "
+                        f"verify {source}; to copy it as it is, skip verification",
                         kind="damaged-archive",
                     )
                 chunks, rows = chunks + report.chunks, rows + report.rows

@@ -1,4 +1,4 @@
-"""What one answer may hold, where many ask at once and share the memory of a service."""
+"""Memory limits of one answer, for a service that many clients share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Bounds:
     """Limits of one answer. By default there are none."""
 
     hold: Callable[[int], None] = _hold_any
-    """Called with the bytes that the answer is about to hold all together; raises where there is no room for them."""
+    """Called with the total bytes that the answer is about to hold; raises an error if there is no room."""
     sorted_bytes_max: int = 64 << 20
-    """Bytes of rows that are put in order at once; more are read twice."""
+    """Bytes of rows that may be sorted in memory; larger results are read twice."""
     groups_max: int | None = None
-    """Groups of a count."""
+    """Largest number of groups in a count."""
 
     def check_groups(self, count: int) -> None:
-        """Refuse more groups than there may be."""
+        """Raise an error if there are too many groups."""
         if self.groups_max is not None and count > self.groups_max:
             raise InvalidInputError(
                 f"the answer has more than {self.groups_max:,} groups: group by fewer columns or longer intervals, or "
@@ -36,4 +36,4 @@ class Bounds:
 
 
 UNBOUNDED = Bounds()
-"""Of a program that asks for itself."""
+"""No limits, for use within a program."""

@@ -1,4 +1,4 @@
-"""How a record's cell, its integer locality, follows from its columns."""
+"""Cell rules: how a record's cell, an integer, follows from its columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SkyCell:
-    """Sky pixel of a position. Made by :func:`sky`."""
+    """Sky pixel of a position. Returned by :func:`sky`."""
 
     ra: str
     dec: str
@@ -37,14 +37,14 @@ class SkyCell:
 
 @dataclass(frozen=True)
 class KeyCell:
-    """The value of an integer column. Made by :func:`key`."""
+    """Value of an integer column. Returned by :func:`key`."""
 
     column: str
 
 
 @dataclass(frozen=True)
 class IdBucketCell:
-    """Runs of consecutive integers. Made by :func:`id_bucket`."""
+    """Ranges of consecutive integers. Returned by :func:`id_bucket`."""
 
     column: str
     size: int
@@ -52,7 +52,7 @@ class IdBucketCell:
 
 @dataclass(frozen=True)
 class HashCell:
-    """Hash of one or several columns. Made by :func:`hash`."""
+    """Hash of one or several columns. Returned by :func:`hash`."""
 
     columns: tuple[str, ...]
     buckets: int | None
@@ -60,7 +60,7 @@ class HashCell:
 
 @dataclass(frozen=True)
 class SingleCell:
-    """One cell for everything. Made by :func:`single`."""
+    """One cell for all records. Returned by :func:`single`."""
 
 
 CellRule = SkyCell | KeyCell | IdBucketCell | HashCell | SingleCell
@@ -75,14 +75,14 @@ _NAMES: dict[type[Any], str] = {
 
 
 def rule_name(rule: CellRule) -> str:
-    """The name of the function that makes a rule, such as ``sky`` or ``id_bucket``."""
+    """Name of a rule's function, such as ``sky`` or ``id_bucket``."""
     return "key" if isinstance(rule, KeyCell) else _NAMES[type(rule)]
 
 
 class _Sky:
     """Sky cells, when called; and the functions of :mod:`chronotile.sky` as attributes: ``ct.sky.pixel_index``, ...
 
-    The module and the cell rule share the one name that fits both, so the name stands for an object that is both.
+    The module and the cell rule share one name, so the name is bound to an object that serves as both.
     """
 
     Region = sky_module.Region
@@ -101,7 +101,7 @@ class _Sky:
         return "<chronotile.sky: cell rule and functions>"
 
     def __call__(self, ra: str, dec: str, *, scheme: str = "mq3c", level: int = 10) -> SkyCell:
-        """File records by sky pixel.
+        """Assign records to cells by sky pixel.
 
         Parameters
         ----------
@@ -113,12 +113,12 @@ class _Sky:
         level : int
             Subdivision level: each level quarters the pixels. MQ3C level 10 has pixels of about 0.006 square degrees (5
             arcminutes a side); a read of a region opens every pixel it touches, so choose pixels somewhat smaller than
-            the usual region.
+            a typical region.
 
         Raises
         ------
         InvalidInputError
-            When the dataset is created: unknown scheme, level out of range, columns of another type.
+            Raised by :meth:`Archive.create`: unknown scheme, level out of range, or wrong column type.
         """
         return SkyCell(ra, dec, scheme, level)
 
@@ -127,15 +127,14 @@ sky = _Sky()
 
 
 def key(column: str) -> KeyCell:
-    """File records by the value of an integer column, such as a tag number: one cell for each value.
-
-    For text, use :func:`hash`.
+    """Assign records to cells by the value of an integer column, such as a tag number: one cell per value. For text,
+    use :func:`hash`.
     """
     return KeyCell(column)
 
 
 def id_bucket(column: str, size: int) -> IdBucketCell:
-    """File records by ``floor(value / size)`` of an integer column: runs of `size` consecutive ids share a cell.
+    """Assign records to cells by ``floor(value / size)`` of an integer column: `size` consecutive ids share a cell.
 
     Parameters
     ----------
@@ -148,21 +147,21 @@ def id_bucket(column: str, size: int) -> IdBucketCell:
 
 
 def hash(*columns: str, buckets: int | None = None) -> HashCell:
-    """File records by a hash of columns: for text keys such as the name of a stream or a sensor.
+    """Assign records to cells by a hash of columns, for text keys such as the name of a stream or a sensor.
 
     Parameters
     ----------
     *columns : str
         Integer, bool, text or binary columns.
     buckets : int, optional
-        Number of cells. By default every distinct value has a cell of its own, which suits up to some hundred thousand
-        values with many records each; give a number when there are more.
+        Number of cells. By default every distinct value has its own cell, which suits up to a few hundred thousand
+        values with many records each; set a number for more values.
     """
     return HashCell(tuple(columns), buckets)
 
 
 def single() -> SingleCell:
-    """File all records in one cell, for data that are read by time only."""
+    """Assign all records to one cell, for data that are read by time only."""
     return SingleCell()
 
 
@@ -170,8 +169,9 @@ _ANGLE_UNITS = {"arcsec": 3600.0, "arcmin": 60.0, "deg": 1.0}
 
 
 def angle_deg(value: Any, what: str) -> float:
-    """An angle in degrees, of a number of degrees, text such as ``"5arcsec"``, ``"2arcmin"`` or ``"0.1deg"``, or an
-    astropy Quantity or Angle."""
+    """Convert an angle to degrees: a number of degrees, text such as ``"5arcsec"``, ``"2arcmin"`` or ``"0.1deg"``, or
+    an astropy Quantity or Angle.
+    """
     if hasattr(value, "to_value"):
         return float(value.to_value("deg"))
     text = value.strip() if isinstance(value, str) else ""
@@ -190,17 +190,17 @@ def angle_deg(value: Any, what: str) -> float:
 
 
 def to_json(rule: object) -> str:
-    """The definition of a cell rule in the form of the archive's catalog."""
+    """Convert a cell rule to the form stored in the archive's catalog."""
     if not isinstance(rule, CellRule):
         raise InvalidInputError(
-            f"{rule!r} is no cell rule: use ct.sky, ct.key, ct.id_bucket, ct.hash or ct.single",
+            f"invalid cell rule {rule!r}: use ct.sky, ct.key, ct.id_bucket, ct.hash or ct.single",
             kind="invalid-definition",
         )
     return json.dumps({"rule": _NAMES[type(rule)], **asdict(rule)})
 
 
 def from_json(definition: dict[str, Any]) -> CellRule:
-    """The reverse of :func:`to_json`."""
+    """Inverse of :func:`to_json`."""
     parts = {name: value for name, value in definition.items() if name != "rule"}
     if "columns" in parts:
         parts["columns"] = tuple(parts["columns"])
@@ -209,5 +209,6 @@ def from_json(definition: dict[str, Any]) -> CellRule:
             rule: CellRule = cls(**parts)
             return rule
     raise InvalidInputError(
-        f"cell rule {definition['rule']!r} is of a later release: upgrade chronotile", kind="invalid-definition"
+        f"unknown cell rule {definition['rule']!r}, written by a later release: upgrade chronotile",
+        kind="invalid-definition",
     )

@@ -1,4 +1,4 @@
-"""What is closed when its block ends."""
+"""A base class for context managers that close themselves."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go what is held. Closing again does nothing."""
+        """Release resources. Closing twice has no effect."""

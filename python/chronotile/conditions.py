@@ -1,4 +1,4 @@
-"""Conditions and periods as text, as they are typed on a command line or stand in an address."""
+"""Parse conditions and periods from text, as typed on the command line or in a URL."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ Condition = tuple[str, str, Any]
 """(column, comparison, value): see :meth:`chronotile.Dataset.read`."""
 
 _DIGITS_MAX = 38
-"""Of a whole number. With more digits it is a number of any size, which no column of whole numbers holds."""
+"""Most digits of a whole number. No integer column holds more."""
 
 
 def condition(text: str, types: Mapping[str, str]) -> Condition:
-    """A condition as typed: ``mag<18``, ``band in g,r``, ``x between 1,2``, ``line contains refused``, ``x exists``.
+    """Parse a condition: ``mag<18``, ``band in g,r``, ``x between 1,2``, ``line contains refused``, ``x exists``.
 
     Parameters
     ----------
     text : str
         The condition.
     types : dict of str to str
-        Types of columns. Constants for a column of text are text, as they stand or without their quotes.
+        Types of columns. Constants for a text column are text, quoted or not.
 
     Raises
     ------
     InvalidInputError
-        Text that is no condition.
+        The text is not a condition.
     """
     found = scanning.comparison(text)
     if found is None:
         raise InvalidInputError(
-            f'{scanning.shown(text)} is no condition: write column, comparison and value, such as "mag<18", "band in '
+            f'invalid condition {scanning.shown(text)}: write column, comparison and value, such as "mag<18", "band in '
             f'g,r" or "x between 1,2", in at most {scanning.TEXT_CHARS_MAX:,} characters',
             kind="invalid-request",
         )
     column, comparison, value = found
-    # A decimal keeps all of its digits as text.
+    # Keep decimals as text, with all digits.
     constant = unquoted if types.get(column, "").startswith(("utf8", "decimal")) else literal
     match comparison:
         case "in" | "between":
@@ -58,7 +58,7 @@ def _split(text: str) -> list[str]:
 
 
 def literal(text: str) -> Any:
-    """A constant as typed: numbers and booleans as such, quoted text without its quotes, anything else as text."""
+    """Parse a constant: numbers and booleans; quoted text without its quotes; anything else as text."""
     if unquoted(text) != text:
         return unquoted(text)
     whole = scanning.whole_number(text, _DIGITS_MAX)
@@ -70,29 +70,29 @@ def literal(text: str) -> Any:
 
 
 def unquoted(text: str) -> str:
-    """Text without the quotes around it."""
+    """Strip the quotes around a text."""
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def names(text: str | None) -> list[str] | None:
-    """Names separated by commas."""
+    """Split names at commas."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def aggregates(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Aggregates as typed, ``sum(run_s)``, as the functions of each column.
+    """Parse aggregates such as ``sum(run_s)`` to functions by column.
 
     Raises
     ------
     InvalidInputError
-        Text that is no function of a column.
+        The text is not a function of a column.
     """
     wanted: dict[str, list[str]] = {}
     for text in texts:
         found = scanning.call(text)
         if found is None:
             raise InvalidInputError(
-                f"aggregate is {scanning.shown(text)}: write a function of a column, such as sum(run_s)",
+                f"invalid aggregate {scanning.shown(text)}: write a function of a column, such as sum(run_s)",
                 kind="invalid-request",
             )
         wanted.setdefault(found[1], []).append(found[0])
@@ -100,7 +100,7 @@ def aggregates(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 def days(text: str | None) -> Any:
-    """Whole days as typed: one, ``FIRST,LAST``, or a number of days up to today; as questions to jobs take them."""
+    """Parse whole days for job queries: one day, ``FIRST,LAST``, or a number of days up to today."""
     if text is None:
         return None
     if text.isascii() and text.isdigit() and len(text) < 8:

@@ -1,4 +1,4 @@
-"""Copying an archive to another, on any engine."""
+"""Copy an archive to another, on any engine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["CopyProgress", "CopyReport", "DatasetCopyReport", "TileDifference", 
 
 @dataclass(frozen=True)
 class CopyProgress:
-    """How far a copy is."""
+    """Progress of a copy."""
 
     dataset: str
-    """The dataset at work."""
+    """The dataset being copied."""
     verifying: bool
     """Whether tiles are being verified rather than copied."""
     pass_number: int
@@ -29,14 +29,14 @@ class CopyProgress:
     tiles_done: int
     """Tiles compared in this pass or verification."""
     tiles_total: int
-    """Tiles of the source as it began."""
+    """Tiles of the source at the start."""
     bytes: int
-    """Bytes of chunks copied, or verified, since the dataset's turn began."""
+    """Bytes of this dataset's chunks copied or verified so far."""
 
 
 @dataclass(frozen=True)
 class TileDifference:
-    """A tile that is not the same in both archives."""
+    """A tile that differs between the archives."""
 
     tile: Tile
     """The tile."""
@@ -52,7 +52,7 @@ class TileDifference:
 
 @dataclass(frozen=True)
 class DatasetCopyReport:
-    """What copying, or comparing, one dataset did."""
+    """Report of copying or comparing one dataset."""
 
     dataset: str
     """The dataset."""
@@ -61,27 +61,27 @@ class DatasetCopyReport:
     passes: int
     """Passes over its tiles."""
     caught_up: bool
-    """Whether the last pass found nothing new; if not, the source is still being written and a later run goes on."""
+    """Whether the last pass found nothing new; if not, the source is still being written and a later run continues."""
     batches: int
     """Finished batches on the target now."""
     batches_copied: int
     """Batches finished on the target by this run, replaced ones included."""
     batches_removed: int
-    """Removals of batches that this run carried over."""
+    """Batches removed on the target because they were removed on the source."""
     batches_left: int
-    """Batches finished on the source that the target lacks or has otherwise."""
+    """Batches finished on the source that the target lacks or holds with other content."""
     batches_foreign: int
-    """Batches of the target that the source does not know."""
+    """Batches of the target that are unknown to the source."""
     batches_unfinished: tuple[str, ...]
     """Keys (or ids) of batches that are being written, replaced or removed on the source."""
     chunks_copied: int
-    """Chunks put."""
+    """Chunks copied."""
     rows_copied: int
     """Rows in them."""
     bytes_copied: int
     """Bytes of them."""
     chunks_removed: int
-    """Chunks taken away on the target because the source has them no more."""
+    """Chunks removed on the target because the source no longer has them."""
     slices_dropped: int
     """Slices dropped on the target because they were retired on the source."""
     tiles_verified: int
@@ -93,7 +93,7 @@ class DatasetCopyReport:
     bytes_verified: int
     """Bytes of them."""
     tiles_moved: int
-    """Tiles that the source rewrote again and again while they were compared; a later run compares them."""
+    """Tiles that kept changing on the source during the comparison; a later run compares them."""
     tiles_differing: int
     """Tiles that differ."""
     differences: tuple[TileDifference, ...]
@@ -103,15 +103,16 @@ class DatasetCopyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the target holds what the source does, without damage. After a copy, batches that were finished on
-        the source since do not count; after a comparison they do."""
+        """Whether the target equals the source, without damage. Batches finished on the source during the run count as
+        missing after a comparison, but not after a copy.
+        """
         same_batches = not self.verify_only or not (self.batches_left or self.batches_foreign)
         return not self.tiles_differing and not self.damage and same_batches
 
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What a copy, or a comparison, did."""
+    """Report of a copy or a comparison."""
 
     datasets: tuple[DatasetCopyReport, ...]
     """Each dataset, by name."""
@@ -134,31 +135,31 @@ def copy(
 ) -> CopyReport:
     """Copy an archive to another, of the same engine or not, and verify the copy tile by tile.
 
-    May be interrupted at any point and repeated: it goes on with what is missing. The source may be written meanwhile,
-    and the target read, where a batch counts as finished once it is there as a whole. The target must not be written:
-    a dataset there that holds batches of its own is refused.
+    A copy may be interrupted at any point and repeated: it continues with what is missing. Meanwhile the source may be
+    written and the target read, where a batch counts as finished once it is complete. The target must not be written: a
+    dataset that holds other batches is rejected.
 
     Parameters
     ----------
     source, target : str, path or Archive
-        The archives, as for :func:`chronotile.open`. A target that does not exist is made.
+        The archives, as for :func:`chronotile.open`. A missing target is created.
     datasets : str or iterable of str, optional
         Only these; all by default.
     verify_only : bool
         Compare the archives and change nothing.
     workers : int
-        Groups of chunks on their way at once, 1 to 64; each takes up to about 4 MiB of memory.
+        Groups of chunks copied concurrently, 1 to 64; each takes up to about 4 MiB of memory.
     passes_max : int
-        Passes after which the copy of a source that is still being written ends, at least 1.
+        Most passes over a source that is still being written, at least 1.
     progress : callable, optional
-        Called with a :class:`CopyProgress` now and then.
+        Called repeatedly with a :class:`CopyProgress`.
 
     Raises
     ------
     ArchiveNotFoundError, DatasetNotFoundError
-        No such source or dataset; nothing was done.
+        The source or dataset does not exist; nothing was copied.
     DatasetExistsError
-        The target has a dataset of this name with another definition, or one that is no copy of the source's.
+        The target has a dataset of this name with another definition, or one that is not a copy of the source's.
     InvalidInputError
         Both are the same archive (``same-archive``); a chunk is larger than the target takes (``too-large``).
     BusyError
@@ -174,15 +175,15 @@ def copy(
     2
     """
     if not 1 <= workers <= 64:
-        raise InvalidInputError(f"workers is {workers}: use 1 to 64", kind="invalid-request")
+        raise InvalidInputError(f"workers={workers} is out of range: use 1 to 64", kind="invalid-request")
     if passes_max < 1:
-        raise InvalidInputError(f"passes_max is {passes_max}: use at least 1", kind="invalid-request")
+        raise InvalidInputError(f"passes_max={passes_max} is out of range: use at least 1", kind="invalid-request")
     names = [datasets] if isinstance(datasets, str) else None if datasets is None else list(datasets)
     tell = None if progress is None else lambda now: progress(CopyProgress(**now))
     with ExitStack() as opened:
         here = _opened(source, opened, create=False, read_only=True)
         if not verify_only:
-            # Before the target is made.
+            # Check the names before the target is created.
             _check_names(here, names)
         there = _opened(target, opened, create=not verify_only, read_only=verify_only)
         reports = here._native.copy_to(there._native, names, verify_only, workers, passes_max, tell)

@@ -24,20 +24,20 @@ from chronotile.result import ReadResult
 __all__ = ["CqlSession", "Parameters", "cql"]
 
 Parameters = Sequence[Any] | Mapping[str, Any]
-"""Values of a statement's markers: in order, or by name."""
+"""Values of bind markers: in order, or by name."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = _EPOCH.date().toordinal()
 
 
 def cql(url: str) -> CqlSession:
-    """Connect to a cluster, for statements on any of its tables.
+    """Connect to a cluster, to run statements on any of its tables.
 
     Parameters
     ----------
     url : str
-        ``cassandra://[USER@]HOST[:PORT][,HOST...][/KEYSPACE][?NAME=VALUE&...]``. Table names without a keyspace mean
-        this one. Settings are those of an archive's URL, among them ``consistency``, ``dc``, ``timeout_s``, ``tls``,
+        ``cassandra://[USER@]HOST[:PORT][,HOST...][/KEYSPACE][?NAME=VALUE&...]``. Table names without a keyspace refer
+        to this one. Parameters are those of an archive URL, among them ``consistency``, ``dc``, ``timeout_s``, ``tls``,
         ``ca``, ``password_file``.
 
     Raises
@@ -45,32 +45,31 @@ def cql(url: str) -> CqlSession:
     UnavailableError
         No node answers.
     AccessDeniedError
-        The login or a certificate is refused.
+        The login or a certificate is rejected.
     InvalidInputError
-        The URL says something that cannot be meant, or there is no such keyspace.
+        The URL is invalid, or the keyspace does not exist.
     """
     return CqlSession(_native.CqlSession.connect(url), url)
 
 
 class CqlSession(Closing):
-    """Connections to a cluster. Made by :func:`cql`; a context manager that closes itself.
+    """Connections to a cluster. Returned by :func:`cql`; a context manager. Thread-safe, but not usable after a fork.
+    Reads return a :class:`~chronotile.ReadResult`, like those of an archive: rows are fetched page by page while they
+    are read, in bounded memory.
 
-    Safe to use from many threads. It does not survive a fork. What its reads return is the same stream as an archive's,
-    :class:`~chronotile.ReadResult`: rows come page by page while they are drawn, in bounded memory.
-
-    Options of reading, which :meth:`query` and :meth:`table` share:
+    Options shared by :meth:`query` and :meth:`table`:
 
     consistency : str, optional
-        ``ONE``, ``QUORUM``, ``LOCAL_QUORUM``, ...; by default what the URL says.
+        ``ONE``, ``QUORUM``, ``LOCAL_QUORUM``, ...; by default that of the URL.
     timeout_s : float, optional
-        Seconds after which a page is given up, repetitions included, 1 to 3600; by default what the URL says.
+        Timeout of a page in seconds, including retries, 1 to 3600; by default that of the URL.
     page_bytes : int, optional
-        Bytes that a page should have, 1 KiB to 64 MiB; 2 MiB by default. The number of rows to ask for is learnt.
+        Target size of a page, 1 KiB to 64 MiB; 2 MiB by default. The number of rows per page is adapted to it.
     decimal : "text" or (precision, scale)
-        What ``decimal`` columns are read as, whose values each have a scale of their own. Text keeps all; a value that
-        does not fit precision and scale exactly is an error.
+        Type for ``decimal`` columns, whose values each have their own scale. Text keeps all digits; a value that does
+        not fit precision and scale exactly is an error.
     varint : "text", "int64" or "decimal"
-        What ``varint`` columns are read as: text, or 64 bits, or 76 decimal digits. What does not fit is an error.
+        Type for ``varint`` columns: text, 64 bits, or 76 decimal digits. A value that does not fit is an error.
     uuid : "bytes" or "text"
         16 bytes of Arrow's extension type ``arrow.uuid``, or 36 characters.
     duration : "interval" or "text"
@@ -86,16 +85,16 @@ class CqlSession(Closing):
 
     @property
     def url(self) -> str:
-        """The URL it was opened with."""
+        """The URL that the session was opened with."""
         return self._url
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the session is closed."""
         return self._native.closed
 
     def close(self) -> None:
-        """Let the connections go. Results being drawn from end as they would. Closing twice does nothing."""
+        """Close the connections. Results that are being read can be read to the end. Closing twice has no effect."""
         self._native.close()
 
     def query(
@@ -111,29 +110,27 @@ class CqlSession(Closing):
         uuid: Literal["bytes", "text"] = "bytes",
         duration: Literal["interval", "text"] = "interval",
     ) -> ReadResult:
-        """Run a statement that reads, and stream its rows.
+        """Run a statement that returns rows, and stream the rows.
 
-        Rows come in the cluster's order. The first page has come when this returns; the next is fetched while one is
-        drawn.
-
-        Options that are not described here are those of the class.
+        Rows are in the cluster's order. The first page is fetched before this returns; each next page is fetched while
+        one is read. Options not described here are those of the class.
 
         Parameters
         ----------
         statement : str
-            CQL with ``?`` or ``:name`` where values belong.
+            CQL with bind markers ``?`` or ``:name``.
         parameters : sequence or mapping
-            The values, in order or by name (a ``?`` has the name of its column). They are converted to the types that
-            the cluster says the markers have; nothing is cut or rounded but a float for a ``float`` column. Times
-            without a time zone are UTC. ``None`` is a null.
+            Values in order, or by name (a ``?`` has the name of its column). They are converted to the markers' types
+            without truncation; only a float for a ``float`` column is rounded. Times without a time zone are UTC.
+            ``None`` is null.
 
         Raises
         ------
         InvalidInputError
-            A statement or value the cluster does not take; the message names the value. A statement without rows: it is
-            not run.
+            The cluster rejects the statement or a value, which the message names; or the statement returns no rows and
+            is not run.
         UnavailableError, AccessDeniedError, BusyError
-            The cluster cannot now, will not, or did not in time.
+            The cluster is unavailable, denies access, or did not answer in time.
         """
         options = _Options(consistency, timeout_s, page_bytes, decimal, varint, uuid, duration)
         return ReadResult(self._native.query(statement, _bound(parameters), options))
@@ -157,39 +154,37 @@ class CqlSession(Closing):
         uuid: Literal["bytes", "text"] = "bytes",
         duration: Literal["interval", "text"] = "interval",
     ) -> ReadResult:
-        """Read a whole table, many ranges of its tokens at once, each from nodes that have its rows.
+        """Read a whole table by token ranges, many at once, each from its replicas.
 
-        The order of rows is not defined.
-
-        Options that are not described here are those of the class.
+        The order of rows is undefined. Options not described here are those of the class.
 
         Parameters
         ----------
         keyspace, table : str
-            As stored: case matters, quotes are not written.
+            Names as stored: case-sensitive and unquoted.
         columns : iterable of str, optional
             Columns to return, in this order; all by default.
         where : str, optional
-            A condition in CQL, which the nodes check on every row (``ALLOW FILTERING``): ``"mag < ? AND band = 'g'"``.
+            CQL condition, which the nodes check on every row (``ALLOW FILTERING``): ``"mag < ? AND band = 'g'"``.
         parameters : sequence or mapping
-            Values of its markers.
+            Values of bind markers in `where`.
         ranges : int, optional
-            Least number of ranges the ring is cut into; eight times `concurrency` by default.
+            Smallest number of ranges to split the ring into; eight times `concurrency` by default.
         concurrency : int, optional
-            Ranges read at once, 1 to 256; two per node by default.
+            Ranges read concurrently, 1 to 256; two per node by default.
         checkpoint : path, optional
-            A file that records how far the scan got. If it is there, the scan goes on where an earlier one ended, in
-            this process or another. Asking for the next batch says that the one before has been dealt with: it is
-            recorded and never handed out again. So of all that an interrupted scan handed out, only its last batch
-            comes once more. Draw with :meth:`~chronotile.ReadResult.batches`, and keep each batch before you ask for
-            the next. A finished scan gives no rows until the file is removed. One scan may use a file at a time.
+            File that records the progress of the scan. If it exists, the scan resumes where an earlier one stopped, in
+            this process or another. Requesting the next batch marks the previous one as processed, so only the last
+            batch of an interrupted scan is returned again. Iterate over :meth:`~chronotile.ReadResult.batches`, and
+            store each batch before you request the next. A finished scan returns no rows until the file is removed.
+            Only one scan may use a file at a time.
 
         Raises
         ------
         InvalidInputError
-            No such table, a condition the cluster does not take, or a checkpoint of another scan.
+            The table does not exist, the condition is invalid, or the checkpoint belongs to another scan.
         UnavailableError, AccessDeniedError, BusyError
-            The cluster cannot now, will not, or did not in time.
+            The cluster is unavailable, denies access, or did not answer in time.
         """
         options = _Options(consistency, timeout_s, page_bytes, decimal, varint, uuid, duration)
         names = None if columns is None else [columns] if isinstance(columns, str) else list(columns)
@@ -208,28 +203,29 @@ class CqlSession(Closing):
         consistency: str | None = None,
         timeout_s: float | None = None,
     ) -> ReadResult | None:
-        """Run a statement that changes something.
+        """Run a statement that changes data or the schema.
 
-        After ``CREATE``, ``ALTER`` and ``DROP`` it returns when all nodes that are up agree on the schema.
+        ``CREATE``, ``ALTER`` and ``DROP`` return once all live nodes agree on the schema.
 
         Parameters
         ----------
         statement, parameters
             As in :meth:`query`.
         idempotent : bool
-            Running it twice is the same as once. Then it is also repeated where the first time may have had its effect.
+            Whether running the statement twice equals running it once. If so, it is also retried after an unknown
+            outcome.
 
         Returns
         -------
         ReadResult or None
-            Rows of the few statements that have some, as ``[applied]`` of a conditional write.
+            Rows, for statements that return some, such as ``[applied]`` of a conditional write.
 
         Raises
         ------
         OutcomeUnknownError
-            It may or may not have had its effect.
+            The statement may or may not have taken effect.
         InvalidInputError, UnavailableError, AccessDeniedError, BusyError
-            It had none.
+            The statement had no effect.
         """
         options = _Options(consistency, timeout_s, None, "text", "text", "bytes", "interval")
         native = self._native.execute(statement, _bound(parameters), idempotent, options)
@@ -237,7 +233,7 @@ class CqlSession(Closing):
 
 
 class _Options:
-    """What the native side reads as attributes."""
+    """Options that the native module reads as attributes."""
 
     __slots__ = ("consistency", "decimal", "duration", "page_bytes", "timeout_s", "uuid", "varint")
 
@@ -252,7 +248,9 @@ class _Options:
         duration: str,
     ) -> None:
         if decimal != "text" and not (isinstance(decimal, tuple) and len(decimal) == 2):
-            raise InvalidInputError(f'decimal is {decimal!r}: use "text" or (precision, scale)', kind="invalid-setting")
+            raise InvalidInputError(
+                f'invalid decimal={decimal!r}: use "text" or (precision, scale)', kind="invalid-setting"
+            )
         self.consistency = consistency
         self.timeout_s = timeout_s
         self.page_bytes = page_bytes
@@ -263,18 +261,18 @@ class _Options:
 
 
 def _bound(parameters: Parameters) -> tuple[bool, list[Any]]:
-    """Whether the values have names, and the values in the few forms that the native side knows."""
+    """Whether the values are named, and the values in the forms that the native module accepts."""
     if isinstance(parameters, Mapping):
         return True, [(name, _plain(value, name)) for name, value in parameters.items()]
     if isinstance(parameters, (str, bytes)) or not isinstance(parameters, Iterable):
         raise InvalidInputError(
-            f"parameters is {parameters!r}: give a sequence, [5] for one value", kind="invalid-parameter"
+            f"invalid parameters {parameters!r}: give a sequence, such as [5] for one value", kind="invalid-parameter"
         )
     return False, [_plain(value, str(place)) for place, value in enumerate(parameters, 1)]
 
 
 def _plain(value: Any, name: str) -> Any:
-    """None, bool, int, float, str, bytes, or a tuple that begins with what it stands for."""
+    """Convert to None, bool, int, float, str, bytes, or a tuple that starts with its type."""
     match value:
         case None | bool() | int() | float() | str() | bytes():
             return value
@@ -289,7 +287,7 @@ def _plain(value: Any, name: str) -> Any:
             microseconds = (aware - _EPOCH) // timedelta(microseconds=1)
             if microseconds % 1000:
                 raise InvalidInputError(
-                    f"parameter {name}: {value} has microseconds and CQL's timestamps have milliseconds: round it",
+                    f"parameter {name}: {value} has microseconds, but CQL timestamps have milliseconds: round it",
                     kind="invalid-parameter",
                 )
             return "timestamp", microseconds // 1000
@@ -312,22 +310,23 @@ def _plain(value: Any, name: str) -> Any:
 def _decimal(value: Decimal, name: str) -> Any:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise InvalidInputError(f"parameter {name}: {value} is no number that CQL has", kind="invalid-parameter")
+        raise InvalidInputError(f"parameter {name}: CQL has no number {value}", kind="invalid-parameter")
     unscaled = int("".join(map(str, digits)) or "0")
     return "decimal", -unscaled if sign else unscaled, -exponent
 
 
 def _foreign(value: Any, name: str) -> Any:
-    """Scalars and arrays of numpy and pandas, known by their methods."""
+    """Convert scalars and arrays of numpy and pandas, recognized by their methods."""
     if getattr(getattr(value, "dtype", None), "kind", None) in ("M", "m"):
-        # Its own item() gives a bare number for nanoseconds.
+        # Its item() returns a plain integer for nanoseconds.
         value = value.astype("datetime64[us]" if value.dtype.kind == "M" else "timedelta64[us]")
     for method in ("item", "tolist"):
         convert = getattr(value, method, None)
         if convert is not None and (method == "tolist" or getattr(value, "ndim", 0) == 0):
             return _plain(convert(), name)
     raise InvalidInputError(
-        f"parameter {name}: a {type(value).__name__} is nothing that CQL has: give None, bool, int, float, Decimal, "
-        "str, bytes, datetime, date, time, timedelta, UUID, an IP address, or a list, set or dict of them",
+        f"parameter {name}: CQL has no type for {type(value).__name__}: give None, bool, int, float, "
+        "Decimal, str, bytes, datetime, date, time, timedelta, UUID, an IP address, or a list, set or dict "
+        "of them",
         kind="invalid-parameter",
     )

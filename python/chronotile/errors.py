@@ -1,4 +1,4 @@
-"""What can go wrong, grouped by what a caller does next.
+"""Exceptions, grouped by what a caller does next.
 
 Every exception is a :class:`ChronotileError` and has a ``kind``: a short text that stays the same between releases, for
 programs that must tell cases apart more finely than by class. Most have a builtin exception as second parent, so that
@@ -57,18 +57,16 @@ __all__ = [
 
 
 class ChronotileError(Exception):
-    """Base of all errors of this package.
-
-    Kinds of its own, about which a program can do nothing: ``compute``, ``engine-refused``, ``internal``,
-    ``interrupted``, ``malformed-answer``, ``not-installed``, ``not-served``, ``other``, ``protocol``,
-    ``replica-failed``, ``worker-lost``.
+    """Base of all errors of this package. Its own kinds, which a program cannot handle: ``compute``,
+    ``engine-refused``, ``internal``, ``interrupted``, ``malformed-answer``, ``not-installed``, ``not-served``,
+    ``other``, ``protocol``, ``replica-failed``, ``worker-lost``.
 
     Attributes
     ----------
     kind : str
         Stable name of the case, for example ``"batch-differs"``.
     details : dict
-        What the error is about, as far as known: ``dataset``, ``batch``, ``column``, ``row``, ``cell``, ``window``,
+        Context of the error, as far as known: ``dataset``, ``batch``, ``column``, ``row``, ``cell``, ``window``,
         ``chunk``.
     """
 
@@ -94,7 +92,7 @@ def _rebuilt(cls: type[ChronotileError], message: str, kind: str, details: dict[
 
 
 class InvalidInputError(ChronotileError, ValueError):
-    """An argument, a dataset definition or a row cannot be used. Nothing was changed.
+    """An argument, a dataset definition or a row is invalid. Nothing was changed.
 
     Kinds: ``invalid-definition``, ``invalid-time``, ``invalid-sky``, ``invalid-url``, ``invalid-request``,
     ``invalid-rows``, ``invalid-tag``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``,
@@ -118,43 +116,50 @@ class TagNotFoundError(ChronotileError, KeyError):
 
 
 class DatasetExistsError(ChronotileError, ValueError):
-    """A dataset of this name exists already (``dataset-exists``), or the target of a copy has one that is no copy of
-    the source's (``not-a-copy``)."""
+    """A dataset of this name exists already (``dataset-exists``), or the target of a copy has one that is not a copy of
+    the source's (``not-a-copy``).
+    """
 
 
 class BatchConflictError(ChronotileError, ValueError):
-    """A batch of this key is stored with other content (``batch-differs``), or somebody else wrote it meanwhile
-    (``batch-race``). Nothing of this write is visible."""
+    """A batch of this key is stored with other content (``batch-differs``), or another process wrote it meanwhile
+    (``batch-race``). Nothing of this write is visible.
+    """
 
 
 class ArchiveNotFoundError(ChronotileError, FileNotFoundError):
-    """There is no archive at the URL and none was to be made, or its folder is missing (``archive-not-found``); the
-    file of an open archive was renamed, deleted or replaced, and nothing of the write was kept (``archive-moved``)."""
+    """The archive or its folder does not exist (``archive-not-found``); or the file of an open archive was renamed,
+    deleted or replaced, and the write was discarded (``archive-moved``).
+    """
 
 
 class NotAnArchiveError(ChronotileError, OSError):
-    """The file is something else (``not-an-archive``) or of a later release (``newer-format``). It was not touched."""
+    """The file is not an archive (``not-an-archive``), or was written by a later release (``newer-format``). It was not
+    changed.
+    """
 
 
 class ReadOnlyError(ChronotileError, PermissionError):
-    """The archive was opened, or lies, read-only. Kind ``read-only``."""
+    """The archive was opened read-only, or is on a read-only file system. Kind ``read-only``."""
 
 
 class StorageFullError(ChronotileError, OSError):
-    """No room is left; nothing of the write was kept. Kind ``storage-full``."""
+    """The disk is full; the write was discarded. Kind ``storage-full``."""
 
 
 class BusyError(ChronotileError, TimeoutError):
-    """Others held the archive for too long (``busy``) or a folder of files (``folder-in-use``), changed the same thing
-    first (``lost-race``, ``slice-in-use``, ``slice-retired``, ``table-altered``), or a cluster did not answer a read in
-    time (``overloaded``, ``timed-out``). Of a service: it serves all that it may at once (``too-many-requests``,
+    """Other processes held the archive (``busy``) or a folder of files (``folder-in-use``) for too long, changed the
+    same thing first (``lost-race``, ``slice-in-use``, ``slice-retired``, ``table-altered``), or a cluster did not
+    answer a read in time (``overloaded``, ``timed-out``). A service is at its limits (``too-many-requests``,
     ``quota-exceeded``, ``memory-in-use``), or the request took too long (``timed-out``, ``slow-client``). Nothing was
-    written; repeat."""
+    written; repeat.
+    """
 
 
 class OutcomeUnknownError(ChronotileError, TimeoutError):
-    """The engine or a service did not confirm (``outcome-unknown``), or the work was cut off (``cancelled``): it may
-    or may not have happened. Repeating a write of a named batch is safe and tells."""
+    """The engine or a service did not confirm (``outcome-unknown``), or the work was interrupted (``cancelled``): it
+    may or may not have taken effect. Repeating a write of a named batch is safe, and resolves the outcome.
+    """
 
 
 class UnavailableError(ChronotileError, ConnectionError):
@@ -167,10 +172,11 @@ class UnavailableError(ChronotileError, ConnectionError):
 
 
 class AccessDeniedError(ChronotileError, PermissionError):
-    """The cluster refuses the login (``login``), one side the other's certificate (``certificate``), or the role
-    lacks the permission (``permission``, ``access-denied``). A service refuses the token (``token-missing``,
+    """The cluster rejects the login (``login``), one side rejects the other's certificate (``certificate``), or the
+    role lacks a permission (``permission``, ``access-denied``). A service rejects the token (``token-missing``,
     ``token-unknown``, ``token-expired``), its role (``role-missing``) or a browser (``foreign-host``,
-    ``foreign-origin``). Nothing was done."""
+    ``foreign-origin``). Nothing was done.
+    """
 
 
 class DamagedError(ChronotileError, OSError):
@@ -178,7 +184,7 @@ class DamagedError(ChronotileError, OSError):
 
 
 class DamagedChunkError(DamagedError):
-    """A chunk's bytes changed or are lost. Kind ``damaged-chunk``.
+    """The bytes of a chunk changed or are missing. Kind ``damaged-chunk``.
 
     Attributes
     ----------
@@ -204,14 +210,16 @@ class DamagedChunkError(DamagedError):
 
 
 class DataFileError(ChronotileError, OSError):
-    """A record file cannot be read or written, or its content does not fit: ``file-not-found``, ``file-access``,
+    """A data file cannot be read or written, or its content is invalid: ``file-not-found``, ``file-access``,
     ``file-exists``, ``file-format``, ``file-damaged``, ``file-content``, ``file-too-large``, ``file-io``,
-    ``broken-pipe``."""
+    ``broken-pipe``.
+    """
 
 
 class MissingPackageError(ChronotileError, ImportError):
-    """An optional package is not installed or cannot be imported; the message gives the line for pip. Kind
-    ``missing-package``."""
+    """An optional package is not installed or cannot be imported; the message gives the pip command. Kind
+    ``missing-package``.
+    """
 
 
 class ClosedError(ChronotileError, RuntimeError):

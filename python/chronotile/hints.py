@@ -1,4 +1,4 @@
-"""What messages say of a name that is not known."""
+"""Suggestions for unknown names in messages."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["name_hint"]
 
 
 def name_hint(name: str, known: Iterable[str]) -> str:
-    """The nearest known names, if any is near, and those there are: ``; did you mean magpsf? It has jd, magpsf``."""
+    """Suggest the nearest known names and list all: ``; did you mean magpsf? It has jd, magpsf``."""
     return _native.name_hint(str(name), list(known))

@@ -1,4 +1,4 @@
-"""Rows, columns and schemas in whatever form a caller has them, as the native module takes them."""
+"""Convert rows, columns and schemas from the forms that callers use to those of the native module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chronotile.result import ReadResult
 __all__: list[str] = []
 
 Types = Mapping[str, str]
-"""Column types of a dataset, as text."""
+"""Column types of a dataset by name, as text."""
 
 _DAY_NS = 86_400 * 10**9
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -26,14 +26,14 @@ _NUMPY_NUMBERS = frozenset(
 
 
 def rows(data: Any, types: Types) -> Any:
-    """What the native `write` draws from: one Arrow object, or an iterator of them."""
+    """Convert rows for the native `write`: one Arrow object, or an iterator of them."""
     whole = _arrow_object(data, types)
     if whole is not None:
         return whole
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise InvalidInputError(
-            f"a {type(data).__name__} is no table: give an Arrow table or stream, a DataFrame, a dict of arrays, "
-            "or an iterable of those",
+            f"cannot store a {type(data).__name__}: give an Arrow table or stream, a DataFrame, a dict of "
+            "arrays, or an iterable of those",
             kind="invalid-rows",
         )
     return _each(data, types)
@@ -44,15 +44,14 @@ def _each(items: Iterable[Any], types: Types) -> Iterator[Any]:
         table = _arrow_object(item, types)
         if table is None:
             raise InvalidInputError(
-                f"the input yielded a {type(item).__name__}, which is no table: yield Arrow tables, DataFrames "
-                "or dicts of arrays",
+                f"the input yielded a {type(item).__name__}: yield Arrow tables, DataFrames or dicts of arrays",
                 kind="invalid-rows",
             )
         yield table
 
 
 def _arrow_object(data: Any, types: Types) -> Any:
-    """`data` as an object with an Arrow PyCapsule method, or None where it is none and cannot be made one."""
+    """Convert `data` to an object with an Arrow PyCapsule method; None if that is impossible."""
     if isinstance(data, ReadResult):
         return data._native
     if _is_from(data, "pandas") and hasattr(data, "columns"):
@@ -72,7 +71,7 @@ def _arrow_object(data: Any, types: Types) -> Any:
 
 
 def _without_offsets(data: Any) -> Any:
-    """A slice of a pyarrow table with structs in structs, copied: Arrow's Rust library cannot take in such slices."""
+    """Copy a slice of a pyarrow table with nested structs: Arrow's Rust library cannot import such slices."""
     import pyarrow
 
     if not isinstance(data, pyarrow.Table | pyarrow.RecordBatch):
@@ -100,7 +99,7 @@ def _is_from(data: object, package: str) -> bool:
 
 
 def _pandas(frame: Any, types: Types) -> Any:
-    """A DataFrame: named index levels become columns, an unnamed index is left out."""
+    """Convert a DataFrame: named index levels become columns; an unnamed index is dropped."""
     if any(name is not None for name in frame.index.names):
         frame = frame.reset_index()
     try:
@@ -111,8 +110,9 @@ def _pandas(frame: Any, types: Types) -> Any:
 
 
 def _pandas_column(series: Any) -> Any:
-    """A pandas column as a numpy array or, where its values can be missing beside NaN, or are no plain numbers, as a
-    list with None."""
+    """Convert a pandas column to a numpy array; or to a list with None, if values may be missing or are not plain
+    numbers.
+    """
     import pandas
 
     kind = series.dtype
@@ -123,7 +123,7 @@ def _pandas_column(series: Any) -> Any:
 
 
 def schema(source: Any) -> _native.Schema:
-    """A schema from a schema, a table, or a mapping of names to types as text."""
+    """Convert a schema, a table, or a mapping of names to type names."""
     if isinstance(source, _native.Schema):
         return source
     if isinstance(source, Mapping) and all(isinstance(kind, str) for kind in source.values()):
@@ -139,8 +139,8 @@ def schema(source: Any) -> _native.Schema:
     table = _arrow_object(source, {})
     if table is None:
         raise InvalidInputError(
-            f"a {type(source).__name__} is no schema: give a schema, a table, or a dict such as "
-            '{"jd": "float64", "candid": "int64"}',
+            f"cannot take a schema from a {type(source).__name__}: give a schema, a table, or a dict such "
+            f'as {{"jd": "float64", "candid": "int64"}}',
             kind="invalid-definition",
         )
     return _native.Schema.of(table)
@@ -151,7 +151,7 @@ def _is_arrow_type(kind: object) -> bool:
 
 
 def column(values: Any, wanted: str | None, name: str) -> _native.Array:
-    """One column. Lists become the wanted type; arrays keep their own, which the archive compares."""
+    """Convert one column. Lists become the wanted type; arrays keep their own, which the archive checks."""
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         return _native.Array.of(values)
     if _is_from(values, "pandas"):
@@ -165,7 +165,7 @@ def column(values: Any, wanted: str | None, name: str) -> _native.Array:
         values = list(values)
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidInputError(
-            f"column {name!r} is {values!r}: give an array or a list, for one row a list of one value",
+            f"invalid column {name!r}: {values!r}; give an array or a list, even for one value",
             kind="invalid-rows",
         )
     return values_column(list(values), wanted, f"column {name!r}")
@@ -195,7 +195,9 @@ def _numpy(values: Any, wanted: str | None, name: str) -> _native.Array:
         if nulls is not None:
             items = [None if null else item for item, null in zip(items, nulls, strict=True)]
         return values_column(items, wanted, f"column {name!r}")
-    raise InvalidInputError(f"column {name!r} is an array of {dtype}: convert it first", kind="invalid-rows")
+    raise InvalidInputError(
+        f"column {name!r} has unsupported array type {dtype}: convert it first", kind="invalid-rows"
+    )
 
 
 def _numpy_times(values: Any, nulls: Any, name: str) -> _native.Array:
@@ -204,7 +206,7 @@ def _numpy_times(values: Any, nulls: Any, name: str) -> _native.Array:
     unit, count = numpy.datetime_data(values.dtype)
     moments = values.dtype.kind == "M"
     if count != 1 or unit not in (*_TICKS_PER_SECOND, "D") or (unit == "D" and not moments):
-        # Coarser units become seconds, which every Arrow type of times counts.
+        # Convert coarser units to seconds, which every Arrow time type supports.
         unit = "D" if moments and unit in ("Y", "M", "W") else "s"
         values = values.astype(f"{values.dtype.kind}8[{unit}]")
     missing = numpy.isnat(values).astype("uint8")
@@ -219,8 +221,7 @@ def _numpy_times(values: Any, nulls: Any, name: str) -> _native.Array:
 
 
 def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _native.Array:
-    """A column of Python values: None, bool, numbers, text, bytes, dates, times, timedeltas. Other values go through
-    pyarrow."""
+    """Convert Python values: None, bool, numbers, text, bytes, dates, times, timedeltas. Other values need pyarrow."""
     plain = [_plain(value) for value in values]
     first = next((value for value in plain if value is not None), None)
     if isinstance(first, datetime | date | time | timedelta | _Nanoseconds):
@@ -240,7 +241,7 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
             and wanted.startswith("float")
             and any(isinstance(value, str) and not scanning.is_number(value) for value in plain)
         ):
-            # The archive knows what the column counts, and says so.
+            # The archive reports the unit of the column.
             wanted = None
         return _native.column_of_list(plain, wanted)
     return _through_pyarrow(values, what)
@@ -248,14 +249,14 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
 
 @dataclass(frozen=True)
 class _Nanoseconds:
-    """A time, or a length of time, that may be finer than Python's own types."""
+    """A time or duration in nanoseconds, finer than Python's own types."""
 
     count: int
     moment: bool
 
 
 def _plain(value: Any) -> Any:
-    """Values of numpy as Python's own, which count times no finer than microseconds."""
+    """Convert numpy scalars to Python values; Python times have microsecond precision."""
     if isinstance(value, datetime) or not hasattr(value, "item"):
         return value
     plain = value.item()
@@ -282,11 +283,11 @@ def _parsed(text: str, wanted: str, what: str) -> _Nanoseconds:
     try:
         return _Nanoseconds(times.exact_text_ns(text, what), True)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{error}; it goes to a column of {wanted}", kind="invalid-rows") from None
+        raise InvalidInputError(f"{error}; the column has type {wanted}", kind="invalid-rows") from None
 
 
 def _ticks(value: Any, wanted: str, what: str) -> int:
-    """`value` as a whole number of the unit of the time type `wanted`."""
+    """Convert `value` to a whole number in the unit of the time type `wanted`."""
     name, _, rest = wanted.partition("[")
     if isinstance(value, _Nanoseconds):
         nanoseconds = value.count
@@ -301,7 +302,9 @@ def _ticks(value: Any, wanted: str, what: str) -> int:
     ticks, left = divmod(nanoseconds, unit_ns)
     if left:
         shown = f"{value.count} ns" if isinstance(value, _Nanoseconds) else value
-        raise InvalidInputError(f"{what}: {shown} is finer than {wanted} keeps: round it first", kind="invalid-rows")
+        raise InvalidInputError(
+            f"{what}: {shown} is finer than the resolution of {wanted}: round it first", kind="invalid-rows"
+        )
     return ticks * 86_400_000 if name == "date64" else ticks
 
 
@@ -318,4 +321,4 @@ def _through_pyarrow(values: Sequence[Any], what: str) -> _native.Array:
     try:
         return _native.Array.of(pyarrow.array(values))
     except (pyarrow.ArrowException, TypeError) as error:
-        raise InvalidInputError(f"{what} makes no Arrow array: {error}", kind="invalid-rows") from error
+        raise InvalidInputError(f"cannot convert {what} to an Arrow array: {error}", kind="invalid-rows") from error

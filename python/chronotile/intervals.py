@@ -1,4 +1,4 @@
-"""Intervals of summaries over time: lengths counted from 1970, and calendar months and years."""
+"""Intervals of time series: durations counted from 1970, and calendar months and years."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 @dataclass(frozen=True)
 class Interval:
-    """A length of time, or a number of calendar months."""
+    """A duration, or a number of calendar months."""
 
     seconds: int
     """0 for calendar months."""
     months: int = 0
 
     def starts(self, moments: pa.ChunkedArray | pa.Array) -> pa.Array:
-        """The beginning of each timestamp's interval, in the type of the timestamps."""
+        """Start of each timestamp's interval, in the type of the timestamps."""
         import numpy as np
         import pyarrow as pa
 
@@ -46,17 +46,17 @@ class Interval:
         return pa.array(found).cast(kind)
 
     def holds_whole(self, seconds: int) -> bool:
-        """Whether periods of this length, counted from 1970, lie wholly within one interval each."""
+        """Whether each period of this length, counted from 1970, lies within one interval."""
         return (86_400 if self.months else self.seconds) % seconds == 0
 
 
 def interval(value: str | timedelta | Any) -> Interval:
-    """An interval as users write it: ``"6h"``, ``"1w"``, or ``"1mo"``, ``"3mo"``, ``"1y"`` of the calendar (UTC).
+    """Parse an interval: ``"6h"``, ``"1w"``, or ``"1mo"``, ``"3mo"``, ``"1y"`` of the calendar (UTC).
 
     Raises
     ------
     InvalidInputError
-        Text that is no interval, or one longer than a calendar reaches.
+        The text is not an interval, or the interval is too long for the calendar.
     """
     text = times.duration_text(value, "interval")
     months = scanning.length_of_time(text, _MONTHS)
@@ -65,8 +65,8 @@ def interval(value: str | timedelta | Any) -> Interval:
     seconds = scanning.length_of_time(text, _SECONDS)
     if seconds is None or not 1 <= seconds <= _SECONDS_MAX:
         raise InvalidInputError(
-            f'interval is {scanning.shown(text)}: give text such as "1d", "6h" or "15m", or "1mo", "3mo" or "1y" of '
-            "the calendar",
+            f'invalid interval {scanning.shown(text)}: give text such as "1d", "6h" or "15m", or "1mo", "3mo" or '
+            '"1y" of the calendar',
             kind="invalid-time",
         )
     return Interval(seconds)

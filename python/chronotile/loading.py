@@ -73,12 +73,12 @@ def listed(paths: Iterable[Path], wanted: Callable[[Path], bool], what: str) -> 
     """
     for path in paths:
         if not path.exists():
-            raise DataFileError(f"there is no file or folder {path}", kind="file-not-found")
+            raise DataFileError(f"no such file or folder: {path}", kind="file-not-found")
         inside = (
             sorted(item for item in path.rglob("*") if item.is_file() and wanted(item)) if path.is_dir() else [path]
         )
         if not inside:
-            raise DataFileError(f"folder {path} holds no {what}", kind="file-not-found")
+            raise DataFileError(f"folder {path} contains no {what}", kind="file-not-found")
         yield from inside
 
 
@@ -105,6 +105,6 @@ def _first(running: deque[tuple[_Piece, Future[_Result]]]) -> tuple[_Piece, _Res
         return piece, future.result()
     except BrokenExecutor as error:
         raise ChronotileError(
-            "a worker process ended before its work was done: run the load again, it goes on where it ended",
+            "a worker process crashed: run the load again to continue where it stopped",
             kind="worker-lost",
         ) from error

@@ -1,4 +1,4 @@
-"""Packages that only parts of this one need, and what brings them."""
+"""Import optional packages, with errors that say how to install them."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ DISTRIBUTIONS = {
     "sqlalchemy": "SQLAlchemy",
     "yaml": "PyYAML",
 }
-"""The name on the package index of each optional module."""
+"""Package name on PyPI of each optional module."""
 
 
 def module(name: str, what: str, extra: str) -> Any:
-    """An optional module, imported.
+    """Import an optional module.
 
     Parameters
     ----------
     name : str
         The module: ``"yaml"``.
     what : str
-        What needs it, for the error: ``"reading a Felis schema"``.
+        The feature that needs it, for the error: ``"reading a Felis schema"``.
     extra : str
-        The extra of this package that brings it: ``"apdb"``.
+        The extra of this package that installs it: ``"apdb"``.
 
     Raises
     ------
     MissingPackageError
-        The module cannot be imported; the error gives the line for pip.
+        The module cannot be imported; the error gives the pip command.
     """
     try:
         return importlib.import_module(name)
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and name.startswith(error.name or "?")
-        reason = "" if missing else f", which is installed but fails ({error})"
+        reason = "" if missing else f", which is installed but cannot be imported ({error})"
         raise MissingPackageError(
             f"{what} needs {DISTRIBUTIONS[name]}{reason}: pip install 'chronotile[{extra}]'", kind="missing-package"
         ) from None
 
 
 def require(what: str, extra: str, *names: str) -> None:
-    """Check that optional modules are there, as :func:`module` does."""
+    """Check that optional modules can be imported; see :func:`module`."""
     for name in names:
         module(name, what, extra)

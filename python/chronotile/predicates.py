@@ -1,4 +1,4 @@
-"""Conditions on columns: from what users write to the comparisons of a read."""
+"""Convert conditions on columns to the predicates of a read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chronotile.inputs import Types, values_column
 __all__ = ["Condition", "Where", "listed"]
 
 Where = str | Condition | Iterable[str | Condition] | None
-"""What `where` takes: a condition as text or tuple, or several."""
+"""Type of `where`: a condition as text or tuple, or several."""
 
 NativePredicate = tuple[str, str, _native.Array]
 
@@ -27,8 +27,7 @@ _TEXT = frozenset(["contains", "matches", "prefix"])
 
 
 def listed(where: Where, types: Types | None = None) -> list[Condition]:
-    """One condition, several or none, as a list; texts are read as the command line reads them, with `types` of
-    columns."""
+    """Convert one condition, several or none to a list; text is parsed as on the command line, with column `types`."""
     if where is None:
         return []
     items: Iterable[Any] = [where] if isinstance(where, str) or _is_condition(where) else where
@@ -36,19 +35,19 @@ def listed(where: Where, types: Types | None = None) -> list[Condition]:
 
 
 def _is_condition(where: object) -> bool:
-    """Whether a tuple is one condition, and not three conditions as text."""
+    """Whether a tuple is one condition rather than three conditions as text."""
     if not (isinstance(where, tuple) and len(where) == 3 and isinstance(where[0], str)):
         return False
     return not all(isinstance(part, str) and scanning.comparison(part) for part in where)
 
 
 def native_predicates(where: Where, types: Types) -> list[NativePredicate]:
-    """All conditions, their constants in the types of their columns."""
+    """Convert all conditions; constants get the types of their columns."""
     predicates: list[NativePredicate] = []
     for condition in listed(where, types):
         if not (isinstance(condition, Sequence) and not isinstance(condition, str) and len(condition) == 3):
             raise _refused(
-                f'{condition!r} is no condition: write (column, comparison, value), such as ("mag", "<", 18.0)'
+                f'invalid condition {condition!r}: write (column, comparison, value), such as ("mag", "<", 18.0)'
             )
         column, comparison, value = condition
         predicates.append(_predicate(column, _NAMES.get(comparison, comparison), value, types))
@@ -58,10 +57,10 @@ def native_predicates(where: Where, types: Types) -> list[NativePredicate]:
 def _predicate(column: str, comparison: str, value: Any, types: Types) -> NativePredicate:
     if comparison not in _SIMPLE | _TEXT | {"in", "between", "exists"}:
         raise _refused(
-            f"{comparison!r} is no comparison: use one of == != < <= > >= in between contains matches prefix exists"
+            f"unknown comparison {comparison!r}: use one of == != < <= > >= in between contains matches prefix exists"
         )
     if column not in types:
-        raise _refused(f"there is no column {column!r} to compare{name_hint(column, types)}")
+        raise _refused(f"unknown column {column!r} in a condition{name_hint(column, types)}")
     kind = types[column]
     if comparison in _TEXT:
         return column, comparison, _text(column, comparison, value, kind)
@@ -83,17 +82,17 @@ def _predicate(column: str, comparison: str, value: Any, types: Types) -> Native
 
 _NUMBERS = ("int", "uint", "float", "decimal", "bool")
 _DIGITS_MAX = 40
-"""Decimal digits of whole numbers beyond which no type of whole steps goes."""
+"""Most decimal digits of a value of any integer or time type."""
 
 
 def _constants(values: list[Any], kind: str, what: str) -> _native.Array:
-    """Constants in exact form: numbers and times as text, of which the archive finds where they lie in the column."""
+    """Convert constants to exact form: numbers and times as text, which the archive converts to column values."""
     if any(item is None for item in values):
-        raise _refused(f"{what}: a comparison with None never holds")
+        raise _refused(f"{what}: a comparison with None is never true: use exists")
     if kind.startswith(_NUMBERS):
         return _native.column_of_list([_number_text(value, kind, what) for value in values], "utf8")
     if kind.startswith("utf8") and not all(isinstance(value, str) for value in values):
-        raise _refused(f"{what}, whose type is {kind}: it is compared with text, not {values!r}")
+        raise _refused(f"{what}, whose type is {kind}: compare with text, not {values!r}")
     if kind.startswith(("timestamp", "date", "time", "duration")):
         numbers = [int(value) for value in values if times.is_whole(value)]
         if numbers and len(numbers) == len(values):
@@ -116,23 +115,22 @@ def _number_text(value: Any, kind: str, what: str) -> str:
     if isinstance(plain, int):
         if abs(plain) < 10**_DIGITS_MAX:
             return str(plain)
-        # Exact for columns of floats, and beyond every other type.
+        # This form is exact for float columns, and out of range for every other type.
         zeros = max(_digits(plain) - _DIGITS_MAX, 0)
         return f"{plain // 10**zeros}e{zeros}"
     if isinstance(plain, float):
         return str(int(plain)) if 2**53 <= abs(plain) < 10**_DIGITS_MAX else repr(plain)
     if isinstance(plain, str) and _is_time(plain):
         raise _refused(
-            f"{what}, whose type is {kind}: {plain!r} is a time; periods go to start and end (--start, --end), which "
-            "take it as it is"
+            f"{what}, whose type is {kind}: {plain!r} is a time: to read a period, use start and end (--start, --end)"
         )
     if isinstance(plain, Decimal | str):
         return str(plain)
-    raise _refused(f"{what}, whose type is {kind}: {value!r} is no number")
+    raise _refused(f"{what}, whose type is {kind}: {value!r} is not a number")
 
 
 def _is_time(text: str) -> bool:
-    """Whether a text is a time and not a number; a bare year is a number."""
+    """Whether a text is a time rather than a number; a bare year is a number."""
     if scanning.is_number(text):
         return False
     try:
@@ -143,12 +141,12 @@ def _is_time(text: str) -> bool:
 
 
 def _digits(value: int) -> int:
-    """Decimal digits of a large number, or one less."""
+    """Number of decimal digits of a large number, or one less."""
     return int((abs(value).bit_length() - 1) * math.log10(2))
 
 
 def _moment_text(value: Any, kind: str, what: str) -> str:
-    """A time as ISO 8601 text with nanoseconds."""
+    """Convert a time to ISO 8601 text with nanoseconds."""
     if isinstance(value, str):
         return times.text_of_ns(times.exact_text_ns(value, what), what)
     unit, number = times.moment(value, times.TimeAxis(what), what)
@@ -175,7 +173,7 @@ def _length_ns(value: Any, kind: str, what: str) -> int:
 
 def _text(column: str, comparison: str, value: Any, kind: str) -> _native.Array:
     if kind != "utf8":
-        raise _refused(f"condition on {column!r}, whose type is {kind}: {comparison} is for text (utf8)")
+        raise _refused(f"condition on {column!r}, whose type is {kind}: {comparison} requires a text column (utf8)")
     if not isinstance(value, str):
         raise _refused(f"condition on {column!r}: {comparison} takes one text, not {value!r}")
     return _native.column_of_list([value], kind)

@@ -1,4 +1,4 @@
-"""Archives on the other side of HTTP: how a service is asked."""
+"""HTTP client of a service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from chronotile.urls import without_password
 __all__ = ["ARROW", "Parameters", "Remote", "RemoteNamed", "given", "list_words", "question_words"]
 
 ARROW = "application/vnd.apache.arrow.stream"
-"""Media type of rows, as they come and go."""
+"""Media type of rows in requests and answers."""
 
 Parameters = list[tuple[str, str]]
 """Names and values of a query, in order."""
@@ -44,8 +44,7 @@ _BY_STATUS: dict[int, type[ChronotileError]] = {429: BusyError, 503: BusyError, 
 
 
 class Remote(Closing):
-    """A service, and how it is asked. A context manager. Safe to use from many threads, each of which has a connection
-    of its own.
+    """Client of a service; a context manager. Thread-safe; each thread has its own connection.
 
     Parameters
     ----------
@@ -56,20 +55,20 @@ class Remote(Closing):
     ca : path, optional
         Certificates to trust, PEM, instead of those of the system.
     timeout : float
-        Seconds to wait for the service at each step.
+        Timeout of each network operation in seconds.
     """
 
     def __init__(self, url: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidInputError(
-                f"{without_password(url)!r} is no address of a service: write one such as http://127.0.0.1:8086",
+                f"{without_password(url)!r} is not a service URL: write one such as http://127.0.0.1:8086",
                 kind="invalid-url",
             )
         if "@" in parts.netloc:
             raise InvalidInputError(
-                f"{without_password(url)!r} has a user, whom a service does not know: give token, or set the "
-                "environment variable CHRONOTILE_TOKEN",
+                f"{without_password(url)!r} contains a user, but a service uses tokens: pass token, or set "
+                "the environment variable CHRONOTILE_TOKEN",
                 kind="invalid-url",
             )
         self.url = url.rstrip("/")
@@ -85,7 +84,7 @@ class Remote(Closing):
         return f"<{type(self).__name__} {self.url}{' (closed)' if self._closed else ''}>"
 
     def close(self) -> None:
-        """Close this thread's connection, and take no more work."""
+        """Close this thread's connection; further requests raise an error."""
         self._closed = True
         self._drop()
 
@@ -170,19 +169,19 @@ class Remote(Closing):
         except (ValueError, KeyError, TypeError):
             if method != "GET" and answer.status >= 500:
                 return OutcomeUnknownError(
-                    f"{self.url} answered {answer.status} {answer.reason} in place of the service, which may have done "
-                    "what was asked: repeat the request",
+                    f"{self.url} answered {answer.status} {answer.reason} in place of the service, which "
+                    "may have executed the request: repeat it",
                     kind="outcome-unknown",
                 )
             return UnavailableError(
-                f"{self.url} answered {answer.status} {answer.reason}, which is no answer of `chronotile "
-                "serve`: look at the address",
+                f"{self.url} answered {answer.status} {answer.reason}, which is not an answer of "
+                "`chronotile serve`: check the URL",
                 kind="no-service",
             )
         kind, message = error.pop("kind"), error.pop("message")
         if kind == "token-missing":
             # The service speaks of headers, which are not the caller's to send.
-            message = f"{self.url} wants a token: give token, or set the environment variable CHRONOTILE_TOKEN"
+            message = f"{self.url} requires a token: pass token, or set the environment variable CHRONOTILE_TOKEN"
         fallback = _BY_STATUS.get(answer.status, InvalidInputError if answer.status < 500 else ChronotileError)
         return _BY_KIND.get(kind, fallback)(message, kind=kind, **error)
 
@@ -231,12 +230,12 @@ class _broken_off:  # noqa: N801 (used as a statement)
             return
         if self._method != "GET":
             raise OutcomeUnknownError(
-                "the answer broke off before its end, and what was asked may have been done: repeat the request",
+                "the answer was truncated, and the request may have been executed: repeat it",
                 kind="outcome-unknown",
             ) from None
         raise UnavailableError(
-            "the answer broke off before its end: its request took too long, or had too many rows, or the service "
-            "has gone; ask for less, or repeat it",
+            "the answer was truncated: the request took too long or had too many rows, or the service "
+            "stopped; request less, or repeat it",
             kind="broken-off",
         ) from None
 
@@ -275,11 +274,10 @@ def _unreached(url: str, error: Exception, may_be_done: bool) -> ChronotileError
         return OutcomeUnknownError(f"{url} did not answer in time: repeat the request", kind="outcome-unknown")
     if may_be_done:
         return OutcomeUnknownError(
-            f"{url} went away before it answered, and may have done what was asked: repeat the request "
-            f"({_said(error)})",
+            f"{url} disconnected before it answered, and may have executed the request: repeat it ({_said(error)})",
             kind="outcome-unknown",
         )
-    return UnavailableError(f"nobody answers at {url}: {_said(error)}", kind="no-service")
+    return UnavailableError(f"no service answers at {url}: {_said(error)}", kind="no-service")
 
 
 def _said(error: Exception) -> str:
@@ -290,7 +288,7 @@ def _tls(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=None if ca is None else os.fspath(ca))
     except (OSError, ssl.SSLError) as error:
-        raise InvalidInputError(f"{ca} holds no certificates: {error}", kind="invalid-setting") from None
+        raise InvalidInputError(f"{ca} contains no certificates: {error}", kind="invalid-setting") from None
 
 
 def given(**settings: Any) -> Parameters:

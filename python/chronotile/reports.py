@@ -1,4 +1,4 @@
-"""What operations report: plain, frozen records."""
+"""Reports of operations, as frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ __all__ = [
 ]
 
 Time = datetime | float | int
-"""A time of a dataset: float days for MJD and JD columns, a datetime for timestamps (a tick where a datetime cannot
-hold it)."""
+"""A time of a dataset: float days for MJD and JD columns, a datetime for timestamps (a tick if a datetime cannot
+represent it).
+"""
 
 
 @dataclass(frozen=True, order=True)
@@ -42,16 +43,16 @@ class Tile:
 
 @dataclass(frozen=True)
 class WriteReport:
-    """What a write did."""
+    """Report of a write."""
 
     batch: str
     """Id of the batch, 32 hexadecimal digits."""
     stored: bool
-    """Whether anything was stored; False when the same content was there already."""
+    """Whether anything was stored; False if the same content was already stored."""
     rows: int
     """Rows in the batch."""
     duplicates: int
-    """Rows left out because a later row of the batch has the same id."""
+    """Rows skipped because a later row of the batch has the same id."""
     tiles: int
     """Tiles touched."""
     chunks: int
@@ -65,13 +66,13 @@ class BatchInfo:
     """A stored batch."""
 
     key: str | None
-    """The name its writer gave, if any."""
+    """The batch name, if its writer gave one."""
     batch: str
     """Its id, 32 hexadecimal digits."""
     rows: int
     """Rows stored."""
     rows_retired: int
-    """Those of them that went with slices that were retired since."""
+    """Rows that were dropped with retired slices."""
     tiles: int
     """Tiles it touched."""
     chunks: int
@@ -81,9 +82,9 @@ class BatchInfo:
     written: datetime
     """When it was written, UTC, by the writer's clock."""
     period: tuple[Time, Time] | None
-    """First and last time in it (cut to the axis' tick); None for an empty batch."""
+    """First and last time in the batch (rounded down to the axis' tick); None for an empty batch."""
     finished: bool
-    """Whether its writing has ended."""
+    """Whether the batch is completely written."""
 
 
 @dataclass(frozen=True)
@@ -93,27 +94,27 @@ class TileFailure:
     tile: Tile
     """The tile."""
     reason: str
-    """What is wrong and what to do."""
+    """The reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class ConsolidateReport:
-    """What a consolidation did, or would do."""
+    """Report of a consolidation, or of its dry run."""
 
     tiles: int
     """Tiles rewritten."""
     chunks_before: int
-    """Chunks read and taken away."""
+    """Chunks read and removed."""
     chunks_after: int
-    """Chunks written in their place."""
+    """Chunks that replace them."""
     bytes_before: int
-    """Bytes taken away."""
+    """Bytes removed."""
     bytes_after: int
     """Bytes written."""
     tiles_contended: int
-    """Tiles left as they were because somebody else changed them meanwhile."""
+    """Tiles skipped because another process changed them meanwhile."""
     failed: tuple[TileFailure, ...] = ()
-    """Tiles, or parts of large ones, left as they were because they cannot be rewritten."""
+    """Tiles, or parts of large tiles, that could not be rewritten."""
 
 
 @dataclass(frozen=True)
@@ -125,26 +126,26 @@ class SliceInfo:
     start: Time
     """First time it covers."""
     end: Time
-    """First time after it."""
+    """End of the slice, exclusive."""
     tiles: int
     """Tiles with rows."""
     chunks: int
     """Chunks."""
     rows: int
-    """Stored rows, equal ids counted each time."""
+    """Stored rows; rows with equal ids count each time."""
     bytes: int
     """Bytes of chunks."""
     cell_bytes_max: int
-    """Bytes of the largest cell, or of as many as share a partition: on a cluster, its largest partition."""
+    """Bytes of the largest group of cells that share a partition; on a cluster, its largest partition."""
     cells_oversized: int
-    """Such that are larger than the engine works well with (10 MiB on Cassandra); 0 where that does not matter."""
+    """Partitions above the size that suits the engine (10 MiB on Cassandra); 0 for engines without partitions."""
     fingerprint: str
-    """Differs as soon as the slice holds another chunk, or one less; 32 hexadecimal digits."""
+    """Fingerprint that changes with the slice's set of chunks; 32 hexadecimal digits."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread of one quantity over tiles."""
+    """Distribution of one quantity over tiles."""
 
     min: int
     median: int
@@ -169,7 +170,7 @@ class DatasetInfo:
 
     @property
     def rows(self) -> int:
-        """Stored rows, equal ids counted each time."""
+        """Stored rows; rows with equal ids count each time."""
         return sum(part.rows for part in self.slices)
 
     @property
@@ -197,30 +198,30 @@ class Damage:
     chunk: str
     """Its id, 32 hexadecimal digits."""
     reason: str
-    """What is wrong with it."""
+    """What is wrong with the chunk."""
     missing: bool
-    """Whether a finished batch says it should be there and it is not."""
+    """Whether a finished batch refers to the chunk, but it does not exist."""
     rows: int
-    """Rows it holds or held, as far as known."""
+    """Rows of the chunk, as far as known."""
 
 
 @dataclass(frozen=True)
 class RowsMissing:
-    """Rows of a stored batch that no chunk holds, though its other rows of the tile were consolidated."""
+    """Rows of a stored batch that are missing, although its other rows of the tile were consolidated."""
 
     tile: Tile
     """The tile."""
     batch: str
     """Id of the batch, 32 hexadecimal digits."""
     key: str | None
-    """The name its writer gave, if any."""
+    """The batch name, if its writer gave one."""
     rows: int
-    """How many are missing."""
+    """Number of missing rows."""
 
 
 @dataclass(frozen=True)
 class ForeignChunk:
-    """A chunk with rows of a batch that is not stored: removed, replaced since, or not in the catalog."""
+    """A chunk with rows of a batch that is removed, replaced, or not in the catalog."""
 
     tile: Tile
     """Its tile."""
@@ -229,16 +230,16 @@ class ForeignChunk:
     batch: str
     """Id of the batch, 32 hexadecimal digits."""
     key: str | None
-    """The name of the batch, where the catalog knows it."""
+    """Name of the batch, if it is in the catalog."""
     rows: int
     """Rows of that batch in the chunk."""
     reason: str
-    """What is wrong with it and what to do."""
+    """What is wrong with the chunk and what to do."""
 
 
 @dataclass(frozen=True)
 class DamagedRecord:
-    """A catalog record that was changed by something else than this library, or contradicts others."""
+    """A catalog record that was not written by this library, or contradicts others."""
 
     key: str
     """Its key."""
@@ -248,7 +249,7 @@ class DamagedRecord:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What a verification found."""
+    """Report of a verification."""
 
     chunks: int
     """Chunks read and decoded."""
@@ -257,44 +258,44 @@ class VerifyReport:
     bytes: int
     """Bytes read."""
     batches: int
-    """Finished batches whose chunks were looked for."""
+    """Finished batches whose chunks were checked."""
     batches_unfinished: int
-    """Batches whose writing has not ended."""
+    """Batches that are still being written, or interrupted."""
     damage: tuple[Damage, ...]
     """Damaged and missing chunks, by tile."""
     rows_missing: tuple[RowsMissing, ...]
-    """Rows of stored batches that are nowhere, by tile."""
+    """Missing rows of stored batches, by tile."""
     foreign: tuple[ForeignChunk, ...]
-    """Chunks with rows of batches that are not stored, by tile."""
+    """Chunks with rows of batches that are not in the catalog, by tile."""
     records: tuple[DamagedRecord, ...]
     """Damaged catalog records, by key."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return not (self.damage or self.rows_missing or self.foreign or self.records)
 
 
 @dataclass(frozen=True)
 class IndexInfo:
-    """An index and what is built of it."""
+    """An index and its state."""
 
     name: str
     """Its name."""
     columns: tuple[str, ...]
     """Its columns."""
     windows: int
-    """Windows built; reads do all others for themselves."""
+    """Indexed windows; others are read directly."""
     period: tuple[Time, Time] | None
     """Start of the first and end of the last of them."""
     tiles: int
     """Tiles indexed."""
     tiles_left_out: int
-    """Tiles left out, damaged or of too many values; reads do them for themselves."""
+    """Tiles that are not indexed, because they are damaged or have too many values; they are read directly."""
     rows: int
     """Rows counted."""
     values: int
-    """Distinct values, each window's for itself."""
+    """Distinct values, summed over windows."""
     bytes: int
     """Bytes stored."""
     built: datetime | None
@@ -303,20 +304,20 @@ class IndexInfo:
 
 @dataclass(frozen=True)
 class IndexBuildReport:
-    """What a build of indexes did."""
+    """Report of a build of indexes."""
 
     windows: int
-    """Windows looked at, once for each index."""
+    """Windows checked, once per index."""
     windows_built: int
     """Windows that had changed and were built."""
     windows_elsewhere: int
-    """Windows that had changed and that another builder built, or is building."""
+    """Changed windows that another builder built, or is building."""
     tiles_read: int
     """Tiles read."""
     tiles_kept: int
-    """Tiles of built windows whose part of the index stayed as it was."""
+    """Tiles of built windows whose index entries did not change."""
     tiles_left_out: int
-    """Tiles left out, damaged or of too many values."""
+    """Tiles that are not indexed, because they are damaged or have too many values."""
     rows: int
     """Rows read."""
     bytes: int
@@ -325,41 +326,41 @@ class IndexBuildReport:
 
 @dataclass(frozen=True)
 class IndexUse:
-    """How a read or a count uses an index, and filters of texts."""
+    """How a read or a count uses an index and text filters."""
 
     index: str | None
     """The index, or None."""
     reason: str | None
     """Why none is used."""
     counts: bool
-    """Whether counts come from the index itself; else it says which tiles to read."""
+    """Whether counts come from the index itself; otherwise the index selects the tiles to read."""
     tiles: int
-    """Tiles that lie in what was asked for."""
+    """Tiles in the requested region and period."""
     tiles_indexed: int
-    """Tiles for which the index answers."""
+    """Tiles answered from the index."""
     tiles_unindexed: int
-    """Tiles that the index does not know yet."""
+    """Tiles that are not indexed yet."""
     tiles_changed: int
-    """Tiles that have changed since they were indexed."""
+    """Tiles that changed after they were indexed."""
     tiles_partial: int
     """Tiles that lie partly outside the period."""
     tiles_shared: int
-    """Tiles that may hold versions of records that lie in other tiles too."""
+    """Tiles that may share records with other tiles."""
     tiles_read: int
     """Tiles that are read."""
     chunks: int
-    """Chunks in all of the tiles; 0 where neither an index nor filters were looked at."""
+    """Chunks in all tiles; 0 if neither an index nor filters were checked."""
     chunks_read: int
     """Chunks that are read."""
     chunks_filtered: int
-    """Chunks that are passed over because their filters show that they hold no text asked for."""
+    """Chunks skipped because their filters exclude the searched text."""
     windows_indexed: tuple[Time, ...]
-    """Starts of the windows answered through the index."""
+    """Starts of the windows answered from the index."""
     windows_direct: tuple[Time, ...]
-    """Starts of the windows of which tiles are read without its help."""
+    """Starts of the windows with tiles that are read directly."""
 
     def __str__(self) -> str:
-        filtered = f"filters of texts pass over {self.chunks_filtered:,} of {self.chunks:,} chunks"
+        filtered = f"text filters skip {self.chunks_filtered:,} of {self.chunks:,} chunks"
         if self.index is None:
             return f"no index: {self.reason}" + (f"; {filtered}" if self.chunks else "")
         found = [f"index {self.index} answers for {self.tiles_indexed:,} of {self.tiles:,} tiles"]

@@ -1,4 +1,4 @@
-"""What a read returns."""
+"""Results of reads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["ReadResult"]
 class ReadResult:
     """The rows of one read, as a stream.
 
-    Rows come from the archive while they are drawn, so a result larger than memory can be gone through batch by batch.
-    A result is drawn from **once**: by one of the ``to_`` methods, by :meth:`batches`, or by any library that knows
-    ``__arrow_c_stream__`` (pyarrow, polars, DuckDB, pandas 3, ...); then it is empty, and a second use raises
-    :class:`~chronotile.ClosedError` with the advice to read again. The order of rows is not defined.
+    Rows are fetched from the archive while they are consumed, so a result larger than memory can be processed batch by
+    batch. A result can be consumed **once**: by one of the ``to_`` methods, by :meth:`batches`, or by any library that
+    knows ``__arrow_c_stream__`` (pyarrow, polars, DuckDB, pandas 3, ...); a second use raises
+    :class:`~chronotile.ClosedError`. Call the read again to get a new result. The order of rows is undefined.
     """
 
     __slots__ = ("_native",)
@@ -35,12 +35,12 @@ class ReadResult:
 
     @property
     def column_names(self) -> list[str]:
-        """Names of the columns, in order. Does not draw rows."""
+        """Names of the columns, in order. Does not consume rows."""
         return self._native.column_names
 
     @property
     def schema(self) -> pyarrow.Schema:
-        """The columns as a `pyarrow.Schema`. Does not draw rows. Needs pyarrow."""
+        """The columns as a `pyarrow.Schema`. Does not consume rows. Needs pyarrow."""
         return _pyarrow("schema").schema(self._native)
 
     def to_arrow(self) -> pyarrow.Table:
@@ -49,16 +49,16 @@ class ReadResult:
         Raises
         ------
         DamagedChunkError
-            When a chunk that the read touches is damaged.
+            A chunk that the read needs is damaged.
         ClosedError
-            When the result was drawn from before.
+            The result was already consumed.
         """
         return _pyarrow("to_arrow()").table(self._native.collect())
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:
         """All rows as a `pandas.DataFrame`; `options` go to `pyarrow.Table.to_pandas`. Needs pyarrow and pandas.
 
-        As always with pandas, integer columns with nulls become float64 unless `options` say otherwise, for example
+        As always with pandas, integer columns with nulls become float64 unless `options` change that, for example
         ``types_mapper=pandas.ArrowDtype``.
         """
         optional.require("to_pandas()", "pandas", "pyarrow", "pandas")
@@ -72,7 +72,7 @@ class ReadResult:
     def batches(self) -> Iterator[pyarrow.RecordBatch]:
         """The rows batch by batch, as `pyarrow.RecordBatch`, in bounded memory. Needs pyarrow.
 
-        Without pyarrow, give the result itself to a library that reads Arrow streams.
+        Without pyarrow, pass the result to a library that reads Arrow streams.
         """
         pyarrow = _pyarrow("batches()")
         while (table := self._native.next_batch()) is not None:
@@ -87,7 +87,7 @@ class ReadResult:
         return self._native.__arrow_c_stream__(requested_schema)
 
     def __arrow_c_schema__(self) -> object:
-        """The columns for any library that speaks the Arrow PyCapsule interface. Does not draw rows."""
+        """The columns for any library that speaks the Arrow PyCapsule interface. Does not consume rows."""
         return self._native.__arrow_c_schema__()
 
 

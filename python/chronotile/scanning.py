@@ -1,8 +1,8 @@
-"""Short texts as users type them: numbers, lengths of time, conditions, calls, JSON.
+"""Parse short texts from users: numbers, durations, conditions, calls, JSON.
 
-Each reader here looks at every character a fixed number of times and refuses what is longer than such a text can be, so
-no text takes long. What comes from a command line, an address or a file is read by these and by no regular expression
-of Python, which may take a time that grows with the square of the length, or worse.
+Each parser inspects every character a fixed number of times and rejects texts above a length limit, so no input takes
+long. Text from a command line, a URL or a file is parsed here and never with Python's regular expressions, whose time
+may grow with the square of the length, or worse.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = [
 ]  # fmt: skip
 
 TEXT_CHARS_MAX = 65_536
-"""Characters of a condition; its list of values may be long."""
+"""Most characters of a condition; its list of values may be long."""
 
 NUMBER_CHARS_MAX = 400
-"""Characters of a number: a float64 written out in full has fewer."""
+"""Most characters of a number: a float64 written out in full has fewer."""
 
 NESTING_MAX = 32
-"""Lists and objects within each other in a JSON text."""
+"""Deepest nesting of lists and objects in a JSON text."""
 
 _SIGNS = ("<=", ">=", "==", "!=", "<>", "=", "<", ">")
 _WORDS = ("in", "between", "contains", "matches", "prefix", "exists")
@@ -39,7 +39,7 @@ def is_number(text: str) -> bool:
 
 
 def whole_number(text: str, digits_max: int) -> int | None:
-    """The whole number that a text is, with an optional sign; None for other texts and for more digits."""
+    """Parse a whole number with an optional sign; None for other texts, and for more digits."""
     digits = _unsigned(text)
     return int(text) if len(digits) <= digits_max and _are_digits(digits) else None
 
@@ -53,7 +53,7 @@ def _are_digits(text: str) -> bool:
 
 
 def length_of_time(text: str, units: Mapping[str, int]) -> int | None:
-    """A whole number and a unit, ``30d``, as the number of what the units count; None for other texts."""
+    """Parse a whole number and a unit, such as ``30d``; return number times unit, or None for other texts."""
     if len(text) > NUMBER_CHARS_MAX:
         return None
     word = text.strip()
@@ -65,7 +65,7 @@ def length_of_time(text: str, units: Mapping[str, int]) -> int | None:
 
 
 def call(text: str) -> tuple[str, str] | None:
-    """Function and argument of a call, ``sum(run_s)``; None for other texts."""
+    """Parse a call such as ``sum(run_s)`` to function and argument; None for other texts."""
     word = text.strip() if len(text) <= TEXT_CHARS_MAX else ""
     function, bracket, rest = word.partition("(")
     function, argument = function.rstrip(), rest[:-1].strip()
@@ -75,8 +75,9 @@ def call(text: str) -> tuple[str, str] | None:
 
 
 def comparison(text: str) -> tuple[str, str, str] | None:
-    """Column, comparison and the text of the value of a condition such as ``mag<18`` or ``band in g,r``; None for other
-    texts. A column in double quotes may have any characters but these."""
+    """Parse a condition such as ``mag<18`` or ``band in g,r`` to column, comparison and value text; None for other
+    texts. A column in double quotes may contain any other character.
+    """
     if len(text) > TEXT_CHARS_MAX:
         return None
     text = text.strip()
@@ -101,7 +102,7 @@ def comparison(text: str) -> tuple[str, str, str] | None:
 
 
 def outside_brackets(text: str) -> list[str]:
-    """The parts of a text between commas, but for commas within brackets of any kind."""
+    """Split a text at the commas that are outside brackets of any kind."""
     parts, depth, start = [], 0, 0
     for at, char in enumerate(text):
         if char in "[(<":
@@ -115,12 +116,12 @@ def outside_brackets(text: str) -> list[str]:
 
 
 def json_value(text: str | bytes) -> Any:
-    """The value of a JSON text. Whole numbers that have too many digits for any column become floating point numbers.
+    """Parse a JSON text. Whole numbers with too many digits for any column become floats.
 
     Raises
     ------
     ValueError
-        Text that is no JSON, or whose lists and objects are nested more than 32 deep.
+        The text is invalid JSON, or lists and objects are nested more than 32 deep.
     """
     plain = text.decode() if isinstance(text, bytes) else text
     if _nesting(plain) > NESTING_MAX:
@@ -129,9 +130,9 @@ def json_value(text: str | bytes) -> Any:
 
 
 def _nesting(text: str) -> int:
-    """How deep lists and objects are nested in a JSON text."""
+    """Nesting depth of lists and objects in a JSON text."""
     depth = deepest = 0
-    # Strings are passed over: what stands between two quotes that no backslash precedes.
+    # Skip strings: the text between two quotes without a preceding backslash.
     for part in text.replace("\\\\", "").replace('\\"', "").split('"')[::2]:
         for char in part:
             if char in "[{":
@@ -143,5 +144,5 @@ def _nesting(text: str) -> int:
 
 
 def shown(text: str, chars_max: int = 100) -> str:
-    """A text as messages show it: quoted, and cut where it is long."""
+    """Format a text for messages: quoted, and truncated if long."""
     return repr(text) if len(text) <= chars_max else f"{text[:chars_max]!r}... ({len(text):,} characters)"

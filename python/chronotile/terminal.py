@@ -1,4 +1,4 @@
-"""Numbers, tables and progress as text for people: what the command line and the pages say them with."""
+"""Format numbers, tables and progress for people, on the command line and in reports."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["ProgressLine", "bar", "bytes_text", "count_text", "table_text"]
 
 
 def count_text(count: int, noun: str = "") -> str:
-    """1234567 as 1,234,567; with the `noun` of one of them as ``1,234,567 rows``, or ``1 row``."""
+    """Format 1234567 as 1,234,567; with a singular `noun` as ``1,234,567 rows``, or ``1 row``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}" if noun else f"{count:,}"
 
 
 def bytes_text(count: float) -> str:
-    """Bytes in the largest unit that leaves at least one."""
+    """Format bytes in the largest unit that gives at least one."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -27,8 +27,9 @@ def bytes_text(count: float) -> str:
 
 
 def table_text(header: list[str], rows: list[list[str]], right: frozenset[int] = frozenset()) -> str:
-    """Columns of text, those numbered in `right` set to the right. On a terminal that is too narrow the widest texts
-    are cut."""
+    """Format a table; the columns numbered in `right` are right-aligned. On a narrow terminal, the widest columns are
+    truncated.
+    """
     widths = [max(len(line[place]) for line in [header, *rows]) for place in range(len(header))]
     if sys.stdout.isatty():
         excess = sum(widths) + 2 * (len(widths) - 1) - shutil.get_terminal_size().columns
@@ -47,7 +48,7 @@ def table_text(header: list[str], rows: list[list[str]], right: frozenset[int] =
 
 
 _TEXT_MIN = 8
-"""No column of text is cut to less."""
+"""Least width of a truncated column."""
 
 
 def _cut(text: str, width: int) -> str:
@@ -55,7 +56,7 @@ def _cut(text: str, width: int) -> str:
 
 
 class ProgressLine:
-    """One line on a terminal's standard error that shows how far long work is; nothing in a pipe."""
+    """Progress line of a long operation on a terminal's standard error; silent in a pipe."""
 
     def __init__(self, describe: Callable[[], str]) -> None:
         self._describe = describe
@@ -84,7 +85,7 @@ class ProgressLine:
 
 
 def bar(done: float, total: float | None, width: int = 24) -> str:
-    """A bar of `width` characters; empty where the total is not known."""
+    """Draw a progress bar of `width` characters; empty if the total is unknown."""
     if not total:
         return "[" + " " * width + "]"
     filled = int(width * min(done / total, 1.0))

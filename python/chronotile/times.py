@@ -1,4 +1,4 @@
-"""Time axes, and moments in whatever form a caller has them."""
+"""Time axes, and conversion of times from the forms that callers use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chronotile.errors import InvalidInputError
 __all__ = ["Moment", "TimeAxis", "jd", "mjd", "timestamp"]
 
 Moment = Any
-"""A time as users write it: see :meth:`chronotile.Dataset.read`."""
+"""A time in any supported form: see :meth:`chronotile.Dataset.read`."""
 
 NativeMoment = tuple[Literal["utc_ns", "native", "ticks"], int | float]
 
@@ -26,12 +26,12 @@ _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _NUMPY_UNIT_NS = {"W": 7 * _DAY_NS, "D": _DAY_NS, "h": 3_600 * 10**9, "m": 60 * 10**9, **_UNIT_NS}
 _LENGTH_NS = {"w": 7 * _DAY_NS, "d": _DAY_NS, "h": 3_600 * 10**9, "m": 60 * 10**9, **_UNIT_NS}
 _TEXT_CHARS_MAX = 100
-"""No time is longer."""
+"""Most characters of a time."""
 
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """The time column of a dataset and how it writes an instant.
+    """The time column of a dataset and its encoding.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class TimeAxis:
     format : {"timestamp", "mjd", "jd"}
         Arrow timestamp or date, Modified Julian Date, or Julian Date (both float64 days).
     scale : {"utc", "tai"}
-        The time scale the column counts in. Times given as datetimes and texts are UTC and are converted.
+        Time scale of the column. Times given as datetimes and text are UTC and are converted.
     """
 
     column: str
@@ -65,12 +65,12 @@ def timestamp(column: str, *, scale: str = "utc") -> TimeAxis:
 
 
 def resolve_axis(time: str | TimeAxis, time_format: str | None, time_scale: str, columns: dict[str, str]) -> TimeAxis:
-    """The axis that ``create(time=..., time_format=..., time_scale=...)`` means; `columns` maps names to types."""
+    """Determine the axis of ``create(time=..., time_format=..., time_scale=...)``; `columns` maps names to types."""
     if isinstance(time, TimeAxis):
         return time
     if not isinstance(time, str):
         raise InvalidInputError(
-            f"time is {time!r}: give the name of the time column, or ct.mjd, ct.jd or ct.timestamp",
+            f"invalid time {time!r}: give the name of the time column, or ct.mjd, ct.jd or ct.timestamp",
             kind="invalid-definition",
         )
     if time_format is not None:
@@ -80,14 +80,14 @@ def resolve_axis(time: str | TimeAxis, time_format: str | None, time_scale: str,
     if time.lower() in ("jd", "mjd"):
         return TimeAxis(time, time.lower(), time_scale)
     raise InvalidInputError(
-        f"time column {time!r} is float64, which does not say what it counts: "
+        f"time column {time!r} is float64: its format must be given: "
         f'write time=ct.mjd({time!r}) or time=ct.jd({time!r}), with scale="tai" if it is not UTC',
         kind="invalid-definition",
     )
 
 
 def duration_text(value: str | timedelta, what: str) -> str:
-    """A duration as text such as ``30d``, from text or a whole number of seconds as timedelta."""
+    """Convert a duration, text or a timedelta of whole seconds, to text such as ``30d``."""
     if isinstance(value, str):
         return value
     if isinstance(value, timedelta):
@@ -102,12 +102,12 @@ def duration_text(value: str | timedelta, what: str) -> str:
 
 
 def moment(value: Moment, axis: TimeAxis, what: str) -> NativeMoment:
-    """`value` as the native module takes it, for a dataset with this time axis."""
+    """Convert `value` to the form of the native module, for a dataset with this time axis."""
     days = axis.format in ("mjd", "jd")
     kind = _number_kind(value)
     if kind is int:
         if not -(2**63) <= int(value) < 2**63:
-            raise _refused(what, scanning.shown(str(value)), "no time axis reaches so far")
+            raise _refused(what, scanning.shown(str(value)), "the time is out of range")
         return ("native", float(value)) if days else ("ticks", int(value))
     if kind is float:
         if days:
@@ -130,7 +130,7 @@ def moment(value: Moment, axis: TimeAxis, what: str) -> NativeMoment:
 
 
 def _relative_to_now(text: str, what: str) -> datetime | None:
-    """``now``, ``now-6h`` or ``now+1d`` as a time; None for other texts."""
+    """Parse ``now``, ``now-6h`` or ``now+1d``; None for other texts."""
     word = text.strip().lower() if len(text) <= _TEXT_CHARS_MAX else ""
     sign, length = word[3:4], word[4:].strip()
     if not word.startswith("now") or (sign and sign not in "+-"):
@@ -139,12 +139,12 @@ def _relative_to_now(text: str, what: str) -> datetime | None:
     try:
         return datetime.now(UTC) + (away if sign != "-" else -away)
     except OverflowError:
-        raise _refused(what, text, "no date reaches so far") from None
+        raise _refused(what, text, "the time is out of range") from None
 
 
 def _number_kind(value: object) -> type | None:
-    """int or float for numbers of Python and numpy, None for anything else."""
-    # A length of time of numpy is one of its integers.
+    """Return int or float for numbers of Python and numpy, None for anything else."""
+    # numpy counts timedelta64 among its integers.
     if isinstance(value, bool) or _is_numpy(value, "timedelta64"):
         return None
     if isinstance(value, int) or _is_numpy(value, "integer"):
@@ -169,10 +169,10 @@ def _refused(what: str, value: object, hint: str) -> InvalidInputError:
 
 
 def _text_ns(text: str, what: str) -> int:
-    # `fromisoformat` cuts after microseconds; digits beyond them are added by hand.
+    # `fromisoformat` truncates after microseconds; add further digits separately.
     plain, digits = _without_fraction(text.strip()) if len(text) <= _TEXT_CHARS_MAX else ("", "")
     try:
-        # It takes a fraction of an hour for one of a second.
+        # It reads a fraction of an hour as a fraction of a second.
         whole = datetime.fromisoformat("" if "." in plain or "," in plain else plain)
     except ValueError:
         hint = "write ISO 8601 such as 2026-01-31T12:00:00Z, now-6h, or a number in the unit of the time column"
@@ -181,14 +181,14 @@ def _text_ns(text: str, what: str) -> int:
 
 
 def exact_text_ns(text: str, what: str) -> int:
-    """Nanoseconds since 1970 UTC of ISO 8601 text; a time between two nanoseconds is refused."""
+    """Convert ISO 8601 text to nanoseconds since 1970 UTC; finer times raise an error."""
     if len(text) <= _TEXT_CHARS_MAX and _without_fraction(text.strip())[1][9:].strip("0"):
-        raise _refused(what, text, "nanoseconds are the finest there are: give at most 9 decimal places")
+        raise _refused(what, text, "the finest resolution is nanoseconds: give at most 9 decimal places")
     return _text_ns(text, what)
 
 
 def _without_fraction(text: str) -> tuple[str, str]:
-    """A time without the fraction behind hours, minutes and seconds, and the digits of that fraction."""
+    """Split a time into the text without its fractional seconds, and the digits of the fraction."""
     point = next((at for at, char in enumerate(text) if char in ".,"), len(text))
     end = next((at for at in range(point + 1, len(text)) if not "0" <= text[at] <= "9"), len(text))
     has_colons = [len(part) for part in text[max(point - 8, 0) : point].split(":")] == [2, 2, 2]
@@ -199,7 +199,7 @@ def _without_fraction(text: str) -> tuple[str, str]:
 
 
 def text_of_ns(value_ns: int, what: str) -> str:
-    """Nanoseconds since 1970 UTC as ISO 8601 text."""
+    """Convert nanoseconds since 1970 UTC to ISO 8601 text."""
     seconds, rest_ns = divmod(value_ns, 10**9)
     try:
         whole = _EPOCH + timedelta(seconds=seconds)
@@ -209,10 +209,12 @@ def text_of_ns(value_ns: int, what: str) -> str:
 
 
 def _datetime_ns(value: datetime, what: str) -> int:
-    """Nanoseconds since 1970 UTC; a datetime without zone is UTC. pandas timestamps keep their nanoseconds."""
+    """Convert a datetime to nanoseconds since 1970 UTC; UTC is assumed without a zone. pandas timestamps keep their
+    nanoseconds.
+    """
     if value != value:  # pandas.NaT
-        raise _refused(what, value, "it is no time")
-    # pandas computes differences of its own timestamps in nanoseconds, which overflow; a plain datetime does not.
+        raise _refused(what, value, "the value is not a time")
+    # Use a plain datetime: pandas computes differences of its timestamps in nanoseconds, which overflow.
     plain = datetime(
         value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, fold=value.fold
     )
@@ -234,7 +236,7 @@ def numpy_ns(value: Any, what: str) -> int:
     text = str(value.dtype)  # datetime64[us], datetime64[25s]
     found = re.fullmatch(r"(?:datetime|timedelta)64\[(\d*)(\w+)\]", text)
     if found is None or str(value) == "NaT":
-        raise _refused(what, value, "it is no time")
+        raise _refused(what, value, "the value is not a time")
     count, unit = int(found[1] or 1), found[2]
     if unit in ("Y", "M") and value.dtype.kind == "M":
         value, count, unit = value.astype("datetime64[D]"), 1, "D"
@@ -254,8 +256,9 @@ def _astropy(value: Any, axis: TimeAxis, what: str) -> NativeMoment:
 
 
 def tick_value(tick: int, axis: TimeAxis, data_type: str) -> datetime | float | int:
-    """A tick of the axis as users read it: float days, or a datetime in the column's scale; the tick itself where a
-    datetime cannot hold it."""
+    """Convert a tick of the axis to float days, or to a datetime in the column's scale; return the tick itself if a
+    datetime cannot represent it.
+    """
     if axis.format in ("mjd", "jd"):
         epoch = float(_JD_OF_UNIX_EPOCH) if axis.format == "jd" else float(_MJD_OF_UNIX_EPOCH)
         return tick / 86_400_000_000 + epoch
@@ -274,7 +277,7 @@ def tick_ns(data_type: str) -> int:
 
 
 def duration_ns(value: str | timedelta | int, what: str) -> int:
-    """A length of time in nanoseconds: of text such as ``"1h"`` or ``"500ms"``, a timedelta, or nanoseconds."""
+    """Convert a duration to nanoseconds: text such as ``"1h"`` or ``"500ms"``, a timedelta, or nanoseconds."""
     found = scanning.length_of_time(value, _LENGTH_NS) if isinstance(value, str) else None
     if isinstance(value, timedelta):
         number = timedelta_ns(value)

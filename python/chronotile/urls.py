@@ -1,4 +1,4 @@
-"""URLs as they may be shown."""
+"""Redact URLs for messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["without_password"]
 
 
 def without_password(url: str) -> str:
-    """`url` with ``***`` for what may be a password: between a user and the last ``@``, and in settings so named."""
+    """Replace possible passwords in `url` by ``***``: between user and last ``@``, and in password parameters."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         scheme, rest = "", url

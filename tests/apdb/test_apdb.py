@@ -180,10 +180,10 @@ def test_a_complete_detector_visit_refuses_other_rows_unless_told_to_replace_the
 def test_store_refuses_what_does_not_fit_with_the_column_in_its_sentence(survey: apdb.Apdb) -> None:
     visit = visit_of(0, [1, 2])
     wrong = {
-        "no column colour": {**visit["sources"], "colour": [1, 2]},
+        "unknown columns of table DiaSource: colour": {**visit["sources"], "colour": [1, 2]},
         "column diaSourceId of DiaSource is missing": {k: v for k, v in visit["sources"].items() if k != "diaSourceId"},
         "column psfFlux": {**visit["sources"], "psfFlux": ["bright", "faint"]},
-        "each detector-visit by itself": {**visit["sources"], "visit": [0, 1]},
+        "each detector-visit in its own call": {**visit["sources"], "visit": [0, 1]},
     }
     for sentence, sources in wrong.items():
         with pytest.raises(ct.InvalidInputError, match=sentence):
@@ -296,7 +296,7 @@ def test_a_removed_visit_is_gone_and_can_be_stored_again(survey: apdb.Apdb) -> N
     assert survey.store(**visit_of(1, [1, 2])).stored
     assert len(survey.sources(FIELD, complete_only=True)) == 4
     survey.reassociate({11_001: 5})
-    with pytest.raises(ct.InvalidInputError, match="1 records were reassigned") as error:
+    with pytest.raises(ct.InvalidInputError, match="1 records changed since they were stored") as error:
         survey.remove_night(START + 0.6)
     assert error.value.kind == "changed-records"
     assert len(survey.sources()) == 4
@@ -361,7 +361,7 @@ def test_archived_slices_are_read_through_the_same_calls_and_restored(survey: ap
         survey.remove_visit(80)
     survey.remove_visit(80, changed=True)
     assert seen_sources(survey) == {k: v for k, v in before[0].items() if k // 10_000 != 80}
-    with pytest.raises(ct.DataFileError, match="no folder"):
+    with pytest.raises(ct.DataFileError, match="no such folder"):
         survey.sources(FIELD, archived=tmp_path / "nothing")
 
 
@@ -473,7 +473,7 @@ def test_a_schema_that_cannot_grow_into_another_is_refused_with_all_reasons(surv
         "snr of DiaSource is float32 and cannot become float64",
         "psfFlux of DiaSource is in nJy and cannot become Jy",
         "column reliability of DiaSource is stored and cannot be removed",
-        "column trust of DiaSource is new and may not be null",
+        "new column trust of DiaSource is not nullable",
     ):
         assert reason in str(error.value)
     assert apdb.open(survey.archive).schema == survey.schema
@@ -494,7 +494,7 @@ def test_a_schema_without_a_needed_column_is_refused() -> None:
 
 
 def test_of_a_layout_that_no_archive_takes_nothing_is_left(path: Path) -> None:
-    with pytest.raises(ct.InvalidInputError, match="not a whole number of windows"):
+    with pytest.raises(ct.InvalidInputError, match="not a multiple of window"):
         apdb.create(path, "small", slice="50d")
     with pytest.raises(ct.InvalidInputError, match="level"):
         apdb.create(path, "small", level=99)
@@ -530,7 +530,7 @@ def test_rows_of_other_columns_are_fitted_each_to_its_own_schema(path: Path) -> 
             (number, 1) for number in range(3)
         }
         twice = pa.Table.from_arrays([*given.columns, given["psfFlux"]], names=[*given.schema.names, "psfFlux"])
-        with pytest.raises(ct.InvalidInputError, match="two columns psfFlux"):
+        with pytest.raises(ct.InvalidInputError, match="duplicate columns psfFlux"):
             database.store(**{**visit_of(9, [1, 2]), "sources": twice})
 
 

@@ -116,7 +116,7 @@ def test_a_folder_of_alerts_is_all_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "night" / "_SUCCESS").touch()
     assert imported(tmp_path / "night")[0].sources == 2
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ct.DataFileError, match="empty has no files"):
+    with pytest.raises(ct.DataFileError, match="empty is empty"):
         imported(tmp_path / "empty")
 
 
@@ -130,18 +130,18 @@ def bare(packet: Row) -> bytes:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (lambda: b"\0\0\0\x03\xe8" + bare(packets(1)[0]), r"looks like a message of Kafka \(schema 1000\), which does "
-         r"not bring its schema: have the consumer write Avro container files"),
-        (lambda: b"\xc3\x01" + b"12345678" + bare(packets(1)[0]), "is an Avro single object, which does not bring"),
-        (lambda: bare(packets(1)[0]), "is neither Parquet nor an Avro container file, nor an archive of these"),
+        (lambda: b"\0\0\0\x03\xe8" + bare(packets(1)[0]), r"looks like a Kafka message \(schema 1000\), which does "
+         r"not contain its schema: write Avro container files instead"),
+        (lambda: b"\xc3\x01" + b"12345678" + bare(packets(1)[0]), "is an Avro single object, which does not contain"),
+        (lambda: bare(packets(1)[0]), "has an unknown format: give Parquet, an Avro container file, or an archive"),
         (lambda: b"", "is empty"),
-        (lambda: gzip.compress(LSST.read_bytes()), r"is a compressed Parquet file: unpack it before \(gunzip\)"),
+        (lambda: gzip.compress(LSST.read_bytes()), r"is a compressed Parquet file: unpack it first \(gunzip\)"),
         (lambda: LSST.read_bytes()[:5_000], "is damaged"),
         (lambda: container(packets(3))[:-9], "is damaged"),
         (lambda: gzip.compress(container(packets(3)))[:-30], "is damaged"),
         (lambda: archive({"a.avro": container(packets(3))[:-9]}, "w"), "is damaged"),
-        (lambda: archive({"notes.txt": b"no alerts"}, "w:gz"), "notes.txt of .* is neither Parquet nor"),
-        (lambda: archive({}, "w"), "is neither Parquet nor"),
+        (lambda: archive({"notes.txt": b"no alerts"}, "w:gz"), "notes.txt of .* has an unknown format: give Parquet"),
+        (lambda: archive({}, "w"), "has an unknown format: give Parquet"),
     ],
 )  # fmt: skip
 def test_what_holds_no_packets_is_refused_with_what_to_do(
@@ -213,11 +213,11 @@ def test_parts_that_cannot_be_imported_are_named_and_the_rest_is(tmp_path: Path)
     rows = rows_of(LSST)
     done, _ = imported(parquet(tmp_path, [without(row, "diaObject", "ra", "dec") for row in rows]))
     assert counts(done) == (0, 65, 0)
-    assert "diaObject are not imported: they have no columns ra, dec" in done.notes
+    assert "diaObject skipped: missing columns ra, dec" in done.notes
     previous = [{**row, "prvDiaSources": [{"diaSourceId": 1, "ra": 1.0, "dec": 2.0}]} for row in rows]
     done, _ = imported(parquet(tmp_path, previous))
     assert done.sources == 25
-    assert "prvDiaSources are not imported: they have no columns visit, detector, midpointMjdTai" in done.notes
+    assert "prvDiaSources skipped: missing columns visit, detector, midpointMjdTai" in done.notes
     done, sources = imported(parquet(tmp_path, [without(row, "diaSource", "diaObjectId") for row in rows]))
     assert done.sources == len(sources) == 65
     done, _ = imported(parquet(tmp_path, [{"diaSource": row["diaSource"]} for row in rows]))
@@ -255,7 +255,7 @@ def test_optional_columns_of_the_ztf_become_nulls(tmp_path: Path) -> None:
     optional = ("fid", "sigmapsf", "isdiffpos", "rb")
     alone = [{**row, "prv_candidates": None} for row in rows_of(ZTF)]
     done, sources = imported(parquet(tmp_path, [without(row, "candidate", *optional) for row in alone]))
-    assert "detections without isdiffpos have positive fluxes" in done.notes
+    assert "detections without isdiffpos got positive fluxes" in done.notes
     assert {(row["band"], row["psfFluxErr"], row["snr"], row["reliability"]) for row in sources} == {(None,) * 4}
     assert all(row["psfFlux"] > 0 for row in sources)
     alone[0]["candidate"] |= {"magpsf": None, "fid": None}
@@ -266,7 +266,7 @@ def test_optional_columns_of_the_ztf_become_nulls(tmp_path: Path) -> None:
 def test_files_of_which_nothing_is_imported_are_an_error(tmp_path: Path, chronotile: Run) -> None:
     for path in (LSST, ZTF):
         pq.write_table(pq.read_table(path).slice(0, 0), tmp_path / "alerts.parquet")
-        with pytest.raises(ct.InvalidInputError, match="no alert imported: the files hold none that is complete"):
+        with pytest.raises(ct.InvalidInputError, match="no alert imported: no complete alert in the files"):
             imported(tmp_path / "alerts.parquet")
     parquet(tmp_path, [{"diaSource": {**row["diaSource"], "visit": None}} for row in rows_of(LSST)[:3]])
     assert chronotile("apdb", "create", "s.db", "--schema", "small", cwd=tmp_path).returncode == 0
@@ -292,7 +292,7 @@ def test_detections_whose_rounded_ids_are_one_are_counted_instead_of_replaced_by
         for _ in range(2):
             done = import_alerts(database, [flat])
             assert {row["diaSourceId"] for row in database.sources().to_arrow().to_pylist()} == ids
-            assert "5 detections whose rounded ids are those of others" in done.left_out
+            assert "5 detections whose rounded id belongs to another detection" in done.left_out
             assert any(part.endswith("values of DiaSource.diaObjectId, rounded in the file") for part in done.left_out)
 
 
@@ -300,7 +300,7 @@ def test_alerts_know_the_exact_ids_of_their_sources(tmp_path: Path) -> None:
     rows = [{**row, "diaSource": with_float_ids(row["diaSource"]), "prvDiaSources": None} for row in rows_of(LSST)]
     done, sources = imported(parquet(tmp_path, rows))
     assert {row["diaSourceId"] for row in sources} == {row["diaSourceId"] for row in rows}
-    assert not any("rounded ids" in part for part in done.left_out)
+    assert not any("rounded id" in part for part in done.left_out)
     # No part of the file has the ids of the objects whole.
     assert done.objects == 0
     assert any(part.endswith("objects whose ids are rounded in the file") for part in done.left_out)

@@ -135,7 +135,7 @@ def test_a_slice_that_others_keep_writing_to_is_left_and_said_so(
         return retire(self, **how)
 
     monkeypatch.setattr(Dataset, "retire", late)
-    with pytest.raises(ct.BusyError, match="DiaSource were not dropped") as error:
+    with pytest.raises(ct.BusyError, match="DiaSource were archived but not dropped") as error:
         survey.archive_before(LATER, tmp_path / "cold")
     assert error.value.kind == "slice-in-use"
     monkeypatch.undo()
@@ -205,7 +205,7 @@ def test_two_that_archive_to_one_folder_at_once_lose_no_row(
     assert others == [True, "folder-in-use"]
     assert everything(survey, cold)[0] == expected
     assert len(survey.sources()) == 0
-    with pytest.raises(ct.DataFileError, match="there is no folder"):
+    with pytest.raises(ct.DataFileError, match="no such folder"):
         survey.delete("DiaSource", [1_001], archived=tmp_path / "cald")
 
 

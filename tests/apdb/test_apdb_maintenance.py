@@ -86,7 +86,7 @@ def test_a_turn_that_a_dead_process_left_is_taken_over_when_its_writes_are_over(
     assert subprocess.run([sys.executable, "-c", leave, str(path)], check=False).returncode == 9
     with apdb.open(path) as database:
         monkeypatch.setattr(turns, "WAIT_S", 0.1)
-        with pytest.raises(ct.BusyError, match="another process has been changing records"):
+        with pytest.raises(ct.BusyError, match="another process is changing records"):
             database.close_validity([1], START + 2)
         assert len(database.objects()) == 2, "nothing was changed"
         monkeypatch.setattr(turns, "GRACE_S", -turns.LEASE_S)
@@ -215,11 +215,11 @@ def test_the_command_of_maintenance_gives_sources_to_objects_and_says_what_it_di
     pq.write_table(pa.table(given), tmp_path / "given.parquet")
     done = chronotile("apdb", "maintain", path, "--associations", tmp_path / "given.parquet")
     assert done.returncode == 0, done.stderr
-    assert "2 sources given to solar-system objects" in done.stdout
+    assert "2 sources assigned to solar-system objects" in done.stdout
     assert "dia_source" in done.stdout
     assert "1 sources of" in done.stderr
-    assert "partition past the limit" in done.stderr
-    assert "partition past the limit" in chronotile("apdb", "info", path).stderr
+    assert "partition over the limit" in done.stderr
+    assert "partition over the limit" in chronotile("apdb", "info", path).stderr
     with apdb.open(path) as database:
         assert sorted(database.sources()["ssObjectId"].drop_null().to_pylist()) == [8, 9]
 
@@ -338,7 +338,7 @@ def test_the_command_creates_what_the_densest_place_needs(tmp_path: Path, chrono
     given = ("--objects", "1000", "--visits-a-month", "30", "--cell-mib-max", "15")
     done = chronotile(*command, *given)
     assert done.returncode == 0, done.stderr
-    assert "expected in a partition and slice" in done.stdout
+    assert "expected per partition and slice" in done.stdout
     with apdb.open(tmp_path / "survey.db") as database:
         assert database.layout.cell_bytes_max == 15 * 2**20
         assert (database.layout.object_window, database.layout.object_slice) == ("180d", 1), "22 MiB in twelve months"

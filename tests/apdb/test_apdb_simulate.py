@@ -237,7 +237,7 @@ def test_a_report_says_nothing_of_later_visits_from_a_few_and_draws_no_line_past
     assert few.fit("read") is not None
     assert few.at_visit("read", 180_000) is None
     assert report.figures(few)["read"]["extrapolated_s"] == {"180000": None, "300000": None}
-    assert "too short to say anything of 180,000 visits: simulate at least 30 visits" in report.text(few)
+    assert "too short to extrapolate to 180,000 visits: simulate at least 30 visits" in report.text(few)
     assert "at 180,000 visits" not in report.text(few)
     page = report.page([few])
     assert "few is too short" in page

@@ -170,7 +170,7 @@ def test_names_of_ztf_objects_are_numbers_in_their_order(year: int, word: str, o
 def test_one_wrong_name_among_good_ones_is_named(wrong: str | None) -> None:
     good = ["ZTF18abkdczc", "ZTF19aaaaaaa"]
     for names in ([*good, wrong], [wrong, *good], [good[0], wrong, good[1]], [wrong]):
-        with pytest.raises(InvalidInputError, match=f"{wrong!r} is no name of a ZTF object"):
+        with pytest.raises(InvalidInputError, match=f"{wrong!r} is not a ZTF object name"):
             values.ztf_object_ids(pa.array(names, pa.utf8()))
     assert values.ztf_object_ids(pa.array([], pa.utf8())).tolist() == []
     chunked = pa.chunked_array([good[:1], good[1:]])

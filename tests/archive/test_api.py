@@ -137,7 +137,7 @@ def test_slices_are_counts_or_lengths(memory: ct.Archive) -> None:
     assert slices("b", window=dt.timedelta(days=90)) == 1
     assert slices("c", window="1h", slice=dt.timedelta(days=1)) == 24
     assert slices("d", window="1d", slice="2w") == 14
-    with pytest.raises(ct.InvalidInputError, match="not a whole number of windows"):
+    with pytest.raises(ct.InvalidInputError, match="not a multiple of window"):
         slices("e", window="7d", slice="10d")
 
 
@@ -148,7 +148,7 @@ def test_columns_can_be_added_with_defaults(memory: ct.Archive) -> None:
     dataset.write({"tag": [2], "t": [2], "value": [1.5], "quality": [7], "note": ["late"]})
     rows = by_id(dataset.read().to_arrow(), "tag").select(["quality", "note"]).to_pylist()
     assert rows == [{"quality": 192, "note": None}, {"quality": 7, "note": "late"}]
-    with pytest.raises(ct.InvalidInputError, match="not among the new columns"):
+    with pytest.raises(ct.InvalidInputError, match="name only new columns"):
         dataset.add_columns({"more": "int8"}, defaults={"moer": 1})
 
 
@@ -337,7 +337,7 @@ def test_compound_ids_are_tuples_of_lists(memory: ct.Archive) -> None:
     dataset.write({"tag": [1, 1, 2], "t": [10, 20, 10], "value": [1.0, 2.0, 3.0]})
     assert dataset.read(ids=([1, 2], [20, 10])).to_arrow()["value"].sort().to_pylist() == [2.0, 3.0]
     assert dataset.read(ids=(1,)).to_arrow()["value"].sort().to_pylist() == [1.0, 2.0]
-    with pytest.raises(ct.InvalidInputError, match="differ in length"):
+    with pytest.raises(ct.InvalidInputError, match="lists of different lengths"):
         dataset.read(ids=([1, 2], [20]))
     with pytest.raises(ct.InvalidInputError, match="3 parts"):
         dataset.read(ids=([1], [20], [3]))

@@ -169,7 +169,7 @@ def test_a_damaged_archive_gives_no_backup_unless_unchecked(stored: Path, tmp_pa
         )  # fmt: skip
         connection.execute(f"update {table} set {column} = zeroblob(length({column}))")
     connection.close()
-    with pytest.raises(ct.DamagedError, match="has damage"):
+    with pytest.raises(ct.DamagedError, match="is damaged"):
         ct.backup(stored, tmp_path / "b.db")
     assert not (tmp_path / "b.db").exists()
     assert ct.backup(stored, tmp_path / "b.db", verify=False).rows == 0

@@ -94,7 +94,7 @@ def test_filters_are_used_and_shown(tmp_path: Path) -> None:
         for where in [("line", "contains", "Disk quota"), ("line", "matches", "(?i)disk QUOTA|out of memory")]:
             used = with_filters.explain(where=where)
             assert (used.chunks, used.chunks_read, used.chunks_filtered) == (10, 1, 9)
-            assert "filters of texts pass over 9 of 10 chunks" in str(used)
+            assert "text filters skip 9 of 10 chunks" in str(used)
             assert without.explain(where=where).chunks_filtered == 0
             assert found(with_filters, where) == found(without, where) == [555]
         counted = with_filters.count_by("number", where=("line", "contains", "Disk quota"))
@@ -111,7 +111,7 @@ def test_filters_are_used_and_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        (("number", "contains", "7"), r"'number', whose type is int64: contains is for text"),
+        (("number", "contains", "7"), r"'number', whose type is int64: contains requires a text column"),
         (("line", "contains", 7), r"'line': contains takes one text, not 7"),
         (("line", "prefix", ["a"]), r"takes one text"),
         (("line", "exists", "yes"), r"'line': exists takes True or False"),

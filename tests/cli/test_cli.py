@@ -99,7 +99,7 @@ def test_every_command_has_help_with_examples(chronotile: Run) -> None:
         (["count", "a.db", "d", "more"], 2, "unexpected extra argument"),
         (["create", "a.db", "d"], 2, "--like FILE or --schema"),
         (["create", "a.db", "d", "--schema", "t:timestamp[us]"], 2, "--time"),
-        (["create", "a.db", "d", "--schema", "t:timestamp[us]", "--time", "t"], 2, "Say once where"),
+        (["create", "a.db", "d", "--schema", "t:timestamp[us]", "--time", "t"], 2, "Give exactly one cell rule"),
         (["create", "a.db", "d", "--schema", "t:nonsense", "--time", "t", "--single"], 2, "is not a data type"),
         (["create", "a.db", "d", "--schema", "t:timestamp[us]", "--time", "t:gps", "--single"], 2, "--time"),
         (["create", "a.db", "BAD", "--schema", "t:timestamp[us]", "--time", "t", "--single"], 2, "1 to 48"),
@@ -110,7 +110,7 @@ def test_every_command_has_help_with_examples(chronotile: Run) -> None:
             "no archive at",
         ),
         (["create", "a.db", "d", "--like", "none.csv", "--time", "t", "--single"], 3, "does not exist"),
-        (["retire", "a.db", "d", "--older-than", "1d", "--before", "2026"], 2, "Give one of"),
+        (["retire", "a.db", "d", "--older-than", "1d", "--before", "2026"], 2, "Give only one of"),
     ],
     ids=str,
 )
@@ -172,7 +172,7 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
         "partition_cells": 4,
         "moves_deg": 0.0,
     }
-    assert "4 cells in a partition" in ok(chronotile("info", path, "values"))
+    assert "4 cells per partition" in ok(chronotile("info", path, "values"))
     rows = [
         "--schema",
         schema,
@@ -354,7 +354,7 @@ def test_lines_of_logs_get_their_time(chronotile: Run, path: Path, tmp_path: Pat
 def test_a_dry_run_stores_nothing(chronotile: Run, path: Path, night: Path, stored: Path) -> None:
     out = ok(chronotile("ingest", stored, "detections", night, "--dry-run"))
     assert "Parquet, 500 rows" in out
-    assert "stored before" in out
+    assert "already stored" in out
     other = stored.with_name("other.db")
     out = ok(chronotile("ingest", other, "detections", night, "--create", *DEFINE, "--dry-run"))
     assert "  candid: int64" in out
@@ -480,10 +480,10 @@ def test_a_table_is_for_people_and_limit_cuts(chronotile: Run, stored: Path) -> 
     ("options", "message"),
     [
         (["--circle", "1,2"], "RA,DEC,RADIUS"),
-        (["--circle", "1,2,3", "--box", "1,2,3,4"], "Give one of"),
+        (["--circle", "1,2,3", "--box", "1,2,3,4"], "Give only one of"),
         (["--circle", "1,2,300"], "300"),
-        (["--where", "mag"], "is no condition"),
-        (["--where", "nope<1"], "no column 'nope'"),
+        (["--where", "mag"], "invalid condition"),
+        (["--where", "nope<1"], "unknown column 'nope'"),
         (["--columns", "nope"], "nope"),
         (["--start", "yesterday"], "ISO 8601"),
         (["--keys", "1"], "has no keys"),
@@ -513,7 +513,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(stored: Path, chronoti
 def test_info_shows_text_and_json(chronotile: Run, stored: Path) -> None:
     text = ok(chronotile("info", stored, "detections"))
     assert text.startswith("detections: 500 rows in ")
-    assert "rows in a tile" in text
+    assert "rows per tile" in text
     report = json.loads(ok(chronotile("info", stored, "detections", "--json")))
     assert sum(part["rows"] for part in report["statistics"]["slices"]) == 500
     assert json.loads(ok(chronotile("info", stored, "--json"))) == [report]
@@ -537,7 +537,7 @@ def test_consolidate_and_retire_report_what_they_do(
     assert survey.count() == 500
     assert f"dropped 1 slice with {first.rows} rows" in ok(chronotile("retire", path, "detections", *limit, "--yes"))
     assert survey.count() == 500 - first.rows
-    assert "nothing is old enough" in ok(chronotile("retire", path, "detections", *limit, "--yes"))
+    assert "no slice is old enough" in ok(chronotile("retire", path, "detections", *limit, "--yes"))
 
 
 def test_verify_fails_with_damage_by_tile(chronotile: Run, path: Path) -> None:

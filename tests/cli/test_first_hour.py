@@ -70,12 +70,12 @@ def test_events_of_which_every_line_is_refused_fail_with_the_reason_and_the_like
         out = shell("events", "ingest", "logs.db", "ssh", "auth.log", code=2)
         assert out.endswith("2 lines rejected, see `chronotile events dead`\n")
         assert shell.errors == (
-            "chronotile: no document stored: every line was rejected; the first is line 1 of auth.log: the line is no "
-            "JSON object. This looks like syslog: --format syslog\n"
+            "chronotile: no document stored: every line was rejected; the first is line 1 of auth.log: the line is not "
+            "a JSON object. This looks like syslog: --format syslog\n"
         )
     assert len(shell("events", "dead", "logs.db", "ssh", "--format", "ndjson").splitlines()) == 2
     report = shell.json("events", "ingest", "logs.db", "ssh", "auth.log", code=2)
-    assert (report["rejected"], report["first_reject"][1:]) == (2, [1, "the line is no JSON object"])
+    assert (report["rejected"], report["first_reject"][1:]) == (2, [1, "the line is not a JSON object"])
 
 
 def test_a_refused_file_is_stored_once_it_is_read_in_the_right_way(shell: Shell) -> None:
@@ -86,7 +86,7 @@ def test_a_refused_file_is_stored_once_it_is_read_in_the_right_way(shell: Shell)
         "stored 2 documents"
     )
     assert shell("events", "dead", "logs.db", "ssh", "--format", "ndjson") == ""
-    assert "2 were stored before" in shell("events", "ingest", "logs.db", "ssh", "auth.log", "--format", "syslog")
+    assert "2 were already stored" in shell("events", "ingest", "logs.db", "ssh", "auth.log", "--format", "syslog")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_lines_of_which_some_are_refused_are_stored_and_the_first_refusal_is_tol
     told = shell("events", "ingest", "logs.db", "web", "-", stdin=text)
     assert told.startswith("stored 1 documents")
     assert "1 line rejected" in told
-    assert "the first is line 2 of standard input: the line is no JSON object" in told
+    assert "the first is line 2 of standard input: the line is not a JSON object" in told
 
 
 def test_events_of_which_every_line_is_refused_are_an_error_over_http(shell: Shell) -> None:
@@ -129,7 +129,7 @@ def test_events_of_which_every_line_is_refused_are_an_error_over_http(shell: She
         refused = service.ask("POST", "/v1/events/ssh", {"batch": "one"}, SYSLOG)
         assert (refused.status, refused.error["kind"]) == (400, "invalid-rows")
         assert refused.error["message"].endswith(
-            "every line was rejected; the first is line 1: the line is no JSON object. This looks like syslog: "
+            "every line was rejected; the first is line 1: the line is not a JSON object. This looks like syslog: "
             "format=syslog"
         )
         assert (refused.error["rejected"], refused.error["batch"]) == (2, "one")
@@ -161,7 +161,7 @@ def test_a_shorter_ttl_says_what_expires_and_asks(shell: Shell) -> None:
     shell("events", "ingest", "logs.db", "ssh", shell.write("auth.log", SYSLOG), "--format", "syslog")
     told = shell("events", "ttl", "logs.db", "ssh", "1s", code=2)
     assert "2 documents would expire at once, 0 would stay visible" in told
-    assert "Nothing done. Expire 2 documents of ssh for good? Give --yes" in shell.errors
+    assert "Nothing done. Permanently expire 2 documents of ssh? Pass --yes" in shell.errors
     assert shell("events", "count", "logs.db", "ssh") == "2\n"
     assert shell("events", "ttl", "logs.db", "ssh", "1s", "--dry-run") == told
     assert shell("events", "count", "logs.db", "ssh") == "2\n"
@@ -171,7 +171,7 @@ def test_a_shorter_ttl_says_what_expires_and_asks(shell: Shell) -> None:
     assert shell("events", "count", "logs.db", "ssh") == "0\n"
     assert "slice" in shell("events", "reclaim", "logs.db", "ssh", "--dry-run")
     shell("events", "reclaim", "logs.db", "ssh", code=2)
-    assert "Give --yes" in shell.errors
+    assert "Pass --yes" in shell.errors
     assert json.loads(shell("info", "logs.db", "ssh", "--json"))["statistics"]["rows"] == 2
     shell("events", "reclaim", "logs.db", "ssh", "--yes")
     assert json.loads(shell("info", "logs.db", "ssh", "--json"))["statistics"]["rows"] == 0
@@ -182,7 +182,7 @@ def test_old_documents_are_said_to_have_expired_already(shell: Shell) -> None:
     shell.write("old.log", SYSLOG)
     told = shell("events", "ingest", "logs.db", "ssh", "old.log", "--format", "syslog", "--year", 2020)
     assert told.startswith("stored 2 documents")
-    assert "; 2 already expired" in told
+    assert "; 2 were already expired" in told
     line = '{"time": "2020-01-01T00:00:00Z"}\n'
     for own, expired in (("99999d", 0), ("1d", 1)):
         told = shell("events", "ingest", "logs.db", "ssh", "-", "--ttl", own, "--stream", "s", stdin=line)
@@ -201,7 +201,7 @@ def test_every_command_that_deletes_asks(shell: Shell) -> None:
         ["ops", "backup", "retain", "store", "--keep", 1],
     ):
         shell(*command, code=2)
-        assert "Give --yes to do it without being asked" in shell.errors, command
+        assert "Pass --yes to confirm" in shell.errors, command
     assert shell("count", "a.db", "d") == "1\n"
     assert len(shell.json("index", "status", "a.db", "d")) == 1
 
@@ -399,7 +399,7 @@ def test_a_command_that_fails_leaves_no_file(shell: Shell) -> None:
 
 def test_a_missing_archive_is_served_only_when_asked(shell: Shell) -> None:
     shell("serve", "plant.db", "--listen", "127.0.0.1:0", code=3)
-    assert "give --create to make it" in shell.errors
+    assert "pass --create to create it" in shell.errors
     with Service(shell.folder / "plant.db", shell.folder / "log") as service:
         assert service.ask("GET", "/health").status == 200
 
@@ -425,9 +425,9 @@ def test_points_of_foreign_files_are_written_with_their_zone_columns_delimiter_a
         shell("historian", "write", "plant.db", "twice.csv", "--zone", "Europe/Berlin", "--clock-change", change)
         assert f"2026-10-25T{hour}:30:00Z,1.0" in shell("historian", "read", "plant.db", "oven", *asked)
     for options, error in (
-        (["--zone", "Europe/Nowhere"], "no time zone 'Europe/Nowhere'"),
+        (["--zone", "Europe/Nowhere"], "unknown time zone 'Europe/Nowhere'"),
         (["--time-column", "when"], "has no column"),
-        (["--tag", "oven", "--tag-column", "tag"], "both name the tag"),
+        (["--tag", "oven", "--tag-column", "tag"], "Give only one of --tag and --tag-column"),
     ):
         shell("historian", "write", "plant.db", "twice.csv", *options, code=2)
         assert error in shell.errors
@@ -456,7 +456,7 @@ def test_tags_are_patterns_times_are_relative_and_qualities_words(plant: Shell) 
     words = plant("historian", "latest", "plant.db", "*.speed", "--format", "csv", "--status", "words")
     assert "Uncertain" in words
     plant("historian", "read", "plant.db", "nothing.*", "--start", "now-6h", code=3)
-    assert "no tag fits 'nothing.*'" in plant.errors
+    assert "no tag matches 'nothing.*'" in plant.errors
     plant("historian", "read", "plant.db", "boiler.temp", "--start", "now-6x", code=2)
     assert plant("count", "plant.db", "historian_main_float", "--start", "now-6h", "--end", "now") == "6\n"
 
@@ -464,7 +464,7 @@ def test_tags_are_patterns_times_are_relative_and_qualities_words(plant: Shell) 
 def test_points_are_deleted_retained_annotated_and_plotted(plant: Shell) -> None:
     period = ("--start", "now-6h")
     plant("historian", "delete", "plant.db", "boiler.*", *period, code=2)
-    assert "Delete 4 points of 2 tags for good? Give --yes" in plant.errors
+    assert "Permanently delete 4 points of 2 tags? Pass --yes" in plant.errors
     assert plant.json("historian", "delete", "plant.db", "boiler.*", *period, "--dry-run") == {
         "dry_run": True, "points": 4,
     }  # fmt: skip
@@ -500,7 +500,7 @@ def test_points_are_deleted_retained_annotated_and_plotted(plant: Shell) -> None
         "dropped 0 slices",
     ]
     plant("historian", "retain", "plant.db", "other", "1d", code=2)
-    assert "there is no group 'other'; there are main" in plant.errors
+    assert "no group 'other'; the groups are main" in plant.errors
 
 
 def test_old_points_are_dropped_when_asked(shell: Shell) -> None:
@@ -509,7 +509,7 @@ def test_old_points_are_dropped_when_asked(shell: Shell) -> None:
     would = shell.json("historian", "retain", "plant.db", "main", "30d", "--dry-run")
     assert (would["dry_run"], would["slices"] > 0) == (True, True)
     shell("historian", "retain", "plant.db", "main", "30d", code=2)
-    assert "older than 30d, for good? Give --yes" in shell.errors
+    assert "that are older than 30d? Pass --yes" in shell.errors
     assert "2020-01-01" in shell("historian", "latest", "plant.db", "oven", "--format", "csv")
     shell("historian", "retain", "plant.db", "main", "30d", "--yes")
     asked = ("--start", "2020-01-01", "--end", "2021-01-01", "--json")
@@ -521,9 +521,9 @@ def test_old_points_are_dropped_when_asked(shell: Shell) -> None:
 
 def test_points_without_a_column_name_it_and_the_option(shell: Shell) -> None:
     for header, said in (
-        ("tag,time,val", ['"value"; did you mean val? It has tag, time, val', "--value-column names another one"]),
-        ("tag,Zeit,value", ['"time"; it has tag, Zeit, value', "--time-column names another one"]),
-        ("name,time,value", ['"tag"; it has name, time, value', "--tag-column", "--tag the tag of all points"]),
+        ("tag,time,val", ['"value"; did you mean val? It has tag, time, val', "another column with --value-column"]),
+        ("tag,Zeit,value", ['"time"; it has tag, Zeit, value', "Name another column with --time-column"]),
+        ("name,time,value", ['"tag"; it has name, time, value', "--tag-column", "one tag for all points with --tag"]),
     ):
         shell.write("points.csv", f"{header}\noven,2026-01-01T00:00:00,1\n")
         shell("historian", "write", "plant.db", "points.csv", "--define", code=2)
@@ -535,7 +535,7 @@ def test_a_stream_without_documents_is_told_with_the_nearest(shell: Shell) -> No
     shell("events", "create", "logs.db", "web", "--stream-field", "host")
     shell("events", "ingest", "logs.db", "web", "-", stdin='{"time": "2026-01-01T00:00:00Z", "host": "webserver1"}\n')
     shell("events", "search", "logs.db", "web", "--streams", "webserver")
-    assert "note: no document of stream 'webserver' in this period; did you mean webserver1?" in shell.errors
+    assert "note: no documents of stream 'webserver' in this period; did you mean webserver1?" in shell.errors
     shell("events", "search", "logs.db", "web", "--streams", "webserver1", "--where", "body contains none")
     assert shell.errors == ""
 
@@ -543,7 +543,7 @@ def test_a_stream_without_documents_is_told_with_the_nearest(shell: Shell) -> No
 def test_a_folder_of_archived_slices_that_is_not_there_is_an_error(shell: Shell) -> None:
     shell("apdb", "create", "s.db", "--schema", "small")
     shell("apdb", "restore", "s.db", "cold", code=3)
-    assert shell.errors == "chronotile: there is no folder cold\n"
+    assert shell.errors == "chronotile: no such folder: cold\n"
     shell("apdb", "create", "t.db", "--schema", "smal", code=3)
-    assert "schemas with a name are lsst and small, others are files" in shell.errors
+    assert "the named schemas are lsst and small; anything else is a file" in shell.errors
     assert "t.db" not in shell.files

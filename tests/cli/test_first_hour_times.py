@@ -53,7 +53,7 @@ def test_what_is_no_time_is_refused_with_what_is(by_days: ct.Dataset, wrong: str
 
 def test_a_condition_on_days_that_is_a_time_names_the_way(by_days: ct.Dataset) -> None:
     for where in ("day>2024-03-01", ("day", "<", "2024-03-01T00:00:00Z")):
-        with pytest.raises(ct.InvalidInputError, match=r"is a time; periods go to start and end"):
+        with pytest.raises(ct.InvalidInputError, match=r"is a time: to read a period, use start and end"):
             by_days.count(where=where)
     assert by_days.count(where="day>2024") == 31
 

@@ -204,7 +204,7 @@ def test_random_rows_come_back_as_they_were_written(
         ("SELECT * FROM rows WHERE p = ?", [2**40], "does not fit int"),
         ("SELECT * FROM rows WHERE p = ?", [True], "a boolean was given"),
         ("SELECT * FROM rows WHERE p = ?", [1.0], "a float was given"),
-        ("SELECT * FROM rows WHERE p = ?", [object()], "parameter 1: a object is nothing"),
+        ("SELECT * FROM rows WHERE p = ?", [object()], "parameter 1: CQL has no type for object"),
         ("SELECT * FROM rows WHERE p = ?", [1, 2], "1 markers and 2 values"),
         ("SELECT * FROM rows WHERE p = :q", {"p": 1}, 'no marker "p"; it has: q'),
         ("SELECT * FROM rows WHERE p = ?", "x", "give a sequence"),

@@ -45,11 +45,11 @@ def reasons(log: events.Events) -> dict[int, str]:
 
 
 BAD = {
-    "no JSON": "the line is no JSON object",
-    '{"time": "2026-01-01", "host": "h"': "the line is no JSON object",
+    "no JSON": "the line is not a JSON object",
+    '{"time": "2026-01-01", "host": "h"': "the line is not a JSON object",
     '{"time": "2026-01-01", "host": }': "invalid value",
     '{"time": "2026-01-01", "host": "h"}{"time": "2026-01-01", "host": "h"}': "several JSON objects",
-    '[{"time": "2026-01-01"}]': "the line is no JSON object",
+    '[{"time": "2026-01-01"}]': "the line is not a JSON object",
     '{"host": "h"}': "'time' is missing",
     '{"time": null, "host": "h"}': "'time' is missing",
     '{"time": "2026-02-30", "host": "h"}': "'time' is no time: '2026-02-30'",
@@ -76,7 +76,7 @@ def test_bad_lines_are_dead_letters_with_line_and_reason_and_the_rest_is_stored(
     answer = report.to_dict()
     assert json.loads(json.dumps(answer)) == answer
     assert answer["documents"] == len(BAD)
-    assert answer["reasons"]["the line is no JSON object"] == 3
+    assert answer["reasons"]["the line is not a JSON object"] == 3
     assert [error["line"] for error in answer["errors"]] == sorted(told)
 
 
@@ -103,7 +103,7 @@ def test_lines_that_are_no_utf_8_are_kept_as_they_are(memory: ct.Archive) -> Non
     log = make(memory)
     bad = b'{"time": "2026-01-01", "host": "caf\xe9"}'
     report = log.ingest_lines(GOOD.encode() + b"\n" + bad)
-    assert (report.documents, report.rejects[0].reason) == (1, "byte 36 of the line is no UTF-8")
+    assert (report.documents, report.rejects[0].reason) == (1, "invalid UTF-8 at byte 36 of the line")
     assert log.dead_letters()["record"].to_pylist() == [bad]
 
 
@@ -244,11 +244,11 @@ def test_a_pattern_takes_lines_apart_into_typed_fields(memory: ct.Archive) -> No
     ("options", "says"),
     [
         ({"format": "xml"}, "use one of ndjson, syslog, lines"),
-        ({"format": "lines"}, "cannot do without one"),
+        ({"format": "lines"}, "a pattern is required for the format lines"),
         ({"format": "lines", "pattern": "(?P<when>.*)"}, "no group"),
-        ({"format": "lines", "pattern": "(?P<time>.*"}, "cannot be used"),
+        ({"format": "lines", "pattern": "(?P<time>.*"}, "invalid pattern"),
         ({"format": "lines", "pattern": "(?P<time>.*)", "stream_field": "host"}, "no group 'host'"),
-        ({"format": "syslog", "time_format": "epoch_s"}, "its own times"),
+        ({"format": "syslog", "time_format": "epoch_s"}, "its own time format"),
         ({"time_format": "rfc"}, "is unknown"),
         ({"colour": "red"}, "colour"),
     ],
@@ -354,7 +354,7 @@ def test_files_that_are_not_there_are_refused(tmp_path: Path, memory: ct.Archive
 def test_a_damaged_gzip_file_is_refused_and_what_came_before_stays(tmp_path: Path, memory: ct.Archive) -> None:
     packed = gzip.compress(b"\n".join(Artifacts(600).lines(100)))
     (tmp_path / "a.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(ct.DataFileError, match=r"a\.gz cannot be unpacked"):
+    with pytest.raises(ct.DataFileError, match=r"cannot decompress .*a\.gz"):
         events.load(make(memory), tmp_path / "a.gz")
 
 
@@ -458,8 +458,8 @@ def test_feed_reads_any_file_descriptor_and_numbers_lines_across_batches(memory:
     report = events.feed(log, read, batch_bytes=30)
     writer.join()
     os.close(read)
-    assert (report.documents, report.rejected, report.reasons) == (2, 1, {"the line is no JSON object": 1})
-    assert reasons(log) == {2: "the line is no JSON object"}
+    assert (report.documents, report.rejected, report.reasons) == (2, 1, {"the line is not a JSON object": 1})
+    assert reasons(log) == {2: "the line is not a JSON object"}
 
 
 # ---------------------------------------------------------------- floods
@@ -469,7 +469,7 @@ def test_a_stream_over_its_limit_is_refused_as_a_whole_and_others_go_on(memory: 
     log = make(memory, limits=events.Limits(documents_per_s=5, period_s=2))
     other = GOOD.replace('"h"', '"calm"')
     log.ingest_lines("\n".join([GOOD] * 7 + [other]))
-    with pytest.raises(ct.BusyError, match=r"stream 'h' is over its limit of 10 documents in 2 s") as refused:
+    with pytest.raises(ct.BusyError, match=r"stream 'h' exceeds its limit of 10 documents in 2 s") as refused:
         log.ingest_lines("\n".join([GOOD] * 4 + [other, "bad"]), source="tail", first_line=9)
     assert "lines 9 to 13 of tail" in str(refused.value)
     assert refused.value.kind == "quota-exceeded"
@@ -478,7 +478,7 @@ def test_a_stream_over_its_limit_is_refused_as_a_whole_and_others_go_on(memory: 
     assert (log.count(), log.dead_letters().num_rows) == (8, 0)
     log.ingest_lines("\n".join([GOOD] * 3 + [other]))
     wait_until(lambda: not refuses(log, [GOOD] * 4), "the period to end")
-    with pytest.raises(ct.BusyError, match="that alone is more"):
+    with pytest.raises(ct.BusyError, match="this call alone exceeds the limit"):
         log.ingest_lines("\n".join([GOOD] * 11))
     log.ingest_lines("\n".join([GOOD] * 11), limited=False)
 
@@ -580,7 +580,7 @@ def test_the_commands_do_what_the_library_does(tmp_path: Path, run: Run) -> None
     assert "with 2 fields" in run("create", path, "log", *fields, "--stream-field", "host", "--text", "action")
     report = json.loads(run("ingest", path, "log", tmp_path / "a.ndjson", "--json"))
     assert (report["documents"], report["rejected"]) == (500, 1)
-    assert "500 were stored before" in run("ingest", path, "log", tmp_path / "a.ndjson")
+    assert "500 were already stored" in run("ingest", path, "log", tmp_path / "a.ndjson")
     with ct.open(path) as archive:
         log = events.open(archive, "log")
         assert log.dataset.text == ("action",)
@@ -629,6 +629,6 @@ def test_the_commands_of_ttl_and_limits(tmp_path: Path, run: Run) -> None:
     with feeding(path, "log") as process:
         _, told = process.communicate("\n".join(lines).encode(), timeout=60)
     assert process.returncode == 6
-    assert b"stream 'h' is over its limit of 3 documents in 3 s" in told
+    assert b"stream 'h' exceeds its limit of 3 documents in 3 s" in told
     assert b"lines 1 to 5 of" in told
     assert "any number" in run("limits", path, "log", "--documents-per-s", 0)

@@ -144,21 +144,21 @@ def test_jobs_that_were_retired_are_loaded_again(tmp_path: Path, done: jobs.Jobs
 
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path, done: jobs.Jobs) -> None:
     (tmp_path / "jobs.csv").write_text("job_id,submitted,owner\n1,2026-01-01,ann\n")
-    with pytest.raises(ct.InvalidInputError, match="'owner' is not in the dataset"):
+    with pytest.raises(ct.InvalidInputError, match="unknown column 'owner'"):
         jobs.load(done, tmp_path / "jobs.csv")
     (tmp_path / "jobs.csv").write_text("job_id,user\n1,ann\n")
-    with pytest.raises(ct.InvalidInputError, match="no column 'submitted'"):
+    with pytest.raises(ct.InvalidInputError, match="required column 'submitted' is missing"):
         jobs.load(done, tmp_path / "jobs.csv")
-    with pytest.raises(ct.DataFileError, match="there is no file or folder"):
+    with pytest.raises(ct.DataFileError, match="no such file or folder"):
         jobs.load(done, tmp_path / "nothing.csv")
     (tmp_path / "jobs.dat").write_text("1")
-    with pytest.raises(ct.InvalidInputError, match="does not tell its format"):
+    with pytest.raises(ct.InvalidInputError, match="cannot tell the format of"):
         jobs.load(done, tmp_path / "jobs.dat")
     (tmp_path / "many.csv").write_text("job_id,submitted\n" + "x,y\n" * 50)
     with pytest.raises(ct.DataFileError, match="50 records rejected"):
         jobs.load(done, tmp_path / "many.csv", rejects_max=10)
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"job_id,submitted\n1,2026-01-01\n")[:-10])
-    with pytest.raises(ct.DataFileError, match="cannot be unpacked"):
+    with pytest.raises(ct.DataFileError, match="cannot decompress"):
         jobs.load(done, tmp_path / "cut.csv.gz")
 
 

@@ -32,7 +32,7 @@ def test_time_zero_stands_in_the_header() -> None:
     ):
         assert swf.start_of(header, "a.swf") == 749_458_803
     for header in (b"", b"; UnixStartTime: none", b"UnixStartTime: 5", b"; UnixStartTime: " + b"1" * 19):
-        with pytest.raises(DataFileError, match=r"a\.swf has no UnixStartTime"):
+        with pytest.raises(DataFileError, match=r"a\.swf: no UnixStartTime"):
             swf.start_of(header, "a.swf")
 
 
@@ -73,18 +73,18 @@ def test_unknown_is_null_and_everything_else_is_kept(jobs: list[dict[str, Any]])
         (b"", "0 fields, a job has 18"),
         (GOOD.rsplit(b" ", 1)[0], "17 fields, a job has 18"),
         (GOOD + b" 1", "19 fields, a job has 18"),
-        (line_of(user="x"), "user is 'x', which is no number"),
-        (line_of(run_s="1.5"), "run_s is 1.5, which is no int64"),
-        (line_of(run_s="inf"), "run_s is inf, which is no int64"),
-        (line_of(run_s="nan"), "run_s is nan, which is no int64"),
-        (line_of(processors=2**31), f"processors is {2**31}, which is no int32"),
-        (line_of(processors=-(2**31)), f"processors is {-(2**31)}, which is no int32"),
+        (line_of(user="x"), "user is 'x', expected a number"),
+        (line_of(run_s="1.5"), "run_s is 1.5, out of range for int64"),
+        (line_of(run_s="inf"), "run_s is inf, out of range for int64"),
+        (line_of(run_s="nan"), "run_s is nan, out of range for int64"),
+        (line_of(processors=2**31), f"processors is {2**31}, out of range for int32"),
+        (line_of(processors=-(2**31)), f"processors is {-(2**31)}, out of range for int32"),
         (line_of(processors=2**31 - 1), None),
-        (line_of(job_id=2**53), f"job_id is {2**53}, which is no int64"),
+        (line_of(job_id=2**53), f"job_id is {2**53}, out of range for int64"),
         (line_of(job_id=2**53 - 1), None),
         (line_of(run_s="3.0"), None),
         (line_of(cpu_mean_s="1.5"), None),
-        (line_of(cpu_mean_s="x"), "cpu_mean_s is 'x', which is no number"),
+        (line_of(cpu_mean_s="x"), "cpu_mean_s is 'x', expected a number"),
         (b"  " + GOOD.replace(b" ", b"\t"), None),
     ],
 )

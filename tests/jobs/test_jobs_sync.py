@@ -140,7 +140,7 @@ def test_what_cannot_be_synced_is_refused(production: Production, sqlite: ct.Arc
     done = make(sqlite)
     with pytest.raises(ct.InvalidInputError, match="no table 'nothing'"):
         jobs.sync(done, production.url, "nothing")
-    with pytest.raises(ct.InvalidInputError, match="is no database URL"):
+    with pytest.raises(ct.InvalidInputError, match="invalid database URL"):
         jobs.sync(done, "what is this", "jobs")
     with pytest.raises(ct.UnavailableError, match="run the command again"):
         jobs.sync(done, "postgresql+psycopg://jobs@127.0.0.1:1/none", "jobs")

@@ -189,7 +189,7 @@ def test_values_are_decoded(code: int, content: bytes, text: str) -> None:
 
 
 def test_truncated_message_is_an_error() -> None:
-    with pytest.raises(ValueError, match="ends early"):
+    with pytest.raises(ValueError, match="is truncated"):
         values.Reader(b"\x00\x00\x00\x05abc").content()
 
 

@@ -80,7 +80,7 @@ def test_a_backlog_is_due_at_once() -> None:
         assert not schedule.due_ns.any()
         assert (schedule.warm_up_ns, schedule.end_ns, schedule.seconds, schedule.rate) == (0, 0, 0.0, math.inf)
     for count in (0, -1, 5_000_001):
-        with pytest.raises(InvalidInputError, match=f"count is {count}: use 1 to 5,000,000 operations"):
+        with pytest.raises(InvalidInputError, match=f"count={count} is out of range: use 1 to 5,000,000 operations"):
             load.Schedule.backlog(count)
 
 
@@ -91,5 +91,5 @@ def test_five_million_operations_are_the_most() -> None:
             (2_500_001, 1.5, 0.5), (5_000_001, 0.5, 0.5), (0, 1, 0), (-1, 1, 0), (1, 0, 1), (1, -1, 3), (1, 2, -1),
             (math.nan, 1, 0), (1, math.nan, 0), (1, 1, math.nan), (math.inf, 1, 0), (1, math.inf, 0),
         ):  # fmt: skip
-            with pytest.raises(InvalidInputError, match="cannot be run"):
+            with pytest.raises(InvalidInputError, match="invalid schedule of"):
                 make(rate, seconds, warm_up_s=warm_up_s)

@@ -76,7 +76,7 @@ def test_trends_and_constants_have_blocks_too() -> None:
 
 def test_samples_are_ten_at_least() -> None:
     assert statistics.block_length(range(10))[0] >= 1
-    with pytest.raises(InvalidInputError, match="9 samples are too few: give at least 10"):
+    with pytest.raises(InvalidInputError, match="9 samples are too few: at least 10 are required"):
         statistics.block_length(range(9))
 
 
@@ -232,7 +232,7 @@ def test_percentiles_are_of_the_merged_runs() -> None:
     assert load.compare(first, second, "mean").ratio == pytest.approx(11.89 / 10.9, rel=0.01)
     wrong: list[Any] = [0, -1, 100.5, "median"]
     for what in wrong:
-        with pytest.raises(InvalidInputError, match="no statistic"):
+        with pytest.raises(InvalidInputError, match="unknown statistic"):
             load.compare(first, second, what)
 
 

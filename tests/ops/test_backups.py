@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import shutil
 import stat
 import subprocess
@@ -183,7 +184,7 @@ def test_damage_is_found_and_named(store: Store, nodes: list[FakeNode], tmp_path
     store.put(changed, bytes([content[0] ^ 1]) + content[1:])
     found = {one.key: one for one in manifests.verify(store, "b1")}
     assert found.keys() == {gone, cut, changed}
-    assert (found[gone].what, found[changed].what) == ("missing", "its content was changed")
+    assert (found[gone].what, found[changed].what) == ("missing", "its content differs")
     assert all("field.rows nb-" in str(one) and " of host-" in str(one) for one in found.values())
     # A listing finds two of them already; a fetch names the third.
     assert {one.key for one in manifests.check_files(store, manifests.load(store, "b1").parts)} == {gone, cut}
@@ -207,7 +208,7 @@ def test_a_changed_manifest_is_no_backup(store: Store, nodes: list[FakeNode]) ->
     back_up(store, nodes, "b1")
     key = "backups/b1/manifest.json"
     store.put(key, store.get(key).replace(b"5.0.8", b"5.0.7"))
-    with pytest.raises(ct.DamagedError, match="not as it was written"):
+    with pytest.raises(ct.DamagedError, match="is damaged"):
         manifests.load(store, "b1")
     # Its files may be needed: nothing is removed for another, but it can be removed itself.
     back_up(store, nodes, "b2")
@@ -307,12 +308,12 @@ def test_backups_and_removals_keep_out_of_each_others_way(store: Store, nodes: l
 def test_names_that_are_not_there_are_said(store: Store, nodes: list[FakeNode]) -> None:
     back_up(store, nodes, "b1")
     for call in (lambda: manifests.load(store, "b9"), lambda: manifests.remove(store, ["b9"])):
-        with pytest.raises(NotFoundError, match="has no backup b9") as unknown:
+        with pytest.raises(NotFoundError, match="no backup b9 in") as unknown:
             call()
         assert unknown.value.kind == "backup-not-found"
-    with pytest.raises(ct.InvalidInputError, match="take another name"):
+    with pytest.raises(ct.InvalidInputError, match="already exists: use another name"):
         back_up(store, nodes, "b1")
-    with pytest.raises(ct.InvalidInputError, match="no name of a backup"):
+    with pytest.raises(ct.InvalidInputError, match="invalid backup name"):
         manifests.load(store, "../b1")
 
 
@@ -349,8 +350,9 @@ def test_commands_list_and_remove_backups(tmp_path: Path, nodes: list[FakeNode])
     assert (busy.returncode, "b3 is unfinished" in busy.stderr) == (6, True)
     assert command("remove", store.url, "b3", "b1", "--yes").stdout.startswith("removed b3\nremoved b1\n0 files")
     unknown = command("verify", store.url, "b1")
-    assert (unknown.returncode, "has no backup b1; the newest there: b2" in unknown.stderr) == (3, True)
-    assert command("verify", store.url, "newest").stdout.endswith("b2: 20 files of 2 nodes are as they were sent\n")
+    assert unknown.returncode == 3
+    assert re.search(r"no backup b1 in .*; the newest there: b2", unknown.stderr)
+    assert command("verify", store.url, "newest").stdout.endswith("b2: 20 files of 2 nodes are intact\n")
 
 
 @pytest.mark.parametrize("words", [["list"], ["verify", "newest"]])
@@ -365,7 +367,7 @@ def test_commands_on_no_store_end_with_an_error(tmp_path: Path, words: list[str]
 def test_a_store_without_a_backup_is_said_to_have_none(tmp_path: Path) -> None:
     Store(str(tmp_path)).create()
     done = command("list", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, f"no backup in {tmp_path.as_uri()}\n")
+    assert (done.returncode, done.stdout) == (0, f"no backups in {tmp_path.as_uri()}\n")
 
 
 def test_secrets_stay_out_of_urls_and_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,7 +495,7 @@ def test_differences_of_schemas_are_told() -> None:
 
     backup = schema({"a": "partition_key int", "b": "regular text"})
     assert not schemas.differences(backup, backup, ["k"])
-    assert schemas.differences(backup, Schema({}, [], [], {}), ["k"]) == ["k.t is not there"]
+    assert schemas.differences(backup, Schema({}, [], [], {}), ["k"]) == ["k.t does not exist"]
     assert schemas.differences(Schema({}, [], [], {}), backup, ["k"]) == ["k.t is not in the backup"]
     found = schemas.differences(
         backup, schema({"a": "partition_key int", "b": "regular blob", "c": "static int"}), ["k"]
@@ -501,7 +503,7 @@ def test_differences_of_schemas_are_told() -> None:
     assert found == ["column b of k.t is regular blob, not regular text", "column c of k.t is static int, not there"]
     assert not schemas.type_differences(backup, schema({}))
     (other,) = schemas.type_differences(backup, schema({}, "x text"))
-    assert other.startswith("type k.p is not as in the backup")
+    assert other.startswith("type k.p differs from the backup")
 
 
 def test_manifests_of_other_releases_are_refused(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_what_makes_the_schema_of_a_keyspace_is_run(written: dict[str, str], exp
 )  # fmt: skip
 @pytest.mark.parametrize("before", ["", "CREATE TABLE field.rows (id int PRIMARY KEY); ", "/* x */ -- y\r"])
 def test_whatever_else_a_schema_says_is_refused(before: str, statement: str) -> None:
-    with pytest.raises(ct.InvalidInputError, match="holds what is not run") as refused:
+    with pytest.raises(ct.InvalidInputError, match="contains a forbidden statement") as refused:
         admitted(record(before + statement))
     assert refused.value.kind == "refused"
     assert list(schema_text.refusals([record(before + statement)])) == [str(refused.value)]
@@ -344,9 +344,9 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ct.InvalidInputError, match="not a key of 32 bytes"):
         Key.read(path)
     for unreadable in (tmp_path / "absent", tmp_path):
-        with pytest.raises(ct.DataFileError, match="cannot be read"):
+        with pytest.raises(ct.DataFileError, match="cannot read key"):
             Key.read(unreadable)
-    with pytest.raises(ct.DataFileError, match="cannot be written: File exists"):
+    with pytest.raises(ct.DataFileError, match=r"cannot write key .*: File exists"):
         make_key(path)
 
 

@@ -78,10 +78,13 @@ def port(answer: Callable[[socket.socket], object]) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (lambda taken: taken.sendall(b"SSH-2.0-OpenSSH_9.2\r\n"), "is not CQL: it answers b'SSH-2.0-O'"),
-        (lambda taken: (taken.recv(9), taken.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")), "is not CQL: it answers"),
-        (lambda taken: None, "is not CQL: it closes the connection"),
-        (lambda taken: taken.recv(100) and taken.recv(1), "takes connections and does not answer within 0.3 s"),
+        (lambda taken: taken.sendall(b"SSH-2.0-OpenSSH_9.2\r\n"), "does not speak CQL: it answers b'SSH-2.0-O'"),
+        (
+            lambda taken: (taken.recv(9), taken.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+            "does not speak CQL: it",
+        ),
+        (lambda taken: None, "does not speak CQL: it closes the connection"),
+        (lambda taken: taken.recv(100) and taken.recv(1), "accepts connections but does not answer within 0.3 s"),
     ],
     ids=["ssh", "http", "closes", "silent"],
 )
@@ -147,15 +150,15 @@ def test_findings_stay_in_sight_on_a_small_screen() -> None:
     assert header.split()[:2] == ["node", "status"]
     assert {"disk", "hints", "write p99"} <= {part.strip() for part in header.split("  ")}
     assert sum(line.startswith("192.168.100.") for line in shown) == 3
-    assert "no rule fires" in watched(busy_cluster(), [], width=80, height=23).splitlines()[2]
+    assert "no findings" in watched(busy_cluster(), [], width=80, height=23).splitlines()[2]
 
 
 def test_more_findings_than_fit_are_counted() -> None:
     findings = [f"WARNING disk-used 192.168.100.{k}: " + "x" * 100 for k in range(40)]
     shown = watched(busy_cluster(6), findings, width=80, height=23).splitlines()
-    assert "and more; all 40 of them: chronotile ops check" in shown
+    assert "and more; see all 40: chronotile ops check" in shown
     assert sum(line.startswith("192.168.100.") for line in shown) == 6
-    assert shown.index("and more; all 40 of them: chronotile ops check") > 8
+    assert shown.index("and more; see all 40: chronotile ops check") > 8
 
 
 def test_a_wide_screen_has_all_columns() -> None:
@@ -178,7 +181,7 @@ def test_watch_fits_its_terminal() -> None:
     os.close(master)
     assert process.wait(20) == 0
     words = b" ".join(re.sub(rb"\x1b\[[?0-9]*[a-zA-Z]", b"", shown).split())
-    assert b"nothing takes clients at 127.0.0.1:1" in words
+    assert b"no node accepts clients at 127.0.0.1:1" in words
 
 
 # ---------------------------------------------------------------------- record and report
@@ -186,11 +189,11 @@ def test_watch_fits_its_terminal() -> None:
 
 @pytest.mark.parametrize(
     ("spent_s", "said"),
-    [(0.5, ""), (9.9, ""), (10.0, "so one look is left out; give --every 12"), (35.0, "so 3 looks are left out")],
+    [(0.5, ""), (9.9, ""), (10.0, "one snapshot was skipped; use --every 12"), (35.0, "so 3 snapshots were skipped")],
 )
 def test_a_record_that_falls_behind_says_so(spent_s: float, said: str) -> None:
     told = cli._behind(spent_s, 10.0)
-    assert (told == "") if not said else (said in told and told.startswith(f"behind: this look took {spent_s:.1f} s"))
+    assert (told == "") if not said else (said in told and told.startswith(f"behind: this snapshot took {spent_s:.1f}"))
 
 
 def test_a_record_beside_a_service_keeps_its_times_and_says_what_it_left_out(tmp_path: Path) -> None:
@@ -209,7 +212,7 @@ def test_a_record_beside_a_service_keeps_its_times_and_says_what_it_left_out(tmp
     ):
         time.sleep(1.6)
     assert failures[0].kind == "behind"
-    assert re.search(r"looks take longer than 0\.25 s: [234] left out", str(failures[0]))
+    assert re.search(r"snapshots take longer than 0\.25 s: [234] skipped", str(failures[0]))
     # Each begins at a multiple of the interval after the first.
     gaps = [(look - looks[0]) / 0.25 for look in looks[3:]]
     assert all(gap % 1 < 0.6 for gap in gaps), gaps
@@ -240,7 +243,7 @@ def test_a_report_opens_where_the_data_are(recorded: Path, chronotile: Run) -> N
 
 def test_a_report_of_a_time_without_data_says_where_they_are(recorded: Path) -> None:
     for period in ((START + timedelta(days=3), None), (START + timedelta(days=3), START + timedelta(days=4))):
-        with pytest.raises(InvalidInputError, match="the newest is of 2026-03-01 00:29:00"):
+        with pytest.raises(InvalidInputError, match="the newest are from 2026-03-01 00:29:00"):
             report.html(recorded, None, *period)
 
 
@@ -250,7 +253,7 @@ def test_a_report_of_a_time_without_data_says_where_they_are(recorded: Path) -> 
 def test_help_tells_what_changes_a_cluster(chronotile: Run) -> None:
     text = chronotile("ops", "--help").stdout
     looks, changes = text.split("Commands that change a cluster")
-    looks = looks.split("Commands that look, and change nothing:")[1]
+    looks = looks.split("Read-only commands:")[1]
     named = [re.findall(r"^  (\w+) ", part, re.MULTILINE) for part in (looks, changes)]
     assert named[0] == ["check", "dashboard", "export", "journal", "record", "report", "settings", "status", "watch"]
     assert {"restart", "repair", "restore", "grow", "abandon", "resume"} <= set(named[1])
@@ -288,13 +291,13 @@ def test_a_time_that_is_none_is_told_so(chronotile: Run) -> None:
     done = chronotile("ops", "return", "plan", "127.0.0.1:1", "--nodetool", "false {host}", "--node", "x",
                       "--down-since", "yesterday")  # fmt: skip
     assert done.returncode == 2
-    assert "'yesterday' is no time in ISO 8601, as 2026-03-01T08:30" in done.stderr
+    assert "invalid time 'yesterday': give ISO 8601, such as 2026-03-01T08:30" in done.stderr
 
 
 def test_journals_are_shown_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chronotile: Run) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     none = chronotile("ops", "journal", "--last")
-    assert (none.returncode, "there is no journal in" in none.stderr) == (3, True)
+    assert (none.returncode, "no journals in" in none.stderr) == (3, True)
     for cluster, name in (("plant", "1-restart"), ("other", "2-repair")):
         with Journal.begin(tmp_path / "chronotile" / "ops" / cluster, name, {"procedure": name[2:]}) as kept:
             kept.write("finished" if cluster == "plant" else "begin")

@@ -75,7 +75,7 @@ def test_a_verb_that_nothing_says_how_to_do_is_refused_in_the_plan(shared_cluste
     work.actuator = Commands({"stop": "true {host}"})
     made = plan(RollingRestart([address]), work)
     assert made.refused
-    assert "nothing says how to start a node: give --start-command or --manual" in str(made)
+    assert "no command to start a node: pass --start-command or --manual" in str(made)
 
 
 def test_commands_run_with_their_fields_and_tell_what_failed() -> None:
@@ -104,7 +104,7 @@ def test_what_is_unfinished_is_shown_resumed_and_given_up(
     where = ["--lab", shared_cluster.name, "--journal", journals]
     nothing = chronotile("ops", "resume", *where)
     assert nothing.returncode == 3
-    assert "nothing is unfinished" in nothing.stderr
+    assert "no unfinished procedure" in nothing.stderr
     assert run_apart(shared_cluster, journals, Marks(str(tmp_path), 2), 3).returncode == -9
     shown = chronotile("ops", "journal", *where)
     assert shown.stdout.startswith("UNFINISHED")
@@ -114,5 +114,5 @@ def test_what_is_unfinished_is_shown_resumed_and_given_up(
     assert "'marks' of another release" in strange.stderr
     given_up = chronotile("ops", "abandon", *where)
     assert given_up.returncode == 0, given_up.stderr
-    assert "given up" in given_up.stdout
+    assert "abandoned" in given_up.stdout
     assert chronotile("ops", "journal", *where).stdout.startswith("ended")

@@ -310,12 +310,13 @@ def test_other_limits_leave_the_other_rules_alone() -> None:
 
 def test_a_restart_between_two_looks_makes_counters_unknown() -> None:
     again = changed(started=START + timedelta(seconds=30), hints_written=1)
-    assert one("hints-written", again).unchecked == ["hints-written: 10.0.0.1: not seen before, or started since"]
+    reason = "unknown in the earlier snapshot, or restarted since"
+    assert one("hints-written", again).unchecked == [f"hints-written: 10.0.0.1: {reason}"]
     assert one("hints-written", changed(hints_written=None)).unchecked == ["hints-written: 10.0.0.1: not seen"]
     unknown = changed(started=None, hints_written=6)
     assert level("hints-written", unknown) == "warning", "a start that was not seen is no restart"
     stranger = changed(address="10.0.0.7")
-    assert one("hints-written", stranger).unchecked == ["hints-written: 10.0.0.7: not seen before, or started since"]
+    assert one("hints-written", stranger).unchecked == [f"hints-written: 10.0.0.7: {reason}"]
 
 
 def test_lengths_of_time_are_told_in_the_largest_unit_that_they_fill() -> None:
@@ -349,9 +350,9 @@ def test_what_is_unknown_says_why() -> None:
         (None, "too little recorded")
     ]
     for table, words in (
-        (TableRepair("survey", "t", 864_000, None, None), "when it was made is not told"),
-        (TableRepair("survey", "t", 864_000, START + timedelta(days=2), None), "it is dated 2026-03-03, still to come"),
-        (TableRepair("survey", "t", 864_000, None, START + timedelta(days=3)), "it is dated 2026-03-04, still to come"),
+        (TableRepair("survey", "t", 864_000, None, None), "its creation time is unknown"),
+        (TableRepair("survey", "t", 864_000, START + timedelta(days=2), None), "its date 2026-03-03 is in the future"),
+        (TableRepair("survey", "t", 864_000, None, START + timedelta(days=3)), "its date 2026-03-04 is in the future"),
     ):
         (found,) = measured("repair-age", QUIET, repairs=[table])
         assert (found.where, found.value, found.words) == ("survey.t", None, words)
@@ -361,7 +362,7 @@ def test_what_is_unknown_says_why() -> None:
 def test_a_table_says_whether_it_was_ever_repaired_whole() -> None:
     long_ago = START - timedelta(days=5)
     for table, words in (
-        (TableRepair("survey", "t", 864_000, long_ago, None), "made, never repaired whole, 5.0 d ago"),
+        (TableRepair("survey", "t", 864_000, long_ago, None), "created, never fully repaired, 5.0 d ago"),
         (TableRepair("survey", "t", 864_000, long_ago, START), "repaired whole 60 s ago"),
     ):
         (found,) = measured("repair-age", QUIET, repairs=[table])
@@ -381,7 +382,7 @@ def test_a_rule_that_cannot_be_judged_or_is_not_known_is_named() -> None:
     assert result.unchecked == [
         "timeouts: needs two snapshots", "probe-slow: needs a recorded baseline (ops record, then --baseline)",
     ]  # fmt: skip
-    with pytest.raises(InvalidInputError, match="no rule 'nonsense'; there are node-down"):
+    with pytest.raises(InvalidInputError, match="unknown rule 'nonsense'; the rules are node-down"):
         chosen(["nonsense"])
-    with pytest.raises(InvalidInputError, match="--limit heap: no such rule runs; there are timeouts"):
+    with pytest.raises(InvalidInputError, match="--limit heap: unknown rule; the rules are timeouts"):
         with_limits(chosen(["timeouts"]), {"heap": (1.0, 2.0)})

@@ -55,7 +55,7 @@ def test_values_within_a_template_are_quoted_like_words() -> None:
     template = Template("ssh {host} configure {setting}={value}", "--configure-command", {"host", "setting", "value"})
     command = template.command(host="10.0.0.1", setting="a", value="$(touch x) y")
     assert read_by_shell(command[2:]) == ["configure", "a=$(touch x) y"]
-    with pytest.raises(InvalidInputError, match="would be taken for an option"):
+    with pytest.raises(InvalidInputError, match="would be read as an option"):
         template.command(host="-oProxyCommand=x", setting="a", value="b")
 
 

@@ -123,7 +123,7 @@ def test_from_another_machine_the_message_names_the_journal_there_and_resume(tmp
     nodes = MemoryNodes(NODES[:3])
     about = {"procedure": "decommission", "id": "x", "host": "elsewhere", "journal": "/there/x.jsonl", "who": "ann@a"}
     nodes.leases["unfinished"] = ("x", json.dumps(about))
-    with pytest.raises(ct.BusyError, match=r"no node.*on elsewhere\. Go on with it there: chronotile ops resume"):
+    with pytest.raises(ct.BusyError, match=r"no node.*on elsewhere\. Resume it there: chronotile ops resume"):
         decommission(Context(nodes, Hands(nodes), str), tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_a_journal_that_cannot_be_written_is_told_before_the_lease_is_taken(tmp_
     nodes = MemoryNodes(list(NODES))
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "journals"):
-        with pytest.raises(ct.DataFileError, match=r"no journal can be written to .* is a file"):
+        with pytest.raises(ct.DataFileError, match=r"cannot write journals to .* is a file"):
             decommission(Context(nodes, Hands(nodes), str), folder)
     assert nodes.leases == {}
     assert nodes.ran == []
@@ -163,7 +163,7 @@ def test_a_journal_that_cannot_be_written_is_told_before_the_lease_is_taken(tmp_
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_of_another_owner_is_told(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o500)
-    with pytest.raises(ct.DataFileError, match="you may not write"):
+    with pytest.raises(ct.DataFileError, match="no permission for"):
         journal.require_writable(tmp_path / "theirs" / "journals")
 
 
@@ -172,5 +172,5 @@ def test_a_journal_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("chronotile_tools.ops.procedures.journal.os.open", full)
-    with pytest.raises(ct.DataFileError, match=r"no journal can be written to .*: No space left"):
+    with pytest.raises(ct.DataFileError, match=r"cannot write journals to .*: No space left"):
         Journal.begin(tmp_path, "one", {"procedure": "test"})

@@ -75,7 +75,7 @@ def test_too_long_away_is_refused_and_the_node_stays_down(cluster: lab.Cluster, 
         node.kill()
         wait_until_seen_down(cluster, node)
         work = Return.of(context(cluster), node.address, datetime.now(UTC) - timedelta(hours=9.5))
-        with pytest.raises(ct.InvalidInputError, match="what was deleted would come back") as refused:
+        with pytest.raises(ct.InvalidInputError, match="deleted rows would reappear") as refused:
             run(work, context(cluster), tmp_path)
         assert refused.value.kind == "refused"
         assert node.pid is None
@@ -97,7 +97,7 @@ def test_fewer_nodes_than_copies_are_refused(shared_cluster: lab.Cluster) -> Non
         )
     made = plan(Decommission.of(context(shared_cluster), shared_cluster.nodes[0].address), context(shared_cluster))
     assert made.refused
-    assert "2 nodes would stay in dc1, and" in str(made)
+    assert "2 nodes would remain in dc1, but" in str(made)
     assert "three wants 3 copies" in str(made)
 
 
@@ -107,7 +107,7 @@ def test_a_short_disruption_fails_no_operation_and_leaves_the_node_whole(plant: 
     node = plant.nodes[1]
     work = Disruption(node.address, 5)
     with Load(url, tmp_path / "load", processes=2) as load:
-        with pytest.raises(ct.BusyError, match="do your work on it now") as paused:
+        with pytest.raises(ct.BusyError, match="is stopped: do your work, then run") as paused:
             run(work, context(plant), tmp_path / "journals")
         assert paused.value.kind == "operator"
         assert node.pid is None
@@ -251,13 +251,13 @@ def test_a_node_that_fails_to_fetch_its_data_is_started_again(plant: lab.Cluster
 
         def echo(line: str) -> None:
             said.append(line)
-            if "failed to fetch" in line:
+            if "streaming failed" in line:
                 mend()
 
         dead.kill()
         wait_until_seen_down(plant, dead)
         run(Replace.of(context(plant), address, address), context(plant, echo), tmp_path)
-    assert [line for line in said if "is started again: it failed to fetch its data" in line], said
+    assert [line for line in said if "again: streaming failed" in line], said
     check_whole(plant)
 
 
@@ -291,7 +291,7 @@ def test_a_node_that_failed_to_fetch_its_data_is_told_and_set_up_anew_by_hand(
         wait_until_seen_down(plant, dead)
         work = Replace.of(context(plant), address, address)
         blind.setattr(launching, "FETCH_FAILED", "never said")
-        with pytest.raises(ct.ChronotileError, match="empty its data folders, then go on with chronotile ops resume"):
+        with pytest.raises(ct.ChronotileError, match="empty its data folders, then run chronotile ops resume"):
             run(work, dataclasses.replace(context(plant), actuator=hands), tmp_path)
     plant.node(address).kill()
     hands.started.join()
@@ -311,7 +311,7 @@ def test_a_node_of_an_older_release_that_fetches_nothing_is_told(
         hands = Unwatching(cluster)
 
         def echo(line: str) -> None:
-            if "has fetched nothing for 1 min" in line:
+            if "has streamed nothing for 1 min" in line:
                 assert failed in (cluster.node(address).folder / "logs/system.log").read_text()
                 raise InterruptedError
 
@@ -344,7 +344,7 @@ def test_a_node_that_is_back_with_its_old_data_was_not_replaced(cluster: lab.Clu
     wait_until_seen_down(cluster, dead)
     work = Replace.of(context(cluster), dead.address, dead.address)
     wrong = dataclasses.replace(context(cluster), actuator=Restarting(cluster), stream_s=5)
-    with pytest.raises(ct.BusyError, match="back with its data of before"):
+    with pytest.raises(ct.BusyError, match="back with its old data"):
         run(work, wrong, tmp_path)
     assert abandon(context(cluster), tmp_path) is not None
 

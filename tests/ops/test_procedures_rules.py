@@ -59,7 +59,7 @@ def test_releases_must_follow_each_other(before: str, after: str, level: str, sa
         (3.5, "warning", "will be repaired"),
         (238.9, "warning", "will be repaired"),
         # An hour before ten days: a repair would not begin in time.
-        (239.1, "refused", "would come back"),
+        (239.1, "refused", "would reappear"),
         (300, "refused", "Replace the node"),
     ],
 )

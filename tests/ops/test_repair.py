@@ -136,7 +136,7 @@ def test_what_cannot_be_repaired_is_refused_by_name(shared_cluster: lab.Cluster)
     work = context(shared_cluster)
     with pytest.raises(ct.InvalidInputError, match="the cluster has no plant"):
         Repair.of(work, keyspaces=["plant"])
-    with pytest.raises(ct.InvalidInputError, match="system_auth has one copy"):
+    with pytest.raises(ct.InvalidInputError, match="system_auth has a single replica"):
         Repair.of(work, keyspaces=["system_auth"])
 
 

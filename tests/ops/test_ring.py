@@ -86,5 +86,5 @@ def test_a_range_over_the_end_of_the_ring_covers_both_sides() -> None:
 
 def test_what_is_no_range_is_refused() -> None:
     assert TokenRange.parse("(-5, 7]") == TokenRange(-5, 7)
-    with pytest.raises(InvalidInputError, match="no range"):
+    with pytest.raises(InvalidInputError, match="not a token range"):
         TokenRange.parse("[1,2)")

@@ -86,13 +86,13 @@ def test_files_are_read_and_written_and_what_is_none_is_named(tmp_path: Path) ->
         settings.write(path, settings.Merged(content))
     merged = settings.merge(*(settings.read(path) for path in paths))
     assert merged.settings == settings.merge(OLD, OURS, NEW).settings
-    with pytest.raises(ct.DataFileError, match=r"ours.yaml is there already"):
+    with pytest.raises(ct.DataFileError, match=r"ours.yaml already exists"):
         settings.write(paths[1], merged)
     (tmp_path / "bad.yaml").write_text("a: [1\nb: {")
-    with pytest.raises(ct.DataFileError, match="is no YAML"):
+    with pytest.raises(ct.DataFileError, match="invalid YAML"):
         settings.read(tmp_path / "bad.yaml")
     (tmp_path / "list.yaml").write_text("- 1\n")
-    with pytest.raises(ct.InvalidInputError, match="holds no settings by name"):
+    with pytest.raises(ct.InvalidInputError, match="not a map of settings"):
         settings.read(tmp_path / "list.yaml")
     with pytest.raises(ct.DataFileError, match="No such file"):
         settings.read(tmp_path / "missing.yaml")

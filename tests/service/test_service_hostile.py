@@ -350,7 +350,7 @@ def test_a_write_whose_answer_does_not_come_is_unknown(answers: list[bytes | Non
 def test_a_service_that_is_not_there_did_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with historian.connect(f"http://127.0.0.1:{port}") as h, pytest.raises(ct.UnavailableError, match="nobody answers"):
+    with historian.connect(f"http://127.0.0.1:{port}") as h, pytest.raises(ct.UnavailableError, match="no service"):
         h.write({"tag": ["a"], "time": ["2026-01-01"], "value": [1.0]})
 
 

@@ -51,14 +51,14 @@ class MemoryNodes:
 
     def query(self, address: str, statement: str, *, consistency: str = "ONE", timeout_s: float = 10) -> list[Row]:
         if address not in self.there:
-            raise UnavailableError(f"nothing takes clients at {address}", kind="no-connection")
+            raise UnavailableError(f"no node accepts clients at {address}", kind="no-connection")
         for part, rows in self.answers.items():
             if part in statement:
                 return rows
         return self._of_leases(statement) or self._of_system(address, statement)
 
     def shell(self, address: str, *command: str, timeout_s: float = 60) -> str:
-        raise UnavailableError("no way to the machine", kind="no-connection")
+        raise UnavailableError("no access to the machine", kind="no-connection")
 
     def _of_system(self, address: str, statement: str) -> list[Row]:
         if statement.startswith("SELECT key FROM system.local"):

@@ -1,4 +1,4 @@
-"""What can go wrong with the tools, beside what :mod:`chronotile.errors` names.
+"""Exceptions of the tools, beside those of :mod:`chronotile.errors`.
 
 ========================  ========================  =============================================================
 class                     also a                    what to do
@@ -40,17 +40,17 @@ class CqlError(ChronotileError, RuntimeError):
 
     @property
     def bad_credentials(self) -> bool:
-        """Whether user or password were refused."""
+        """Whether user or password were rejected."""
         return self.details.get("code") == 0x0100
 
     @property
     def unauthorized(self) -> bool:
-        """Whether the user may not do that."""
+        """Whether the user lacks a permission."""
         return self.details.get("code") == 0x2100
 
 
 class NotCqlError(CqlError):
-    """What answers at the port is something else. Kind ``not-cql``."""
+    """The port answers, but does not speak CQL. Kind ``not-cql``."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="not-cql", code=None)

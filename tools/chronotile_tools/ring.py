@@ -1,7 +1,7 @@
-"""The ring of tokens of the Murmur3 partitioner, and ranges of it. Computes only, does no input or output.
+"""Token ring of the Murmur3 partitioner, and token ranges. Pure computation without I/O.
 
-Rows have the tokens -2^63 + 1 to 2^63 - 1. A range has its end but not its start, and goes over the end of the ring
-where its end is not above its start: one whose start is its end is the whole ring.
+Rows have the tokens -2^63 + 1 to 2^63 - 1. A range includes its end but not its start, and wraps around if its end is
+not above its start: a range with equal start and end is the whole ring.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ __all__ = ["SIZE", "TOKEN_MAX", "TOKEN_MIN", "TokenRange", "after", "covered_sin
 
 SIZE = 2**64
 TOKEN_MIN, TOKEN_MAX = -(2**63), 2**63 - 1
-"""The first is the token of no row: the ring begins and ends there."""
+"""The smallest token belongs to no row: the ring starts and ends there."""
 
 _RANGE = re.compile(r"\(\s*(-?\d+)\s*,\s*(-?\d+)\s*\]")
 
 
 def width(start: int, end: int) -> int:
-    """Tokens in the range from `start` (without) to `end` (with); the whole ring where they are the same."""
+    """Number of tokens in the range from `start` (exclusive) to `end` (inclusive); the whole ring if they are equal."""
     return (end - start) % SIZE or SIZE
 
 
 def after(start: int, tokens: int) -> int:
-    """The token so many further on, around the ring."""
+    """The token `tokens` positions further around the ring."""
     return (start - TOKEN_MIN + tokens) % SIZE + TOKEN_MIN
 
 
 @dataclass(frozen=True, order=True)
 class TokenRange:
-    """The tokens after `start` up to and with `end`, around the ring."""
+    """The tokens after `start` up to `end` inclusive, around the ring."""
 
     start: int
     end: int
 
     @classmethod
     def parse(cls, text: str) -> TokenRange:
-        """A range as Cassandra writes it, ``(-5,7]``.
+        """Parse a range in Cassandra's notation, ``(-5,7]``.
 
         Raises
         ------
         InvalidInputError
-            Anything else.
+            Other text.
         """
         found = _RANGE.fullmatch(text.strip())
         if found is None:
-            raise InvalidInputError(f"{text!r} is no range of tokens, as (-5,7]", kind="invalid-request")
+            raise InvalidInputError(f"{text!r} is not a token range, such as (-5,7]", kind="invalid-request")
         return TokenRange(int(found[1]), int(found[2]))
 
     @property
@@ -60,7 +60,7 @@ class TokenRange:
         return width(self.start, self.end)
 
     def spans(self) -> list[tuple[int, int]]:
-        """The range on a line from 0 to `SIZE`, cut where it goes over the end of the ring: one span or two."""
+        """The range as one or two spans on a line from 0 to `SIZE`, split where it wraps around."""
         first = self.start - TOKEN_MIN
         last = first + self.width
         return [(first, last)] if last <= SIZE else [(first, SIZE), (0, last - SIZE)]
@@ -70,7 +70,7 @@ class TokenRange:
         return sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in self.spans() for b in other.spans())
 
     def split(self, count: int) -> list[Self]:
-        """The range in that many parts of equal width, but for a token; fewer where it has fewer tokens."""
+        """Split the range into `count` parts of equal width, up to one token; fewer if it has fewer tokens."""
         count = min(count, self.width)
         bounds = [after(self.start, self.width * part // count) for part in range(count)]
         return [replace(self, start=a, end=b) for a, b in zip(bounds, [*bounds[1:], self.end], strict=True)]
@@ -80,14 +80,13 @@ _Range = TypeVar("_Range", bound="TokenRange")
 
 
 def unwrapped(ranges: Iterable[_Range]) -> list[_Range]:
-    """The same in order, with the range that goes over the end of the ring cut there."""
+    """Sort ranges, and split the one that wraps around."""
     cut = ((one, span) for one in ranges for span in one.spans())
     return sorted(replace(one, start=after(TOKEN_MIN, first), end=after(TOKEN_MIN, last)) for one, (first, last) in cut)
 
 
 def covered_since(marked: Iterable[tuple[TokenRange, float]]) -> float | None:
-    """The earliest of the latest marks of all tokens: every token was marked then or later. None where some token never
-    was.
+    """The earliest of the tokens' latest marks: every token was marked then or later. None if a token was never marked.
 
     Parameters
     ----------
@@ -95,9 +94,9 @@ def covered_since(marked: Iterable[tuple[TokenRange, float]]) -> float | None:
         Ranges, and when each was marked, in seconds since 1970.
     """
     spans = sorted((*span, mark) for one, mark in marked for span in one.spans())
-    # Those that cover `at`, the newest first; ones that ended before are dropped when they come to the top.
+    # Ranges that cover `at`, newest first; ended ones are dropped when they reach the top.
     active: list[tuple[float, int]] = []
-    # The token at the very end is the token of no row.
+    # The last token belongs to no row.
     oldest, at, place, end = float("inf"), 0, 0, SIZE - 1
     while at < end:
         while place < len(spans) and spans[place][0] <= at:
@@ -108,7 +107,7 @@ def covered_since(marked: Iterable[tuple[TokenRange, float]]) -> float | None:
         if not active:
             return None
         oldest = min(oldest, -active[0][0])
-        # A newer range may begin before this one ends.
+        # A newer range may start before this one ends.
         following = spans[place][0] if place < len(spans) else end
         at = min(active[0][1], max(following, at + 1))
     return oldest

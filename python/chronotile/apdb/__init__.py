@@ -1,7 +1,7 @@
 """The alert production database of a sky survey.
 
-A survey's alert pipeline stores the objects, sources and forced sources of every detector-visit, and reads the last
-year of a detector's footprint before it, in a file on a laptop or on a cluster.
+A survey's alert pipeline reads the last year of a detector's footprint, then stores the objects, sources and forced
+sources that it found in the detector-visit. The database is a file on a laptop or a keyspace of a cluster.
 
 >>> from chronotile import apdb
 >>> survey = apdb.create("memory:", "small")

@@ -1,4 +1,4 @@
-"""Files that alerts come in, told by their first bytes: Parquet, Avro container files, and archives of these."""
+"""Alert files: Parquet, Avro container files, and archives of these, recognized by their first bytes."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ _PACKETS = 5_000
 _HEAD_BYTES = 512
 _GZIP, _PARQUET, _AVRO, _AVRO_SINGLE = b"\x1f\x8b", b"PAR1", b"Obj\x01", b"\xc3\x01"
 _TAR_MAGIC = slice(257, 262)
-# A file of one of these is left alone where a folder is given.
+# In a folder, files with these suffixes are skipped.
 _HIDDEN = (".", "_")
 
 
 def files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
-    """The files that some paths name, those of folders in the order of their names.
+    """The files at `paths`; a folder stands for its files, sorted by name.
 
     Raises
     ------
     DataFileError
-        There is no such file, or a folder has none.
+        A path does not exist, or a folder is empty.
     """
     for given in paths:
         path = Path(given)
         if path.is_dir():
             found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith(_HIDDEN))
             if not found:
-                raise DataFileError(f"folder {path} has no files", kind="file-not-found")
+                raise DataFileError(f"folder {path} is empty", kind="file-not-found")
             yield from found
         elif path.exists():
             yield path
         else:
-            raise DataFileError(f"there is no file {path}", kind="file-not-found")
+            raise DataFileError(f"no such file: {path}", kind="file-not-found")
 
 
 def read(path: Path) -> Iterator[tuple[Any, list[str]]]:
-    """The rows of a file as tables of some thousands, and the columns of images, which are not read.
+    """Read a file as tables of a few thousand rows each; also return the names of image columns, which are skipped.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def read(path: Path) -> Iterator[tuple[Any, list[str]]]:
 
 
 def plain(rows: Any) -> Any:
-    """Dictionary-encoded columns, which pandas writes for its categories, become plain ones."""
+    """Decode dictionary-encoded columns, which pandas writes for categories."""
     for place, column in enumerate(rows.schema):
         if pa.types.is_dictionary(column.type):
             rows = rows.set_column(place, column.name, rows[column.name].cast(column.type.value_type))
@@ -93,22 +93,22 @@ def _is_image(name: str) -> bool:
 
 
 def _packets(packets: Iterator[dict[str, Any]], path: Path) -> Iterator[tuple[Any, list[str]]]:
-    """Packets as tables; those of an archive of many files together."""
+    """Convert packets to tables; packets from many small files are grouped."""
     while some := list(itertools.islice(packets, _PACKETS)):
         images = sorted({name for packet in some for name in packet if _is_image(name)})
         rows = [{name: value for name, value in packet.items() if not _is_image(name)} for packet in some]
-        # The columns of a table are those of its first packet, unless told.
+        # Without a schema, Arrow takes the columns from the first packet.
         rows[0] = dict.fromkeys(name for row in rows for name in row) | rows[0]
         yield pa.Table.from_pylist(rows), images
 
 
 def _avro(path: Path, head: bytes) -> Iterator[dict[str, Any]]:
-    """The packets of a container file, or of the container files in an archive."""
+    """Read the packets of a container file, or of all container files in an archive."""
     if head.startswith(_GZIP):
         with gzip.open(path) as unpacked:
             head = unpacked.read(_HEAD_BYTES)
         if head.startswith(_PARQUET):
-            raise _other(path, "is a compressed Parquet file: unpack it before (gunzip)")
+            raise _other(path, "is a compressed Parquet file: unpack it first (gunzip)")
         with gzip.open(path) as unpacked:
             yield from _members(unpacked, head, path)
     else:
@@ -132,11 +132,11 @@ def _members(file: IO[bytes] | gzip.GzipFile, head: bytes, path: Path) -> Iterat
                 head = content.read(len(_AVRO))
                 yield from _container(_Continued(head, content), head, where)
     if not found:
-        raise _other(path, "is an archive without files")
+        raise _other(path, "is an empty archive")
 
 
 class _Continued:
-    """A file whose first bytes have been read already: members of a stream of an archive cannot go back."""
+    """A file whose first bytes were already read: members of a streamed archive cannot seek back."""
 
     def __init__(self, head: bytes, rest: Any) -> None:
         self._head, self._rest = head, rest
@@ -157,15 +157,15 @@ def _container(file: Any, head: bytes, where: str) -> Iterator[dict[str, Any]]:
 
 
 def _what_else(head: bytes) -> str:
-    """What a file is that no packets can be read from, and what to do."""
-    advice = "which does not bring its schema: have the consumer write Avro container files (fastavro.writer)"
+    """Say what an unreadable file seems to be, and how to convert it."""
+    advice = "which does not contain its schema: write Avro container files instead (fastavro.writer)"
     if not head:
         return "is empty"
     if head.startswith(_AVRO_SINGLE):
         return f"is an Avro single object, {advice}"
     if head[0] == 0 and any(head[1:5]):
-        return f"looks like a message of Kafka (schema {int.from_bytes(head[1:5], 'big')}), {advice}"
-    return "is neither Parquet nor an Avro container file, nor an archive of these (.tar, .gz)"
+        return f"looks like a Kafka message (schema {int.from_bytes(head[1:5], 'big')}), {advice}"
+    return "has an unknown format: give Parquet, an Avro container file, or an archive of these (.tar, .gz)"
 
 
 def _other(where: object, what: str) -> DataFileError:

@@ -1,4 +1,4 @@
-"""Alerts as tables: packets and flattened tables of the ZTF and of the LSST.
+"""Convert alerts of the ZTF and the LSST, as packets or flattened tables, to database tables.
 
 Formats: https://zwickytransientfacility.github.io/ztf-avro-alert and https://github.com/lsst/alert_packet.
 """
@@ -19,31 +19,31 @@ import pyarrow.compute as pc
 from chronotile.apdb import alert_containers, names, values
 from chronotile.errors import InvalidInputError
 
-# AB magnitudes count from 3631 Jy; in nJy that is magnitude 31.4.
+# The AB zero point is 3631 Jy, which is magnitude 31.4 for fluxes in nJy.
 _ZERO_POINT_NJY = 31.4
 _MJD_OF_JD = 2_400_000.5
 _ZTF_BANDS = {1: "g", 2: "r", 3: "i"}
 _EXACT = 2**53
-"""Greatest integer up to which a float64 holds every integer."""
+"""Largest integer up to which float64 represents every integer exactly."""
 
 PARTS = (("objects", names.OBJECT), ("sources", names.SOURCE), ("forced_sources", names.FORCED))
-"""The tables of an import and the tables of a schema that they fill."""
+"""For each table of an import, the schema table that it fills."""
 
 
 @dataclass
 class Tables:
-    """Rows of the three tables as an alert stream brings them; columns as far as it has them.
+    """Rows of the three tables, with the columns that the alert stream provides.
 
     Attributes
     ----------
     objects, sources, forced_sources : pyarrow.Table, optional
         Rows, or None.
     notes : list of str
-        What was done to them that is worth knowing.
+        Changes made to the rows that a user should know about.
     dropped : Counter of str
-        Parts of the alerts that none of the tables has a place for.
+        Number of values in each alert part that has no column in any table.
     rounded : numpy.ndarray, optional
-        Of the sources, int64: ids that the file holds rounded to a float64, and whose exact value it does not tell.
+        Source ids (int64) that the file stores rounded to float64 and whose exact value it does not contain.
     """
 
     objects: Any = None
@@ -55,14 +55,14 @@ class Tables:
 
 
 def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
-    """The alerts of some files as tables, some thousands at a time.
+    """Read alert files as tables of a few thousand rows each.
 
     Raises
     ------
     DataFileError
         A file cannot be read.
     InvalidInputError
-        A file holds no alerts.
+        A file contains no alerts.
     """
     flat = Tables()
     for path in alert_containers.files(paths):
@@ -77,12 +77,12 @@ def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
     if any(getattr(flat, attribute) is not None for attribute, _ in PARTS):
         _finish(flat, [] if flat.sources is None else [flat.sources])
         if flat.objects is not None and names.VALID_FROM not in flat.objects.schema.names:
-            flat.notes.append("objects hold from the time of the last source of the import")
+            flat.notes.append("object validity starts at the time of the last imported source")
         yield flat
 
 
 def _of_rows(rows: Any, path: Path, flat: Tables) -> Tables | None:
-    """Rows of a file as tables; flattened parts of the LSST's alerts go to `flat`, until all of them are there."""
+    """Convert rows of a file to tables; flattened LSST tables are collected in `flat` until all are read."""
     here = set(rows.schema.names)
     if "candidate" in here:
         return _ztf_packets(rows, path)
@@ -98,15 +98,15 @@ def _of_rows(rows: Any, path: Path, flat: Tables) -> Tables | None:
 
 
 _PACKET_PARTS = {"candidate": "candid", "diaSource": names.SOURCE_ID, "diaObject": names.OBJECT_ID}
-"""Parts of packets, and a column that each has."""
+"""Packet parts, each with a column that identifies it."""
 
 
 def _regrouped(rows: Any) -> Any:
-    """Columns as packets have them, where a tool wrote ``diaSource.ra``, ``diaSource_ra``, or a broker ``i:ra``."""
+    """Rename columns such as ``diaSource.ra``, ``diaSource_ra`` or a broker's ``i:ra`` to the names used in packets."""
     families = {name[:2] for name in rows.schema.names if name[1:2] == ":"}
     own = [each for each in families if any(f"{each}{key}" in rows.schema.names for key in _PACKET_PARTS.values())]
     if own:
-        # Of two families that have a column of one name, the survey's own counts.
+        # If two families have a column of the same name, the survey's own takes precedence.
         ordered = sorted(rows.schema.names, key=lambda name: name[:2] not in own)
         short = {name[2:] if name[:2] in families else name: name for name in reversed(ordered)}
         rows = rows.select(list(short.values())).rename_columns(list(short))
@@ -127,7 +127,7 @@ def _lacking(rows: Any, wanted: Iterable[str]) -> list[str]:
 
 
 def _not_imported(part: str, lacking: list[str]) -> str:
-    return f"{part} are not imported: they have no {_columns(lacking)}"
+    return f"{part} skipped: missing {_columns(lacking)}"
 
 
 def _columns(lacking: list[str]) -> str:
@@ -135,13 +135,13 @@ def _columns(lacking: list[str]) -> str:
 
 
 def _demand(rows: Any, wanted: Iterable[str], what: str, path: Path) -> None:
-    """Refuses rows that lack columns without which nothing can be stored."""
+    """Raise an error if required columns are missing."""
     if lacking := _lacking(rows, wanted):
-        raise InvalidInputError(f"{path}: the {what} have no {_columns(lacking)}", kind="invalid-rows")
+        raise InvalidInputError(f"{path}: {what} rejected: missing {_columns(lacking)}", kind="invalid-rows")
 
 
 def _complete(rows: Any, wanted: Iterable[str], what: str, dropped: Counter[str]) -> Any:
-    """The rows that have a value in every wanted column; the others are counted."""
+    """Keep the rows that have a value in every wanted column; count the others in `dropped`."""
     for name in wanted:
         there = pc.is_valid(rows[name])
         if pa.types.is_floating(rows.schema.field(name).type):
@@ -169,7 +169,7 @@ def _ztf_packets(rows: Any, path: Path) -> Tables:
     elif before is not None:
         history, places = before
         history = history.append_column("objectId", rows["objectId"].take(places))
-        # A previous candidate without an id is an upper limit: nothing was detected.
+        # A previous candidate without an id is an upper limit, not a detection.
         detected = pc.is_valid(history["candid"])
         limits = history.num_rows - pc.sum(detected).as_py()
         parts.append(history.filter(detected))
@@ -185,11 +185,11 @@ def _ztf_packets(rows: Any, path: Path) -> Tables:
 
 
 def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any = None) -> Any:
-    """Rows of some tables as one; `_rounded` says where the id of column `key` may be another by rounding.
+    """Concatenate tables; column `_rounded` marks rows whose id in column `key` may have been rounded.
 
-    pandas turns integers beside nulls into floats, which hold 53 of their 63 bits. Where one table has a column as
-    integers and another as floats, both become integers; a float that stands for none of them and has lost bits becomes
-    null, but for the key, which stays as it is. `object_ids` are all that are known of those.
+    pandas converts an integer column with nulls to float64, which keeps 53 of 63 bits. If a column holds integers in
+    one table and floats in another, all become integers; a float that lost bits and matches no known integer becomes
+    null, except in the key column, where it stays as it is. `object_ids` holds all known object ids.
     """
     kinds = {
         name: [part.schema.field(name).type for part in parts if name in part.schema.names]
@@ -217,7 +217,7 @@ def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any =
 
 
 def _integers(parts: list[Any], name: str) -> Any:
-    """The different values that a column has where it is one of integers, sorted."""
+    """Distinct values of a column, sorted, from the tables that store it as integers."""
     columns = [p[name].drop_null().to_numpy() for p in parts if name in p.schema.names]
     return np.unique(np.concatenate([_NO_IDS, *(each for each in columns if each.dtype.kind in "iu")]))
 
@@ -226,9 +226,9 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 def exact_ids(column: Any, known: Any) -> tuple[Any, Any]:
-    """Ids of a column as Arrow int64, and which of them may be another by rounding.
+    """Convert ids to Arrow int64, and mark those that may have been rounded.
 
-    `known` are exact ids, sorted: a rounded one that comes of exactly one of these stands for it.
+    `known` holds sorted exact ids: a rounded id that matches exactly one of them is replaced by it.
     """
     if not pa.types.is_floating(column.type):
         return column.cast(pa.int64()), np.zeros(len(column), bool)
@@ -274,7 +274,7 @@ _OBJECT_NEEDED = (names.OBJECT_ID, names.RA, names.DEC)
 
 
 def _finish(tables: Tables, sources: list[Any]) -> None:
-    """Parts of sources become one; rounded ids take the exact ones that some part has, and incomplete rows go."""
+    """Join all source rows; replace rounded ids by exact ones where known, and drop incomplete rows."""
     parts = [*sources, *(part for part in (tables.objects, tables.forced_sources) if part is not None)]
     known = _integers(parts, names.OBJECT_ID)
     if sources:
@@ -303,7 +303,7 @@ def _finish(tables: Tables, sources: list[Any]) -> None:
 
 
 def _with_ids_of_alerts(sources: Any, alerts: Any) -> Any:
-    """Sources whose ids the file holds as floats, with those of their alerts where these are the same, but whole."""
+    """Replace float source ids by the exact ids of their alerts where the two match after rounding."""
     for name in (names.SOURCE_ID, "alertId"):
         if name not in alerts.schema.names or not pa.types.is_integer(alerts.schema.field(name).type):
             continue
@@ -318,9 +318,8 @@ def _with_ids_of_alerts(sources: Any, alerts: Any) -> Any:
 
 
 def _lsst_objects(objects: Any, sources: Any, tables: Tables) -> Any:
-    """Objects of packets; `sources` are those that triggered them, row by row.
-
-    Packets before schema 8 do not say since when an object's values hold: it is the time of the source.
+    """Objects in packets; `sources` holds the triggering source of each row. Packets before schema 8 give no start of
+    validity: the time of the source is used.
     """
     if lacking := _lacking(objects, _OBJECT_NEEDED):
         tables.notes.append(_not_imported("diaObject", lacking))
@@ -333,7 +332,7 @@ def _lsst_objects(objects: Any, sources: Any, tables: Tables) -> Any:
     else:
         objects = objects.append_column(names.VALID_FROM, time)
     if pa.types.is_floating(objects[names.OBJECT_ID].type) and pa.types.is_integer(sources[names.OBJECT_ID].type):
-        # The source of the same packet may have it whole.
+        # The source in the same packet may hold the exact id.
         whole = sources[names.OBJECT_ID].cast(pa.int64())
         same = pc.equal(whole.cast(pa.float64(), safe=False), objects[names.OBJECT_ID])
         ids, inexact = exact_ids(objects[names.OBJECT_ID], _NO_IDS)
@@ -351,7 +350,7 @@ def _record(rows: Any, name: str, path: Path) -> Any:
     if not pa.types.is_struct(rows.schema.field(name).type):
         if rows.num_rows:
             raise InvalidInputError(
-                f"{path}: column {name} is {rows.schema.field(name).type}, where alerts have a record",
+                f"{path}: column {name} has type {rows.schema.field(name).type}, expected a record",
                 kind="invalid-rows",
             )
         return pa.chunked_array([pa.array([], pa.struct([]))])
@@ -359,7 +358,7 @@ def _record(rows: Any, name: str, path: Path) -> Any:
 
 
 def _flattened(column: Any) -> Any:
-    """A column of structs as a table."""
+    """Convert a struct column to a table."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
@@ -367,7 +366,7 @@ def _flattened(column: Any) -> Any:
 
 
 def _exploded(rows: Any, name: str) -> tuple[Any, Any] | None:
-    """A column of lists of structs as a table, and the row each struct came from; None where there are none."""
+    """Convert a column of struct lists to a table, with the row that each struct came from; None if there are none."""
     if name not in rows.schema.names:
         return None
     kind = rows.schema.field(name).type
@@ -388,10 +387,13 @@ _ZTF_OPTIONAL = {"fid": pa.int64(), "sigmapsf": pa.float64(), "isdiffpos": pa.st
 
 
 def _ztf(rows: Any, path: Path) -> Tables:
-    """Detections of the ZTF. A visit is an exposure, a detector one of its 64 readout channels."""
+    """Convert ZTF detections. A visit is an exposure; a detector is one of its 64 readout channels."""
     _demand(rows, sorted(_ZTF_NEEDED), "detections", path)
     dropped: Counter[str] = Counter()
-    notes = ["midpointMjdTai of the ZTF is the start of the exposure", "fluxes of the ZTF are of its magnitudes"]
+    notes = [
+        "midpointMjdTai of ZTF detections is the start of the exposure",
+        "ZTF fluxes were computed from magnitudes",
+    ]
     if "_rounded" not in rows.schema.names:
         rows = _joined([_complete(rows, ["candid"], "detections", dropped)], "candid", dropped)
     for name in _lacking(rows, _ZTF_OPTIONAL):
@@ -399,7 +401,7 @@ def _ztf(rows: Any, path: Path) -> Tables:
     rows = _complete(rows, ["objectId", "pid", "jd", "ra", "dec"], "detections", dropped)
     signs, unknown = _signs(rows["isdiffpos"])
     if unknown:
-        notes.append("detections without isdiffpos have positive fluxes")
+        notes.append("detections without isdiffpos got positive fluxes")
     pid = rows["pid"].cast(pa.int64(), safe=False).to_numpy()
     flux = 10 ** ((_ZERO_POINT_NJY - rows["magpsf"].to_numpy().astype(float)) / 2.5)
     sigma = rows["sigmapsf"].to_numpy().astype(float)
@@ -409,7 +411,7 @@ def _ztf(rows: Any, path: Path) -> Tables:
     columns = {
         names.SOURCE_ID: rows["candid"],
         names.OBJECT_ID: pa.array(values.ztf_object_ids(rows["objectId"])),
-        # The number of a processing: night, time of day, channel, and two digits of its kind.
+        # Processing id: night, time of day, channel, and a two-digit type.
         names.VISIT: pa.array(pid // 10_000),
         names.DETECTOR: pa.array((pid // 100 % 100).astype("int16")),
         names.RA: rows["ra"],
@@ -421,7 +423,7 @@ def _ztf(rows: Any, path: Path) -> Tables:
         "snr": pa.array((2.5 / np.log(10) / sigma).astype("float32"), from_pandas=True),
         "reliability": rows["rb"].cast(pa.float32()),
     }
-    # A schema may have columns of the ZTF too.
+    # The schema may also contain ZTF columns.
     columns.update({name: rows[name] for name in rows.schema.names if name not in used | columns.keys()})
     sources = pa.table(columns)
     objects = sources.select([names.OBJECT_ID, names.RA, names.DEC, names.TIME])
@@ -431,7 +433,7 @@ def _ztf(rows: Any, path: Path) -> Tables:
 
 
 def _signs(positive: Any) -> tuple[Any, bool]:
-    """-1 where `isdiffpos` of the ZTF says that a source is fainter than the template, else 1; whether any lacks it."""
+    """-1 where ZTF's `isdiffpos` marks a source as fainter than the template, else 1; and whether any is missing."""
     given = positive.to_pylist()
     brighter = ("t", "1", "true", "1.0", "y", "yes")
     signs = [1.0 if each is None or str(each).lower() in brighter else -1.0 for each in given]
@@ -439,7 +441,7 @@ def _signs(positive: Any) -> tuple[Any, bool]:
 
 
 def _tai(mjd_utc: Any) -> Any:
-    """MJD in TAI of many MJD in UTC."""
+    """Convert an array of MJD in UTC to MJD in TAI."""
     days, places = np.unique(np.floor(mjd_utc), return_inverse=True)
     ahead = np.array([values.tai_minus_utc_s(day) for day in days])
     return mjd_utc + ahead[places] / 86_400
@@ -449,7 +451,7 @@ def _tai(mjd_utc: Any) -> Any:
 
 
 def _add_flat(tables: Tables, rows: Any, path: Path) -> None:
-    """A flattened part goes where its columns say it belongs."""
+    """Assign a flattened table to the schema table that its columns identify."""
     here = set(rows.schema.names)
     if names.SOURCE_ID in here:
         _demand(rows, _SOURCE_NEEDED, "sources", path)
@@ -461,8 +463,8 @@ def _add_flat(tables: Tables, rows: Any, path: Path) -> None:
     else:
         columns = ", ".join(rows.schema.names[:8]) + " ..." * (len(rows.schema.names) > 8)
         raise InvalidInputError(
-            f"{path} holds no known alerts: neither packets, nor detections of the ZTF, nor objects, sources or forced "
-            f"sources of the LSST; its columns are {columns}",
+            f"{path}: no known alert format (packets, ZTF detections, or LSST objects, sources or forced "
+            f"sources); its columns are {columns}",
             kind="invalid-rows",
         )
     before = getattr(tables, attribute)
@@ -472,7 +474,9 @@ def _add_flat(tables: Tables, rows: Any, path: Path) -> None:
 
 
 def _mend_radians(tables: Tables) -> None:
-    """Some early alerts of the LSST have positions of forced sources in radians: those of known objects tell."""
+    """Convert forced-source positions of early LSST alerts from radians to degrees; positions of known objects reveal
+    the unit.
+    """
     forced = tables.forced_sources
     if forced is None or not {names.RA, names.DEC} <= set(forced.schema.names):
         return
@@ -496,4 +500,4 @@ def _mend_radians(tables: Tables) -> None:
             index = forced.schema.get_field_index(name)
             forced = forced.set_column(index, name, pa.array(np.degrees(forced[name].to_numpy())))
         tables.forced_sources = forced
-        tables.notes.append("positions of forced sources were in radians, and became degrees")
+        tables.notes.append("forced-source positions were converted from radians to degrees")

@@ -1,8 +1,7 @@
-"""Alerts of surveys as rows of a database.
+"""Import survey alerts into a database.
 
-An alert brings a detection, the object it belongs to, and some of their history. Of the same detector-visit other
-alerts bring other parts, so that here rows of equal ids are one record, whoever brought it, and importing a file again
-changes nothing.
+An alert contains a detection, its object and part of their history. Alerts of one detector-visit overlap, so rows with
+equal ids are one record, whichever alert contained them, and importing a file again changes nothing.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from chronotile.errors import InvalidInputError
 __all__ = ["Import", "Tables", "import_alerts", "read_alerts", "ztf_object_ids"]
 
 _ROUNDED_KEY = "apdb:rounded-ids"
-"""Key of the metadata that a database has once sources with rounded ids are in it."""
+"""Metadata key that marks a database which contains sources with rounded ids."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """What an import did.
+    """Report of an import.
 
     Attributes
     ----------
     objects, sources, forced_sources : int
-        Different records that the alerts brought; those that the database had already among them.
+        Distinct records in the alerts, including those already in the database.
     detector_visits : int
-        Detector-visits they are of.
+        Detector-visits that the records belong to.
     left_out : tuple of str
-        Parts and columns of the alerts that the schema has no place for.
+        Parts and columns of the alerts that the schema does not contain.
     notes : tuple of str
-        What was done to the rows that is worth knowing.
+        Changes made to the rows that a user should know about.
     """
 
     objects: int
@@ -55,18 +54,18 @@ class Import:
 
 
 def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Import:
-    """Import files of alerts: Avro packets, or Parquet files of them or of their flattened parts.
+    """Import alert files: Avro packets, or Parquet files of packets or of flattened tables.
 
-    Packets are those of the ZTF and of the LSST from alert schema 7.1 on; Avro files may be compressed or lie in an
-    archive, and a folder stands for all files in it. Give the flattened tables of one stream (objects, sources, forced
-    sources) together.
+    Supported packets: ZTF, and LSST from alert schema 7.1 on. Avro files may be compressed or in an archive, and a
+    folder stands for all files in it. Give the flattened tables of one stream (objects, sources, forced sources) in one
+    call.
 
     Raises
     ------
     DataFileError
         A file cannot be read.
     InvalidInputError
-        The files hold no alerts, or these lack columns of the schema that may not be null.
+        The files contain no alerts, or the alerts lack required columns of the schema.
     """
     seen = {name: _Distinct() for _, name in PARTS}
     visits: set[tuple[int, int]] = set()
@@ -92,14 +91,14 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
         notes += [note for note in tables.notes if note not in notes]
     if rounded:
         notes.append(
-            f"{rounded:,} detections have ids that the file holds rounded to 53 bits: they are stored under "
-            "the rounded id until an alert brings the exact one"
+            f"the file rounded the ids of {rounded:,} detections to 53 bits: they are stored under the "
+            "rounded id until an alert with the exact id is imported"
         )
     counts = [seen[name].count for _, name in PARTS]
     left_out = tuple(f"{count:,} {part}" if " " in part else part for part, count in sorted(dropped.items()))
     if not any(counts):
         why = f"; left out: {', '.join(left_out)}" if left_out else ""
-        raise InvalidInputError(f"no alert imported: the files hold none that is complete{why}", kind="invalid-rows")
+        raise InvalidInputError(f"no alert imported: no complete alert in the files{why}", kind="invalid-rows")
     return Import(counts[0], counts[1], counts[2], len(visits), left_out, tuple(notes))
 
 
@@ -111,7 +110,7 @@ _KEYS = {
 
 
 class _Distinct:
-    """Counts different keys among the rows of several tables."""
+    """Count distinct keys over several tables."""
 
     def __init__(self) -> None:
         self._keys: Any = None
@@ -127,14 +126,14 @@ class _Distinct:
 
 
 _DETECTION = [names.OBJECT_ID, names.VISIT, names.DETECTOR, "rounded"]
-"""What tells that two sources are one detection, although the id of one of them is rounded."""
+"""Columns that identify a detection when one of two ids is rounded."""
 
 
 def _with_exact_ids(database: Apdb, sources: Any, rounded: Any, dropped: Counter[str]) -> tuple[Any, int]:
-    """Sources whose rounded ids became the exact ones that the database knows; how many stay rounded.
+    """Replace rounded source ids by exact ids from the database; also return how many stay rounded.
 
-    Of several detections whose ids become one by rounding the first is kept; the others are counted in `dropped`.
-    Stored sources with rounded ids, of which these bring the exact ones, are deleted.
+    If rounding gives several detections the same id, the first is kept and the others are counted in `dropped`. A
+    stored source with a rounded id is deleted when its exact id arrives.
     """
     flagged = database.metadata.get(_ROUNDED_KEY) is not None
     if not sources.num_rows or (rounded is None and not flagged):
@@ -155,7 +154,7 @@ def _with_exact_ids(database: Apdb, sources: Any, rounded: Any, dropped: Counter
     still_rounded = inexact.to_numpy(zero_copy_only=False) & (ids == _rounded(ids))
     others = _of_other_detections(sources, still_rounded, stored)
     if others.any():
-        dropped["detections whose rounded ids are those of others"] += int(others.sum())
+        dropped["detections whose rounded id belongs to another detection"] += int(others.sum())
         sources, ids, still_rounded = sources.filter(pa.array(~others)), ids[~others], still_rounded[~others]
     still = np.unique(ids[still_rounded])
     if len(still) and not flagged:
@@ -164,11 +163,11 @@ def _with_exact_ids(database: Apdb, sources: Any, rounded: Any, dropped: Counter
 
 
 _SEEN = [names.VISIT, names.DETECTOR, names.RA, names.DEC]
-"""What two sources of one id have in common, unless rounding made the ids of two detections one."""
+"""Columns that are equal in two rows of the same detection, and differ if rounding merged two ids."""
 
 
 def _of_other_detections(sources: Any, rounded: Any, stored: Any) -> Any:
-    """Which of the sources with `rounded` ids are not the detection that has this id already."""
+    """Mark the sources whose rounded id is already taken by another detection."""
     owners: dict[int, tuple[Any, ...]] = {}
     others = np.zeros(sources.num_rows, bool)
     if not rounded.any():
@@ -190,7 +189,7 @@ def _lines(rows: Any) -> Iterable[tuple[Any, ...]]:
 
 
 def _rounded(ids: Any) -> Any:
-    """What 64-bit integers become as floats and back."""
+    """Convert 64-bit integers to floats and back."""
     return ids.astype(np.float64).astype(np.int64)
 
 
@@ -204,7 +203,7 @@ def _detections(sources: Any) -> Any:
 
 
 def _stored_near(database: Apdb, sources: Any) -> Any:
-    """What the database has in the pixels and the time of some sources: ids, positions and times."""
+    """Read ids, positions and times of stored sources in the pixels and period of `sources`."""
     columns = [names.SOURCE_ID, *_DETECTION[:3], names.RA, names.DEC, names.TIME]
     kept = (names.version_column(names.SOURCE), "!=", names.GONE)
     time = pc.min_max(sources[names.TIME]).as_py()
@@ -216,7 +215,7 @@ def _stored_near(database: Apdb, sources: Any) -> Any:
 
 
 def _identified_by(sources: Any, inexact: Any, stored: Any) -> Any:
-    """`sources`, of which the `inexact` ones take the exact id of the same detection among the `stored`."""
+    """`sources` with the `inexact` ids replaced by the exact id of the same detection in `stored`."""
     known = _detections(stored)
     known = known.filter(pc.not_equal(known["id"], known["rounded"]))
     if not known.num_rows:
@@ -230,9 +229,9 @@ def _identified_by(sources: Any, inexact: Any, stored: Any) -> Any:
 
 
 def _of_schema(rows: Any, database: Apdb, name: str, dropped: Counter[str]) -> Any:
-    """Columns with the types of the schema, so that rows of several packets compare.
+    """Cast columns to the types of the schema, so that rows of different packets compare.
 
-    Integers that the file holds as floats and that have lost bits by it become null, and are counted in `dropped`.
+    Integers that lost bits as floats become null and are counted in `dropped`.
     """
     fields = [database.schema[name][column].arrow.with_nullable(True) for column in rows.schema.names]
     for place, wanted in enumerate(fields):
@@ -244,11 +243,13 @@ def _of_schema(rows: Any, database: Apdb, name: str, dropped: Counter[str]) -> A
     try:
         return rows.cast(pa.schema(fields), safe=False)
     except pa.ArrowInvalid as error:
-        raise InvalidInputError(f"{name} of the alerts does not fit the schema: {error}", kind="invalid-rows") from None
+        raise InvalidInputError(
+            f"{name} in the alerts does not match the schema: {error}", kind="invalid-rows"
+        ) from None
 
 
 def _store(database: Apdb, tables: Tables) -> set[tuple[int, int]]:
-    """Store by detector-visit; returns those that the rows are of."""
+    """Store rows by detector-visit; return the detector-visits."""
     sources = None if tables.sources is None else _once(tables.sources, [names.SOURCE_ID])
     key = [names.OBJECT_ID, names.VISIT, names.DETECTOR]
     forced = None if tables.forced_sources is None else _once(tables.forced_sources, key)
@@ -265,7 +266,7 @@ def _store(database: Apdb, tables: Tables) -> set[tuple[int, int]]:
 
 
 def _once(rows: Any, key: list[str]) -> Any:
-    """One row of each key, in the order of keys: the last that was given."""
+    """Keep the last row of each key, sorted by key."""
     numbered = rows.append_column("_row", pa.array(np.arange(rows.num_rows)))
     return newest(numbered, key, "_row").drop_columns(["_row"])
 
@@ -284,14 +285,14 @@ def _by_visit(rows: Any) -> dict[tuple[int, int], Any]:
 
 
 def _object_versions(tables: Tables, sources: Any) -> dict[float, Any]:
-    """Objects by the time from which they hold."""
+    """Group objects by the start of their validity."""
     rows = tables.objects
     if rows is None or not rows.num_rows:
         return {}
     if names.VALID_FROM not in rows.schema.names:
         if sources is None:
             raise InvalidInputError(
-                "objects without sources do not say since when they hold: give the file of their sources too",
+                "objects without sources have no start of validity: also give the file with their sources",
                 kind="invalid-rows",
             )
         rows = _once(rows, [names.OBJECT_ID])

@@ -1,10 +1,10 @@
-"""Old slices as Parquet files in a folder: kept beside the database, read through it when asked, restored.
+"""Cold storage: archive old slices as Parquet files in a folder, read them through the database, and restore them.
 
 A file holds one slice of a table, under ``TABLE/slice=NUMBER/``: hive partitions, which pyarrow, polars, DuckDB and
-Spark read as one table. Rows lie in the order of pixels, so that the statistics of row groups narrow a search on the
-sky; those that came from an earlier file follow, in the same order.
+Spark read as one table. Rows are sorted by pixel, so that row-group statistics narrow a search on the sky; rows merged
+from an earlier file follow, sorted in the same way.
 
-Of a record that is in a file and in the database the newest version counts; that it was deleted is the newest of all.
+If a record is in a file and in the database, the newest version counts; a deletion is newer than any version.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TABLES = (names.SOURCE, names.FORCED)
 
 @dataclass(frozen=True)
 class ColdSlice:
-    """One slice of a table in a file.
+    """A slice of a table, archived in a file.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class ColdSlice:
     path : Path
         The file.
     rows, bytes : int
-        What it holds.
+        Its rows and size.
     """
 
     table: str
@@ -65,7 +65,7 @@ class ColdSlice:
 
 
 class Cold:
-    """Keeps old slices of a database in files."""
+    """Archives and restores old slices of a database."""
 
     def __init__(self, tables: SurveyTables) -> None:
         self._tables = tables
@@ -73,13 +73,13 @@ class Cold:
     def archive_before(
         self, before: Moment, folder: str | os.PathLike[str], *, keep: bool = False, dry_run: bool = False
     ) -> list[ColdSlice]:
-        """Move slices of sources and forced sources that end by then to Parquet files.
+        """Move slices of sources and forced sources that end at or before a time to Parquet files.
 
-        The file of each slice is written, durable and counted first; then the slice is dropped, if it holds exactly
-        what was written. Where others stored or changed something meanwhile it is written again. A slice that has a
-        file already, and got late rows or changes since, gets a file with both; deleted records are in none. Ended
-        anywhere it can be repeated. One call at a time replaces files of a folder. On a cluster each table takes 12 s
-        or more, in which writers learn that its slices are to be dropped.
+        Each slice is written to a file, synced and counted, then dropped if it still holds exactly what was written; if
+        others wrote to it meanwhile, it is written again. If a slice already has a file and got late rows or changes
+        since, the new file contains both. Deleted records are left out. The call may be interrupted and repeated at any
+        point. Only one call at a time may replace files of a folder. On a cluster, each table takes at least 12 s, in
+        which writers learn that its slices will be dropped.
 
         Parameters
         ----------
@@ -90,15 +90,16 @@ class Cold:
         keep : bool
             Write the files and drop nothing.
         dry_run : bool
-            Say what would be done and do nothing.
+            Report what would be done; change nothing.
 
         Raises
         ------
         DamagedError
-            A file has not the rows that were read; its slice was not dropped.
+            A file does not hold the rows that were read; its slice was not dropped.
         BusyError
-            Kind ``slice-in-use``: others kept writing to a slice. Its file is written, its rows stay in the database
-            too, and what came before it is moved. Kind ``folder-in-use``: another call replaces files of the folder.
+            Kind ``slice-in-use``: other processes kept writing to a slice. Its file is written, its rows also stay in
+            the database, and earlier slices are moved. Kind ``folder-in-use``: another call is replacing files of the
+            folder.
         """
         limit, root = values.mjd_tai(before, "before"), Path(folder)
         with nullcontext() if dry_run else _locked(root):
@@ -121,18 +122,19 @@ class Cold:
     def _move(
         self, dataset: Dataset, table: str, limit: float, root: Path, keep: bool, opened: ExitStack
     ) -> list[ColdSlice]:
-        """Write the files of a table's slices, and drop those of which they have all."""
+        """Write the files of a table's slices, and drop the slices that are completely archived."""
         written: dict[int, ColdSlice] = {}
         earlier: dict[int, Any] = {}
         if not keep:
-            # Ends drops that were cut off: whoever began one has their rows.
+            # Finish interrupted drops: their rows are already archived.
             dataset.retire(unchanged=[])
         left = dataset.retire(before=limit, dry_run=True)
         for _ in range(_TRIES):
             for part in left:
                 path = _path(root, table, part.slice)
                 if part.slice not in earlier:
-                    # As it is now, and not with what a try writes that others may take out again before the next.
+                    # Start each attempt from the original file: rows written by a failed attempt may have been removed
+                    # since.
                     earlier[part.slice] = opened.enter_context(pq.ParquetFile(path)) if path.exists() else None
                 written[part.slice] = self._write_slice(dataset, table, part, path, earlier[part.slice])
             if keep or not left:
@@ -143,14 +145,14 @@ class Cold:
         if left:
             numbers = ", ".join(str(part.slice) for part in left)
             raise BusyError(
-                f"slices of {table} were not dropped, since others keep writing to them: {numbers}; their files "
-                "are written: repeat it when the writers have ended",
+                f"slices {numbers} of {table} were archived but not dropped, because other processes keep "
+                f"writing to them: repeat when the writers have ended",
                 kind="slice-in-use",
             )
         return list(written.values())
 
     def _write_slice(self, dataset: Dataset, table: str, part: SliceInfo, path: Path, earlier: Any) -> ColdSlice:
-        """Write the file of a slice: what the database has, then what only the earlier file has."""
+        """Write the file of a slice: rows of the database, then rows that only the earlier file has."""
         stream = dataset.read(start=part.start, end=part.end, where=[names.kept(table)])
         schema = stream.schema
 
@@ -168,7 +170,7 @@ class Cold:
         return ColdSlice(table, part.slice, path, *_replace(path, schema, parts))
 
     def archived(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
-        """The slices that a folder holds, by table and number."""
+        """Archived slices in a folder, by table and number."""
         found = []
         for table in _TABLES:
             for path in sorted((Path(folder) / names.dataset_name(table)).glob("slice=*/rows.parquet")):
@@ -177,11 +179,11 @@ class Cold:
         return sorted(found, key=lambda each: (each.table, each.slice))
 
     def _held(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
-        """The slices of a folder that has to be there."""
+        """Archived slices in a folder; raises an error if the folder is missing."""
         return self.archived(require_folder(folder))
 
     def restore(self, folder: str | os.PathLike[str], start: Moment = None, end: Moment = None) -> list[ColdSlice]:
-        """Bring slices of a folder back that hold something of a half-open period; repeating it is harmless.
+        """Restore the archived slices that overlap a half-open period. The call may be repeated.
 
         Records changed since they were restored stay as changed.
         """
@@ -200,8 +202,9 @@ class Cold:
     def drop(
         self, table: str, folder: str | os.PathLike[str], first: float, last: float, gone: Callable[[Any], Any]
     ) -> int:
-        """Take rows out of the files of a table that hold something from `first` to `last`: those of which `gone` says
-        so. How many there were."""
+        """Remove the rows that `gone` selects from the files of a table that overlap `first` to `last`; return their
+        number.
+        """
         with _locked(require_folder(folder)):
             return self._drop(table, folder, first, last, gone)
 
@@ -232,8 +235,7 @@ class Cold:
         self, table: str, folder: str | os.PathLike[str], region: Region | None, start: float | None,
         end: float | None, object_ids: list[int] | None,
     ) -> Any:  # fmt: skip
-        """Rows of the files of a table that the database has not, with the columns of the dataset; columns added since
-        are null."""
+        """Rows that only the files of a table hold, with the columns of the dataset; columns added later are null."""
         schema = self._tables.datasets[table].schema
         files = [str(part.path) for part in self._held(folder) if part.table == table]
         if not files:
@@ -245,7 +247,7 @@ class Cold:
             condition &= pc.field(names.TIME) < end
         if object_ids is not None:
             condition &= pc.field(names.OBJECT_ID).isin(object_ids)
-        # Columns are taken by name, so that files of an older schema serve.
+        # Columns are matched by name, so files with an older schema can be read.
         nullable = pa.schema([field.with_nullable(True) for field in schema])
         rows = pads.dataset(files, schema=nullable, format="parquet").to_table(filter=condition)
         if region is not None and rows.num_rows:
@@ -254,10 +256,10 @@ class Cold:
         return self._only_cold(self._tables.datasets[table], table, rows)
 
     def _only_cold(self, dataset: Dataset, table: str, rows: Any) -> Any:
-        """Those of the rows of a file of which the database has no version as new, deleted ones included.
+        """Keep the rows of a file for which the database has no version that is as new, deletions included.
 
-        The record may belong to another object there, which a condition of the read leaves out: the row of the file
-        is outdated all the same.
+        In the database, the record may belong to another object, which the read's condition excludes: the file's row is
+        outdated all the same.
         """
         if not rows.num_rows:
             return rows
@@ -273,16 +275,18 @@ class Cold:
 
 
 def require_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder of files, which must be there."""
+    """Return the folder as a path; raise an error if it is missing."""
     if not Path(folder).is_dir():
-        raise DataFileError(f"there is no folder {folder}", kind="file-not-found")
+        raise DataFileError(f"no such folder: {folder}", kind="file-not-found")
     return Path(folder)
 
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """Keep others from replacing files of a folder. A file is made of the one before and of what the database has: of
-    two that are made at once the later would lack rows that went with their slice when the earlier was there."""
+    """Lock a folder against other calls that replace its files. A new file merges the previous file with rows of the
+    database. Without the lock, the later of two concurrent calls would lose rows that the earlier one archived and
+    dropped.
+    """
     root.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _LOCK_WAIT_S
     with (root / ".lock").open("a") as lock:
@@ -293,17 +297,17 @@ def _locked(root: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise BusyError(
-                        f"somebody else moves slices to files in {root}, or out of them: repeat it when that has ended",
+                        f"another process is archiving or restoring slices in {root}: repeat when it has ended",
                         kind="folder-in-use",
                     ) from None
             except OSError as error:
-                raise DataFileError(f"{lock.name} cannot be locked: {error}", kind="file-access") from error
+                raise DataFileError(f"cannot lock {lock.name}: {error}", kind="file-access") from error
             time.sleep(0.05)
         yield
 
 
 def restored_batch(number: int) -> str:
-    """Name of the batch that brings a slice back."""
+    """Name of the batch that restores a slice."""
     return f"restored-slice-{number}"
 
 
@@ -317,7 +321,7 @@ def _span(start: Moment, end: Moment) -> tuple[float, float]:
 
 
 def _groups(batches: Iterator[Any]) -> Iterator[Any]:
-    """Batches put together to tables of about a row group."""
+    """Collect batches into tables of about one row group each."""
     held: list[Any] = []
     for batch in batches:
         held.append(batch)
@@ -329,7 +333,7 @@ def _groups(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _fitted(rows: Any, schema: Any) -> Any:
-    """Rows of a file of an older schema, with the columns that were added since."""
+    """Add the columns that are missing in rows of an older schema."""
     columns = [
         rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
         for field in schema
@@ -338,7 +342,7 @@ def _fitted(rows: Any, schema: Any) -> Any:
 
 
 def _outdated(rows: Any, others: Any, key: list[str], version: str, *, equal: bool) -> Any:
-    """Of which rows `others` have a newer version, or with `equal` one as new."""
+    """Mark the rows of which `others` have a newer version, or with `equal` one that is as new."""
     if not rows.num_rows or not others.num_rows:
         return np.zeros(rows.num_rows, bool)
     kinds = [pa.int64()] * len(key)
@@ -358,7 +362,7 @@ def _outdated(rows: Any, others: Any, key: list[str], version: str, *, equal: bo
 
 
 def of_records(rows: Any, records: Any, key: list[str]) -> Any:
-    """Which rows are of the records with these keys."""
+    """Mark the rows that belong to the records with these keys."""
     own = pa.table([*(rows[name].cast(pa.int64()) for name in key), np.arange(rows.num_rows)], [*key, "_row"])
     wanted = pa.table([records[name].cast(pa.int64()) for name in key], key)
     found = np.zeros(rows.num_rows, bool)
@@ -367,7 +371,7 @@ def of_records(rows: Any, records: Any, key: list[str]) -> Any:
 
 
 def merged(live: Any, cold: Any, key: list[str], order: str) -> Any:
-    """Rows of the database and of files; of the same record the newest."""
+    """Merge rows of the database and of files; the newest version of each record wins."""
     if not cold.num_rows:
         return live
     both = pa.concat_tables([live, cold.select(live.schema.names)], promote_options="permissive")
@@ -376,7 +380,7 @@ def merged(live: Any, cold: Any, key: list[str], order: str) -> Any:
 
 
 def _replace(path: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> tuple[int, int]:
-    """Write a file in place of another, if there is one, once it is whole and durable; its rows and bytes."""
+    """Replace a file atomically once the new one is complete and durable; return its rows and bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     rows = 0
@@ -390,9 +394,11 @@ def _replace(path: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> tup
         os.fsync(file.fileno())
     found = pq.read_metadata(fresh).num_rows
     if found != rows:
-        raise DamagedError(f"{fresh} has {found} rows, {rows} were written; nothing was dropped", kind="damaged-file")
+        raise DamagedError(
+            f"{fresh} holds {found} rows but {rows} were written; nothing was dropped", kind="damaged-file"
+        )
     fresh.replace(path)
-    # The new name must outlive a power cut before anything is dropped.
+    # The rename must be durable before anything is dropped.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,8 +1,8 @@
-"""How dense a survey is at its densest place, and the layout that keeps what lies there within an engine's limits.
+"""Choose a layout that keeps the densest partition of a survey within an engine's limits.
 
-On a cluster the rows of a few pixels in one slice are a partition, which works well up to about 10 MiB. Sources crowd:
-near the galactic plane there are a hundred times more than elsewhere. So the layout follows from the densest pixel, not
-from the mean; and what is stored is measured against the same limit.
+On a cluster, the rows of a few pixels in one slice form a partition, which works well up to about 10 MiB. Near the
+galactic plane, sources are a hundred times denser than elsewhere, so the layout follows from the densest pixel, not
+from the mean. Stored partitions are measured against the same limit.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _POSITIONS_TELLING = 16
 _WIDTHS = {"bool": 0.125, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "utf8": 8,
            "binary": 8, "timestamp[us]": 8}  # fmt: skip
 _OWN_BYTES = 24
-"""Bytes a row of columns that the archive keeps beside those of the schema, and of its share of the chunk's head."""
+"""Bytes per row for the archive's own columns and for the row's share of the chunk head."""
 
 
 @dataclass(frozen=True)
 class Density:
-    """What is expected of a survey, as far as its densest place goes.
+    """Expected source density of a survey.
 
     Attributes
     ----------
     ra, dec : arrays
-        Positions that lie as dense as the survey's objects, such as a star catalogue; degrees.
+        Positions with the same relative density as the survey's objects, such as a star catalogue; degrees.
     objects : float
-        Objects that are seen again and again, as many as the positions stand for.
+        Number of variable objects that the positions stand for.
     visits_a_month : float
-        Visits of one place in thirty days, in the busiest months.
+        Visits per field in thirty days, in the busiest months.
     detected : float
-        Share of its visits at which such an object is detected, 0 to 1; forced sources are measured at all.
+        Fraction of visits in which such an object is detected, 0 to 1; forced sources are measured in all visits.
     transients_deg2 : float
-        Sources of a visit that are new objects, in a square degree.
+        New objects per visit and square degree.
     """
 
     ra: Any
@@ -64,18 +64,18 @@ class Density:
 
     def __post_init__(self) -> None:
         if len(self.ra) != len(self.dec) or not len(self.ra):
-            raise InvalidInputError("a density needs positions, with as many ra as dec", kind="invalid-setting")
+            raise InvalidInputError("ra and dec must be non-empty and of equal length", kind="invalid-setting")
         if min(self.objects, self.visits_a_month, self.transients_deg2) < 0 or not 0 <= self.detected <= 1:
             raise InvalidInputError(
-                "objects, visits_a_month and transients_deg2 must not be negative, detected is 0 to 1",
+                "objects, visits_a_month and transients_deg2 must be 0 or more, and detected between 0 and 1",
                 kind="invalid-setting",
             )
 
     def densest(self, scheme: str, level: int) -> float:
-        """Objects in the densest pixel, three standard deviations above what the positions say.
+        """Objects in the densest pixel, three standard deviations above the estimate from the positions.
 
-        Where the densest pixel has fewer than sixteen positions they are too few to tell; from the level on at which it
-        has more, objects are taken to be spread evenly in it.
+        Below sixteen positions in the densest pixel, the estimate uses the finest level that has more, and assumes an
+        even spread within it.
         """
         key = (scheme, level)
         if key not in self._densest:
@@ -92,10 +92,8 @@ class Density:
         return float((most + 3 * np.sqrt(most)) * self.objects / len(ra) / 4 ** (level - coarser))
 
     def cell_bytes(self, schema: Schema, layout: Layout) -> dict[str, int]:
-        """Bytes of the densest partition in one slice, by table: an upper bound, since chunks are compressed.
-
-        Forced sources are measured for what was seen within thirty days, so that a transient has as many as there are
-        visits in a month.
+        """Bytes of the densest partition in one slice, by table: an upper bound, because chunks are compressed. Forced
+        sources are measured for objects seen within thirty days, so a transient gets one for each visit of a month.
         """
 
         def found(table: str) -> int:
@@ -109,15 +107,13 @@ class Density:
 
     def layout(self, schema: Schema, base: Layout | None = None) -> Layout:
         """The layout nearest to `base` whose densest partition stays within ``base.cell_bytes_max`` in every slice.
-
-        Slices of objects become shorter first, which costs a read one more request; then slices of sources have one
-        window, then partitions have fewer pixels; then pixels become finer, which costs about twice the requests; then
-        windows become shorter.
+        Changes are tried in this order: shorter object slices (one more request per read), source slices of one window,
+        fewer pixels in a partition, finer pixels (about twice the requests), shorter windows.
 
         Raises
         ------
         InvalidInputError
-            Kind ``invalid-setting``: none does; the message says by how much.
+            Kind ``invalid-setting``: no layout fits; the message says by how much.
         """
         wanted = base or Layout()
         if not 0 < wanted.level <= 20 - _LEVELS_FINER:
@@ -132,16 +128,17 @@ class Density:
         table = max(found, key=lambda name: found[name])
         if found[table] > layout.cell_bytes_max:
             raise InvalidInputError(
-                f"at the densest place {table} would have {found[table] / 2**20:.1f} MiB in one partition and slice, "
-                f"and the limit is {layout.cell_bytes_max / 2**20:.1f}, even with {layout.scheme} level {layout.level} "
-                f"and windows of {layout.window}: choose finer pixels, fewer columns or a greater cell_bytes_max",
+                f"the densest partition of {table} would hold {found[table] / 2**20:,.1f} MiB in one slice, "
+                f"above the limit of {layout.cell_bytes_max / 2**20:.1f}, even with {layout.scheme} level "
+                f"{layout.level} and windows of {layout.window}: choose finer pixels, fewer columns or a "
+                f"greater cell_bytes_max",
                 kind="invalid-setting",
             )
         return layout
 
 
 def _candidates(base: Layout) -> Iterator[Layout]:
-    """Layouts from `base` on to ones of smaller cells."""
+    """Candidate layouts, from `base` to smaller and smaller cells."""
     windows = [base, *(dataclasses.replace(base, window=text, slice=1) for text in ("30d", "15d", "5d"))]
     for shorter in windows:
         if values.days(shorter.window, "window") > values.days(base.window, "window"):
@@ -161,12 +158,12 @@ def _candidates(base: Layout) -> Iterator[Layout]:
 
 
 def sky_pixels(scheme: str, level: int) -> int:
-    """How many pixels the sky has."""
+    """Number of pixels on the sky."""
     return {"mq3c": 6, "q3c": 6, "htm": 8, "healpix": 12}[scheme] << (2 * level)
 
 
 def slice_days(layout: Layout, table: str) -> float:
-    """Days of one slice of a table."""
+    """Length of a slice of a table, in days."""
     window, length = (
         (layout.object_window, layout.object_slice) if table == names.OBJECT else (layout.window, layout.slice)
     )
@@ -174,24 +171,24 @@ def slice_days(layout: Layout, table: str) -> float:
 
 
 def row_bytes(schema: Schema, table: str) -> float:
-    """Bytes of a row before compression."""
+    """Uncompressed bytes per row."""
     return _OWN_BYTES + sum(_WIDTHS[column.type] for column in schema[table].columns)
 
 
 @dataclass(frozen=True)
 class Crowded:
-    """A slice whose largest partition is past the limit, or will be when the slice is full.
+    """A slice whose largest partition exceeds the limit, or will when the slice is full.
 
     Attributes
     ----------
     table : str
         The table.
     start, end : float
-        What the slice covers, MJD in TAI.
+        Period of the slice, MJD in TAI.
     bytes : int
         Bytes of the largest partition so far.
     expected : int
-        Bytes at the slice's end, if it goes on like this.
+        Bytes expected at the end of the slice, at the present rate.
     """
 
     table: str
@@ -202,9 +199,8 @@ class Crowded:
 
 
 def crowded(info: dict[str, DatasetInfo], layout: Layout, now: float) -> list[Crowded]:
-    """The slices past ``layout.cell_bytes_max``, given the statistics of the tables by name.
-
-    Of a slice that is being filled, a tenth must have passed before it is judged by what it will hold.
+    """Slices that exceed ``layout.cell_bytes_max``, from the statistics of the tables by name. A slice that is being
+    filled is extrapolated once a tenth of its period has passed.
     """
     found = []
     for table, each in info.items():
@@ -218,7 +214,7 @@ def crowded(info: dict[str, DatasetInfo], layout: Layout, now: float) -> list[Cr
 
 
 def positions(path: str | os.PathLike[str]) -> tuple[Any, Any]:
-    """Columns ra and dec of a Parquet file, rows with nulls left out."""
+    """Read columns ra and dec of a Parquet file, without rows that hold nulls."""
     import pyarrow.parquet as pq
 
     try:

@@ -1,4 +1,4 @@
-"""What simulated surveys have in common: exposures of square detectors, and what each leaves behind.
+"""Exposures of square detectors and the rows they produce, shared by the simulated surveys.
 
 Angles are degrees, times MJD (TAI).
 """
@@ -16,7 +16,7 @@ from chronotile.sky import Region
 __all__ = ["FORCED_DAYS", "Detection", "Exposure", "from_plane", "measured_again", "to_plane"]
 
 FORCED_DAYS = 30.0
-"""How long after its last detection the brightness of an object is measured at its place."""
+"""Days after its last detection during which forced photometry of an object continues."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Exposure:
     detector: int
     mjd: float
     ra: float
-    """Where the camera points."""
+    """Pointing of the camera."""
     dec: float
     side: float
-    """Of the detector."""
+    """Centre of the detector."""
     offset: tuple[float, float] = (0.0, 0.0)
-    """Of the detector's centre from where the camera points, along the camera's axes."""
+    """Offset of the detector's centre from the pointing, along the camera's axes."""
     angle: float = 0.0
-    """Of the camera on the sky."""
+    """Rotation of the camera on the sky."""
 
     def on_detector(self, ra: Any, dec: Any) -> tuple[Any, Any]:
         """Offsets from the detector's centre along its sides. Great circles are straight lines here."""
@@ -49,7 +49,7 @@ class Exposure:
         return from_plane(c * u - s * v, s * u + c * v, self.ra, self.dec)
 
     def corners(self, padding: float = 0.0) -> list[tuple[float, float]]:
-        """The footprint, and `padding` around it: four (ra, dec)."""
+        """Corners of the footprint with `padding` around it: four (ra, dec)."""
         half = self.side / 2 + padding
         ra, dec = self.on_sky(np.array([-half, half, half, -half]), np.array([-half, -half, half, half]))
         return list(zip(ra.tolist(), dec.tolist(), strict=True))
@@ -61,7 +61,7 @@ class Exposure:
 
 @dataclass(frozen=True)
 class Detection:
-    """The rows that one exposure leaves behind, as tables or as arrays by column."""
+    """The rows that one exposure produces, as tables or as arrays by column."""
 
     objects: Any
     sources: Any
@@ -69,8 +69,9 @@ class Detection:
 
 
 def measured_again(exposure: Exposure, known: Any, found_ids: Any) -> Any:
-    """Which of the `known` objects of a footprint (``diaObjectId``, ``validityStartMjdTai``) get a forced source though
-    they were not found: those that were seen lately."""
+    """Mark the `known` objects of a footprint (``diaObjectId``, ``validityStartMjdTai``) that get a forced source
+    without a detection: those detected recently.
+    """
     late = np.asarray(known["validityStartMjdTai"]) >= exposure.mjd - FORCED_DAYS
     return late & ~np.isin(np.asarray(known["diaObjectId"]), found_ids)
 

@@ -1,6 +1,6 @@
-"""The list of changes for replication: which detector-visits and updates are in which chunk, and their rows.
+"""The replication feed: detector-visits and updates by replica chunk, and their rows.
 
-The list names what changed and where it lies; rows are read from the tables themselves.
+The feed records what changed and where; rows are read from the tables themselves.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Chunk:
-    """A unit of replication: what was stored or changed in one stretch of time.
+    """A unit of replication: everything stored or changed in one interval.
 
     Attributes
     ----------
     id : int
-        The stretch: seconds since 1970 in TAI, cut to the length of a chunk.
+        Start of the interval: seconds since 1970 in TAI, rounded down to the chunk length.
     last_mjd_tai : float
-        Time of the last visit or change in it.
+        Time of the last visit or change in the chunk.
     unique_id : uuid.UUID
-        Another one as soon as more comes into the chunk.
+        Changes whenever the chunk gets more content.
     visits, changes : int
-        Detector-visits and changes in it.
+        Detector-visits and changes in the chunk.
     """
 
     id: int
@@ -57,7 +57,7 @@ class Feed:
     Raises
     ------
     InvalidInputError
-        The database keeps no such list.
+        The database was created without a feed.
     """
 
     def __init__(self, database: Apdb) -> None:
@@ -68,7 +68,7 @@ class Feed:
         self._updates = database.archive[layouts.UPDATES]
 
     def chunks(self) -> list[Chunk]:
-        """The chunks that were not forgotten, oldest first."""
+        """The chunks in the feed, oldest first."""
         columns = {"key": "key", "time": "visit_mjd_tai"}
         visits = self._pending(self._visits, columns)
         updates = self._pending(self._updates, {"key": "operation", "time": "update_mjd_tai"})
@@ -88,7 +88,7 @@ class Feed:
         return rows.rename_columns(["chunk", *columns])
 
     def rows(self, table: str, chunks: Iterable[int]) -> Any:
-        """Rows of DiaObject, DiaSource or DiaForcedSource that were stored in some chunks.
+        """Rows of DiaObject, DiaSource or DiaForcedSource that were stored in `chunks`.
 
         Returns
         -------
@@ -133,7 +133,7 @@ class Feed:
         return _marked(rows, chunk)
 
     def changes(self, chunks: Iterable[int]) -> Any:
-        """Updates of stored records in some chunks, in order; as a `pyarrow.Table` whose unused columns are null."""
+        """Updates of stored records in `chunks`, in order, as a `pyarrow.Table`; unused columns are null."""
         wanted = [int(chunk) for chunk in chunks]
         if not wanted:
             return layouts.UPDATE_SCHEMA.empty_table()
@@ -141,13 +141,13 @@ class Feed:
         return rows.sort_by([("update_time_ns", "ascending"), ("update_order", "ascending")])
 
     def add_changes(self, columns: Mapping[str, Any], kind: str, time_ns: int, chunk: int, order: int) -> None:
-        """List changes that were made elsewhere."""
+        """Add changes that were made elsewhere to the feed."""
         moment = 40_587 + time_ns / 1e9 / _DAY_S
         given = {name: column for name, column in columns.items() if column[0] is not None}
         write_changes(self._updates, given, kind, time_ns, moment, chunk, order)
 
     def forget(self, chunks: Iterable[int]) -> None:
-        """Take chunks that were replicated off the list. The rows stay where they are."""
+        """Remove replicated chunks from the feed. Their rows stay in the tables."""
         wanted = [int(chunk) for chunk in chunks]
         if not wanted:
             return
@@ -162,7 +162,7 @@ def _marked(rows: Any, chunk: int) -> Any:
 
 
 def _within(times: Any, first: Any, last: Any) -> Any:
-    """Whether each time lies in one of some closed spans."""
+    """Mark the times that lie within one of the closed intervals."""
     spans = pa.table({"first": first, "last": last}).drop_null().sort_by("first")
     starts, ends = spans["first"].to_numpy(), np.maximum.accumulate(spans["last"].to_numpy())
     place = np.searchsorted(starts, times, side="right") - 1

@@ -1,4 +1,4 @@
-"""How the tables of a survey lie in an archive."""
+"""Layout of a survey's tables in an archive."""
 
 from __future__ import annotations
 
@@ -23,42 +23,43 @@ _SLICE_DAYS, _OBJECT_SLICE_DAYS, _MONTH_DAYS = 240, 360, 30
 
 @dataclass(frozen=True)
 class Layout:
-    """Choices made when a database is created; they stay.
+    """Storage settings of a database, fixed at creation.
 
     Attributes
     ----------
     scheme, level : str, int
-        Pixelization of the sky: mq3c, q3c, htm or healpix, and its level. A pixel of about the size of a detector
-        serves best; mq3c 9 has 0.18 degrees.
+        Pixelization of the sky: mq3c, q3c, htm or healpix, and its level. A pixel about the size of a detector works
+        best; mq3c level 9 has pixels of 0.18 degrees.
     window : str
-        Length of a window of sources and forced sources. Maintenance makes the rows of a pixel and window one
-        chunk: a few long ones cost a read of twelve months less than many short ones.
+        Length of a window of sources and forced sources. Maintenance merges the rows of a pixel and window into one
+        chunk, so a read of twelve months is faster with a few long windows than with many short ones.
     object_window : str
-        Length of a window of object versions. The newest version of an object may be old, so that reads go through
-        all windows; long ones are fewer.
+        Length of a window of object versions. The newest version of an object may be old, so reads scan all windows:
+        longer windows are faster.
     slice, object_slice : str or int, optional
-        Length of a slice, or its windows: the unit that is retired or archived. By default the whole windows that fit
-        in 240 days, of objects in 360: a cluster's partitions are of one slice, so that a read of twelve months asks
-        for those of two or three, and a partition of the published survey stays below 10 MiB.
+        Length of a slice, or its number of windows: the unit that is retired or archived. By default as many windows as
+        fit in 240 days, or 360 days for objects. Each partition of a cluster belongs to one slice, so a read of twelve
+        months touches two or three per pixel, and a partition of the published survey stays below 10 MiB.
     partition_levels, object_partition_levels : int
-        Levels by which a partition of a cluster is coarser than a pixel: with 2, sixteen pixels of sources share one,
-        and with 1 four pixels of objects. A footprint of several pixels then is read from few partitions. Other engines
-        have no partitions, nor has `storage` ``rows`` such.
+        Number of levels by which a cluster's partition is coarser than a pixel: at 2, sixteen pixels share a partition;
+        at 1, four. A footprint of several pixels is then read from few partitions. Ignored by other engines and with
+        `storage` ``rows``.
     history_days : float
-        How far back a footprint is read by default.
+        Default history of a footprint read, in days.
     feed : bool
-        Whether changes are listed for replication.
+        Whether to keep a replication feed.
     feed_chunk_s : int
-        Seconds of visits in one chunk of that list.
+        Length of a replica chunk, in seconds.
     storage : {"chunks", "rows"}
-        How the engine keeps the tables of the schema, the `layout` of their datasets: ``rows``, on a cluster only, is
-        one CQL row a record, for tools that read the cluster's tables.
+        Storage of the schema's tables (the `layout` of their datasets). ``rows``, on a cluster only, stores one CQL row
+        per record, for tools that read the cluster's tables.
     object_moves_arcsec : float
-        How far apart two versions of an object may lie, as its position becomes better known: reads of a region look so
-        far around it. Databases made before this was kept have 0; ``dataset("DiaObject").set_moves`` sets it there.
+        Largest distance between two versions of an object, whose position is refined over time: reads of a region also
+        search this far around it. Databases created before this setting existed have 0;
+        ``dataset("DiaObject").set_moves`` changes it.
     cell_bytes_max : int
-        Bytes that the pixels of a partition may have in one slice. A layout that follows from a
-        :class:`~chronotile.apdb.Density` keeps to it, and maintenance says where it is passed.
+        Limit for the bytes of a partition in one slice. A layout derived from a :class:`~chronotile.apdb.Density`
+        respects it, and maintenance reports partitions that exceed it.
     """
 
     scheme: str = "mq3c"
@@ -82,32 +83,32 @@ class Layout:
         if self.object_slice is None:
             object.__setattr__(self, "object_slice", _windows_in(_OBJECT_SLICE_DAYS, self.object_window))
         if self.storage not in ("chunks", "rows"):
-            raise InvalidInputError(f"storage is {self.storage!r}: use chunks or rows", kind="invalid-definition")
+            raise InvalidInputError(f"unknown storage {self.storage!r}: use chunks or rows", kind="invalid-definition")
         if not (0 <= self.partition_levels <= 4 and 0 <= self.object_partition_levels <= 4):
             raise InvalidInputError(
-                f"a partition is {self.partition_levels} and {self.object_partition_levels} levels coarser than a "
-                "pixel: use 0 to 4",
+                f"partition_levels={self.partition_levels} and "
+                f"object_partition_levels={self.object_partition_levels} are out of range: use 0 to 4",
                 kind="invalid-definition",
             )
 
     def partition_level(self, table: str) -> int:
-        """The level of the pixels that the partitions of a table are on a cluster."""
+        """Pixel level of a table's partitions on a cluster."""
         coarser = self.object_partition_levels if table == names.OBJECT else self.partition_levels
         return max(0, self.level - coarser) if self.storage == "chunks" else self.level
 
     def partition_cells(self, table: str) -> int:
-        """Pixels of a table in a partition."""
+        """Number of a table's pixels in a partition."""
         return int(4 ** (self.level - self.partition_level(table)))
 
     def to_json(self) -> str:
-        """As JSON text."""
+        """Serialize as JSON text."""
         return json.dumps(dataclasses.asdict(self))
 
     @staticmethod
     def from_json(text: str) -> Layout:
-        """From the text that :meth:`to_json` made."""
+        """Parse text from :meth:`to_json`."""
         fields = json.loads(text)
-        # Databases that were made before pixels could share a partition have one in each, and slices of a month.
+        # Databases created before pixels could share a partition have one pixel per partition, and slices of a month.
         before: dict[str, Any] = {"partition_levels": 0, "object_partition_levels": 0, "object_moves_arcsec": 0.0}
         if fields.get("slice") is None:
             fields["slice"] = _windows_in(_MONTH_DAYS, fields["window"])
@@ -115,12 +116,12 @@ class Layout:
 
 
 def _windows_in(days: float, window: str) -> int:
-    """Whole windows in so many days, one at least."""
+    """Number of whole windows in `days`, at least one."""
     return max(1, int(days // values.days(window, "window")))
 
 
 def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
-    """Make the dataset of a table."""
+    """Create the dataset of a table."""
     name = names.dataset_name(table.name)
     place = cells.sky(names.RA, names.DEC, scheme=layout.scheme, level=layout.level)
     if table.name == names.OBJECT:
@@ -150,7 +151,7 @@ def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
 
 
 def _with(table: Table, hidden: dict[str, Any]) -> Any:
-    """The Arrow schema of a table with the archive's own columns behind it. A key may not be null."""
+    """Arrow schema of a table, followed by the archive's own columns. Key columns are not nullable."""
     fields = [
         column.arrow.with_nullable(False) if column.name in table.key else column.arrow for column in table.columns
     ]
@@ -204,7 +205,7 @@ UPDATES = "apdb_updates"
 
 
 def create_own(archive: Archive, layout: Layout) -> None:
-    """Make the datasets of the front end itself."""
+    """Create the front end's own datasets."""
     archive.create(
         names.METADATA, schema={"key": "utf8", "value": "utf8", "updated": "timestamp[us, UTC]"}, cell=cells.single(),
         time="updated", window="3650d", slice=1, id="key", merge="latest", exist_ok=True,
@@ -228,17 +229,17 @@ def create_own(archive: Archive, layout: Layout) -> None:
 
 
 def migrate(archive: Archive, stored: Schema, wanted: Schema, layout: Layout) -> None:
-    """Make the tables and add the columns that `wanted` has and `stored` has not; repeating it is harmless.
+    """Create the tables and columns that `wanted` has and `stored` lacks. The call may be repeated.
 
     Raises
     ------
     InvalidInputError
-        What is stored cannot become `wanted`; the message says all the reasons. Nothing was changed.
+        The stored schema cannot be migrated to `wanted`; the message lists all reasons. Nothing was changed.
     """
     plan = stored.migration_to(wanted)
     if plan.refused:
         raise InvalidInputError(
-            f"the schema cannot become {wanted.name} {wanted.version}: {'; '.join(plan.refused)}",
+            f"cannot migrate the schema to {wanted.name} {wanted.version}: {'; '.join(plan.refused)}",
             kind="invalid-definition",
         )
     for name in plan.tables:

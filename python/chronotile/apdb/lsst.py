@@ -1,7 +1,7 @@
 """Chronotile as the alert production database of the LSST pipeline: an implementation of ``lsst.dax.apdb.Apdb``.
 
-Where the package is installed, ``lsst.dax.apdb.Apdb.from_config`` and ``from_uri`` know configurations of the type
-``chronotile``: a pipeline is put on a Chronotile archive by its configuration file alone::
+If the package is installed, ``lsst.dax.apdb.Apdb.from_config`` and ``from_uri`` accept configurations of the type
+``chronotile``, so a pipeline switches to a Chronotile archive by its configuration file alone::
 
     from chronotile.apdb.lsst import ChronotileApdb
 
@@ -89,7 +89,7 @@ class ChronotileApdbConfig(ApdbConfig):
 
     url: str = Field(description="URL of the Chronotile archive, such as sqlite:survey.db or cassandra://node1/survey.")
     dia_object_columns: list[str] = Field(
-        default=[], description="Columns to read from DiaObject, by default all; may change at any time."
+        default=[], description="Columns to read from DiaObject; all by default. May change at any time."
     )
     dia_object_columns_for_dedup: list[str] = Field(
         default=["ra", "dec", "nDiaSources", "firstDiaSourceMjdTai"],
@@ -101,7 +101,7 @@ class ChronotileApdbConfig(ApdbConfig):
 
 
 class ChronotileApdbMetadata(ApdbMetadata):
-    """Texts by key, kept in the archive."""
+    """Key-value metadata in the archive."""
 
     def __init__(self, metadata: own.Metadata) -> None:
         self._metadata = metadata
@@ -137,8 +137,8 @@ class ChronotileApdbMetadata(ApdbMetadata):
 class ChronotileApdb(Apdb):
     """The alert production database of the LSST pipeline on a Chronotile archive.
 
-    What its methods promise beyond ``lsst.dax.apdb.Apdb``: `store` may be repeated after any failure; the regions of
-    reads are exact where no object ids are given; `getDiaForcedSources` reads by region too.
+    Guarantees beyond ``lsst.dax.apdb.Apdb``: `store` may be repeated after any failure; reads by region without object
+    ids are exact; `getDiaForcedSources` also reads by region.
     """
 
     _frozen: ClassVar[ApdbConfigFreezer[ChronotileApdbConfig]] = ApdbConfigFreezer(
@@ -163,10 +163,10 @@ class ChronotileApdb(Apdb):
             if stored is None and key == _REPLICA_KEY:
                 continue
             if stored is None:
-                raise RuntimeError(f"{self._own.archive.url} was not made by ChronotileApdb.init_database")
+                raise RuntimeError(f"{self._own.archive.url} was not created by ChronotileApdb.init_database")
             if not version.checkCompatibility(VersionTuple.fromString(stored)):
                 raise IncompatibleVersionError(
-                    f"The {what} is of version {version}, which does not go with version {stored} of the database"
+                    f"{what} version {version} is incompatible with version {stored} of the database"
                 )
 
     @classmethod
@@ -182,22 +182,22 @@ class ChronotileApdb(Apdb):
         replica_chunk_seconds: int | None = None,
         layout: Layout | None = None,
     ) -> ChronotileApdbConfig:
-        """Make a database and its configuration.
+        """Create a database and its configuration.
 
         Parameters
         ----------
         url : `str`
-            Archive, as for `chronotile.open`.
+            Archive URL, as in `chronotile.open`.
         schema_file, ss_schema_file : `str`, optional
             Felis files with the schema and with the solar-system tables; by default those of lsst-sdm-schemas.
         read_sources_months, read_forced_sources_months : `int`, optional
-            Months of 30 days that are read by default.
+            Default history of reads, in months of 30 days.
         enable_replica : `bool`
-            Whether changes are listed for replication.
+            Whether to keep a replication feed.
         replica_chunk_seconds : `int`, optional
-            Seconds of visits in one chunk of that list.
+            Length of a replica chunk, in seconds.
         layout : `chronotile.apdb.Layout`, optional
-            How it lies in the archive.
+            Layout of the tables in the archive.
         """
         given: dict[str, Any] = {
             "schema_file": schema_file, "ss_schema_file": ss_schema_file, "read_sources_months": read_sources_months,
@@ -276,7 +276,7 @@ class ChronotileApdb(Apdb):
         if start_time is None and months == 0:
             return None
         start = visit_time.tai.mjd - 30 * months if start_time is None else start_time.tai.mjd
-        # Sources of an object at the border may lie beyond it.
+        # Sources of an object near the border of a region may lie outside it.
         place = region if object_ids is None else region.getBoundingCircle().dilatedBy(_NEAR)
         rows = read(place, object_ids=object_ids, start=float(start))
         _LOG.debug("found %s rows", len(rows))
@@ -406,7 +406,7 @@ class ChronotileApdb(Apdb):
 
 
 class ChronotileApdbAdmin(ApdbAdmin):
-    """What administrators ask: where records lie, and to be rid of some."""
+    """Administration: the partitions of records, and deleting records."""
 
     def __init__(self, database: own.Apdb) -> None:
         self._own = database
@@ -430,14 +430,14 @@ class ChronotileApdbAdmin(ApdbAdmin):
         ids = {each.diaObjectId: each for each in objects}
         forced = [each for each in forced_sources if each.diaObjectId in ids]
         detections = [each for each in sources if each.diaObjectId in ids]
-        # Objects last: a repetition after a failure finds what is left.
+        # Objects are deleted last, so that a repeated call after a failure finds the remaining sources.
         self._own.delete(names.FORCED, _forced_table(forced))
         self._own.delete(names.SOURCE, _source_table(detections))
         self._own.delete(names.OBJECT, _object_table(ids.values()))
 
 
 class ChronotileTableData(ApdbTableData):
-    """Rows of one table from some replica chunks."""
+    """Rows of one table from replica chunks."""
 
     def __init__(self, table: Any, types: Sequence[tuple[str, felis.datamodel.DataType]]) -> None:
         self._table = table
@@ -456,12 +456,14 @@ class ChronotileTableData(ApdbTableData):
         return list(zip(*(column.to_pylist() for column in self._table.columns), strict=True))
 
     def to_arrow(self) -> Any:
-        """The rows as a `pyarrow.Table`, which saves making tuples of them."""
+        """The rows as a `pyarrow.Table`; faster than `rows`, which builds tuples."""
         return self._table
 
 
 class ChronotileApdbReplica(ApdbReplica):
-    """Changes of a database in chunks, for its copy. Rows are read from where they are stored; none is stored twice."""
+    """Replication interface: changes of a database in chunks. Rows are read from the tables themselves; none is stored
+    twice.
+    """
 
     def __init__(self, database: ChronotileApdb) -> None:
         self._apdb = database
@@ -499,7 +501,7 @@ class ChronotileApdbReplica(ApdbReplica):
         if table.value not in names.MAIN_TABLES:
             raise ValueError(f"Table {table} does not support replica chunks.")
         definition = self._apdb.tableDef(table)
-        assert definition is not None, "the three main tables are in every schema"
+        assert definition is not None, "every schema contains the three main tables"
         types = [(column.name, cast(felis.datamodel.DataType, column.datatype)) for column in definition.columns]
         first = ("apdb_replica_chunk", felis.datamodel.DataType.long)
         return ChronotileTableData(source.rows(table.value, chunks), (first, *types))
@@ -520,7 +522,7 @@ class ChronotileApdbReplica(ApdbReplica):
         return self._feed
 
     def store_update_records(self, records: Sequence[ApdbUpdateRecord], chunk: ReplicaChunk) -> None:
-        """List updates that were made elsewhere, in a chunk; for tests and for copying from other databases."""
+        """Add updates that were made elsewhere to a chunk; for tests and for copying from other databases."""
         target = self._enabled()
         for record in records:
             given = {name: [getattr(record, name)] for name in _fields(type(record))}
@@ -536,7 +538,7 @@ def _fields(kind: type[ApdbUpdateRecord]) -> list[str]:
 
 
 class _LookupErrors:
-    """Turns what is said of records that are not stored into the error that the interface promises."""
+    """Convert errors about missing records to the `LookupError` of the interface."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -550,8 +552,7 @@ class _LookupErrors:
 
 
 def own_schema(config: ApdbConfig) -> Schema:
-    """The schema of the files of a configuration, with the solar-system tables of the second where the first lacks
-    them."""
+    """Schema from the files of a configuration; solar-system tables missing in the first come from the second."""
     schema = Schema.parse(ResourcePath(config.schema_file).read().decode(), config.schema_file)
     wanted = ["SSObject", "SSSource"]
     if config.ss_schema_file and not all(name in schema for name in wanted):
@@ -561,7 +562,7 @@ def own_schema(config: ApdbConfig) -> Schema:
 
 
 def _pandas(table: Any) -> pandas.DataFrame:
-    """A frame of the types the LSST pipeline knows: integers and booleans that may be null, texts as objects."""
+    """A DataFrame with the types that the LSST pipeline expects: nullable integers and booleans, text as objects."""
     frame = table.to_pandas(types_mapper=_DTYPES.get)
     for field in table.schema:
         if pa.types.is_string(field.type):
@@ -591,15 +592,15 @@ def _forced_table(sources: Iterable[Any]) -> Any:
     return _columns(sources, kinds)
 
 
-# ---------------------------------------------------------------------- making the LSST's factories know us
+# ---------------------------------------------------------------------- registration with the LSST's factories
 
 
 def register() -> None:
-    """Let ``Apdb.from_config``, ``Apdb.from_uri`` and ``ApdbReplica.from_config`` make ours of our configurations.
+    """Register with ``Apdb.from_config``, ``Apdb.from_uri`` and ``ApdbReplica.from_config``.
 
-    Done when the module is imported; doing it again changes nothing.
+    Called when the module is imported; calling it again has no effect.
     """
-    # What the interface offers no hook for: the names by which these modules call the factories.
+    # The interface has no registration hook: replace the factories in the modules that call them.
     places: list[tuple[Any, str]] = [
         (their_apdb, "make_apdb"),
         (their_replicas, "make_apdb_replica"),

@@ -1,4 +1,4 @@
-"""Maintenance a database in order: day-time maintenance, and taking out what should not be there."""
+"""Maintain a database: daily maintenance, retention, and removal of visits and nights."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from chronotile.times import Moment
 __all__ = ["Maintained", "Removed"]
 
 _PART = 5_000
-"""Associations of one change: few enough that other processes' changes soon have their turn."""
+"""Associations per change: small enough that changes of other processes do not wait long."""
 _STATISTICS = "apdb:statistics"
 
 Progress = Callable[[str, int, int], object]
-"""Called with (what, parts done, parts in all)."""
+"""Called with (what, parts done, parts in total)."""
 
 
 @dataclass(frozen=True)
 class Maintained:
-    """What maintenance did and found.
+    """Report of :meth:`Maintenance.maintain`.
 
     Attributes
     ----------
     consolidated : dict of str to ConsolidateReport
-        By dataset.
+        Consolidation report of each dataset.
     reassociated, unknown : int
-        Sources that were given to other solar-system objects than before; and associations whose source is not stored.
+        Sources that were assigned to another solar-system object; and associations whose source is not stored.
     recounted : int
-        Objects whose count of sources was set right, after a change that was cut off.
+        Objects whose source count was corrected after an interrupted change.
     statistics : dict of str to DatasetInfo
-        What the datasets hold, those of the tables first.
+        Statistics of each dataset, those of the tables first.
     crowded : list of Crowded
-        Slices in which a partition is past the limit of the layout, or will be.
+        Slices with a partition that exceeds the layout's limit, or will.
     """
 
     consolidated: dict[str, ConsolidateReport]
@@ -66,7 +66,7 @@ class Maintained:
 
 @dataclass(frozen=True)
 class Removed:
-    """What was taken out.
+    """Report of a removal.
 
     Attributes
     ----------
@@ -81,13 +81,13 @@ class Removed:
 
 
 class Maintenance:
-    """Keeps a database in order."""
+    """Maintains a database."""
 
     def __init__(self, tables: SurveyTables, cold: Cold, updates: Updates, complete: CompleteVisits) -> None:
         self._tables, self._cold, self._updates, self._complete = tables, cold, updates, complete
 
     def _all(self) -> list[str]:
-        """Names of the datasets, those of the tables first."""
+        """Names of all datasets, those of the tables first."""
         own = [names.VISITS, names.METADATA, *([names.TURNS] if names.TURNS in self._tables.archive else [])]
         own += [names.FEED, layouts.UPDATES] if self._tables.layout.feed else []
         return [*(names.dataset_name(table.name) for table in self._tables.schema.stored_tables), *own]
@@ -96,28 +96,27 @@ class Maintenance:
         self, *, before: Moment = None, chunks_min: int | None = None, associations: Any = None,
         progress: Progress | None = None,
     ) -> Maintained:  # fmt: skip
-        """The work of a day: give sources to solar-system objects, rewrite many small chunks as few large ones, table
-        by table, and note what the tables hold. Where a :meth:`reassign` was cut off the sources of its objects are
-        counted.
+        """Daily maintenance: assign sources to solar-system objects, merge small chunks, and record statistics.
 
-        It may be ended at any time, killed too, and begun again: what it has done stays, and nothing is lost. Reads,
-        stores, and the changes of other processes may go on beside it.
+        If a :meth:`reassign` was interrupted, the sources of its objects are counted again. Maintenance may be
+        interrupted or killed at any time and started again: finished work stays, and nothing is lost. Reads, stores
+        and changes by other processes may run at the same time.
 
         Parameters
         ----------
         before : time, optional
-            Only windows that end by then are rewritten, so that those being written are left alone.
+            Consolidate only windows that end at or before this time, to leave windows that are still being written.
         chunks_min : int, optional
-            Leave tiles with fewer chunks alone; 2 by default.
+            Skip tiles with fewer chunks; 2 by default.
         associations : table, or dict of source id to object id, optional
-            As for :meth:`reassociate`; sources that are not stored are counted and passed over.
+            As for :meth:`reassociate`; sources that are not stored are counted and skipped.
         progress : callable, optional
-            Called with (what, parts done, in all): sources given to objects, then tiles of each dataset, then tables.
+            Called with (what, parts done, parts in total): associations, then tiles of each dataset, then tables.
 
         Raises
         ------
         DamagedError
-            Once the other tables are done, where what the catalog says of one is damaged: see :meth:`verify`.
+            The catalog records of a table are damaged; raised after the other tables are done. See :meth:`verify`.
         """
         moment = None if before is None else values.mjd_tai(before, "before")
         told: Progress = progress or (lambda what, done, total: None)
@@ -143,7 +142,7 @@ class Maintenance:
         return Maintained(consolidated, changed, unknown, recounted, statistics, self._crowded(statistics))
 
     def _associate(self, associations: Any, told: Progress) -> tuple[int, int]:
-        """Give sources to objects in parts, each a change of its own; how many were changed, and were not stored."""
+        """Assign sources to objects, one change per part; return how many changed and how many are not stored."""
         given = associated(associations)
         order = [(name, "ascending") for name in (names.TIME, names.DEC, names.SOURCE_ID) if name in given.schema.names]
         given, changed, found = given.sort_by(order), 0, 0
@@ -165,25 +164,26 @@ class Maintenance:
         self._tables.metadata.set(_STATISTICS, json.dumps({"noted": now, "tables": tables}), force=True)
 
     def statistics(self) -> dict[str, Any]:
-        """What the last :meth:`maintain` noted, without looking through the tables: ``noted``, its time (UTC), and
-        ``tables`` with rows, chunks, bytes and the largest partition's bytes by dataset. Empty before the first."""
+        """Statistics recorded by the last :meth:`maintain`, without scanning the tables: ``noted``, its time (UTC), and
+        ``tables`` with rows, chunks, bytes and the largest partition's bytes by dataset. Empty before the first run.
+        """
         return dict(json.loads(self._tables.metadata.get(_STATISTICS) or "{}"))
 
     def crowded(self) -> list[Crowded]:
-        """Slices in which a partition is past the layout's limit, or will be when they are full."""
+        """Slices with a partition that exceeds the layout's limit, or will when the slice is full."""
         return self._crowded(self.info())
 
     def _crowded(self, statistics: Mapping[str, DatasetInfo]) -> list[Crowded]:
         main = {name: statistics[names.dataset_name(name)] for name in names.MAIN_TABLES}
         visits = self._tables.visits
         last = visits.info().slices
-        # Simulated and old surveys have times of their own: the latest visit is now.
+        # Take the latest visit as the present, because simulated and old surveys have times of their own.
         latest = visits.read(start=cast(float, last[-1].start), columns=["visit_mjd_tai"]) if last else None
         times = [] if latest is None else latest.to_arrow()["visit_mjd_tai"].to_pylist()
         return crowded(main, self._tables.layout, max(times, default=0.0))
 
     def prepare(self, start: Moment, end: Moment) -> None:
-        """Make the slices of a half-open period ahead of its writers, which on a cluster saves them seconds."""
+        """Create the slices of a half-open period in advance, which saves writers on a cluster some seconds."""
         first, last = values.mjd_tai(start, "start"), values.mjd_tai(end, "end")
         for name in self._all():
             if self._tables.archive[name].time.format == "mjd":
@@ -198,15 +198,15 @@ class Maintenance:
         return {name: self._tables.archive[name].verify() for name in self._all()}
 
     def retire(self, before: Moment, *, objects: bool = False, dry_run: bool = False) -> dict[str, list[SliceInfo]]:
-        """Drop the slices of sources, forced sources and detector-visits that end by then, for good.
+        """Permanently drop the slices of sources, forced sources and detector-visits that end at or before a time.
 
-        Versions of objects stay unless `objects` is given: those of an object that was long not seen are all there is
-        of it.
+        Object versions are kept unless `objects` is given, because an object that was not observed for long has no
+        newer version.
 
         Returns
         -------
         dict of str to list of SliceInfo
-            What was dropped, or with `dry_run` would be, by dataset.
+            Dropped slices by dataset; with `dry_run`, those that would be dropped.
         """
         limit = values.mjd_tai(before, "before")
         tables = [names.SOURCE, names.FORCED] + ([names.OBJECT] if objects else [])
@@ -219,39 +219,38 @@ class Maintenance:
         self, visit: int, detector: int | None = None, *, changed: bool = False,
         archived: str | os.PathLike[str] | Literal[False] | None = None,
     ) -> Removed:  # fmt: skip
-        """Take out what was stored of a visit, of one detector or of all. It can be stored again.
+        """Remove a visit, of one detector or of all. It can be stored again.
 
         Parameters
         ----------
         visit, detector : int
-            What to take out; without a detector all of them.
+            The visit, and the detector; all detectors by default.
         changed : bool
-            Whether to take out records too that were changed since they were stored (reassigned, withdrawn, closed,
-            restored from a file).
-            Those are deleted: the same ids cannot be stored again.
+            Whether to also remove records that changed since they were stored (reassigned, withdrawn, closed, restored
+            from a file). These are deleted: the same ids cannot be stored again.
         archived : path or False, optional
-            The folder of :meth:`archive_before`: what its files have is taken out too. False where rows that are no
-            longer in the database are in no file either.
+            The folder of :meth:`archive_before`, from whose files the rows are removed too. False if rows that left the
+            database are in no file.
 
         Raises
         ------
         InvalidInputError
-            Kind ``changed-records``: some were changed, and `changed` is not given. Kind ``archived-records``: some
-            went to files, from which they would come back, and `archived` is not given. Nothing was taken out.
+            Kind ``changed-records``: some records were changed, and `changed` is not given. Kind ``archived-records``:
+            some records were archived to files, from which they could be restored, and `archived` is not given. Nothing
+            was removed.
         """
         where = [("visit", "==", int(visit))]
         if detector is not None:
             where.append(("detector", "==", int(detector)))
         rows = self._tables.visits.read(keys=[int(visit)], where=where).to_arrow()
-        # A store that was cut off has no row yet; its name tells it.
+        # An interrupted store has no row yet; the batch name identifies it.
         unfinished = [] if rows.num_rows or detector is None else [f"{visit}-{detector}"]
         return self._remove(rows, unfinished, changed, archived)
 
     def remove_night(
         self, night: Moment, *, changed: bool = False, archived: str | os.PathLike[str] | Literal[False] | None = None
     ) -> Removed:
-        """Take out what was stored of a night: from noon (UTC) of the given day to the next noon. Otherwise as
-        :meth:`remove_visit`."""
+        """Remove a night: from noon (UTC) of the given day to the next noon. Arguments as for :meth:`remove_visit`."""
         start = values.night_start(night)
         return self._remove(self._tables.visits.read(start=start, end=start + 1).to_arrow(), [], changed, archived)
 
@@ -265,15 +264,16 @@ class Maintenance:
         count = sum(part.num_rows for _, _, part in found)
         if count and not changed:
             raise InvalidInputError(
-                f"{count} records were reassigned, withdrawn, closed or restored since they were stored, and could not "
-                "be stored again: give changed=True to delete them with the rest",
+                f"{count} records changed since they were stored (reassigned, withdrawn, closed or "
+                "restored); deleting them would prevent storing the same ids again: pass changed=True to "
+                "delete them too",
                 kind="changed-records",
             )
         away = 0 if archived is not None else sum(self._away(row) for row in rows.to_pylist())
         if away:
             raise InvalidInputError(
-                f"{away} records are no longer in the database: where archive_before moved them to files, from which "
-                "they would come back, give archived=FOLDER to take them out of these too, else archived=False",
+                f"{away} records are no longer in the database: if archive_before moved them to files, pass "
+                "archived=FOLDER to remove them there too, else archived=False",
                 kind="archived-records",
             )
         for _, name, part in found:
@@ -286,7 +286,7 @@ class Maintenance:
         total = visits = 0
         if archived:
             total = sum(self._take_from_files(row, archived) for row in rows.to_pylist())
-        # The rows that say a detector-visit is complete go first.
+        # Remove completion rows first, so that readers stop counting the detector-visits as complete.
         own = [names.VISITS] + ([names.FEED] if self._tables.layout.feed else [])
         for key in [*rows["key"].to_pylist(), *unfinished]:
             counts = [self._drop(name, key) for name in own]
@@ -294,12 +294,12 @@ class Maintenance:
             visits += any(each is not None for each in [*counts, *taken])
             total += sum(each or 0 for each in taken)
         if archived:
-            # What went to files since they were looked through.
+            # Rows archived since the files were searched.
             total += sum(self._take_from_files(row, archived) for row in rows.to_pylist())
         return Removed(visits, total)
 
     def _away(self, row: dict[str, Any]) -> int:
-        """How many sources and forced sources of a detector-visit went with their slices, and were not restored."""
+        """Number of sources and forced sources of a detector-visit whose slices were dropped and not restored."""
         away = 0
         for table in (names.SOURCE, names.FORCED):
             dataset = self._tables.datasets[table]
@@ -310,7 +310,7 @@ class Maintenance:
         return away
 
     def _take_from_files(self, row: dict[str, Any], folder: str | os.PathLike[str]) -> int:
-        """Take a detector-visit out of the files of archived slices; how many rows."""
+        """Remove a detector-visit from the files of archived slices; return the number of rows."""
         if row["time_first"] is None:
             return 0
         limits = row["time_first"] - values.TICK_DAYS, row["time_last"] + values.TICK_DAYS
@@ -321,14 +321,14 @@ class Maintenance:
         return sum(self._cold.drop(table, folder, *limits, own) for table in (names.SOURCE, names.FORCED))
 
     def _drop(self, name: str, key: str) -> int | None:
-        """Remove a batch; its rows, or None where there is none."""
+        """Remove a batch; return its number of rows, or None if there is no such batch."""
         try:
             return self._tables.archive[name].remove_batch(key)
         except BatchNotFoundError:
             return None
 
     def _changed(self, table: str, row: dict[str, Any]) -> Any:
-        """Records of a detector-visit that are newer than their storing."""
+        """Records of a detector-visit that were changed after it was stored."""
         dataset, hidden = self._tables.datasets[table], names.version_column(table)
         if table == names.OBJECT:
             time = row["visit_mjd_tai"]
@@ -348,8 +348,9 @@ class Maintenance:
 
     @staticmethod
     def _restored(dataset: Dataset, mjd_tai: float) -> bool:
-        """Whether the slice of a time was brought back from a file: its rows are no longer in the batches of their
-        detector-visits."""
+        """Whether the slice at a time was restored from a file: its rows no longer belong to the batches of their
+        detector-visits.
+        """
         length = values.days(dataset.window, "window") * dataset.windows_per_slice
         found = dataset.batch(restored_batch(int((mjd_tai - 40_587) // length)))
         return found is not None and found.rows_retired < found.rows

@@ -1,4 +1,4 @@
-"""Small texts by key: settings of the database, and whatever its users note beside it."""
+"""Key-value metadata: settings of the database, and notes of its users."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ __all__ = ["Metadata"]
 
 
 class Metadata:
-    """Texts by key. Keys that begin with ``apdb:`` are the archive's own."""
+    """Key-value metadata. Keys that begin with ``apdb:`` are reserved."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
 
     def get(self, key: str, default: str | None = None) -> str | None:
-        """The text of a key, or `default`."""
+        """Return the value of a key, or `default`."""
         found = self._dataset.read(ids=[_key(key)], columns=["value"]).to_arrow()["value"].to_pylist()
         return default if not found or found[0] is None else str(found[0])
 
     def set(self, key: str, value: str, *, force: bool = False) -> None:
-        """Note a text.
+        """Set the value of a key.
 
         Raises
         ------
         InvalidInputError
-            An empty key or value; or without `force` a key that has a text already (kind ``key-exists``).
+            The key or value is empty; or the key exists and `force` is not given (kind ``key-exists``).
         """
         if not value:
             raise InvalidInputError(f"the value of {key!r} is empty: delete the key instead", kind="invalid-request")
         if not force and self.get(key) is not None:
-            raise InvalidInputError(f"the key {key!r} exists already: set it with force=True", kind="key-exists")
+            raise InvalidInputError(
+                f"key {key!r} already exists: pass force=True to replace its value", kind="key-exists"
+            )
         self._write(_key(key), value)
 
     def delete(self, key: str) -> bool:
-        """Forget a key; whether there was one."""
+        """Delete a key; return whether it existed."""
         existed = self.get(key) is not None
         if existed:
             self._write(key, None)
         return existed
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """All keys with their texts, by key."""
+        """All keys with their values, sorted by key."""
         rows = self._dataset.read(columns=["key", "value"]).to_arrow()
         found = zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
         yield from sorted((key, value) for key, value in found if value is not None)
@@ -55,5 +57,5 @@ class Metadata:
 
 def _key(key: str) -> str:
     if not key:
-        raise InvalidInputError("a key of the metadata is empty", kind="invalid-request")
+        raise InvalidInputError("metadata keys must not be empty", kind="invalid-request")
     return key

@@ -1,6 +1,6 @@
-"""Names that mean something to the code: the tables and columns of an alert production database.
+"""Table and column names that the code depends on.
 
-They are those of the LSST Science Data Model; a schema may have any others beside them.
+They follow the LSST Science Data Model; a schema may have any others.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ REQUIRED: dict[str, dict[str, str]] = {
     },
     FORCED: {OBJECT_ID: "int64", VISIT: "int64", DETECTOR: "", RA: "float64", DEC: "float64", TIME: "float64"},
 }  # fmt: skip
-"""Columns that each table must have, with their types; an empty type is any integer."""
+"""Required columns of each table with their types; an empty type means any integer."""
 
-# Columns the archive keeps beside those of the schema. Readers do not see them.
+# Internal columns beside those of the schema. Readers do not see them.
 VERSION, UPDATE, STORED_VISIT, STORED_DETECTOR, STORED = "_version", "_update", "_visit", "_detector", "_stored"
 
 GONE = 2**63 - 1
-"""The version of a record that was deleted: greater than any other, and left out by every read."""
+"""Version of a deleted record: greater than any other, and excluded from every read."""
 
 NO_VISIT = -1
-"""Visit and detector of what was stored without them."""
+"""Visit and detector of rows stored without these."""
 
 VISITS, METADATA, FEED, TURNS = "apdb_visits", "apdb_metadata", "apdb_feed", "apdb_turns"
-"""Datasets of the front end itself."""
+"""The front end's own datasets."""
 
 
 def version_column(table: str) -> str:
-    """The column that orders the versions of a record of one of the main tables."""
+    """Column that orders the versions of a record in a main table."""
     return VERSION if table == OBJECT else UPDATE
 
 
 def kept(table: str) -> tuple[str, str, int]:
-    """The condition that leaves out deleted records of one of the main tables."""
+    """Condition that excludes deleted records of a main table."""
     return version_column(table), "<", GONE
 
 
 def dataset_name(table: str) -> str:
-    """The dataset of a table: ``DiaForcedSource`` lies in ``dia_forced_source``."""
+    """Dataset name of a table: ``DiaForcedSource`` is stored in ``dia_forced_source``."""
     words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", table)
     return re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", words).lower()

@@ -1,8 +1,8 @@
-"""The newest version of each forced source, where nearly all have only one.
+"""Fast path for the newest version of each forced source, given that nearly all have only one.
 
-The archive's merge decides about any number of versions of any row. Forced sources are rarely changed: here
-all versions of whole cells are read, and whether there are two of one is told from their ids alone. The result is the
-same row by row: cells and times first, then the newest of each id, then the region.
+The archive's general merge handles any number of versions. Forced sources rarely change, so this module reads all
+versions of whole cells and detects duplicates from their ids alone. The result is the same row by row: select cells and
+times, keep the newest version of each id, then filter by region.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chronotile.sky import Region
 
 __all__ = ["newest_of_region"]
 
-# Odd numbers whose products spread over 64 bits: the fractional parts of golden ratio, sqrt(2) and sqrt(3).
+# Odd multipliers that spread products over 64 bits: the fractional parts of the golden ratio, sqrt(2) and sqrt(3).
 _SPREAD = (0x9E3779B97F4A7C15, 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B)
 
 
@@ -27,17 +27,17 @@ def newest_of_region(
     dataset: Dataset, layout: Layout, region: Region, columns: list[str], hidden: str, start: Any, end: Any,
     finished_only: bool,
 ) -> Any:  # fmt: skip
-    """The newest versions in a region, as a `pyarrow.Table`, without deleted records; None where the archive must
-    decide, for two versions of a row are equally new.
+    """The newest versions in a region, as a `pyarrow.Table`, without deleted records; None if two versions of a row are
+    equally new, so that the archive's merge must decide.
 
     Parameters
     ----------
     dataset : Dataset
-        Of sources or forced sources.
+        Dataset of sources or forced sources.
     layout : Layout
-        How it lies in the archive.
+        Layout of the tables in the archive.
     region : Region
-        Where.
+        Region to read.
     columns : list of str
         Columns to return.
     hidden : str
@@ -62,7 +62,7 @@ def newest_of_region(
 
 
 def _newest(keys: list[Any], versions: Any) -> Any:
-    """Which rows are the newest of their key and not deleted; None where two are equally new."""
+    """Select the rows that are the newest of their key and not deleted; None if two are equally new."""
     chosen = np.asarray(versions < names.GONE)
     codes = keys[0].astype(np.uint64)
     if len(keys) > 1:
@@ -74,7 +74,7 @@ def _newest(keys: list[Any], versions: Any) -> Any:
     order = np.lexsort((versions, codes))
     same = codes[order][1:] == codes[order][:-1]
     here, following = order[:-1][same], order[1:][same]
-    # Other rows of one code, or two of one version: both are rare, and nothing to guess about.
+    # Two rows share a hash code, or two versions are equally new: both are rare, so leave them to the archive.
     if any((key[here] != key[following]).any() for key in keys) or (versions[here] == versions[following]).any():
         return None
     chosen[here] = False

@@ -1,4 +1,4 @@
-"""Reading what was stored."""
+"""Read objects, sources and forced sources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chronotile.sky import Region
 from chronotile.times import Moment
 
 _NEAR_DEG = 60 * values.ARCSECOND
-"""How far around a given place an object's records are looked for, unless the caller says otherwise."""
+"""Default search radius around an object's position."""
 _NO_CODE = (names.NO_VISIT << 16) + names.NO_VISIT
 _NONE = np.empty(0, np.int64)
 _T = TypeVar("_T")
@@ -32,14 +32,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a detector needs of its part of the sky.
+    """Objects, sources and forced sources of a region.
 
     Attributes
     ----------
     objects : Rows
         The newest version of each object.
     sources, forced_sources : Rows
-        Their history.
+        Their sources and forced sources, within the history.
     """
 
     objects: Rows
@@ -48,22 +48,22 @@ class Footprint:
 
 
 class CompleteVisits:
-    """The detector-visits that are known as complete."""
+    """Cache of the detector-visits that are known to be complete."""
 
     def __init__(self, tables: SurveyTables) -> None:
         self._tables = tables
         self._known = _NONE
 
     def forget(self) -> None:
-        """Look all of them up again."""
+        """Clear the cache."""
         self._known = _NONE
 
     def read(self, complete_only: bool, read: Callable[[Any], tuple[_T, Any]]) -> _T:
-        """The result of a read, of complete detector-visits only if so wanted.
-
-        `read` is given the detector-visits it may return, None for all, and tells which others it met. What was
-        complete before a read began is in it whole, in every table; of what became complete meanwhile it may hold a
-        part. So those met are looked up, and if some are complete by now, the read is done again with them.
+        """Run a read, restricted to complete detector-visits if `complete_only`. `read` takes the detector-visits that
+        it may return, or None for all, and reports which others it encountered. A detector-visit that was complete
+        before the read began is returned whole, from every table; one that became complete during the read may be
+        returned in part. So the encountered ones are looked up, and if any is complete by now, the read is repeated
+        with it.
         """
         if not complete_only:
             return read(None)[0]
@@ -73,7 +73,7 @@ class CompleteVisits:
         return result
 
     def _learn(self, unknown: Any) -> bool:
-        """Look up whether detector-visits are complete, and remember those that are; whether there are any."""
+        """Look up which detector-visits are complete and cache them; return whether there are any."""
         visits = np.unique(unknown >> 16).tolist()
         found = self._tables.visits.read(keys=visits, columns=["visit", "detector"], finished_only=True).to_arrow()
         codes = _codes(found["visit"], found["detector"])
@@ -82,7 +82,7 @@ class CompleteVisits:
 
 
 class Reads:
-    """Reads what was stored."""
+    """Reads objects, sources and forced sources."""
 
     def __init__(self, tables: SurveyTables, cold: Cold, complete: CompleteVisits) -> None:
         self._tables, self._cold, self._complete = tables, cold, complete
@@ -101,15 +101,15 @@ class Reads:
         Parameters
         ----------
         region : Region, optional
-            Where; without it, all of the sky is brought into memory (:meth:`scan` streams).
+            Region to read; without it, the whole sky is read into memory (:meth:`scan` streams).
         at : time, optional
-            The version that held then, instead of the newest.
+            Return the version that was valid at this time instead of the newest.
         columns : iterable of str, optional
             Columns to return; all by default.
         closed : bool
-            Whether objects whose validity was closed are returned too.
+            Whether to return objects with a closed validity too.
         complete_only : bool
-            Leave out what belongs to detector-visits that are not complete.
+            Exclude detector-visits that are not complete.
         """
         return self._complete.read(
             complete_only, lambda known: self._objects(_region(region), at, columns, closed, known)
@@ -134,7 +134,7 @@ class Reads:
             open_end = pc.is_null(rows[names.VALID_TO])
             if at is not None:
                 open_end = pc.or_kleene(open_end, pc.greater(rows[names.VALID_TO], values.mjd_tai(at, "at")))
-            # Hardly any is closed, and a filter copies a hundred columns.
+            # Closed objects are rare, and a filter copies a hundred columns: filter only if needed.
             rows = rows if pc.all(open_end).as_py() else rows.filter(open_end)
         return Rows(rows.select(wanted)), unknown
 
@@ -156,23 +156,23 @@ class Reads:
         Parameters
         ----------
         region : Region, optional
-            Where. Without it all cells are looked through, also for `object_ids`.
+            Region to read. Without it, all cells are scanned, also for `object_ids`.
         object_ids : iterable of int or str, optional
-            Only those of these objects: their ids, or their names in the ZTF.
+            Only sources of these objects: ids, or ZTF names.
         at : time, optional
-            Up to then, itself included; and not further back than `history`.
+            Latest time, inclusive; the read goes back by `history` from here.
         history : length of time, optional
             Days, ``"360d"``, a timedelta or a quantity; by default that of the layout, 360 days.
         start : time, optional
-            From then on, instead of `history`.
+            Earliest time, instead of `history`.
         columns : iterable of str, optional
             Columns to return; all by default.
         withdrawn : bool
-            Whether withdrawn sources are returned too.
+            Whether to return withdrawn sources too.
         complete_only : bool
-            Leave out what belongs to detector-visits that are not complete.
+            Exclude detector-visits that are not complete.
         archived : path, optional
-            A folder of :meth:`archive_before`, whose rows are read too.
+            A folder of :meth:`archive_before` to read as well.
         """
         since = self._since(at, history, start)
         return self._complete.read(complete_only, lambda known: self._history(
@@ -192,7 +192,7 @@ class Reads:
         complete_only: bool = False,
         archived: str | os.PathLike[str] | None = None,
     ) -> Rows:
-        """Forced sources of a region or of objects; arguments as for :meth:`sources`."""
+        """Forced sources of a region or of objects. Arguments as for :meth:`sources`."""
         since = self._since(at, history, start)
         return self._complete.read(complete_only, lambda known: self._history(
             names.FORCED, _region(region), object_ids, at, since, columns, withdrawn, archived, known
@@ -215,7 +215,8 @@ class Reads:
             return Rows(dataset.schema.empty_table().select(wanted)), _NONE
         where = [names.kept(table)] + ([] if chosen is None else [(names.OBJECT_ID, "in", chosen)])
         until, finished, rows = _until(at), known is not None, None
-        # Forced sources are many and narrow. Of the wide rows of sources, those around the region would cost more.
+        # Forced sources are many and narrow, so whole cells are read. Rows of sources are wide: reading those outside
+        # the region would cost more.
         if table == names.FORCED and place is not None and chosen is None:
             rows = newest_of_region(dataset, self._tables.layout, place, decoded, hidden, since, until, finished)
         if rows is None:
@@ -239,7 +240,7 @@ class Reads:
             return values.mjd_tai(start, "start")
         if at is None:
             if history is not None:
-                raise InvalidInputError("history counts back from a time: give at", kind="invalid-request")
+                raise InvalidInputError("history needs an end time: also pass at", kind="invalid-request")
             return None
         back = self._tables.layout.history_days if history is None else values.days(history, "history")
         return values.mjd_tai(at, "at") - back
@@ -253,14 +254,14 @@ class Reads:
         columns: Mapping[str, Iterable[str]] | None = None,
         complete_only: bool = False,
     ) -> Footprint:
-        """Objects, sources and forced sources of a region, read at once.
+        """Read objects, sources and forced sources of a region concurrently.
 
         Parameters
         ----------
         region : Region
-            A detector's footprint, with its padding.
+            A detector's footprint, including padding.
         at, history, complete_only
-            As for :meth:`sources`; objects are the newest whatever `at` is, as the pipeline wants them.
+            As for :meth:`sources`; objects are always the newest versions, whatever `at` is.
         columns : dict of str to iterable of str, optional
             Columns to return, by table: ``{"DiaSource": ["diaSourceId", "psfFlux"]}``.
         """
@@ -284,7 +285,7 @@ class Reads:
         return self._complete.read(complete_only, read)
 
     def cone(self, /, ra: Any, dec: Any, radius: Any, **arguments: Any) -> Footprint:
-        """The :meth:`footprint` of a circle: degrees, or astropy angles."""
+        """:meth:`footprint` of a circle, in degrees or astropy angles."""
         return self.footprint(
             sky.circle(values.degrees(ra, ra=True), values.degrees(dec), values.degrees(radius)), **arguments
         )
@@ -292,16 +293,17 @@ class Reads:
     def object_history(
         self, object_id: int | str, *, near: tuple[Any, Any] | None = None, radius: Any = _NEAR_DEG
     ) -> Rows:
-        """All versions of an object, oldest first, each with the time until which it held.
+        """All versions of an object, oldest first, each with the end of its validity.
 
         Parameters
         ----------
         object_id : int or str
-            The object: its id, or its name in the ZTF.
+            Id of the object, or its ZTF name.
         near : (ra, dec), optional
             About where it is, degrees or astropy angles: without it, all of the sky is looked through.
         radius : float or angle, optional
-            How far around `near`: degrees, text such as ``10arcsec``, or an astropy angle; by default an arc minute.
+            Search radius around `near`: degrees, text such as ``10arcsec``, or an astropy angle; one arc minute by
+            default.
         """
         dataset = self._tables.datasets[names.OBJECT]
         region = None if near is None else _near(near, radius)
@@ -320,22 +322,23 @@ class Reads:
         forced: bool = True, start: Moment = None, end: Moment = None,
         archived: str | os.PathLike[str] | None = None,
     ) -> Rows:  # fmt: skip
-        """What was measured of one object, by time: from its sources, and with `forced` from its forced sources.
+        """Measurements of one object by time, from its sources and, with `forced`, its forced sources.
 
-        The columns are those that both tables have, and ``forced``, which tells them apart. Withdrawn ones are left
-        out. `object_id`, `near` and `radius` are as for :meth:`object_history`, `archived` as for :meth:`sources`.
+        The result has the columns that both tables share, and ``forced``, which tells them apart. Withdrawn
+        measurements are excluded. `object_id`, `near` and `radius` are as for :meth:`object_history`, `archived` as for
+        :meth:`sources`.
 
         Raises
         ------
         InvalidInputError
-            Without `near`: there is no such object (kind ``unknown-id``).
+            No such object, when `near` is not given (kind ``unknown-id``).
         """
         number = values.object_id(object_id)
         tables = [names.SOURCE, names.FORCED] if forced else [names.SOURCE]
         if near is None:
             near = self._position(number)
             if near is None:
-                raise InvalidInputError(f"there is no object {object_id} in the database", kind="unknown-id")
+                raise InvalidInputError(f"no object {object_id} in the database", kind="unknown-id")
         region = _near(near, radius)
         since = None if start is None else values.mjd_tai(start, "start")
         shared = [
@@ -359,14 +362,14 @@ class Reads:
         return (rows[names.RA][0].as_py(), rows[names.DEC][0].as_py()) if rows.num_rows else None
 
     def night(self, night: Moment, *, table: str = names.SOURCE, columns: Iterable[str] | None = None) -> ReadResult:
-        """What was stored of one night, as a stream: from noon (UTC) of the given day to the next noon.
+        """Stream the rows of one night: from noon (UTC) of the given day to the next noon.
 
         Parameters
         ----------
         night : date or time
             The day on which the night began.
         table : str
-            DiaSource, DiaForcedSource or DiaObject (versions made that night).
+            DiaSource, DiaForcedSource or DiaObject (versions created that night).
         columns : iterable of str, optional
             Columns to return; all by default.
         """
@@ -377,7 +380,7 @@ class Reads:
         self, table: str, *, region: Any = None, start: Moment = None, end: Moment = None,
         columns: Iterable[str] | None = None, where: Any = None, history: bool = False, complete_only: bool = False,
     ) -> ReadResult:  # fmt: skip
-        """Rows of a table as a stream, of all of the sky if need be, in bounded memory.
+        """Stream the rows of a table, up to the whole sky, in bounded memory.
 
         Parameters
         ----------
@@ -388,7 +391,7 @@ class Reads:
         columns : iterable of str, optional
             Columns to return; all by default.
         complete_only : bool
-            Leave out tables of detector-visits whose own writing has not ended.
+            Exclude tables of detector-visits that are still being written.
         """
         conditions = [] if where is None else [where] if isinstance(where, tuple) else list(where)
         if table in names.MAIN_TABLES:
@@ -401,8 +404,9 @@ class Reads:
     def _complete_versions(
         self, rows: Any, columns: list[str], request: Mapping[str, Any], known: Any
     ) -> tuple[Any, Any]:
-        """Versions of complete detector-visits: where the newest is of another, the newest before it. And the
-        detector-visits that were met and are not known as complete."""
+        """For each object, the newest version from a complete detector-visit; and the encountered detector-visits that
+        are not known to be complete.
+        """
         codes = _stored_codes(rows)
         good = np.isin(codes, known) | (codes == _NO_CODE)
         if good.all():
@@ -425,7 +429,7 @@ def _near(position: tuple[Any, Any], radius: Any) -> Region:
 
 
 def _until(at: Moment) -> float | None:
-    """The end of a half-open period that `at` is still in: archives count microseconds."""
+    """End of the half-open period that includes `at`: archives count microseconds."""
     return None if at is None else values.mjd_tai(at, "at") + 1e-6 / 86_400 * 2
 
 
@@ -435,7 +439,7 @@ def _ids(given: Iterable[int | str]) -> list[int]:
 
 
 def _stored_codes(rows: Any) -> Any:
-    """The detector-visit of each version of an object; those that came without one have a code of their own."""
+    """Code of each object version's detector-visit; versions without one share a code of their own."""
     return _codes(
         pc.fill_null(rows[names.STORED_VISIT], names.NO_VISIT),
         pc.fill_null(rows[names.STORED_DETECTOR], names.NO_VISIT),
@@ -443,5 +447,5 @@ def _stored_codes(rows: Any) -> Any:
 
 
 def _codes(visits: Any, detectors: Any) -> Any:
-    """One number for each detector-visit; visits below 2**47 and detectors below 2**16."""
+    """Pack each detector-visit into one integer; visits are below 2**47 and detectors below 2**16."""
     return (np.asarray(visits, np.int64) << 16) + np.asarray(detectors, np.int64)

@@ -1,4 +1,4 @@
-"""Rows in: tables made to fit a schema. Rows out: what a read returns."""
+"""Conform input tables to a schema, and the `Rows` that reads return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Rows"]
 
 
 class Rows:
-    """The rows of one read: an Arrow table with the units and descriptions of its columns.
+    """Rows of a read: an Arrow table with units and descriptions of its columns.
 
     Any library that knows ``__arrow_c_stream__`` reads it (pyarrow, polars, DuckDB, pandas 3); unlike a
     :class:`~chronotile.ReadResult` it can be used many times.
@@ -46,7 +46,7 @@ class Rows:
         """One column, as a `pyarrow.ChunkedArray`."""
         if name not in self._table.schema.names:
             hint = name_hint(name, self._table.schema.names)
-            raise InvalidInputError(f"the rows have no column {name!r}{hint}", kind="invalid-request")
+            raise InvalidInputError(f"no column {name!r}{hint}", kind="invalid-request")
         return self._table[name]
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -59,26 +59,26 @@ class Rows:
 
     @property
     def units(self) -> dict[str, str]:
-        """Units of the columns that have one."""
+        """Units by column, where defined."""
         notes = ((field.name, field.metadata or {}) for field in self._table.schema)
         return {name: metadata[b"unit"].decode() for name, metadata in notes if b"unit" in metadata}
 
     def to_arrow(self) -> Any:
-        """As a `pyarrow.Table`."""
+        """Convert to a `pyarrow.Table`."""
         return self._table
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:
-        """As a `pandas.DataFrame`; `options` go to `pyarrow.Table.to_pandas`. Needs pandas."""
+        """Convert to a `pandas.DataFrame`; `options` are passed to `pyarrow.Table.to_pandas`. Needs pandas."""
         optional.require("to_pandas()", "pandas", "pandas")
         return self._table.to_pandas(**options)
 
     def to_polars(self) -> polars.DataFrame:
-        """As a `polars.DataFrame`. Needs polars."""
+        """Convert to a `polars.DataFrame`. Needs polars."""
         frame: polars.DataFrame = optional.module("polars", "to_polars()", "polars").DataFrame(self._table)
         return frame
 
     def to_astropy(self) -> Any:
-        """As an `astropy.table.QTable` whose columns have their units; columns with nulls are masked. Needs astropy."""
+        """Convert to an `astropy.table.QTable` with units; columns with nulls are masked. Needs astropy."""
         optional.require("to_astropy()", "lsst", "astropy")
         from astropy import units
         from astropy.table import QTable
@@ -104,7 +104,7 @@ def _masked(column: Any) -> Any:
 
 
 def arrow_table(data: Any, what: str) -> Any:
-    """`data` as a `pyarrow.Table`."""
+    """Convert `data` to a `pyarrow.Table`."""
     if isinstance(data, Rows):
         return data.to_arrow()
     if isinstance(data, pa.Table):
@@ -125,13 +125,13 @@ def arrow_table(data: Any, what: str) -> Any:
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     raise InvalidInputError(
-        f"{what} are a {type(data).__name__}, which is no table: give an Arrow table, a DataFrame or a dict of arrays",
+        f"{what} have type {type(data).__name__}: give an Arrow table, a DataFrame or a dict of arrays",
         kind="invalid-rows",
     )
 
 
 def with_units(data: Any, table: Table) -> Any:
-    """Quantities of astropy as numbers in the units of the schema; anything else as it is."""
+    """Convert astropy quantities to numbers in the units of the schema; leave other columns as they are."""
     if type(data).__module__.split(".")[0] == "astropy" and hasattr(data, "colnames"):
         data = {name: data[name] for name in data.colnames}
     if not isinstance(data, Mapping) or not any(hasattr(values, "to_value") for values in data.values()):
@@ -144,7 +144,8 @@ def with_units(data: Any, table: Table) -> Any:
                 values = values.tai.mjd
             elif unit is None:
                 raise InvalidInputError(
-                    f"column {name} of {table.name} has no unit, but a quantity in {values.unit} was given",
+                    f"column {name} of {table.name} has no unit: give plain numbers instead of a quantity "
+                    f"in {values.unit}",
                     kind="invalid-rows",
                 )
             else:
@@ -154,15 +155,14 @@ def with_units(data: Any, table: Table) -> Any:
 
 
 def conform(data: Any, table: Table, filled: Mapping[str, Any], where: str) -> Any:
-    """`data` with the columns and types of `table`.
+    """Convert `data` to the columns and types of `table`.
 
-    `filled` are values for all rows of columns that the data leave out. A column that may be null stays out where the
-    data have none.
+    `filled` holds constants for columns missing in `data`. Missing nullable columns stay out.
 
     Raises
     ------
     InvalidInputError
-        A column that the table has not, one that is needed and missing, or values that do not fit its type.
+        An unknown column, a missing required column, or values that do not fit the type.
     """
     given = arrow_table(with_units(data, table), where)
     casts, fills = _plan(given.schema, table, tuple(filled), where)
@@ -175,10 +175,10 @@ def conform(data: Any, table: Table, filled: Mapping[str, Any], where: str) -> A
 
 
 def _plan(schema: Any, table: Table, filled: tuple[str, ...], where: str) -> tuple[list[Any], list[Any]]:
-    """What makes rows of a schema fit a table: columns to be cast, by place, and columns to be filled, with defaults.
+    """Plan the conversion of rows to a table: positions of columns to cast, and defaults of columns to fill.
 
-    A pipeline stores the same columns again and again, and going through a hundred of them takes a good part of a
-    store: so the last plan is kept.
+    A pipeline stores the same columns again and again, and checking a hundred of them takes a good part of a store, so
+    the last plan is cached.
     """
     kept = table.plans.get(filled)
     if kept is not None and kept[0].equals(schema):
@@ -186,11 +186,12 @@ def _plan(schema: Any, table: Table, filled: tuple[str, ...], where: str) -> tup
         return casts, fills
     if len(set(schema.names)) < len(schema.names):
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-        raise InvalidInputError(f"{where}: there are two columns {', '.join(twice)}", kind="invalid-rows")
+        raise InvalidInputError(f"{where}: duplicate columns {', '.join(twice)}", kind="invalid-rows")
     unknown = [name for name in schema.names if name not in table]
     if unknown:
         raise InvalidInputError(
-            f"{where}: table {table.name} has no column {', '.join(unknown)}; leave it out, or migrate the schema",
+            f"{where}: unknown columns of table {table.name}: {', '.join(unknown)}; leave them out, or "
+            "migrate the schema",
             kind="invalid-rows",
         )
     casts, fills = [], []
@@ -203,8 +204,9 @@ def _plan(schema: Any, table: Table, filled: tuple[str, ...], where: str) -> tup
             fills.append((column.arrow, column.default))
         elif not column.nullable:
             raise InvalidInputError(
-                f"{where}: column {column.name} of {table.name} is missing, and may not be null; give it, or create "
-                "the database with Schema.relaxed (--relaxed), which alerts need, for they leave columns out",
+                f"{where}: required column {column.name} of {table.name} is missing; add it, or create the "
+                "database with Schema.relaxed (--relaxed), for example to import alerts, which leave "
+                "columns out",
                 kind="invalid-rows",
             )
     table.plans[filled] = (schema, (casts, fills))
@@ -215,17 +217,17 @@ def _cast(column: Any, kind: Any, name: str, where: str) -> Any:
     if column.type == kind:
         return column
     try:
-        # A double that is stored as a float is rounded, as the schema says; integers must keep their value.
+        # Storing a double in a float column rounds it, as the schema implies; integers must keep their value.
         safe = not (pa.types.is_floating(kind) and pa.types.is_floating(column.type))
         return column.cast(kind, safe=safe)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(
-            f"{where}: column {name} is {column.type} and does not fit {kind}: {error}", kind="invalid-rows"
+            f"{where}: cannot convert column {name} from {column.type} to {kind}: {error}", kind="invalid-rows"
         ) from None
 
 
 def newest(table: Any, keys: list[str], order: str) -> Any:
-    """Of rows with equal `keys` the one with the greatest `order`."""
+    """For each group of equal `keys`, keep the row with the greatest `order`."""
     if not table.num_rows:
         return table
     ordered = table.take(pc.sort_indices(table, [(name, "ascending") for name in [*keys, order]]))
@@ -239,7 +241,7 @@ def newest(table: Any, keys: list[str], order: str) -> Any:
 
 
 def drop_deleted(versions: Any) -> Any:
-    """Versions of objects without those of objects that were deleted."""
+    """Drop the versions of deleted objects."""
     gone = versions.filter(pc.equal(versions[names.VERSION], names.GONE))[names.OBJECT_ID]
     return (
         versions.filter(pc.invert(pc.is_in(versions[names.OBJECT_ID], gone.combine_chunks())))
@@ -249,7 +251,7 @@ def drop_deleted(versions: Any) -> Any:
 
 
 def set_column(table: Any, name: str, values: Any) -> Any:
-    """`table` with other values in one column, of the same type."""
+    """Replace the values of one column, keeping its type."""
     place = table.schema.get_field_index(name)
     field = table.schema.field(place)
     array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, field.type)

@@ -1,7 +1,7 @@
-"""What the tables of a survey hold: read from Felis YAML, kept in the archive, compared for migration.
+"""Table schemas of a survey: read from Felis YAML, stored in the archive, compared for migration.
 
 Felis is the data model language of the Rubin Observatory: tables of columns with a type, a unit and a description
-(https://felis.lsst.io). Any file of it will do that has the columns an alert production database needs.
+(https://felis.lsst.io). Any Felis file works that has the columns an alert production database needs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ARROW = {
 }  # fmt: skip
 
 LSST, SMALL = "lsst", "small"
-"""Names that :meth:`Schema.read` knows: the APDB schema of lsst-sdm-schemas, and a small one of our own."""
+"""Schema names that :meth:`Schema.read` accepts: the APDB schema of lsst-sdm-schemas, and a small built-in one."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class Column:
     name : str
         Its name.
     type : str
-        Arrow type as text: bool, int8 to int64, float32, float64, utf8, binary or timestamp[us].
+        Arrow type name: bool, int8 to int64, float32, float64, utf8, binary or timestamp[us].
     nullable : bool
         Whether it may be null.
     unit : str, optional
-        Unit of its values, as astropy writes units.
+        Unit, in astropy's notation.
     description, ucd : str, optional
-        What it means, for people; and as a Unified Content Descriptor of the IVOA.
+        Meaning in words; and as a Unified Content Descriptor of the IVOA.
     default : optional
-        Value of a row that leaves it out.
+        Value for rows without this column.
     """
 
     name: str
@@ -71,13 +71,13 @@ class Column:
     def __post_init__(self) -> None:
         if self.type not in _ARROW:
             raise InvalidInputError(
-                f"column {self.name} is of type {self.type!r}: use one of {', '.join(_ARROW)}",
+                f"column {self.name} has unknown type {self.type!r}: use one of {', '.join(_ARROW)}",
                 kind="invalid-definition",
             )
 
     @functools.cached_property
     def arrow(self) -> Any:
-        """As a `pyarrow.Field` whose metadata hold unit, description and ucd."""
+        """Convert to a `pyarrow.Field` with unit, description and ucd as metadata."""
         notes = {"unit": self.unit, "description": self.description, "ucd": self.ucd}
         metadata = {key: text for key, text in notes.items() if text}
         return pa.field(self.name, _ARROW[self.type], self.nullable, metadata or None)
@@ -116,7 +116,7 @@ class Table:
 
     @functools.cached_property
     def plans(self) -> dict[Any, Any]:
-        """What was worked out to make rows fit this table; see :func:`chronotile.apdb.rows.conform`."""
+        """Cached conversion plans; see :func:`chronotile.apdb.rows.conform`."""
         return {}
 
     @functools.cached_property
@@ -130,7 +130,7 @@ class Table:
 
     @functools.cached_property
     def arrow(self) -> Any:
-        """As a `pyarrow.Schema`."""
+        """Convert to a `pyarrow.Schema`."""
         return pa.schema(
             [column.arrow for column in self.columns], {"description": self.description} if self.description else None
         )
@@ -138,16 +138,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Migration:
-    """What leads from the stored schema to a wanted one.
+    """Changes that migrate the stored schema to a wanted one.
 
     Attributes
     ----------
     tables : tuple of str
-        Tables to be made.
+        Tables to create.
     columns : dict of str to tuple of str
-        Columns to be added, by table.
+        Columns to add, by table.
     refused : tuple of str
-        Why it cannot be done; empty where it can.
+        Reasons against the migration; empty if it is possible.
     """
 
     tables: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ class Migration:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is to be done."""
+        """Whether there is nothing to do."""
         return not self.tables and not self.columns and not self.refused
 
 
@@ -167,11 +167,11 @@ class Schema:
     Attributes
     ----------
     name, version : str
-        As its file says; the version is three numbers, ``10.0.0``.
+        Name and version from the file; the version has the form ``10.0.0``.
     tables : tuple of Table
         Its tables.
     description : str, optional
-        What it is.
+        Description of the schema.
     """
 
     name: str
@@ -181,20 +181,20 @@ class Schema:
 
     @staticmethod
     def read(source: str | os.PathLike[str] | Schema | None = None) -> Schema:
-        """A schema from a Felis file.
+        """Read a schema from a Felis file.
 
         Parameters
         ----------
         source : path, "lsst", "small" or Schema, optional
             A YAML file. ``"lsst"``, the default, is the APDB schema of the installed package lsst-sdm-schemas;
-            ``"small"`` is one of our own with some twenty columns a table.
+            ``"small"`` is a built-in schema with some twenty columns per table.
 
         Raises
         ------
         DataFileError
             The file cannot be read, or the package is not installed.
         InvalidInputError
-            It is no Felis schema, or lacks a column that is needed; the message names it.
+            The file is not a Felis schema, or lacks a required column; the message names it.
         """
         if isinstance(source, Schema):
             return source
@@ -203,20 +203,24 @@ class Schema:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             kind = "file-not-found" if isinstance(error, FileNotFoundError) else "file-access"
-            hint = f"; schemas with a name are {LSST} and {SMALL}, others are files" if path.parent == Path() else ""
+            hint = (
+                f"; the named schemas are {LSST} and {SMALL}; anything else is a file" if path.parent == Path() else ""
+            )
             raise DataFileError(f"cannot read the schema {path}: {error.strerror}{hint}", kind=kind) from error
         return Schema.parse(text, str(path))
 
     @staticmethod
     def parse(text: str, where: str = "the schema", *, check: bool = True) -> Schema:
-        """A schema from the text of a Felis file; `where` names it in errors. Without `check` it may be any part."""
+        """Parse the text of a Felis file; `where` names it in errors. Without `check`, an incomplete schema is
+        accepted.
+        """
         yaml = optional.module("yaml", "reading a Felis schema", "apdb")
         try:
             documents = [document for document in yaml.safe_load_all(text) if document]
         except yaml.YAMLError as error:
-            raise InvalidInputError(f"{where} is not YAML: {error}", kind="invalid-definition") from None
+            raise InvalidInputError(f"{where}: invalid YAML: {error}", kind="invalid-definition") from None
         if not documents or not all(isinstance(document, dict) and document.get("tables") for document in documents):
-            raise InvalidInputError(f"{where} is no Felis schema: it has no tables", kind="invalid-definition")
+            raise InvalidInputError(f"{where}: not a Felis schema: no tables", kind="invalid-definition")
         tables = tuple(_table(each, where) for document in documents for each in document["tables"])
         first = documents[0]
         version = first.get("version", "0.1.0")
@@ -241,19 +245,21 @@ class Schema:
 
     @property
     def stored_tables(self) -> tuple[Table, ...]:
-        """The tables that are stored. The newest version of objects and the metadata are not tables of their own."""
+        """Tables that are stored as datasets. DiaObjectLast and the metadata are not stored as tables."""
         return tuple(t for t in self.tables if t.name not in ("DiaObjectLast", "metadata"))
 
     def check(self) -> None:
-        """Refuse a schema that lacks what an alert production database needs."""
+        """Raise an error if a required table or column is missing."""
         for name, columns in names.REQUIRED.items():
             if name not in self:
-                raise InvalidInputError(f"schema {self.name} has no table {name}", kind="invalid-definition")
+                raise InvalidInputError(
+                    f"schema {self.name} lacks the required table {name}", kind="invalid-definition"
+                )
             table = self[name]
             for column, kind in columns.items():
                 if column not in table:
                     raise InvalidInputError(
-                        f"table {name} of schema {self.name} has no column {column}, which is needed",
+                        f"table {name} of schema {self.name} lacks the required column {column}",
                         kind="invalid-definition",
                     )
                 fits = table[column].type == kind if kind else table[column].type.startswith("int")
@@ -266,19 +272,19 @@ class Schema:
             hidden = [column.name for column in table.columns if column.name.startswith("_")]
             if hidden:
                 raise InvalidInputError(
-                    f"column {hidden[0]} of {table.name}: names that begin with _ are the archive's own",
+                    f"column {hidden[0]} of {table.name}: names that begin with _ are reserved",
                     kind="invalid-definition",
                 )
 
     def subset(
         self, columns: Mapping[str, Iterable[str]] | None = None, *, tables: Iterable[str] | None = None
     ) -> Schema:
-        """This schema with fewer columns or tables; what the archive needs stays.
+        """A copy with fewer columns or tables; required ones stay.
 
         Parameters
         ----------
         columns : dict of str to iterable of str, optional
-            Columns to keep of the tables named; other tables stay whole.
+            Columns to keep, by table; tables not named keep all columns.
         tables : iterable of str, optional
             Tables to keep beside DiaObject, DiaSource and DiaForcedSource.
         """
@@ -301,11 +307,11 @@ class Schema:
         return dataclasses.replace(self, tables=tuple(out))
 
     def with_tables(self, tables: Iterable[Table]) -> Schema:
-        """This schema with more tables."""
+        """A copy with additional tables."""
         return dataclasses.replace(self, tables=self.tables + tuple(tables))
 
     def extended(self, columns: Mapping[str, Iterable[Column]]) -> Schema:
-        """This schema with more columns, behind the present ones: ``{"DiaSource": [Column("score", "float32")]}``."""
+        """A copy with additional columns, after the present ones: ``{"DiaSource": [Column("score", "float32")]}``."""
         more = {name: tuple(added) for name, added in columns.items()}
         for name in more:
             self[name]
@@ -315,7 +321,7 @@ class Schema:
         return schema
 
     def relaxed(self) -> Schema:
-        """This schema with columns that may be null, but for those the archive needs: for data that lack some."""
+        """A copy in which all columns but the required ones are nullable, for data that lack some."""
         tables = []
         for table in self.tables:
             needed = {*names.REQUIRED.get(table.name, ()), *table.key} - {names.VALID_TO}
@@ -329,7 +335,7 @@ class Schema:
         return dataclasses.replace(self, tables=tuple(tables))
 
     def migration_to(self, wanted: Schema) -> Migration:
-        """What leads from this schema to `wanted`, and why it cannot be done where it cannot."""
+        """Changes that migrate this schema to `wanted`, and the reasons against it, if any."""
         new = tuple(table.name for table in wanted.stored_tables if table.name not in self)
         added: dict[str, tuple[str, ...]] = {}
         refused = [
@@ -345,16 +351,16 @@ class Schema:
                 added[table.name] = columns
             for name in columns:
                 if not table[name].nullable and table[name].default is None:
-                    refused.append(f"column {name} of {table.name} is new and may not be null, but has no default")
+                    refused.append(f"new column {name} of {table.name} is not nullable and has no default")
         return Migration(new, added, tuple(refused))
 
     def to_json(self) -> str:
-        """As JSON text, which :meth:`from_json` reads back."""
+        """Serialize as JSON text, which :meth:`from_json` reads."""
         return json.dumps(dataclasses.asdict(self))
 
     @staticmethod
     def from_json(text: str) -> Schema:
-        """A schema from the text that :meth:`to_json` made."""
+        """Parse text from :meth:`to_json`."""
         value = json.loads(text)
         tables = tuple(
             Table(t["name"], tuple(Column(**c) for c in t["columns"]), tuple(t["key"]), t["description"])
@@ -399,7 +405,8 @@ def _column(value: Mapping[str, Any], where: str) -> Column:
     name, kind = str(value.get("name", "without name")), str(value.get("datatype"))
     if kind not in _TYPES:
         raise InvalidInputError(
-            f"column {name} of {where} has datatype {kind}: Felis knows {', '.join(_TYPES)}", kind="invalid-definition"
+            f"column {name} of {where} has unknown datatype {kind}: use one of {', '.join(_TYPES)}",
+            kind="invalid-definition",
         )
     unit = value.get("fits:tunit") or value.get("ivoa:unit")
     return Column(
@@ -409,12 +416,12 @@ def _column(value: Mapping[str, Any], where: str) -> Column:
 
 
 def _line(text: Any) -> str | None:
-    """Text without the line breaks of its file."""
+    """Join the lines of a text."""
     return " ".join(str(text).split()) if text else None
 
 
 def _changes(here: Table, wanted: Table) -> list[str]:
-    """What `wanted` has otherwise than `here` and cannot."""
+    """Differences between `here` and `wanted` that a migration cannot make."""
     found = []
     for column in here.columns:
         if column.name not in wanted:

@@ -1,4 +1,4 @@
-"""Storing detector-visits, and rows of other tables."""
+"""Store detector-visits, and rows of other tables."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["StoreReport"]
 
 @dataclass(frozen=True)
 class StoreReport:
-    """What a store did.
+    """Report of a store.
 
     Attributes
     ----------
     stored : bool
-        Whether anything was stored; False when the same detector-visit was there already.
+        Whether anything was stored; False if the same detector-visit was already stored.
     objects, sources, forced_sources : int
-        Rows of each.
+        Rows in each table.
     bytes : int
         Bytes of their chunks.
     """
@@ -46,7 +46,7 @@ class StoreReport:
 
 
 class Stores:
-    """Stores detector-visits, and rows of tables that are not of these."""
+    """Stores detector-visits, and rows of other tables."""
 
     def __init__(self, tables: SurveyTables) -> None:
         self._tables = tables
@@ -62,40 +62,40 @@ class Stores:
         detector: int | None = None,
         replace: bool = False,
     ) -> StoreReport:
-        """Store what was found on one detector in one visit; when this returns it is durable.
+        """Store the results of one detector in one visit. They are durable when this returns.
 
-        The same detector-visit is stored once, however often it is written; where slices with rows of it were retired
-        or archived since, its rows are stored again. Whatever a store that failed left behind
-        is taken over, or replaced where the rows differ: until a detector-visit is complete, the last attempt counts.
+        A detector-visit is stored once, however often the call is repeated; if slices with its rows were retired or
+        archived since, its rows are stored again. The remains of a failed store are reused, or replaced if the rows
+        differ: until a detector-visit is complete, the last attempt counts.
 
         Parameters
         ----------
         visit_time : time
-            Time of the visit: from here on the versions of its objects hold.
+            Time of the visit, and start of validity of its object versions.
         objects, sources, forced_sources : table or dict of arrays, optional
             Rows of DiaObject, DiaSource and DiaForcedSource: Arrow, pandas, polars, astropy tables; quantities are
             converted to the units of the schema. The validity of objects is filled in.
         visit, detector : int, optional
-            Which detector-visit it is; by default as the sources say, or the forced sources.
+            The detector-visit; by default taken from the sources or forced sources.
         replace : bool
-            Whether other rows may take the place of a complete detector-visit.
+            Whether to replace a complete detector-visit that has other rows.
 
         Raises
         ------
         InvalidInputError
-            Rows that do not fit the schema, or of several detector-visits. Nothing was stored.
+            The rows do not match the schema, or belong to several detector-visits. Nothing was stored.
         BatchConflictError
-            The detector-visit is complete and has other rows.
+            The detector-visit is complete and holds other rows.
         """
         return self._store(visit_time, objects, sources, forced_sources, visit, detector, replace)
 
     def store_again(
         self, visit_time: Moment, objects: Any = None, sources: Any = None, forced_sources: Any = None
     ) -> None:
-        """As :meth:`store`, for pipelines that may store other rows of a detector-visit that is complete.
+        """As :meth:`store`, for pipelines that add rows to a complete detector-visit.
 
-        The time and, where they differ, the ids belong to what a store is told by: repeated it changes nothing, and
-        other rows come beside those that are there. Records of the same ids are replaced.
+        The store is identified by its time and, where they differ, its ids: repeating it changes nothing, and other
+        rows are added to those already stored. Records with the same ids are replaced.
         """
         tables = (objects, sources, forced_sources)
         try:
@@ -130,14 +130,14 @@ class Stores:
             for name, rows in given.items()
             if rows is not None
         ]
-        # Together: a file makes one commit of them, a cluster takes all at once.
+        # Write concurrently: a file makes one commit of all, and a cluster accepts them in parallel.
         reports = _all(self._tables.pool, work)
         row = self._visit_row(key, visit, detector, time, given)
         if self._tables.layout.feed:
             chunk = int(values.unix_tai(time)) // self._tables.layout.feed_chunk_s * self._tables.layout.feed_chunk_s
             marked = {**row, "chunk": [chunk], "done": [False]}
             _write(self._tables.archive[names.FEED], pa.table(marked, layouts.FEED_SCHEMA), key, replace, complete)
-        # Last: what has its row here is complete.
+        # Write this row last: it marks the detector-visit as complete.
         _write(self._tables.visits, pa.table(row, layouts.VISIT_SCHEMA), key, replace, complete)
         counts = {name: 0 if rows is None else rows.num_rows for name, rows in given.items()}
         return StoreReport(
@@ -150,7 +150,7 @@ class Stores:
         return found is not None and found.finished and not found.rows_retired
 
     def _versions(self, objects: Any, time: float, visit: int, detector: int) -> Any:
-        """Objects as versions that hold from `time` on."""
+        """Convert objects to versions that are valid from `time` on."""
         table = self._tables.schema[names.OBJECT]
         given = arrow_table(objects, "objects")
         stale = [name for name in (names.VALID_FROM, names.VALID_TO) if name in given.schema.names]
@@ -185,7 +185,7 @@ class Stores:
         """Whether a detector-visit is stored and complete."""
         if self._is_stored(f"{visit}-{detector}"):
             return True
-        # Databases of the LSST adapter have the time in their keys.
+        # The LSST adapter includes the time in its keys.
         return self._tables.visits.count(keys=[visit], where=[("visit", "==", visit), ("detector", "==", detector)]) > 0
 
     def visits(self, start: Moment = None, end: Moment = None) -> Rows:
@@ -196,39 +196,38 @@ class Stores:
     # ------------------------------------------------------------------ other tables
 
     def store_table(self, table: str, rows: Any, *, batch: str | None = None) -> int:
-        """Store rows of a table that is not of detector-visits, such as SSObject; returns how many.
-
-        Rows take the place of stored ones with the same key. `batch` names them: the same again changes nothing.
+        """Store rows of a table that does not belong to detector-visits, such as SSObject; return their number. Rows
+        replace stored rows with the same key. `batch` names the rows: repeating the call changes nothing.
         """
         if table in names.MAIN_TABLES:
             raise InvalidInputError(f"{table} is stored by detector-visits: use store", kind="invalid-request")
         given = conform(rows, self._tables.schema[table], {}, table)
-        # Of a repeated batch the content must be the same: its time is that of the first writing.
+        # A repeated batch must have equal content, so it takes the time of the first write.
         moment = pa.scalar(0 if batch is not None else _now_us(), pa.timestamp("us", "UTC"))
         given = given.append_column(pa.field(names.STORED, moment.type, False), pa.repeat(moment, given.num_rows))
         return self._tables.datasets[table].write(given, batch).rows
 
     def table(self, table: str, *, ids: Any = None, columns: Iterable[str] | None = None) -> Rows:
-        """The rows of such a table, of some keys or all."""
+        """Read rows of a table that does not belong to detector-visits, by key or all."""
         dataset = self._tables.dataset(table)
         return Rows(dataset.read(ids=ids, columns=self._tables.columns(table, columns)).to_arrow())
 
 
 def _constant(rows: Any, name: str, value: int | None, kind: Any) -> Any:
-    """`rows` with one more column that has the same value in all."""
+    """Append a constant column to `rows`."""
     field = pa.field(name, kind, name in (names.STORED_VISIT, names.STORED_DETECTOR))
     return rows.append_column(field, pa.repeat(pa.scalar(value, kind), rows.num_rows))
 
 
 def _all(pool: ThreadPoolExecutor, work: Sequence[Callable[[], Any]]) -> list[Any]:
-    """The results of all work, done at once. Where one fails the others end first: nothing goes on behind the error."""
+    """Run tasks concurrently and return their results. If one fails, the others end before the error is raised."""
     futures = [pool.submit(each) for each in work]
     wait(futures)
     return [each.result() for each in futures]
 
 
 def _write(dataset: Dataset, rows: Any, key: str, replace: bool, complete: Callable[[], bool]) -> Any:
-    """Write a part of a detector-visit. Until that is complete, the last attempt counts."""
+    """Write one table of a detector-visit. Until the detector-visit is complete, the last attempt counts."""
     try:
         return dataset.write(rows, key, replace=replace)
     except BatchConflictError as error:
@@ -240,7 +239,7 @@ def _write(dataset: Dataset, rows: Any, key: str, replace: bool, complete: Calla
 def _detector_visit(
     given: Mapping[str, Any], visit: int | None, detector: int | None, lenient: bool
 ) -> tuple[int, int]:
-    """Which detector-visit the rows are of; unless `lenient`, rows of several are refused."""
+    """Determine the detector-visit of the rows; unless `lenient`, rows of several are rejected."""
     found = {names.VISIT: visit, names.DETECTOR: detector}
     for name, rows in given.items():
         if rows is None or not rows.num_rows:
@@ -250,19 +249,19 @@ def _detector_visit(
             here = limits["min"] if found[column] is None else found[column]
             if not lenient and (limits["min"] != here or limits["max"] != here):
                 raise InvalidInputError(
-                    f"rows of {name} are of {column} {limits['min']} to {limits['max']}, and {here} was meant: store "
-                    "each detector-visit by itself",
+                    f"rows of {name} have {column} {limits['min']} to {limits['max']}, expected {here}: "
+                    "store each detector-visit in its own call",
                     kind="invalid-rows",
                 )
             found[column] = here
     number, on = found[names.VISIT], found[names.DETECTOR]
     if (number is None) != (on is None):
-        raise InvalidInputError("a detector-visit has a visit and a detector: give both", kind="invalid-request")
+        raise InvalidInputError("visit and detector must be given together", kind="invalid-request")
     return (names.NO_VISIT, names.NO_VISIT) if number is None or on is None else (int(number), int(on))
 
 
 def _digest(tables: Iterable[tuple[Any, str]]) -> str:
-    """What the ids of some tables make together, whatever the order of rows."""
+    """Digest of the ids in several tables, independent of row order."""
     hashed = hashlib.blake2b(digest_size=12)
     for table, key in tables:
         ids = b"" if table is None else np.sort(arrow_table(table, "rows")[key].to_numpy()).tobytes()
@@ -272,7 +271,7 @@ def _digest(tables: Iterable[tuple[Any, str]]) -> str:
 
 def _key(visit: int, detector: int, time: float, objects: Any, timed: bool) -> str:
     if visit == names.NO_VISIT:
-        # Objects alone say nothing of a visit: their ids and time make them what they are.
+        # Objects do not name a visit, so a store of objects alone is identified by their ids and the time.
         return f"objects-{values.version_of(time)}-{_digest([(objects, names.OBJECT_ID)])}"
     return f"{visit}-{detector}-{values.version_of(time) // 1_000}" if timed else f"{visit}-{detector}"
 

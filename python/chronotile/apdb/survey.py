@@ -1,4 +1,4 @@
-"""The alert production database: making, opening and migrating one."""
+"""Create, open and migrate an alert production database."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 def _of(
     part: str, method: Callable[Concatenate[Any, _Parameters], _Result]
 ) -> Callable[Concatenate[Apdb, _Parameters], _Result]:
-    """A method of a part of the database as one of the database."""
+    """Expose a method of a part of the database as a method of the database."""
 
     @functools.wraps(method)
     def call(self: Apdb, /, *arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
@@ -52,25 +52,23 @@ def create(
     density: Density | None = None,
     **choices: Any,
 ) -> Apdb:
-    """Create a database; one that exists with the same schema and layout is opened.
+    """Create a database, or open the existing one if schema and layout are the same.
 
     Parameters
     ----------
     url : str, path or Archive
-        Where, as for :func:`chronotile.open`.
+        Archive, as for :func:`chronotile.open`.
     schema : path, "lsst", "small" or Schema
         As for :meth:`Schema.read`: by default the APDB schema of the LSST.
     layout : Layout, optional
-        How it lies in the archive; or give its fields by name: ``create(url, level=10, feed=True)``.
+        Layout of the tables; its fields may also be given by name: ``create(url, level=10, feed=True)``.
     density : Density, optional
-        What the densest place is expected to hold: the layout becomes one of smaller cells where that is needed to keep
-        them within ``cell_bytes_max``.
+        Expected density of the survey: the layout gets smaller cells where needed to stay within ``cell_bytes_max``.
 
     Raises
     ------
     InvalidInputError
-        A schema that lacks something, a database that exists with another schema or layout, or a density that no
-        layout suits.
+        The schema is incomplete, the database exists with another schema or layout, or no layout suits the density.
     """
     wanted, chosen = Schema.read(schema), layout or Layout(**choices)
     if density is not None:
@@ -82,8 +80,7 @@ def create(
         found = Apdb(archive)
         if found.layout != chosen or not found.schema.migration_to(wanted).empty:
             raise InvalidInputError(
-                f"{archive.url} holds a database with another layout or schema: open it, and migrate it if it is to "
-                "change",
+                f"{archive.url} holds a database with another layout or schema: open it instead, or migrate it",
                 kind="invalid-definition",
             )
         return found
@@ -97,12 +94,12 @@ def _make(archive: Archive, schema: Schema, layout: Layout) -> None:
     for table in schema.stored_tables:
         layouts.create_table(archive, table, layout)
     metadata.set(SCHEMA_KEY, schema.to_json(), force=True)
-    # Last: a database without this key is not finished, and made again as it should be.
+    # Write this key last: a database without it is unfinished, and is created again.
     metadata.set(LAYOUT_KEY, layout.to_json(), force=True)
 
 
 def _rehearse(layout: Layout) -> None:
-    """Make a small one in memory: of a layout that no archive takes, no file or keyspace is left."""
+    """Create the database in memory first, so that an invalid layout leaves no file or keyspace behind."""
     with open_archive("memory:") as archive:
         _make(archive, Schema.read("small"), dataclasses.replace(layout, storage="chunks"))
 
@@ -113,7 +110,7 @@ def open(url: str | os.PathLike[str] | Archive, *, read_only: bool = False, time
     Raises
     ------
     ArchiveNotFoundError, DatasetNotFoundError
-        There is no archive, or no database in it.
+        The archive does not exist, or holds no database.
     """
     if isinstance(url, Archive):
         return Apdb(url)
@@ -121,12 +118,9 @@ def open(url: str | os.PathLike[str] | Archive, *, read_only: bool = False, time
 
 
 class Apdb(Closing):
-    """An alert production database in an archive. Made by :func:`create` and :func:`open`; a context manager.
-
-    Safe to use from many threads, and from many processes at once, each with its own.
-
-    Positions are degrees; times given as numbers are MJD in TAI, all other times have a scale or are UTC. Regions are
-    those of :mod:`chronotile.sky` or of ``lsst.sphgeom``.
+    """An alert production database in an archive. Returned by :func:`create` and :func:`open`; a context manager.
+    Thread-safe; each process opens its own. Positions are in degrees. Times given as numbers are MJD in TAI; other
+    times carry a scale or are UTC. Regions are those of :mod:`chronotile.sky` or of ``lsst.sphgeom``.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -140,37 +134,37 @@ class Apdb(Closing):
         return f"<Apdb {self._tables.archive.url}: {self._tables.schema.name} {self._tables.schema.version}>"
 
     def close(self) -> None:
-        """Let the archive go."""
+        """Close the archive."""
         self._tables.pool.shutdown()
         self._tables.archive.close()
 
     @property
     def archive(self) -> Archive:
-        """The archive it lies in."""
+        """The archive that holds the database."""
         return self._tables.archive
 
     @property
     def schema(self) -> Schema:
-        """Its tables, with units and descriptions."""
+        """Schema of the tables, with units and descriptions."""
         return self._tables.schema
 
     @property
     def layout(self) -> Layout:
-        """How it lies in the archive."""
+        """Layout of the tables in the archive."""
         return self._tables.layout
 
     @property
     def metadata(self) -> Metadata:
-        """Texts by key."""
+        """Key-value metadata."""
         return self._tables.metadata
 
     def migrate(self, schema: str | os.PathLike[str] | Schema, *, dry_run: bool = False) -> Migration:
-        """Change to another schema in place: tables and columns can be added. Repeating it is harmless.
+        """Migrate to another schema in place: tables and columns can be added. The call may be repeated.
 
         Raises
         ------
         InvalidInputError
-            What is stored cannot become that schema; the message says all the reasons. Nothing was changed.
+            The migration is impossible; the message lists all reasons. Nothing was changed.
         """
         wanted = Schema.read(schema)
         plan = self._tables.schema.migration_to(wanted)
@@ -182,11 +176,11 @@ class Apdb(Closing):
         return plan
 
     def dataset(self, table: str) -> Dataset:
-        """The dataset of a table, for what this class has no method for."""
+        """Dataset of a table, for operations that this class does not provide."""
         return self._tables.dataset(table)
 
     def cells_of(self, rows: Any, margin_deg: float = 0.0) -> list[int]:
-        """The pixels in which the rows of a table lie, or any point within `margin_deg` of one of them, sorted."""
+        """Pixels, sorted, that contain a row of a table or any point within `margin_deg` of one."""
         return self._tables.cells_of(rows, margin_deg)
 
     # storing
@@ -220,12 +214,12 @@ class Apdb(Closing):
     sources_of = _of("_updates", Updates.sources_of)
     count_unassociated = _of("_updates", Updates.count_unassociated)
 
-    # old slices in files
+    # cold storage
     archive_before = _of("_cold", Cold.archive_before)
     archived = _of("_cold", Cold.archived)
     restore = _of("_cold", Cold.restore)
 
-    # keeping in order
+    # maintenance
     maintain = _of("_maintenance", Maintenance.maintain)
     statistics = _of("_maintenance", Maintenance.statistics)
     crowded = _of("_maintenance", Maintenance.crowded)

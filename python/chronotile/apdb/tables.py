@@ -1,4 +1,4 @@
-"""What all parts of a database work on."""
+"""State shared by all parts of a database."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class SurveyTables:
     Attributes
     ----------
     archive : Archive
-        Where they lie.
+        Archive that holds the datasets.
     metadata : Metadata
-        Texts by key.
+        Key-value metadata.
     layout : Layout
-        How they lie there.
+        Layout of the tables.
     schema : Schema
         The tables, with units and descriptions.
     datasets : dict of str to Dataset
-        The datasets of the tables, by table.
+        Datasets by table name.
     visits : Dataset
         The complete detector-visits.
     turns : Turns
-        Which process may change stored records.
+        Lock that serializes changes of stored records.
     pool : ThreadPoolExecutor
-        Reads and writes several tables at once.
+        Runs reads and writes of several tables concurrently.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -56,7 +56,7 @@ class SurveyTables:
             found = None
         if found is None:
             raise DatasetNotFoundError(
-                f"{archive.url} holds no alert production database: create one with chronotile.apdb.create",
+                f"no alert production database in {archive.url}: create one with chronotile.apdb.create",
                 kind="dataset-not-found",
             )
         self.layout = Layout.from_json(found)
@@ -66,17 +66,17 @@ class SurveyTables:
         self.use_schema(Schema.from_json(self.metadata.get(SCHEMA_KEY) or ""))
 
     def use_schema(self, schema: Schema) -> None:
-        """Go on with the tables of a schema, which exist."""
+        """Switch to a schema whose tables exist."""
         self.schema = schema
         self.datasets = {table.name: self.archive[names.dataset_name(table.name)] for table in schema.stored_tables}
 
     def dataset(self, table: str) -> Dataset:
-        """The dataset of a table, for what this class has no method for."""
+        """Dataset of a table, for operations that this class does not provide."""
         self.schema[table]
         return self.datasets[table]
 
     def cells_of(self, rows: Any, margin_deg: float = 0.0) -> list[int]:
-        """The pixels in which the rows of a table lie, or any point within `margin_deg` of one of them, sorted."""
+        """Pixels, sorted, that contain a row of a table or any point within `margin_deg` of one."""
         ra, dec = rows[names.RA].to_numpy(), rows[names.DEC].to_numpy()
         if margin_deg:
             wide = margin_deg / np.maximum(np.cos(np.radians(dec)), 1e-6)
@@ -87,7 +87,7 @@ class SurveyTables:
         return [int(cell) for cell in np.unique(found.to_numpy(zero_copy_only=False))]
 
     def columns(self, table: str, columns: Iterable[str] | None) -> list[str]:
-        """The columns to read of a table: those given, which it must have, or all."""
+        """Columns to read from a table: all by default; unknown ones raise an error."""
         known = self.schema[table]
         if columns is None:
             return known.column_names

@@ -1,8 +1,8 @@
-"""One change of stored records at a time, whoever makes them.
+"""A lock in the archive that serializes changes of stored records across processes.
 
-A change reads rows and writes newer versions of them. Two that met on one row would each start from the same version,
-and the later would undo the other. So each takes a turn first: a numbered record which the archive lets only one
-write. Stores and reads take none.
+A change reads rows and writes newer versions of them. Two concurrent changes of one row would start from the same
+version, and the later would overwrite the earlier. So each change first takes a turn: a numbered record that the
+archive lets only one process write. Stores and reads need no turn.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from chronotile.errors import BatchConflictError, BatchNotFoundError, BusyError
 __all__ = ["Turns", "in_turn"]
 
 LEASE_S = 30.0
-"""Seconds in which the holder of a turn may begin a write."""
+"""Seconds after taking a turn in which its holder may start a write."""
 GRACE_S = 60.0
-"""Seconds after that in which a write that was begun may still land: as long as an engine tries by default."""
+"""Further seconds in which a started write may still be applied: the default timeout of the engines."""
 WAIT_S = 180.0
-"""Seconds to wait for a turn: longer than one that was left by a process that died."""
+"""Seconds to wait for a turn: longer than the turn of a crashed process lasts."""
 
 _POLL_S = 0.02
 _KEPT = 16
@@ -43,12 +43,12 @@ _SCHEMA = pa.schema(
         pa.field("ended", pa.bool_(), False),
     ]
 )
-# Rows of a turn must not depend on when they are written: all lie in one window.
+# Keep all turns in one window: their rows must not depend on the time of writing.
 _PLACE = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class Turns:
-    """The turns of a database. Safe to use from many threads; a thread that holds one gets it again at once."""
+    """The turns of a database. Thread-safe and reentrant."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
@@ -63,7 +63,7 @@ class Turns:
         Raises
         ------
         BusyError
-            Kind ``busy``: others held it all the time.
+            Kind ``busy``: other processes held it for the whole wait.
         """
         if getattr(self._held, "until", None) is not None:
             yield
@@ -77,18 +77,18 @@ class Turns:
             self._write(f"{number}-end", number, owner, until, ended=True)
 
     def check(self) -> None:
-        """Refuse to go on if the turn ran out: to be called before each write.
+        """Raise an error if the turn has expired. Call this before each write.
 
         Raises
         ------
         BusyError
-            Kind ``lost-race``. What comes next was not written.
+            Kind ``lost-race``. The next write did not start.
         """
         until = getattr(self._held, "until", None)
         if until is None or datetime.now(UTC) > until:
             raise BusyError(
-                f"the change took longer than {LEASE_S:g} s to prepare, and others may change the same rows by now: "
-                "repeat it, in smaller parts",
+                f"the change took longer than {LEASE_S:g} s to prepare, and other processes may be changing "
+                "the same rows: repeat it in smaller parts",
                 kind="lost-race",
             )
 
@@ -101,7 +101,7 @@ class Turns:
             while not self._free(number):
                 if time.monotonic() - began > WAIT_S:
                     raise BusyError(
-                        f"another process has been changing records for {WAIT_S:g} s: repeat when it has ended",
+                        f"timed out after {WAIT_S:g} s: another process is changing records; repeat when it has ended",
                         kind="busy",
                     )
                 time.sleep(_POLL_S)
@@ -110,14 +110,14 @@ class Turns:
             try:
                 self._write(f"{number}", number, owner, until, ended=False)
             except BatchConflictError:
-                # Somebody was faster; it is their turn now.
+                # Another process took this turn first.
                 continue
             self._seen = number
             self._forget(number - _KEPT)
             return number, owner, until
 
     def _last(self) -> int:
-        """The greatest turn that was taken."""
+        """Number of the latest turn."""
         if not self._seen:
             found = self._dataset.read(columns=["turn"]).to_arrow()["turn"].to_pylist()
             self._seen = max(found, default=0)
@@ -127,13 +127,13 @@ class Turns:
         return number
 
     def _free(self, number: int) -> bool:
-        """Whether the turn after this one may be taken."""
+        """Whether the next turn may be taken."""
         if number == 0 or self._dataset.batch(f"{number}-end") is not None:
             return True
         rows = self._dataset.read(where=[("turn", "==", number)], columns=["until", "ended"]).to_arrow().to_pylist()
         if any(row["ended"] for row in rows):
             return True
-        # No row yet: it is just being written.
+        # The turn was taken, but its row is not written yet.
         limit = timedelta(seconds=GRACE_S)
         return bool(rows) and all(row["until"] + limit < datetime.now(UTC) for row in rows)
 
@@ -150,7 +150,7 @@ class Turns:
 
 
 def create(archive: Archive) -> Any:
-    """Make the dataset of turns; one that exists is opened."""
+    """Create or open the dataset of turns."""
     if names.TURNS in archive:
         return archive[names.TURNS]
     return archive.create(
@@ -163,7 +163,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def in_turn(method: _Method) -> _Method:
-    """A method of a part of a database that changes stored records: run while its turn is held."""
+    """Decorator for methods that change stored records: run them while holding a turn."""
 
     @functools.wraps(method)
     def run(self: Any, *arguments: Any, **named: Any) -> Any:

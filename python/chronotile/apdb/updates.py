@@ -1,7 +1,7 @@
-"""Changes to stored records: each is a newer version of a row in its place, so that readers see the old or the new.
+"""Change stored records: each change is a newer version of a row, so readers see the old version or the new one.
 
-Any number of processes may make them: each change waits for its turn (:mod:`chronotile.apdb.turns`), reads the newest
-versions and writes newer ones. Stores and reads go on beside it.
+Any number of processes may change records: each change waits for its turn (:mod:`chronotile.apdb.turns`), reads the
+newest versions and writes newer ones. Stores and reads continue meanwhile.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from chronotile.times import Moment
 
 _DEDUP_KEY = "apdb:dedup_mjd_tai"
 _RECOUNT_KEY = "apdb:recount"
-"""The objects whose sources are being counted anew."""
+"""Dataset of the objects whose source counts are being updated."""
 _NEAR_DAYS = 0.01
 
 
 class Updates:
     """Changes stored records.
 
-    Records to change are named by a table (or dict of arrays) with their ids. Give their positions (``ra``, ``dec``)
-    and times (``midpointMjdTai``) along, as read: without, all of the sky is looked through. They need not be exact:
-    5 arc seconds and a quarter of an hour do.
+    A table (or dict of arrays) of ids names the records to change. Include their positions (``ra``, ``dec``) and times
+    (``midpointMjdTai``), accurate to 5 arc seconds and a quarter of an hour: without them, the whole sky is scanned.
     """
 
     def __init__(self, tables: SurveyTables, cold: Cold) -> None:
@@ -48,25 +47,25 @@ class Updates:
         self, assignments: Any, *, start: Moment = None, end: Moment = None, time: Moment = None,
         object_id: int | None = None, missing: str = "error",
     ) -> int:  # fmt: skip
-        """Give sources to solar-system objects, taking them from the objects they were associated with.
+        """Assign sources to solar-system objects, and remove their association with other objects.
 
         Parameters
         ----------
         assignments : table, or dict of source id to object id
             Columns ``diaSourceId`` and ``ssObjectId``, and those that say where.
         start, end : time, optional
-            The period the sources are of, such as a night; narrows the search where the table has no times.
+            Period of the sources, such as a night; narrows the search if the table has no times.
         time : time, optional
             When it was done; now by default.
         object_id : int, optional
-            What the sources have as ``diaObjectId`` from then on; null by default, the LSST writes 0.
+            New ``diaObjectId`` of the sources; null by default. The LSST writes 0.
         missing : {"error", "ignore"}
-            What to do about sources that are not stored.
+            How to handle sources that are not stored.
 
         Returns
         -------
         int
-            How many sources were changed; those that belong to that object already are not.
+            Number of changed sources; those already assigned to the object are not counted.
 
         Raises
         ------
@@ -81,7 +80,7 @@ class Updates:
         self, given: Any, *, start: Moment = None, end: Moment = None, time: Moment = None,
         object_id: int | None = None, missing: str = "error",
     ) -> tuple[int, int]:  # fmt: skip
-        """Give sources to solar-system objects: how many were changed, and how many are stored."""
+        """Assign sources to solar-system objects; return how many were changed, and how many are stored."""
         rows = self._find(names.SOURCE, given, [names.SOURCE_ID], start, end, missing)
         stored = rows.num_rows
         wanted = _mapped(given, names.SOURCE_ID, names.SS_OBJECT_ID, rows)
@@ -97,7 +96,7 @@ class Updates:
 
     @in_turn
     def reassign(self, assignments: Any, *, increment: bool = True, decrement: bool = True, time: Moment = None) -> int:
-        """Give sources to other objects, typically of duplicates, and count them anew.
+        """Assign sources to other objects, typically to merge duplicates, and update the source counts.
 
         Parameters
         ----------
@@ -105,14 +104,14 @@ class Updates:
             Columns ``diaSourceId`` and ``diaObjectId``, and those that say where. The objects must lie within 5 arc
             seconds of the sources.
         increment, decrement : bool
-            Whether ``nDiaSources`` of the objects that gain and of those that lose sources is changed.
+            Whether to update ``nDiaSources`` of the objects that gain sources, and of those that lose sources.
         time : time, optional
             When it was done; now by default.
 
         Returns
         -------
         int
-            How many sources were changed.
+            Number of changed sources.
 
         Raises
         ------
@@ -138,7 +137,7 @@ class Updates:
         return int(sources.num_rows)
 
     def _objects_of(self, sources: Any, wanted: Any) -> Any:
-        """The newest versions of the objects that gain or lose; those that gain must exist."""
+        """Newest versions of the objects that gain or lose sources; those that gain must exist."""
         ids = np.union1d(wanted, pc.drop_null(sources[names.OBJECT_ID]).to_numpy())
         if not len(ids):
             return self._tables.datasets[names.OBJECT].schema.empty_table()
@@ -150,9 +149,9 @@ class Updates:
         return found
 
     def _note_counts(self, objects: Any, ids: Any, moment: float, order: int) -> None:
-        """Note of which objects sources are about to be changed, and how many of the counted ones are not stored: they
-        came before the database, or their slices were archived. With it the count is told from the sources at any time
-        after, however far the change came.
+        """Record the objects whose sources are about to change, and how many of their counted sources are not stored
+        (older than the database, or archived). With this record, the count can be recomputed at any time, however far
+        the change got.
         """
         rows = objects.filter(pc.is_in(objects[names.OBJECT_ID], pa.array(ids, pa.int64())))
         if names.SOURCE_COUNT not in self._tables.schema[names.OBJECT] or not rows.num_rows:
@@ -172,8 +171,9 @@ class Updates:
 
     @in_turn
     def mend_counts(self) -> int:
-        """Count the sources of the objects that a change noted, its own or one that was cut off; how many had another
-        count."""
+        """Recount the sources of objects recorded by a change, finished or interrupted; return how many counts were
+        wrong.
+        """
         text = self._tables.metadata.get(_RECOUNT_KEY)
         if not text:
             return 0
@@ -195,7 +195,7 @@ class Updates:
         return int(rows.num_rows)
 
     def _count_sources(self, objects: Any) -> Any:
-        """How many stored sources each of these objects has."""
+        """Number of stored sources of each object."""
         ids = objects[names.OBJECT_ID].to_numpy()
         where: list[Any] = [(names.OBJECT_ID, "in", ids.tolist()), names.kept(names.SOURCE)]
         found = self._tables.datasets[names.SOURCE].read(
@@ -208,23 +208,23 @@ class Updates:
 
     @in_turn
     def close_validity(self, objects: Any, at: Moment, *, missing: str = "error", time: Moment = None) -> int:
-        """End the validity of objects: reads of the newest versions leave them out from then on.
+        """Close the validity of objects: reads of the newest versions exclude them from then on.
 
         Parameters
         ----------
         objects : table, or iterable of int
             Column ``diaObjectId``, and those that say where.
         at : time
-            When their validity ends.
+            End of the validity.
         missing : {"error", "ignore"}
-            What to do about objects that are not stored.
+            How to handle objects that are not stored.
         time : time, optional
             When it was done; now by default.
 
         Returns
         -------
         int
-            How many objects were closed; those that were closed before stay as they are.
+            Number of closed objects; those closed before stay unchanged.
         """
         given = _pairs(objects, names.OBJECT_ID, None)
         rows = self._find(names.OBJECT, given, [names.OBJECT_ID], None, None, missing)
@@ -235,7 +235,7 @@ class Updates:
         return int(rows.num_rows)
 
     def withdraw_sources(self, sources: Any, at: Moment = None, *, time: Moment = None) -> int:
-        """Mark sources as withdrawn; returns how many. Those withdrawn before keep their time.
+        """Mark sources as withdrawn; return how many. Sources withdrawn before keep their time.
 
         `sources` is a table with ``diaSourceId`` and the columns that say where, or an iterable of ids; `at` is the
         time they were withdrawn, now by default.
@@ -244,7 +244,7 @@ class Updates:
         return self._withdraw(names.SOURCE, given, [names.SOURCE_ID], "withdraw_diasource", at, time)
 
     def withdraw_forced_sources(self, sources: Any, at: Moment = None, *, time: Moment = None) -> int:
-        """Mark forced sources as withdrawn; returns how many.
+        """Mark forced sources as withdrawn; return how many.
 
         `sources` is a table with ``diaObjectId``, ``visit``, ``detector`` and the columns that say where.
         """
@@ -266,15 +266,18 @@ class Updates:
 
     @in_turn
     def delete(self, table: str, records: Any, *, archived: str | os.PathLike[str] | None = None) -> int:
-        """Take records out for good; returns how many. Those that are not stored are passed over.
+        """Permanently delete records; return how many. Records that are not stored are skipped.
 
-        `records` is a table with the key of DiaObject, DiaSource or DiaForcedSource and the columns that say where. No
-        read returns them any more, also where a file of :meth:`archive_before` has them too; their bytes go with their
-        slice. Those that only files have are passed over, unless `archived` is the folder of these: then they are taken
-        out of its files.
+        `records` is a table with the key of DiaObject, DiaSource or DiaForcedSource and the columns that say where.
+        Deleted records are excluded from every read, even if a file of :meth:`archive_before` holds them; their bytes
+        are freed with their slice. Records that only files hold are skipped, unless `archived` names the folder: then
+        they are removed from its files.
         """
         if table not in names.MAIN_TABLES:
-            raise InvalidInputError(f"records of {table} cannot be deleted one by one", kind="invalid-request")
+            raise InvalidInputError(
+                f"cannot delete single records of {table}: use DiaObject, DiaSource or DiaForcedSource",
+                kind="invalid-request",
+            )
         key = {
             names.OBJECT: [names.OBJECT_ID],
             names.SOURCE: [names.SOURCE_ID],
@@ -292,14 +295,14 @@ class Updates:
         if archived is None or table == names.OBJECT:
             return count
         everything = (float("-inf"), float("inf"))
-        # Those that the database had are counted; a file may have them still.
+        # Count records that the database held; a file may still hold them.
         self._cold.drop(table, archived, *everything, lambda found: of_records(found, rows, key))
         return count + self._cold.drop(table, archived, *everything, lambda found: of_records(found, given, key))
 
     # ------------------------------------------------------------------ duplicates
 
     def dedup_feed(self, since: Moment = None, *, columns: Iterable[str] | None = None, versions: bool = False) -> Rows:
-        """Objects stored since the duplicates were last sought: their newest versions, or with `versions` all.
+        """Objects stored since the last deduplication: the newest versions, or all with `versions`.
 
         `since` is by default the time given to :meth:`reset_dedup`, else the beginning.
         """
@@ -319,13 +322,13 @@ class Updates:
         return Rows(rows.select(wanted))
 
     def reset_dedup(self, time: Moment = None) -> None:
-        """Note that duplicates were sought until `time`, now by default."""
+        """Record that deduplication has covered everything up to `time`, now by default."""
         self._tables.metadata.set(_DEDUP_KEY, repr(_moment(time)), force=True)
 
     def sources_of(
         self, objects: Any, *, start: Moment = None, columns: Iterable[str] | None = None, radius: Any = values.NEAR_DEG
     ) -> Rows:
-        """Sources of some objects, wherever on the sky these are, in one read.
+        """Sources of objects anywhere on the sky, in one read.
 
         `objects` is a table with ``diaObjectId``, ``ra`` and ``dec``; all their sources within `radius` of them (5 arc
         seconds) are found.
@@ -343,19 +346,19 @@ class Updates:
         return Rows(rows.to_arrow())
 
     def count_unassociated(self) -> int:
-        """How many objects that are valid have one source. Goes through all objects."""
+        """Number of valid objects with exactly one source. Scans all objects."""
         rows = self._tables.datasets[names.OBJECT].read(
             columns=[names.VALID_TO], where=[(names.SOURCE_COUNT, "==", 1), names.kept(names.OBJECT)]
         )  # fmt: skip
         return sum(batch.column(0).null_count for batch in rows.batches())
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ implementation
 
     def _find(self, table: str, given: Any, key: list[str], start: Moment, end: Moment, missing: str = "error") -> Any:
-        """The stored rows that `given` names, with all columns; refuses unless all are there."""
+        """Stored rows that `given` names, with all columns; raises an error if any is missing."""
         for name in key:
             if name not in given.schema.names:
-                raise InvalidInputError(f"the rows to change have no column {name}", kind="invalid-rows")
+                raise InvalidInputError(f"the rows to change lack column {name}", kind="invalid-rows")
         dataset = self._tables.datasets[table]
         if not given.num_rows:
             return dataset.schema.empty_table()
@@ -382,8 +385,9 @@ class Updates:
     def _change(
         self, table: str, rows: Any, kind: str, values_: Mapping[str, Any], moment: float, order: int = 0
     ) -> None:
-        """Write rows as newer versions of themselves, listing the change for replication first: listed twice it does
-        no harm, not listed it would be lost."""
+        """Write newer versions of rows. The change is added to the feed first: a duplicate entry does no harm, a
+        missing one would lose the change.
+        """
         if not rows.num_rows:
             return
         self._tables.turns.check()
@@ -412,7 +416,7 @@ class Updates:
 def write_changes(
     dataset: Dataset, columns: Mapping[str, Any], kind: str, time_ns: int, moment: float, chunk: int, order: int
 ) -> None:
-    """List changes of one kind for replication."""
+    """Add changes of one kind to the replication feed."""
     count = len(next(iter(columns.values())))
     given = {
         **columns,
@@ -434,7 +438,7 @@ def _array(given: Any, kind: Any) -> Any:
 
 
 def _pairs(given: Any, key: str, value: str | None) -> Any:
-    """Ids, or ids with what they are to be given, as a table."""
+    """Ids, or ids with their new values, as a table."""
     if isinstance(given, Mapping) and not all(isinstance(name, str) for name in given):
         ids = np.fromiter(given.keys(), np.int64, len(given))
         return pa.table({key: ids, value or "": np.fromiter(given.values(), np.int64, len(given))})
@@ -444,17 +448,17 @@ def _pairs(given: Any, key: str, value: str | None) -> Any:
         return pa.table({key: pa.array(list(given), pa.int64())})
     table = arrow_table(given, "the rows to change")
     if value is not None and value not in table.schema.names:
-        raise InvalidInputError(f"the rows to change have no column {value}", kind="invalid-rows")
+        raise InvalidInputError(f"the rows to change lack column {value}", kind="invalid-rows")
     return table
 
 
 def associated(given: Any) -> Any:
-    """Sources and the solar-system objects they belong to, as a table."""
+    """Sources and their solar-system objects, as a table."""
     return _pairs(given, names.SOURCE_ID, names.SS_OBJECT_ID)
 
 
 def _mapped(given: Any, key: str, value: str, rows: Any) -> Any:
-    """For each of `rows` what `given` wants it to have."""
+    """Look up the new value of each row in `given`."""
     ids, wanted = given[key].to_numpy(), given[value].to_numpy()
     order = np.argsort(ids, kind="stable")
     places = np.searchsorted(ids[order], rows[key].to_numpy(), side="right") - 1
@@ -462,7 +466,7 @@ def _mapped(given: Any, key: str, value: str, rows: Any) -> Any:
 
 
 def _differ(have: Any, wanted: Any) -> Any:
-    """Whether each value is null or another than wanted."""
+    """Mark the values that are null or differ from the wanted ones."""
     same = pc.equal(have, pa.array(wanted, pa.int64()))
     return ~pc.fill_null(same, False).to_numpy()
 
@@ -475,17 +479,17 @@ def _unknown(table: str, ids: Any) -> InvalidInputError:
     shown = ", ".join(str(int(each)) for each in np.unique(ids)[:5])
     more = "" if len(ids) <= 5 else f" and {len(ids) - 5} more"
     return InvalidInputError(
-        f"these are not stored in {table}, or not where they were said to be: {shown}{more}; nothing was changed",
+        f"ids not found in {table} (at the given positions and times): {shown}{more}; nothing was changed",
         kind="unknown-id",
         ids=[int(each) for each in ids],
     )
 
 
 def _moment(value: Moment) -> float:
-    """A moment, by default now, as MJD in TAI."""
+    """Convert a time, now by default, to MJD in TAI."""
     if value is not None:
         return values.mjd_tai(value, "time")
     seconds, fraction = divmod(time.time_ns(), 1_000_000_000)
     day = 40_587 + seconds / 86_400
-    # TAI - UTC, as for any other time that is given in UTC.
+    # Convert from UTC, as for any other time given in UTC.
     return day + fraction / 86_400e9 + (values.tai_minus_utc_s(day) / 86_400)

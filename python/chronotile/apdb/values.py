@@ -1,4 +1,4 @@
-"""Times, lengths of time, angles and regions in whatever form a caller has them."""
+"""Convert times, durations, angles, regions and object ids from the forms that callers use."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _DAY_S = 86_400
 _MJD_OF_UNIX_EPOCH = 40_587
 ARCSECOND = 1 / 3600
 NEAR_DEG = 5 * ARCSECOND
-"""How far from a given position a record may lie."""
+"""Largest distance of a record from its given position."""
 TICK_DAYS = 2e-6 / 86_400
-"""More than the tick of an archive's times."""
+"""Longer than the tick of an archive's times."""
 
 
 def mjd_tai(value: Any, what: str = "the time") -> float:
-    """A moment as Modified Julian Date in TAI.
+    """Convert a time to Modified Julian Date in TAI.
 
-    A number is one already; datetimes, dates, `numpy.datetime64`, `pandas.Timestamp` and ISO 8601 text are UTC unless
-    they say otherwise; an `astropy.time.Time` has its own scale.
+    Numbers are returned as they are; datetimes, dates, `numpy.datetime64`, `pandas.Timestamp` and ISO 8601 text are UTC
+    unless they carry a zone; an `astropy.time.Time` has its own scale.
     """
     kind, given = times.moment(value, _AXIS, what)
     if kind != "utc_ns":
@@ -50,19 +50,19 @@ def mjd_tai(value: Any, what: str = "the time") -> float:
     place = bisect.bisect_right(_LEAP_DAYS, day) - 1
     if place < 0:
         raise InvalidInputError(
-            f"{what} is {value!r}: before 1972 UTC does not convert to TAI by whole seconds; give an MJD in TAI",
+            f"{what} {value!r} is before 1972, when TAI - UTC was not a whole number of seconds: give an MJD in TAI",
             kind="invalid-time",
         )
     return day + (rest_ns / 1e9 + _LEAPS[place][1]) / _DAY_S
 
 
 def tai_minus_utc_s(mjd_utc: float) -> int:
-    """Seconds that TAI is ahead of UTC on a day since 1972."""
+    """TAI - UTC in seconds on a day since 1972."""
     return _LEAPS[max(bisect.bisect_right(_LEAP_DAYS, mjd_utc) - 1, 0)][1]
 
 
 def utc_of(mjd: float) -> float:
-    """MJD in UTC of an MJD in TAI, to a second at leap seconds."""
+    """Convert an MJD in TAI to UTC; accurate to a second at leap seconds."""
     return mjd - tai_minus_utc_s(mjd) / _DAY_S
 
 
@@ -72,22 +72,24 @@ def unix_tai(mjd: float) -> float:
 
 
 def version_of(mjd_tai: float) -> int:
-    """The version number of an object whose validity begins then: microseconds times a thousand, so that a thousand
-    updates of that version come before the next."""
+    """Version number of an object whose validity starts at this time: microseconds times 1000, which leaves room for a
+    thousand updates before the next version.
+    """
     return round(mjd_tai * 86_400_000_000) * 1_000
 
 
 def night_start(night: Any) -> float:
-    """MJD in TAI of the noon (UTC) that begins the night of a day."""
+    """MJD in TAI of the noon (UTC) at which the night of a day begins."""
     moment = mjd_tai(night, "night")
     shift = tai_minus_utc_s(moment) / _DAY_S
-    # A number without fraction is a day itself, also where it counts in TAI.
+    # A whole number names the day itself, even as an MJD in TAI.
     return math.floor(moment - shift + 1e-9 + (shift if float(moment).is_integer() else 0)) + 0.5 + shift
 
 
 def days(value: Any, what: str) -> float:
-    """A length of time in days: a number of days, text such as ``360d``, a timedelta, an astropy Quantity or
-    TimeDelta."""
+    """Convert a duration to days: a number of days, text such as ``360d``, a timedelta, an astropy Quantity or
+    TimeDelta.
+    """
     if isinstance(value, bool) or value is None:
         raise _refused(what, value)
     if isinstance(value, int | float):
@@ -118,20 +120,20 @@ def _refused(what: str, value: Any) -> InvalidInputError:
 
 
 def degrees(value: Any, *, ra: bool = False) -> float:
-    """An angle in degrees, from a number of degrees, text such as ``10arcsec`` or ``10h20m``, or an astropy angle.
+    """Convert an angle to degrees: a number of degrees, text such as ``10arcsec`` or ``10h20m``, or an astropy angle.
 
-    Text without a unit is in degrees; of a right ascension (`ra`) ``10:20:30`` is in hours.
+    Text without a unit is in degrees; for a right ascension (`ra`), ``10:20:30`` is in hours.
     """
     return _native.angle_degrees(value, ra=ra)
 
 
 def region(value: Any) -> Region:
-    """A region: one of ours, or a region of lsst.sphgeom (a shape we have not is taken as the circle around it)."""
+    """Convert a region of lsst.sphgeom (unsupported shapes become their bounding circle); ours pass unchanged."""
     if isinstance(value, Region):
         return value
     if not type(value).__module__.startswith("lsst.sphgeom"):
         raise InvalidInputError(
-            f"the region is {value!r}: give ct.circle, ct.box, ct.polygon or a region of lsst.sphgeom",
+            f"invalid region {value!r}: give ct.circle, ct.box, ct.polygon or a region of lsst.sphgeom",
             kind="invalid-request",
         )
     shape = type(value).__name__
@@ -143,8 +145,8 @@ def region(value: Any) -> Region:
         return sky.box(span[0], span[1], dec.getA().asDegrees(), dec.getB().asDegrees())
     circle = value if shape == "Circle" else value.getBoundingCircle()
     if circle.isEmpty():
-        raise InvalidInputError("the region is empty: give one that holds a point", kind="invalid-request")
-    # A border of rounding errors belongs to the circle.
+        raise InvalidInputError("the region is empty", kind="invalid-request")
+    # Widen the circle by the rounding error, so that its border is included.
     radius = min(circle.getOpeningAngle().asDegrees() + 1e-9, 180.0)
     return sky.circle(*_position(circle.getCenter()), radius)
 
@@ -155,12 +157,12 @@ def _position(vector: Any) -> tuple[float, float]:
 
 
 def object_id(given: Any) -> int:
-    """The id of an object: a number, or a name of the ZTF such as ``ZTF18abkdczc``.
+    """Convert an object id: a number, or a ZTF name such as ``ZTF18abkdczc``.
 
     Raises
     ------
     InvalidInputError
-        It is neither.
+        The value is neither.
     """
     if isinstance(given, str) and given.strip().upper().startswith("ZTF"):
         return int(ztf_object_ids(pa.array(["ZTF" + given.strip()[3:].lower()]))[0])
@@ -168,18 +170,18 @@ def object_id(given: Any) -> int:
         return int(given)
     except (TypeError, ValueError):
         raise InvalidInputError(
-            f"{given!r} is not the id of an object: give its number, or a ZTF name such as ZTF18abkdczc",
+            f"{given!r} is not an object id: give a number, or a ZTF name such as ZTF18abkdczc",
             kind="invalid-request",
         ) from None
 
 
 def ztf_object_ids(texts: Any) -> Any:
-    """Numbers of ZTF objects: the two digits and seven letters of ``ZTF18abkdczc`` read as one number, in base 26."""
+    """Convert ZTF names to numbers: two digits and seven letters, as in ``ZTF18abkdczc``, read in base 26."""
     column = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     good = pc.fill_null(pc.match_substring_regex(column, r"^ZTF\d{2}[a-z]{7}$"), False)
     if not pc.all(good, min_count=0).as_py():
         bad = column.filter(pc.invert(good))
-        raise InvalidInputError(f"{bad[0].as_py()!r} is no name of a ZTF object", kind="invalid-rows")
+        raise InvalidInputError(f"{bad[0].as_py()!r} is not a ZTF object name", kind="invalid-rows")
     letters = np.array(column.to_numpy(zero_copy_only=False), dtype="S12").view("u1").reshape(-1, 12).astype(np.int64)
     number = (letters[:, 3] - 48) * 10 + (letters[:, 4] - 48)
     for place in range(5, 12):

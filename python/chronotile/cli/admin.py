@@ -36,7 +36,7 @@ from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 @json_option
 @click.pass_context
 def datasets(context: click.Context, target: Target, as_json: bool) -> None:
-    """List the datasets of an archive. One whose definition is damaged is named; the exit code is then 5.
+    """List the datasets of an archive. Names datasets with a damaged definition; the exit code is then 5.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def datasets(context: click.Context, target: Target, as_json: bool) -> None:
         elif found:
             click.echo(_datasets_text(found))
         elif not damaged:
-            click.echo("no datasets yet: chronotile create makes one", err=True)
+            click.echo("no datasets: create one with chronotile create", err=True)
     if damaged:
         context.exit(5)
 
@@ -106,8 +106,9 @@ T = TypeVar("T")
 
 
 def _each(archive: Archive, target: Target, work: Callable[[Dataset], T]) -> tuple[dict[str, T], dict[str, str]]:
-    """What `work` returns by dataset, of the one that is named or of all; and of all, why it could not be done where a
-    definition, or what else it needs of the catalog, is damaged."""
+    """Run `work` on the named dataset, or on all; return results by dataset, and an error for each dataset whose
+    definition or catalog records are damaged.
+    """
     if target.dataset:
         return {target.dataset: work(archive[target.dataset])}, {}
     results, damaged = {}, {}
@@ -131,8 +132,8 @@ def _time_text(time: datetime | float | int) -> str:
 @json_option
 @click.pass_context
 def info(context: click.Context, target: Target, as_json: bool) -> None:
-    """Show the definition and the statistics of a dataset, or of all: slices, and the spread of chunks, rows and bytes
-    over tiles. Damage to one dataset does not stop the others; the exit code is then 5.
+    """Show the definition and statistics of a dataset, or of all: slices, and the distribution of chunks, rows and
+    bytes over tiles. Damage to one dataset does not stop the others; the exit code is then 5.
 
     \b
     Examples:
@@ -164,7 +165,7 @@ def _json_value(value: object) -> str:
 
 def _info_text(dataset: Dataset) -> str:
     info = dataset.info()
-    per_row = f", {info.bytes / info.rows:.1f} bytes a row" if info.rows else ""
+    per_row = f", {info.bytes / info.rows:.1f} bytes per row" if info.rows else ""
     lines = [
         f"{dataset.name}: {count_text(info.rows)} rows in {count_text(info.tiles)} tiles, "
         f"{count_text(info.chunks)} chunks, {bytes_text(info.bytes)}{per_row}",
@@ -172,15 +173,15 @@ def _info_text(dataset: Dataset) -> str:
         f"slice {dataset.windows_per_slice} windows",
         f"  id {','.join(dataset.id) or '-'}, merge {dataset.merge}, retention {dataset.retention or '-'}, "
         f"{len(dataset.column_types)} columns, layout {dataset.layout}"
-        + (f", {dataset.partition_cells} cells in a partition" if dataset.partition_cells > 1 else "")
+        + (f", {dataset.partition_cells} cells per partition" if dataset.partition_cells > 1 else "")
         + (f", records move up to {dataset.moves * 3600:g} arcsec" if dataset.moves else ""),
     ]
     if not info.slices:
         return "\n".join(lines)
     spreads = [
-        ("chunks in a tile", info.tile_chunks),
-        ("rows in a tile", info.tile_rows),
-        ("bytes in a tile", info.tile_bytes),
+        ("chunks per tile", info.tile_chunks),
+        ("rows per tile", info.tile_rows),
+        ("bytes per tile", info.tile_bytes),
     ]
     cells = [[name, *(count_text(value) for value in dataclasses.astuple(spread))] for name, spread in spreads]
     lines += ["", table_text(["", "min", "median", "p99", "max"], cells, frozenset({1, 2, 3, 4}))]
@@ -191,8 +192,8 @@ def _info_text(dataset: Dataset) -> str:
     lines += [] if found is None else [f"advice: {found}"]
     lines += [
         f"warning: {part.cells_oversized} partitions of slice {part.slice} are larger than 10 MiB (up to "
-        f"{bytes_text(part.cell_bytes_max)}), which slows reads, compaction and repair of the cluster; a dataset with "
-        "finer cells, fewer of them in a partition or shorter slices keeps them small"
+        f"{bytes_text(part.cell_bytes_max)}), which slows reads, compaction and repair; use a dataset with "
+        "finer cells, fewer cells per partition, or shorter slices"
         for part in info.slices
         if part.cells_oversized
     ]
@@ -218,10 +219,8 @@ def _slices_text(slices: Iterable[SliceInfo]) -> str:
 @click.command(short_help="Merge small chunks into large ones.")
 @target(optional=True)
 @click.option("--before", metavar="TIME", help="Only windows that end at or before this time.")
-@click.option(
-    "--chunks-min", type=click.IntRange(1), metavar="N", help="Leave tiles with fewer chunks alone. Default 2."
-)
-@click.option("--dry-run", is_flag=True, help="Count what would be done, do nothing.")
+@click.option("--chunks-min", type=click.IntRange(1), metavar="N", help="Skip tiles with fewer chunks. Default 2.")
+@click.option("--dry-run", is_flag=True, help="Count what would be done; change nothing.")
 @json_option
 @timeout_option
 @click.pass_context
@@ -229,9 +228,9 @@ def consolidate(
     context: click.Context, target: Target, before: str | None, chunks_min: int | None, dry_run: bool, as_json: bool,
     timeout_s: int,
 ) -> None:  # fmt: skip
-    """Rewrite tiles of many small chunks as few large ones, in one dataset or all. Safe while others read and write. A
-    tile that cannot be rewritten, and a dataset whose definition is damaged, is named and does not stop the others; the
-    exit code is then 5.
+    """Merge the many small chunks of a tile into few large ones, in one dataset or all. Safe while others read and
+    write. Names each tile that cannot be rewritten and each dataset with a damaged definition, and continues with the
+    others; the exit code is then 5.
 
     \b
     Examples:
@@ -248,7 +247,7 @@ def consolidate(
         if not as_json:
             click.echo(f"{dataset.name}: {_consolidate_text(report, dry_run)}")
         for failure in report.failed:
-            click.echo(f"  {failure.tile} was left as it is: {failure.reason}", err=True)
+            click.echo(f"  {failure.tile} not rewritten: {failure.reason}", err=True)
         return report
 
     with target.open(timeout_s=timeout_s) as archive:
@@ -267,18 +266,19 @@ def _consolidate_text(report: ConsolidateReport, dry_run: bool) -> str:
             f"{count_text(report.chunks_after)} ({bytes_text(report.bytes_after)})"
         )
     if report.tiles_contended:
-        text += f"; {count_text(report.tiles_contended)} tiles were changed by others meanwhile"
+        text += f"; {count_text(report.tiles_contended)} tiles skipped, because other processes changed them"
     return text
 
 
-@click.command(short_help="Make room for a period ahead of its writers.")
+@click.command(short_help="Create the slices of a period in advance.")
 @target()
-@click.option("--start", metavar="TIME", required=True, help="Beginning of the period.")
-@click.option("--end", metavar="TIME", required=True, help="End of the period, itself not in it.")
+@click.option("--start", metavar="TIME", required=True, help="Start of the period.")
+@click.option("--end", metavar="TIME", required=True, help="End of the period, exclusive.")
 @json_option
 @timeout_option
 def prepare(target: Target, start: str, end: str, as_json: bool, timeout_s: int) -> None:
-    """Make the slices of a period, so that its first writers need not wait for them. Those that exist stay as they are.
+    """Create the slices of a period in advance, so that its first writers need not wait for them. Existing slices are
+    not changed.
 
     \b
     Examples:
@@ -294,20 +294,19 @@ def prepare(target: Target, start: str, end: str, as_json: bool, timeout_s: int)
         click.echo(f"{dataset.name}: {count_text(len(slices))} slices are ready{numbers}")
 
 
-@click.command(short_help="Drop slices that are too old.")
+@click.command(short_help="Drop old slices.")
 @target()
-@click.option("--older-than", metavar="TIME", help="Slices that ended this long ago: 365d.")
+@click.option("--older-than", metavar="TIME", help="Slices that ended at least this long ago: 365d.")
 @click.option("--before", metavar="TIME", help="Slices that end at or before this time.")
-@click.option("--dry-run", is_flag=True, help="Show what would go, drop nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be dropped; drop nothing.")
 @yes_option
 @json_option
 @timeout_option
 def retire(
     target: Target, older_than: str | None, before: str | None, dry_run: bool, yes: bool, as_json: bool, timeout_s: int
 ) -> None:
-    """Drop whole slices that are too old: past --older-than, before a time, or by default past the dataset's retention.
-
-    Shows the slices and asks, unless --yes is given.
+    """Drop whole slices past an age, before a time, or by default past the dataset's retention. Shows the slices and
+    asks for confirmation, unless --yes is given.
 
     \b
     Examples:
@@ -315,47 +314,46 @@ def retire(
         chronotile retire plant.db values --older-than 365d --yes
     """
     if older_than and before:
-        raise click.UsageError("Give one of --older-than and --before.")
+        raise click.UsageError("Give only one of --older-than and --before.")
     with target.open(timeout_s=timeout_s) as archive:
         dataset = archive[target.dataset]
         limits = {"before": moment(before, dataset), "older_than": older_than}
         slices = dataset.retire(dry_run=True, **limits)
         if as_json:
             if slices and not dry_run:
-                confirm(f"Drop {_total(slices)} of {dataset.name} for good?", yes)
+                confirm(f"Permanently drop {_total(slices)} of {dataset.name}?", yes)
                 tell_wait(archive)
                 slices = dataset.retire(unchanged=slices)
             found = {"dry_run": dry_run, "slices": [dataclasses.asdict(part) for part in slices]}
             click.echo(json.dumps(found, indent=2, default=_json_value))
             return
         if not slices:
-            click.echo(f"{dataset.name}: nothing is old enough")
+            click.echo(f"{dataset.name}: no slice is old enough")
             return
         click.echo(_slices_text(slices))
         if dry_run:
             click.echo(f"{dataset.name}: would drop {_total(slices)}")
             return
-        confirm(f"Drop {_total(slices)} of {dataset.name} for good?", yes)
+        confirm(f"Permanently drop {_total(slices)} of {dataset.name}?", yes)
         tell_wait(archive)
-        # What was shown, and nothing that came since unseen.
+        # Drop what was shown, and nothing that changed since.
         dropped = dataset.retire(unchanged=slices)
         click.echo(f"{dataset.name}: dropped {_total(dropped)}")
         if len(dropped) < len(slices):
             kept = len(slices) - len(dropped)
             raise click.ClickException(
-                f"{count_text(kept, 'slice')} of {dataset.name} changed meanwhile and stayed: run it again"
+                f"{count_text(kept, 'slice')} of {dataset.name} changed meanwhile and were not dropped: run "
+                "the command again"
             )
 
 
 @click.command(short_help="Drop a dataset.")
 @target()
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @timeout_option
 def drop(target: Target, yes: bool, timeout_s: int) -> None:
-    """Drop a dataset with all its rows, batches and indexes, for good. Shows what it holds and asks, unless --yes is
-    given.
-
-    End its writers before: what one stores meanwhile may stay behind.
+    """Permanently drop a dataset with all its rows, batches and indexes. Shows its size and asks for confirmation,
+    unless --yes is given. Stop its writers first: rows stored during the drop may remain.
 
     \b
     Example:
@@ -366,7 +364,7 @@ def drop(target: Target, yes: bool, timeout_s: int) -> None:
         info = dataset.info()
         held = f"{count_text(info.rows)} rows in {len(info.slices)} slices, {bytes_text(info.bytes)}"
         click.echo(f"{dataset.name}: {held}")
-        confirm(f"Drop dataset {dataset.name} for good?", yes)
+        confirm(f"Permanently drop dataset {dataset.name}?", yes)
         archive.drop(dataset.name)
         click.echo(f"{dataset.name}: dropped")
 
@@ -381,15 +379,15 @@ def _total(slices: list[SliceInfo]) -> str:
 @click.option(
     "--remove-foreign",
     is_flag=True,
-    help="Remove the rows of batches that are not stored. Asks first, unless --yes is given.",
+    help="Remove rows of batches that are not in the catalog. Asks first, unless --yes is given.",
 )
 @yes_option
 @json_option
 @click.pass_context
 def verify(context: click.Context, target: Target, remove_foreign: bool, yes: bool, as_json: bool) -> None:
-    """Read and check every chunk of a dataset, or of all. Also finds rows of stored batches that are in no chunk,
-    chunks of batches that are not stored, and damaged catalog records. Exit code 5 on damage, which does not stop the
-    check of other datasets.
+    """Read and check every chunk of a dataset, or of all. Also finds missing rows of stored batches, chunks of batches
+    that are not in the catalog, and damaged catalog records. Checks all datasets even if one is damaged; the exit code
+    is then 5.
 
     \b
     Examples:
@@ -408,8 +406,8 @@ def verify(context: click.Context, target: Target, remove_foreign: bool, yes: bo
         if not (remove_foreign and report.foreign):
             return report
         rows, batches = sum(chunk.rows for chunk in report.foreign), {chunk.batch for chunk in report.foreign}
-        what = f"{count_text(rows)} rows of {count_text(len(batches))} batches that are not stored"
-        confirm(f"Remove {what} from {dataset.name} for good?", yes)
+        what = f"{count_text(rows)} rows of {count_text(len(batches))} batches that are not in the catalog"
+        confirm(f"Permanently remove {what} from {dataset.name}?", yes)
         dataset.remove_foreign()
         click.echo(f"{dataset.name}: removed {what}", err=True)
         return verified(dataset)
@@ -441,15 +439,16 @@ def _verify_text(name: str, report: VerifyReport) -> str:
     ]
     if report.batches_unfinished:
         lines.append(
-            f"  {count_text(report.batches_unfinished)} batches are unfinished: being written, or to be repeated"
+            f"  {count_text(report.batches_unfinished)} batches are unfinished: still being written, or "
+            "interrupted (repeat the write)"
         )
     lines += [
         f"  {damage.tile}: chunk {damage.chunk} ({count_text(damage.rows)} rows): {damage.reason}"
         for damage in report.damage
     ]
     lines += [
-        f"  {missing.tile}: {count_text(missing.rows)} rows of batch {missing.key or missing.batch} are in no chunk: "
-        "restore a copy, or remove the batch and write it again"
+        f"  {missing.tile}: {count_text(missing.rows)} rows of batch {missing.key or missing.batch} are "
+        "missing: restore a backup, or remove the batch and write it again"
         for missing in report.rows_missing
     ]
     lines += [f"  {chunk.tile}: chunk {chunk.chunk}: {chunk.reason}" for chunk in report.foreign]
@@ -462,19 +461,25 @@ def _verify_text(name: str, report: VerifyReport) -> str:
     "--nights", type=click.IntRange(1, 100), metavar="N", default=1, show_default=True, help="Nights to simulate."
 )
 @click.option(
-    "--out", metavar="DIR", default="chronotile-demo", show_default=True, help="Folder for the archive and the page."
+    "--out",
+    metavar="DIR",
+    default="chronotile-demo",
+    show_default=True,
+    help="Output folder for the archive and the page.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same survey.")
-@click.option("--visits", type=click.IntRange(4, 800), default=60, show_default=True, help="Visits of a night.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Random seed; the same seed gives the same survey."
+)
+@click.option("--visits", type=click.IntRange(4, 800), default=60, show_default=True, help="Visits per night.")
 def demo(nights: int, out: str, seed: int, visits: int) -> None:
-    """Simulate a night of a small sky survey, store every detector-visit, read every footprint back and check it, print
-    tables and draw a page.
+    """Simulate a small sky survey: store every detector-visit, read every footprint back and check it, print tables and
+    write a page with plots.
 
     \b
     Example:
         chronotile demo --nights 3 --out demo --seed 7
     """
-    # Imported when asked for: the other commands do without what it needs.
+    # Imported on demand: the other commands do not need these packages.
     from chronotile import demo as survey
 
     survey.run(nights, out, seed, visits)

@@ -19,9 +19,9 @@ from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 if TYPE_CHECKING:
     from chronotile import apdb as own
 
-SCHEMA_HELP = "Felis file; or lsst, the APDB schema of lsst-sdm-schemas; or small, one of our own."
+SCHEMA_HELP = "Felis file; or lsst, the APDB schema of lsst-sdm-schemas; or small, a built-in schema."
 STORAGE = click.Choice(["chunks", "rows"])
-STORAGE_HELP = "How a cluster keeps records: rows are for other tools that read its tables."
+STORAGE_HELP = "Storage on a cluster: rows lets other tools read its tables."
 _TABLES = {"objects": "DiaObject", "sources": "DiaSource", "forced-sources": "DiaForcedSource"}
 
 
@@ -44,7 +44,7 @@ def _open(target: Target, *, read_only: bool = False, timeout_s: int = 60) -> ow
 
 
 def _moment(text: str | None) -> Any:
-    """A time as typed: a number is an MJD in TAI, anything else ISO 8601 (UTC)."""
+    """Parse a time: a number is an MJD in TAI, other text is ISO 8601 (UTC)."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -54,34 +54,39 @@ def _moment(text: str | None) -> Any:
 @apdb.command()
 @target(dataset=False)
 @click.option("--schema", default="lsst", show_default=True, metavar="FILE", help=SCHEMA_HELP)
-@click.option("--relaxed", is_flag=True, help="Let columns be null, but for keys and places.")
+@click.option("--relaxed", is_flag=True, help="Make all columns nullable except keys and positions.")
 @click.option(
     "--scheme", type=click.Choice(["mq3c", "q3c", "htm", "healpix"]), default="mq3c", show_default=True, help="Pixels."
 )
-@click.option("--level", type=click.IntRange(0, 20), default=9, show_default=True, help="Level of the pixels.")
+@click.option("--level", type=click.IntRange(0, 20), default=9, show_default=True, help="Pixel level.")
 @click.option("--window", default="120d", show_default=True, help="Length of a window of sources.")
-@click.option("--slice", "slice_", metavar="LENGTH", help="Length of a slice of sources, a table; by default 240 days.")
+@click.option(
+    "--slice",
+    "slice_",
+    metavar="LENGTH",
+    help="Length of a slice of sources (on a cluster, a table). Default: 240 days.",
+)
 @click.option(
     "--partition-levels", type=click.IntRange(0, 4), default=2, show_default=True,
     help="Levels by which a partition of sources on a cluster is coarser than a pixel.",
 )  # fmt: skip
-@click.option("--history", default="360d", show_default=True, help="How far back footprints are read.")
-@click.option("--feed", is_flag=True, help="Keep a list of changes for replication.")
+@click.option("--history", default="360d", show_default=True, help="Default history of footprint reads.")
+@click.option("--feed", is_flag=True, help="Keep a feed of changes for replication.")
 @click.option("--layout", "storage", type=STORAGE, default="chunks", show_default=True, help=STORAGE_HELP)
-@click.option("--density", metavar="FILE", help="Parquet file of positions (ra, dec) as dense as the objects will be.")
-@click.option("--objects", type=float, help="With --density: objects in all that are seen again and again.")
-@click.option("--visits-a-month", type=float, help="With --density: visits of one place in the busiest thirty days.")
-@click.option("--transients", type=float, default=0.0, help="With --density: new objects of a visit by square degree.")
-@click.option("--cell-mib-max", type=float, default=10.0, show_default=True, help="MiB of a partition in a slice.")
+@click.option(
+    "--density", metavar="FILE", help="Parquet file of positions (ra, dec) with the relative density of the objects."
+)
+@click.option("--objects", type=float, help="With --density: total number of variable objects.")
+@click.option("--visits-a-month", type=float, help="With --density: visits per field in the busiest thirty days.")
+@click.option("--transients", type=float, default=0.0, help="With --density: new objects per visit and square degree.")
+@click.option("--cell-mib-max", type=float, default=10.0, show_default=True, help="Largest partition in a slice, MiB.")
 def create(
     target: Target, schema: str, relaxed: bool, scheme: str, level: int, window: str, slice_: str | None,
     partition_levels: int, history: str, feed: bool, storage: str, density: str | None, objects: float | None,
     visits_a_month: float | None, transients: float, cell_mib_max: float,
 ) -> None:  # fmt: skip
-    """Create a database in an archive, which is made if need be.
-
-    With --density pixels, partitions and slices become as fine as the densest place needs: a partition then stays
-    within --cell-mib-max in every slice.
+    """Create a database in an archive, which is created if it does not exist. With --density, pixels, partitions and
+    slices are made fine enough for the densest place: no partition then exceeds --cell-mib-max in any slice.
 
     \b
     Examples:
@@ -103,14 +108,14 @@ def create(
     expected = None
     if density is not None:
         if objects is None or visits_a_month is None:
-            raise click.UsageError("--density needs --objects and --visits-a-month.")
+            raise click.UsageError("--density requires --objects and --visits-a-month.")
         expected = own.Density(*positions(density), objects, visits_a_month, transients_deg2=transients)
     with own.create(target.url, wanted.relaxed() if relaxed else wanted, layout, density=expected) as made:
         if expected is not None:
             most = max(expected.cell_bytes(made.schema, made.layout).values())
             click.echo(
                 f"{made.layout.scheme} level {made.layout.level}, windows of {made.layout.window}: at most "
-                f"{bytes_text(most)} expected in a partition and slice"
+                f"{bytes_text(most)} expected per partition and slice"
             )
         tables = ", ".join(f"{table.name} {len(table.columns)}" for table in made.schema.stored_tables)
         click.echo(f"{target.url}: {made.schema.name} {made.schema.version}; columns: {tables}")
@@ -120,7 +125,7 @@ def create(
 @target(dataset=False)
 @json_option
 def info(target: Target, as_json: bool) -> None:
-    """Show what a database holds: rows, chunks and bytes of each table, detector-visits, layout."""
+    """Show rows, chunks and bytes of each table, the number of detector-visits, and the layout."""
     with _open(target, read_only=True) as database:
         found = database.info()
         layout, schema = dataclasses.asdict(database.layout), database.schema
@@ -150,7 +155,7 @@ def info(target: Target, as_json: bool) -> None:
 @target(dataset=False, rest="[TABLE]...")
 @json_option
 def schema(target: Target, as_json: bool) -> None:
-    """Show the tables of a database: columns, types, units and what they mean.
+    """Show the tables of a database: columns, types, units and descriptions.
 
     \b
     Examples:
@@ -177,9 +182,9 @@ def schema(target: Target, as_json: bool) -> None:
 @apdb.command()
 @target(dataset=False, rest="SCHEMA")
 @click.option("--relaxed", is_flag=True, help="As it was created.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 def migrate(target: Target, relaxed: bool, dry_run: bool) -> None:
-    """Change a database to another schema in place. Tables and columns can be added; anything else is refused.
+    """Migrate a database to another schema in place. Tables and columns can be added; other changes are rejected.
 
     SCHEMA is a Felis file, lsst or small.
 
@@ -211,15 +216,15 @@ def _table_file(path: str | None) -> Any:
 @click.option("--objects", metavar="FILE", help="Rows of DiaObject: Parquet, Arrow, CSV or NDJSON.")
 @click.option("--sources", metavar="FILE", help="Rows of DiaSource.")
 @click.option("--forced-sources", metavar="FILE", help="Rows of DiaForcedSource.")
-@click.option("--visit", type=int, help="The visit, where the rows do not say it.")
-@click.option("--detector", type=int, help="The detector, where the rows do not say it.")
-@click.option("--replace", is_flag=True, help="Let other rows take the place of a complete detector-visit.")
+@click.option("--visit", type=int, help="Visit, if the rows do not contain it.")
+@click.option("--detector", type=int, help="Detector, if the rows do not contain it.")
+@click.option("--replace", is_flag=True, help="Replace a complete detector-visit that has other rows.")
 @timeout_option
 def store(
     target: Target, visit_time: str, objects: str | None, sources: str | None, forced_sources: str | None,
     visit: int | None, detector: int | None, replace: bool, timeout_s: int,
 ) -> None:  # fmt: skip
-    """Store one detector-visit from files. The same again changes nothing.
+    """Store one detector-visit from files. Repeating the command changes nothing.
 
     \b
     Example:
@@ -232,7 +237,7 @@ def store(
             _moment(visit_time), _table_file(objects), _table_file(sources), _table_file(forced_sources),
             visit=visit, detector=detector, replace=replace,
         )  # fmt: skip
-    verb = "stored" if report.stored else "was stored already:"
+    verb = "stored" if report.stored else "already stored:"
     click.echo(
         f"{verb} {count_text(report.objects)} objects, {count_text(report.sources)} sources, "
         f"{count_text(report.forced_sources)} forced sources"
@@ -243,10 +248,9 @@ def store(
 @target(dataset=False, rest="FILE...")
 @timeout_option
 def import_(target: Target, timeout_s: int) -> None:
-    """Import alerts of the ZTF or the LSST: Avro packets, also in archives, or Parquet files of packets or flattened.
-
-    Give the flattened tables of one stream together. Importing a file again changes nothing. Alerts leave out columns
-    that a pipeline's schema demands: create the database with --relaxed.
+    """Import alerts of the ZTF or the LSST: Avro packets, also in archives, or Parquet files of packets or flattened
+    tables. Give the flattened tables of one stream in one command. Importing a file again changes nothing. Alerts lack
+    columns that a pipeline's schema requires: create the database with --relaxed.
 
     \b
     Examples:
@@ -266,18 +270,18 @@ def import_(target: Target, timeout_s: int) -> None:
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if done.left_out:
-        click.echo(f"note: not imported, for the schema has no place for it: {', '.join(done.left_out)}", err=True)
+        click.echo(f"note: not imported, because the schema does not contain it: {', '.join(done.left_out)}", err=True)
 
 
 @apdb.command()
 @target(dataset=False, rest="TABLE")
 @region_options
-@click.option("--at", metavar="TIME", help="Up to then: MJD (TAI), or ISO 8601 (UTC).")
-@click.option("--history", metavar="LENGTH", help="How far back from --at: 90d. Default: as the database was created.")
-@click.option("--start", metavar="TIME", help="From then on, instead of --history.")
-@click.option("--object-ids", metavar="ID,...", help="Only those of these objects: ids, or names in the ZTF.")
-@click.option("--complete-only", is_flag=True, help="Leave out detector-visits that are not complete.")
-@click.option("--archived", metavar="DIR", help="Read the files of archived slices too.")
+@click.option("--at", metavar="TIME", help="Latest time: MJD (TAI), or ISO 8601 (UTC).")
+@click.option("--history", metavar="LENGTH", help="History before --at: 90d. Default: the database's setting.")
+@click.option("--start", metavar="TIME", help="Earliest time, instead of --history.")
+@click.option("--object-ids", metavar="ID,...", help="Only rows of these objects: ids, or ZTF names.")
+@click.option("--complete-only", is_flag=True, help="Exclude detector-visits that are not complete.")
+@click.option("--archived", metavar="DIR", help="Also read files of archived slices.")
 @output_options
 def read(
     target: Target, circle: str | None, box: str | None, polygon: str | None, at: str | None, history: str | None,
@@ -293,14 +297,16 @@ def read(
     """
     name = target.rest[0]
     if name not in _TABLES:
-        raise click.UsageError(f"TABLE is {name!r}: use objects, sources or forced-sources.")
+        raise click.UsageError(f"Unknown TABLE {name!r}: use objects, sources or forced-sources.")
     shared: dict[str, Any] = {"at": _moment(at), "columns": output.column_names, "complete_only": complete_only}
     ids = None if object_ids is None else [word for word in object_ids.split(",") if word.strip()]
     region = region_of(circle, box, polygon)
     with _open(target, read_only=True) as database:
         if name == "objects":
             if ids is not None or history or start or archived:
-                raise click.UsageError("Objects are their newest versions: leave out --object-ids and times but --at.")
+                raise click.UsageError(
+                    "TABLE objects reads the newest versions: of --object-ids and the time options, it takes only --at."
+                )
             rows = database.objects(region, **shared)
         else:
             call: Callable[..., Any] = database.sources if name == "sources" else database.forced_sources
@@ -311,15 +317,17 @@ def read(
 
 @apdb.command("light-curve")
 @target(dataset=False, rest="OBJECT")
-@click.option("--near", metavar="RA,DEC", help="About where it is, degrees: without, all of the sky is looked through.")
-@click.option("--radius", metavar="ANGLE", help="How far around --near, such as 10arcsec; by default an arc minute.")
-@click.option("--detections", is_flag=True, help="Leave out forced sources.")
-@click.option("--archived", metavar="DIR", help="Read the files of archived slices too.")
+@click.option("--near", metavar="RA,DEC", help="Approximate position, degrees; without it, the whole sky is scanned.")
+@click.option(
+    "--radius", metavar="ANGLE", help="Search radius around --near, such as 10arcsec. Default: one arc minute."
+)
+@click.option("--detections", is_flag=True, help="Exclude forced sources.")
+@click.option("--archived", metavar="DIR", help="Also read files of archived slices.")
 @output_options
 def light_curve(
     target: Target, near: str | None, radius: str | None, detections: bool, archived: str | None, output: Output
 ) -> None:
-    """What was measured of one object, by time; OBJECT is its id, or its name in the ZTF.
+    """Print the measurements of one object by time; OBJECT is its id or ZTF name.
 
     \b
     Examples:
@@ -332,33 +340,36 @@ def light_curve(
         shared["near"] = (ra, dec)
     if radius is not None:
         if near is None:
-            raise click.UsageError("--radius goes with --near.")
+            raise click.UsageError("--radius requires --near.")
         (shared["radius"],) = angles(radius, (1,), "--radius", "ANGLE", set())
     with _open(target, read_only=True) as database:
         table = database.light_curve(target.rest[0], **shared).to_arrow()
     if not table.num_rows:
         where = "" if near is None else f" around {near}: give a larger --radius, or leave out --near"
-        cold = "" if archived is not None else "; --archived DIR reads archived slices too"
-        raise InvalidInputError(f"there is no measurement of object {target.rest[0]}{where}{cold}", kind="unknown-id")
+        cold = "" if archived is not None else "; pass --archived DIR to also read archived slices"
+        raise InvalidInputError(f"no measurements of object {target.rest[0]}{where}{cold}", kind="unknown-id")
     output.write_table(table)
 
 
 @apdb.command()
 @target(dataset=False)
-@click.option("--before", metavar="TIME", help="Only windows that end by then: MJD (TAI), or ISO 8601 (UTC).")
-@click.option("--chunks-min", type=click.IntRange(2), help="Leave tiles with fewer chunks alone.")
 @click.option(
-    "--associations", metavar="FILE", help="Sources and their solar-system objects: diaSourceId, ssObjectId, and where."
+    "--before", metavar="TIME", help="Only windows that end at or before this time: MJD (TAI), or ISO 8601 (UTC)."
+)
+@click.option("--chunks-min", type=click.IntRange(2), help="Skip tiles with fewer chunks.")
+@click.option(
+    "--associations",
+    metavar="FILE",
+    help="File with sources and their solar-system objects: diaSourceId, ssObjectId, and optionally positions "
+    "and times.",
 )
 @timeout_option
 def maintain(
     target: Target, before: str | None, chunks_min: int | None, associations: str | None, timeout_s: int
 ) -> None:
-    """The work of a day: give sources to solar-system objects, rewrite many small chunks as few large ones, note what
-    the tables hold.
-
-    Safe to interrupt and to begin again, and beside readers and writers. The file of --associations is faster with the
-    columns ra, dec and midpointMjdTai; without, all of the sky is looked through.
+    """Run daily maintenance: assign sources to solar-system objects, merge small chunks, and record statistics of the
+    tables. May be interrupted and repeated, and run beside readers and writers. Include columns ra, dec and
+    midpointMjdTai in the file of --associations: without them, the whole sky is scanned.
 
     \b
     Examples:
@@ -383,13 +394,13 @@ def maintain(
     header = ["dataset", "tiles", "chunks before", "after", "bytes after"]
     click.echo(table_text(header, lines, frozenset({1, 2, 3, 4})) if lines else "nothing to consolidate")
     if associations is not None:
-        click.echo(f"{count_text(report.reassociated)} sources given to solar-system objects")
+        click.echo(f"{count_text(report.reassociated)} sources assigned to solar-system objects")
     if report.unknown:
         click.echo(f"note: {count_text(report.unknown)} sources of {associations} are not stored", err=True)
     _show_crowded(report.crowded)
     failed = [(name, failure) for name, r in report.consolidated.items() for failure in r.failed]
     for name, failure in failed:
-        click.echo(f"{name}, {failure.tile} was left as it is: {failure.reason}", err=True)
+        click.echo(f"{name}, {failure.tile} not rewritten: {failure.reason}", err=True)
     if failed:
         click.get_current_context().exit(5)
 
@@ -399,28 +410,29 @@ def _show_crowded(found: list[own.Crowded]) -> None:
         return
     worst = max(found, key=lambda each: each.expected)
     click.echo(
-        f"note: {count_text(len(found))} slices have or will have a partition past the limit, {worst.table} from MJD "
-        f"{worst.start:g} on {bytes_text(worst.expected)}: such partitions make a cluster slow. A database of a finer "
-        "level, or with shorter slices, has smaller ones (create --density)",
+        f"note: {count_text(len(found))} slices have a partition over the limit, or will have; the largest "
+        f"is in {worst.table} from MJD {worst.start:g} on, with {bytes_text(worst.expected)}. Large "
+        "partitions slow a cluster: create a database with finer pixels or shorter slices (create "
+        "--density)",
         err=True,
     )
 
 
 @apdb.command()
 @target(dataset=False)
-@click.option("--visit", type=int, help="A visit.")
-@click.option("--detector", type=int, help="One detector of it; by default all.")
-@click.option("--night", metavar="DATE", help="A night, by the day on which it began.")
-@click.option("--changed", is_flag=True, help="Records too that were reassigned, withdrawn or closed since.")
-@click.option("--archived", metavar="DIR", help="Take it out of the files of archived slices too.")
-@click.option("--not-archived", is_flag=True, help="Rows that are no longer in the database are in no file either.")
+@click.option("--visit", type=int, help="Visit to remove.")
+@click.option("--detector", type=int, help="Only this detector. Default: all.")
+@click.option("--night", metavar="DATE", help="Night to remove, by the day on which it began.")
+@click.option("--changed", is_flag=True, help="Also delete records that were reassigned, withdrawn or closed since.")
+@click.option("--archived", metavar="DIR", help="Also remove it from files of archived slices in this folder.")
+@click.option("--not-archived", is_flag=True, help="Confirm that rows no longer in the database are in no file.")
 @yes_option
 @timeout_option
 def remove(
     target: Target, visit: int | None, detector: int | None, night: str | None, changed: bool, archived: str | None,
     not_archived: bool, yes: bool, timeout_s: int,
 ) -> None:  # fmt: skip
-    """Take out what was stored of a visit, a detector-visit or a night. It can be stored again.
+    """Remove a visit, a detector-visit or a night. It can be stored again.
 
     \b
     Examples:
@@ -428,9 +440,9 @@ def remove(
         chronotile apdb remove survey.db --night 2026-02-01 --yes
     """
     if (visit is None) == (night is None) or (night is not None and detector is not None):
-        raise click.UsageError("Say what to remove: --visit, with or without --detector, or --night.")
+        raise click.UsageError("Give --visit, with or without --detector, or --night.")
     if archived is not None and not_archived:
-        raise click.UsageError("Give one of --archived and --not-archived.")
+        raise click.UsageError("Give only one of --archived and --not-archived.")
     files: str | Literal[False] | None = False if not_archived else archived
     what = f"night {night}" if visit is None else f"visit {visit}" + ("" if detector is None else f" {detector}")
     confirm(f"Remove {what} from {target.url}?", yes)
@@ -444,9 +456,14 @@ def remove(
 
 @apdb.command()
 @target(dataset=False, rest="DIR")
-@click.option("--before", required=True, metavar="TIME", help="Slices that end by then: MJD (TAI), or ISO 8601 (UTC).")
-@click.option("--keep", is_flag=True, help="Write the files, drop nothing.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, do nothing.")
+@click.option(
+    "--before",
+    required=True,
+    metavar="TIME",
+    help="Slices that end at or before this time: MJD (TAI), or ISO 8601 (UTC).",
+)
+@click.option("--keep", is_flag=True, help="Write the files; drop nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @yes_option
 @timeout_option
 def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, timeout_s: int) -> None:
@@ -469,11 +486,11 @@ def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, t
 
 @apdb.command()
 @target(dataset=False, rest="DIR")
-@click.option("--start", metavar="TIME", help="Slices that hold something from then on.")
-@click.option("--end", metavar="TIME", help="... and before then.")
+@click.option("--start", metavar="TIME", help="Restore slices that overlap the period from this time ...")
+@click.option("--end", metavar="TIME", help="... to this time, exclusive.")
 @timeout_option
 def restore(target: Target, start: str | None, end: str | None, timeout_s: int) -> None:
-    """Bring archived slices back from the Parquet files in DIR. Repeating it is harmless.
+    """Restore archived slices from the Parquet files in DIR. The command may be repeated.
 
     \b
     Example:

@@ -33,14 +33,14 @@ def _copying(source: str, to: str, no_verify: bool, make: Callable[..., backups.
     click.echo(f"{report.path}: {count}, {bytes_text(report.bytes)}{checked}")
 
 
-@click.command(short_help="Copy an archive in a file, beside its writers.")
+@click.command(short_help="Back up an archive in a file while it is in use.")
 @click.argument("file")
 @click.argument("to")
 def backup(file: str, to: str, no_verify: bool, debug: bool) -> None:
-    """Copy the archive FILE, as it is at one moment, to the new file TO. Others may write to it meanwhile.
+    """Copy a consistent snapshot of the archive FILE to the new file TO. Writers may continue meanwhile.
 
-    The copy is made by SQLite, checked and synced under a temporary name, and gets its own last, with the mode of FILE.
-    TO is never overwritten. An archive of a cluster is backed up with `chronotile ops backup`.
+    The copy is made under a temporary name, checked, synced, and then renamed to TO, with the mode of FILE. An existing
+    TO is never overwritten. To back up an archive on a cluster, use `chronotile ops backup`.
 
     \b
     Example:
@@ -50,14 +50,14 @@ def backup(file: str, to: str, no_verify: bool, debug: bool) -> None:
     _copying(file, to, no_verify, backups.backup, "copying")
 
 
-@click.command(short_help="Make an archive of a backup.")
+@click.command(short_help="Restore an archive from a backup.")
 @click.argument("backup_file", metavar="BACKUP")
 @click.argument("file")
 def restore(backup_file: str, file: str, no_verify: bool, debug: bool) -> None:
-    """Make the archive FILE of BACKUP, checked before it gets its name. BACKUP stays as it is.
+    """Restore the archive FILE from BACKUP, and check it before it gets its name. BACKUP is not changed.
 
-    FILE must not exist, and no -wal, -shm or -journal beside it: those of an older archive would damage the new one.
-    Move an old archive away with all of its files first.
+    FILE must not exist, nor a -wal, -shm or -journal beside it, which would damage the new archive. First move an old
+    archive away with all of its files.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""What the commands share: the archive argument, times and conditions as text, numbers for people."""
+"""Shared parts of the commands: the archive argument, parsing of times and conditions, and text output."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ _DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
 _MADE: list[str] = []
-"""Files of archives that were not there when the command began."""
+"""Archive files that did not exist when the command started."""
 
 
 def note_file(url: str) -> None:
-    """Note that the command may make the file of this archive."""
+    """Record that the command may create the file of this archive."""
     path = url.removeprefix("sqlite:")
     if ":" not in path and not os.path.exists(path):
         _MADE.append(path)
 
 
 _DEFINITIONS: set[str] = set()
-"""Datasets in which the command itself defines what its rows are about."""
+"""Datasets of definitions, to which the command itself may add rows."""
 
 
 def note_definitions() -> None:
-    """Note that the command defines tags on the way to storing points."""
+    """Record that the command defines tags before it stores points."""
     _DEFINITIONS.update(["historian_tags", "historian_names"])
 
 
 def remove_empty_files() -> None:
-    """Remove the archives that the command made and stored nothing in: it failed, and leaves nothing behind."""
+    """Remove archives that a failed command created and stored nothing in."""
     for path in _MADE:
         try:
             with open(path, create=False, read_only=True, timeout_s=1) as archive:
@@ -64,14 +64,15 @@ def remove_empty_files() -> None:
 
 
 class Target:
-    """The positional arguments of a command: archive, dataset, and what else it takes."""
+    """Positional arguments of a command: archive, dataset, and the rest."""
 
     def __init__(
         self, given: tuple[str, ...], archive: str | None, *, dataset: bool, optional: bool, rest: str | None,
     ) -> None:  # fmt: skip
         words = list(given)
         fallback = archive or os.environ.get(ENVIRONMENT)
-        # With an archive from elsewhere, the first word is one only if it cannot be a dataset.
+        # If the archive is set by option or environment, the first word is an archive only if it cannot be a dataset
+        # name.
         if fallback and (not words or archive or _DATASET_NAME.fullmatch(words[0])):
             self.url = fallback
         elif words:
@@ -99,9 +100,9 @@ class Target:
 
 
 def target(*, dataset: bool = True, optional: bool = False, rest: str | None = None) -> Callable[[Command], Command]:
-    """The arguments ``[ARCHIVE] DATASET ...`` and the options every command has; the command gets a `target`.
-
-    A `rest` in brackets may be left out."""
+    """Add the arguments ``[ARCHIVE] DATASET ...`` and the common options; the command gets a `target`. A `rest` in
+    brackets is optional.
+    """
 
     def decorate(command: Command) -> Command:
         place = "" if not dataset else "[DATASET]" if optional else "DATASET"
@@ -135,11 +136,11 @@ class Size(click.ParamType[int]):
             number = value.removesuffix(unit).strip()
             if value.endswith(unit) and number.isdigit() and int(number) > 0:
                 return int(number) << power
-        raise click.BadParameter(f"{value!r} is no size: write a number of bytes, or such as 64MiB", ctx, param)
+        raise click.BadParameter(f"invalid size {value!r}: give a number of bytes, or a size such as 64MiB", ctx, param)
 
 
 def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """The options, in this order in the help."""
+    """Add options, in this order in the help."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -150,8 +151,7 @@ def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], 
 
 
 def in_place_of(command: Command, run: Command, *options: Callable[[Command], Command]) -> Command:
-    """`run`, under the name and with the help of `command`: with its own options, then those of the command, and
-    `options` before both."""
+    """Give `run` the name and help of `command`; its parameters are `options`, its own, then those of `command`."""
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     both = [*getattr(run, "__click_params__", []), *getattr(command, "__click_params__", [])]
     run.__click_params__ = both  # type: ignore[attr-defined]
@@ -164,28 +164,28 @@ timeout_option = click.option(
 )  # fmt: skip
 
 
-debug_option = click.option("--debug", is_flag=True, help="Show where an error came from.")
-json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+debug_option = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is deleted, unless `yes` was given. Where nobody can be asked, nothing is deleted."""
+    """Ask for confirmation before a deletion, unless `yes` is given. Without a terminal, raise an error."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"Nothing done. {question} Give --yes to do it without being asked.")
+        raise click.UsageError(f"Nothing done. {question} Pass --yes to confirm.")
     click.confirm(question, abort=True, err=True)
 
 
 def tell_wait(archive: Archive) -> None:
-    """Say why dropping slices takes its time, where it does."""
+    """Explain the wait before slices of a cluster are dropped."""
     if archive.engine == "cassandra":
-        click.echo("waiting 12 s: writers on the cluster must learn that the slices are to be dropped", err=True)
+        click.echo("waiting 12 s, until all writers on the cluster know that the slices will be dropped", err=True)
 
 
 def numbers(text: str, counts: tuple[int, ...], option: str, form: str) -> list[float]:
-    """Numbers separated by commas or blanks."""
+    """Parse numbers separated by commas or blanks."""
     words = text.replace(",", " ").split()
     if len(words) not in counts or not all(scanning.is_number(word) for word in words):
         raise click.BadParameter(f"{text!r} is not {form}", param_hint=option)
@@ -193,8 +193,9 @@ def numbers(text: str, counts: tuple[int, ...], option: str, form: str) -> list[
 
 
 def angles(text: str, counts: tuple[int, ...], option: str, form: str, hours: set[int]) -> list[float]:
-    """Angles separated by commas, or numbers of degrees separated by blanks, in degrees. Those at the places `hours`
-    are right ascensions, which `10:20:30` has in hours."""
+    """Parse angles separated by commas, or degrees separated by blanks; return degrees. Angles at the positions `hours`
+    are right ascensions, for which `10:20:30` is in hours.
+    """
     words = text.split(",") if "," in text else text.split()
     if len(words) not in counts:
         raise click.BadParameter(f"{text!r} is not {form}", param_hint=option)
@@ -205,21 +206,20 @@ def angles(text: str, counts: tuple[int, ...], option: str, form: str, hours: se
 
 
 def moment(text: str | None, dataset: Dataset) -> Any:
-    """A time as typed: ``now-6h``, a number in the unit of the time column, or ISO 8601."""
+    """Parse a time: ``now-6h``, a number in the unit of the time column, or ISO 8601."""
     if text is None or not scanning.is_number(text):
         return text
     if dataset.time.format in ("mjd", "jd"):
         return float(text)
-    # A plain year or a date without dashes reads as ISO 8601 would, which needs more digits than a tick of this age
-    # has.
+    # Read a plain year or a date without dashes as ISO 8601: a tick of the present time has more digits.
     tick = scanning.whole_number(text, 19)
     return tick if tick is not None and len(text) > 8 else text
 
 
 def typed_conditions(texts: Iterable[str], dataset: Dataset) -> list[Condition]:
-    """Conditions as typed: ``mag<18``, ``band in g,r``, ``x between 1,2``, ``line contains refused``, ``x exists``.
+    """Parse conditions: ``mag<18``, ``band in g,r``, ``x between 1,2``, ``line contains refused``, ``x exists``.
 
-    Constants for a column of text are text, as they stand or without their quotes.
+    Constants for a text column are text, quoted or not.
     """
     return [_condition(text, dataset.column_types) for text in texts]
 
@@ -232,36 +232,36 @@ def _condition(text: str, types: dict[str, str]) -> Condition:
 
 
 def equalities(words: Iterable[str]) -> list[str]:
-    """``host=web1`` as it is, ``level=error,fatal`` as one of several; these are conditions."""
+    """Parse ``host=web1`` as equality and ``level=error,fatal`` as a list of alternatives."""
     return [_equality(word) for word in words]
 
 
 def _equality(word: str) -> str:
     column, equals, value = word.partition("=")
     if not equals:
-        raise click.UsageError(f"{word!r} is no condition: write COLUMN=VALUE, or use --where.")
+        raise click.UsageError(f"Invalid condition {word!r}: write COLUMN=VALUE, or use --where.")
     return f"{column} in {value}" if "," in value and unquoted(value) == value else word
 
 
 def echo_count(count: int, as_json: bool) -> None:
-    """Print a count, by itself or as JSON."""
+    """Print a count, plain or as JSON."""
     click.echo(json.dumps({"count": count}) if as_json else count)
 
 
 def progress_text(state: loading.Progress[Any], count: int, what: str) -> str:
-    """How far a load is that has stored `count` of `what`."""
+    """Progress line of a load that has stored `count` of `what`."""
     rate = count / max(state.report.seconds, 1e-6)
     done = f"{bar(state.bytes_done, state.bytes_total)}  {bytes_text(state.bytes_done)}"
     return f"{done}  {count:,} {what}  {rate:,.0f}/s"
 
 
 def pace(report: loading.Report, count: int, what: str) -> str:
-    """How long a load took, and at what rate."""
+    """Duration and rate of a load."""
     return f"in {report.seconds:.1f} s ({count / max(report.seconds, 1e-6):,.0f} {what}/s)"
 
 
 def first_reject_text(report: loading.Report) -> str:
-    """The first record that a load rejected, and why."""
+    """Describe the first record that a load rejected."""
     if report.first_reject is None:
         return "see the report"
     file, line, reason = report.first_reject
@@ -269,7 +269,7 @@ def first_reject_text(report: loading.Report) -> str:
 
 
 def end_load(report: Any, text: str, as_json: bool, what: str, record: str, hint: str = "") -> None:
-    """Print the report of a load, and fail where every record was rejected."""
+    """Print the report of a load; raise an error if every record was rejected."""
     click.echo(json.dumps(dataclasses.asdict(report)) if as_json else text)
     if report.all_rejected:
         message = f"no {what} stored: every {record} was rejected; {first_reject_text(report)}{hint}"
@@ -277,7 +277,7 @@ def end_load(report: Any, text: str, as_json: bool, what: str, record: str, hint
 
 
 class TileProgress:
-    """Progress of work that goes tile by tile, for the callbacks of a dataset."""
+    """Progress callback for operations that go tile by tile."""
 
     def __init__(self, what: str) -> None:
         self.what, self.done, self.total, self.began = what, 0, 0, time.monotonic()
@@ -286,11 +286,11 @@ class TileProgress:
         self.done, self.total = done, total
 
     def text(self) -> str:
-        """The line that is shown."""
+        """The progress line."""
         rate = self.done / max(time.monotonic() - self.began, 1e-3)
         return f"{self.what}  {bar(self.done, self.total)}  {self.done:,} of {self.total:,} tiles  {rate:,.0f}/s"
 
 
 def axis_text(axis: times.TimeAxis) -> str:
-    """A time axis for people."""
+    """Describe a time axis."""
     return f"{axis.column} ({axis.format}, {axis.scale})"

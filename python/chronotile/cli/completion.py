@@ -1,4 +1,4 @@
-"""``chronotile completion``, and what the arguments of commands are completed with: files, datasets, tags, columns."""
+"""``chronotile completion``, and completion of arguments: files, datasets, tags, columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 VARIABLE = "_CHRONOTILE_COMPLETE"
-"""Set by the shell while it completes; click's own name for it."""
+"""Environment variable that click sets during completion."""
 
 _TAGS_MAX = 200
 _FILE_METAVARS = ("FILE", "DIR", "FOLDER")
@@ -19,12 +19,12 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def completer(*, dataset: bool, rest: str | None) -> Completer:
-    """Completes the words of a command that takes ``[ARCHIVE] DATASET REST``."""
+    """Return a completer for a command that takes ``[ARCHIVE] DATASET REST``."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         words = [str(word) for word in ctx.params.get("words") or ()]
         given = ctx.params.get("archive")
-        # With an archive from elsewhere the first word is a dataset's name, or still an archive.
+        # If the archive is set by option or environment, the first word is a dataset or still an archive.
         fallback = given or os.environ.get("CHRONOTILE_ARCHIVE")
         if not words and not fallback:
             return _files(incomplete)
@@ -36,7 +36,7 @@ def completer(*, dataset: bool, rest: str | None) -> Completer:
             name = words[-place] if dataset and place else ""
             return _rest(url, name, rest or "", incomplete)
         except Exception:
-            # Whatever is wrong with the archive, the shell only learns that there is nothing to complete.
+            # Completion must stay silent: any error of the archive means no suggestions.
             return []
 
     return complete
@@ -60,7 +60,7 @@ def _items(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _files(incomplete: str) -> list[CompletionItem]:
-    # The shell itself lists what lies there.
+    # The shell itself lists files.
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -96,7 +96,7 @@ def _tags(url: str, incomplete: str) -> list[str]:
 
 
 def complete_files(command: click.Command) -> click.Command:
-    """Options and arguments of a command, and of those below it, that are files are completed as such."""
+    """Complete file options and arguments of a command and its subcommands as files."""
     for parameter in command.params:
         if (parameter.metavar or "").strip("[].") in _FILE_METAVARS and parameter.name != "words":
             parameter._custom_shell_complete = lambda ctx, param, incomplete: _files(incomplete)
@@ -106,11 +106,11 @@ def complete_files(command: click.Command) -> click.Command:
     return command
 
 
-@click.command(short_help="Print what makes a shell complete words.")
+@click.command(short_help="Print a shell completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a script that makes a shell complete commands, options, files, datasets, columns and tags.
+    """Print a script for completion of commands, options, files, datasets, columns and tags.
 
     \b
     Examples:
@@ -119,5 +119,5 @@ def completion(context: click.Context, shell: str) -> None:
     """
     found = get_completion_class(shell)
     if found is None:
-        raise click.UsageError(f"There is no completion for {shell}.")
+        raise click.UsageError(f"Completion is not available for {shell}.")
     click.echo(found(context.find_root().command, {}, "chronotile", VARIABLE).source())

@@ -17,7 +17,7 @@ DIFFERENCES_SHOWN = 20
 
 
 class _Progress:
-    """The line of progress: tiles, bytes and their rate."""
+    """Progress line: tiles, bytes and rate."""
 
     def __init__(self) -> None:
         self._now: CopyProgress | None = None
@@ -33,7 +33,7 @@ class _Progress:
         self._now = now
 
     def text(self) -> str:
-        """The line that is shown."""
+        """The progress line."""
         now = self._now
         if now is None:
             return "looking"
@@ -45,18 +45,18 @@ class _Progress:
         )
 
 
-@click.command(short_help="Copy an archive to another, on any engine.")
+@click.command(short_help="Copy an archive to another engine or place.")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.argument("datasets", nargs=-1, metavar="[DATASET]...")
-@click.option("--verify-only", is_flag=True, help="Compare the archives, change nothing.")
+@click.option("--verify-only", is_flag=True, help="Compare the archives; change nothing.")
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=4, show_default=True, metavar="N",
-    help="Groups of chunks on their way at once, of up to 4 MiB each.",
+    help="Groups of chunks copied concurrently, of up to 4 MiB each.",
 )  # fmt: skip
 @click.option(
     "--passes-max", type=click.IntRange(1), default=10, show_default=True, metavar="N",
-    help="End after so many passes where the source is still being written.",
+    help="Stop after this many passes if the source is still being written.",
 )  # fmt: skip
 @json_option
 @debug_option
@@ -65,11 +65,10 @@ def copy(
     context: click.Context, source: str, target: str, datasets: tuple[str, ...], verify_only: bool, workers: int,
     passes_max: int, as_json: bool, debug: bool,
 ) -> None:  # fmt: skip
-    """Copy all datasets, or those named, to another archive, and verify every tile of the copy. Exit code 5 if the two
-    differ or a chunk is damaged.
-
-    Running it again copies only what is missing, after an interruption too. Others may write to FROM meanwhile and read
-    TO, where a batch counts as finished once all of it is there. Nobody else may write to the datasets in TO.
+    """Copy all datasets, or the named ones, to another archive, and verify every tile of the copy. The exit code is 5
+    if the two differ or a chunk is damaged. Running the command again, also after an interruption, copies only what is
+    missing. Meanwhile, others may write to FROM and read TO, where a batch counts as finished once it is complete.
+    Nobody else may write to the datasets in TO.
 
     \b
     Examples:
@@ -103,16 +102,17 @@ def _text(report: DatasetCopyReport) -> str:
         )
         if report.chunks_removed or report.batches_removed or report.slices_dropped:
             copied += (
-                f", took away {count_text(report.chunks_removed)} chunks, {count_text(report.batches_removed)} batches "
-                f"and {count_text(report.slices_dropped)} slices that the source has no more"
+                f", removed {count_text(report.chunks_removed)} chunks, "
+                f"{count_text(report.batches_removed)} batches and {count_text(report.slices_dropped)} "
+                "slices that the source no longer has"
             )
         nothing = not (report.batches_copied or report.chunks_copied or report.chunks_removed or report.batches_removed)
         lines.append(f"{report.dataset}: {'nothing to copy' if nothing and not report.slices_dropped else copied}")
-    verdict = "the same in both" if report.ok else "NOT the same in both"
+    verdict = "the archives are equal" if report.ok else "the archives DIFFER"
     lines.append(
         f"{report.dataset}: {verdict}; compared {count_text(report.tiles_verified)} tiles, "
         f"{count_text(report.chunks_verified)} chunks, {count_text(report.rows_verified)} rows, "
-        f"{bytes_text(report.bytes_verified)}; {count_text(report.batches)} batches there"
+        f"{bytes_text(report.bytes_verified)}; {count_text(report.batches)} batches on the target"
     )
     return "\n".join([*lines, *_notes(report)])
 
@@ -120,15 +120,18 @@ def _text(report: DatasetCopyReport) -> str:
 def _notes(report: DatasetCopyReport) -> list[str]:
     notes = []
     if not report.verify_only and not report.caught_up:
-        notes.append(f"  the source is still being written: ended after {report.passes} passes; run again to go on")
+        notes.append(
+            f"  the source is still being written: stopped after {report.passes} passes; run the command again "
+            "to continue"
+        )
     if report.tiles_moved:
         notes.append(
-            f"  {count_text(report.tiles_moved)} tiles were rewritten while they were compared: run again later"
+            f"  {count_text(report.tiles_moved)} tiles changed during the comparison: run the command again later"
         )
     if report.batches_left:
         notes.append(f"  {count_text(report.batches_left)} finished batches are not on the target yet")
     if report.batches_foreign:
-        notes.append(f"  {count_text(report.batches_foreign)} batches of the target are not known to the source")
+        notes.append(f"  {count_text(report.batches_foreign)} batches of the target are unknown to the source")
     if report.batches_unfinished:
         names = ", ".join(report.batches_unfinished[:DIFFERENCES_SHOWN])
         more = len(report.batches_unfinished) - DIFFERENCES_SHOWN

@@ -22,13 +22,13 @@ from chronotile.result import ReadResult
     "parameters",
     multiple=True,
     metavar="[NAME=]VALUE",
-    help="Value of the next marker, or of a named one; repeatable. JSON, else text.",
+    help="Value of the next bind marker, or of a named one; repeatable. JSON, else text.",
 )
-@click.option("--table", metavar="KEYSPACE.TABLE", help="Read this whole table, by ranges of tokens.")
-@click.option("--where", metavar="CONDITION", help="With --table: a condition in CQL that rows must meet.")
-@click.option("--concurrency", type=click.IntRange(1, 256), help="With --table: ranges read at once.")
+@click.option("--table", metavar="KEYSPACE.TABLE", help="Read this whole table by token ranges.")
+@click.option("--where", metavar="CONDITION", help="With --table: a CQL condition on rows.")
+@click.option("--concurrency", type=click.IntRange(1, 256), help="With --table: token ranges read concurrently.")
 @click.option("--consistency", metavar="LEVEL", help="ONE, QUORUM, LOCAL_QUORUM, ... Default: the URL's.")
-@click.option("--decimal", metavar="PRECISION,SCALE", help="Decimals as numbers, not text.")
+@click.option("--decimal", metavar="PRECISION,SCALE", help="Read decimals as numbers instead of text.")
 @output_options
 def cql(
     url: str,
@@ -41,10 +41,8 @@ def cql(
     decimal: str | None,
     output: Output,
 ) -> None:
-    """Read a CQL statement's rows, or a whole table; or run a statement that changes something.
-
-    The table is any one of the cluster, not only an archive's. UUIDs, varints, durations and, without --decimal,
-    decimals are written as text.
+    """Run a CQL statement and print its rows, or read a whole table. The table may be any table of the cluster, not
+    only an archive's. UUIDs, varints, durations and, without --decimal, decimals are written as text.
 
     \b
     Examples:
@@ -55,7 +53,7 @@ def cql(
     if (statement is None) == (table is None):
         raise click.UsageError("Give a STATEMENT or --table.")
     if table is None and (where, concurrency, output.columns) != (None, None, None):
-        raise click.UsageError("--where, --concurrency and --columns go with --table.")
+        raise click.UsageError("--where, --concurrency and --columns require --table.")
     options: dict[str, Any] = {
         "consistency": consistency,
         "decimal": _decimal(decimal),
@@ -67,7 +65,7 @@ def cql(
         if table is not None:
             keyspace, dot, name = table.partition(".")
             if not dot:
-                raise click.UsageError(f"{table!r} names no keyspace: give KEYSPACE.TABLE.")
+                raise click.UsageError(f"{table!r} lacks a keyspace: give KEYSPACE.TABLE.")
             result = session.table(
                 keyspace,
                 name,
@@ -95,16 +93,16 @@ def _decimal(text: str | None) -> tuple[int, int] | Literal["text"]:
     try:
         precision, scale = (int(part) for part in text.split(","))
     except ValueError:
-        raise click.UsageError(f"--decimal {text!r} is not PRECISION,SCALE, as 10,2.") from None
+        raise click.UsageError(f"Invalid --decimal {text!r}: give PRECISION,SCALE, such as 10,2.") from None
     return precision, scale
 
 
 def _parameters(given: tuple[str, ...]) -> list[Any] | dict[str, Any]:
-    """Values in order, or by name if the first has one."""
+    """Parameter values in order, or by name if the first has a name."""
     if given and _named(given[0]):
         pairs = [text.partition("=") for text in given]
         if not all(equals for _, equals, _ in pairs):
-            raise click.UsageError("Give all --param with names, or none.")
+            raise click.UsageError("Name all --param values, or none.")
         return {name: _value(text) for name, _, text in pairs}
     return [_value(text) for text in given]
 

@@ -18,7 +18,7 @@ from chronotile.dataset import Dataset
 
 @dataclass
 class Definition:
-    """A dataset's definition as given on the command line."""
+    """Definition of a dataset, from command-line options."""
 
     sky: str | None
     scheme: str
@@ -41,17 +41,17 @@ class Definition:
 
     @property
     def given(self) -> bool:
-        """Whether any part says what the dataset is."""
+        """Whether any part of a definition is given."""
         return any([self.sky, self.key, self.id_bucket, self.hash, self.single, self.time])
 
     def create(
         self, archive: Archive, name: str, schema: _native.Schema, *, exist_ok: bool,
         sample: Callable[[], _native.RecordFile] | None = None,
     ) -> Dataset:  # fmt: skip
-        """Create the dataset; its pixel level, where none is given, from what `sample` opens."""
+        """Create the dataset. Without a pixel level, choose one from the rows that `sample` opens."""
         if self.time is None:
             raise click.UsageError(
-                "Missing option '--time': name the time column, such as --time jd or --time t:mjd:tai."
+                "Missing option '--time': give the time column, such as --time jd or --time t:mjd:tai."
             )
         column, format_, scale = _time_parts(self.time)
         schema = self._with_fractions(schema, column, format_)
@@ -80,7 +80,7 @@ class Definition:
         )
 
     def _with_fractions(self, schema: _native.Schema, time: str, format_: str | None) -> _native.Schema:
-        """The columns of places and of days as float64, where a file happens to have whole numbers alone."""
+        """Use float64 for columns of positions and days, even if the sample file holds only whole numbers."""
         wanted = set(names(self.sky) or [])
         if format_ in ("jd", "mjd") or (format_ is None and time.lower() in ("jd", "mjd")):
             wanted.add(time)
@@ -98,7 +98,7 @@ class Definition:
         if self.level is not None or len(columns) != 2 or self.time is None:
             return
         if name in archive and isinstance(cell := archive[name].cell, cells.SkyCell):
-            # With --exist-ok what is there decides.
+            # With --exist-ok, the existing dataset decides.
             self.level = cell.level
             return
         types = {column: kind for column, kind, _ in schema.columns()}
@@ -111,13 +111,13 @@ class Definition:
             click.echo(f"{name}: {found.reason}")
 
     def cell_rule(self) -> cells.CellRule:
-        """The cell rule; exactly one of its options must be there."""
+        """Cell rule; exactly one of its options must be given."""
         given = [option for option in ("sky", "key", "id_bucket", "hash", "single") if getattr(self, option)]
         if len(given) != 1:
             found = " and ".join(f"--{option}" for option in given) or "none"
             raise click.UsageError(
-                f"Say once where a record belongs (given: {found}): --sky ra,dec or --key COLUMN or "
-                "--id-bucket COLUMN:SIZE or --hash COLUMN or --single."
+                f"Give exactly one cell rule (given: {found}): --sky ra,dec, --key COLUMN, --id-bucket "
+                "COLUMN:SIZE, --hash COLUMN or --single."
             )
         if self.sky:
             columns = names(self.sky) or []
@@ -163,7 +163,7 @@ def _time_parts(text: str) -> tuple[str, str | None, str]:
 
 
 def definition_options(command: Command) -> Command:
-    """The options of a :class:`Definition`, which the command gets as `definition`."""
+    """Add the options of a :class:`Definition`; the command gets it as `definition`."""
 
     def run(**options: Any) -> Any:
         parts = {part: options.pop(part) for part in Definition.__dataclass_fields__}
@@ -172,39 +172,39 @@ def definition_options(command: Command) -> Command:
     return in_place_of(
         command,
         run,
-        click.option("--sky", metavar="RA,DEC", help="File by sky pixel of these columns (degrees)."),
+        click.option("--sky", metavar="RA,DEC", help="Cells are sky pixels of these columns (degrees)."),
         click.option(
             "--scheme", type=click.Choice(["mq3c", "q3c", "htm", "healpix"]), default="mq3c", show_default=True,
-            help="Pixelization of --sky.",
+            help="Pixelization for --sky.",
         ),
-        click.option("--level", type=int, help="Level of --sky. Default: by the rows of the first file, up to 10."),
-        click.option("--key", metavar="COLUMN", help="File by the value of an integer column."),
-        click.option("--id-bucket", metavar="COLUMN:SIZE", help="File by runs of SIZE consecutive ids."),
-        click.option("--hash", metavar="COLUMN[:BUCKETS]", help="File by hash of columns, text too: a,b."),
-        click.option("--single", is_flag=True, help="File everything in one cell."),
+        click.option("--level", type=int, help="Pixel level for --sky. Default: chosen from the first file, up to 10."),
+        click.option("--key", metavar="COLUMN", help="Cells are values of an integer column."),
+        click.option("--id-bucket", metavar="COLUMN:SIZE", help="Cells are ranges of SIZE consecutive ids."),
+        click.option("--hash", metavar="COLUMN[:BUCKETS]", help="Cells are hashes of columns of any type: a,b."),
+        click.option("--single", is_flag=True, help="All records share one cell."),
         click.option("--time", metavar="COLUMN[:FORMAT][:SCALE]", help="Time column; timestamp, mjd, jd; utc, tai."),
         click.option("--window", default="30d", show_default=True, metavar="TIME", help="Length of a window."),
         click.option("--id", metavar="COLUMNS", help="Columns that identify a record, separated by commas."),
         click.option(
             "--merge", type=click.Choice(["append", "latest"]), default="append", show_default=True,
-            help="latest: a record has versions, the newest counts.",
+            help="latest: records have versions, and reads return the newest.",
         ),
         click.option("--version", metavar="COLUMN", help="With --merge latest, the column that orders versions."),
         click.option("--retention", metavar="TIME", help="Age past which `retire` drops slices: 365d."),
-        click.option("--slice", metavar="N|TIME", help="Windows dropped at once. Default: what fits in 30 days."),
+        click.option("--slice", metavar="N|TIME", help="Windows per slice. Default: as many as fit in 30 days."),
         click.option(
             "--layout", type=click.Choice(["chunks", "rows"]), default="chunks", show_default=True,
-            help="rows: on a cluster, a row of native columns per record, for its other tools.",
+            help="rows: on a cluster, one CQL row per record, for other tools.",
         ),
         click.option(
             "--partition-cells", type=click.IntRange(1, 256), default=1, show_default=True,
-            help="On a cluster, how many neighbouring cells share a partition.",
+            help="On a cluster, number of neighbouring cells that share a partition.",
         ),
         click.option(
-            "--text", metavar="COLUMNS", help="Text columns with filters: reads pass over chunks without a text."
+            "--text", metavar="COLUMNS", help="Text columns with filters: text searches skip chunks without a match."
         ),
         click.option(
-            "--moves", metavar="ANGLE", help="With --sky and --merge latest, how far apart versions may lie: 5arcsec."
+            "--moves", metavar="ANGLE", help="With --sky, --merge latest: largest distance between versions: 5arcsec."
         ),
     )  # fmt: skip
 
@@ -222,18 +222,18 @@ def schema_of_text(text: str) -> _native.Schema:
 
 
 def describe(dataset: Dataset) -> str:
-    """A dataset in one line."""
+    """Describe a dataset in one line."""
     return f"{dataset.name}: {len(dataset.column_types)} columns, window {dataset.window}, merge {dataset.merge}"
 
 
 @click.command(short_help="Create a dataset.")
 @target()
-@click.option("--like", metavar="FILE", help="Take the columns from this data file.")
-@click.option("--schema", metavar="NAME:TYPE,...", help="The columns: candid:int64,jd:float64,filter:utf8.")
+@click.option("--like", metavar="FILE", help="Data file to take the columns from.")
+@click.option("--schema", metavar="NAME:TYPE,...", help="Columns: candid:int64,jd:float64,filter:utf8.")
 @definition_options
-@click.option("--exist-ok", is_flag=True, help="Succeed if it exists with the same definition.")
+@click.option("--exist-ok", is_flag=True, help="Succeed if the dataset exists with the same definition.")
 def create(target: Target, like: str | None, schema: str | None, definition: Definition, exist_ok: bool) -> None:
-    """Create a dataset, and the archive if there is none.
+    """Create a dataset, and the archive if it does not exist.
 
     \b
     Examples:
@@ -245,7 +245,7 @@ def create(target: Target, like: str | None, schema: str | None, definition: Def
             --hash stream --time time --id stream,line_number --text line
     """
     if (like is None) == (schema is None):
-        raise click.UsageError("Give the columns once: --like FILE or --schema NAME:TYPE,...")
+        raise click.UsageError("Give the columns by either --like FILE or --schema NAME:TYPE,...")
     file = None if like is None else _native.RecordFile.open(like)
     columns = schema_of_text(schema or "") if file is None else inputs.schema(file.schema())
     with target.open(create=True) as archive:
@@ -257,7 +257,7 @@ def create(target: Target, like: str | None, schema: str | None, definition: Def
 @click.command(short_help="Add columns to a dataset.")
 @target(rest="NAME:TYPE[=DEFAULT]...")
 def add_columns(target: Target) -> None:
-    """Add columns behind those of a dataset. Older rows read as the default, or null.
+    """Add columns to a dataset. Existing rows get the default, or null.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``chronotile events``: documents of streams, kept for a time."""
+"""``chronotile events``: log records and security events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LAST_MAX_S = 999_999 * 604_800
 
 @click.group(short_help="Log records and security events.")
 def events() -> None:
-    """Log records and security events: store lines as they come, search them by time, field and text.
+    """Log records and security events: ingest lines as they arrive, search them by time, field and text.
 
     \b
     Examples:
@@ -56,15 +56,16 @@ def events() -> None:
 
 
 def question_options(command: Command) -> Command:
-    """Options of period and condition, which the command gets as `question`, a function of the events and of the words
-    that name conditions."""
+    """Add options of period and condition; the command gets `question`, a function of the events and the condition
+    arguments.
+    """
 
     def run(
         start: str | None, end: str | None, last: str | None, streams: str | None, where: tuple[str, ...],
         text: str | None, **options: Any,
     ) -> Any:  # fmt: skip
         if last is not None and (start is not None or end is not None):
-            raise click.UsageError("--last and --start or --end both say when: give one.")
+            raise click.UsageError("Give either --last, or --start and --end.")
 
         def question(found: Any, words: list[str]) -> dict[str, Any]:
             dataset = found.dataset
@@ -81,9 +82,9 @@ def question_options(command: Command) -> Command:
     return in_place_of(
         command,
         run,
-        click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC)."),
-        click.option("--end", metavar="TIME", help="First time after the period."),
-        click.option("--last", metavar="LENGTH", help="The last 15m, 1h, 7d, ... up to now."),
+        click.option("--start", metavar="TIME", help="Start: ISO 8601 (UTC)."),
+        click.option("--end", metavar="TIME", help="End, exclusive."),
+        click.option("--last", metavar="LENGTH", help="Period up to now: 15m, 1h, 7d, ..."),
         click.option("--streams", metavar="NAMES", help="Only these streams."),
         click.option(
             "--where",
@@ -91,14 +92,14 @@ def question_options(command: Command) -> Command:
             metavar="CONDITION",
             help='"status>=500", "message contains timeout", "user exists false"; repeatable.',
         ),
-        click.option("--text", metavar="TEXT", help="What the document contains."),
+        click.option("--text", metavar="TEXT", help="Text that the document must contain."),
     )
 
 
 def _length(text: str) -> timedelta:
     seconds = scanning.length_of_time(text, _UNIT_SECONDS)
     if seconds is None or seconds > _LAST_MAX_S:
-        raise click.UsageError(f"--last takes a length such as 15m, 1h or 7d, not {scanning.shown(text)}.")
+        raise click.UsageError(f"Invalid --last {scanning.shown(text)}: give a duration such as 15m, 1h or 7d.")
     return timedelta(seconds=seconds)
 
 
@@ -117,21 +118,28 @@ def _open(target: Target, **options: Any) -> Iterator[Any]:
 @target()
 @click.option(
     "--field", "fields", multiple=True, metavar="NAME=TYPE[@PATH]",
-    help="A field that becomes a column: status=int64, process.pid=int64, origin=utf8@source; repeatable.",
+    help="Field to store as a column: status=int64, process.pid=int64, origin=utf8@source; repeatable.",
 )  # fmt: skip
 @click.option("--syslog", is_flag=True, help="Declare the fields of syslog messages.")
-@click.option("--time-field", default="time", show_default=True, metavar="PATH", help="Of JSON documents.")
+@click.option(
+    "--time-field", default="time", show_default=True, metavar="PATH", help="Path of the time in JSON documents."
+)
 @click.option("--time-format", default="iso8601", show_default=True, metavar="FORMAT",
               help="iso8601, epoch_s, epoch_ms, epoch_us, epoch_ns, or a strptime pattern.")  # fmt: skip
-@click.option("--stream-field", metavar="PATH", help="Of JSON documents: what names the stream.")
-@click.option("--ttl", metavar="LENGTH", help="How long after its time a document is visible: 30d. Default: for ever.")
+@click.option("--stream-field", metavar="PATH", help="Path of the stream name in JSON documents.")
+@click.option("--ttl", metavar="LENGTH", help="Time to live of a document, from its own time: 30d. Default: forever.")
 @click.option("--text", default="body", show_default=True, metavar="NAMES",
-              help="Text columns of which chunks keep filters; empty for none.")  # fmt: skip
+              help="Text columns with filters; empty for none.")  # fmt: skip
 @click.option("--buckets", type=click.IntRange(0), default=8, show_default=True, metavar="N",
-              help="Cells that the streams share; 0 for one each.")  # fmt: skip
-@click.option("--window", default="1h", show_default=True, metavar="LENGTH", help="What of a cell is kept together.")
+              help="Number of cells that streams share; 0 for one cell per stream.")  # fmt: skip
+@click.option("--window", default="1h", show_default=True, metavar="LENGTH", help="Window length.")
 @click.option(
-    "--slice", "slice_", default="1d", show_default=True, metavar="LENGTH", help="What storage is reclaimed in."
+    "--slice",
+    "slice_",
+    default="1d",
+    show_default=True,
+    metavar="LENGTH",
+    help="Slice length: the unit of reclaimed storage.",
 )
 @timeout_option
 def create(
@@ -153,7 +161,7 @@ def create(
         name, equals, rest = item.partition("=")
         kind, at, path = rest.partition("@")
         if not (name and equals and kind):
-            raise click.UsageError(f"--field takes NAME=TYPE or NAME=TYPE@PATH, not {item!r}.")
+            raise click.UsageError(f"Invalid --field {item!r}: give NAME=TYPE or NAME=TYPE@PATH.")
         types[name] = kind
         if at:
             paths[name] = path
@@ -163,27 +171,31 @@ def create(
             stream_field=stream_field, ttl=ttl, text=names(text) or [], buckets=buckets or None, window=window,
             slice=slice_,
         )  # fmt: skip
-    kept = "for ever" if ttl is None else f"for {ttl}"
+    kept = "forever" if ttl is None else f"for {ttl}"
     click.echo(f"created events {target.dataset} with {len(types)} fields; documents are kept {kept}")
 
 
-@events.command("ingest", short_help="Store files, or what comes out of a pipe.")
+@events.command("ingest", short_help="Ingest files or a pipe.")
 @target(rest="PATHS...")
 @click.option("--format", "format_", type=click.Choice(["ndjson", "syslog", "lines"]), default="ndjson",
-              show_default=True, help="What the lines are.")  # fmt: skip
-@click.option("--pattern", metavar="REGEX", help="With --format lines: named groups time, stream and fields.")
-@click.option("--time-field", metavar="PATH", help="Of JSON. Default: as created.")
-@click.option("--time-format", metavar="FORMAT", help="As for create; of lines iso8601 by default.")
-@click.option("--year", type=click.IntRange(1970, 9999), help="Of times without a year.")
-@click.option("--stream-field", metavar="NAME", help="What names the stream: a path, host, app, a group.")
-@click.option("--stream", metavar="NAME", help="Of documents that name none. Default: the file's name up to a dot.")
-@click.option("--ttl", metavar="LENGTH", help="The documents' own, instead of the archive's.")
-@click.option("--source", default="-", metavar="NAME", help="What standard input is called.")
+              show_default=True, help="Format of the lines.")  # fmt: skip
+@click.option(
+    "--pattern", metavar="REGEX", help="With --format lines: regular expression with groups time, stream and fields."
+)
+@click.option("--time-field", metavar="PATH", help="Path of the time in JSON. Default: as created.")
+@click.option("--time-format", metavar="FORMAT", help="As for create. Default for lines: iso8601.")
+@click.option("--year", type=click.IntRange(1970, 9999), help="Year for times without one.")
+@click.option("--stream-field", metavar="NAME", help="Source of the stream name: a path, host, app, or a group.")
+@click.option(
+    "--stream", metavar="NAME", help="Stream of documents without one. Default: the file name up to the first dot."
+)
+@click.option("--ttl", metavar="LENGTH", help="Time to live of these documents, instead of the archive's.")
+@click.option("--source", default="-", metavar="NAME", help="Name of standard input as a source.")
 @click.option("--batch-seconds", type=click.FloatRange(0.05, 3_600), default=2.0, show_default=True, metavar="S",
-              help="Of standard input: lines are stored at the latest after this time.")  # fmt: skip
+              help="Standard input: longest time before lines are stored.")  # fmt: skip
 @click.option("--batch-bytes", type=click.IntRange(1), default=4 << 20, show_default=True, metavar="N",
-              help="Of standard input: lines are stored once there are so many bytes.")  # fmt: skip
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Threads. Default: one for each core, at most 8.")
+              help="Standard input: store lines once there are this many bytes.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Threads. Default: one per core, at most 8.")
 @json_option
 @timeout_option
 def ingest(
@@ -191,10 +203,9 @@ def ingest(
     year: int | None, stream_field: str | None, stream: str | None, ttl: str | None, source: str, batch_seconds: float,
     batch_bytes: int, workers: int | None, as_json: bool, timeout_s: int,
 ) -> None:  # fmt: skip
-    """Store files of lines, and folders of them, gzipped or not; or with `-` standard input, for as long as it lasts.
-
-    Running the command again on files stores only what is new. Lines that are no documents go to the dead letters. A
-    stream on standard input that is over its limit ends the command with 6.
+    """Ingest files of lines and folders of such files, gzipped or not; or, with `-`, standard input until it ends.
+    Running the command again on files stores only new lines. Invalid lines go to the dead letters. The command exits
+    with 6 if a stream on standard input exceeds its limit.
 
     \b
     Examples:
@@ -218,7 +229,7 @@ def ingest(
         )  # fmt: skip
         with ProgressLine(lambda: _progress_text(states[-1]) if states else "waiting for lines"):
             if piped:
-                # Whoever stops the command by the usual signal wants to lose no line either.
+                # Treat SIGTERM like an interrupt: store all lines read so far before exiting.
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
                 report = library.feed(
                     found, sys.stdin.fileno(), reading, source=source, batch_bytes=batch_bytes, batch_s=batch_seconds,
@@ -237,9 +248,11 @@ def _report_text(report: Any) -> str:
     size = bytes_text(report.bytes)
     parts = [f"stored {count_text(report.documents)} documents ({size}) {pace(report, report.documents, 'documents')}"]
     if report.expired:
-        parts.append(f"{count_text(report.expired)} already expired: older than their TTL, no search shows them")
+        parts.append(
+            f"{count_text(report.expired)} were already expired: older than their TTL, and hidden from searches"
+        )
     if report.documents_before:
-        parts.append(f"{count_text(report.documents_before)} were stored before")
+        parts.append(f"{count_text(report.documents_before)} were already stored")
     if report.rejected:
         parts.append(f"{count_text(report.rejected, 'line')} rejected, see `chronotile events dead`")
         if not report.all_rejected:
@@ -257,19 +270,18 @@ def _guess_text(guess: Any) -> str:
 @events.command("search", short_help="Documents by time, field and text.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
-@click.option("--oldest-first", is_flag=True, help="In this order; a limit then leaves the oldest.")
-@click.option("--raw", is_flag=True, help="Print the documents themselves, byte for byte, a line each.")
-@click.option("--follow", is_flag=True, help="Go on with documents as they are stored, until interrupted.")
+@click.option("--oldest-first", is_flag=True, help="Oldest first; --limit then keeps the oldest documents.")
+@click.option("--raw", is_flag=True, help="Print the original documents, byte for byte, one per line.")
+@click.option("--follow", is_flag=True, help="Keep printing documents as they are stored, until interrupted.")
 @click.option("--interval", type=click.FloatRange(0.05, 3_600), default=1.0, show_default=True, metavar="S",
-              help="Of --follow: seconds between looks.")  # fmt: skip
+              help="With --follow: seconds between polls.")  # fmt: skip
 @output_options
 def search(
     target: Target, question: Callable[..., dict[str, Any]], oldest_first: bool, raw: bool, follow: bool,
     interval: float, output: Output,
 ) -> None:  # fmt: skip
-    """Documents in order of time, the newest first, 100 or as many as --limit says (0 for all).
-
-    With --follow the newest come in order, the last ones at the bottom, and then those that are stored meanwhile.
+    """Print documents sorted by time, newest first, up to --limit (100 by default, 0 for all). With --follow, print the
+    newest documents in ascending order, then new ones as they are stored.
 
     \b
     Examples:
@@ -279,7 +291,7 @@ def search(
     """
     wanted = 100 if output.limit is None else output.limit or None
     if (raw or follow) and (output.columns, output.format, output.file) != (None, None, None):
-        raise click.UsageError("--raw and --follow print lines: leave --columns, --format and --out out.")
+        raise click.UsageError("--raw and --follow print lines: omit --columns, --format and --out.")
     with _open(target, read_only=True) as found:
         asked = question(found, target.rest)
         if not (raw or follow):
@@ -288,7 +300,7 @@ def search(
             _note_unknown_streams(found, asked, table)
             return
         shown = ["body"] if raw else ["time", "stream", "body"]
-        # Followed from before the search on: what is stored in between is shown twice rather than not at all.
+        # Start following before the search: documents stored in between are shown twice rather than missed.
         follower = found.follow(**asked) if follow else None
         table = found.search(**asked, columns=shown, limit=wanted, newest_first=not oldest_first)
         _print_lines(table.take(list(range(table.num_rows))[::-1]) if follow and not oldest_first else table, raw=raw)
@@ -298,17 +310,17 @@ def search(
 
 
 def _note_unknown_streams(found: Any, asked: dict[str, Any], table: Any) -> None:
-    """Where nothing is found: of the streams that were asked for, those that have no document in the period."""
+    """If nothing was found, name the requested streams that have no document in the period."""
     if table.num_rows or not asked["streams"]:
         return
     known = found.top("stream", _STREAMS_MAX, start=asked["start"], end=asked["end"])["stream"].to_pylist()
     for name in asked["streams"]:
         if name not in known and len(known) < _STREAMS_MAX:
-            click.echo(f"note: no document of stream {name!r} in this period{name_hint(name, known)}", err=True)
+            click.echo(f"note: no documents of stream {name!r} in this period{name_hint(name, known)}", err=True)
 
 
 _STREAMS_MAX = 1_000
-"""Streams that a name is compared with; of more, none is said to be unknown."""
+"""Largest number of streams to compare a name with; with more, no stream is reported as unknown."""
 
 
 def _print_lines(table: Any, *, raw: bool) -> None:
@@ -336,16 +348,16 @@ def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool
         echo_count(found.count(**question(found, target.rest)), as_json)
 
 
-@events.command("histogram", short_help="Documents over time.")
+@events.command("histogram", short_help="Count documents over time.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--interval", default="1h", show_default=True, metavar="LENGTH", help="1h, 15m, 10s, ...")
-@click.option("--by", metavar="NAMES", help="Count these columns' values by themselves.")
+@click.option("--by", metavar="NAMES", help="Count separately by the values of these columns.")
 @output_options
 def histogram(
     target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, output: Output
 ) -> None:
-    """Documents over time, in intervals counted from 1970.
+    """Count documents over time, in intervals counted from 1970.
 
     \b
     Example:
@@ -359,10 +371,10 @@ def histogram(
 @events.command("top", short_help="The most frequent values.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
-@click.option("--by", required=True, metavar="NAMES", help="Columns whose values are counted.")
+@click.option("--by", required=True, metavar="NAMES", help="Columns to count values of.")
 @output_options
 def top(target: Target, question: Callable[..., dict[str, Any]], by: str, output: Output) -> None:
-    """The most frequent values of some columns, ten or as many as --limit says, with their share.
+    """Print the most frequent values of columns with their share, up to --limit (10 by default).
 
     \b
     Example:
@@ -373,12 +385,12 @@ def top(target: Target, question: Callable[..., dict[str, Any]], by: str, output
         output.write_table(found.top(names(by) or [], most, **question(found, target.rest)))
 
 
-@events.command("streams", short_help="Volume and rate of each stream.")
+@events.command("streams", short_help="Show volume and rate of each stream.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
 @output_options
 def streams(target: Target, question: Callable[..., dict[str, Any]], output: Output) -> None:
-    """Documents, bytes, first and last time, and rates of each stream.
+    """Print documents, bytes, first and last time, and rates of each stream.
 
     \b
     Example:
@@ -388,15 +400,15 @@ def streams(target: Target, question: Callable[..., dict[str, Any]], output: Out
         output.write_table(found.streams(**question(found, target.rest)))
 
 
-# ---------------------------------------------------------------- keeping
+# ---------------------------------------------------------------- retention
 
 
-@events.command("dead", short_help="Lines that were no documents.")
+@events.command("dead", short_help="Show invalid lines.")
 @target()
-@click.option("--raw", is_flag=True, help="Print the lines themselves, byte for byte, to be mended and ingested.")
+@click.option("--raw", is_flag=True, help="Print the original lines, byte for byte, to correct and ingest them.")
 @output_options
 def dead(target: Target, raw: bool, output: Output) -> None:
-    """The dead letters: lines that were no documents, with the reason, the newest first.
+    """Print the dead letters: invalid lines with the reason, newest first.
 
     \b
     Examples:
@@ -411,7 +423,7 @@ def dead(target: Target, raw: bool, output: Output) -> None:
         return
     text = output.format in (None, "table", "csv", "tsv", "ndjson")
     if text and not (output.file or "").endswith((".parquet", ".arrow")):
-        # Bytes that are no text are shown as such.
+        # Show invalid UTF-8 as escaped bytes.
         texts = [record.decode(errors="backslashreplace") for record in table["record"].to_pylist()]
         table = table.drop_columns("record").append_column("record", [texts])
     output.write_table(table)
@@ -419,15 +431,14 @@ def dead(target: Target, raw: bool, output: Output) -> None:
 
 @events.command("ttl", short_help="Show or change how long documents are visible.")
 @target(rest="[LENGTH]")
-@click.option("--dry-run", is_flag=True, help="Say what would change, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 @yes_option
 @json_option
 @timeout_option
 def ttl(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int) -> None:
-    """Show how long documents without a TTL of their own are visible, or change it; `never` for ever.
-
-    Says what would expire and asks, unless nothing would or --yes is given: a longer TTL never shows again what has
-    expired.
+    """Show the time to live of documents without a TTL of their own, or change it; `never` keeps them forever. If
+    documents would expire, shows how many and asks for confirmation, unless --yes is given: expired documents stay
+    hidden even if the TTL is raised again.
 
     \b
     Examples:
@@ -436,7 +447,7 @@ def ttl(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int)
         chronotile events ttl logs.db web 14d --yes
     """
     if len(target.rest) > 1:
-        raise click.UsageError("Give one length, such as 14d.")
+        raise click.UsageError("Give one duration, such as 14d.")
     with _open(target, read_only=dry_run or not target.rest, timeout_s=timeout_s) as found:
         if not target.rest:
             click.echo(json.dumps({"ttl": found.ttl}) if as_json else found.ttl or "never")
@@ -447,7 +458,9 @@ def ttl(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int)
             if report.documents_expiring:
                 if not as_json:
                     _say_ttl(report, dry_run=True)
-                confirm(f"Expire {count_text(report.documents_expiring)} documents of {target.dataset} for good?", yes)
+                confirm(
+                    f"Permanently expire {count_text(report.documents_expiring)} documents of {target.dataset}?", yes
+                )
             report = found.set_ttl(wanted)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), default=str))
@@ -472,14 +485,14 @@ def _slices_text(slices: Any, size: int) -> str:
     return f"{count_text(len(slices), 'slice')}, {bytes_text(size)}"
 
 
-@events.command("reclaim", short_help="Give back the storage of expired documents.")
+@events.command("reclaim", short_help="Free the storage of expired documents.")
 @target()
-@click.option("--dry-run", is_flag=True, help="Say what would go, drop nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be dropped; drop nothing.")
 @yes_option
 @json_option
 @timeout_option
 def reclaim(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int) -> None:
-    """Drop whole slices of which all documents have expired. Shows them and asks, unless --yes is given.
+    """Drop slices in which all documents have expired. Shows them and asks for confirmation, unless --yes is given.
 
     \b
     Examples:
@@ -492,7 +505,7 @@ def reclaim(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: 
             click.echo(f"{part.start:%Y-%m-%dT%H:%M}  {part.end:%Y-%m-%dT%H:%M}  {count_text(part.rows)} documents")
         if gone and not dry_run:
             size = sum(part.bytes for part in gone)
-            confirm(f"Drop {_slices_text(gone, size)} of {target.dataset} for good?", yes)
+            confirm(f"Permanently drop {_slices_text(gone, size)} of {target.dataset}?", yes)
         if not dry_run:
             gone = found.reclaim()
     if as_json:
@@ -503,12 +516,16 @@ def reclaim(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: 
     click.echo(f"{'would drop' if dry_run else 'dropped'} {_slices_text(gone, size)}")
 
 
-@events.command("limits", short_help="Show or change how much a stream may send.")
+@events.command("limits", short_help="Show or change the limits of streams.")
 @target()
-@click.option("--documents-per-s", type=float, metavar="N", help="Documents a second; 0 for any number.")
-@click.option("--bytes-per-s", type=float, metavar="N", help="Bytes a second; 0 for any number.")
+@click.option("--documents-per-s", type=float, metavar="N", help="Documents per second; 0 for no limit.")
+@click.option("--bytes-per-s", type=float, metavar="N", help="Bytes per second; 0 for no limit.")
 @click.option(
-    "--period", "period_s", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds over which is counted."
+    "--period",
+    "period_s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="S",
+    help="Length of the counting period in seconds.",
 )
 @json_option
 @timeout_option
@@ -516,7 +533,7 @@ def limits(
     target: Target, documents_per_s: float | None, bytes_per_s: float | None, period_s: float | None, as_json: bool,
     timeout_s: int,
 ) -> None:  # fmt: skip
-    """Show how much one stream may send to one process that ingests, or change it.
+    """Show or change the rate limits of a stream, per ingesting process.
 
     \b
     Example:

@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from chronotile.historian.remote import RemoteHistorian
 
 _FUTURE_NS = 86_400 * 10**9
-"""Points further ahead of the clock are refused, as by :func:`chronotile.historian.open`."""
+"""Points further ahead of the clock are rejected, as by :func:`chronotile.historian.open`."""
 
 _period = with_options(
     click.option(
         "--start", required=True, metavar="TIME",
-        help="First time: ISO 8601 (UTC), nanoseconds since 1970, now or now-6h.",
+        help="Start: ISO 8601 (UTC), nanoseconds since 1970, now or now-6h.",
     ),
-    click.option("--end", default="now", show_default=True, metavar="TIME", help="First time after the period."),
+    click.option("--end", default="now", show_default=True, metavar="TIME", help="End, exclusive."),
 )  # fmt: skip
 _STATUS = click.option(
-    "--status", type=click.Choice(["words", "codes"]), help="How qualities are printed. Default: words in tables."
+    "--status", type=click.Choice(["words", "codes"]), help="Format of qualities. Default: words in tables."
 )
 
 
-@click.group(short_help="Process data: tags, points, aggregates.")
+@click.group(short_help="Process history: tags, points, aggregates.")
 def historian() -> None:
-    """Process history on an archive: tags, their values with qualities, and the aggregates of OPC UA Part 13.
+    """Process history: tags, points with qualities, and the aggregates of OPC UA Part 13.
 
-    Instead of an archive, give the address of a service (chronotile serve): http://127.0.0.1:8086. Its token is
-    taken from CHRONOTILE_TOKEN, and certificates to trust from the file that CHRONOTILE_CA names.
+    ARCHIVE may be the URL of a service (chronotile serve): http://127.0.0.1:8086. Set its token in CHRONOTILE_TOKEN,
+    and a file of trusted certificates in CHRONOTILE_CA.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def _moment(text: str) -> Any:
 
 
 def _keys(h: library.Historian | RemoteHistorian, words: list[str]) -> list[library.TagKey]:
-    """Tags as typed: names, ``#NUMBER``, or patterns, in which * and ? stand for characters."""
+    """Resolve tags: names, ``#NUMBER``, or patterns with * and ?."""
     found: dict[library.TagKey, None] = {}
     for word in words:
         if not ("*" in word or "?" in word):
@@ -70,26 +70,28 @@ def _keys(h: library.Historian | RemoteHistorian, words: list[str]) -> list[libr
             continue
         names = [tag.name for tag in h.tags(word)]
         if not names:
-            raise TagNotFoundError(f"no tag fits {word!r}: chronotile historian tags lists them", kind="tag-not-found")
+            raise TagNotFoundError(
+                f"no tag matches {word!r}: list tags with chronotile historian tags", kind="tag-not-found"
+            )
         found.update(dict.fromkeys(names))
     return list(found)
 
 
 def _one_key(h: library.Historian | RemoteHistorian, words: list[str]) -> library.TagKey:
     if len(words) != 1:
-        raise click.UsageError("Name one tag.")
+        raise click.UsageError("Give exactly one tag.")
     return _keys(h, words)[0]
 
 
 def _words(status: str | None, output: Output) -> Callable[[int], str] | None:
-    """What puts qualities into words, where they are asked for so: in tables by default."""
+    """Function that describes qualities in words, if requested; in tables by default."""
     shown_as_table = output.format in (None, "table") and output.file in (None, "-")
     wanted = status == "words" or (status is None and shown_as_table)
     return _quality if wanted else None
 
 
 def _quality(status: int) -> str:
-    """A quality in words; what has no name here with its severity, the two highest bits."""
+    """Describe a quality in words; unknown codes get the severity of their two highest bits."""
     text = library.status_text(status)
     return f"{('Good', 'Uncertain', 'Bad', 'Bad')[status >> 30]} {text}" if text.startswith("0x") else text
 
@@ -100,7 +102,7 @@ def _key(word: str) -> library.TagKey:
 
 
 def _open(found: Target, *, create: bool = False, missing_ok: bool = False) -> library.Historian | RemoteHistorian:
-    """Open a historian: with `create` to write, and with `missing_ok` making what is not there."""
+    """Open a historian: for writing with `create`, creating what is missing with `missing_ok`."""
     if found.url.startswith(("http://", "https://")):
         return library.connect(found.url, ca=os.environ.get("CHRONOTILE_CA"))
     archive = found.open(create=missing_ok, read_only=not create)
@@ -114,22 +116,22 @@ def _open(found: Target, *, create: bool = False, missing_ok: bool = False) -> l
 @historian.command(short_help="List tags, or define one.")
 @target(dataset=False)
 @click.option(
-    "--name", "pattern", default="*", metavar="PATTERN", help="Tags whose names fit; * and ? stand for characters."
+    "--name", "pattern", default="*", metavar="PATTERN", help="Tags whose names match a pattern with * and ?."
 )
-@click.option("--define", metavar="NAME", help="Define this tag, or change its definition.")
+@click.option("--define", metavar="NAME", help="Define this tag or change its definition.")
 @click.option("--type", "data_type", type=click.Choice(["float", "integer", "bool", "string"]), default="float")
 @click.option("--unit", default="", help="Engineering unit.")
-@click.option("--description", default="", help="What it is.")
-@click.option("--group", default="main", show_default=True, help="Tags of a group share their retention.")
-@click.option("--stepped", is_flag=True, help="Values hold until the next one.")
-@click.option("--number", type=click.IntRange(0), help="Its number; by default one that follows from the name.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object for each tag, a line each.")
+@click.option("--description", default="", help="Description.")
+@click.option("--group", default="main", show_default=True, help="Group; its tags share their retention.")
+@click.option("--stepped", is_flag=True, help="Values are constant until the next one.")
+@click.option("--number", type=click.IntRange(0), help="Number of the tag. Default: derived from the name.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per tag and line.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="At most N tags.")
 def tags(
     target: Target, pattern: str, define: str | None, data_type: str, unit: str, description: str, group: str,
     stepped: bool, number: int | None, as_json: bool, limit: int | None,
 ) -> None:  # fmt: skip
-    """List the tags there are, or define one."""
+    """List tags, or define one."""
     with _open(target, create=define is not None, missing_ok=define is not None) as h:
         if define is not None:
             properties = {"data_type": data_type, "unit": unit, "description": description, "group": group}
@@ -145,31 +147,30 @@ def tags(
     click.echo(table_text(header, rows, frozenset([1])))
 
 
-@historian.command(short_help="Store points of files.")
+@historian.command(short_help="Store points from files.")
 @target(dataset=False, rest="FILE...")
 @click.option(
-    "--format", "format_", type=click.Choice(["csv", "tsv", "ndjson", "parquet", "arrow"]), help="Of the files."
+    "--format", "format_", type=click.Choice(["csv", "tsv", "ndjson", "parquet", "arrow"]), help="Format of the files."
 )
-@click.option("--batch", metavar="KEY", help="Name of the batch: repeating it with the same points stores them once.")
-@click.option("--define", is_flag=True, help="Define tags that are not known, of type float.")
-@click.option("--bad-values", is_flag=True, help="Store values that are no numbers as Bad, instead of refusing all.")
-@click.option("--tag", metavar="NAME", help="The tag of all points, where the files have no column of tags.")
-@click.option("--zone", metavar="NAME", help="Of times that say none: Europe/Berlin. Default: UTC.")
+@click.option("--batch", metavar="KEY", help="Batch name; repeating it with the same points stores them once.")
+@click.option("--define", is_flag=True, help="Define unknown tags, with type float.")
+@click.option("--bad-values", is_flag=True, help="Store invalid numbers as Bad instead of rejecting the file.")
+@click.option("--tag", metavar="NAME", help="Tag of all points, if the files have no tag column.")
+@click.option("--zone", metavar="NAME", help="Time zone of times without one: Europe/Berlin. Default: UTC.")
 @click.option("--clock-change", type=click.Choice(["earlier", "later"]), default="earlier", show_default=True,
-              help="Which of two instants a time of --zone means that happens twice.")  # fmt: skip
-@click.option("--delimiter", metavar="CHAR", help="Between CSV columns; `tab` for a tab. Default: a comma.")
-@click.option("--tag-column", metavar="NAME", help="The files' name for the column tag.")
-@click.option("--time-column", metavar="NAME", help="... time.")
-@click.option("--value-column", metavar="NAME", help="... value.")
-@click.option("--status-column", metavar="NAME", help="... status.")
+              help="Which instant to take for local times that occur twice in --zone.")  # fmt: skip
+@click.option("--delimiter", metavar="CHAR", help="CSV delimiter; `tab` for a tab. Default: a comma.")
+@click.option("--tag-column", metavar="NAME", help="Name of the tag column in the files.")
+@click.option("--time-column", metavar="NAME", help="Name of the time column.")
+@click.option("--value-column", metavar="NAME", help="Name of the value column.")
+@click.option("--status-column", metavar="NAME", help="Name of the status column.")
 @json_option
 def write(
     target: Target, format_: str | None, batch: str | None, define: bool, bad_values: bool, tag: str | None,
     zone: str | None, clock_change: str, delimiter: str | None, as_json: bool, **columns: str | None,
 ) -> None:  # fmt: skip
-    """Store the points of FILEs, which have columns tag, time, value and, perhaps, status; - is standard input.
-
-    Each file is one batch: all of its points are stored or none. They are durable when the command ends.
+    """Store the points of FILEs with columns tag, time, value and optionally status; - is standard input. Each file is
+    one batch: all of its points are stored or none. They are durable when the command ends.
 
     \b
     Examples:
@@ -179,10 +180,10 @@ def write(
     """
     renamed = {own: name for own in ("tag", "time", "value", "status") if (name := columns[f"{own}_column"])}
     if tag is not None and "tag" in renamed:
-        raise click.UsageError("--tag and --tag-column both name the tag: give one.")
+        raise click.UsageError("Give only one of --tag and --tag-column.")
     between = {"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter)
     reading = PointFiles(format_, between, renamed, tag, zone, clock_change == "later")
-    # The first file before the archive is made: where it cannot be read, none is.
+    # Read the first file before creating the archive: if it cannot be read, none is created.
     first = reading.table(target.rest[0])
     with _open(target, create=True, missing_ok=True) as h:
         for file in target.rest:
@@ -196,13 +197,13 @@ def write(
             if as_json:
                 click.echo(json.dumps({"file": file, "points": done.points, "stored": done.stored}))
                 continue
-            state = "stored" if done.stored else "were there already"
+            state = "stored" if done.stored else "were already stored"
             click.echo(f"{file}: {count_text(done.points)} points {state}", err=True)
 
 
 @contextmanager
 def _named(file: str) -> Iterator[None]:
-    """Errors about points say of which file they are."""
+    """Prefix errors about points with the file name."""
     try:
         yield
     except (InvalidInputError, TagNotFoundError) as error:
@@ -219,11 +220,11 @@ def _define_missing(h: library.Historian | RemoteHistorian, points: _native.Tabl
 @historian.command(short_help="Read points.")
 @target(dataset=False, rest="TAG...")
 @_period
-@click.option("--bounds", is_flag=True, help="Also the points before and behind the period.")
+@click.option("--bounds", is_flag=True, help="Include the points before and after the period.")
 @_STATUS
 @output_options
 def read(target: Target, start: str, end: str, bounds: bool, status: str | None, output: Output) -> None:
-    """Read the points of TAGs in a period: names, patterns such as 'boiler.*', or #NUMBER.
+    """Read the points of tags in a period. TAG is a name, a pattern such as 'boiler.*', or #NUMBER.
 
     \b
     Example:
@@ -235,12 +236,12 @@ def read(target: Target, start: str, end: str, bounds: bool, status: str | None,
         output.write(result, status_words=_words(status, output))
 
 
-@historian.command(short_help="The newest point of tags.")
+@historian.command(short_help="Read the newest points.")
 @target(dataset=False, rest="TAG...")
 @_STATUS
 @output_options
 def latest(target: Target, status: str | None, output: Output) -> None:
-    """Read the newest point of each TAG: a name, a pattern, or #NUMBER."""
+    """Read the newest point of each tag. TAG is a name, a pattern, or #NUMBER."""
     _no_columns(output)
     with _open(target) as h:
         result = h.latest(_keys(h, target.rest))
@@ -251,15 +252,21 @@ def latest(target: Target, status: str | None, output: Output) -> None:
 @historian.command(short_help="Compute aggregates.")
 @target(dataset=False, rest="TAG...")
 @_period
-@click.option("--interval", metavar="LENGTH", help="1h, 15m, 500ms, ...; without it one interval over the period.")
+@click.option("--interval", metavar="LENGTH", help="Interval: 1h, 15m, 500ms, ... Default: the whole period.")
 @click.option("--aggregate", "name", default="TimeAverage", show_default=True, metavar="NAME",
-              help="An aggregate of OPC UA Part 13, or Percentile, Rate, Distinct.")  # fmt: skip
-@click.option("--stepped/--sloped", default=None, help="How values go on between points. Default: as the tag.")
-@click.option("--uncertain-as-bad/--uncertain-as-good", default=None, help="Default: as the tag.")
-@click.option("--percent-good", type=click.FloatRange(0, 100), help="Percent of Good from which a result is Good.")
-@click.option("--percent-bad", type=click.FloatRange(0, 100), help="Percent of Bad from which a result is Bad.")
-@click.option("--sloped-extrapolation/--stepped-extrapolation", default=None, help="Past the last point.")
-@click.option("--percent", type=click.FloatRange(0, 100), default=50.0, show_default=True, help="For Percentile.")
+              help="Aggregate of OPC UA Part 13, or Percentile, Rate, Distinct.")  # fmt: skip
+@click.option("--stepped/--sloped", default=None, help="Interpolation between points. Default: the tag's.")
+@click.option(
+    "--uncertain-as-bad/--uncertain-as-good", default=None, help="Treat Uncertain as Bad. Default: the tag's setting."
+)
+@click.option("--percent-good", type=click.FloatRange(0, 100), help="Least percentage of Good for a Good result.")
+@click.option("--percent-bad", type=click.FloatRange(0, 100), help="Least percentage of Bad for a Bad result.")
+@click.option(
+    "--sloped-extrapolation/--stepped-extrapolation", default=None, help="Extrapolation after the last point."
+)
+@click.option(
+    "--percent", type=click.FloatRange(0, 100), default=50.0, show_default=True, help="Percentage for Percentile."
+)
 @_STATUS
 @output_options
 def aggregate(
@@ -267,7 +274,7 @@ def aggregate(
     uncertain_as_bad: bool | None, percent_good: float | None, percent_bad: float | None,
     sloped_extrapolation: bool | None, percent: float, status: str | None, output: Output,
 ) -> None:  # fmt: skip
-    """Compute an aggregate of each TAG (a name, a pattern, or #NUMBER) for each interval of a period."""
+    """Compute an aggregate of each tag for each interval of a period. TAG is a name, a pattern, or #NUMBER."""
     _no_columns(output)
     with _open(target) as h:
         result = h.aggregate(
@@ -286,18 +293,20 @@ def aggregate(
         output.write(result, status_words=_words(status, output))
 
 
-@historian.command(short_help="Few points that look the same, or a chart of them.")
+@historian.command(short_help="Plot a tag, or print a reduced set of its points.")
 @target(dataset=False, rest="TAG")
 @_period
-@click.option("--points", type=click.IntRange(2), metavar="N", help="How many. Default: 1000, or what a chart shows.")
+@click.option(
+    "--points", type=click.IntRange(2), metavar="N", help="Number of points. Default: 1000, or the width of the chart."
+)
 @click.option("--method", type=click.Choice(["minmax", "lttb"]), default="minmax", show_default=True,
-              help="minmax loses no spike.")  # fmt: skip
+              help="Reduction method; minmax keeps every spike.")  # fmt: skip
 @_STATUS
 @output_options
 def plot(
     target: Target, start: str, end: str, points: int | None, method: str, status: str | None, output: Output
 ) -> None:
-    """Draw TAG over a period; with --format or --out, print the points that a plot needs.
+    """Plot TAG over a period; with --format or --out, print a reduced set of points for a plot.
 
     \b
     Examples:
@@ -318,16 +327,16 @@ def plot(
         output.write(rows, status_words=_words(status, output))
 
 
-@historian.command(short_help="Note something about a tag, or list notes.")
+@historian.command(short_help="Add an annotation to a tag, or list annotations.")
 @target(dataset=False, rest="TAG")
-@click.option("--text", metavar="TEXT", help="The note. Without it, the notes of a period are listed.")
-@click.option("--time", "at", default="now", show_default=True, metavar="TIME", help="What the note is about.")
-@click.option("--author", default="", metavar="NAME", help="Who says so.")
-@click.option("--start", default="1970-01-01", metavar="TIME", help="First time of the notes that are listed.")
-@click.option("--end", default="now", metavar="TIME", help="First time after them.")
+@click.option("--text", metavar="TEXT", help="Text of the annotation. Without it, annotations of a period are listed.")
+@click.option("--time", "at", default="now", show_default=True, metavar="TIME", help="Time of the annotation.")
+@click.option("--author", default="", metavar="NAME", help="Author of the annotation.")
+@click.option("--start", default="1970-01-01", metavar="TIME", help="Start of the listed period.")
+@click.option("--end", default="now", metavar="TIME", help="End of the listed period, exclusive.")
 @output_options
 def annotate(target: Target, text: str | None, at: str, author: str, start: str, end: str, output: Output) -> None:
-    """Note something about TAG at a time, or list its notes.
+    """Add an annotation to TAG at a time, or list its annotations.
 
     \b
     Examples:
@@ -341,17 +350,18 @@ def annotate(target: Target, text: str | None, at: str, author: str, start: str,
             return
         key = _one_key(h, target.rest)
         h.annotate(key, _moment(at), text, author=author)
-    click.echo(f"noted at {at} of {key}", err=True)
+    click.echo(f"annotated {key} at {at}", err=True)
 
 
-@historian.command(short_help="Delete points of a period.")
+@historian.command(short_help="Delete the points of a period.")
 @target(dataset=False, rest="TAG...")
 @_period
-@click.option("--dry-run", is_flag=True, help="Say what would go, delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @yes_option
 @json_option
 def delete(target: Target, start: str, end: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Delete the points of TAGs in a period, for good. Says how many and asks, unless --yes is given.
+    """Permanently delete the points of tags in a period. Shows how many and asks for confirmation, unless --yes is
+    given.
 
     \b
     Example:
@@ -363,7 +373,7 @@ def delete(target: Target, start: str, end: str, dry_run: bool, yes: bool, as_js
         count = _count_rows(h.raw(keys, since, until))
         if count and not dry_run:
             tags = count_text(len(keys), "tag")
-            confirm(f"Delete {count_text(count)} points of {tags} for good?", yes)
+            confirm(f"Permanently delete {count_text(count)} points of {tags}?", yes)
             count = sum(h.delete(key, since, until) for key in keys)
     if as_json:
         click.echo(json.dumps({"dry_run": dry_run, "points": count}))
@@ -378,15 +388,14 @@ def _count_rows(result: ReadResult) -> int:
     return count
 
 
-@historian.command(short_help="Say how long points are kept, and drop older ones.")
+@historian.command(short_help="Set the retention of points, and drop older ones.")
 @target(dataset=False, rest="GROUP LENGTH")
-@click.option("--dry-run", is_flag=True, help="Say what would go, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be dropped; change nothing.")
 @yes_option
 @json_option
 def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Keep the points of a GROUP of tags for LENGTH (`never` drops nothing), and drop the slices that are older.
-
-    Says how many and asks, unless --yes is given.
+    """Set the retention of a GROUP of tags to LENGTH (`never` keeps all points), and drop older slices. Shows how many
+    and asks for confirmation, unless --yes is given.
 
     \b
     Examples:
@@ -394,13 +403,13 @@ def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
         chronotile historian retain plant.db main 365d --yes
     """
     if len(target.rest) != 2:
-        raise click.UsageError("Give a group and a length, such as main 365d; the group of most tags is main.")
+        raise click.UsageError("Give a group and a duration, such as main 365d; main is the default group.")
     group, length = target.rest
     kept = None if length == "never" else length
     with _open(target, create=not dry_run) as h:
         slices = _older(h, group, kept)
         if slices and not dry_run:
-            confirm(f"Drop {count_text(slices)} slices of group {group}, older than {length}, for good?", yes)
+            confirm(f"Permanently drop {count_text(slices)} slices of group {group} that are older than {length}?", yes)
         if not dry_run:
             h.set_retention(group, kept)
             slices = h.retire(group) if kept is not None else 0
@@ -408,29 +417,30 @@ def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
         click.echo(json.dumps({"dry_run": dry_run, "group": group, "retention": kept, "slices": slices}))
         return
     verb = "would be" if dry_run else "are"
-    click.echo(f"points of group {group} {verb} kept {'for ever' if kept is None else f'for {kept}'}")
+    click.echo(f"points of group {group} {verb} kept {'forever' if kept is None else f'for {kept}'}")
     click.echo(f"{'would drop' if dry_run else 'dropped'} {count_text(slices)} slices")
 
 
 def _older(h: library.Historian | RemoteHistorian, group: str, kept: str | None) -> int:
-    """How many slices of a group are older than this."""
+    """Number of slices of a group that are older than this."""
     if group not in h.groups():
-        raise InvalidInputError(f"there is no group {group!r}; there are {', '.join(h.groups())}", kind="invalid-tag")
+        raise InvalidInputError(f"no group {group!r}; the groups are {', '.join(h.groups())}", kind="invalid-tag")
     if kept is None:
         return 0
     if not isinstance(h, library.Historian):
-        raise click.UsageError("What a service would drop is told where it runs: run this on its archive.")
+        raise click.UsageError("A service cannot preview what it would drop: run this command on the archive itself.")
     names = [name for name in h.archive if name.startswith(f"historian_{group}_")]
     return sum(len(h.archive[name].retire(older_than=kept, dry_run=True)) for name in names)
 
 
-@historian.command(short_help="Join chunks and keep statistics.")
+@historian.command(short_help="Merge chunks and update statistics.")
 @target(dataset=False)
 @json_option
 @click.pass_context
 def maintain(context: click.Context, target: Target, as_json: bool) -> None:
-    """Join small chunks and compute the statistics of hours that make aggregates fast. Run it now and then. Tiles that
-    have to be left as they are, for damage say, are named; the exit code is then 5."""
+    """Merge small chunks and compute the hourly statistics that speed up aggregates. Run it regularly. Names tiles that
+    were skipped, for example because of damage; the exit code is then 5.
+    """
     with _open(target, create=True) as h:
         done = h.maintain()
     if as_json:
@@ -441,11 +451,11 @@ def maintain(context: click.Context, target: Target, as_json: bool) -> None:
             f"{count_text(done.tiles_summarized)} summarized, {count_text(done.hours)} hours"
         )
     for failure in done.failed:
-        click.echo(f"left as it is: {failure}", err=True)
+        click.echo(f"skipped: {failure}", err=True)
     if done.failed:
         context.exit(5)
 
 
 def _no_columns(output: Output) -> None:
     if output.columns is not None:
-        raise click.UsageError("--columns does not apply: points have columns tag, time, value and status.")
+        raise click.UsageError("--columns is not supported here: points have columns tag, time, value and status.")

@@ -1,4 +1,4 @@
-"""Points of files, with the columns and times of their source, as the historian takes them; and a chart of points."""
+"""Read points from files with any column names and time zones, and draw a text chart of points."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _ZONE = r"[T ].*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
 
 @dataclass(frozen=True)
 class PointFiles:
-    """How files of points are read."""
+    """Settings for reading files of points."""
 
     format: str | None
     delimiter: str | None
     columns: dict[str, str]
-    """The file's name of each of our columns that has another one there."""
+    """The file's column names, by our column names, where they differ."""
     tag: str | None
-    """The tag of all points, where the files name none."""
+    """Tag of all points, if the files have no tag column."""
     zone: str | None
-    """Of times that say none; UTC where this is None."""
+    """Time zone of times without one; None for UTC."""
     later: bool
-    """Which of two instants a time means that a change of clocks repeats."""
+    """Which instant to take for local times that occur twice at a clock change."""
 
     def table(self, file: str) -> Any:
-        """The points of a file; ``-`` is standard input."""
+        """Read the points of a file; ``-`` is standard input."""
         names = {own: self.columns.get(own, own) for own in _OWN}
         time_type = "utf8" if self.zone else "timestamp[ns]"
         types = [(names["time"], time_type), *([] if self.tag is not None else [(names["tag"], "utf8")])]
@@ -63,11 +63,11 @@ class PointFiles:
             )
 
     def _other_name(self, own: str) -> str:
-        alone = ", --tag the tag of all points" if own == "tag" and self.tag is None else ""
-        return f"--{own}-column names another one{alone}."
+        alone = ", or set one tag for all points with --tag" if own == "tag" and self.tag is None else ""
+        return f"Name another column with --{own}-column{alone}."
 
     def _translated(self, given: Any, names: dict[str, str]) -> _native.Table:
-        pa = optional.module("pyarrow", "reading points with columns or time zones of their own", "arrow")
+        pa = optional.module("pyarrow", "reading points with renamed columns or a time zone", "arrow")
         table = pa.table(given)
         if self.tag is not None:
             names = {**names, "tag": "tag"}
@@ -78,13 +78,13 @@ class PointFiles:
 
 
 def _utc(pa: Any, times: Any, zone: str, *, later: bool) -> Any:
-    """Times that say no zone as those of `zone`, in UTC."""
+    """Convert times without a zone from `zone` to UTC."""
     import pyarrow.compute as pc
 
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError):
-        raise click.BadParameter(f"there is no time zone {zone!r}", param_hint="--zone") from None
+        raise click.BadParameter(f"unknown time zone {zone!r}", param_hint="--zone") from None
     moment = pa.timestamp("ns", "UTC")
     if pa.types.is_timestamp(times.type) and times.type.tz:
         return times.cast(moment)
@@ -99,12 +99,12 @@ def _utc(pa: Any, times: Any, zone: str, *, later: bool) -> Any:
         local = local.cast(pa.timestamp("ns"))
         found = pc.assume_timezone(local, zone, ambiguous="latest" if later else "earliest").cast(moment)
     except pa.ArrowInvalid as error:
-        raise click.UsageError(f"A time cannot be read in {zone}: {str(error).splitlines()[0]}") from None
+        raise click.UsageError(f"Cannot read a time in {zone}: {str(error).splitlines()[0]}") from None
     return found if zoned is None else pc.coalesce(zoned, found)
 
 
 def chart(points: Any, title: str, width: int, height: int = 16) -> str:
-    """Points as a chart of text: a column of the terminal holds the span of its values."""
+    """Draw points as a text chart: each column of the terminal shows the range of its values."""
     pa = optional.module("pyarrow", "a chart", "arrow")
     table = pa.table(points)
     rows = [

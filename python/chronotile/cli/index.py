@@ -21,10 +21,9 @@ from chronotile.terminal import ProgressLine, bar, bytes_text, count_text, table
 
 @click.group(short_help="Create, build, show and drop indexes.")
 def index() -> None:
-    """Indexes on combinations of columns, of any dataset.
-
-    Reads and counts use them of themselves. An index is built window by window, at any time after the rows were
-    written, and never changes an answer: what it does not know yet, or no longer knows, is read.
+    """Indexes on combinations of columns, for any dataset. Reads and counts use them automatically. An index is built
+    window by window, at any time after the rows are written. It never changes a result: windows that are not indexed or
+    out of date are read directly.
 
     \b
     Examples:
@@ -39,7 +38,7 @@ def index() -> None:
 @click.option("--columns", required=True, metavar="NAMES", help="Columns, separated by commas.")
 @click.option("--name", metavar="NAME", help="Name of the index. Default: the columns' names, joined by _.")
 def create(target: Target, columns: str, name: str | None) -> None:
-    """Define an index; `index build` builds it.
+    """Define an index. Build it with `index build`.
 
     \b
     Example:
@@ -50,7 +49,7 @@ def create(target: Target, columns: str, name: str | None) -> None:
         before = {found.name for found in dataset.indexes()}
         dataset.create_index(names(columns) or [], name)
         made = next(found.name for found in dataset.indexes() if found.name not in before)
-        click.echo(f"index {made} of {dataset.name} is defined; build it with: chronotile index build")
+        click.echo(f"defined index {made} of {dataset.name}; build it with: chronotile index build")
 
 
 @index.command("build", short_help="Bring indexes up to date.")
@@ -59,17 +58,18 @@ def create(target: Target, columns: str, name: str | None) -> None:
 @click.option("--start", metavar="TIME", help="Only windows from this time on.")
 @click.option("--end", metavar="TIME", help="Only windows before this time.")
 @click.option("--lease", "lease_s", type=click.IntRange(1, 3_600), default=60, show_default=True, metavar="SECONDS",
-              help="Others take over the work of a builder that is silent for so long.")  # fmt: skip
-@click.option("--no-wait", is_flag=True, help="Do not wait for windows that others are building.")
-@click.option("--rebuild", is_flag=True, help="Build every window anew.")
-@click.option("--every", type=click.IntRange(1), metavar="SECONDS", help="Go on for ever, so long after each build.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, a line for each build.")
+              help="Time after which other builders take over the work of a silent one.")  # fmt: skip
+@click.option("--no-wait", is_flag=True, help="Do not wait for windows that other builders work on.")
+@click.option("--rebuild", is_flag=True, help="Rebuild every window.")
+@click.option(
+    "--every", type=click.IntRange(1), metavar="SECONDS", help="Repeat forever, with this pause after each build."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per build.")
 def build(
     target: Target, name: str | None, start: str | None, end: str | None, lease_s: int, no_wait: bool, rebuild: bool,
     every: int | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Bring indexes up to date: read what has changed since. Run it on as many machines as you like; they share the
-    work.
+    """Bring indexes up to date by reading what has changed. Run it on any number of machines; they share the work.
 
     \b
     Examples:
@@ -112,17 +112,20 @@ def _built(report: IndexBuildReport) -> str:
         f"{count_text(report.tiles_read)} tiles, {count_text(report.rows)} rows; stored {bytes_text(report.bytes)}"
     ]
     if report.windows_elsewhere:
-        parts.append(f"{count_text(report.windows_elsewhere)} windows were left to other builders")
+        parts.append(f"{count_text(report.windows_elsewhere)} windows are being built by other builders")
     if report.tiles_left_out:
-        parts.append(f"{count_text(report.tiles_left_out)} tiles are left out: damaged, or of too many values")
+        parts.append(
+            f"{count_text(report.tiles_left_out)} tiles are not indexed, because they are damaged or have too "
+            "many distinct values"
+        )
     return "; ".join(parts)
 
 
-@index.command("status", short_help="Show indexes and what is built of them.")
+@index.command("status", short_help="Show indexes and their state.")
 @target()
 @json_option
 def status(target: Target, as_json: bool) -> None:
-    """Show the indexes of a dataset and what is built of each.
+    """Show the indexes of a dataset and the state of each.
 
     \b
     Example:
@@ -135,7 +138,7 @@ def status(target: Target, as_json: bool) -> None:
             click.echo(json.dumps([dataclasses.asdict(info) for info in found], indent=2, default=_json_value))
             return
         if not found:
-            click.echo(f"{dataset.name} has no index: chronotile index create makes one", err=True)
+            click.echo(f"{dataset.name} has no index: create one with chronotile index create", err=True)
             return
         size = max(dataset.info().bytes, 1)
         header = ["name", "columns", "windows", "tiles", "rows", "values", "size", "of data", "built"]
@@ -157,30 +160,30 @@ def _json_value(value: object) -> str:
 @target(rest="INDEX")
 @yes_option
 def drop(target: Target, yes: bool) -> None:
-    """Drop an index with all that was built of it. Answers stay the same.
+    """Drop an index and everything built for it. Results of reads stay the same.
 
     \b
     Example:
         chronotile index drop jobs.db jobs user_cloud_status --yes
     """
     if len(target.rest) != 1:
-        raise click.UsageError("Name one index.")
+        raise click.UsageError("Give exactly one index.")
     with target.open() as archive:
-        confirm(f"Drop {target.rest[0]} of {target.dataset}? To be used again it has to be built again.", yes)
+        confirm(f"Drop {target.rest[0]} of {target.dataset}? To use it again, you must rebuild it.", yes)
         windows = archive[target.dataset].drop_index(target.rest[0])
-        click.echo(f"dropped index {target.rest[0]}, {count_text(windows)} windows of it")
+        click.echo(f"dropped index {target.rest[0]} with {count_text(windows)} windows")
 
 
-@index.command("explain", short_help="Say how a question uses an index.")
+@index.command("explain", short_help="Show how a query uses an index.")
 @target()
-@click.option("--count", "counts", is_flag=True, help="Of a count, not of its rows.")
-@click.option("--by", metavar="NAMES", help="Of a count by these columns.")
+@click.option("--count", "counts", is_flag=True, help="Explain a count instead of a read.")
+@click.option("--by", metavar="NAMES", help="Explain a count by these columns.")
 @json_option
 @place_options
 def explain(
     target: Target, place: Callable[[Dataset], dict[str, Any]], counts: bool, by: str | None, as_json: bool
 ) -> None:
-    """Say which windows a question would answer through an index, and which directly.
+    """Show which windows a query answers from an index, and which it reads directly.
 
     \b
     Example:

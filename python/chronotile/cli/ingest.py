@@ -1,4 +1,4 @@
-"""``chronotile ingest``: files into a dataset, resumable and repeatable."""
+"""``chronotile ingest``: store files in a dataset, with repeatable and resumable runs."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
 from chronotile.times import TimeAxis
 
 BLOCK_ROWS = 1_000_000
-"""Rows of a file that become one batch. Part of the batches' names: it must stay the same for ever."""
+"""Rows per batch. Batch names depend on it, so it must never change."""
 
 SAMPLED_FILES = 1_000
-"""Files that are looked at for the column types of a new dataset."""
+"""Number of files sampled for the column types of a new dataset."""
 
 _FORMATS = ["csv", "tsv", "ndjson", "parquet", "arrow", "lines"]
 _SAME_AS_STORED = ("large_", "utf8_view", "binary_view", "dictionary", "list", "struct")
 _COMPRESSED = (".gz", ".zst")
 
 SPOOL_BLOCK = 1 << 20
-"""Bytes of standard input that are copied at once."""
+"""Block size when standard input is copied, in bytes."""
 
 
 @dataclass
 class Reading:
-    """How files are read."""
+    """Settings for reading files."""
 
     format: str | None
     types: dict[str, str]
@@ -60,7 +60,7 @@ class Reading:
     line_year: int | None
 
     def tag_of(self, source: Source) -> tuple[str, str] | None:
-        """Name and value of the tag column for a file: the value given, or the file's name without extensions."""
+        """Name and value of the tag column for a file: the given value, or the file name without extensions."""
         if self.tag is None:
             return None
         name, value = self.tag
@@ -102,7 +102,7 @@ class Reading:
 
 @dataclass
 class Source:
-    """One input: where its bytes lie, and what people call it."""
+    """An input: its path and its display name."""
 
     path: str
     name: str
@@ -118,7 +118,7 @@ class Source:
 
 @dataclass
 class Outcome:
-    """What became of one file."""
+    """Result of one file."""
 
     rows_stored: int = 0
     rows_before: int = 0
@@ -127,7 +127,7 @@ class Outcome:
 
 @dataclass
 class State:
-    """What the progress line shows."""
+    """State of the progress line."""
 
     files: int
     began: float = field(default_factory=time.monotonic)
@@ -153,12 +153,13 @@ def _as(text: str, kind: str) -> Any:
 
 @contextmanager
 def _sources(paths: list[str], format: str | None, spool_max: int) -> Iterator[list[Source]]:
-    """The inputs. Standard input and pipes are first copied to temporary files of `spool_max` bytes in all at most,
-    because content is hashed before it is stored."""
+    """Open the inputs. Content is hashed before it is stored, so standard input and pipes are first copied to temporary
+    files of at most `spool_max` bytes in total.
+    """
     if "-" in paths and format is None:
-        raise click.UsageError(f"Standard input needs --format: {', '.join(_FORMATS)}.")
+        raise click.UsageError(f"Standard input requires --format: {', '.join(_FORMATS)}.")
     if paths.count("-") > 1:
-        raise click.UsageError("Standard input can be given once.")
+        raise click.UsageError("Standard input can only be given once.")
     with ExitStack() as spools:
         left = spool_max
         sources = []
@@ -169,7 +170,7 @@ def _sources(paths: list[str], format: str | None, spool_max: int) -> Iterator[l
             name = "standard input" if path == "-" else path
             suffix = ".in" if path == "-" else "".join(Path(path).suffixes[-2:])
             spool = spools.enter_context(tempfile.NamedTemporaryFile(prefix="chronotile-", suffix=suffix))
-            # Python's own open and read, since a signal ends them while they wait for a writer.
+            # Use Python's own open and read: a signal interrupts them while they wait for a writer.
             with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as stream:
                 left -= _spool(stream, spool, name, left, spool_max)
             sources.append(Source(spool.name, name))
@@ -180,23 +181,23 @@ def _is_pipe(path: str) -> bool:
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        # The reader says what is wrong with it.
+        # The reader reports the error.
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _spool(stream: IO[bytes], spool: IO[bytes], name: str, left: int, spool_max: int) -> int:
-    """Copy `stream`, at most `left` bytes; returns how many there were."""
+    """Copy `stream`, up to `left` bytes; return the number of bytes."""
     folder = tempfile.gettempdir()
     room = min(left, shutil.disk_usage(folder).free // 2)
     copied = 0
     while block := stream.read(SPOOL_BLOCK):
         copied += len(block)
         if copied > room:
-            limit = f"--spool-max of {bytes_text(spool_max)}" if room == left else f"half of what is free in {folder}"
+            limit = f"--spool-max of {bytes_text(spool_max)}" if room == left else f"half of the free space in {folder}"
             raise DataFileError(
-                f"{name} is longer than its temporary copy may be, {limit}: save it to a file and ingest that, set "
-                "TMPDIR to a folder with more room, or raise --spool-max",
+                f"{name} exceeds the limit for temporary copies ({limit}): save it to a file and ingest "
+                "that, set TMPDIR to a folder with more space, or raise --spool-max",
                 kind="file-too-large",
             )
         try:
@@ -211,35 +212,33 @@ def _spool(stream: IO[bytes], spool: IO[bytes], name: str, left: int, spool_max:
 
 
 def _unwritten(name: str, folder: str, error: OSError) -> StorageFullError | DataFileError:
-    message = (
-        f"the temporary copy of {name} in {folder} cannot be written: {error.strerror}; set TMPDIR to another folder"
-    )
+    message = f"cannot write the temporary copy of {name} in {folder}: {error.strerror}; set TMPDIR to another folder"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StorageFullError(message, kind="storage-full")
     return DataFileError(message, kind="file-io")
 
 
 def batch_key(content: str, tag: tuple[str, str] | None, start: int) -> str:
-    """Name of the batch with the rows of a file from `start` on: the file's content and the tag it gets, not its
-    name."""
+    """Name of the batch with the rows of a file from `start` on, derived from the file's content and tag."""
     tagged = "" if tag is None else f":{tag[0]}={tag[1]}"
     return f"file:{content}{tagged}:{start}"
 
 
 def _rows_there(dataset: Dataset, key: str) -> int | None:
-    """Rows of a batch that is stored and of which none was retired."""
+    """Number of rows of a stored batch, if none was retired."""
     info = dataset.batch(key)
     return info.rows if info is not None and info.finished and not info.rows_retired else None
 
 
 def ingest_file(dataset: Dataset, source: Source, reading: Reading, state: State, *, replace: bool) -> Outcome:
-    """Store what of one file is not stored yet."""
+    """Store the part of a file that is not stored yet."""
     outcome = Outcome()
     tag = reading.tag_of(source)
     content = _native.content_hash(source.path)
     start = 0
     if not replace:
-        # Blocks are written in order: at the first that is missing an interrupted run ended, or it was retired since.
+        # Blocks are written in order, so the first missing one is where an interrupted run stopped, or was retired
+        # since.
         while (rows := _rows_there(dataset, batch_key(content, tag, start))) is not None:
             outcome.rows_before += rows
             start += BLOCK_ROWS
@@ -259,7 +258,7 @@ def ingest_file(dataset: Dataset, source: Source, reading: Reading, state: State
 
 
 def _open_as_stored(dataset: Dataset, source: Source, reading: Reading, *, skip_rows: int) -> _native.RecordFile:
-    """The file with its columns read as the dataset has them, where its own or inferred types differ."""
+    """Open the file with the column types of the dataset, if its own or inferred types differ."""
     stored = dataset.column_types
     tag = reading.tag_of(source)
     tag_type = "utf8" if tag is None else stored.get(tag[0], "utf8")
@@ -303,7 +302,7 @@ def _dataset(
 
 
 def _common_schema(sources: list[Source], reading: Reading) -> _native.Schema:
-    """The columns of the first file, as float64 where it has whole numbers and another one fractions."""
+    """Columns of the first file, with float64 for whole numbers if another file has fractions."""
     first = reading.open(sources[0], {}).schema()
     whole = {name for name, kind, _ in first.columns() if kind == "int64" and name not in reading.types}
     fractions: set[str] = set()
@@ -342,34 +341,34 @@ def _dry_run(dataset: Dataset | None, source: Source, reading: Reading) -> None:
     click.echo(f"{source.name}: {file.format}{rows}")
     stored = dataset.column_types if dataset is not None else {}
     for name, kind, _ in file.schema().columns():
-        note = "" if dataset is None or name in stored else "  (not in the dataset)"
+        note = "" if dataset is None or name in stored else "  (not a column of the dataset)"
         click.echo(f"  {name}: {kind}{note}")
     if dataset is not None:
         key = batch_key(_native.content_hash(source.path), reading.tag_of(source), 0)
-        click.echo("  not stored yet" if _rows_there(dataset, key) is None else "  stored before")
+        click.echo("  not stored yet" if _rows_there(dataset, key) is None else "  already stored")
 
 
 @click.command(short_help="Store files in a dataset.")
 @target(rest="FILES...")
 @click.option("--format", "format_", type=click.Choice(_FORMATS), help="Format. Default: by content and name.")
-@click.option("--types", multiple=True, metavar="COLUMN=TYPE", help="Type of a column; may be repeated.")
+@click.option("--types", multiple=True, metavar="COLUMN=TYPE", help="Column type; repeatable.")
 @click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
 @click.option("--names", "column_names", metavar="NAMES", help="Names of all CSV columns, in the order of the file.")
 @click.option("--delimiter", metavar="CHAR", help="CSV delimiter. Default: a comma, a tab for TSV.")
-@click.option("--no-header", is_flag=True, help="The first CSV line is data.")
-@click.option("--null", "nulls", multiple=True, metavar="WORD", help="A word that means null in CSV; may be repeated.")
-@click.option("--comment", metavar="CHAR", help="CSV lines that start with this are skipped.")
+@click.option("--no-header", is_flag=True, help="CSV files have no header line.")
+@click.option("--null", "nulls", multiple=True, metavar="WORD", help="Text that means null in CSV; repeatable.")
+@click.option("--comment", metavar="CHAR", help="Skip CSV lines that start with this character.")
 @click.option(
     "--tag-column", metavar="NAME[=VALUE]", help="Add a column with VALUE, or each file's name without extension."
 )
 @click.option(
-    "--line-time", metavar="PATTERN", help="With --format lines: strptime pattern of the time that begins a line."
+    "--line-time", metavar="PATTERN", help="With --format lines: strptime pattern of the time at the start of a line."
 )
-@click.option("--line-year", type=int, help="The year, for a --line-time pattern without one.")
-@click.option("--create", is_flag=True, help="Create the dataset if there is none, by the options below.")
+@click.option("--line-year", type=int, help="Year, for a --line-time pattern without one.")
+@click.option("--create", is_flag=True, help="Create the dataset if it does not exist, with the options below.")
 @definition_options
-@click.option("--replace", is_flag=True, help="Store again what is stored with other content.")
-@click.option("--dry-run", is_flag=True, help="Say what would be read, store nothing.")
+@click.option("--replace", is_flag=True, help="Replace batches that are stored with other content.")
+@click.option("--dry-run", is_flag=True, help="Show what would be read; store nothing.")
 @json_option
 @click.option(
     "--spool-max",
@@ -377,7 +376,7 @@ def _dry_run(dataset: Dataset | None, source: Source, reading: Reading) -> None:
     default="8GiB",
     show_default=True,
     metavar="SIZE",
-    help="Largest temporary copy of standard input and pipes, in TMPDIR; half of what is free there at most.",
+    help="Largest temporary copy of standard input and pipes, in TMPDIR; at most half of the free space there.",
 )
 @timeout_option
 def ingest(
@@ -389,9 +388,9 @@ def ingest(
     """Store files in a dataset; `-` is standard input. CSV, TSV, NDJSON, Parquet, Arrow and lines of text, each also
     as .gz.
 
-    A file's rows are stored in batches that are named by its content, so running the command again changes nothing,
-    and an interrupted run goes on where it ended. Columns are read in the types of the dataset. Standard input and
-    pipes are first copied to a temporary file.
+    Batches are named by file content, so running the command again changes nothing, and an interrupted run continues
+    where it stopped. Columns are converted to the types of the dataset. Standard input and pipes are first copied to a
+    temporary file.
 
     \b
     Examples:
@@ -403,7 +402,7 @@ def ingest(
             --line-time "%b %d %H:%M:%S" --line-year 2026
     """
     if definition.given and not create:
-        raise click.UsageError("Options that define a dataset need --create.")
+        raise click.UsageError("Options that define a dataset require --create.")
     reading = Reading(
         format=format_, types=_types(types), columns=names(columns), column_names=names(column_names),
         delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter), header=not no_header, nulls=list(nulls),
@@ -459,5 +458,5 @@ def _summary(total: Outcome, files: int, unchanged: int, seconds: float) -> str:
     if total.rows_before:
         parts.append(f"{count_text(total.rows_before)} rows were already stored")
     if total.duplicates:
-        parts.append(f"{count_text(total.duplicates)} rows had the id of a later row and were left out")
+        parts.append(f"{count_text(total.duplicates)} rows were skipped, because a later row has the same id")
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""``chronotile jobs``: the archive of a batch or grid system."""
+"""``chronotile jobs``: finished jobs of a batch or grid system."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from chronotile.terminal import ProgressLine, count_text
 
 @click.group(short_help="Finished jobs of a batch system.")
 def jobs() -> None:
-    """Finished jobs of a batch or grid system: load them, look them up, count them.
+    """Finished jobs of a batch or grid system: load, look up and count them.
 
     \b
     Examples:
@@ -50,15 +50,16 @@ def jobs() -> None:
 
 
 def question_options(command: Command) -> Command:
-    """Options of period and condition, which the command gets as `question`, a function of the jobs and of the words
-    that name conditions."""
+    """Add options of period and condition; the command gets `question`, a function of the jobs and the condition
+    arguments.
+    """
 
     def run(start: str | None, end: str | None, days: str | None, where: tuple[str, ...], **options: Any) -> Any:
         def question(found: Any, words: list[str]) -> dict[str, Any]:
             dataset = found.dataset
             for word in words:
                 if "=" not in word:
-                    raise click.UsageError(f"{word!r} is no condition: write COLUMN=VALUE, or use --where.")
+                    raise click.UsageError(f"Invalid condition {word!r}: write COLUMN=VALUE, or use --where.")
             return {
                 "start": moment(start, dataset),
                 "end": moment(end, dataset),
@@ -71,22 +72,22 @@ def question_options(command: Command) -> Command:
     return in_place_of(
         command,
         run,
-        click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC), or a number in the column's unit."),
-        click.option("--end", metavar="TIME", help="First time after the period."),
+        click.option("--start", metavar="TIME", help="Start: ISO 8601 (UTC), or a number in the column's unit."),
+        click.option("--end", metavar="TIME", help="End, exclusive."),
         click.option(
-            "--days", metavar="DAYS", help="A day, a month (2026-01), FIRST,LAST, or a number of days up to today."
+            "--days", metavar="DAYS", help="A day, a month (2026-01), FIRST,LAST, or the number of days up to today."
         ),
         click.option("--where", multiple=True, metavar="CONDITION", help='"run_s>3600", "x between 1,2"; repeatable.'),
     )
 
 
 _create_option = click.option(
-    "--create", is_flag=True, help="Create the archive of jobs if there is none, by the options below."
+    "--create", is_flag=True, help="Create the archive of jobs if it does not exist, with the options below."
 )
 
 
 def definition_options(command: Command) -> Command:
-    """Options that define an archive of jobs, which the command gets as `definition`."""
+    """Add options that define an archive of jobs; the command gets `definition`."""
 
     def run(
         id_: str, time_: str, version: str | None, id_bucket: int, window: str, indexes: tuple[str, ...], **options: Any
@@ -100,16 +101,16 @@ def definition_options(command: Command) -> Command:
     return in_place_of(
         command,
         run,
-        click.option("--id", "id_", default="job_id", show_default=True, metavar="COLUMN", help="Job ids, integers."),
+        click.option("--id", "id_", default="job_id", show_default=True, metavar="COLUMN", help="Column of job ids."),
         click.option("--time", "time_", default="submitted", show_default=True, metavar="COLUMN",
-                     help="When a job is filed."),
+                     help="Time column of jobs."),
         click.option("--version", metavar="COLUMN",
-                     help="What orders the states of a job. Default: the time of writing."),
+                     help="Column that orders the states of a job. Default: the time of writing."),
         click.option("--id-bucket", type=click.IntRange(1), default=100, show_default=True, metavar="N",
-                     help="Ids stored together, in one cell."),
-        click.option("--window", default="1d", show_default=True, metavar="LENGTH", help="What indexes are built for."),
+                     help="Ids in one cell."),
+        click.option("--window", default="1d", show_default=True, metavar="LENGTH", help="Window length."),
         click.option("--index", "indexes", multiple=True, metavar="NAMES",
-                     help="An index to define: columns; repeatable."),
+                     help="Columns of an index to define; repeatable."),
     )  # fmt: skip
 
 
@@ -123,16 +124,16 @@ def _open(target: Target, **options: Any) -> Iterator[Any]:
 
 @jobs.command("create", short_help="Create an archive of jobs.")
 @target()
-@click.option("--like", metavar="FILE", help="Take the columns from this file of jobs.")
-@click.option("--schema", metavar="NAME:TYPE,...", help="The columns: job_id:int64,submitted:timestamp[us],user:utf8.")
-@click.option("--database", nargs=2, metavar="URL TABLE", help="Take the columns from a database's table.")
+@click.option("--like", metavar="FILE", help="File of jobs to take the columns from.")
+@click.option("--schema", metavar="NAME:TYPE,...", help="Columns: job_id:int64,submitted:timestamp[us],user:utf8.")
+@click.option("--database", nargs=2, metavar="URL TABLE", help="Database table to take the columns from.")
 @definition_options
 @timeout_option
 def create(
     target: Target, definition: dict[str, Any], like: str | None, schema: str | None, database: tuple[str, str] | None,
     timeout_s: int,
 ) -> None:  # fmt: skip
-    """Create an archive of jobs, and the archive if there is none.
+    """Create a dataset of jobs, and the archive if it does not exist.
 
     \b
     Examples:
@@ -151,7 +152,7 @@ def create(
         case (None, None, (url, table)):
             columns = _database_schema(url, table, definition)
         case _:
-            raise click.UsageError("Give the columns once: by --like, --schema or --database.")
+            raise click.UsageError("Give the columns by one of --like, --schema and --database.")
     with target.open(create=True, timeout_s=timeout_s) as archive:
         made = create_jobs(archive, target.dataset, schema=columns, **definition)
         click.echo(f"created jobs {describe(made.dataset)}")
@@ -166,14 +167,14 @@ def _database_schema(url: str, table: str, definition: dict[str, Any]) -> dict[s
 @jobs.command("load", short_help="Load files of jobs.")
 @target(rest="PATHS...")
 @click.option("--format", "format_", type=click.Choice(["csv", "ndjson", "parquet", "swf"]), help="Default: by name.")
-@click.option("--names", "column_names", metavar="NAMES", help="Columns of CSV files without a header.")
+@click.option("--names", "column_names", metavar="NAMES", help="Column names for CSV files without a header.")
 @click.option("--delimiter", default=",", metavar="CHAR", help="CSV delimiter; `tab` for a tab.")
 @click.option(
-    "--workers", type=click.IntRange(1), metavar="N", help="Processes. Default: one for each core, at most 8."
+    "--workers", type=click.IntRange(1), metavar="N", help="Worker processes. Default: one per core, at most 8."
 )
-@click.option("--rejects", metavar="FILE", help="Where records go that are no jobs, as NDJSON. Default: nowhere.")
+@click.option("--rejects", metavar="FILE", help="Write rejected records to this file, as NDJSON.")
 @click.option("--rejects-max", type=click.IntRange(0), default=100_000, show_default=True, metavar="N",
-              help="End when there are more.")  # fmt: skip
+              help="Stop after this many rejected records.")  # fmt: skip
 @_create_option
 @definition_options
 @json_option
@@ -182,9 +183,8 @@ def load(
     target: Target, definition: dict[str, Any], format_: str | None, column_names: str | None, delimiter: str,
     workers: int | None, rejects: str | None, rejects_max: int, create: bool, as_json: bool, timeout_s: int,
 ) -> None:  # fmt: skip
-    """Load files of jobs, and folders of them: CSV, NDJSON (both also as .gz), Parquet, Standard Workload Format.
-
-    Running the command again changes nothing; one that was cut off goes on where it ended.
+    """Load files of jobs, and folders of such files: CSV, NDJSON (both also as .gz), Parquet, Standard Workload Format.
+    Running the command again changes nothing; an interrupted load continues where it stopped.
 
     \b
     Examples:
@@ -204,7 +204,7 @@ def load(
             schema = infer_schema(target.rest[0], format_, given, delimiter)
             found = library.create(archive, target.dataset, schema=schema, exist_ok=True, **definition)
         state: list[LoadProgress] = []
-        with ProgressLine(lambda: _progress_text(state[-1]) if state else "looking at the files"):
+        with ProgressLine(lambda: _progress_text(state[-1]) if state else "examining the files"):
             report = library.load(
                 found, target.rest, url=archive.url, format=format_, names=given, delimiter=delimiter, workers=workers,
                 rejects=rejects, rejects_max=rejects_max, progress=lambda now: state.__setitem__(slice(None), [now]),
@@ -216,9 +216,9 @@ def _load_text(report: Any) -> str:
     files = count_text(report.files)
     parts = [f"stored {count_text(report.rows)} jobs of {files} files {pace(report, report.rows, 'jobs')}"]
     if report.rows_before:
-        parts.append(f"{count_text(report.rows_before)} were stored before")
+        parts.append(f"{count_text(report.rows_before)} were already stored")
     if report.duplicates:
-        parts.append(f"{count_text(report.duplicates)} had the id of a later record and were left out")
+        parts.append(f"{count_text(report.duplicates)} were skipped, because a later record has the same id")
     if report.rejected:
         parts.append(
             f"{count_text(report.rejected, 'record')} rejected" + (f", see {report.rejects}" if report.rejects else "")
@@ -239,12 +239,12 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-@jobs.command("get", short_help="Jobs by id.")
+@jobs.command("get", short_help="Look up jobs by id.")
 @target(rest="IDS...")
-@click.option("--history", is_flag=True, help="All states, not only the newest.")
+@click.option("--history", is_flag=True, help="Return all states instead of only the newest.")
 @output_options
 def get(target: Target, history: bool, output: Output) -> None:
-    """Jobs by id, whenever they ran; ids separated by blanks or commas.
+    """Look up jobs by id, whenever they ran. Separate ids by blanks or commas.
 
     \b
     Example:
@@ -253,18 +253,18 @@ def get(target: Target, history: bool, output: Output) -> None:
     words = [word for text in target.rest for word in text.split(",") if word]
     ids = [literal(word) for word in words]
     if not all(isinstance(id, int) for id in ids):
-        raise click.UsageError("Ids are whole numbers.")
+        raise click.UsageError("Invalid id: ids are whole numbers.")
     with _open(target, read_only=True) as found:
         output.write(found.get(ids, columns=output.column_names, history=history))
 
 
-@jobs.command("find", short_help="Jobs by period and condition.")
+@jobs.command("find", short_help="Find jobs by period and condition.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
-@click.option("--history", is_flag=True, help="All states, not only the newest.")
+@click.option("--history", is_flag=True, help="Return all states instead of only the newest.")
 @output_options
 def find(target: Target, question: Callable[..., dict[str, Any]], history: bool, output: Output) -> None:
-    """Jobs by period and condition; ``COLUMN=VALUE,VALUE`` means one of several.
+    """Find jobs by period and condition. ``COLUMN=VALUE,VALUE`` matches any of the values.
 
     \b
     Examples:
@@ -294,10 +294,10 @@ def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool
 @jobs.command("top", short_help="The most frequent values.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
-@click.option("--by", required=True, metavar="NAMES", help="Columns whose values are counted.")
+@click.option("--by", required=True, metavar="NAMES", help="Columns to count values of.")
 @output_options
 def top(target: Target, question: Callable[..., dict[str, Any]], by: str, output: Output) -> None:
-    """The most frequent values of some columns, ten or as many as --limit says, with their share.
+    """Print the most frequent values of columns with their share, up to --limit (10 by default).
 
     \b
     Example:
@@ -308,17 +308,17 @@ def top(target: Target, question: Callable[..., dict[str, Any]], by: str, output
         output.write_table(found.top(names(by) or [], most, **question(found, target.rest)))
 
 
-@jobs.command("group", short_help="Counts, sums and averages by value.")
+@jobs.command("group", short_help="Group jobs: counts, sums and averages.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
-@click.option("--by", metavar="NAMES", help="Columns whose values get a row each. Default: one row for all.")
+@click.option("--by", metavar="NAMES", help="Group by these columns. Default: one row for all jobs.")
 @click.option("--aggregate", "functions", multiple=True, metavar="FUNCTION",
               help="sum(run_s), mean(run_s), min, max, stddev, count_distinct; repeatable.")  # fmt: skip
 @output_options
 def group(
     target: Target, question: Callable[..., dict[str, Any]], by: str | None, functions: tuple[str, ...], output: Output
 ) -> None:
-    """Count jobs by the values of columns, with sums, averages and more of others; the most frequent first.
+    """Group jobs by columns, with counts and aggregates of other columns, largest groups first.
 
     \b
     Examples:
@@ -331,18 +331,18 @@ def group(
         output.write_table(table)
 
 
-@jobs.command("histogram", short_help="Jobs over time.")
+@jobs.command("histogram", short_help="Count jobs over time.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--interval", default="1d", show_default=True, metavar="LENGTH",
               help="1d, 6h, 15m, ...; 1mo, 3mo, 1y of the calendar.")  # fmt: skip
-@click.option("--by", metavar="NAMES", help="Count these columns' values by themselves.")
-@click.option("--plot", is_flag=True, help="Draw bars.")
+@click.option("--by", metavar="NAMES", help="Count separately by the values of these columns.")
+@click.option("--plot", is_flag=True, help="Draw a bar chart.")
 @output_options
 def histogram(
     target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, plot: bool, output: Output
 ) -> None:
-    """Jobs over time, in intervals counted from 1970, or in months and years of the calendar (UTC).
+    """Count jobs over time, in intervals counted from 1970, or in calendar months and years (UTC).
 
     \b
     Examples:
@@ -358,17 +358,17 @@ def histogram(
         output.write_table(table)
 
 
-@jobs.command("percentiles", short_help="Percentiles of a duration.")
+@jobs.command("percentiles", short_help="Compute percentiles of a duration.")
 @target(rest="[COLUMN=VALUE]...")
 @question_options
-@click.option("--of", "of", required=True, metavar="COLUMN", help="A column of numbers, or FROM,TO: two times.")
-@click.option("--by", metavar="NAMES", help="Columns whose values get a row each.")
+@click.option("--of", "of", required=True, metavar="COLUMN", help="A numeric column, or FROM,TO: two time columns.")
+@click.option("--by", metavar="NAMES", help="Group by these columns.")
 @click.option("-q", "percents", default="50,90,99", show_default=True, metavar="LIST", help="Percentiles.")
 @output_options
 def percentiles(
     target: Target, question: Callable[..., dict[str, Any]], of: str, by: str | None, percents: str, output: Output
 ) -> None:
-    """Percentiles of a duration, exact.
+    """Compute exact percentiles of a duration.
 
     \b
     Example:
@@ -407,11 +407,17 @@ def _label(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-@jobs.command("sync", short_help="Copy what has changed in a database.")
+@jobs.command("sync", short_help="Copy changes from a database.")
 @target(rest="DATABASE TABLE")
-@click.option("--overlap", default="10m", show_default=True, metavar="LENGTH", help="How far back reading begins.")
 @click.option(
-    "--batch-rows", type=click.IntRange(1), default=100_000, show_default=True, metavar="N", help="Of a batch."
+    "--overlap",
+    default="10m",
+    show_default=True,
+    metavar="LENGTH",
+    help="Read again from this long before the end of the last sync.",
+)
+@click.option(
+    "--batch-rows", type=click.IntRange(1), default=100_000, show_default=True, metavar="N", help="Rows per batch."
 )
 @_create_option
 @definition_options
@@ -421,7 +427,8 @@ def sync(
     target: Target, definition: dict[str, Any], overlap: str, batch_rows: int, create: bool, as_json: bool,
     timeout_s: int,
 ) -> None:  # fmt: skip
-    """Copy what has changed in a database's table since the last sync, each state once. DATABASE is a SQLAlchemy URL.
+    """Copy the rows of a database table that changed since the last sync, each state once. DATABASE is a SQLAlchemy
+    URL.
 
     \b
     Examples:
@@ -432,7 +439,7 @@ def sync(
 
     database, table = _database(target)
     if create and definition["version"] is None:
-        raise click.UsageError("A sync follows the times of modification: name their column with --version COLUMN.")
+        raise click.UsageError("A sync follows modification times: name their column with --version COLUMN.")
     with target.open(create=create, timeout_s=timeout_s) as archive:
         if create and target.dataset not in archive:
             columns = _database_schema(database, table, definition)
@@ -447,24 +454,24 @@ def sync(
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), default=str))
         return
-    until = "nothing there" if report.until is None else f"up to {report.until:%Y-%m-%dT%H:%M:%S}Z"
+    until = "no rows in the table" if report.until is None else f"up to {report.until:%Y-%m-%dT%H:%M:%S}Z"
     click.echo(
         f"stored {count_text(report.rows)} new states of {count_text(report.rows_seen)} read, {until}, "
         f"in {report.seconds:.1f} s"
     )
 
 
-@jobs.command("compare", short_help="Compare with a database, day by day.")
+@jobs.command("compare", short_help="Compare jobs with a database.")
 @target(rest="DATABASE TABLE")
 @click.option(
     "--days",
     metavar="DAYS",
-    help="A day, a month (2026-01), FIRST,LAST, or a number of days up to today. Default: all.",
+    help="A day, a month (2026-01), FIRST,LAST, or the number of days up to today. Default: all.",
 )
 @json_option
 @click.pass_context
 def compare(context: click.Context, target: Target, days: str | None, as_json: bool) -> None:
-    """Compare the newest states of jobs with a database's table, day by day. Ends with 5 where they differ.
+    """Compare the newest states of jobs with a database table, day by day. The exit code is 5 if they differ.
 
     \b
     Example:
@@ -497,7 +504,7 @@ def compare(context: click.Context, target: Target, days: str | None, as_json: b
 
 def _database(target: Target) -> tuple[str, str]:
     if len(target.rest) != 2:
-        raise click.UsageError("Give the database's URL and the table.")
+        raise click.UsageError("Give the URL of the database and the table.")
     return target.rest[0], target.rest[1]
 
 

@@ -1,4 +1,4 @@
-"""Pixel levels: chosen from data where none is given, and judged by what a dataset holds."""
+"""Choose a pixel level from data, and give advice on the level of an existing dataset."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from chronotile.reports import DatasetInfo
 from chronotile.terminal import bytes_text, count_text
 
 LEVEL_DEFAULT = 10
-"""Without data to look at: pixels of 5 arc minutes."""
+"""Level without sample data: pixels of 5 arc minutes."""
 
 ROWS_GOOD = 400
-"""Rows of a tile that compress and read well; see the guide to choosing pixels."""
+"""Rows per tile for good compression and fast reads; see the guide to choosing pixels."""
 
 ROWS_FEW = 40
-"""Tiles with fewer rows, if there are many of them, cost more than what they hold."""
+"""Below this many rows per tile, overhead dominates if there are many tiles."""
 
 ROWS_FEW_NARROW = 100
 """The same for narrow rows, whose tiles have no more than `BYTES_FEW`. 1.5 M rows of 41 bytes over the whole sky and a
@@ -29,10 +29,10 @@ year take a file of 42 MB in tiles of 1,200 rows, 55 MB in tiles of 300 and 66 M
 BYTES_FEW = 4 << 10
 
 BYTES_LARGE = 32 << 20
-"""A tile that is larger is much to read for a small region."""
+"""Above this size, a read of a small region reads much more than it needs."""
 
 _ROWS_MIN = 10_000
-"""A smaller file says nothing of what will come."""
+"""A smaller file is no basis for choosing a level."""
 
 _ROWS_MAX = 2_000_000
 _SAMPLE_ROWS = 200_000
@@ -43,7 +43,7 @@ _LENGTHS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 @dataclass(frozen=True)
 class Choice:
-    """A level, and why."""
+    """A level and the reason for it."""
 
     level: int
     reason: str
@@ -52,8 +52,9 @@ class Choice:
 def choose(
     file: _native.RecordFile, ra: str, dec: str, scheme: str, axis: times.TimeAxis, window: str, types: dict[str, str]
 ) -> Choice | None:
-    """The finest level up to the default at which the rows of a file make tiles of a good size; None where it does not
-    tell."""
+    """Choose the finest level, up to the default, at which a file's rows give tiles of a good size; None if the file is
+    too small to tell.
+    """
     length = scanning.length_of_time(window, _LENGTHS)
     kind = types.get(axis.column, "")
     if length is None or not {ra, dec, axis.column} <= types.keys():
@@ -74,13 +75,14 @@ def choose(
         return Choice(level, "")
     return Choice(
         level,
-        f"level {level}, with {per_tile[level]:,.0f} rows in a tile of this file ({per_tile[LEVEL_DEFAULT]:,.1f} at "
-        f"level {LEVEL_DEFAULT}); give --level where much more data will come for the same period",
+        f"level {level}, with {per_tile[level]:,.0f} rows per tile of this file "
+        f"({per_tile[LEVEL_DEFAULT]:,.1f} at level {LEVEL_DEFAULT}); set --level if you expect much more "
+        "data for the same period",
     )
 
 
 def advice(dataset: Dataset, info: DatasetInfo) -> str | None:
-    """What to change about tiles that are too small or too large, if they are."""
+    """Advice on tiles that are too small or too large."""
     if not info.tiles:
         return None
     mean = info.rows / info.tiles
@@ -108,8 +110,9 @@ def _larger(dataset: Dataset, factor: float) -> str:
 
 
 def _fitting_level(dataset: Dataset, cell: cells.SkyCell) -> int | None:
-    """The level that `create` would choose for some of the rows; how many tiles there are does not tell how they would
-    fall into larger ones."""
+    """Level that `create` would choose for a sample of the rows. The number of tiles alone does not tell how rows would
+    fall into coarser pixels.
+    """
     columns = dict.fromkeys([cell.ra, cell.dec, dataset.time.column])
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "sample.arrow")
@@ -118,7 +121,7 @@ def _fitting_level(dataset: Dataset, cell: cells.SkyCell) -> int | None:
             file = _native.RecordFile.open(path)
             found = choose(file, cell.ra, cell.dec, cell.scheme, dataset.time, dataset.window, dataset.column_types)
         except DataFileError:
-            # No room for the sample: the advice is coarser, and that is all.
+            # Without room for a sample, the advice is less precise.
             return None
     return None if found is None or found.level >= cell.level else found.level
 

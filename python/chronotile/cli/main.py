@@ -1,4 +1,4 @@
-"""The command group, and how errors end it."""
+"""The top-level command group, and the mapping of errors to exit codes."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGED, REPEAT, STORAGE, CLUSTER, INTERRUPT
 EPILOG = """\b
 Exit codes:
     0  done
-    1  failed for another reason
+    1  other failure
     2  wrong usage, arguments or rows
     3  archive, dataset, batch, tag, file or cluster not found, or not an archive
-    4  conflict: the dataset, batch, file or cluster exists with other content
+    4  conflict: the dataset, batch, file or cluster exists with different content
     5  damage found
     6  busy, or outcome unknown: repeat the command
     7  the disk is full or read-only
     8  the cluster is unavailable or denies access
     9  ops check: warnings
-   10  ops check: something is critical
+   10  ops check: critical findings
   130  interrupted
 
 \b
@@ -62,14 +62,14 @@ _LAZY = {
     "events": "chronotile.cli.events",
     "serve": "chronotile.cli.serve",
 }
-"""Groups by name, with the module that has a command of that name."""
+"""Command groups by name, with their modules."""
 
 _TOOLS = ("bench", "lab", "ops")
-"""Commands that another distribution, chronotile-tools, brings."""
+"""Commands provided by the distribution chronotile-tools."""
 
 
 class _Commands(plugins.LateGroup):
-    """Loads groups of commands when they are asked for: the others start without what these need."""
+    """Loads command groups on demand, so that a command imports only what it needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *_LAZY, *plugins.commands()})
@@ -132,7 +132,7 @@ for _command in (
 
 
 def exit_code(error: ChronotileError) -> int:
-    """The documented exit code for an error. Errors of other distributions may say theirs as `exit_code`."""
+    """Documented exit code for an error. Errors of other distributions may set `exit_code`."""
     own = getattr(error, "exit_code", None)
     if isinstance(own, int):
         return own
@@ -196,7 +196,7 @@ def main() -> NoReturn:
         if debug:
             raise
         if isinstance(error, ModuleNotFoundError) and error.name in optional.DISTRIBUTIONS:
-            needed = f"the command needs {optional.DISTRIBUTIONS[error.name]}: pip install 'chronotile[all]'"
+            needed = f"this command requires {optional.DISTRIBUTIONS[error.name]}: pip install 'chronotile[all]'"
             click.echo(f"chronotile: {needed}", err=True)
             _end(FAILED)
         text = str(error) or type(error).__name__
@@ -215,7 +215,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _quiet() -> NoReturn:
-    """End without a word when the reader of our output is gone, as `| head` does."""
+    """Exit silently if the reader of our output is gone, as with `| head`."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     sys.exit(0)

@@ -1,7 +1,7 @@
-"""Commands and hooks that other distributions bring, through entry points.
+"""Commands and hooks of other distributions, found through entry points.
 
 ``chronotile.commands``: click commands by name; ``GROUP.NAME`` adds one to a group. ``chronotile.hooks``: objects that
-the command line looks for by name, each with a protocol here.
+the command line looks up by name; each has a protocol in this module.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["LateGroup", "NodeDiagnostics", "PluginGroup", "command", "commands",
 
 
 class NodeDiagnostics(Protocol):
-    """The hook ``node_diagnostics``: figures of a cluster's nodes that the service stores beside its own."""
+    """The hook ``node_diagnostics``: metrics of a cluster's nodes that the service stores beside its own."""
 
     def options(self, command: Callable[..., Any]) -> Callable[..., Any]:
-        """Options that say which nodes; the command gets `nodes`, or None where none are named."""
+        """Add options that select nodes; the command gets `nodes`, or None if none are given."""
 
     def recording(
         self, archive: Archive, nodes: Any, every_s: float, failed: Callable[[ChronotileError], None]
     ) -> AbstractContextManager[None]:
-        """Store the figures of `nodes` while this lasts; `failed` is called where that cannot be done."""
+        """Store the metrics of `nodes` while the context lasts; call `failed` with each error."""
 
 
 @functools.cache
@@ -39,22 +39,22 @@ def _found(group: str) -> dict[str, metadata.EntryPoint]:
 
 
 def commands(group: str = "") -> list[str]:
-    """Names of the commands that others bring for a group; for the top level by default."""
+    """Names of the commands that other distributions add to a group; top level by default."""
     names = (name.rpartition(".") for name in _found("commands"))
     return [own for parent, _, own in names if parent == group]
 
 
 def command(name: str, group: str = "") -> click.Command | None:
-    """A command that another distribution brings, loaded."""
+    """Load a command of another distribution."""
     found = _found("commands").get(f"{group}.{name}" if group else name)
     loaded: click.Command | None = None if found is None else found.load()
     return loaded
 
 
 class LateGroup(click.Group):
-    """A group with commands that are loaded when they are asked for; an unknown one is answered with the nearest.
+    """A group that loads commands on demand and suggests the nearest name for an unknown command.
 
-    What click itself proposes are commands that were added before, and nothing before version 8.4.
+    click itself suggests only commands that are already loaded, and none before version 8.4.
     """
 
     def resolve_command(
@@ -79,7 +79,7 @@ class PluginGroup(LateGroup):
 
 
 def node_diagnostics() -> NodeDiagnostics | None:
-    """The hook, where a distribution brings it."""
+    """The hook, if a distribution provides it."""
     found = _found("hooks").get("node_diagnostics")
     hook: NodeDiagnostics | None = None if found is None else found.load()
     return hook

@@ -37,7 +37,7 @@ _FORMATS = ["table", "csv", "tsv", "ndjson", "parquet", "arrow", "arrow-stream"]
 
 
 def place_options(command: Command) -> Command:
-    """Options of place, period and condition, which the command gets as `place`, a function of the dataset."""
+    """Add options of place, period and condition; the command gets `place`, a function of the dataset."""
 
     def run(
         circle: str | None, box: str | None, polygon: str | None, cells: str | None, keys: str | None, ids: str | None,
@@ -66,9 +66,9 @@ def place_options(command: Command) -> Command:
         *_REGION_OPTIONS,
         click.option("--cells", metavar="CELL,...", help="Whole cells by number."),
         click.option("--keys", metavar="VALUE,...", help="Values of the key, id bucket or hash column."),
-        click.option("--ids", metavar="VALUE,...", help="Ids of records; of several columns as a:b,..."),
-        click.option("--start", metavar="TIME", help="First time: ISO 8601 (UTC), or a number in the column's unit."),
-        click.option("--end", metavar="TIME", help="First time after the period."),
+        click.option("--ids", metavar="VALUE,...", help="Record ids; for several id columns as a:b,..."),
+        click.option("--start", metavar="TIME", help="Start: ISO 8601 (UTC), or a number in the column's unit."),
+        click.option("--end", metavar="TIME", help="End, exclusive."),
         click.option(
             "--where",
             multiple=True,
@@ -76,18 +76,20 @@ def place_options(command: Command) -> Command:
             help='"mag<18", "band in g,r", "x between 1,2", "line contains TEXT", "line prefix TEXT", '
             '"line matches REGEX", "x exists", "x exists false"; repeatable.',
         ),
-        click.option("--history", is_flag=True, help="All versions, with merge rule latest."),
-        click.option("--finished-only", is_flag=True, help="Leave out batches whose writing has not ended."),
+        click.option("--history", is_flag=True, help="With merge rule latest, return all versions."),
+        click.option("--finished-only", is_flag=True, help="Exclude batches that are still being written."),
     )
 
 
 def region_options(command: Command) -> Command:
-    """Options of a region of the sky, which the command gets as they are, for :func:`region_of`."""
+    """Add options of a sky region; the command passes them to :func:`region_of`."""
     return with_options(*_REGION_OPTIONS)(command)
 
 
 _REGION_OPTIONS: list[Callable[[Command], Command]] = [
-    click.option("--circle", metavar="RA,DEC,RADIUS", help="Sky circle: degrees, or 10h20m,-5d20m,3arcsec."),
+    click.option(
+        "--circle", metavar="RA,DEC,RADIUS", help="Sky circle RA,DEC,RADIUS: degrees, or 10h20m,-5d20m,3arcsec."
+    ),
     click.option("--box", metavar="RA1,RA2,DEC1,DEC2", help="Sky box, degrees; RA1 > RA2 crosses ra 0."),
     click.option("--polygon", metavar="RA,DEC,RA,DEC,...", help="Convex sky polygon, degrees."),
 ]
@@ -98,10 +100,10 @@ def _any_count(text: str) -> tuple[int, ...]:
 
 
 def region_of(circle: str | None, box: str | None, polygon: str | None) -> Region | None:
-    """The region that options name, if any."""
+    """The region given by options, if any."""
     given = [text for text in (circle, box, polygon) if text is not None]
     if len(given) > 1:
-        raise click.UsageError("Give one of --circle, --box and --polygon.")
+        raise click.UsageError("Give only one of --circle, --box and --polygon.")
     if circle is not None:
         ra, dec, radius = angles(circle, (3,), "--circle", "RA,DEC,RADIUS", {0})
         return sky_circle(ra, dec, radius)
@@ -116,7 +118,7 @@ def region_of(circle: str | None, box: str | None, polygon: str | None) -> Regio
 
 
 def _values(text: str, dataset: Dataset, columns: tuple[str, ...]) -> Any:
-    """Values as typed: ``a,b`` for one column, ``a:1,b:2`` for several."""
+    """Parse values: ``a,b`` for one column, ``a:1,b:2`` for several."""
     types = dataset.column_types
     rows = [word.strip() for word in text.split(",") if word.strip()]
     if len(columns) <= 1:
@@ -137,7 +139,7 @@ def _value(text: str, kind: str) -> Any:
 
 @dataclass(frozen=True)
 class Output:
-    """How the rows that a command found are written."""
+    """Output format and destination of a command's rows."""
 
     columns: str | None
     format: str | None
@@ -151,7 +153,7 @@ class Output:
         return names(self.columns)
 
     def write(self, result: Any, *, status_words: Callable[[int], str] | None = None) -> None:
-        """Write a result, or a `pyarrow.Table`; with `status_words` the codes of the column `status` as these."""
+        """Write a result or a `pyarrow.Table`; `status_words` converts the codes of the column `status` to words."""
         to_stdout = self.file in (None, "-")
         format = self.format or ("table" if to_stdout else _native.format_of_path(str(self.file)))
         rows: Any = result._native if isinstance(result, ReadResult) else result
@@ -161,7 +163,7 @@ class Output:
             rows = rows.slice(0, self.limit)
         to_terminal = to_stdout and sys.stdout.isatty()
         if to_terminal and format in ("parquet", "arrow", "arrow-stream"):
-            raise click.UsageError(f"{format} is not for a terminal: give --out FILE, or pipe it.")
+            raise click.UsageError(f"Format {format} is binary: write it to --out FILE, or pipe it.")
         _native.write_records(
             rows,
             self.file or "-",
@@ -173,37 +175,37 @@ class Output:
         )
 
     def write_table(self, table: Any) -> None:
-        """Write the columns that are asked for of a `pyarrow.Table` that has all of them."""
+        """Write the requested columns of a `pyarrow.Table`."""
         chosen = self.column_names
         for name in chosen or ():
             if name not in table.column_names:
-                raise click.UsageError(f"There is no column {name!r}{name_hint(name, table.column_names)}.")
+                raise click.UsageError(f"No column {name!r}{name_hint(name, table.column_names)}.")
         self.write(table if chosen is None else table.select(chosen))
 
 
 def output_options(command: Command) -> Command:
-    """Options of the output, which the command gets as `output`."""
+    """Add output options; the command gets `output`."""
 
     def run(
         columns: str | None, format_: str | None, as_json: bool, out: str | None, overwrite: bool, limit: int | None,
         **given: Any,
     ) -> Any:  # fmt: skip
         if as_json and format_ not in (None, "ndjson"):
-            raise click.UsageError(f"--json and --format {format_} both say how to print: give one.")
+            raise click.UsageError(f"Give only one of --json and --format {format_}.")
         output = Output(columns, "ndjson" if as_json else format_, out, overwrite, limit)
         return command(output=output, **given)
 
     return in_place_of(
         command,
         run,
-        click.option("--columns", metavar="NAMES", help="Columns to return, in this order."),
+        click.option("--columns", metavar="NAMES", help="Columns to print, in this order."),
         click.option(
             "--format",
             "format_",
             type=click.Choice(_FORMATS),
-            help="Output. Default: by --out's extension, else table.",
+            help="Output format. Default: by the extension of --out, else table.",
         ),
-        click.option("--json", "as_json", is_flag=True, help="The same as --format ndjson: a JSON object a line."),
+        click.option("--json", "as_json", is_flag=True, help="Same as --format ndjson: one JSON object per line."),
         click.option("--out", "-o", metavar="FILE", help="Write to a file instead of standard output."),
         click.option("--overwrite", is_flag=True, help="Replace the file if it exists."),
         click.option("--limit", type=click.IntRange(0), metavar="N", help="At most N rows."),
@@ -213,7 +215,7 @@ def output_options(command: Command) -> Command:
 @click.command(short_help="Read records by place and period.")
 @target()
 @place_options
-@click.option("--order-by", metavar="NAMES", help="Sort by these columns; with a minus, -jd, from the largest down.")
+@click.option("--order-by", metavar="NAMES", help="Sort by these columns; -jd sorts in descending order.")
 @output_options
 def read(target: Target, place: Callable[[Dataset], dict[str, Any]], order_by: str | None, output: Output) -> None:
     """Read records by place, period, id and condition.
@@ -236,7 +238,7 @@ def read(target: Target, place: Callable[[Dataset], dict[str, Any]], order_by: s
 @click.command(short_help="Read the newest record of each key.")
 @target()
 @click.option(
-    "--by", metavar="NAMES", help="Columns whose distinct values get one row each. Default: the key or id columns."
+    "--by", metavar="NAMES", help="Return one row per distinct value of these columns. Default: the key or id columns."
 )
 @place_options
 @output_options

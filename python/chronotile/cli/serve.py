@@ -22,7 +22,7 @@ from chronotile.times import duration_ns
 
 
 class Length(click.ParamType[float]):
-    """A length of time, in seconds."""
+    """A duration in seconds."""
 
     name = "length"
 
@@ -33,12 +33,12 @@ class Length(click.ParamType[float]):
             return duration_ns(value, "it") / 10**9
         except ValueError:
             known = "w, d, h, m, s, ms"
-            message = f"{value!r} is no length of time: write a number and one of {known}, such as 30s"
+            message = f"invalid duration {value!r}: give a number and one of {known}, such as 30s"
             raise click.BadParameter(message, ctx, param) from None
 
 
 def _nodes_options(command: Any) -> Any:
-    """Options that say which nodes' figures are stored too, where chronotile-tools is installed."""
+    """Add options for storing metrics of nodes, if chronotile-tools is installed."""
     hook = node_diagnostics()
     return command if hook is None else hook.options(command)
 
@@ -50,47 +50,47 @@ def _limit(option: str, default: Any, type: Any, help: str) -> Any:
 _AT_LEAST_ONE = click.IntRange(1)
 _limits = with_options(
     click.option("--memory", type=Size(), metavar="SIZE",
-                 help="That bodies, queries and answers may take together; over it requests are answered 503. By "
-                 "default half of the machine's memory, or of the limit of its control group."),
-    _limit("--max-body", "64MiB", Size(), "Of a body, unpacked too."),
-    _limit("--max-points", 10_000_000, _AT_LEAST_ONE, "In an answer."),
-    _limit("--max-tags", 10_000, _AT_LEAST_ONE, "In a request."),
-    _limit("--max-range", "3660d", Length(), "Of a request."),
-    _limit("--max-queries", 64, _AT_LEAST_ONE, "At the same time."),
-    _limit("--max-writes", 64, _AT_LEAST_ONE, "At the same time."),
+                 help="Memory for request bodies, queries and answers together; further requests get 503. Default: half "
+                 "of the machine's memory, or of its control group's limit."),
+    _limit("--max-body", "64MiB", Size(), "Largest request body, before and after decompression."),
+    _limit("--max-points", 10_000_000, _AT_LEAST_ONE, "Most rows in an answer."),
+    _limit("--max-tags", 10_000, _AT_LEAST_ONE, "Most tags in a request."),
+    _limit("--max-range", "3660d", Length(), "Longest period of a request, all its intervals together."),
+    _limit("--max-queries", 64, _AT_LEAST_ONE, "Most queries at a time."),
+    _limit("--max-writes", 64, _AT_LEAST_ONE, "Most writes at a time."),
     click.option("--max-connections", type=_AT_LEAST_ONE,
-                 help="At the same time; one more takes the place of an idle one. By default 1024, or what the limit "
-                 "of open files has room for."),
-    _limit("--query-time", "60s", Length(), "How long a query may take, its answer included."),
+                 help="Most connections at a time; a further one replaces an idle one. Default: 1024, or less if the "
+                 "limit of open files requires."),
+    _limit("--query-time", "60s", Length(), "Longest time for a query, including its answer."),
     _limit("--client-time", "30s", Length(),
-           "How long a client may take to send a request, or to take in a piece of an answer."),
-    _limit("--stop-time", "30s", Length(), "How long the service may go on after SIGTERM, whatever runs."),
-    _limit("--definitions-time", "5m", Length(), "After how long changes by other processes to definitions are seen."),
-    _limit("--max-future", "1d", Length(), "Points further ahead of this machine's clock are refused."),
+           "Longest time for a client to send a request, or to read a part of an answer."),
+    _limit("--stop-time", "30s", Length(), "Longest time to finish requests after SIGTERM."),
+    _limit("--definitions-time", "5m", Length(), "Time after which definitions changed by other processes are seen."),
+    _limit("--max-future", "1d", Length(), "Reject points further ahead of this machine's clock."),
 )  # fmt: skip
 
 
 @click.command(short_help="Serve an archive over HTTP: process history, events, jobs.")
 @target(dataset=False)
 @click.option("--listen", default="127.0.0.1:8086", show_default=True, metavar="ADDRESS:PORT",
-              help="Port 0 takes a free one.")  # fmt: skip
-@click.option("--create", is_flag=True, help="Make the archive if there is none.")
+              help="Address to listen on; port 0 chooses a free port.")  # fmt: skip
+@click.option("--create", is_flag=True, help="Create the archive if it does not exist.")
 @click.option("--tokens", type=click.Path(), metavar="FILE",
-              help="A token on each line: NAME ROLES EXPIRES TOKEN. Roles: read, write, define, admin.")  # fmt: skip
+              help="Tokens, one per line: NAME ROLES EXPIRES TOKEN. Roles: read, write, define, admin.")  # fmt: skip
 @click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate chain, PEM.")
 @click.option("--tls-key", type=click.Path(), metavar="FILE", help="Its private key, PEM.")
 @click.option("--log-format", type=click.Choice(["json", "text", "off"]), default="json", show_default=True)
 @click.option("--diagnostics", type=Length(), metavar="LENGTH",
-              help="Store figures of the service itself this often, as points of tags.")  # fmt: skip
+              help="Store metrics of the service as points of tags, at this interval.")  # fmt: skip
 @_nodes_options
 @_limits
 @timeout_option
 def serve(target: Target, listen: str, create: bool, timeout_s: int, **given: Any) -> None:
-    """Serve an archive to clients that speak HTTP, until SIGTERM or SIGINT.
+    """Serve an archive over HTTP until SIGTERM or SIGINT.
 
-    Serves process history, and the archive's events and jobs. The page at / finds and plots tags; /openapi.json
-    describes the interface. Without --tokens only this machine may be listened on. SIGHUP reads tokens and
-    certificate again. Any number of services may serve the same archive.
+    Serves process history, events and jobs. The page at / finds and plots tags; /openapi.json describes the API.
+    Without --tokens, the service listens on this machine only. SIGHUP reloads tokens and certificate. Any number of
+    services may serve the same archive.
 
     \b
     Examples:
@@ -120,39 +120,41 @@ def serve(target: Target, listen: str, create: bool, timeout_s: int, **given: An
         "diagnostics_s": given["diagnostics"],
     }
     scheme = "https" if given["tls_cert"] else "http"
-    # The service handles signals itself, and ends in good order.
+    # The service handles signals itself and shuts down gracefully.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         opened = target.open(create=create, timeout_s=timeout_s)
     except ArchiveNotFoundError as error:
-        raise ArchiveNotFoundError(f"{error}; correct the path, or give --create to make it", kind=error.kind) from None
+        raise ArchiveNotFoundError(
+            f"{error}; correct the path, or pass --create to create it", kind=error.kind
+        ) from None
     with opened as archive, _recording(archive, given):
         listening = lambda address: click.echo(f"listening on {scheme}://{address}")  # noqa: E731
         _native.serve(archive._native, options, listening, FrontEnds(archive))
-    # Threads may still compute for clients that are gone: an interpreter that is taken down beside them aborts.
+    # Threads may still compute for disconnected clients; finalizing the interpreter beside them would abort.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def _recording(archive: Archive, given: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """Figures of nodes go into the archive while this lasts."""
+    """Store metrics of nodes in the archive while the context lasts."""
     nodes = given.get("nodes")
     if nodes is None:
         return contextlib.nullcontext()
     if given["diagnostics"] is None:
-        raise click.UsageError("--nodes goes with --diagnostics, which says how often.")
+        raise click.UsageError("--nodes requires --diagnostics, which sets the interval.")
     hook = node_diagnostics()
-    assert hook is not None, "the option is the hook's"
+    assert hook is not None, "the hook defines the option"
 
     def failed(error: ChronotileError) -> None:
-        _log(given["log_format"], f"figures of the nodes were not stored: {error}")
+        _log(given["log_format"], f"metrics of the nodes were not stored: {error}")
 
     return hook.recording(archive, nodes, given["diagnostics"], failed)
 
 
 def _log(form: str, message: str) -> None:
-    """A warning among the lines that the service logs."""
+    """Write a warning to the service's log."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     lines = {"json": json.dumps({"time": now, "level": "warn", "message": message}), "text": f"{now} warn {message}"}
     click.echo(lines.get(form, f"warn: {message}"), err=True)

@@ -1,4 +1,4 @@
-"""A dataset: writing, reading, and keeping it in order."""
+"""Datasets: write, read and maintain records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Dataset"]
 
 Progress = Callable[[int, int], object]
-"""Called with (tiles done, tiles in all) now and then, from another thread."""
+"""Called repeatedly with (tiles done, tiles in total), from another thread."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class _Definition:
 class Dataset:
     """Records of one kind: a schema with a cell rule, a time axis, id columns and a merge rule.
 
-    Taken from :meth:`Archive.create`, :meth:`Archive.dataset` or ``archive["name"]``. Safe to use from many threads;
-    the interpreter lock is released while it works.
+    Returned by :meth:`Archive.create`, :meth:`Archive.dataset` or ``archive["name"]``. Thread-safe; operations release
+    the interpreter lock.
     """
 
     def __init__(self, native: _native.Dataset) -> None:
@@ -89,37 +89,38 @@ class Dataset:
         write_consistency: str | None = None,
         timeout_s: int | None = None,
     ) -> Dataset:
-        """The same dataset with another consistency level or time limit, for one call or many; on a cluster only.
+        """The same dataset with another consistency level or timeout; on a cluster only.
 
         Parameters
         ----------
         consistency : str
             Level of reads and writes: ``ONE``, ``TWO``, ``THREE``, ``QUORUM``, ``ALL``, ``LOCAL_QUORUM``,
-            ``EACH_QUORUM``, ``LOCAL_ONE``; or ``ANY``, of writes only. What is not given stays as in the archive's URL.
+            ``EACH_QUORUM``, ``LOCAL_ONE``; or ``ANY``, of writes only. Settings that are not given are those of the
+            archive's URL.
         read_consistency, write_consistency : str
-            Levels of reads and of writes alone.
+            Separate levels for reads and writes.
         timeout_s : int
-            Seconds after which an operation is given up, repetitions included; 1 to 3,600.
+            Timeout of an operation in seconds, including retries; 1 to 3,600.
 
         Raises
         ------
         InvalidInputError
-            No such level, or an engine that keeps one copy and has no levels.
+            Unknown level, or an engine with a single copy, which has no levels.
 
         Examples
         --------
-        ``ds.tuned("ONE").read(region=region)`` reads from the nearest copy; ``ds.tuned(timeout_s=2).count()`` gives up
-        after two seconds.
+        ``ds.tuned("ONE").read(region=region)`` reads from the nearest replica; ``ds.tuned(timeout_s=2).count()`` times
+        out after two seconds.
         """
         read = read_consistency or (None if consistency == "ANY" else consistency)
         return Dataset(self._native.tuned(read, write_consistency or consistency, timeout_s))
 
     def seeing_every_write(self) -> Dataset:
-        """The same dataset, read at a level that sees every write acknowledged at the level of the archive's URL.
+        """The same dataset with a read level that sees every write acknowledged at the level of the archive's URL.
 
-        For copying rows elsewhere before their slices are dropped with ``retire(unchanged=slices)``. On a cluster reads
-        then take a majority of replicas, or all of them where writes take less than a majority. An archive in a file
-        has one copy, of which every read sees everything.
+        Use it to copy rows elsewhere before dropping their slices with ``retire(unchanged=slices)``. On a cluster,
+        reads then ask a majority of replicas, or all of them if writes need fewer than a majority. An archive in a file
+        has one copy, so every read sees everything.
 
         Examples
         --------
@@ -140,7 +141,7 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the dataset."""
         return str(self._known.parts["name"])
 
     @property
@@ -156,7 +157,7 @@ class Dataset:
 
     @property
     def cell(self) -> cells.CellRule:
-        """How a record's cell follows from its columns."""
+        """Cell rule: how a record's cell follows from its columns."""
         return self._known.cell
 
     @property
@@ -176,38 +177,38 @@ class Dataset:
 
     @property
     def id(self) -> tuple[str, ...]:
-        """The columns that identify a record; empty where each row is a record of its own."""
+        """Columns that identify a record; empty if each row is a record of its own."""
         return tuple(self._known.parts["id"])
 
     @property
     def merge(self) -> str:
-        """Which row of equal ids a read returns: ``append`` or ``latest``."""
+        """Merge rule for rows with equal ids: ``append`` or ``latest``."""
         return str(self._known.parts["merge"]["merge"])
 
     @property
     def version(self) -> str | None:
-        """The column that orders versions with merge ``latest``, if any."""
+        """Column that orders versions with merge ``latest``, if any."""
         version = self._known.parts["merge"].get("version")
         return None if version is None else str(version)
 
     @property
     def layout(self) -> str:
-        """How the engine keeps the records: ``chunks``, or ``rows`` that other tools of a cluster read."""
+        """Storage layout: ``chunks``, or ``rows``, which other tools of a cluster can read."""
         return str(self._known.parts.get("layout", "chunks"))
 
     @property
     def partition_cells(self) -> int:
-        """How many neighbouring cells share a partition on a cluster."""
+        """Number of neighbouring cells that share a partition on a cluster."""
         return int(self._known.parts.get("partition_cells", 1))
 
     @property
     def text(self) -> tuple[str, ...]:
-        """The text columns of which chunks keep filters, see :meth:`Archive.create`."""
+        """Text columns with filters; see :meth:`Archive.create`."""
         return tuple(self._known.parts.get("text", ()))
 
     @property
     def moves(self) -> float:
-        """How far apart two versions of a record may lie, in degrees; 0 where records do not move."""
+        """Largest distance between two versions of a record, in degrees; 0 if records do not move."""
         return float(self._known.parts.get("moves_deg", 0.0))
 
     @property
@@ -227,19 +228,19 @@ class Dataset:
         self._native.refresh()
 
     def add_columns(self, columns: Any, defaults: Mapping[str, Any] | None = None) -> None:
-        """Add columns behind the present ones. Rows written before read as the default, or null.
+        """Add columns after the present ones. Existing rows get the default, or null.
 
         Parameters
         ----------
         columns : schema
             As for :meth:`Archive.create`: a `pyarrow.Schema`, or a dict such as ``{"flux": "float32"}``.
         defaults : dict, optional
-            One value for each column that is not to be null in older rows.
+            Value for existing rows, by column; null by default.
 
         Raises
         ------
         InvalidInputError
-            When a name is taken, a type cannot be stored, or a column that may not be null has no default.
+            A name is taken, a type is not supported, or a non-nullable column has no default.
         """
         schema = inputs.schema(columns)
         defaults = dict(defaults or {})
@@ -249,19 +250,19 @@ class Dataset:
             arrays.append(None if value is None else inputs.values_column([value], kind, f"default of column {name!r}"))
         if defaults:
             raise InvalidInputError(
-                f"defaults name {', '.join(map(repr, defaults))}, which is not among the new columns",
+                f"defaults given for unknown columns {', '.join(map(repr, defaults))}: name only new columns",
                 kind="invalid-definition",
             )
         self._native.add_columns(schema, arrays)
 
     def set_moves(self, moves: Any) -> None:
-        """Set how far apart two versions of a record may lie: degrees, text such as ``"5arcsec"``, or a Quantity. Only
-        reads depend on it, so it may be set when records lie there already.
+        """Set the largest distance between two versions of a record: degrees, text such as ``"5arcsec"``, or a
+        Quantity. It affects reads only, so it can be set at any time.
 
         Raises
         ------
         InvalidInputError
-            No angle of 0 to 10 degrees; a dataset without merge ``latest`` and sky pixels.
+            The angle is not 0 to 10 degrees, or the dataset lacks merge ``latest`` or sky pixels.
         """
         self._native.set_moves(cells.angle_deg(moves, "moves"))
 
@@ -272,7 +273,7 @@ class Dataset:
     # ------------------------------------------------------------------ writing
 
     def write(self, data: Any, batch: str | None = None, *, replace: bool = False) -> WriteReport:
-        """Store rows as one batch; when this returns they are durable.
+        """Store rows as one batch. They are durable when this returns.
 
         Parameters
         ----------
@@ -280,51 +281,51 @@ class Dataset:
             Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (pyarrow, polars, DuckDB, a
             :class:`ReadResult`), a pandas DataFrame (named index levels become columns, an unnamed index is left out),
             a polars LazyFrame (which is collected), or a dict of numpy arrays, lists or Arrow arrays of equal length.
-            Iterables are drawn from as rows are needed, so that inputs larger than memory pass. Columns are matched by
-            name; a nullable column may be left out. NaN is a value, not null.
+            Iterables are consumed lazily, so inputs may be larger than memory. Columns are matched by name; nullable
+            columns may be missing. NaN is a value, not null.
         batch : str, optional
-            Name of the batch. The same name with the same content is stored once, however often it is written: give one
-            whenever the write may be repeated (a visit and detector, a file and its rows). Where slices with rows of
-            the batch were retired since, all of its rows are stored again.
+            Name of the batch. The same name with the same content is stored once, however often it is written: name the
+            batch whenever the write may be repeated (visit and detector, file and rows). If slices with rows of the
+            batch were retired since, all of its rows are stored again.
         replace : bool
-            Whether new content takes the place of a stored batch of this name.
+            Whether to replace a stored batch of this name that has other content.
 
         Returns
         -------
         WriteReport
-            ``stored`` is False when the same content was there already.
+            ``stored`` is False if the same content was already stored.
 
         Raises
         ------
         InvalidInputError
-            Rows that do not fit; the error names column and row. Nothing was stored.
+            Rows do not match the dataset; the error names column and row. Nothing was stored.
         BatchConflictError
-            A batch of this name is stored with other content. A name is free again when all rows of its batch were
+            A batch of this name is stored with other content. The name becomes free once all rows of its batch are
             removed or retired.
         BusyError, OutcomeUnknownError, StorageFullError, ReadOnlyError
-            From the engine; see :mod:`chronotile.errors` for what to do.
+            Raised by the engine; see :mod:`chronotile.errors` for what to do.
         """
         if batch is not None and not isinstance(batch, str):
-            raise InvalidInputError(f"batch is {batch!r}: name it with text, or leave it out", kind="invalid-request")
+            raise InvalidInputError(f"invalid batch name {batch!r}: give text, or leave it out", kind="invalid-request")
         rows = inputs.rows(data, self._known.types)
         return WriteReport(**self._native.write(rows, batch, replace))
 
     def batches(self) -> list[BatchInfo]:
-        """All stored batches, finished and unfinished, in order of writing."""
+        """All stored batches, finished and unfinished, in the order of writing."""
         return [self._batch_info(info) for info in self._native.batches()]
 
     def batch(self, key: str) -> BatchInfo | None:
-        """The batch of this name, or None: the answer to "is this visit stored?"."""
+        """The batch of this name, or None; answers "is this visit stored?"."""
         info = self._native.batch(key)
         return None if info is None else self._batch_info(info)
 
     def remove_batch(self, key: str) -> int:
-        """Remove the rows of one batch; returns how many there were: those that were retired before do not count.
+        """Remove the rows of a batch; return their number, without rows retired earlier.
 
         Raises
         ------
         BatchNotFoundError
-            When no batch has this name.
+            No batch has this name.
         """
         return self._native.remove_batch(key)
 
@@ -361,14 +362,14 @@ class Dataset:
         ----------
         region : Region, optional
             Sky region, for datasets with sky cells: :func:`chronotile.circle`, :func:`chronotile.box`,
-            :func:`chronotile.polygon`; degrees, the border included.
+            :func:`chronotile.polygon`; degrees, including the border.
         cells : iterable of int, optional
             Whole cells by number.
         keys : value, list or array, or tuple of them, optional
             Values of the cell rule's column, such as tag numbers or stream names; for rules of several columns a tuple
-            of lists, one for each column. At most one of `region`, `cells` and `keys`.
+            of lists, one per column. Give at most one of `region`, `cells` and `keys`.
         ids : value, list or array, or tuple of them, optional
-            Ids of records; for several id columns a tuple of lists of equal length (of the first few columns at least).
+            Ids of records; for several id columns a tuple of lists of equal length (at least for the first columns).
         start, end : time, optional
             Half-open period ``start <= t < end``: a number in the unit of the time column (days for MJD and JD; whole
             ticks for timestamps), a datetime, date, `numpy.datetime64` or `pandas.Timestamp` (UTC if it has no zone),
@@ -377,36 +378,36 @@ class Dataset:
         columns : iterable of str, optional
             Columns to return, in this order; by default all.
         where : text, (column, comparison, value), or list of those, optional
-            Conditions, all of which must hold; as text they are written as on the command line: ``"magpsf<16"``,
-            ``"band in g,r"``. Comparisons: ``== != < <= > >=``, ``in`` with a list, ``between`` with
-            a pair, both ends included; of text ``contains`` and ``prefix`` with a text, ``matches`` with a regular
-            expression (of the Rust crate `regex`; ``(?i)`` ignores case) that is searched for anywhere; ``exists``
-            with True (not null) or False (null). Null matches nothing else; NaN matches only ``!=``. Constants are
-            compared exactly: ``("price", "==", "1.025")`` holds for no value of two decimal places, and noon is after
-            its day. A float stands for its shortest decimal. What does not compare is refused.
+            Conditions, all of which must hold; as text, in the syntax of the command line: ``"magpsf<16"``, ``"band in
+            g,r"``. Comparisons: ``== != < <= > >=``, ``in`` with a list, ``between`` with a pair, both ends included;
+            of text ``contains`` and ``prefix`` with a text, ``matches`` with a regular expression (of the Rust crate
+            `regex`; ``(?i)`` ignores case) that may match anywhere; ``exists`` with True (not null) or False (null).
+            Null matches no other comparison; NaN matches only ``!=``. Constants are compared exactly: ``("price", "==",
+            "1.025")`` matches no value with two decimal places, and noon is after its day. A float stands for its
+            shortest decimal. Incomparable types raise an error.
         history : bool
             With merge ``latest``, return every version instead of the newest.
         finished_only : bool
-            Leave out batches whose writing has not ended.
+            Exclude batches that are still being written.
         order_by : str or iterable of str, optional
-            Returned columns to sort by, the first one first; with a minus sign from the largest down: ``"-jd"``. Nulls
-            come last. Without, the order of rows is not defined.
+            Returned columns to sort by; a minus sign sorts in descending order: ``"-jd"``. Nulls come last. By default
+            the order of rows is undefined.
         limit : int, optional
-            At most so many rows; with `order_by` the first in that order. Rows are drawn until there are enough.
+            Most rows to return; with `order_by`, the first in that order. Reading stops once there are enough.
 
         Returns
         -------
         ReadResult
-            A stream, to be drawn from once. With `order_by` all rows are read when the first is drawn, and what exceeds
-            about 300 MiB of memory is sorted in files in the temporary folder; with `limit` only rows that may be among
-            the first are kept.
+            A stream that can be consumed once. With `order_by`, all rows are read before the first is returned, and
+            results above about 300 MiB are sorted in temporary files; with `limit`, only candidates for the first rows
+            are kept.
 
         Raises
         ------
         InvalidInputError
-            A column, place or time that does not fit the dataset; an expression that is wrong or too large.
+            A column, place or time does not match the dataset; or a regular expression is invalid or too large.
         DamagedChunkError
-            While rows are drawn, when a chunk that the read needs is damaged.
+            Raised while rows are consumed, if a chunk that the read needs is damaged.
         """
         request = self._request(
             region=region, cells=cells, keys=keys, ids=ids, start=start, end=end, columns=columns, where=where,
@@ -422,12 +423,12 @@ class Dataset:
         return ReadResult(result)
 
     def latest(self, *, by: Iterable[str] | None = None, **place: Any) -> ReadResult:
-        """The newest record by time of each key.
+        """The newest record, by time, of each key.
 
         Parameters
         ----------
         by : iterable of str, optional
-            Columns whose distinct values each get one row. By default the cell rule's column for key and hash
+            Return one row per distinct value of these columns. By default, the cell rule's column for key and hash
             cells, else the id columns.
         **place
             As for :meth:`read`: region, cells, keys, ids, start, end, columns, where, finished_only.
@@ -442,18 +443,18 @@ class Dataset:
     def count_by(
         self, columns: str | Iterable[str] = (), *, by_window: bool = False, groups_max: int | None = None, **place: Any
     ) -> pyarrow.Table:
-        """Numbers of records by the values of columns. Needs pyarrow.
+        """Count records by the values of columns. Needs pyarrow.
 
-        An index with all columns of the request answers without reading records; see :meth:`create_index`.
+        An index with all columns of the request gives the counts without reading records; see :meth:`create_index`.
 
         Parameters
         ----------
         columns : str or iterable of str
-            Columns whose distinct values, taken together, get one row each.
+            Columns to group by.
         by_window : bool
-            Count each window by itself; the first column, ``window``, is its start.
+            Also group by window; the first column, ``window``, is its start.
         groups_max : int, optional
-            Refuse a count of more groups, which are held in memory.
+            Raise an error if there are more groups, which are held in memory.
         **place
             As for :meth:`read`: region, cells, keys, ids, start, end, where, history, finished_only.
 
@@ -469,10 +470,8 @@ class Dataset:
         return counts
 
     def explain(self, *, by: str | Iterable[str] | None = None, **place: Any) -> IndexUse:
-        """How :meth:`read` with these arguments uses an index and filters of texts, or with `by` (perhaps empty) how
-        :meth:`count_by` does.
-
-        Reads heads of chunks, but no records.
+        """Explain how :meth:`read` with these arguments uses an index and text filters; with `by` (may be empty), how
+        :meth:`count_by` does. Reads chunk heads, but no records.
         """
         names = None if by is None else [by] if isinstance(by, str) else list(by)
         used = self._native.explain(self._request(**place), names)
@@ -483,10 +482,10 @@ class Dataset:
     def scan(self) -> polars.LazyFrame:
         """The dataset as a `polars.LazyFrame`. Needs polars.
 
-        Polars hands the columns it needs and its filters down: comparisons of columns with constants, ``is_in``,
-        ``is_between``, ``is_null``, ``is_not_null``, ``str.starts_with`` and ``str.contains`` of a plain text become
-        the period, ids and conditions of a :meth:`read`. What cannot be handed down polars
-        applies itself, so the result is always that of polars.
+        Polars pushes projections and filters down: comparisons of columns with constants, ``is_in``, ``is_between``,
+        ``is_null``, ``is_not_null``, ``str.starts_with`` and ``str.contains`` of plain text become the period, ids and
+        conditions of a :meth:`read`. Polars applies all other filters itself, so the result is always the same as
+        without pushdown.
         """
         from chronotile.dataset.polars_source import scan
 
@@ -508,7 +507,7 @@ class Dataset:
     ) -> _native.Request:
         if region is not None and not isinstance(region, _native.Region):
             raise InvalidInputError(
-                f"region is {region!r}: give ct.circle, ct.box or ct.polygon", kind="invalid-request"
+                f"invalid region {region!r}: give ct.circle, ct.box or ct.polygon", kind="invalid-request"
             )
         if isinstance(columns, str):
             columns = [columns]
@@ -532,14 +531,14 @@ class Dataset:
             case cells.KeyCell(column=column) | cells.IdBucketCell(column=column):
                 return (column,)
             case cells.SkyCell():
-                hint = "its cells follow from positions: read by region or by cells"
+                hint = "its cells are sky pixels: read by region or by cells"
             case _:
                 hint = "it has a single cell: read without keys"
         raise InvalidInputError(f"dataset {self.name} has no keys: {hint}", kind="invalid-request")
 
     def _key_arrays(self, given: Any, names: tuple[str, ...], what: str) -> list[_native.Array]:
         if not names:
-            raise InvalidInputError(f"dataset {self.name} has no id columns to read by", kind="invalid-request")
+            raise InvalidInputError(f"dataset {self.name} has no id columns: read without ids", kind="invalid-request")
         parts = list(given) if isinstance(given, tuple) and len(names) > 1 else [given]
         if len(parts) > len(names):
             raise InvalidInputError(
@@ -549,7 +548,7 @@ class Dataset:
         arrays = [self._key_array(part, name, what) for part, name in zip(parts, names, strict=False)]
         if len({len(array) for array in arrays}) > 1:
             raise InvalidInputError(
-                f"the parts of {what} differ in length: give lists of equal length", kind="invalid-request"
+                f"{what} has lists of different lengths: give lists of equal length", kind="invalid-request"
             )
         return arrays
 
@@ -564,10 +563,9 @@ class Dataset:
     # ------------------------------------------------------------------ indexes
 
     def create_index(self, columns: str | Iterable[str], name: str | None = None) -> None:
-        """Define an index on a combination of columns. :meth:`build_indexes` builds it, now and again.
-
-        Reads and counts whose conditions name its columns (``==``, ``in``, ``<`` and all others) use it of themselves.
-        An index never changes an answer: what it does not know, or no longer knows, is read.
+        """Define an index on a combination of columns. Build it with :meth:`build_indexes`, regularly. Reads and counts
+        whose conditions name its columns (``==``, ``in``, ``<`` and all others) use it automatically. An index never
+        changes a result: windows that are not indexed, or out of date, are read directly.
 
         Parameters
         ----------
@@ -579,23 +577,23 @@ class Dataset:
         Raises
         ------
         InvalidInputError
-            A name that is taken, a column that does not exist or cannot be indexed.
+            The name is taken, or a column does not exist or cannot be indexed.
         """
         names = [columns] if isinstance(columns, str) else list(columns)
         self._native.create_index("_".join(names)[:48].lower() if name is None else name, names)
 
     def drop_index(self, name: str) -> int:
-        """Drop an index; returns how many windows were built of it.
+        """Drop an index; return how many windows were built.
 
         Raises
         ------
         InvalidInputError
-            When there is no index of this name.
+            No such index.
         """
         return self._native.drop_index(name)
 
     def indexes(self) -> list[IndexInfo]:
-        """The indexes, and what is built of each."""
+        """The indexes and their state."""
         return [self._index_info(status) for status in self._native.index_status()]
 
     def _index_info(self, status: dict[str, Any]) -> IndexInfo:
@@ -615,10 +613,10 @@ class Dataset:
         rebuild: bool = False,
         progress: Progress | None = None,
     ) -> IndexBuildReport:
-        """Bring indexes up to date: read what has changed since they were built, window by window.
+        """Bring indexes up to date by reading what has changed, window by window.
 
-        Any number of processes on any number of machines may build at once; they share the windows. A build may be cut
-        off at any time and goes on where it ended.
+        Any number of processes on any number of machines may build concurrently; they share the windows. An interrupted
+        build continues where it stopped.
 
         Parameters
         ----------
@@ -627,21 +625,21 @@ class Dataset:
         start, end : time, optional
             Only windows that the period touches.
         lease_s : int
-            Seconds, 1 to 3,600, after which others take over the window of a builder that gives no sign of life.
+            Seconds, 1 to 3,600, after which other builders take over the window of a silent builder.
         wait : bool
-            Wait for windows that others are building. Without, return when there is nothing left to begin.
+            Whether to wait for windows that other builders work on, instead of returning when nothing is left to start.
         rebuild : bool
-            Build every window anew.
+            Rebuild every window.
         progress : callable, optional
-            Called with (windows done, windows in all).
+            Called with (windows done, windows in total).
         """
         if not 1 <= lease_s <= 3_600:
-            raise InvalidInputError(f"lease_s is {lease_s}: use 1 to 3600 seconds", kind="invalid-request")
+            raise InvalidInputError(f"lease_s={lease_s} is out of range: use 1 to 3600 seconds", kind="invalid-request")
         period = [None if m is None else times.moment(m, self.time, w) for m, w in ((start, "start"), (end, "end"))]
         report = self._native.build_indexes(name, period[0], period[1], lease_s, wait, rebuild, progress)
         return IndexBuildReport(**report)
 
-    # ------------------------------------------------------------------ keeping in order
+    # ------------------------------------------------------------------ maintenance
 
     def consolidate(
         self,
@@ -651,22 +649,23 @@ class Dataset:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ConsolidateReport:
-        """Rewrite tiles of many small chunks as few large ones. Reads return the same before, meanwhile and after.
+        """Merge the many small chunks of a tile into few large ones. Reads return the same rows before, during and
+        after.
 
-        A tile to which nothing was written since its last consolidation is left as it is. One that cannot be rewritten,
-        for a damaged chunk say, is named in the report and does not stop the others. Memory does not grow with the size
-        of a tile.
+        Tiles without writes since their last consolidation are skipped. A tile that cannot be rewritten, for example
+        because of a damaged chunk, is named in the report and does not stop the others. Memory use does not depend on
+        the size of a tile.
 
         Parameters
         ----------
         before : time, optional
             Only windows that end at or before this time (as `start` of :meth:`read`).
         chunks_min : int, optional
-            Leave tiles with fewer chunks alone; 2 by default.
+            Skip tiles with fewer chunks; 2 by default.
         dry_run : bool
-            Count what would be done and do nothing.
+            Count what would be done; change nothing.
         progress : callable, optional
-            Called with (tiles done, tiles in all).
+            Called with (tiles done, tiles in total).
         """
         moment = None if before is None else times.moment(before, self.time, "before")
         report = self._native.consolidate(moment, chunks_min, dry_run, progress)
@@ -674,18 +673,18 @@ class Dataset:
         return ConsolidateReport(**report, failed=failed)
 
     def prepare(self, start: times.Moment, end: times.Moment) -> list[int]:
-        """Make room for a half-open period ahead of its writers; returns the numbers of the slices it touches.
+        """Create the slices of a half-open period in advance; return their numbers.
 
-        On a cluster the first writer of a new slice waits until its table is made, a second or so, and all others with
-        it. Who prepares next month's slices in time spares them that. Slices that exist stay as they are.
+        On a cluster, writers of a new slice wait about a second until its table is created. Preparing next month's
+        slices avoids this. Existing slices are not changed.
 
         Raises
         ------
         InvalidInputError
-            When the period has no start or end, or more than 1,000 slices.
+            The period has no start or end, or more than 1,000 slices.
         """
         if start is None or end is None:
-            raise InvalidInputError("a period to prepare needs a start and an end", kind="invalid-request")
+            raise InvalidInputError("prepare needs both start and end", kind="invalid-request")
         return self._native.prepare(times.moment(start, self.time, "start"), times.moment(end, self.time, "end"))
 
     def retire(
@@ -696,48 +695,50 @@ class Dataset:
         unchanged: Iterable[SliceInfo] | None = None,
         dry_run: bool = False,
     ) -> list[SliceInfo]:
-        """Drop whole slices that are too old; returns those dropped, or with `dry_run` those that would go.
+        """Drop whole slices that are too old; return those dropped, or with `dry_run` those that would be.
 
-        Others may write meanwhile. Rows that come in time are dropped too, and are in the figures returned; a write
-        that comes too late is refused, and can be repeated. On a cluster this waits 12 s for the writers that
-        there may be.
+        Writers may continue meanwhile. Rows written in time are dropped too, and are included in the result; a later
+        write is rejected, and can be repeated. On a cluster, this first waits 12 s for writers.
 
-        Without `before`, `older_than` and `unchanged` the dataset's own retention is meant.
+        Without `before`, `older_than` and `unchanged`, the dataset's own retention applies.
 
         Parameters
         ----------
         before : time, optional
             Drop slices that end at or before this time.
         older_than : str or timedelta, optional
-            Drop slices that ended at least this long before now, by this machine's clock: ``"365d"``. The data's own
-            times never make anything expire.
+            Drop slices that ended at least this long before now, by this machine's clock: ``"365d"``. Times in the data
+            never cause expiry.
         unchanged : iterable of SliceInfo, optional
-            Drop those of these slices, as a dry run or :meth:`info` returned them, that hold exactly the same still.
-            Others stay, and are not returned.
+            Drop these slices, from a dry run or :meth:`info`, if they have not changed since. Changed slices stay and
+            are not returned.
         dry_run : bool
             Drop nothing.
 
         Raises
         ------
         InvalidInputError
-            When two limits are given, or none and the dataset has no retention.
+            Two limits are given; or none, and the dataset has no retention.
         BusyError
-            Kind ``slice-in-use``: others keep writing to a slice, or retire it. Slices before it are dropped.
+            Kind ``slice-in-use``: other processes keep writing to a slice, or retire it. Earlier slices are dropped.
         """
         if unchanged is not None:
             if before is not None or older_than is not None or dry_run:
-                raise InvalidInputError("unchanged says what to drop: give it alone", kind="invalid-request")
+                raise InvalidInputError(
+                    "unchanged cannot be combined with before or older_than", kind="invalid-request"
+                )
             wanted = [(part.slice, part.fingerprint) for part in unchanged]
             return [self._slice_info(info) for info in self._native.retire_unchanged(wanted)]
         if before is not None and older_than is not None:
-            raise InvalidInputError("before and older_than both say what to drop: give one", kind="invalid-request")
+            raise InvalidInputError("give only one of before and older_than", kind="invalid-request")
         moment = None if before is None else times.moment(before, self.time, "before")
         age = None if older_than is None else times.duration_text(older_than, "older_than")
         return [self._slice_info(info) for info in self._native.retire(moment, age, dry_run)]
 
     def verify(self, *, progress: Progress | None = None) -> VerifyReport:
-        """Read and check every chunk, look for the rows of every stored batch and for chunks that belong to none, and
-        check the catalog records. Damage is reported, not raised."""
+        """Read and check every chunk, look for missing rows and foreign chunks, and check the catalog records. Damage
+        is reported, not raised.
+        """
         report = self._native.verify(progress)
 
         def found(kind: type[Any], name: str) -> tuple[Any, ...]:
@@ -752,21 +753,21 @@ class Dataset:
         )
 
     def remove_foreign(self) -> tuple[ForeignChunk, ...]:
-        """Verify the dataset and remove the rows that the report lists in `foreign`.
+        """Verify the dataset and remove the rows listed in `foreign` of the report.
 
         These are rows of batches that were removed or replaced, or that are not in the catalog. Rows of stored batches
-        stay. Returns what was removed, by tile; the rows of a batch that a writer has begun since are left to it.
+        stay. Returns the removed rows by tile. Rows of a batch that a writer started meanwhile are kept.
 
         Raises
         ------
         BusyError
-            Kind ``batch-race``: somebody began to write one of the batches at the same moment. Repeat the call.
+            Kind ``batch-race``: a writer started one of the batches at the same moment. Repeat the call.
         """
         removed = self._native.remove_foreign()
         return tuple(ForeignChunk(**{**chunk, "tile": Tile(*chunk["tile"])}) for chunk in removed)
 
     def info(self) -> DatasetInfo:
-        """Statistics: every slice, and the spread of chunks, rows and bytes over tiles."""
+        """Statistics: all slices, and the distribution of chunks, rows and bytes over tiles."""
         info = self._native.info()
         largest = info["tile_largest"]
         return DatasetInfo(
@@ -784,5 +785,5 @@ class Dataset:
 
 def _row_limit(limit: object) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit < 2**63:
-        raise InvalidInputError(f"limit is {limit!r}: give a number of rows", kind="invalid-request")
+        raise InvalidInputError(f"invalid limit {limit!r}: give a number of rows", kind="invalid-request")
     return limit

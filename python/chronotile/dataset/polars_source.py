@@ -21,14 +21,14 @@ __all__: list[str] = []
 
 _COMPARISONS = {"Eq": "==", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _EXPRESSION = frozenset("\\.+*?()|[]{}^$")
-"""What makes a regular expression of a text."""
+"""Characters that make a text a regular expression."""
 _TICKS_END = 2**63
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 @dataclass(frozen=True)
 class Term:
-    """One comparison of a column with constants, which every row of the result fulfils."""
+    """A comparison of a column with constants that every row of the result satisfies."""
 
     column: str
     comparison: str
@@ -37,7 +37,7 @@ class Term:
 
 @dataclass
 class Pushed:
-    """What of a polars filter becomes part of the read. It never leaves out a row that the filter keeps."""
+    """The part of a polars filter that the read takes over. It never excludes a row that the filter keeps."""
 
     start: tuple[str, int | float] | None = None
     end: tuple[str, int | float] | None = None
@@ -47,7 +47,7 @@ class Pushed:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the period holds no time, as where a filter contradicts itself."""
+        """Whether the period is empty, for example because the filter contradicts itself."""
         if self.start is None:
             return False
         beyond = self.start[0] == "ticks" and self.start[1] >= _TICKS_END
@@ -99,11 +99,11 @@ def push_down(dataset: Dataset, predicate: polars.Expr | None, schema: Any) -> P
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
     except Exception:
-        # Expressions with Python functions in them have no such form; polars filters alone then.
+        # Expressions with Python functions cannot be serialized; polars then filters alone.
         return pushed
     terms = [term for part in _conjuncts(tree) for term in _terms(part, schema)]
-    # Polars takes NaN for the greatest number, Chronotile for none. A lower bound may only be handed down where an
-    # upper bound excludes NaN as well.
+    # Polars treats NaN as the greatest number, Chronotile as no number. Push a lower bound down only if an upper bound
+    # also excludes NaN.
     bounded = {term.column for term in terms if term.comparison in ("<", "<=", "==", "in")}
     for term in terms:
         if term.column == dataset.time.column:
@@ -125,7 +125,7 @@ def _conjuncts(tree: Any) -> Iterator[Any]:
 
 
 def _terms(tree: Any, schema: Any) -> list[Term]:
-    """The comparisons that follow from one part of a filter; none where it is anything else."""
+    """Comparisons implied by one part of a filter; empty for unsupported expressions."""
     match tree:
         case {"BinaryExpr": {"left": {"Column": str(column)}, "op": str(op), "right": literal}} if op in _COMPARISONS:
             return _term(column, _COMPARISONS[op], [literal], schema)
@@ -154,7 +154,7 @@ def _terms(tree: Any, schema: Any) -> list[Term]:
                 "function": {"StringExpr": {"Contains": {"literal": plain}}},
             }
         }:
-            # An expression of plain letters means the text itself; others polars searches for.
+            # A pattern without special characters is plain text; leave other patterns to polars.
             return [
                 term
                 for term in _term(column, "contains", [literal], schema)
@@ -179,7 +179,7 @@ def _term(column: str, comparison: str, literals: list[Any], schema: Any) -> lis
         values = values.explode()
     if comparison == "in":
         values = values.drop_nulls()
-    # A constant of another type would be compared in a third one; polars does that by itself.
+    # A constant of another type would need a common supertype; leave the comparison to polars.
     if values.dtype != schema[column] or values.null_count() or (comparison != "in" and len(values) != 1):
         return []
     if values.dtype.is_float() and values.is_nan().any():
@@ -198,7 +198,7 @@ def _constant(tree: Any) -> polars.Series | None:
         expression = polars.Expr.deserialize(io.BytesIO(text.encode()), format="json")
         return polars.select(expression).to_series()
     except Exception:
-        # Whatever cannot be evaluated here stays with polars.
+        # Leave expressions that cannot be evaluated here to polars.
         return None
 
 
@@ -215,21 +215,21 @@ def _push_time(pushed: Pushed, term: Term, dataset: Dataset) -> None:
         if pushed.end is None or end[1] < pushed.end[1]:
             pushed.end = end
     if pushed.end is not None and pushed.end[1] == _TICKS_END and pushed.end[0] == "ticks":
-        # Nothing comes after the last tick there is, and only an end could say that it belongs to the period.
+        # The last representable tick has no successor, so a half-open period cannot include it.
         pushed.end = None
 
 
 def _times_at(term: Term, dataset: Dataset) -> tuple[tuple[str, int | float], tuple[str, int | float]]:
-    """The first time of the dataset's axis that is not before a constant, and the first one after it."""
+    """The first tick of the time axis at or after a constant, and the first one after it."""
     value = term.values.to_physical().item()
     if dataset.time.format != "timestamp":
         return ("native", value), ("native", math.nextafter(value, math.inf))
-    # Polars has no seconds, and counts them by milliseconds; a constant may lie between two of them.
+    # Polars stores seconds as milliseconds, so a constant may lie between two seconds.
     tick_ns = times.tick_ns(dataset.column_types[term.column])
     unit = getattr(term.values.dtype, "time_unit", None)
     whole, rest = divmod(value * times.tick_ns(f"timestamp[{unit}]" if unit else "date32"), tick_ns)
     after = ("ticks", whole + 1)
-    # Between two ticks, nothing is at the constant: what is not before it begins with the next.
+    # A constant between two ticks equals none: times at or after it start with the next tick.
     return (after if rest else ("ticks", whole)), after
 
 
@@ -243,7 +243,7 @@ def _push_condition(pushed: Pushed, term: Term, dataset: Dataset) -> None:
         if pushed.keys is None and term.column == _key_column(dataset):
             pushed.keys = [values]
             return
-        # Ids are looked up by values of their column, which times of polars need not be.
+        # Ids must be values of their column's type, which polars times need not be.
         if pushed.ids is None and dataset.id[:1] == (term.column,) and not term.values.dtype.is_temporal():
             pushed.ids = [values]
             return

@@ -1,4 +1,4 @@
-"""Log records and security events: JSON documents of streams, kept for a time, searched by time, field and text.
+"""Log records and security events: JSON documents of streams with a time to live, searched by time, field and text.
 
 >>> import chronotile as ct
 >>> from chronotile import events

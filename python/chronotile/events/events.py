@@ -1,4 +1,4 @@
-"""Events: documents of a stream, kept for a time, searched by time, field and text."""
+"""Events: documents of streams with a time to live, searched by time, field and text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from chronotile.reports import BatchInfo, SliceInfo
 __all__ = ["Events", "IngestReport", "create", "open"]
 
 OWN_COLUMNS = ("time", "stream", "body", "body_bytes", "line", "source", "batch", "ttl_s")
-"""Columns that every archive of events has; no field can have their names."""
+"""Columns of every archive of events; fields cannot use these names."""
 
 _KEPT_US = "timestamp[us, UTC]"
 _DEAD_COLUMNS = {
@@ -43,35 +43,36 @@ _DEAD_COLUMNS = {
 
 @dataclass(frozen=True)
 class IngestReport:
-    """What became of some lines."""
+    """Report of an ingest."""
 
     batch: str
-    """Name of the batch they are stored under."""
+    """Name of the stored batch."""
     stored: bool
-    """Whether anything was stored; False when the same was there already."""
+    """Whether anything was stored; False if the same batch was already stored."""
     documents: int
     """Documents accepted."""
     bytes: int
-    """Bytes of these, line ends left out."""
+    """Bytes of these documents, without line ends."""
     blank: int
-    """Lines of nothing but white space, passed over."""
+    """Blank lines, which are skipped."""
     rejects: tuple[Reject, ...] = ()
-    """The first 10,000 lines that are no documents; they are among the dead letters."""
+    """The first 10,000 invalid lines; they are stored as dead letters."""
     rejected: int = 0
-    """Number of lines that are no documents."""
+    """Number of invalid lines."""
     reasons: dict[str, int] = field(default_factory=dict)
-    """Rejected lines by reason; of reasons that are many the first hundred are told apart."""
+    """Rejected lines by reason, up to a hundred distinct reasons."""
     expired: int = 0
-    """Documents stored that were older than their TTL already: they are in no answer."""
+    """Stored documents that were already older than their TTL: searches do not return them."""
 
     @property
     def duplicates(self) -> int:
-        """Number of documents that were stored before, under the same batch."""
+        """Number of documents that were already stored under the same batch."""
         return 0 if self.stored else self.documents
 
     def to_dict(self, errors_max: int | None = None) -> dict[str, Any]:
-        """As the service answers: counts, reasons with their counts, and line number and reason of the first
-        `errors_max` rejects; of all that are kept by default."""
+        """Convert to the service's answer: counts, counts by reason, and line number and reason of the first
+        `errors_max` rejects; all recorded ones by default.
+        """
         return {
             "batch": self.batch,
             "stored": self.stored,
@@ -101,8 +102,7 @@ def create(
     slice: int | str | timedelta | None = "1d",
     exist_ok: bool = False,
 ) -> Events:
-    """Create an archive of events: the datasets `name`, ``name_dead`` for lines that are no documents, and
-    ``name_settings``.
+    """Create an archive of events: the datasets `name`, ``name_dead`` for invalid lines, and ``name_settings``.
 
     Parameters
     ----------
@@ -112,27 +112,26 @@ def create(
         1 to 39 of ``a-z 0-9 _``, beginning with a letter.
     fields : dict of str to str, optional
         Fields that become columns, with their types: ``{"process.pid": "int64", "message": "utf8"}``. A name with dots
-        is a path into a JSON document. All else is kept in the document alone, where text search finds it.
+        is a path into a JSON document. Other content is stored in the document only, where text search finds it.
     paths : dict of str to str, optional
-        Where a field stands, if not at its own name: ``{"origin": "source"}``.
+        Path of a field, if it differs from its name: ``{"origin": "source"}``.
     time_field, time_format, stream_field : str
-        How JSON documents say when and where from; see :meth:`Events.reading`, which can say otherwise.
+        Where JSON documents hold time and stream; see :meth:`Events.reading`, which can override this.
     ttl : str or timedelta, optional
-        How long after its own time a document is visible: ``"30d"``. By default for ever.
+        Time to live of a document, from its own time: ``"30d"``. By default forever.
     limits : Limits, optional
-        How much a stream may send.
+        Rate limits of a stream.
     text : iterable of str
-        Text columns of which chunks keep filters, by which a search for a rare text passes them over.
+        Text columns with filters, which let a search for rare text skip chunks.
     buckets : int, optional
-        Cells that the streams share by a hash of their names. Few full cells take less space and are written faster
-        than many with little in them; more of them make a search of one stream read less. None for a cell for each
-        stream.
+        Number of cells that streams share by a hash of their names. Few full cells take less space and are written
+        faster than many small ones; with more cells, a search of one stream reads less. None for one cell per stream.
     window : str or timedelta
-        What of a cell is kept together: about the span of a usual search.
+        Length of a window: about the period of a typical search.
     slice
-        Windows in a slice, or its length: what storage is given back in.
+        Windows in a slice, or its length: the unit of reclaimed storage.
     exist_ok : bool
-        Open the archive of events if it exists with the same columns; its settings stay as they are.
+        Open the archive of events if it exists with the same columns; its settings are not changed.
 
     Raises
     ------
@@ -145,13 +144,13 @@ def create(
     taken = [column for column in declared if column in OWN_COLUMNS]
     if taken:
         raise InvalidInputError(
-            f"{taken[0]!r} is a column of every archive of events: give the field another name, and say in paths that "
-            f"it stands at {taken[0]!r}",
+            f"field name {taken[0]!r} is reserved: give the field another name, and set its path to "
+            f"{taken[0]!r} in paths",
             kind="invalid-definition",
         )
     strange = [column for column in paths or {} if column not in declared]
     if strange:
-        raise InvalidInputError(f"paths names {strange[0]!r}, which is no field", kind="invalid-definition")
+        raise InvalidInputError(f"paths names the undeclared field {strange[0]!r}", kind="invalid-definition")
     settings = Settings(dict(paths or {}), time_field, time_format, stream_field, retention.ttl_seconds(ttl),
                         limits or Limits())  # fmt: skip
     columns = {
@@ -163,7 +162,7 @@ def create(
     parsing.check(Reading("ndjson", None, time_field, time_format, None, stream_field), found)
     existed = name in archive
     if not existed:
-        # The archive of events is there once its documents' dataset is, which is made last.
+        # Create the dataset of documents last: the archive of events exists once it does.
         SettingsStore.create(archive, f"{name}_settings").write(settings)
         archive.create(
             f"{name}_dead", schema=_DEAD_COLUMNS, cell=cells.single(), time="time", window="1d", slice=slice,
@@ -183,12 +182,12 @@ def open(archive: Archive, name: str = "events", *, clock: Callable[[], datetime
     Parameters
     ----------
     clock : callable, optional
-        The present time, by which documents expire: an aware datetime. By default this machine's clock.
+        Source of the present time, which expires documents: returns an aware datetime. By default this machine's clock.
 
     Raises
     ------
     DatasetNotFoundError
-        When there is none of this name.
+        No such archive of events.
     """
     dataset, dead = archive.dataset(name), archive.dataset(f"{name}_dead")
     return Events(dataset, dead, SettingsStore(archive.dataset(f"{name}_settings")), clock)
@@ -197,10 +196,9 @@ def open(archive: Archive, name: str = "events", *, clock: Callable[[], datetime
 class Events:
     """Documents of streams, each with a time, a stream, declared fields and its whole text in ``body``.
 
-    Questions take `start` and `end`, `streams`, conditions as keywords (``host="web1"``, ``severity=[0, 1, 2]``: equal
-    to the value, or to one of several) and as `where`, with all comparisons of :meth:`chronotile.Dataset.read`, such as
-    ``("message", "contains", "timeout")``.
-    Expired documents are in no answer. Safe to use from many threads.
+    Queries take `start` and `end`, `streams`, conditions as keywords (``host="web1"``, ``severity=[0, 1, 2]``: equal to
+    the value, or to one of several) and `where`, with all comparisons of :meth:`chronotile.Dataset.read`, such as
+    ``("message", "contains", "timeout")``. Queries do not return expired documents. Thread-safe.
     """
 
     def __init__(
@@ -215,13 +213,14 @@ class Events:
 
     @property
     def dataset(self) -> Dataset:
-        """The dataset of the documents: indexes, consolidation and verification are its own. It holds expired documents
-        until their slices are reclaimed."""
+        """The dataset of documents, for indexes, consolidation and verification. It holds expired documents until their
+        slices are reclaimed.
+        """
         return self._dataset
 
     @property
     def settings(self) -> Settings:
-        """The settings as they are now."""
+        """The current settings."""
         return self._settings.read()
 
     @property
@@ -231,7 +230,7 @@ class Events:
 
     @property
     def ttl(self) -> str | None:
-        """How long after its time a document without a TTL of its own is visible; None for ever."""
+        """Time to live of documents without a TTL of their own; None for forever."""
         return retention.ttl_text(self.settings.ttl_s)
 
     def refresh(self) -> None:
@@ -247,34 +246,34 @@ class Events:
     # ------------------------------------------------------------------ ingest
 
     def reading(self, format: str = "ndjson", **options: Any) -> Reading:
-        """How lines are read, checked.
+        """Create and check the settings for reading lines.
 
         Parameters
         ----------
         format : {"ndjson", "syslog", "lines"}
             A JSON object a line; syslog messages (RFC 5424, and RFC 3164 with or without its priority); or lines that
-            `pattern` takes apart.
+            `pattern` parses.
 
         Other Parameters
         ----------------
         pattern : str
-            A regular expression in RE2's syntax, searched for in each line. Its named groups are ``time``,
-            ``stream`` and fields.
+            Regular expression in RE2 syntax, searched for in each line. Its named groups are ``time``, ``stream`` and
+            fields.
         time_field, stream_field : str
-            Of JSON, paths of time and stream; of syslog and lines `stream_field` is the part that names the stream,
-            such as ``host`` or ``app``. By default as the archive was created with, for JSON.
+            Of JSON, paths of time and stream; of syslog and lines, `stream_field` is the part that names the stream,
+            such as ``host`` or ``app``. By default, for JSON, those set at creation.
         time_format : str
             ``iso8601`` (UTC where it has no zone), ``epoch_s``, ``epoch_ms``, ``epoch_us``, ``epoch_ns``, or a strptime
-            pattern such as ``"%d/%b/%Y:%H:%M:%S %z"``, in which ``%f`` behind the seconds is a fraction.
+            pattern such as ``"%d/%b/%Y:%H:%M:%S %z"``, in which ``%f`` after the seconds is a fraction.
         year : int
-            Of times that have none; by default the last one that does not put them in the future.
+            Year of times without one; by default the latest that does not put them in the future.
         stream : str
-            The stream of documents that name none.
+            Stream of documents that name none.
 
         Raises
         ------
         InvalidInputError
-            Settings that do not go together, a pattern that is none.
+            The settings contradict each other, or the pattern is invalid.
         """
         if format == "ndjson":
             known = self.settings
@@ -283,7 +282,9 @@ class Events:
         else:
             options = {name: value for name, value in options.items() if value is not None}
         if format == "syslog" and "time_format" in options:
-            raise InvalidInputError("syslog has its own times: leave time_format out", kind="invalid-setting")
+            raise InvalidInputError(
+                "time_format cannot be set for syslog, which has its own time format", kind="invalid-setting"
+            )
         try:
             found = Reading(format, **options)
         except TypeError as error:
@@ -303,32 +304,32 @@ class Events:
         limited: bool = True,
         line_bytes_max: int | None = None,
     ) -> IngestReport:
-        """Store lines of text, such as the body of a request; when this returns they are durable.
+        """Store lines of text, such as a request body. They are durable when this returns.
 
         Parameters
         ----------
         data : bytes or str
-            Lines that end in newlines, which the last may lack.
+            Lines that end in newlines; the last newline is optional.
         reading : Reading, optional
-            From :meth:`reading`; by default JSON documents, read as the archive was created for.
+            From :meth:`reading`; by default JSON documents, read with the settings of the archive.
         batch : str, optional
-            Name under which the lines are stored: the same lines again under the same name change nothing. Give one
-            whenever the call may be repeated, such as the idempotency key of a request.
+            Batch name: repeating the same lines under the same name changes nothing. Give one whenever the call may be
+            repeated, such as the idempotency key of a request.
         source : str
-            Where the lines come from, kept with each.
+            Source of the lines, stored with each.
         first_line : int
             Number of the first line.
         ttl : str or timedelta, optional
-            The documents' own TTL, which later changes of the archive's do not touch.
+            The documents' own TTL, which later changes of the archive's TTL do not affect.
         limited : bool
-            Whether the limits of streams hold.
+            Whether to enforce the limits of streams.
         line_bytes_max : int
-            A longer line is no document; 16 MiB by default.
+            Longer lines are rejected; 16 MiB by default.
 
         Raises
         ------
         BusyError
-            A stream is over its limit (kind ``quota-exceeded``): nothing of the call was stored, repeat it later.
+            A stream is over its limit (kind ``quota-exceeded``): nothing of the call was stored; repeat it later.
         BatchConflictError
             Other lines are stored under this name.
         """
@@ -346,7 +347,7 @@ class Events:
             self._admit(table, batch, source)
         if ttl_s is not None:
             self._allow_ttl(ttl_s)
-        # Before the documents: what is cut off in between is repeated as a whole.
+        # Write dead letters before the documents: an interrupted call is repeated as a whole.
         rejects = documents.rejects
         buried = rejects.count > 0 and self._bury(rejects.kept, batch, source)
         count = table.num_rows
@@ -358,7 +359,7 @@ class Events:
             table = table.append_column(name, pa.array(pa.repeat(pa.scalar(value, kind), count)))
         told = (tuple(rejects.kept), rejects.count, rejects.reasons)
         if rejects.count and not count:
-            # The name stays free for the same lines, read in another way.
+            # Keep the name free, so that the same lines can be ingested with other settings.
             return IngestReport(batch, buried, 0, 0, documents.blank, *told)
         try:
             report = self._dataset.write(table.select(self._dataset.column_types), batch)
@@ -371,7 +372,7 @@ class Events:
         return IngestReport(batch, report.stored, count, size, documents.blank, *told, expired)
 
     def _expired(self, table: pa.Table) -> int:
-        """How many of some documents are in no answer any more."""
+        """Number of documents that are already expired."""
         visible = self._visibility()
         parts = table.select(["time", "ttl_s"]).combine_chunks().to_batches()
         return sum(part.num_rows - int(visible.mask(part).sum()) for part in parts)
@@ -382,7 +383,7 @@ class Events:
             return
         known = self._dataset.batch(batch)
         if known is not None and known.finished:
-            # A repetition stores nothing, and counts for nothing.
+            # A repeated batch stores nothing, so it does not count against the limits.
             return
         by_stream = table.group_by("stream").aggregate([("body_bytes", "count"), ("body_bytes", "sum")])
         sent = {row["stream"]: (row["body_bytes_count"], row["body_bytes_sum"]) for row in by_stream.to_pylist()}
@@ -390,7 +391,7 @@ class Events:
         self._guard.admit(sent, limits, f"lines {ends['min']} to {ends['max']} of {source or 'this call'} were")
 
     def _allow_ttl(self, ttl_s: int) -> None:
-        """Make sure that nobody drops, or shows for too long, documents that are about to get this TTL."""
+        """Record a TTL before documents get it, so that they are neither dropped too early nor shown too long."""
         known = self.settings
         if known.ttl_own_max_s is not None and known.ttl_own_max_s >= ttl_s:
             return
@@ -398,7 +399,7 @@ class Events:
         self._keep_as_long_as_needed()
 
     def _keep_as_long_as_needed(self) -> None:
-        """Bring the dataset's retention in line with the settings, also where others change them meanwhile."""
+        """Adapt the dataset's retention to the settings, even if other processes change them meanwhile."""
         while True:
             wanted = retention.retention_of(self.settings)
             self._dataset.set_retention(wanted)
@@ -406,7 +407,7 @@ class Events:
                 return
 
     def _bury(self, rejects: list[Reject], batch: str, source: str) -> bool:
-        """Keep dead letters; False where those of the batch are kept already."""
+        """Store dead letters; return False if those of the batch are already stored."""
         self._dead.refresh()
         known = self._dead.batch(batch)
         if known is not None and known.finished:
@@ -425,12 +426,12 @@ class Events:
         except BatchConflictError as error:
             if error.kind != "batch-differs":
                 raise
-            # Somebody sent the same lines meanwhile: theirs differ in the time of rejection alone.
+            # Another process stored the same lines meanwhile; only the time of rejection differs.
             return False
         return True
 
     def remove_batch(self, batch: str) -> int:
-        """Remove the documents of a batch, and the dead letters of its lines; returns how many documents there were.
+        """Remove the documents of a batch and its dead letters; return the number of documents.
 
         Raises
         ------
@@ -443,12 +444,12 @@ class Events:
         return removed
 
     def rejected_batches(self) -> list[BatchInfo]:
-        """The batches of dead letters of which no line was a document."""
+        """Batches of dead letters in which every line was rejected."""
         stored = {batch.key for batch in self._dataset.batches() if batch.rows}
         return [batch for batch in self._dead.batches() if batch.key not in stored]
 
     def forget_rejects(self, batch: str) -> None:
-        """Remove what a call left of which no line was a document: the lines are about to be read again."""
+        """Remove the dead letters of a call in which every line was rejected, before the lines are ingested again."""
         if self._dataset.batch(batch) is not None:
             self._dataset.remove_batch(batch)
         self._dead.remove_batch(batch)
@@ -458,15 +459,15 @@ class Events:
         return [Field(name, paths.get(name, name), schema.field(name).type) for name in self.fields]
 
     def declare(self, fields: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
-        """Declare more fields. In documents stored before they are null; their text is as it was.
+        """Declare more fields. They are null in documents stored earlier, whose text is unchanged.
 
         Raises
         ------
         InvalidInputError
-            A name that is taken, a type that cannot be.
+            A name is taken, or a type is not supported.
         """
         if any(name in OWN_COLUMNS for name in fields) or any(name not in fields for name in paths or {}):
-            raise InvalidInputError("a field has the name of a column of every archive of events, or paths names none",
+            raise InvalidInputError("a field uses a reserved column name, or paths names an undeclared field",
                                     kind="invalid-definition")  # fmt: skip
         known = self.settings
         schema = pa.schema(inputs.schema(dict(fields)))
@@ -491,30 +492,30 @@ class Events:
         newest_first: bool = True,
         **equal: Any,
     ) -> pa.Table:
-        """Documents, in order of time.
+        """Documents sorted by time.
 
         Parameters
         ----------
         start, end : time, optional
             Half-open period, as for :meth:`chronotile.Dataset.read`.
         streams : str or iterable of str, optional
-            Only these.
+            Only these streams.
         where, **equal
             Conditions; see the class.
         text : str, optional
-            What the whole document contains, letter by letter.
+            Text that the document must contain, literally.
         columns : iterable of str, optional
             By default ``time``, ``stream``, the fields and ``body``. Documents also have ``source``, ``line``,
             ``batch``, ``body_bytes`` and ``ttl_s``.
         limit : int, optional
-            At most so many. The rest of the period is not read. None for all.
+            Most documents to return; the rest of the period is not read. None for all.
         newest_first : bool
-            The order, and which documents a limit leaves.
+            Sort order, which also determines the documents that `limit` keeps.
         """
         chosen = ["time", "stream", *self.fields, "body"] if columns is None else list(columns)
         self._check_columns(chosen)
         if limit is not None and limit < 1:
-            raise InvalidInputError(f"limit is {limit}: ask for at least one document", kind="invalid-request")
+            raise InvalidInputError(f"limit={limit} is out of range: use at least 1", kind="invalid-request")
         question = self._question(start, end, streams, where, text, equal)
         return pa.concat_tables(parts_in_order(self._dataset, question, chosen, limit, newest_first=newest_first))
 
@@ -522,9 +523,9 @@ class Events:
         self, *, columns: Iterable[str] | None = None, limit: int = 100, newest_first: bool = True,
         bounds: Bounds = UNBOUNDED, **question: Any,
     ) -> Iterator[pa.Table]:  # fmt: skip
-        """What :meth:`search` returns, in parts of some MiB, so that many large documents need not be held at once.
+        """Results of :meth:`search` in parts of a few MiB, to bound memory.
 
-        `question` as for :meth:`count`, `bounds` of what is held. There is at least one part, which may have no rows.
+        `question` as for :meth:`count`; `bounds` limits memory. There is at least one part, which may be empty.
         """
         chosen = ["time", "stream", *self.fields, "body"] if columns is None else list(columns)
         self._check_columns(chosen)
@@ -532,15 +533,15 @@ class Events:
         return parts_in_order(self._dataset, asked, chosen, limit, newest_first=newest_first, bounds=bounds)
 
     def count(self, **question: Any) -> int:
-        """Number of documents that :meth:`search` without a limit would return."""
+        """Number of documents that :meth:`search` would return without a limit."""
         return count(self._dataset, self.question(**question))
 
     def histogram(
         self, interval: str | timedelta = "1h", *, by: str | Iterable[str] = (), bounds: Bounds = UNBOUNDED,
         **question: Any,
     ) -> pa.Table:  # fmt: skip
-        """Documents over time, in intervals counted from 1970, or of the calendar (``"1mo"``, ``"1y"``); empty ones are
-        left out. `bounds` of what is held.
+        """Count documents over time, in intervals counted from 1970, or calendar intervals (``"1mo"``, ``"1y"``). Empty
+        intervals are left out. `bounds` limits memory.
 
         Returns
         -------
@@ -553,7 +554,7 @@ class Events:
         return summaries.histogram(self._dataset, self.question(**question), width, names, bounds)
 
     def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
-        """The `n` most frequent values of columns, with their ``share`` of all documents asked for.
+        """The `n` most frequent values of columns, with their ``share`` of all selected documents.
 
         Returns
         -------
@@ -561,7 +562,7 @@ class Events:
             The columns, ``count`` (int64), ``share`` (float64).
         """
         if n < 1:
-            raise InvalidInputError(f"n is {n}: ask for at least one value", kind="invalid-request")
+            raise InvalidInputError(f"n={n} is out of range: use at least 1", kind="invalid-request")
         names = _listed(columns)
         self._check_columns(names)
         return summaries.top(self._dataset, self.question(**question), names, n)
@@ -578,7 +579,7 @@ class Events:
         return summaries.streams(self._dataset, self.question(**question))
 
     def follow(self, **question: Any) -> Follower:
-        """Documents as they are stored, whatever their time; see :class:`Follower`."""
+        """Follow documents as they are stored, whatever their time; see :class:`Follower`."""
         return Follower(self._dataset, lambda: self.question(**question), ["time", "stream", *self.fields, "body"])
 
     def question(
@@ -591,7 +592,7 @@ class Events:
         text: str | None = None,
         **equal: Any,
     ) -> Question:
-        """What the arguments of :meth:`search` ask for, of what is visible now."""
+        """Convert the arguments of :meth:`search` to a query on the documents that are visible now."""
         return self._question(start, end, streams, where, text, equal)
 
     def _question(
@@ -620,7 +621,7 @@ class Events:
         for name in names:
             if name not in known:
                 hint = name_hint(name, list(known))
-                raise InvalidInputError(f"there is no column {name!r}{hint}", kind="invalid-request")
+                raise InvalidInputError(f"no column {name!r}{hint}", kind="invalid-request")
 
     def _us(self, moment: times.Moment, what: str) -> int | None:
         if moment is None:
@@ -629,7 +630,7 @@ class Events:
         return int(value) if unit == "ticks" else -(-int(value) // 1_000)
 
     def _visibility(self) -> Visibility:
-        # The settings first: a TTL that a write gives is noted before its documents are there.
+        # Read the settings first: a write records its TTL before it stores documents.
         known = self.settings
         return Visibility(to_us(self._clock()), known)
 
@@ -639,8 +640,9 @@ class Events:
         self, *, start: times.Moment = None, end: times.Moment = None, limit: int | None = None,
         bounds: Bounds = UNBOUNDED,
     ) -> pa.Table:  # fmt: skip
-        """Lines that were no documents, the newest first: ``time`` of rejection, ``source``, ``line``, ``reason``, and
-        ``record``, the bytes of the line. They live as long as documents without a TTL of their own."""
+        """Rejected lines, newest first: ``time`` of rejection, ``source``, ``line``, ``reason``, and ``record``, the
+        bytes of the line. They have the TTL of documents without one of their own.
+        """
         question = Question(self._us(start, "start"), self._us(end, "end"), None, (),
                             Visibility(to_us(self._clock()), replace(self.settings, ttl_own_max_s=None)))  # fmt: skip
         columns = ["time", "source", "line", "reason", "record"]
@@ -654,17 +656,17 @@ class Events:
     # ------------------------------------------------------------------ time to live
 
     def set_ttl(self, ttl: str | timedelta | None, *, dry_run: bool = False) -> TtlChange:
-        """Change how long documents without a TTL of their own are visible.
+        """Change the time to live of documents without a TTL of their own.
 
-        A shorter TTL hides documents at once; their storage stays until :meth:`reclaim`. A longer one never shows again
-        what has expired.
+        A shorter TTL hides documents at once; :meth:`reclaim` frees their storage. A longer TTL does not bring back
+        expired documents.
 
         Parameters
         ----------
         ttl : str, timedelta or None
-            ``"30d"``, or None for ever.
+            ``"30d"``, or None for forever.
         dry_run : bool
-            Change nothing, say what would change.
+            Report what would change; change nothing.
         """
         known, wanted, now = self.settings, retention.ttl_seconds(ttl), to_us(self._clock())
         report = retention.preview(self._dataset, known, wanted, now)
@@ -673,29 +675,29 @@ class Events:
         after = retention.changed(known, wanted, now)
         if after.expired_us is not None:
             self._settings.raise_expired(after.expired_us)
-        # In between nothing may be dropped that is visible before or afterwards.
+        # Until both changes are made, nothing may be dropped that is visible before or after.
         self._dataset.set_retention(None)
         self._settings.write(after)
         self._keep_as_long_as_needed()
         return report
 
     def reclaim(self, *, dry_run: bool = False) -> list[SliceInfo]:
-        """Drop slices of which all documents have expired; returns those dropped, or with `dry_run` those that would.
+        """Drop slices in which all documents have expired; return those dropped, or with `dry_run` those that would be.
 
-        Slices go from the oldest on: one with a visible document, such as one of a long TTL of its own, keeps those
-        after it.
+        Slices are dropped from the oldest on: a slice with a visible document, for example one with a long TTL, also
+        keeps all later slices.
         """
         visibility = self._visibility()
         gone = retention.expired_slices(self._dataset, visibility)
         if gone and not dry_run:
-            # A slice that got a document since stays.
+            # A slice that got documents meanwhile is not dropped.
             gone = self._dataset.retire(unchanged=gone)
         if visibility.start_us is not None:
             self._dead.retire(before=visibility.start_us, dry_run=dry_run)
         return gone
 
     def set_limits(self, limits: Limits) -> None:
-        """Change how much a stream may send; other processes follow with their next lines."""
+        """Change the limits of streams; other processes apply them from their next ingest on."""
         self._settings.write(replace(self.settings, limits=limits))
 
 

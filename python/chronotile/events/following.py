@@ -1,4 +1,4 @@
-"""Following an archive of events: documents as they are stored."""
+"""Follow an archive of events: get documents as they are stored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Follower"]
 
 
 class Follower:
-    """Documents that are stored from its making on, each once, those of one look in order of time.
+    """Documents stored after its creation, each once; those of one poll are sorted by time.
 
-    It knows batches, not times: a document that arrives late is shown as any other. Iterate over it for tables of new
-    documents, until :meth:`stop`; or call :meth:`look` at your own pace.
+    It tracks batches, not times, so documents with old times are returned too. Iterate over it to get tables of new
+    documents until :meth:`stop`; or call :meth:`look` at your own pace.
 
     Examples
     --------
@@ -35,7 +35,7 @@ class Follower:
         self._stopped.set()
 
     def look(self) -> pa.Table:
-        """The documents of batches that were finished since the last look."""
+        """Documents of batches that were finished since the last call."""
         new = [batch for batch in self._dataset.batches() if batch.finished and batch.batch not in self._seen]
         wanted = list(dict.fromkeys([*self._columns, *ORDER]))
         schema = pa.schema([self._dataset.schema.field(name) for name in wanted])
@@ -50,7 +50,7 @@ class Follower:
             mine = Question(start, end, question.streams, (*question.where, ("batch", "in", keys)), question.visibility)
             if start < end:
                 found += [pa.Table.from_batches([batch]) for batch in rows(self._dataset, mine, wanted)]
-        # Once they were read: a look that fails is repeated by the next.
+        # Mark batches as seen only after reading them, so that the next call repeats a failed one.
         self._seen.update(batch.batch for batch in new)
         table = pa.concat_tables(found).sort_by([(name, "ascending") for name in ORDER])
         return table.select(self._columns)
@@ -59,7 +59,7 @@ class Follower:
         return self.tables()
 
     def tables(self, interval_s: float = 1.0) -> Iterator[pa.Table]:
-        """Tables of new documents, one look every `interval_s` seconds; looks that find nothing give none."""
+        """Yield tables of new documents, polling every `interval_s` seconds; empty polls yield nothing."""
         while not self._stopped.is_set():
             table = self.look()
             if table.num_rows:

@@ -1,4 +1,4 @@
-"""What lines look like that could not be read: the settings with which they are documents."""
+"""Guess the format of rejected lines: the settings with which they can be read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from chronotile.events.parsing import Reading, Reject
 __all__ = ["Guess", "guess"]
 
 _LINES_MAX = 50
-"""Lines that are looked at."""
+"""Most lines to examine."""
 _LINE_BYTES_MAX = 64 << 10
-"""Longer lines are not looked at."""
+"""Longer lines are skipped."""
 _TIMES = (
     "time",
     "timestamp",
@@ -31,17 +31,17 @@ _TIMES = (
     "created",
     "created_at",
 )
-"""Names under which logs have their times, the likelier first."""
+"""Common names of time fields, most likely first."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What lines seem to be."""
+    """The likely format of lines."""
 
     what: str
     """``"syslog"``, or ``"JSON with the time in 'ts'"``."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Settings of :meth:`chronotile.events.Events.reading` that read them."""
+    """Settings of :meth:`chronotile.events.Events.reading` for this format."""
 
     @property
     def options(self) -> str:
@@ -50,14 +50,14 @@ class Guess:
 
 
 def guess(rejects: Iterable[Reject], reading: Reading) -> Guess | None:
-    """What refused lines seem to be, where that differs from how they were read.
+    """Guess the format of rejected lines; None if it is the one that was used.
 
     Parameters
     ----------
     rejects : iterable of Reject
-        The lines; some dozens are looked at.
+        The lines; a few dozen are examined.
     reading : Reading
-        How they were read.
+        Settings that were used.
     """
     sample = [reject.record for reject, _ in zip(rejects, range(_LINES_MAX), strict=False)]
     lines = [line.decode(errors="replace").rstrip("\r") for line in sample if len(line) <= _LINE_BYTES_MAX]
@@ -92,7 +92,7 @@ def _object(line: str) -> dict[str, object] | None:
 
 
 def _time_format(value: object) -> str | None:
-    """How a value says when, if it does."""
+    """Time format of a value; None if it is not a time."""
     if isinstance(value, str):
         try:
             datetime.fromisoformat(value)
@@ -100,7 +100,7 @@ def _time_format(value: object) -> str | None:
             return None
         return "iso8601"
     if isinstance(value, int | float) and not isinstance(value, bool):
-        # Counts of today have ten digits in seconds, thirteen in milliseconds.
+        # Present times have ten digits in seconds, thirteen in milliseconds.
         units = {"epoch_s": 1e8, "epoch_ms": 1e11, "epoch_us": 1e14, "epoch_ns": 1e17}
         return next((name for name, least in reversed(units.items()) if value >= least), None)
     return None

@@ -1,4 +1,4 @@
-"""The guard against streams that flood."""
+"""Rate limits of streams."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from chronotile.events.settings import Limits
 __all__ = ["FloodGuard"]
 
 STREAMS_MAX = 100_000
-"""Streams that are counted at a time. Each takes about half a kilobyte for the length of a period."""
+"""Most streams counted at a time. Each takes about half a kilobyte for one period."""
 
 
 class FloodGuard:
-    """Counts what each stream sent in the last period, in this process. Streams that have sent nothing since are
-    forgotten. Safe to use from many threads."""
+    """Counts the documents and bytes of each stream in the last period, in this process. Silent streams are forgotten.
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # The stream that has been silent longest comes first.
+        # Ordered by time of the last document, oldest first.
         self._sent: dict[str, deque[tuple[float, int, int]]] = {}
 
     def __len__(self) -> int:
-        """Streams that are counted now."""
+        """Number of streams being counted."""
         return len(self._sent)
 
     def admit(self, sent: Mapping[str, tuple[int, int]], limits: Limits, what: str) -> None:
-        """Count documents and bytes by stream; all of them or, where one stream is over its limit, none.
+        """Count documents and bytes by stream: all, or none if a stream exceeds its limit.
 
         Raises
         ------
         BusyError
             Kind ``quota-exceeded``; ``details`` has ``stream``, ``documents``, ``bytes``, ``limit`` and
-            ``retry_after_s``, which is None where the call alone is more than a stream may send in a period. Also where
-            more than 100,000 streams send within a period.
+            ``retry_after_s``, which is None if the call alone exceeds the limit of a period. Also raised if more than
+            100,000 streams send within a period.
         """
         if limits.documents_per_s is None and limits.bytes_per_s is None:
             return
@@ -66,8 +67,8 @@ class FloodGuard:
         alone = len(sent) > STREAMS_MAX
         advice = "send fewer streams at a time" if alone else f"send it again in {limits.period_s:.0f} s"
         raise BusyError(
-            f"more than {STREAMS_MAX:,} streams within {limits.period_s:g} s, which are more than limits are kept for; "
-            f"{what} refused, nothing of it was stored: {advice}",
+            f"more than {STREAMS_MAX:,} streams within {limits.period_s:g} s, the most that can be limited; "
+            f"{what} rejected and not stored: {advice}",
             kind="quota-exceeded", streams=len(sent), limit=STREAMS_MAX,
             retry_after_s=None if alone else limits.period_s,
         )  # fmt: skip
@@ -87,20 +88,20 @@ class FloodGuard:
                 continue
             retry = None if wanted > allowed else _free_in(before, place, used + wanted - allowed, limits, now)
             advice = (
-                "that alone is more: send it in smaller parts, or raise the limit"
+                "this call alone exceeds the limit: send smaller parts, or raise the limit"
                 if retry is None
                 else f"send it again in {retry:.0f} s"
             )
             raise BusyError(
-                f"stream {stream!r} is over its limit of {allowed:,.0f} {unit} in {limits.period_s:g} s with "
-                f"{wanted:,} more after {used:,}; {what} refused, nothing of it was stored: {advice}",
+                f"stream {stream!r} exceeds its limit of {allowed:,.0f} {unit} in {limits.period_s:g} s: "
+                f"{wanted:,} more after {used:,}; {what} rejected and not stored: {advice}",
                 kind="quota-exceeded", stream=stream, documents=documents, bytes=size, limit=allowed,
                 retry_after_s=retry,
             )  # fmt: skip
 
 
 def _free_in(before: deque[tuple[float, int, int]], place: int, excess: float, limits: Limits, now: float) -> float:
-    """Seconds until so much of what was sent before has left the period."""
+    """Seconds until enough of the earlier traffic has left the period."""
     freed = 0.0
     for entry in before:
         freed += entry[place]

@@ -1,4 +1,4 @@
-"""Files and pipes of events: cut into batches of whole lines, each stored once."""
+"""Ingest files and pipes in batches of whole lines, each stored once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from chronotile.reports import BatchInfo
 __all__ = ["LoadProgress", "LoadReport", "feed", "load"]
 
 BATCH_BYTES = 16 << 20
-"""Bytes of text in a batch of a file, about. A file that grows was stored in batches of any size."""
+"""Target size of a file's batch. Batches of growing files may have any size."""
 
 _READ_BYTES = 1 << 20
 _KEY = "events"
@@ -35,26 +35,26 @@ _KEY = "events"
 
 @dataclass
 class LoadReport(loading.Report):
-    """What an ingest did. A line that is no document is rejected, and is among the dead letters."""
+    """Report of an ingest. Rejected lines are stored as dead letters."""
 
     documents: int = 0
     """Documents stored now."""
     documents_before: int = 0
-    """Documents that were stored before."""
+    """Documents that were already stored."""
     bytes: int = 0
     """Bytes of the documents stored now."""
     expired: int = 0
-    """Documents stored now that were older than their TTL already: they are in no answer."""
+    """Documents stored now that were already older than their TTL: searches do not return them."""
     reasons: dict[str, int] = field(default_factory=dict)
     """Rejected lines by reason."""
     guess: Guess | None = None
-    """What the rejected lines seem to be, where another way to read them is likely."""
+    """Likely format of the rejected lines, if it differs from the one used."""
     batches: int = 0
     """Batches stored now."""
 
     @property
     def records(self) -> int:
-        """Documents stored, now or before."""
+        """Documents stored, now or earlier."""
         return self.documents + self.documents_before
 
     def add(self, report: IngestReport, source: str, reading: Reading) -> None:
@@ -85,7 +85,7 @@ class _Block:
     text: bytes
     first_line: int
     bytes_done: int
-    """Bytes of the file, as it lies there, up to the end of this block."""
+    """Bytes of the file on disk, up to the end of this block."""
 
 
 def load(
@@ -98,35 +98,34 @@ def load(
     limited: bool = False,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> LoadReport:
-    """Store files of events, gzipped or not. Running it again changes nothing; an ingest that was cut off goes on where
-    it ended, and of a file that has grown, under whatever name, only what is new is stored.
-
-    A batch of a file is named by where it begins and ends, and by all of the file up to its end.
+    """Ingest files of events, gzipped or not. Running it again changes nothing; an interrupted ingest continues where
+    it stopped; and of a grown file, even after a rename, only new lines are stored. A batch is named by its position in
+    the file and a hash of the file up to its end.
 
     Parameters
     ----------
     events : Events
-        Where to.
+        The archive of events.
     paths : path or iterable of paths
-        Files, or folders, all files of which are taken.
+        Files, or folders of files.
     reading : Reading, optional
-        From :meth:`Events.reading`. Without a stream the file's name is that of documents that name none, up to its
-        first dot: ``web.log`` and ``web.log.1.gz`` are both of ``web``.
+        From :meth:`Events.reading`. Without a stream, documents that name none get the file name up to its first dot:
+        ``web.log`` and ``web.log.1.gz`` both belong to ``web``.
     ttl
         The documents' own; see :meth:`Events.ingest_lines`.
     workers : int, optional
-        Threads that parse and store; by default as many as there are cores, at most 8.
+        Threads that parse and store; by default one per core, at most 8.
     limited : bool
-        Whether the limits of streams hold, which are meant for what arrives as it happens.
+        Whether to enforce the limits of streams, which are meant for live data.
     progress : callable, optional
-        Called now and then.
+        Called repeatedly.
 
     Raises
     ------
     DataFileError
-        A file that is not there, or cannot be read or unpacked.
+        A file does not exist, or cannot be read or decompressed.
     BusyError
-        A stream is over its limit; what was stored before stays, and the next run goes on behind it.
+        A stream exceeds its limit; earlier batches are stored, and the next run continues after them.
     """
     began = time.monotonic()
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -138,7 +137,7 @@ def load(
         state.file = str(path)
         own = reading or events.reading()
         if own.stream is None:
-            # The name does not count for what is stored already: files are renamed when logs are rotated.
+            # Identify files by content, not name: log rotation renames files.
             own = replace(own, stream=path.name.lstrip(".").partition(".")[0] or path.name)
         seed = "" if reading is None or reading.stream is None else reading.stream
         for block, outcome in _stored(events, path, seed, own, ttl, workers, limited, report):
@@ -156,7 +155,7 @@ def _stored(
     events: Events, path: Path, seed: str, reading: Reading, ttl: Any, workers: int | None, limited: bool,
     report: LoadReport,
 ) -> Iterator[tuple[_Block, IngestReport]]:  # fmt: skip
-    """Store what of a file is not stored yet, several blocks at a time."""
+    """Store the part of a file that is not stored yet, several blocks at a time."""
     count = min(os.cpu_count() or 1, 8) if workers is None else max(workers, 1)
 
     def store(block: _Block) -> IngestReport:
@@ -176,13 +175,13 @@ def _stored(
 
 
 class _Source:
-    """The text of a file from its beginning on, with the digest of all that was taken from it."""
+    """Text of a file from its start, with a digest of everything consumed."""
 
     def __init__(self, path: Path, raw: BinaryIO, seed: str) -> None:
         self.path, self._raw = path, raw
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        # A stream that is compressed says so itself, whatever its name.
+        # Detect compression by content, whatever the file name.
         self._text: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
         self.digest = hashlib.blake2b(seed.encode(), digest_size=16)
         self.position = 0
@@ -190,19 +189,19 @@ class _Source:
         self._held = b""
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, as many as are asked for unless the file ends."""
+        """The next `size` bytes, or fewer at the end of the file, without consuming them."""
         while len(self._held) < size:
             try:
                 more = self._text.read(size - len(self._held))
             except (EOFError, gzip.BadGzipFile, OSError) as error:
-                raise DataFileError(f"{self.path} cannot be unpacked: {error}", kind="file-damaged") from error
+                raise DataFileError(f"cannot decompress {self.path}: {error}", kind="file-damaged") from error
             if not more:
                 break
             self._held += more
         return self._held[:size]
 
     def take(self, size: int) -> bytes:
-        """The next bytes, which then count as taken."""
+        """Consume the next bytes."""
         found = self.peek(size)
         self._held = self._held[size:]
         self.digest.update(found)
@@ -212,12 +211,12 @@ class _Source:
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of the file, as it lies there, that were read."""
+        """Bytes of the file on disk that were read."""
         return self._raw.tell()
 
 
 def _blocks(events: Events, path: Path, seed: str, report: LoadReport) -> Iterator[_Block]:
-    """The parts of a file that no finished batch covers, in order."""
+    """Parts of a file that no finished batch covers, in order."""
     stored = _by_place(events.dataset.batches())
     refused = _by_place(events.rejected_batches())
     with path.open("rb") as raw:
@@ -231,7 +230,7 @@ def _blocks(events: Events, path: Path, seed: str, report: LoadReport) -> Iterat
             cut = text.rfind(b"\n") + 1
             while cut == 0 and len(longer := source.peek(2 * len(text))) > len(text):
                 text, cut = longer, longer.rfind(b"\n") + 1
-            # A last line without its end is a batch by itself, since it may still grow.
+            # A last line without a newline is a batch of its own, because it may still grow.
             start, line = source.position, source.lines + 1
             whole = source.take(cut or len(text))
             key = f"{_KEY}:{start}-{source.position}:{source.digest.hexdigest()}"
@@ -252,7 +251,7 @@ def _by_place(batches: Iterable[BatchInfo]) -> _Stored:
 
 
 def _forget_refused(events: Events, source: _Source, refused: _Stored) -> None:
-    """Remove the dead letters of a part that begins here of which no line was a document: it is read again."""
+    """Remove the dead letters of a fully rejected part that starts here, because it is read again."""
     for end, batches in refused.get(source.position, {}).items():
         text = source.peek(end - source.position)
         digest = source.digest.copy()
@@ -263,7 +262,7 @@ def _forget_refused(events: Events, source: _Source, refused: _Stored) -> None:
 
 
 def _pass_stored(events: Events, source: _Source, stored: _Stored, report: LoadReport) -> None:
-    """Take from a file what is stored of it from here on, without a gap."""
+    """Skip the contiguous stored part of a file that starts here."""
     while (known := stored.get(source.position)) is not None:
         start = source.position
         text = source.peek(max(known) - start)
@@ -278,7 +277,7 @@ def _pass_stored(events: Events, source: _Source, stored: _Stored, report: LoadR
             return
         end, batch = found
         if not text[: end - start].endswith(b"\n") and len(source.peek(end - start + 1)) > end - start:
-            # The end of a line was stored that has grown since: the whole line takes its place.
+            # A partial last line was stored and has grown since: the complete line replaces it.
             events.remove_batch(str(batch.key))
             return
         source.take(end - start)
@@ -286,7 +285,7 @@ def _pass_stored(events: Events, source: _Source, stored: _Stored, report: LoadR
 
 
 def _place_of(key: str | None) -> tuple[int, int] | None:
-    """First byte and end of the part of a file that a batch is named by."""
+    """First byte and end of the part of a file, from its batch name."""
     kind, _, rest = (key or "").partition(":")
     start, dash, end = rest.partition(":")[0].partition("-")
     return (int(start), int(end)) if kind == _KEY and dash and start.isdigit() and end.isdigit() else None
@@ -307,24 +306,24 @@ def feed(
     limited: bool = True,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> LoadReport:
-    """Store lines as they come out of a pipe, until it ends: ``tail -F app.log | chronotile events ingest ...``.
+    """Ingest lines from a pipe until it ends: ``tail -F app.log | chronotile events ingest ...``.
 
-    A batch is closed when it is large enough, or when its first line has waited long enough. Where this is
-    interrupted, all whole lines that were read are stored first.
+    A batch is stored when it is large enough, or when its first line has waited long enough. On an interrupt, all
+    complete lines that were read are stored first.
 
     Parameters
     ----------
     pipe : int
         A file descriptor.
     batch_bytes : int
-        Bytes at which a batch is closed.
+        Size at which a batch is stored.
     batch_s : float
-        Seconds after which a batch is closed, whatever its size.
+        Seconds after which a batch is stored, whatever its size.
 
     Raises
     ------
     BusyError
-        A stream is over its limit; the message names the lines that were refused. Those before are stored.
+        A stream exceeds its limit; the message names the rejected lines. Earlier lines are stored.
     """
     own = reading or events.reading()
     run = uuid.uuid4().hex
@@ -345,7 +344,7 @@ def feed(
 
 
 class _Held:
-    """What was read from a pipe and is not stored yet."""
+    """Text that was read from a pipe and is not stored yet."""
 
     def __init__(
         self, ingest: Callable[[bytes, int], IngestReport], state: LoadProgress, reading: Reading,
@@ -356,7 +355,7 @@ class _Held:
         self._line = 1
         self._text = bytearray()
         self._closed = b""
-        """The batch that is being stored: an interrupt may leave it here, and it is then repeated under its name."""
+        """The batch being stored; after an interrupt it is stored again under the same name."""
 
     def __len__(self) -> int:
         return len(self._text)
@@ -365,7 +364,7 @@ class _Held:
         self._text += text
 
     def store(self, *, all_of: bool = False) -> None:
-        """Store whole lines; with `all_of` also the beginning of one."""
+        """Store complete lines; with `all_of`, also a partial last line."""
         self._store_closed()
         size = len(self._text) if all_of else self._text.rfind(b"\n") + 1
         self._closed = bytes(self._text[:size])
@@ -378,7 +377,7 @@ class _Held:
         try:
             outcome = self._ingest(self._closed, self._line)
         except ChronotileError:
-            # What is refused is told to the caller, and not tried again on the way out.
+            # Report a rejected batch to the caller; do not retry it on exit.
             self._closed = b""
             raise
         self._line += self._closed.count(b"\n")
@@ -403,5 +402,5 @@ def _drain(pipe: int, held: _Held, batch_bytes: int, batch_s: float) -> None:
             due = due or time.monotonic() + batch_s
         if len(held) >= batch_bytes or (due is not None and time.monotonic() >= due):
             held.store()
-            # The beginning of a line waits for its end.
+            # A partial line waits for its end.
             due = time.monotonic() + batch_s if len(held) else None

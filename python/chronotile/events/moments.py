@@ -1,4 +1,4 @@
-"""Times as documents write them, to timestamps in UTC; a text that is none becomes null."""
+"""Parse times in documents to UTC timestamps; invalid text becomes null."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from chronotile.errors import InvalidInputError
 __all__ = ["EPOCHS", "MOMENT", "check_format", "of_numbers", "of_texts"]
 
 MOMENT = pa.timestamp("us", "UTC")
-"""The type of all times of events."""
+"""Type of all event times."""
 
 EPOCHS = {"epoch_s": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1, "epoch_ns": 0}
-"""Time formats that count since 1970 UTC, with the microseconds of one unit; of nanoseconds a thousand make one."""
+"""Epoch time formats with microseconds per unit; negative for nanoseconds, a thousand of which make a microsecond."""
 
 _ISO = (
     r"^\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?"
@@ -27,12 +27,12 @@ _FRACTION = r"(?P<clock>\d\d:?\d\d:?\d\d)[.,](?P<digits>\d{1,9})"
 
 
 def check_format(format: str) -> None:
-    """Refuse a time format that can never work.
+    """Check a time format.
 
     Raises
     ------
     InvalidInputError
-        Text without a ``%`` that names no format.
+        The format is unknown and contains no ``%``.
     """
     if format != "iso8601" and format not in EPOCHS and "%" not in format:
         raise InvalidInputError(
@@ -43,23 +43,23 @@ def check_format(format: str) -> None:
 
 
 def of_texts(texts: pa.Array, format: str = "iso8601", year: int | None = None) -> pa.Array:
-    """Texts as times.
+    """Parse text as times.
 
     Parameters
     ----------
     texts : pa.Array of utf8
     format : str
-        ``iso8601`` (without a zone UTC), one of :data:`EPOCHS`, or a strptime pattern, in which ``%f`` stands for a
-        fraction of a second behind hours, minutes and seconds.
+        ``iso8601`` (without a zone UTC), one of :data:`EPOCHS`, or a strptime pattern, in which ``%f`` is the fraction
+        of a second after the seconds.
     year : int, optional
-        For patterns without a year. By default the last one that makes the time no later than a day from now.
+        Year for patterns without one. By default the latest for which the time is at most a day from now.
     """
     if format in EPOCHS:
         number = pc.match_substring_regex(texts, r"^-?(\d{1,18}|[1-8]\d{18})(\.\d+)?$")
         nothing = pa.scalar(None, pa.utf8())
         numbers = pc.if_else(number, texts, nothing)
         fraction = pc.match_substring(numbers, ".")
-        # A double would not hold all digits of nanoseconds.
+        # A double cannot hold all digits of nanoseconds.
         whole = of_numbers(pc.if_else(fraction, nothing, numbers).cast(pa.int64()), format)
         parts = of_numbers(pc.if_else(fraction, numbers, nothing).cast(pa.float64()), format)
         return pc.coalesce(whole, parts)
@@ -69,13 +69,13 @@ def of_texts(texts: pa.Array, format: str = "iso8601", year: int | None = None) 
 
 
 def of_numbers(numbers: pa.Array, format: str) -> pa.Array:
-    """Numbers of units since 1970 as times, fractions of a microsecond cut off; null past the range of the type."""
+    """Convert epoch numbers to times, truncated to microseconds; null if out of range."""
     unit = EPOCHS[format]
     values = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
     sound = np.isfinite(values) & (np.abs(values) < _TICKS_MAX // max(unit, 1))
     values = np.where(sound, values, 0)
     if pa.types.is_floating(numbers.type):
-        # A double holds times of today to a quarter of a microsecond.
+        # A double represents present times to a quarter of a microsecond.
         ticks = np.floor(np.round(values * (unit or 1e-3), 1)).astype("int64")
     else:
         ticks = values * unit if unit else np.floor_divide(values, 1_000)
@@ -94,7 +94,7 @@ def _of_iso(texts: pa.Array) -> pa.Array:
         with_zone = pc.if_else(zoned, upper, nothing).cast(MOMENT)
         without = pc.if_else(bare, cut, nothing).cast(pa.timestamp("us")).cast(MOMENT)
     except pa.ArrowInvalid:
-        # One of them looks like a time and is none, such as a 30th of February: each by itself.
+        # One looks like a time but is invalid, such as 30 February: parse each separately.
         looking_like = pc.if_else(pc.is_valid(zone), upper, nothing)
         return pa.array([_iso_or_none(text) for text in looking_like.to_pylist()], MOMENT)
     return pc.coalesce(with_zone, without)
@@ -111,7 +111,7 @@ def _iso_or_none(text: str | None) -> datetime | None:
 def _of_pattern(texts: pa.Array, format: str, year: int | None) -> pa.Array:
     micros = None
     if "%f" in format:
-        # Arrow's parser knows no fractions: they are taken out of the text, and added at the end.
+        # Arrow's parser does not support fractions: remove them from the text, and add them at the end.
         format = format.replace(".%f", "").replace(",%f", "")
         digits = pc.struct_field(pc.extract_regex(texts, _FRACTION), 1)
         micros = pc.utf8_slice_codeunits(pc.utf8_rpad(digits, 6, "0"), 0, 6).cast(pa.int64())
@@ -126,10 +126,10 @@ def _of_pattern(texts: pa.Array, format: str, year: int | None) -> pa.Array:
 
 
 def _parsed(texts: pa.Array, format: str) -> pa.Array:
-    """Texts of a pattern without fractions as times; Arrow takes a 30th of February for the 2nd of March, we do not."""
+    """Parse text without fractions; reject days such as 30 February, which Arrow reads as 2 March."""
     found = pc.strptime(texts, format, "us", error_is_null=True).cast(MOMENT)
-    # A day past the end of its month becomes one of the first three of the next; the zone moves it by up to one day,
-    # to the last day of the month or the fourth of the next.
+    # An invalid day becomes one of the first three days of the next month; the zone shifts it by up to a day, to the
+    # last day of the month or the fourth of the next.
     day_in_utc = pc.day(found)
     if not pc.any(pc.or_(pc.less_equal(day_in_utc, 4), pc.greater_equal(day_in_utc, 28))).as_py():
         return found

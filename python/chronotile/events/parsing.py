@@ -1,4 +1,4 @@
-"""Lines of text to documents in columns, and what is wrong with the lines that are none."""
+"""Parse lines of text to documents in columns, and report the reason for each rejected line."""
 
 from __future__ import annotations
 
@@ -23,59 +23,59 @@ __all__ = ["FORMATS", "Documents", "Reading", "Reject", "parse"]
 FORMATS = ("ndjson", "syslog", "lines")
 
 LINE_BYTES_MAX = 16 << 20
-"""A document of more bytes would make a chunk too large."""
+"""Most bytes of a document: a larger one would make a chunk too large."""
 
 REJECTS_MAX = 10_000
-"""Lines of one call that are kept as dead letters; the others are counted."""
+"""Most lines of a call stored as dead letters; further ones are only counted."""
 
 _REJECT_BYTES_MAX = LINE_BYTES_MAX
-"""Bytes of the same, all together."""
+"""Most bytes of a call's dead letters."""
 _REASONS_MAX = 100
-"""Reasons of one call that are told apart."""
+"""Most distinct reasons per call."""
 _OTHER_REASONS = "other reasons"
 
 _BLOCK_BYTES = 1 << 20
-"""Text that is looked at together: what is found out about lines takes many times their bytes."""
+"""Size of a block of text: parsing takes many times its size in memory."""
 _BLOCK_LINES = 16_384
-"""Lines of the same, about."""
+"""Approximate number of lines in a block."""
 
-_TOO_LONG = "the line has {{}} bytes, more than {:,}: the rest is cut off"
+_TOO_LONG = "the line has {{}} bytes, more than {:,}: truncated"
 _PIECES = 16
-"""Into so many pieces a block of JSON is cut where a line of it is bad."""
+"""Number of pieces into which a JSON block with a bad line is split."""
 _DIAGNOSED_MAX = 32
-"""Bad lines of a block whose fault the parser of JSON tells, which takes longer than all else of a line."""
+"""Most bad lines of a block that are parsed individually to find the error, which is slow."""
 _JSON_KINDS: tuple[tuple[str, Any], ...] = (
     ("boolean", bool), ("number", int | float), ("string", str), ("array", list), ("object", dict),
 )  # fmt: skip
 
 _TEXT = pa.utf8()
 _FAULT_CHARS_MAX = 1_000
-"""Characters of what the parser of JSON says that are looked at."""
+"""Most characters of a JSON parser message to examine."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How lines are read. Made by :meth:`chronotile.events.Events.reading`, which checks it."""
+    """Settings for reading lines. Created and checked by :meth:`chronotile.events.Events.reading`."""
 
     format: str = "ndjson"
     """``ndjson``, ``syslog`` or ``lines``."""
     pattern: str | None = None
-    """Of ``lines``: a regular expression in RE2's syntax whose named groups are ``time``, ``stream`` and fields."""
+    """For ``lines``: regular expression in RE2 syntax with named groups ``time``, ``stream`` and fields."""
     time_field: str = "time"
-    """Of ``ndjson``: path of the time."""
+    """For ``ndjson``: path of the time."""
     time_format: str = "iso8601"
-    """As :func:`chronotile.events.moments.of_texts` takes it."""
+    """Time format; see :func:`chronotile.events.moments.of_texts`."""
     year: int | None = None
-    """Of times without one."""
+    """Year of times without one."""
     stream_field: str | None = None
-    """Path of the stream in JSON, or a part of a syslog message or of the pattern."""
+    """Path of the stream in JSON, or a part of a syslog message, or a group of the pattern."""
     stream: str | None = None
-    """Of documents that do not say."""
+    """Stream of documents that name none."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A declared field: where it stands in a document, and the column it becomes."""
+    """A declared field: its path in a document, and its column."""
 
     column: str
     path: str
@@ -84,7 +84,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Reject:
-    """A line that is no document."""
+    """A rejected line."""
 
     line: int
     reason: str
@@ -93,7 +93,7 @@ class Reject:
 
 @dataclass
 class Rejects:
-    """Lines that are no documents: how many, why, and the first of them."""
+    """Rejected lines: their number, reasons, and the first of them."""
 
     count: int = 0
     reasons: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -101,7 +101,7 @@ class Rejects:
     _room: int = _REJECT_BYTES_MAX
 
     def add(self, reasons: Mapping[int, str], numbers: Any, records: pa.Array) -> None:
-        """Count lines, by their places, and keep them where there is room; of one that is too long the beginning."""
+        """Count rejected lines by position, and keep them if there is room; long lines are truncated."""
         self.count += len(reasons)
         for reason, count in Counter(reasons.values()).items():
             known = reason in self.reasons or len(self.reasons) < _REASONS_MAX
@@ -117,27 +117,27 @@ class Rejects:
 
 @dataclass(frozen=True)
 class Documents:
-    """What lines were found to be."""
+    """Result of parsing lines."""
 
     table: pa.Table
     """Columns ``time``, ``stream``, the fields, ``body``, ``body_bytes``, ``line``."""
     rejects: Rejects
     blank: int
-    """Lines of nothing but white space, which are passed over."""
+    """Blank lines, which are skipped."""
 
 
 @dataclass
 class _Lines:
-    """The lines of a block that are looked at, and what was found out about them so far."""
+    """Lines of a block, with the errors found so far."""
 
     raw: pa.Array
     """Bytes of each, without the line end."""
     numbers: Any
     reasons: dict[int, str]
-    """Why a line, by its place, is no document."""
+    """Reason for rejecting a line, by its position."""
 
     def refuse(self, bad: Any, reason: str, values: pa.Array | None = None) -> None:
-        """Note a reason for the lines of a mask that have none yet; ``{}`` in it stands for the line's value."""
+        """Set a reason for lines of a mask that have none yet; ``{}`` in it stands for the line's value."""
         for place in np.flatnonzero(bad):
             if int(place) not in self.reasons:
                 value = "" if values is None else repr(values[int(place)].as_py())
@@ -147,17 +147,16 @@ class _Lines:
 def parse(
     text: bytes, first_line: int, reading: Reading, fields: list[Field], *, line_bytes_max: int | None = None
 ) -> Documents:
-    """The documents in whole lines, and the lines that are none. Memory does not grow with the number of lines that are
-    none.
+    """Parse complete lines to documents and rejected lines. Memory does not grow with the number of rejected lines.
 
     Parameters
     ----------
     text : bytes
-        Lines, the last perhaps without its end.
+        Lines; the last newline is optional.
     first_line : int
         Number of the first.
     line_bytes_max : int
-        A longer line is no document; 16 MiB by default.
+        Longer lines are rejected; 16 MiB by default.
     """
     line_bytes_max = LINE_BYTES_MAX if line_bytes_max is None else line_bytes_max
     rejects, blank, line = Rejects(), 0, first_line
@@ -173,7 +172,7 @@ def parse(
 
 
 def _blocks(text: bytes) -> Iterator[bytes]:
-    """The text in whole lines, some at a time."""
+    """Split the text into blocks of complete lines."""
     start = 0
     while start < len(text):
         size = _BLOCK_BYTES
@@ -187,7 +186,7 @@ def _blocks(text: bytes) -> Iterator[bytes]:
 def _parsed(
     text: bytes, first_line: int, reading: Reading, fields: list[Field], rejects: Rejects, line_bytes_max: int
 ) -> tuple[pa.Table, int, int]:
-    """The documents in a block of lines, and how many of these are blank, and how many there are."""
+    """Documents in a block of lines, the number of blank lines, and the number of lines."""
     pieces = text.split(b"\n")
     if not pieces[-1]:
         pieces.pop()
@@ -220,7 +219,7 @@ def _parsed(
 
 
 def _decoded(lines: _Lines) -> pa.Array:
-    """The lines as text; those that are no UTF-8 are refused, and empty here."""
+    """Decode the lines; invalid UTF-8 is rejected and becomes empty text."""
     try:
         return lines.raw.cast(_TEXT)
     except pa.ArrowInvalid:
@@ -229,7 +228,7 @@ def _decoded(lines: _Lines) -> pa.Array:
             try:
                 texts.append(raw.decode())
             except UnicodeDecodeError as error:
-                lines.reasons.setdefault(place, f"byte {error.start + 1} of the line is no UTF-8")
+                lines.reasons.setdefault(place, f"invalid UTF-8 at byte {error.start + 1} of the line")
                 texts.append("")
         return pa.array(texts, _TEXT)
 
@@ -241,7 +240,7 @@ Columns = tuple[pa.Array, pa.Array, list[pa.Array]]
 
 
 def _from_json(whole: bytes | None, lines: _Lines, reading: Reading, fields: list[Field]) -> Columns:
-    """Time, stream and fields of JSON objects, one a line. `whole` is the text of all lines, where none is left out."""
+    """Time, stream and fields of JSON objects, one per line. `whole` is the text of all lines, if none is excluded."""
     counted = reading.time_format in moments.EPOCHS
     wanted = {reading.time_field: pa.float64() if reading.time_format == "epoch_s" else pa.int64()} if counted else {
         reading.time_field: _TEXT}  # fmt: skip
@@ -266,26 +265,28 @@ def _from_json(whole: bytes | None, lines: _Lines, reading: Reading, fields: lis
 
 
 def _refuse_halves(lines: _Lines) -> None:
-    """Refuse lines that do not begin and end as an object does: the parser reads across line ends, and would take two
-    of them for one. With both braces in place a line that has as many objects as a line should is one."""
+    """Reject lines that do not start and end like an object: the parser reads across line ends, and would merge two
+    such lines. If every line has both braces and the number of objects equals that of lines, each line holds one
+    object.
+    """
     if not len(lines.raw):
         return
     offsets = np.frombuffer(lines.raw.buffers()[1], "int32", len(lines.raw) + 1, lines.raw.offset * 4)
     data = np.frombuffer(lines.raw.buffers()[2], "uint8")
     first, last = data[offsets[:-1]], data[offsets[1:] - 1]
     odd = (first != ord("{")) | (last != ord("}"))
-    # Lines that begin and end with no white space need no second look.
+    # Lines without surrounding white space need no further check.
     plain = odd & (first > ord(" ")) & (last > ord(" "))
     for bad in np.flatnonzero(plain).tolist():
-        lines.reasons.setdefault(bad, "the line is no JSON object")
+        lines.reasons.setdefault(bad, "the line is not a JSON object")
     for place in np.flatnonzero(odd & ~plain):
         text = lines.raw[int(place)].as_py().strip()
         if not (text.startswith(b"{") and text.endswith(b"}")):
-            lines.reasons.setdefault(int(place), "the line is no JSON object")
+            lines.reasons.setdefault(int(place), "the line is not a JSON object")
 
 
 def _json_table(whole: bytes | None, lines: _Lines, wanted: Mapping[str, pa.DataType]) -> pa.Table:
-    """The wanted paths of every line; of refused ones null."""
+    """The wanted paths of every line; null for rejected lines."""
     schema = pa.schema(list(_nested(wanted)))
     parse = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = pyarrow.json.ReadOptions(use_threads=False, block_size=1 << 30)
@@ -304,8 +305,8 @@ def _json_table(whole: bytes | None, lines: _Lines, wanted: Mapping[str, pa.Data
     kept: list[Any] = []
 
     diagnosed = 0
-    # Where one of some lines is bad each piece of them is parsed by itself, so that a few cost little. Not by a
-    # function that calls itself: it would hold all of this until the next collection of garbage.
+    # If a line is bad, parse each piece separately, so that a few bad lines cost little. Avoid recursion: a recursive
+    # closure would keep all of this alive until the next garbage collection.
     todo = [list(range(len(texts)))] if texts else []
     while todo:
         chosen = todo.pop()
@@ -330,7 +331,7 @@ def _json_table(whole: bytes | None, lines: _Lines, wanted: Mapping[str, pa.Data
         tables.append(table.select(schema.names))
         kept.append(places[chosen])
     found = pa.concat_tables([*tables, schema.empty_table()])
-    # Back to one row for each line.
+    # Restore one row per line.
     rows = np.full(len(lines.raw), -1, dtype="int64")
     if kept:
         rows[np.concatenate(kept)] = np.arange(found.num_rows)
@@ -338,14 +339,14 @@ def _json_table(whole: bytes | None, lines: _Lines, wanted: Mapping[str, pa.Data
 
 
 def _misfit(text: bytes, fields: Iterable[pa.Field]) -> str | None:
-    """What is certainly wrong with a line, found in microseconds; None where only the parser of JSON can tell."""
+    """Find the error in a line quickly; None if only the JSON parser can tell."""
     try:
         found = json.loads(text.decode())
     except json.JSONDecodeError as error:
-        return f"the line is no JSON: {error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}"
+        return f"invalid JSON: {error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}"
     except (ValueError, RecursionError):
         return None
-    return _misfit_of(found, fields, "") if isinstance(found, dict) else "the line is no JSON object"
+    return _misfit_of(found, fields, "") if isinstance(found, dict) else "the line is not a JSON object"
 
 
 def _misfit_of(found: dict[str, Any], fields: Iterable[pa.Field], path: str) -> str | None:
@@ -374,7 +375,7 @@ def _misfit_of(found: dict[str, Any], fields: Iterable[pa.Field], path: str) -> 
 
 
 def _nested(wanted: Mapping[str, pa.DataType]) -> list[pa.Field]:
-    """Dotted paths as fields in fields; a path may also stand as one key, dots and all."""
+    """Convert dotted paths to nested fields; a path may also be a single key that contains dots."""
     found: dict[str, pa.DataType] = {path: kind for path, kind in wanted.items() if "." in path}
     heads: dict[str, dict[str, pa.DataType]] = {}
     for path, kind in wanted.items():
@@ -389,7 +390,7 @@ def _nested(wanted: Mapping[str, pa.DataType]) -> list[pa.Field]:
 
 
 def _at(table: pa.Table, path: str) -> pa.Array:
-    """The values of a path."""
+    """Values at a path."""
     return _in_struct(pa.StructArray.from_arrays(
         [column.combine_chunks() for column in table.columns], names=table.column_names), path)  # fmt: skip
 
@@ -405,8 +406,8 @@ def _in_struct(values: pa.Array, path: str) -> pa.Array:
 
 
 def _json_reason(error: Exception) -> str:
-    """What the parser says, in one line, without its row numbers."""
-    text = (str(error).strip() or "it is no JSON").splitlines()[0][:_FAULT_CHARS_MAX]
+    """The parser's message in one line, without row numbers."""
+    text = (str(error).strip() or "invalid JSON").splitlines()[0][:_FAULT_CHARS_MAX]
     text = text.removeprefix("Invalid: ").removeprefix("JSON parse error: ").partition(" in row ")[0].rstrip(",.")
     path, changed, kinds = text.removeprefix("Column(/").partition(") changed from ")
     declared, to, found = kinds.partition(" to ")
@@ -419,11 +420,11 @@ def _json_reason(error: Exception) -> str:
 
 
 def _from_text(texts: pa.Array, lines: _Lines, reading: Reading, fields: list[Field]) -> Columns:
-    # Files from Windows end their lines with a carriage return, which belongs to the line but to no field.
+    # Lines from Windows end with a carriage return, which is part of the line but not of a field.
     shown = pc.ascii_rtrim(texts, "\r")
     if reading.format == "syslog":
         time, found, sound = syslog.parts(shown, reading.year)
-        lines.refuse(~sound.to_numpy(zero_copy_only=False), "the line is no syslog message")
+        lines.refuse(~sound.to_numpy(zero_copy_only=False), "the line is not a syslog message")
         moment = shown
     else:
         groups = pc.extract_regex(shown, str(reading.pattern))
@@ -448,7 +449,7 @@ _SHAPES = {"int": r"^[+-]?\d{1,20}$", "float": r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-
 
 
 def _typed(values: pa.Array, field: Field, lines: _Lines) -> pa.Array:
-    """Text in the type of a field; lines where it cannot be are refused."""
+    """Convert text to the type of a field; lines with invalid values are rejected."""
     if field.type == _TEXT:
         return values
     name = str(field.type)
@@ -460,10 +461,10 @@ def _typed(values: pa.Array, field: Field, lines: _Lines) -> pa.Array:
         try:
             found = fitting.cast(field.type)
         except pa.ArrowInvalid:
-            # One is past the type's range: each by itself.
+            # A value is out of range: convert each separately.
             found = pa.array([_cast_or_none(value, field.type) for value in fitting], field.type)
     bad = pc.and_(pc.is_valid(values), pc.is_null(found)).to_numpy(zero_copy_only=False)
-    lines.refuse(bad, f"field {field.column!r}: {{}} is no {name}", values)
+    lines.refuse(bad, f"field {field.column!r}: {{}} is not a valid {name}", values)
     return found
 
 
@@ -476,7 +477,7 @@ def _cast_or_none(value: pa.Scalar, kind: pa.DataType) -> Any:
 
 def _check_times(time: pa.Array, moment: pa.Array, lines: _Lines, name: str) -> None:
     missing = pc.is_null(moment).to_numpy(zero_copy_only=False)
-    lines.refuse(missing, f"{name!r} is missing: without a time no document can be filed")
+    lines.refuse(missing, f"{name!r} is missing: every document needs a time")
     bad = pc.is_null(time).to_numpy(zero_copy_only=False) & ~missing
     lines.refuse(bad, f"{name!r} is no time: {{}}", moment)
 
@@ -495,27 +496,30 @@ def _streams(found: pa.Array | None, lines: _Lines, reading: Reading) -> pa.Arra
 
 
 def check(reading: Reading, fields: list[Field]) -> None:
-    """Refuse a reading that can never work.
+    """Check settings for reading lines.
 
     Raises
     ------
     InvalidInputError
-        Unknown formats, a pattern that is none or has no group ``time``, settings of another format.
+        The format is unknown, the pattern is invalid or lacks the group ``time``, or a setting belongs to another
+        format.
     """
     for field in fields:
         kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_timestamp)
         if field.type != _TEXT and not any(is_kind(field.type) for is_kind in kinds):
-            raise _refused(f"field {field.column!r} is {field.type}: declare text, numbers, bool or timestamps")
+            raise _refused(
+                f"field {field.column!r} has unsupported type {field.type}: use text, numbers, bool or timestamps"
+            )
     if reading.format not in FORMATS:
-        raise _refused(f"format is {reading.format!r}: use one of {', '.join(FORMATS)}")
+        raise _refused(f"unknown format {reading.format!r}: use one of {', '.join(FORMATS)}")
     moments.check_format(reading.time_format)
     if (reading.pattern is not None) != (reading.format == "lines"):
-        raise _refused("a pattern belongs to the format lines, which cannot do without one")
+        raise _refused("a pattern is required for the format lines, and not allowed for others")
     if reading.pattern is not None:
         try:
             found = pc.extract_regex(pa.array([""]), reading.pattern).type
         except pa.ArrowInvalid as error:
-            raise _refused(f"pattern {reading.pattern!r} cannot be used: {error}") from None
+            raise _refused(f"invalid pattern {reading.pattern!r}: {error}") from None
         names = [field.name for field in found]
         if "time" not in names:
             raise _refused(f"pattern {reading.pattern!r} has no group (?P<time>...)")
@@ -526,7 +530,7 @@ def check(reading: Reading, fields: list[Field]) -> None:
         paths += [] if reading.stream_field is None else [reading.stream_field]
         for path in paths:
             if any(other.startswith(f"{path}.") for other in paths):
-                raise _refused(f"field {path!r} is declared as a value and as an object")
+                raise _refused(f"field {path!r} is declared both as a value and as an object")
     if reading.stream_field in {field.path for field in fields if field.type != _TEXT}:
         raise _refused(f"field {reading.stream_field!r} names the stream: declare it as utf8")
 

@@ -1,4 +1,4 @@
-"""Events on the other side of HTTP."""
+"""Client for events of a service."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _US_NS = 1_000
 
 @dataclass(frozen=True)
 class RemoteReport:
-    """What became of some lines that a service took in."""
+    """Report of an ingest by a service."""
 
     batch: str
-    """Name of the batch they are stored under."""
+    """Name of the stored batch."""
     stored: bool
-    """Whether anything was stored; False when the same was there already."""
+    """Whether anything was stored; False if the same batch was already stored."""
     documents: int
     """Documents accepted."""
     duplicates: int
-    """Of these, how many were stored before."""
+    """Documents that were already stored."""
     expired: int
-    """Documents that were older than their TTL already: they are in no answer."""
+    """Documents that were already older than their TTL: searches do not return them."""
     rejected: int
-    """Lines that are no documents; they are among the dead letters."""
+    """Rejected lines, which are stored as dead letters."""
     reasons: dict[str, int]
     """Rejected lines by reason."""
     errors: list[dict[str, Any]]
@@ -62,10 +62,10 @@ def connect(
 
 
 class RemoteEvents(RemoteNamed):
-    """Documents of streams, behind a service. Made by :func:`connect`; a context manager.
+    """Documents of streams at a service. Returned by :func:`connect`; a context manager.
 
-    Arguments, results and errors are those of :class:`chronotile.events.Events`. Safe to use from many threads, each of
-    which has a connection of its own.
+    Arguments, results and errors are those of :class:`chronotile.events.Events`. Thread-safe; each thread has its own
+    connection.
     """
 
     def __init__(
@@ -83,26 +83,25 @@ class RemoteEvents(RemoteNamed):
         ttl: str | timedelta | None = None,
         **reading: Any,
     ) -> RemoteReport:
-        """Store lines of text; when this returns they are durable.
+        """Store lines of text. They are durable when this returns.
 
         Parameters
         ----------
         data : bytes or str
-            Lines that end in newlines, which the last may lack.
+            Lines that end in newlines; the last newline is optional.
         format, **reading
             As for :meth:`chronotile.events.Events.reading`.
         batch : str, optional
-            Name under which the lines are stored: the same lines again under the same name change nothing. A call of
-            its own by default.
+            Batch name: repeating the same lines under the same name changes nothing. Unique by default.
         source : str
-            Where the lines come from, kept with each.
+            Source of the lines, stored with each.
         ttl : str or timedelta, optional
             The documents' own TTL.
 
         Raises
         ------
         InvalidInputError
-            Every line is rejected (kind ``invalid-rows``); they are among the dead letters.
+            Every line was rejected (kind ``invalid-rows``); they are stored as dead letters.
         BusyError
             A stream is over its limit (kind ``quota-exceeded``): nothing of the call was stored.
         BatchConflictError
@@ -122,7 +121,7 @@ class RemoteEvents(RemoteNamed):
         newest_first: bool = True,
         **question: Any,
     ) -> pa.Table:
-        """Documents, in order of time; at most 100,000."""
+        """Documents sorted by time; at most 100,000."""
         words = [
             ("limit", str(limit)),
             ("oldest_first", str(not newest_first).lower()),
@@ -131,13 +130,12 @@ class RemoteEvents(RemoteNamed):
         return self._stream(self._path, words + self._question(**question)).to_arrow()
 
     def histogram(self, interval: str | timedelta = "1h", *, by: str | Iterable[str] = (), **question: Any) -> pa.Table:
-        """Documents over time, in intervals counted from 1970: ``start``, the columns of `by`, ``count``."""
+        """Count documents over time, in intervals counted from 1970: ``start``, the columns of `by`, ``count``."""
         words = [("interval", times.duration_text(interval, "interval")), *list_words("by", by)]
         return self._stream(f"{self._path}/histogram", words + self._question(**question)).to_arrow()
 
     def dead_letters(self, *, start: times.Moment = None, end: times.Moment = None, limit: int = 100) -> pa.Table:
-        """Lines that were no documents, the newest first; at most 100,000. ``record`` is text, in which bytes that are
-        no UTF-8 are replaced."""
+        """Rejected lines, newest first; at most 100,000. ``record`` is text, in which invalid UTF-8 is replaced."""
         words = [("limit", str(limit)), *question_words(start, end, None, {}, _US_NS)]
         return self._stream(f"{self._path}/dead", words).to_arrow()
 

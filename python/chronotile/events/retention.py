@@ -1,4 +1,4 @@
-"""Time to live: what changes with it, and giving back the storage of what has expired."""
+"""Time to live: previews of changes, and reclaiming the storage of expired documents."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _TTL_MAX_S = 100_000 * 86_400
 
 @dataclass(frozen=True)
 class TtlChange:
-    """What a change of the TTL does, or would do."""
+    """Report of a change of the TTL, or of its dry run."""
 
     ttl_before: str | None
-    """None for never."""
+    """None for no expiry."""
     ttl_after: str | None
     documents_expiring: int
-    """Documents that are visible and expire at once."""
+    """Visible documents that expire at once."""
     documents_visible: int
-    """Documents that are visible afterwards."""
+    """Documents visible after the change."""
     slices: tuple[SliceInfo, ...]
-    """Slices of which nothing is visible afterwards: :meth:`chronotile.events.Events.reclaim` drops them."""
+    """Slices without visible documents after the change: :meth:`chronotile.events.Events.reclaim` drops them."""
 
 
 def ttl_seconds(ttl: str | timedelta | None, what: str = "ttl") -> int | None:
-    """A TTL in seconds.
+    """Convert a TTL to seconds.
 
     Raises
     ------
     InvalidInputError
-        No duration, or one of more than 100,000 days.
+        The value is not a duration, or is longer than 100,000 days.
     """
     if ttl is None:
         return None
@@ -54,7 +54,7 @@ def ttl_seconds(ttl: str | timedelta | None, what: str = "ttl") -> int | None:
 
 
 def ttl_text(ttl_s: int | None) -> str | None:
-    """Seconds in the largest unit that divides them."""
+    """Format seconds in the largest unit that divides them."""
     if ttl_s is None:
         return None
     unit = next(unit for unit in ("d", "h", "m", "s") if ttl_s % _UNIT_SECONDS[unit] == 0)
@@ -62,20 +62,20 @@ def ttl_text(ttl_s: int | None) -> str | None:
 
 
 def retention_of(settings: Settings) -> str | None:
-    """The dataset's own retention: the age past which nothing is visible, so that dropping by it is always safe."""
+    """Retention of the dataset: the age past which nothing is visible, so that dropping older slices is always safe."""
     if settings.ttl_s is None:
         return None
     return ttl_text(max(settings.ttl_s, settings.ttl_own_max_s or 0))
 
 
 def changed(settings: Settings, ttl_s: int | None, now_us: int) -> Settings:
-    """The settings with another TTL. What has expired stays so, however long the new one is."""
+    """The settings with another TTL. Expired documents stay expired, however long the new TTL is."""
     start = Visibility(now_us, settings).start_us
     return replace(settings, ttl_s=ttl_s, expired_us=start)
 
 
 def preview(dataset: Dataset, settings: Settings, ttl_s: int | None, now_us: int) -> TtlChange:
-    """What a change would do. Looks at heads of chunks where no document has a TTL of its own, else reads them all."""
+    """Preview a change. Reads only chunk heads if no document has a TTL of its own, else all documents."""
     after = changed(settings, ttl_s, now_us)
     all_of = Question(None, None, None, (), Visibility(now_us, settings))
     before = count(dataset, all_of)
@@ -87,10 +87,10 @@ def preview(dataset: Dataset, settings: Settings, ttl_s: int | None, now_us: int
 
 
 def expired_slices(dataset: Dataset, visibility: Visibility) -> list[SliceInfo]:
-    """Slices, from the oldest on, all of whose documents have expired.
+    """Slices, from the oldest on, in which all documents have expired.
 
-    A slice is looked into only where it is younger than the longest TTL that a write gave; then the column of TTLs is
-    read. The first slice with a visible document ends the list.
+    A slice is read only if it is younger than the longest TTL of a write, and then only its column of TTLs. The first
+    slice with a visible document ends the list.
     """
     start, now = visibility.start_us, visibility.now_us
     found = []
@@ -100,7 +100,7 @@ def expired_slices(dataset: Dataset, visibility: Visibility) -> list[SliceInfo]:
         if end > now or (not shared_gone and not visibility.by_document):
             break
         if visibility.by_document:
-            # By the end of the slice, so that a document is never dropped early.
+            # Use the end of the slice, so that no document is dropped early.
             age_s = (now - end) // 1_000_000
             period = {"start": to_us(part.start), "end": end}
             if shared_gone:

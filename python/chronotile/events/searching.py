@@ -1,4 +1,4 @@
-"""Questions to an archive of events: which documents are visible, and the newest of them without reading the rest."""
+"""Search an archive of events: select visible documents, and find the newest without reading the rest."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from chronotile.predicates import Condition
 __all__ = ["Question", "Visibility", "count", "parts_in_order", "rows", "to_us"]
 
 ORDER = ("time", "source", "line", "batch")
-"""What documents are put in order by: documents of one time by their place in the source."""
+"""Sort columns of documents; documents with equal times are sorted by position in the source."""
 
 _SECOND_US = 1_000_000
 _FIRST_SPAN_US = 60 * _SECOND_US
 _SPAN_GROWTH = 4
 _HELD_ROWS = 10_000
 _GROUP_BYTES = 8 << 20
-"""Documents that are read again together."""
+"""Documents in one group of the second read."""
 
 
 @dataclass(frozen=True)
 class Visibility:
-    """Which documents have not expired: at one moment, by the settings of then."""
+    """Determines which documents are not expired, at one moment and with the settings at that moment."""
 
     now_us: int
     settings: Settings
 
     @property
     def start_us(self) -> int | None:
-        """First time of documents without a TTL of their own that have not expired; None where all have not."""
+        """Earliest time of visible documents without a TTL of their own; None if all are visible."""
         limits = [] if self.settings.expired_us is None else [self.settings.expired_us]
         if self.settings.ttl_s is not None:
-            # At the age of the TTL it expires.
+            # A document expires when its age reaches the TTL.
             limits.append(self.now_us - self.settings.ttl_s * _SECOND_US + 1)
         return max(limits, default=None)
 
     @property
     def earliest_us(self) -> int | None:
-        """First time at which any document may be visible."""
+        """Earliest time at which any document may be visible."""
         start, own = self.start_us, self.settings.ttl_own_max_s
         if start is None or own is None:
             return start
@@ -55,11 +55,11 @@ class Visibility:
 
     @property
     def by_document(self) -> bool:
-        """Whether documents have TTLs of their own, so that times alone do not tell."""
+        """Whether documents have TTLs of their own, so that times alone do not determine visibility."""
         return self.settings.ttl_own_max_s is not None
 
     def mask(self, table: pa.RecordBatch) -> Any:
-        """The visible rows, by ``time`` and ``ttl_s``."""
+        """Mask of the visible rows, from ``time`` and ``ttl_s``."""
         times = table["time"].cast(pa.int64()).to_numpy()
         has_own = pc.is_valid(table["ttl_s"]).to_numpy(zero_copy_only=False)
         # Arithmetic on a TTL of thousands of years must not wrap around.
@@ -71,7 +71,7 @@ class Visibility:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for."""
+    """A query."""
 
     start_us: int | None
     end_us: int | None
@@ -80,22 +80,22 @@ class Question:
     visibility: Visibility
 
     def within(self, start_us: int | None, end_us: int | None) -> Question:
-        """The same question of a part of its period."""
+        """The same query for a part of its period."""
         return replace(self, start_us=start_us, end_us=end_us)
 
     def place(self) -> dict[str, Any]:
-        """The archive's part of it, as :meth:`chronotile.Dataset.read` takes it."""
+        """Arguments for :meth:`chronotile.Dataset.read`."""
         bounds = [bound for bound in (self.start_us, self.visibility.earliest_us) if bound is not None]
         keys = None if self.streams is None else list(self.streams)
         start = max(bounds, default=None)
         if start is not None and self.end_us is not None:
-            # All of an older period has expired.
+            # The whole period has expired.
             start = min(start, self.end_us)
         return {"start": start, "end": self.end_us, "keys": keys, "where": list(self.where)}
 
 
 def rows(dataset: Dataset, question: Question, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    """The documents, some at a time, in no order."""
+    """Yield the documents in tables, unsorted."""
     wanted = list(dict.fromkeys(columns))
     by_document = question.visibility.by_document
     asked = [*wanted, "time", "ttl_s"] if by_document else wanted
@@ -114,11 +114,11 @@ def parts_in_order(
     dataset: Dataset, question: Question, columns: list[str], limit: int | None, *, newest_first: bool,
     bounds: Bounds = UNBOUNDED,
 ) -> Iterator[pa.Table]:  # fmt: skip
-    """The first documents in order of time, in parts, of which there is at least one.
+    """Yield the first documents sorted by time, in one or more parts.
 
-    With a limit the period is gone through in spans, from the end that is wanted, until there are enough: the rest is
-    not read. A span in which little is found is followed by a longer one. Documents that are too large to be held
-    together are found without their texts first, and read again some MiB at a time.
+    With a limit, the period is searched in spans from the requested end until there are enough documents; the rest is
+    not read. If a span yields little, the next one is longer. If the documents are too large to hold together, they are
+    first found without their text, then read again a few MiB at a time.
     """
     wanted = list(dict.fromkeys([*columns, *ORDER]))
     if limit is None:
@@ -133,7 +133,7 @@ def parts_in_order(
     sizes = [name for name in ("body_bytes",) if name in dataset.column_types]
     keys = _first(dataset, question, [*ORDER, *sizes], limit, newest_first, bounds, None)
     assert keys is not None
-    # Rows as they are read, those that are wanted of them, and the same in order.
+    # Memory is needed for the rows read, the selected rows, and the sorted rows.
     bounds.hold(keys.nbytes + 3 * _GROUP_BYTES)
     for group in _groups(keys):
         yield _again(dataset, question, group, wanted, newest_first).select(columns)
@@ -143,7 +143,7 @@ def _first(
     dataset: Dataset, question: Question, wanted: list[str], limit: int, newest_first: bool, bounds: Bounds,
     bytes_max: int | None,
 ) -> pa.Table | None:  # fmt: skip
-    """The first `limit` rows in order; None where they take more than so many bytes."""
+    """The first `limit` rows in order; None if they take more than `bytes_max`."""
     schema = dataset.schema
     kept = pa.schema([schema.field(name) for name in wanted]).empty_table()
     first, last = _extent(dataset, question)
@@ -169,27 +169,28 @@ def _best_of(
     batches: Iterator[pa.RecordBatch], kept: pa.Table, limit: int, newest_first: bool, bounds: Bounds,
     bytes_max: int | None,
 ) -> pa.Table | None:  # fmt: skip
-    """The first `limit` rows of those kept and of the batches, in order, in memory for a few times as many; None where
-    they take more than `bytes_max`."""
+    """The first `limit` rows of `kept` and the batches, in order, using memory for a few times as many; None if they
+    take more than `bytes_max`.
+    """
     parts = [kept]
     held = kept.nbytes
     for batch in batches:
         parts.append(pa.Table.from_batches([batch]))
         held += batch.nbytes
-        # To put them in order takes a second copy.
+        # Sorting takes a second copy.
         bounds.hold(2 * held)
         too_large = bytes_max is not None and held > bytes_max
         if too_large or sum(part.num_rows for part in parts) > 4 * limit + _HELD_ROWS:
             parts = [_sorted(pa.concat_tables(parts), newest_first, limit)]
             held = parts[0].nbytes
-            # With room for the next batches: cutting at every one would take long.
+            # Leave room for further batches: truncating after each would be slow.
             if bytes_max is not None and 2 * held > bytes_max:
                 return None
     return _sorted(pa.concat_tables(parts), newest_first, limit)
 
 
 def _groups(keys: pa.Table) -> Iterator[pa.Table]:
-    """Documents behind each other that may be held together."""
+    """Group consecutive documents that may be held in memory together."""
     sizes = keys["body_bytes"].to_pylist() if "body_bytes" in keys.column_names else [_GROUP_BYTES] * keys.num_rows
     start, held = 0, 0
     for place, size in enumerate(sizes):
@@ -201,7 +202,7 @@ def _groups(keys: pa.Table) -> Iterator[pa.Table]:
 
 
 def _again(dataset: Dataset, question: Question, keys: pa.Table, wanted: list[str], newest_first: bool) -> pa.Table:
-    """The documents of these keys."""
+    """Read the documents with these keys."""
     ends = pc.min_max(keys["time"].cast(pa.int64())).as_py()
     names = _names(keys)
     schema = dataset.schema
@@ -212,7 +213,7 @@ def _again(dataset: Dataset, question: Question, keys: pa.Table, wanted: list[st
 
 
 def _names(table: pa.Table | pa.RecordBatch) -> pa.Array:
-    """What tells documents apart: where each stands in its batch."""
+    """Identify documents by their position in the batch."""
     found = pc.binary_join_element_wise(table["line"].cast(pa.utf8()), table["batch"], ":")
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
@@ -220,12 +221,12 @@ def _names(table: pa.Table | pa.RecordBatch) -> pa.Array:
 def _sorted(table: pa.Table, newest_first: bool, limit: int | None = None) -> pa.Table:
     order = "descending" if newest_first else "ascending"
     places = pc.sort_indices(table.select(ORDER), [(name, order) for name in ORDER])
-    # A slice of the rows would keep all of them.
+    # A slice would keep all rows in memory.
     return table.take(places if limit is None else places.slice(0, limit))
 
 
 def _extent(dataset: Dataset, question: Question) -> tuple[int, int]:
-    """The period in which documents can lie."""
+    """The period that can contain documents."""
     start, end = question.place()["start"], question.end_us
     if start is None or end is None:
         slices = dataset.info().slices
@@ -238,7 +239,7 @@ def _extent(dataset: Dataset, question: Question) -> tuple[int, int]:
 
 
 def to_us(moment: Any) -> int:
-    """Microseconds since 1970 of a time as reports have it."""
+    """Convert a time from a report to microseconds since 1970."""
     if not isinstance(moment, datetime):
         return int(moment)
     since: timedelta = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)

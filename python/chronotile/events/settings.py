@@ -1,4 +1,4 @@
-"""What an archive of events keeps about itself: how documents are read, their TTL, the limits of streams."""
+"""Settings of an archive of events: how documents are read, their TTL, and the limits of streams."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ __all__ = ["Limits", "Settings", "SettingsStore"]
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one stream may send. Counted by each process that ingests, for itself."""
+    """Rate limits of a stream. Each ingesting process counts separately."""
 
     documents_per_s: float | None = None
-    """Documents a second, on average over the period; None for any number."""
+    """Documents per second, on average over the period; None for no limit."""
     bytes_per_s: float | None = None
-    """Bytes of documents a second, on average over the period; None for any number."""
+    """Bytes per second, on average over the period; None for no limit."""
     period_s: float = 10.0
-    """Seconds over which is counted: a stream may send as much at once as it may in a period."""
+    """Counting period in seconds: a stream may send the allowance of a period in one burst."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if value is not None and not 0 < value < float("inf"):
-                raise InvalidInputError(f"{name} is {value}: give a positive number", kind="invalid-setting")
+                raise InvalidInputError(f"invalid {name}={value}: give a positive number", kind="invalid-setting")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One state of the settings."""
+    """Settings of an archive of events."""
 
     paths: dict[str, str] = field(default_factory=dict)
-    """Where a field stands in a document, of those whose column has another name."""
+    """Path of each field whose column has another name."""
     time_field: str = "time"
     time_format: str = "iso8601"
     stream_field: str | None = None
     ttl_s: int | None = None
-    """Of documents that have none of their own; None for ever."""
+    """TTL of documents without one of their own; None for forever."""
     limits: Limits = field(default_factory=Limits)
     expired_us: int | None = None
-    """Documents without a TTL of their own from before this time had expired when the TTL was last changed."""
+    """Documents without a TTL of their own from before this time are expired, whatever the present TTL."""
     ttl_own_max_s: int | None = None
-    """The longest TTL that a write ever gave; None where none did."""
+    """The longest TTL that any write has set; None if none."""
 
 
 class SettingsStore:
-    """The dataset ``NAME_settings``: texts by key, of which the newest wins.
+    """The dataset ``NAME_settings``: values by key, of which the newest wins.
 
-    What only ever grows, the longest TTL of a write and the time before which everything has expired, has a key of its
-    own for each value, so that two processes that set them at once cannot undo each other.
+    Settings that only grow (the longest TTL of a write, and the time before which everything has expired) use one key
+    per value, so that two concurrent writers cannot overwrite each other.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -61,7 +61,7 @@ class SettingsStore:
 
     @classmethod
     def create(cls, archive: Archive, name: str) -> SettingsStore:
-        """Make the dataset, or open it."""
+        """Create or open the dataset."""
         columns = {"key": "utf8", "value": "utf8", "updated": "timestamp[us, UTC]"}
         dataset = archive.create(
             name, schema=columns, cell=cells.single(), time="updated", window="3650d", id=["key"], merge="latest",
@@ -70,7 +70,7 @@ class SettingsStore:
         return cls(dataset)
 
     def read(self) -> Settings:
-        """The settings as they are now."""
+        """Read the current settings."""
         rows = self._dataset.read(columns=["key", "value"]).to_arrow()
         texts = dict(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
         known = json.loads(texts.get("settings", "{}"))
@@ -78,17 +78,17 @@ class SettingsStore:
         return replace(found, expired_us=_greatest(texts, "expired"), ttl_own_max_s=_greatest(texts, "ttl"))
 
     def write(self, settings: Settings) -> None:
-        """Keep all but what only grows."""
+        """Write all settings but those that only grow."""
         plain = asdict(settings)
         del plain["expired_us"], plain["ttl_own_max_s"]
         self._put("settings", json.dumps(plain))
 
     def raise_expired(self, time_us: int) -> None:
-        """Documents without a TTL of their own from before this time have expired for good."""
+        """Mark documents without a TTL of their own from before this time as permanently expired."""
         self._put(f"expired:{time_us}", "")
 
     def raise_ttl_own(self, ttl_s: int) -> None:
-        """A write is about to give this TTL."""
+        """Record the TTL of a write before its documents are stored."""
         self._put(f"ttl:{ttl_s}", "")
 
     def _put(self, key: str, value: str) -> None:

@@ -1,4 +1,6 @@
-"""Counts over time, by value and by stream, gathered while documents are read: memory for the groups alone."""
+"""Counts over time, by value and by stream, aggregated while documents are read, so that only groups are held in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from chronotile.intervals import Interval
 __all__ = ["histogram", "streams", "top"]
 
 _GATHERED = 64
-"""Partial sums that are put together at once."""
+"""Number of partial counts merged at once."""
 
 
 def histogram(
@@ -59,7 +61,7 @@ def _counts(tables: Iterable[pa.Table], by: list[str], dataset: Dataset, bounds:
     parts = [empty]
     for table in tables:
         parts.append(partial(table))
-        # To put them together takes a second copy.
+        # Merging takes a second copy.
         bounds.hold(2 * sum(part.nbytes for part in parts))
         if len(parts) > _GATHERED:
             parts = [together(parts)]

@@ -13,7 +13,7 @@ SYSLOG_FIELDS = {
     "facility": "int32", "severity": "int32", "host": "utf8", "app": "utf8", "procid": "utf8", "msgid": "utf8",
     "structured_data": "utf8", "message": "utf8",
 }  # fmt: skip
-"""What a syslog message is taken apart into, and the natural types."""
+"""Parts of a syslog message, with their types."""
 
 # RFC 5424, section 6: header fields are printable ASCII, or a dash for none; quotes, backslashes and closing brackets
 # are escaped within the values of structured data.
@@ -21,7 +21,7 @@ _RFC5424 = (
     r"(?s)^<(?P<pri>\d{1,3})>[1-9]\d{0,2} (?P<time>\S+) (?P<host>\S+) (?P<app>\S+) (?P<procid>\S+) (?P<msgid>\S+) "
     r'(?P<structured_data>-|(?:\[[^\s="\]]+(?: [^\s="\]]+="(?:[^"\\\]]|\\.)*")*\])+)(?: (?P<message>.*))?$'
 )
-# RFC 3164, section 4.1; the priority is missing in files that a daemon writes.
+# RFC 3164, section 4.1; files written by a daemon lack the priority.
 _RFC3164 = (
     r"(?s)^(?:<(?P<pri>\d{1,3})>)?"
     r"(?:(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)|(?P<iso>\d{4}-\d\d-\d\dT\S+)) (?P<host>\S+) "
@@ -32,13 +32,13 @@ _DASHED = ("host", "app", "procid", "msgid", "structured_data")
 
 
 def parts(texts: pa.Array, year: int | None) -> tuple[pa.Array, dict[str, pa.Array], pa.Array]:
-    """Times, fields as text by name, and whether each text is a syslog message.
+    """Parse syslog messages: times, fields as text by name, and a mask of valid messages.
 
     Parameters
     ----------
     texts : pa.Array of utf8
     year : int, optional
-        Of RFC 3164's times, which have none; see :func:`chronotile.events.moments.of_texts`.
+        Year for the times of RFC 3164, which have none; see :func:`chronotile.events.moments.of_texts`.
     """
     new, old = pc.extract_regex(texts, _RFC5424), pc.extract_regex(texts, _RFC3164)
     is_new = pc.is_valid(new)
@@ -55,7 +55,7 @@ def parts(texts: pa.Array, year: int | None) -> tuple[pa.Array, dict[str, pa.Arr
     for name in _DASHED:
         dash = pc.and_(is_new, pc.fill_null(pc.equal(fields[name], "-"), False))
         fields[name] = pc.if_else(dash, pa.scalar(None, pa.utf8()), fields[name])
-    # A message in UTF-8 may begin with a byte order mark, which is no part of it.
+    # A UTF-8 message may start with a byte order mark, which is not part of the text.
     fields["message"] = pc.replace_substring_regex(fields["message"], "^\ufeff", "")
     priority = fields.pop("pri").cast(pa.int32())
     fields["facility"] = pc.divide(priority, 8).cast(pa.utf8())

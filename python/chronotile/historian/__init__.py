@@ -60,7 +60,7 @@ GOOD = 0x0000_0000
 UNCERTAIN = 0x4000_0000
 """Status code Uncertain."""
 UNCERTAIN_SUB_NORMAL = 0x40A4_0000
-"""Status code Uncertain_DataSubNormal: derived from fewer good values than it should be."""
+"""Status code Uncertain_DataSubNormal: derived from too few good values."""
 BAD = 0x8000_0000
 """Status code Bad."""
 BAD_NO_DATA = 0x809B_0000
@@ -70,12 +70,12 @@ CALCULATED = 0x401
 INTERPOLATED = 0x402
 """Aggregate bits of a status code: interpolated between values."""
 PARTIAL = 0x404
-"""Aggregate bits of a status code: the data cover a part of the interval only."""
+"""Aggregate bits of a status code: the data cover only a part of the interval."""
 MULTIPLE_VALUES = 0x410
 """Aggregate bits of a status code: several values fit the description of the result."""
 
 AGGREGATES: tuple[str, ...] = tuple(_native.aggregate_names())
-"""Names of all aggregates: the 37 of OPC UA Part 13, then ``Percentile``, ``Rate`` and ``Distinct``."""
+"""Names of all aggregates: the 37 of OPC UA Part 13, ``Percentile``, ``Rate`` and ``Distinct``."""
 
 _AXIS = times.TimeAxis("time")
 _NAMED_CODES = {GOOD: "Good", UNCERTAIN: "Uncertain", UNCERTAIN_SUB_NORMAL: "UncertainDataSubNormal", BAD: "Bad"}
@@ -89,30 +89,30 @@ TagKey = str | int
 
 @dataclass(frozen=True)
 class Tag:
-    """What is known of a tag.
+    """Definition of a tag.
 
     Attributes
     ----------
     name : str
         Unique in the archive.
     number : int
-        Fixed; it follows from the name unless one was given.
+        Fixed; derived from the name unless given.
     unit, description : str
-        For people.
+        For display.
     group : str
         Tags of a group share their retention. Fixed.
     data_type : {"float", "integer", "bool", "string"}
-        What its values are. Fixed.
+        Type of its values. Fixed.
     stepped : bool
-        Whether values hold until the next one, instead of lying on a line between them. Bool tags always do.
+        Whether values are constant until the next one, instead of interpolated linearly. Always true for bool tags.
     treat_uncertain_as_bad, percent_good, percent_bad, sloped_extrapolation
-        How its aggregates treat qualities and gaps, unless a request says otherwise; see :meth:`Historian.aggregate`.
+        How aggregates treat qualities and gaps, unless a request overrides it; see :meth:`Historian.aggregate`.
     exception_deviation : float or None
-        A :class:`BufferedWriter` leaves out a value that differs from the last one reported by no more than this; 0
-        leaves out what did not change; None leaves out nothing.
+        A :class:`BufferedWriter` skips a value that differs from the last stored one by no more than this; 0 skips
+        unchanged values; None skips nothing.
     compression_deviation : float or None
-        A :class:`BufferedWriter` leaves out values that lie within this distance of a line through those kept (swinging
-        door); None for no compression.
+        A :class:`BufferedWriter` skips values within this distance of a line through the stored ones (swinging door);
+        None for no compression.
     """
 
     name: str
@@ -132,16 +132,16 @@ class Tag:
 
 @dataclass(frozen=True)
 class PointsReport:
-    """What a write did.
+    """Report of a write.
 
     Attributes
     ----------
     points : int
-        Points stored, or, of a batch that was there already, found the same.
+        Points stored; for a batch that was already stored, points found equal.
     duplicates : int
-        Points left out because a later one of the same write has the same tag and time.
+        Points skipped because a later one in the same write has the same tag and time.
     stored : bool
-        Whether anything was stored; False where the batch was there already.
+        Whether anything was stored; False if the batch was already stored.
     """
 
     points: int
@@ -151,8 +151,9 @@ class PointsReport:
 
 @dataclass(frozen=True)
 class MaintainReport:
-    """What :meth:`Historian.maintain` did: tiles whose chunks it joined, tiles it computed statistics of, hours
-    stored, and tiles that it had to leave as they were, each with the reason."""
+    """Report of :meth:`Historian.maintain`: consolidated tiles, tiles with new statistics, hours stored, and skipped
+    tiles, each with the reason.
+    """
 
     tiles_consolidated: int
     tiles_summarized: int
@@ -171,19 +172,19 @@ def open(
     Parameters
     ----------
     archive : Archive, str or path
-        An open archive, or what :func:`chronotile.open` takes.
+        An open archive, or an argument for :func:`chronotile.open`.
     create : bool
-        Make the archive, and the datasets a historian keeps, where they are missing.
+        Create the archive and the historian's datasets if they are missing.
     max_future : str, timedelta or None
-        Points further ahead of this machine's clock are refused: a wrong clock somewhere would otherwise hide newer
-        values. None for no limit.
+        Reject points further ahead of this machine's clock: a wrong source clock would otherwise hide newer values.
+        None for no limit.
 
     Raises
     ------
     ArchiveNotFoundError, NotAnArchiveError, UnavailableError
         As :func:`chronotile.open`.
     InvalidInputError
-        Without `create`, an archive that keeps no history.
+        The archive holds no history, and `create` is False.
     """
     own = not isinstance(archive, Archive)
     opened = archive if isinstance(archive, Archive) else open_archive(archive, create=create)
@@ -194,23 +195,23 @@ def open(
 def connect(
     url: str, *, token: str | None = None, ca: str | os.PathLike[str] | None = None, timeout: float = 60.0
 ) -> RemoteHistorian:
-    """A historian that is served over HTTP by ``chronotile serve``: the same methods as :class:`Historian`.
+    """Connect to a historian served by ``chronotile serve``. It has the same methods as :class:`Historian`.
 
     Parameters
     ----------
     url : str
         Such as ``http://127.0.0.1:8086``.
     token : str, optional
-        What the service wants to know its clients by. Default: the environment variable ``CHRONOTILE_TOKEN``.
+        Access token. Default: the environment variable ``CHRONOTILE_TOKEN``.
     ca : path, optional
-        File of certificates to trust, PEM, instead of those of the system.
+        PEM file of trusted certificates, instead of those of the system.
     timeout : float
-        Seconds to wait for the service at each step.
+        Timeout of each network operation in seconds.
 
     Raises
     ------
     UnavailableError
-        Nobody answers there.
+        No service answers at the URL.
     AccessDeniedError
         The token is missing, unknown, expired or lacks the role, or the certificate is not trusted.
     """
@@ -220,9 +221,8 @@ def connect(
 
 
 class Historian(Closing):
-    """Tags and their values in an archive. Made by :func:`open`; a context manager that closes itself.
-
-    Safe to use from many threads, and the same archive from many processes at once.
+    """Tags and their values in an archive. Returned by :func:`open`; a context manager. Thread-safe; many processes may
+    open the same archive at once.
     """
 
     def __init__(self, archive: Archive, native: _native.Historian, own: bool) -> None:
@@ -234,61 +234,61 @@ class Historian(Closing):
         return f"<Historian {self._archive.url}{' (closed)' if self._native.closed else ''}>"
 
     def close(self) -> None:
-        """Let go of the archive; one that was opened for this historian is closed."""
+        """Close the historian, and the archive if it was opened for this historian."""
         self._native.close()
         if self._own:
             self._archive.close()
 
     @property
     def archive(self) -> Archive:
-        """The archive. Points lie in its datasets ``historian_GROUP_TYPE``, a cell for each tag."""
+        """The archive. Points are stored in its datasets ``historian_GROUP_TYPE``, one cell per tag."""
         return self._archive
 
     # ------------------------------------------------------------------ tags
 
     def define(self, name: str, **properties: Any) -> Tag:
-        """Define a tag, or change it. `properties` are the fields of :class:`Tag` but its name; what is not given has
-        the default. Number, data type and group are fixed once defined.
+        """Define a tag, or change its definition. `properties` are the fields of :class:`Tag` except its name; missing
+        ones get the default. Number, data type and group are fixed at definition.
 
         Raises
         ------
         InvalidInputError
-            A definition that cannot be used, or one that changes what is fixed.
+            The definition is invalid, or changes a fixed property.
         """
         return self.define_many([{"name": name, **properties}])[0]
 
     def define_many(self, tags: Iterable[Mapping[str, Any] | Tag]) -> list[Tag]:
-        """Define tags, all or none: mappings with the fields of :class:`Tag`, of which only ``name`` must be given.
+        """Define tags, all or none: mappings with the fields of :class:`Tag`, of which only ``name`` is required.
 
-        The first call reads the definitions there are; a million tags take seconds.
+        The first call reads all existing definitions, which takes seconds for a million tags.
         """
         return _tags(self._native.define([_definition(tag) for tag in tags]))
 
     def tag(self, tag: TagKey) -> Tag:
-        """A tag by name, with one small read at most; or by number, for which all tags are read at the first time.
+        """Return a tag by name, with at most one small read; or by number, for which the first call reads all tags.
 
         Raises
         ------
         TagNotFoundError
-            There is none.
+            No such tag.
         """
         return _tags(self._native.resolve([_key(tag)]))[0]
 
     def tags(self, pattern: str = "*", *, limit: int | None = None) -> list[Tag]:
-        """The tags whose names fit `pattern`, by name: ``*`` stands for any characters, ``?`` for one.
+        """Tags whose names match `pattern`, by name: ``*`` matches any characters, ``?`` one character.
 
-        The text before the first ``*`` or ``?`` says where in the sorted list of names to look. A pattern that begins
-        with one of them is compared with all names. ``*`` alone reads all definitions, of a million tags in a second
-        or two.
+        The text before the first wildcard narrows the search to a range of names. A pattern that starts with a wildcard
+        is compared with all names. ``*`` alone reads all definitions, in a second or two for a million tags.
         """
         return _tags(self._native.tags(pattern, _INT64_MAX if limit is None else limit))
 
     def refresh(self) -> None:
-        """Forget what this process knows of the tags, so that changes made by others are seen at the next use. Tags
-        that others add are found by name without it."""
+        """Clear this process's cache of tags, so that changes by other processes are seen at the next use. New tags of
+        other processes are found by name without it.
+        """
         self._native.refresh()
 
-    # ------------------------------------------------------------------ points in
+    # ------------------------------------------------------------------ writing
 
     def write(
         self,
@@ -298,52 +298,52 @@ class Historian(Closing):
         replace: bool = False,
         not_finite: str = "refuse",
     ) -> PointsReport:
-        """Store points. They are durable when this returns: whatever happens to this process, they can be read.
+        """Store points. They are durable when this returns.
 
         Parameters
         ----------
         points : table
-            Anything :meth:`chronotile.Dataset.write` takes, with columns ``tag`` (names, or numbers), ``time``
-            (timestamps of any unit; or int64 nanoseconds since 1970 UTC), ``value``, and, if not all are Good,
-            ``status`` (OPC UA status codes). In any order, late ones too. Of points of one tag and time the one written
-            last counts.
+            Any input of :meth:`chronotile.Dataset.write` with columns ``tag`` (names or numbers), ``time`` (timestamps
+            of any unit, or int64 nanoseconds since 1970 UTC), ``value`` and, unless all are Good, ``status`` (OPC UA
+            status codes). Points may be in any order, and late. Of points with the same tag and time, the last one
+            written counts.
         batch : str, optional
-            Name of the batch: repeating it with the same points stores them once, also after a crash.
+            Batch name: repeating it with the same points stores them once, also after a crash.
         replace : bool
-            Whether other points take the place of a stored batch of this name.
+            Whether to replace a stored batch of this name that has other points.
         not_finite : {"refuse", "bad"}
-            What to do with values that are NaN, infinite or null without being Bad: refuse the whole write, or store
-            them as Bad_SensorFailure without a value.
+            How to handle NaN, infinite and null values that are not Bad: reject the whole write, or store them as
+            Bad_SensorFailure without a value.
 
         Raises
         ------
         TagNotFoundError
-            A tag that is not defined; nothing is stored.
+            A tag is not defined. Nothing was stored.
         InvalidInputError
-            A value of another type than its tag's, a time too far ahead, a value that is no number: the message names
-            the row. Nothing is stored.
+            A value does not match its tag's type or is not finite, or a time is too far ahead; the message names the
+            row. Nothing was stored.
         """
         if not_finite not in ("refuse", "bad"):
-            raise InvalidInputError(f'not_finite is {not_finite!r}: use "refuse" or "bad"', kind="invalid-setting")
+            raise InvalidInputError(f'invalid not_finite={not_finite!r}: use "refuse" or "bad"', kind="invalid-setting")
         done = self._native.write(inputs.rows(_timed(points), _POINT_TYPES), batch, replace, not_finite == "bad")
         return PointsReport(*done)
 
     def buffered(self, *, points: int = 50_000, seconds: float = 5.0) -> BufferedWriter:
-        """A writer that collects points and stores them together: see :class:`BufferedWriter`."""
+        """Return a writer that collects points and stores them together: see :class:`BufferedWriter`."""
         return BufferedWriter(self, points, seconds)
 
     def _filtered(self, filter_: _native.PointFilter, rows: Any) -> list[_native.Table]:
         return self._native.filter(filter_, rows)
 
     def delete(self, tag: TagKey, start: times.Moment, end: times.Moment) -> int:
-        """Delete a tag's points in ``[start, end)``; gives their number.
+        """Delete a tag's points in ``[start, end)``; return their number.
 
-        Each is hidden by a newer entry, so room is given back by retention alone. A point that is written there later
-        counts again.
+        Each point is hidden by a newer entry, so only retention frees storage. A point written later at the same time
+        is visible again.
         """
         return self._native.delete(_key(tag), _ns(start, "start"), _ns(end, "end"))
 
-    # ------------------------------------------------------------------ points out
+    # ------------------------------------------------------------------ reading
 
     def raw(
         self,
@@ -355,24 +355,23 @@ class Historian(Closing):
     ) -> ReadResult:
         """The points of tags in ``[start, end)``, by tag as given, then time: columns tag, time, value, status.
 
-        With `bounds` also the last point before the range, unless one lies at its start, and the first at or behind its
-        end. Points are streamed; the value has the tags' type, float64 for a mix of numbers, text for any mix with
-        text.
+        With `bounds`, also the last point before the range, unless a point is at its start, and the first at or after
+        its end. Points are streamed. The value column has the tags' type, float64 for mixed numbers, or text for any
+        mix with text.
         """
         return ReadResult(self._native.raw(_keys(tags), _ns(start, "start"), _ns(end, "end"), bounds))
 
     def latest(self, tags: TagKey | Iterable[TagKey]) -> Any:
-        """The newest point of each tag: columns tag, time, value, status. A tag without points has no row.
-
-        Looks from the newest points backwards and no further, so it takes as long with years of history as with a day.
+        """The newest point of each tag: columns tag, time, value, status. A tag without points has no row. The search
+        starts from the newest points, so its time does not depend on the length of the history.
         """
         return _Result(self._native.latest(_keys(tags)))
 
     def at(self, tags: TagKey | Iterable[TagKey], times: Iterable[times.Moment], *, stepped: bool | None = None) -> Any:
         """The values of tags at `times`, in their order for each tag: columns tag, time, value, status.
 
-        A point that lies at a time is given as it is; between points the value is interpolated as ``Interpolative``
-        does, stepped or on a line as the tag is or `stepped` says.
+        A point at the requested time is returned as it is; between points, the value is interpolated as by
+        ``Interpolative``, stepped or linear according to `stepped` or the tag.
         """
         moments = [_ns(moment, "time") for moment in times]
         return _Result(self._native.at(_keys(tags), moments, stepped))
@@ -401,9 +400,9 @@ class Historian(Closing):
         tags : str, int or iterable of those
             Tags by name or number.
         start, end : moment
-            The request's ends: datetimes, ISO 8601 text, or integers, nanoseconds since 1970 UTC. Intervals hold their
-            start and not their end, and the last may be short. With `end` before `start` they run backwards and hold
-            their later end.
+            Period of the request: datetimes, ISO 8601 text, or integers, nanoseconds since 1970 UTC. Intervals include
+            their start and exclude their end, and the last may be short. With `end` before `start`, they run backwards
+            and include their later end.
         interval : str, timedelta, int or None
             Length of an interval: ``"1h"``, ``"500ms"``, nanoseconds as an integer. None or 0 for one interval over the
             whole range.
@@ -414,20 +413,20 @@ class Historian(Closing):
         percent : float
             Which percentile ``Percentile`` gives, 0 to 100.
         rules : {"samples", "standard"}
-            ``samples`` gives the results published with the OPC Foundation's samples also where these depart from the
-            text of the standard, ``standard`` follows the text. They differ in the standard deviations and variances,
-            in ``AnnotationCount`` of a tag that was never annotated, in ``Delta`` where no value is Good, in the first
-            of the ``NumberOfTransitions``, and in the Partial bit where data end.
+            ``samples`` reproduces the results published with the OPC Foundation's samples, even where they deviate from
+            the text of the standard; ``standard`` follows the text. They differ in standard deviations and variances,
+            ``AnnotationCount`` of a tag without annotations, ``Delta`` without Good values, the first of
+            ``NumberOfTransitions``, and the Partial bit at the end of data.
         points_only : bool
-            Compute from points alone, and leave the statistics of hours that :meth:`maintain` keeps aside.
+            Compute from points only, ignoring the hourly statistics of :meth:`maintain`.
 
         Raises
         ------
         TagNotFoundError
-            A tag that is not defined.
+            A tag is not defined.
         InvalidInputError
-            An unknown aggregate, an empty range, too many intervals, an aggregate of numbers of a tag of text, an
-            interval with more values than ``Percentile`` or ``Distinct`` can keep.
+            The aggregate is unknown, the range is empty, there are too many intervals, the aggregate needs numbers but
+            the tag is text, or an interval has more values than ``Percentile`` or ``Distinct`` can hold.
         """
         overrides = _overrides(
             stepped,
@@ -447,14 +446,14 @@ class Historian(Closing):
     def plot(
         self, tag: TagKey, start: times.Moment, end: times.Moment, *, points: int = 1_000, method: str = "minmax"
     ) -> Any:
-        """About `points` of a tag's points in ``[start, end)`` that show its course: columns tag, time, value, status.
+        """Reduce a tag's points in ``[start, end)`` to about `points` for a plot: columns tag, time, value, status.
 
-        ``minmax`` keeps the first, least, greatest and last point of equal spans of time, so that no spike is lost;
-        ``lttb`` (largest triangle three buckets, Steinarsson 2013) keeps the shape with fewer. Bad points are left out.
+        ``minmax`` keeps the first, least, greatest and last point of equal time spans, so no spike is lost; ``lttb``
+        (largest triangle three buckets, Steinarsson 2013) keeps the shape with fewer points. Bad points are excluded.
         """
         return _Result(self._native.plot(_key(tag), _ns(start, "start"), _ns(end, "end"), points, method))
 
-    # ------------------------------------------------------------------ annotations, retention, order
+    # ------------------------------------------------------------------ annotations, retention, maintenance
 
     def annotate(self, tag: TagKey, time: times.Moment, text: str, *, author: str = "") -> None:
         """Add an annotation at a time of a tag. ``AnnotationCount`` counts them."""
@@ -469,41 +468,40 @@ class Historian(Closing):
         return self._native.groups()
 
     def set_retention(self, group: str, retention: str | timedelta | None) -> None:
-        """Set the age past which :meth:`retire` drops the points of a group; None keeps them for ever."""
+        """Set the age past which :meth:`retire` drops the points of a group; None keeps them forever."""
         text = None if retention is None else times.duration_text(retention, "retention")
         self._native.set_retention(group, text)
 
     def retire(self, group: str, *, dry_run: bool = False) -> int:
-        """Drop what is older than the group's retention, in slices of 30 days; gives the number of points.
+        """Drop points older than the group's retention, in slices of 30 days; return their number.
 
-        Age is told by this machine's clock, never by the newest point, so a wrong future time drops nothing.
+        Age is measured by this machine's clock, never by the newest point, so a wrong future time drops nothing.
         """
         return self._native.retire(group, dry_run)
 
     def maintain(self) -> MaintainReport:
-        """Join small chunks into large ones, and keep statistics of the hours of days with many points, from which
-        aggregates are computed where they apply.
+        """Merge small chunks, and compute hourly statistics for days with many points, which speed up aggregates.
 
-        Run it now and then, for example every hour. Statistics are tied to the chunks they were computed from: a late
-        or corrected point makes its day be read in full until the next run, and never a wrong result.
+        Run it regularly, for example every hour. Statistics are tied to the chunks they were computed from: after a
+        late or corrected point, its day is read in full until the next run, so results are never wrong.
         """
         consolidated, summarized, hours, failed = self._native.maintain()
         return MaintainReport(consolidated, summarized, hours, tuple(failed))
 
 
 class BufferedWriter(Closing):
-    """Collects points of many sources and stores them together, which costs a fraction of storing each.
+    """Collects points from many sources and stores them together, which is much cheaper than storing each.
 
     **Durability**: points are durable when :meth:`flush` (or a call of :meth:`write` that flushed) has returned, and
-    not before. A crash loses what was not flushed: at most `points` points, or those of `seconds` seconds. A failed
-    flush raises and keeps its points for the next one.
+    not before. A crash loses unflushed points: at most `points` points, or those of `seconds` seconds. A failed flush
+    raises an error and keeps its points for the next one.
 
-    Made by :meth:`Historian.buffered`; as a context manager it flushes at the end. Safe to use from many threads.
+    Returned by :meth:`Historian.buffered`; as a context manager, it flushes at the end. Thread-safe.
     """
 
     def __init__(self, historian: Historian | _Filtering, points: int, seconds: float) -> None:
         if points < 1 or not seconds > 0:
-            raise InvalidInputError("a buffer needs room for a point and a time to wait", kind="invalid-setting")
+            raise InvalidInputError("points must be at least 1 and seconds above 0", kind="invalid-setting")
         self._historian = historian
         self._points_max = points
         self._seconds = seconds
@@ -519,9 +517,9 @@ class BufferedWriter(Closing):
         return self._count
 
     def write(self, points: Any) -> bool:
-        """Take points, as :meth:`Historian.write` does; whether all that were taken so far are durable now.
+        """Add points, as for :meth:`Historian.write`; return whether all points added so far are durable.
 
-        Exception and compression deviation of the tags apply, in the order points are given.
+        Exception and compression deviations of the tags apply, in the order of the points.
         """
         with self._lock:
             self._take(points)
@@ -531,12 +529,12 @@ class BufferedWriter(Closing):
             return self._count == 0
 
     def flush(self) -> None:
-        """Store all points taken so far; they are durable when this returns."""
+        """Store all points added so far; they are durable when this returns."""
         with self._lock:
             self._flush()
 
     def close(self) -> None:
-        """Store all points, those the swinging door still holds back too."""
+        """Store all points, including those that the swinging door holds back."""
         with self._lock:
             self._keep(self._filter.finish())
             self._flush()
@@ -575,10 +573,11 @@ def compute(
     percent: float = 50.0,
     rules: str = "samples",
 ) -> Any:
-    """An aggregate of points in memory, by the rules of :meth:`Historian.aggregate`: columns time, value, status.
+    """Compute an aggregate of points in memory, by the rules of :meth:`Historian.aggregate`: columns time, value,
+    status.
 
     `points` is a table with columns ``time``, ``value`` and, if not all are Good, ``status``, of one series in
-    ascending time; points before and behind the range serve as bounding values.
+    ascending time; points before and after the range serve as bounding values.
     """
     overrides = _overrides(
         stepped, treat_uncertain_as_bad, percent_good, percent_bad, sloped_extrapolation, percent, rules, False
@@ -590,7 +589,7 @@ def compute(
 
 
 def status_text(status: int) -> str:
-    """A status code in words, such as ``"Good, Calculated, Partial"``; codes without a name here in hexadecimal."""
+    """Describe a status code in words, such as ``"Good, Calculated, Partial"``; unknown codes in hexadecimal."""
     code = status & 0xFFFF_0000
     bits = status & 0x1F if status & 0xC00 == 0x400 else 0
     words = [_NAMED_CODES.get(code, f"0x{code:08X}")]
@@ -603,7 +602,7 @@ _POINT_TYPES = {"time": "timestamp[ns, UTC]", "value": "float64", "status": "uin
 
 
 class _Result:
-    """Rows in memory: Arrow for any library that reads ``__arrow_c_stream__``."""
+    """Rows in memory, readable by any library that supports ``__arrow_c_stream__``."""
 
     __slots__ = ("_native",)
 
@@ -638,19 +637,19 @@ def _key(tag: object) -> TagKey:
         return tag
     if isinstance(tag, Tag):
         return tag.number
-    raise InvalidInputError(f"{tag!r} names no tag: give its name or its number", kind="invalid-request")
+    raise InvalidInputError(f"invalid tag {tag!r}: give a name or a number", kind="invalid-request")
 
 
 def _keys(tags: object) -> list[TagKey]:
     if isinstance(tags, str | int | Tag):
         return [_key(tags)]
     if not isinstance(tags, Iterable):
-        raise InvalidInputError(f"{tags!r} names no tags: give a name, a number, or a list", kind="invalid-request")
+        raise InvalidInputError(f"invalid tags {tags!r}: give a name, a number, or a list", kind="invalid-request")
     return [_key(tag) for tag in tags]
 
 
 def _ns(value: times.Moment, what: str) -> int:
-    """Nanoseconds since 1970 UTC."""
+    """Convert a time to nanoseconds since 1970 UTC."""
     kind, number = times.moment(value, _AXIS, what)
     if kind == "native" or not -_INT64_MAX <= number <= _INT64_MAX:
         raise InvalidInputError(
@@ -670,7 +669,7 @@ def _overrides(
     points_only: bool,
 ) -> dict[str, Any]:
     if rules not in ("standard", "samples"):
-        raise InvalidInputError(f'rules is {rules!r}: use "standard" or "samples"', kind="invalid-setting")
+        raise InvalidInputError(f'invalid rules={rules!r}: use "standard" or "samples"', kind="invalid-setting")
     return {
         "stepped": stepped,
         "treat_uncertain_as_bad": treat_uncertain_as_bad,
@@ -684,7 +683,7 @@ def _overrides(
 
 
 def _timed(points: Any) -> Any:
-    """Points whose plain lists have become columns: times as :func:`_ns` reads them, the others as what they hold."""
+    """Convert plain lists of points to columns: times with :func:`_ns`, others by the type of their values."""
     if not isinstance(points, Mapping):
         return points
     columns = dict(points)
@@ -698,13 +697,13 @@ def _timed(points: Any) -> Any:
 
 
 def _column(values: Sequence[Any]) -> _native.Array:
-    """A plain list as what its values are."""
+    """Convert a plain list by the type of its values."""
     given = [value for value in values if value is not None]
     for kind, native in ((bool, "bool"), (int, "int64"), ((int, float), "float64"), (str, "utf8")):
         numbers = all(isinstance(value, kind) for value in given)
         if numbers and (kind is bool or not any(isinstance(value, bool) for value in given)):
             return inputs.values_column(list(values), native, "column")
-    raise InvalidInputError("a column mixes texts and numbers: give one kind", kind="invalid-rows")
+    raise InvalidInputError("a column mixes text and numbers: use one type", kind="invalid-rows")
 
 
 def _definition(tag: Mapping[str, Any] | Tag) -> dict[str, Any]:

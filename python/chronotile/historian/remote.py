@@ -1,4 +1,4 @@
-"""A historian on the other side of HTTP: what :func:`chronotile.historian.connect` returns."""
+"""Client for a historian of a service; see :func:`chronotile.historian.connect`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from chronotile.result import ReadResult
 __all__ = ["RemoteHistorian"]
 
 _TAGS_AT_ONCE = 100
-"""Tags named in one request."""
+"""Most tags per request."""
 
 
 class _Filtering:
-    """Points to a service, with the deviations of their tags applied before they are sent.
+    """Filters points by the deviations of their tags before they are sent to a service.
 
-    Definitions are asked for when a tag is first seen, and kept.
+    Definitions are requested when a tag is first seen, and cached.
     """
 
     def __init__(self, remote: RemoteHistorian) -> None:
@@ -45,16 +45,16 @@ class _Filtering:
 
 
 class RemoteHistorian(Remote):
-    """Tags and their values, behind a service. Made by :func:`chronotile.historian.connect`; a context manager.
+    """Tags and their values at a service. Returned by :func:`chronotile.historian.connect`; a context manager.
 
-    Arguments, results and errors are those of :class:`chronotile.historian.Historian`. Ranges are streamed. Safe to use
-    from many threads; each has a connection of its own.
+    Arguments, results and errors are those of :class:`chronotile.historian.Historian`. Ranges are streamed.
+    Thread-safe; each thread has its own connection.
     """
 
     # ------------------------------------------------------------------ tags
 
     def define(self, name: str, **properties: Any) -> Tag:
-        """Define a tag, or change it. Needs a token with the role ``admin`` where tokens are needed."""
+        """Define a tag, or change its definition. If the service uses tokens, this needs the role ``admin``."""
         return self.define_many([{"name": name, **properties}])[0]
 
     def define_many(self, tags: Iterable[Mapping[str, Any] | Tag]) -> list[Tag]:
@@ -63,7 +63,7 @@ class RemoteHistorian(Remote):
         return _tags(self._json("POST", "/v1/tags", body=json.dumps({"tags": given}).encode()))
 
     def tag(self, tag: TagKey) -> Tag:
-        """A tag by name or number."""
+        """Return a tag by name or number."""
         return self.resolved([tag])[0]
 
     def resolved(self, tags: Iterable[TagKey]) -> list[Tag]:
@@ -71,12 +71,12 @@ class RemoteHistorian(Remote):
         return _tags(self._json("GET", "/v1/tags", _keys(tags)))
 
     def tags(self, pattern: str = "*", *, limit: int | None = None) -> list[Tag]:
-        """The tags whose names fit `pattern`, by name: ``*`` stands for any characters, ``?`` for one."""
+        """Tags whose names match `pattern`, by name: ``*`` matches any characters, ``?`` one character."""
         count = str(2**63 - 1 if limit is None else limit)
         return _tags(self._json("GET", "/v1/tags", [("match", pattern), ("limit", count)]))
 
     def refresh(self) -> None:
-        """Nothing to do: definitions are kept by the service, which looks for changes by itself."""
+        """Has no effect: the service caches definitions and checks for changes itself."""
 
     # ------------------------------------------------------------------ points in
 
@@ -84,14 +84,13 @@ class RemoteHistorian(Remote):
         self, points: Any, *, batch: str | None = None, replace: bool = False, not_finite: str = "refuse"
     ) -> PointsReport:
         """Store points. They are durable when this returns. `points` is what
-        :meth:`chronotile.historian.Historian.write` takes; without `batch` each table of an iterator
-        whose columns differ from the one before is a write of its own."""
+        :meth:`chronotile.historian.Historian.write` takes; without `batch`, tables of an iterator are sent together as
+        long as their columns are the same.
+        """
         rows = inputs.rows(historian._timed(points), historian._POINT_TYPES)
         streams = _native.arrow_streams(rows)
         if batch is not None and len(streams) > 1:
-            raise InvalidInputError(
-                "a batch goes over HTTP as one table: give all its points the same columns", kind="invalid-rows"
-            )
+            raise InvalidInputError("a named batch must have the same columns in all tables", kind="invalid-rows")
         parameters = [("not_finite", not_finite), ("replace", str(replace).lower())]
         parameters += [] if batch is None else [("batch", batch)]
         total = PointsReport(0, 0, False)
@@ -103,11 +102,11 @@ class RemoteHistorian(Remote):
         return total
 
     def buffered(self, *, points: int = 50_000, seconds: float = 5.0) -> BufferedWriter:
-        """A writer that collects points and sends them together, those that the deviations of their tags leave."""
+        """Return a writer that collects points, filters them by their tags' deviations, and sends them together."""
         return BufferedWriter(_Filtering(self), points, seconds)
 
     def delete(self, tag: TagKey, start: times.Moment, end: times.Moment) -> int:
-        """Delete a tag's points in ``[start, end)``; gives their number."""
+        """Delete a tag's points in ``[start, end)``; return their number."""
         return int(self._json("DELETE", "/v1/points", [*_keys([tag]), *_range(start, end)])["deleted"])
 
     # ------------------------------------------------------------------ points out
@@ -165,11 +164,11 @@ class RemoteHistorian(Remote):
     def plot(
         self, tag: TagKey, start: times.Moment, end: times.Moment, *, points: int = 1_000, method: str = "minmax"
     ) -> Any:
-        """About `points` of a tag's points that show its course."""
+        """Reduce a tag's points to about `points` for a plot."""
         shape = [*_range(start, end), ("points", str(points)), ("method", method)]
         return self._table("/v1/plot", [tag], shape)
 
-    # ------------------------------------------------------------------ annotations, retention, order
+    # ------------------------------------------------------------------ annotations, retention, maintenance
 
     def annotate(self, tag: TagKey, time: times.Moment, text: str, *, author: str = "") -> None:
         """Add an annotation at a time of a tag."""
@@ -186,17 +185,17 @@ class RemoteHistorian(Remote):
         return list(self._json("GET", "/v1/groups")["groups"])
 
     def set_retention(self, group: str, retention: str | timedelta | None) -> None:
-        """Set the age past which :meth:`retire` drops the points of a group; None keeps them for ever."""
+        """Set the age past which :meth:`retire` drops the points of a group; None keeps them forever."""
         text = None if retention is None else times.duration_text(retention, "retention")
         self._json("PUT", f"/v1/groups/{quote(group, safe='')}", body=json.dumps({"retention": text}).encode())
 
     def retire(self, group: str, *, dry_run: bool = False) -> int:
-        """Drop what is older than the group's retention; gives the number of points."""
+        """Drop points older than the group's retention; return their number."""
         path = f"/v1/groups/{quote(group, safe='')}/retire"
         return int(self._json("POST", path, given(dry_run=dry_run))["points"])
 
     def maintain(self) -> MaintainReport:
-        """Join small chunks into large ones, and keep statistics of hours."""
+        """Merge small chunks, and compute hourly statistics."""
         report = self._json("POST", "/v1/maintain")
         return MaintainReport(**{**report, "failed": tuple(report.get("failed", ()))})
 

@@ -1,4 +1,4 @@
-"""Files of jobs, cut into blocks that can be parsed apart, each line with its number."""
+"""Split files of jobs into blocks that can be parsed independently, with line numbers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from chronotile.errors import DataFileError, InvalidInputError
 from chronotile.loading import listed
 
 BLOCK_BYTES = 32 << 20
-"""Bytes of text in a block, about. Part of what batches are named by: it must stay the same for ever."""
+"""Target size of a block of text. Batch names depend on it, so it must never change."""
 
 BLOCK_ROWS = 131_072
-"""Rows of a Parquet block. Part of what batches are named by, too."""
+"""Rows of a Parquet block. Batch names depend on it, too."""
 
 FORMATS = ("csv", "ndjson", "parquet", "swf")
 
@@ -36,19 +36,19 @@ class File:
     path: str
     format: str
     content: str
-    """Hash of its content, by which its batches are named."""
+    """Hash of the content, used in batch names."""
     bytes: int
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a file."""
+    """A block of a file."""
 
     file: File
     start: int
     """First byte of the text, or first row."""
     bytes_done: int
-    """Bytes of the file, as it lies there, up to the end of this block."""
+    """Bytes of the file on disk, up to the end of this block."""
     text: bytes | None
     """Whole lines; None for Parquet."""
     first_line: int
@@ -56,23 +56,23 @@ class Block:
     rows: int = 0
     """Rows, of Parquet."""
     header: bytes = b""
-    """Of CSV the first line, of SWF the comments."""
+    """Header: the first line of CSV, or the comments of SWF."""
 
     @property
     def batch(self) -> str:
-        """Name of the batch that the block becomes."""
+        """Batch name of the block."""
         return f"jobs:{self.file.content}:{self.start}"
 
 
 def files(paths: list[str], format: str | None) -> list[File]:
-    """Files, and those in folders whose names end as a format's do; sorted within each folder.
+    """List files, and files in folders with the suffix of a supported format, sorted within each folder.
 
     Raises
     ------
     DataFileError
-        A path that does not exist, a folder without files of jobs.
+        A path does not exist, or a folder contains no files of jobs.
     InvalidInputError
-        A file whose format its name does not tell.
+        The format of a file is unknown from its name.
     """
     what = f"file that ends in {', '.join(_BY_SUFFIX)} or those with .gz"
     return [_file(path, format) for path in listed(map(Path, paths), lambda item: bool(_format_of(item)), what)]
@@ -86,25 +86,25 @@ def _file(path: Path, format: str | None) -> File:
     kind = format or _format_of(path)
     if kind is None:
         raise InvalidInputError(
-            f"the name {path} does not tell its format: give one of {', '.join(FORMATS)}", kind="invalid-setting"
+            f"cannot tell the format of {path} from its name: give one of {', '.join(FORMATS)}", kind="invalid-setting"
         )
     return File(str(path), kind, _native.content_hash(str(path)), path.stat().st_size)
 
 
 def blocks(file: File, *, header: bool) -> Iterator[Block]:
-    """The blocks of a file, in order; always the same for the same content."""
+    """The blocks of a file, in order; deterministic for the same content."""
     if file.format == "parquet":
         yield from _parquet_blocks(file)
         return
     with Path(file.path).open("rb") as raw:
-        # A stream that is compressed says so itself, whatever its name.
+        # Detect compression by content, whatever the file name.
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         text: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
         try:
             yield from _text_blocks(file, text, raw, header=header)
         except (EOFError, gzip.BadGzipFile, OSError) as error:
-            raise DataFileError(f"{file.path} cannot be unpacked: {error}", kind="file-damaged") from error
+            raise DataFileError(f"cannot decompress {file.path}: {error}", kind="file-damaged") from error
 
 
 def _text_blocks(file: File, text: Any, raw: Any, *, header: bool) -> Iterator[Block]:
@@ -136,14 +136,14 @@ def _text_blocks(file: File, text: Any, raw: Any, *, header: bool) -> Iterator[B
 
 def _too_long(file: File, line: int) -> DataFileError:
     return DataFileError(
-        f"{file.path}, line {line}: the record is longer than {BLOCK_BYTES:,} bytes; is a quote not closed, or the "
-        "format another one?",
+        f"{file.path}, line {line}: the record is longer than {BLOCK_BYTES:,} bytes; check for an unclosed "
+        "quote, or another format",
         kind="file-content",
     )
 
 
 def _cut(buffer: bytes, *, quoted: bool) -> int:
-    """Where the last whole record ends; 0 if none does."""
+    """End of the last complete record; 0 if there is none."""
     end = buffer.rfind(b"\n") + 1
     if not quoted or b'"' not in buffer:
         return end
@@ -152,18 +152,18 @@ def _cut(buffer: bytes, *, quoted: bool) -> int:
 
 
 def record_ends(text: bytes) -> Any:
-    """Ends of CSV records: newlines that are not inside quotes."""
+    """Ends of CSV records: newlines outside quotes."""
     data = np.frombuffer(text, "uint8")
     newlines = np.flatnonzero(data == ord("\n"))
     quotes = np.flatnonzero(data == ord('"'))
     if len(quotes):
-        # A quote within quotes is written twice, so that an even number stands before every end of a record.
+        # A quote within quotes is doubled, so an even number of quotes precedes each end of a record.
         newlines = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
     return newlines + 1
 
 
 def records(text: bytes, first_line: int, *, quoted: bool) -> tuple[Any, Any, Any]:
-    """Starts, ends and line numbers of the records in whole lines, blank ones left out."""
+    """Starts, ends and line numbers of the records, without blank lines."""
     data = np.frombuffer(text, "uint8")
     newlines = np.flatnonzero(data == ord("\n")) + 1
     ends = record_ends(text) if quoted else newlines
@@ -171,7 +171,7 @@ def records(text: bytes, first_line: int, *, quoted: bool) -> tuple[Any, Any, An
         ends = np.append(ends, len(text))
     starts = np.concatenate([[0], ends[:-1]]).astype("int64")
     lines = first_line + np.searchsorted(newlines, starts, side="right")
-    # A record of nothing but its line end is no record, as CSV readers have it.
+    # Skip empty lines, as CSV readers do.
     filled = data > ord(" ")
     seen = np.concatenate([[0], np.cumsum(filled)])
     kept = seen[ends] > seen[starts]

@@ -1,4 +1,4 @@
-"""Comparing an archive of jobs with the database that it was copied from."""
+"""Compare an archive of jobs with the database that it was copied from."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from chronotile.jobs.sources import Source
 __all__ = ["CompareReport", "DayDifference", "compare"]
 
 IDS_SHOWN = 100
-"""Ids named of each kind of difference of a day."""
+"""Most ids listed for each kind of difference of a day."""
 
 
 @dataclass(frozen=True)
 class DayDifference:
-    """A day whose jobs are not the same on both sides."""
+    """A day whose jobs differ."""
 
     day: date
     rows_database: int
@@ -36,7 +36,7 @@ class DayDifference:
 
 @dataclass(frozen=True)
 class CompareReport:
-    """What a comparison found."""
+    """Report of a comparison."""
 
     days: int
     """Days compared."""
@@ -46,7 +46,7 @@ class CompareReport:
 
     @property
     def ok(self) -> bool:
-        """Whether both sides are the same."""
+        """Whether archive and database are equal."""
         return not self.differences
 
 
@@ -60,8 +60,8 @@ def compare(
 ) -> CompareReport:
     """Compare the newest states of all jobs with a table, day by day of the archive's time column (UTC).
 
-    A day is the same where both sides have as many rows and a hash over all values of all columns that both have
-    agrees; where not, the jobs that differ are named.
+    A day is equal if both sides have the same number of rows and the same hash over all values of their common columns;
+    otherwise the differing jobs are listed.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def compare(
     days : optional
         As for :meth:`Jobs.find`; by default from the first job of the database to its last.
     progress : callable, optional
-        Called with each day that was compared.
+        Called with each compared day.
     """
     dataset = jobs.dataset
     source = Source(database, table, dataset)

@@ -93,7 +93,7 @@ def open(archive: Archive, name: str = "jobs") -> Jobs:
     DatasetNotFoundError
         When there is no such dataset.
     InvalidInputError
-        When the dataset has not one id column, or it is no integer.
+        The dataset does not have exactly one integer id column.
     """
     return Jobs(archive.dataset(name))
 
@@ -113,8 +113,8 @@ class Jobs:
         dataset = self._dataset
         if len(dataset.id) != 1 or "int" not in dataset.column_types[dataset.id[0]]:
             raise InvalidInputError(
-                f"dataset {dataset.name} has {', '.join(dataset.id) or 'no column'} for its id: an archive of jobs has "
-                "one integer column",
+                f"dataset {dataset.name} has id columns {', '.join(dataset.id) or '(none)'}: an archive of "
+                "jobs needs exactly one integer id column",
                 kind="invalid-request",
             )
 
@@ -272,7 +272,7 @@ class Jobs:
         `question` as for :meth:`count`.
         """
         if n < 1:
-            raise InvalidInputError(f"n is {n}: ask for at least one value", kind="invalid-request")
+            raise InvalidInputError(f"n={n} is out of range: use at least 1", kind="invalid-request")
         found = self.group_by(columns, **question)
         total = pc.sum(found["count"]).as_py() or 0
         best = found.slice(0, n)
@@ -314,7 +314,8 @@ class Jobs:
         axis = self._dataset.time
         if axis.format != "timestamp":
             raise InvalidInputError(
-                f"histogram needs a timestamp or date column, {axis.column} counts days", kind="invalid-request"
+                f"histogram needs a timestamp or date column, but {axis.column} is a float column of days",
+                kind="invalid-request",
             )
         if width.holds_whole(window_s):
             counted = self._dataset.count_by(names, by_window=True, **place).rename_columns(["start", *names, "count"])
@@ -363,7 +364,7 @@ class Jobs:
         names = [by] if isinstance(by, str) else list(by)
         wanted = [float(value) for value in q]
         if not wanted or not all(0 <= value <= 100 for value in wanted):
-            raise InvalidInputError(f"percentiles {wanted}: give numbers from 0 to 100", kind="invalid-request")
+            raise InvalidInputError(f"invalid percentiles {wanted}: give numbers from 0 to 100", kind="invalid-request")
         pair = (duration, duration) if isinstance(duration, str) else duration
         place = self._place(start=start, end=end, days=days, where=where, **equal)
         rows = self._dataset.read(columns=list(dict.fromkeys([*names, *pair])), **place).to_arrow()
@@ -377,14 +378,14 @@ class Jobs:
     ) -> dict[str, Any]:
         if days is not None:
             if start is not None or end is not None:
-                raise InvalidInputError("days and start or end both say when: give one", kind="invalid-request")
+                raise InvalidInputError("give either days, or start and end", kind="invalid-request")
             start, end = _period(days)
         types = self._dataset.column_types
         conditions = _conditions(where, types)
         for column, value in equal.items():
             if column not in types:
                 hint = name_hint(column, list(types))
-                raise InvalidInputError(f"there is no column {column!r} to ask for{hint}", kind="invalid-request")
+                raise InvalidInputError(f"unknown column {column!r}{hint}", kind="invalid-request")
             several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
             conditions.append((column, "in" if several else "==", _listed(value) if several else value))
         return {"start": start, "end": end, "where": conditions}
@@ -395,21 +396,21 @@ def _listed(values: Iterable[Any]) -> list[Any]:
 
 
 def _conditions(where: Where, types: Mapping[str, str]) -> list[Condition]:
-    return listed(where, types)  # what is no condition is refused where it is read
+    return listed(where, types)  # invalid conditions are rejected where they are parsed
 
 
 def _period(days: Days) -> tuple[datetime, datetime]:
     """Half-open period of whole days."""
     if isinstance(days, int) and not isinstance(days, bool):
         if days < 1:
-            raise InvalidInputError(f"days is {days}: ask for at least one", kind="invalid-time")
+            raise InvalidInputError(f"days={days} is out of range: use at least 1", kind="invalid-time")
         end = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
         return _later(end, -days), end
     first, last = days if isinstance(days, tuple | list) and len(days) == 2 else (days, days)
     begin, finish = _span(first)[0], _span(last)[1]
     if finish <= begin:
         raise InvalidInputError(
-            f"days end before {finish:%Y-%m-%d}, and begin on {begin:%Y-%m-%d}", kind="invalid-time"
+            f"the period of days ends at {finish:%Y-%m-%d}, before it starts at {begin:%Y-%m-%d}", kind="invalid-time"
         )
     return begin, finish
 
@@ -418,7 +419,7 @@ def _later(day: datetime, days: int) -> datetime:
     try:
         return day + timedelta(days=days)
     except OverflowError:
-        message = f"days reach beyond what a date can be, {days} from {day:%Y-%m-%d}: give fewer, or others"
+        message = f"{days} days from {day:%Y-%m-%d} are out of range for dates"
         raise InvalidInputError(message, kind="invalid-time") from None
 
 
@@ -455,7 +456,7 @@ def _functions(aggregates: Mapping[str, str | Iterable[str]]) -> list[tuple[str,
         for function in [given] if isinstance(given, str) else given:
             if function not in allowed:
                 raise InvalidInputError(
-                    f"{function!r} of {column!r} is no aggregate: use one of {', '.join(allowed)}",
+                    f"unknown aggregate {function!r} of {column!r}: use one of {', '.join(allowed)}",
                     kind="invalid-request",
                 )
             wanted.append((column, function))

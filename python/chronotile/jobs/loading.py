@@ -1,4 +1,4 @@
-"""Loading files of jobs: several processes, each block of a file a batch of its own."""
+"""Load files of jobs with several processes; each block of a file is one batch."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ __all__ = ["LoadProgress", "LoadReport", "load"]
 
 
 SAMPLED = 10_000
-"""Records that are looked at for the column types of a new archive."""
+"""Number of records sampled for the column types of a new archive."""
 
 
 @dataclass
 class LoadReport(loading.Report):
-    """What a load did. A record that is no job is rejected."""
+    """Report of a load."""
 
     rows: int = 0
     """Rows stored now."""
     rows_before: int = 0
-    """Rows that were stored before."""
+    """Rows that were already stored."""
     duplicates: int = 0
-    """Rows left out because a later row of the same block has the same id."""
+    """Rows skipped because a later row of the same block has the same id."""
     rejects: str | None = None
-    """The reject file, where there is one."""
+    """The reject file, if there is one."""
 
     @property
     def records(self) -> int:
-        """Rows stored, now or before."""
+        """Rows stored, now or earlier."""
         return self.rows + self.rows_before
 
     def add(self, done: _Done, block: Block) -> None:
@@ -74,7 +74,7 @@ class _Done:
 
 @dataclass
 class _Worker:
-    """What a worker process keeps between blocks."""
+    """State of a worker process."""
 
     dataset: Dataset
     reading: Reading
@@ -98,45 +98,43 @@ def load(
     rejects_max: int = 100_000,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> LoadReport:
-    """Load files of jobs. Running it again changes nothing; a load that was cut off goes on where it ended.
-
-    Files are cut into blocks, each of which becomes a batch that is named by the file's content and the block's place
-    in it.
+    """Load files of jobs. Running it again changes nothing; an interrupted load continues where it stopped. Files are
+    split into blocks; each is a batch named by the file's content and the block's position.
 
     Parameters
     ----------
     jobs : Jobs
-        Where to.
+        The archive of jobs.
     paths : path or iterable of paths
         Files, or folders of them: CSV, NDJSON, each also gzipped, Parquet, and logs in the Standard Workload Format.
     url : str, optional
-        The archive's URL, for worker processes: each opens the archive for itself. Without one, or with one worker,
-        this process does the work. An archive in memory has no URL that others can open.
+        URL of the archive, which each worker process opens. Without a URL, or with one worker, this process does the
+        work. An in-memory archive has no URL that others can open.
     format : {"csv", "ndjson", "parquet", "swf"}, optional
-        The format of all files; by default by their names.
+        Format of all files; by default taken from their names.
     names : iterable of str, optional
-        Columns of CSV files that have no header.
+        Column names for CSV files without a header.
     delimiter, nulls
         Of CSV files.
     workers : int, optional
-        Processes; by default as many as there are cores, at most 8.
+        Worker processes; by default one per core, at most 8.
     rejects : path, optional
-        Records that are no jobs go here, a JSON object a line: ``file``, ``line`` (from 1; of Parquet the row),
-        ``reason``, ``record``. Lines are added to a file that exists.
+        File for rejected records, one JSON object per line: ``file``, ``line`` (from 1; of Parquet the row),
+        ``reason``, ``record``. Lines are appended to an existing file.
     rejects_max : int
-        More of them end the load: the format is hardly the right one.
+        Stop the load after more rejects, because the format is probably wrong.
     progress : callable, optional
-        Called now and then.
+        Called repeatedly.
 
     Raises
     ------
     DataFileError
-        A file that cannot be read, or more records to reject than allowed.
+        A file cannot be read, or more records than allowed are rejected.
     InvalidInputError
-        Files whose columns do not fit the dataset, settings that cannot be used.
+        Columns of a file do not match the dataset, or a setting is invalid.
     """
     if format is not None and format not in FORMATS:
-        raise InvalidInputError(f"format is {format!r}: use one of {', '.join(FORMATS)}", kind="invalid-setting")
+        raise InvalidInputError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}", kind="invalid-setting")
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found = files([os.fspath(path) for path in listed], format)
     reading = Reading(
@@ -149,7 +147,7 @@ def load(
     keep = None if rejects is None else os.fspath(rejects)
     count = min(os.cpu_count() or 1, 8) if workers is None else workers
     if count < 1:
-        raise InvalidInputError(f"workers is {count}: use at least one", kind="invalid-setting")
+        raise InvalidInputError(f"workers={count} is out of range: use at least 1", kind="invalid-setting")
     report = LoadReport(len(found), rejects=keep)
     state = LoadProgress(sum(file.bytes for file in found), report)
     ends = {file.path: file.bytes for file in found}
@@ -186,7 +184,7 @@ def _work(
         for block in pieces:
             yield block, _load(here, block)
         return
-    # A fork would not survive the threads of this process.
+    # Forking is unsafe, because this process has threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _begin, (url, jobs.dataset.name, reading, rejects)) as pool:
         yield from loading.in_order(pool, _load_here, pieces, workers)
@@ -200,7 +198,7 @@ def _begin(url: str, dataset: str, reading: Reading, rejects: str | None) -> Non
 
 def _load_here(block: Block) -> _Done:
     if _worker is None:
-        raise RuntimeError("a worker was not begun")
+        raise RuntimeError("the worker was not initialized")
     return _load(_worker, block)
 
 
@@ -210,12 +208,12 @@ def _load(worker: _Worker, block: Block) -> _Done:
         return _Done(stored.rows, False, 0, 0)
     table, rejects = parse(block, worker.reading)
     if rejects and worker.rejects is not None:
-        # Before the rows are stored: where this is cut off, the block is parsed again, and what is told twice is
-        # sorted out.
+        # Write rejects before the rows are stored: after an interruption, the block is parsed again, and duplicate
+        # rejects are removed.
         _reject(worker.rejects, block, rejects)
     first = rejects[0] if rejects else None
     if rejects and not table.num_rows:
-        # The name stays free for the same block, read in another way.
+        # Keep the name free, so that the block can be read with other settings.
         return _Done(0, True, 0, len(rejects), first)
     report = worker.dataset.write(table, batch=block.batch, replace=stored is not None and stored.finished)
     return _Done(report.rows, report.stored, report.duplicates, len(rejects), first)
@@ -233,11 +231,11 @@ def _reject(path: str, block: Block, rejects: list[Reject]) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise DataFileError(f"the reject file {path} cannot be written: {error}", kind="file-access") from error
+        raise DataFileError(f"cannot write the reject file {path}: {error}", kind="file-access") from error
 
 
 def _without_repetitions(path: str) -> None:
-    """Lines that two runs wrote, the first of which was cut off, once."""
+    """Remove duplicate lines, which a repeated run after an interruption writes."""
     if not Path(path).exists():
         return
     lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -249,7 +247,7 @@ def _without_repetitions(path: str) -> None:
 
 
 def infer_schema(path: str, format: str | None, names: Iterable[str] | None, delimiter: str) -> dict[str, str]:
-    """Columns and types of a file of jobs, as text, from its beginning; records that are none are passed over."""
+    """Infer columns and types of a file of jobs from its start; invalid records are skipped."""
     file = next(iter(files([path], format)))
     if file.format == "swf":
         return dict(SWF_COLUMNS)
@@ -276,7 +274,7 @@ def _columns_of(path: str, format: str, names: list[str] | None, delimiter: str)
 
 
 def _sound_beginning(file: File, names: list[str] | None, delimiter: str) -> bytes:
-    """The first records of a file that have as many fields as its header, or are JSON objects; the header first."""
+    """The first valid records of a file (as many fields as the header, or JSON objects), after the header."""
     block = next(blocks(file, header=names is None), None)
     if block is None or block.text is None:
         return b""

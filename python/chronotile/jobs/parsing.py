@@ -1,4 +1,4 @@
-"""Blocks of files to tables of jobs, and what is wrong with the records that are none."""
+"""Parse blocks of files to tables of jobs, and report the reason for each rejected record."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from chronotile.jobs.blocks import Block, records
 _ZONE = re.compile(r"(Z|[+-][0-9][0-9]:?[0-9][0-9]|[0-9][0-9]:[0-9][0-9].*[+-][0-9][0-9])$")
 
 _TIME_CHARS_MAX = 64
-"""No time is longer."""
+"""Most characters of a time."""
 
 RECORD_SHOWN = 2_000
-"""Characters of a rejected record that are kept."""
+"""Most characters kept of a rejected record."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read."""
+    """Settings for reading files."""
 
     schema: pa.Schema
-    """Of the dataset."""
+    """Schema of the dataset."""
     required: tuple[str, ...]
-    """Columns without which a job cannot be filed."""
+    """Required columns of a job."""
     names: tuple[str, ...] | None = None
-    """Columns of a CSV file without a header."""
+    """Column names for CSV files without a header."""
     delimiter: str = ","
     nulls: tuple[str, ...] = ("", "NULL", "null", "\\N")
 
 
 @dataclass(frozen=True)
 class Reject:
-    """A record that is no job."""
+    """A rejected record."""
 
     line: int
     reason: str
@@ -53,16 +53,16 @@ class Reject:
 
 
 class _BadBlockError(Exception):
-    """A parser's complaint about some record of a block."""
+    """A parser error in some record of a block."""
 
 
 def parse(block: Block, reading: Reading) -> tuple[pa.Table, list[Reject]]:
-    """The jobs of a block in the dataset's types, and the records that are none.
+    """Parse the jobs of a block to the dataset's types; return them and the rejected records.
 
     Raises
     ------
     DataFileError, InvalidInputError
-        What is wrong with the whole file: its columns.
+        The columns of the file do not match the dataset.
     """
     if block.text is None:
         table, lines = _parquet(block, reading), np.arange(block.first_line, block.first_line + block.rows)
@@ -71,7 +71,7 @@ def parse(block: Block, reading: Reading) -> tuple[pa.Table, list[Reject]]:
     names = csv_names(block, reading) if block.file.format == "csv" else reading.schema.names
     starts, ends, lines = records(block.text, block.first_line, quoted=block.file.format == "csv")
     if block.file.format == "swf":
-        # Comments may stand anywhere.
+        # Comments may occur anywhere.
         data = np.frombuffer(block.text, "uint8")
         jobs = data[starts] != ord(";")
         starts, ends, lines = starts[jobs], ends[jobs], lines[jobs]
@@ -85,7 +85,9 @@ def parse(block: Block, reading: Reading) -> tuple[pa.Table, list[Reject]]:
         return block.text[starts[record] : ends[record]].decode(errors="replace").rstrip("\r\n")[:RECORD_SHOWN]  # type: ignore[index]
 
     def work(first: int, last: int) -> None:
-        """Parse records `first` to `last`; where one is bad, each half by itself, so that a few cost little."""
+        """Parse records `first` to `last`; if one is bad, parse each half separately, so that a few bad records cost
+        little.
+        """
         try:
             table = parser(_joined(block, starts, ends, first, last))
             if table.num_rows != last - first:
@@ -114,7 +116,7 @@ def _joined(block: Block, starts: Any, ends: Any, first: int, last: int) -> byte
     if block.file.format != "swf":
         return text[starts[first] : ends[last - 1]]
     whole = text[starts[first] : ends[last - 1]]
-    # Only comments and blanks lie between, which the parser of numbers does not know.
+    # Skip comments and blanks in between, which the number parser does not support.
     return (
         whole
         if b";" not in whole
@@ -123,19 +125,19 @@ def _joined(block: Block, starts: Any, ends: Any, first: int, last: int) -> byte
 
 
 def _reason(error: Exception, names: list[str]) -> str:
-    """What a parser says, in one line, with the column's name for its number."""
+    """The parser's message in one line, with the column's name instead of its number."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0][:RECORD_SHOWN].split(": If these")[0]
     text = re.sub(r"^(CSV parse error|JSON parse error): ", "", text)
     text = re.sub(r"(In )?(CSV )?column #(\d+): ", lambda found: f"column {names[int(found[3])]!r} ", text)
     text = re.sub(r"(Row #\d+: | in row \d+$)", "", text)
-    text = text.replace("CSV conversion error to ", "is no ")
+    text = text.replace("CSV conversion error to ", "invalid ")
     return text.removesuffix(".")
 
 
 def _fileable(
     table: pa.Table, lines: Any, shown: Callable[[int], str], reading: Reading
 ) -> tuple[pa.Table, list[Reject]]:
-    """The rows with an id and a time, and the others as rejects."""
+    """Split rows into those with an id and a time, and rejects."""
     rejects: list[Reject] = []
     bad = np.zeros(table.num_rows, dtype=bool)
     for name in reading.required:
@@ -175,7 +177,7 @@ def _csv_parser(block: Block, reading: Reading) -> Callable[[bytes], pa.Table]:
     zoned = [name for name, kind in types.items() if pa.types.is_timestamp(kind) and kind.tz]
 
     def parser(text: bytes) -> pa.Table:
-        # Times without a zone are UTC; the first record tells for those that are parsed with it.
+        # Times without a zone are UTC; the first record decides for those parsed with it.
         bare = _without_zone(text, names, zoned, reading.delimiter)
         convert = pyarrow.csv.ConvertOptions(
             column_types={**types, **{name: pa.timestamp(types[name].unit) for name in bare}},
@@ -200,7 +202,7 @@ def _without_zone(text: bytes, names: list[str], zoned: list[str], delimiter: st
 
 
 def _ndjson_parser(reading: Reading) -> Callable[[bytes], pa.Table]:
-    # JSON has no types of its own for times of a zone; text is turned into them afterwards.
+    # JSON has no time type: parse times as text, and convert them afterwards.
     as_text = {field.name for field in reading.schema if pa.types.is_timestamp(field.type) and field.type.tz}
     fields = [pa.field(f.name, pa.utf8()) if f.name in as_text else f.with_nullable(True) for f in reading.schema]
     parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="error")
@@ -218,7 +220,7 @@ def _ndjson_parser(reading: Reading) -> Callable[[bytes], pa.Table]:
 
 
 def _zoned(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Times of a zone from ISO 8601; without one they are UTC."""
+    """Parse ISO 8601 times; UTC if they have no zone."""
     has_zone = pc.match_substring_regex(texts, _ZONE.pattern)
     nothing = pa.scalar(None, pa.utf8())
     with_zone = pc.if_else(has_zone, texts, nothing).cast(kind)
@@ -270,12 +272,9 @@ def _check_columns(names: list[str], reading: Reading, path: str) -> None:
     unknown = [name for name in names if name not in reading.schema.names]
     if unknown:
         raise InvalidInputError(
-            f"{path}: column {unknown[0]!r} is not in the dataset: add it with add_columns, or name the columns of the "
-            "file as the dataset does",
+            f"{path}: unknown column {unknown[0]!r}: add it with add_columns, or rename the columns of the file",
             kind="invalid-rows",
         )
     missing = [name for name in reading.required if name not in names]
     if missing:
-        raise InvalidInputError(
-            f"{path}: there is no column {missing[0]!r}, without which no job can be filed", kind="invalid-rows"
-        )
+        raise InvalidInputError(f"{path}: required column {missing[0]!r} is missing", kind="invalid-rows")

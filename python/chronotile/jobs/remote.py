@@ -1,4 +1,4 @@
-"""Jobs on the other side of HTTP."""
+"""Client for jobs of a service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def connect(
     url: str, name: str = "jobs", *, token: str | None = None, ca: str | os.PathLike[str] | None = None,
     timeout: float = 60.0,
 ) -> RemoteJobs:  # fmt: skip
-    """An archive of jobs that is served over HTTP by ``chronotile serve``.
+    """Connect to an archive of jobs served by ``chronotile serve``.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ def connect(
 
 
 class RemoteJobs(RemoteNamed):
-    """Finished jobs, behind a service. Made by :func:`connect`; a context manager.
+    """Finished jobs at a service. Returned by :func:`connect`; a context manager.
 
-    Arguments, results and errors are those of :class:`chronotile.jobs.Jobs`; times are datetimes or texts. Safe to use
-    from many threads, each of which has a connection of its own.
+    Arguments, results and errors are those of :class:`chronotile.jobs.Jobs`; times are datetimes or texts. Thread-safe;
+    each thread has its own connection.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RemoteJobs(RemoteNamed):
         super().__init__("jobs", name, _question, url, token, ca, timeout)
 
     def get(self, ids: Any, *, columns: Iterable[str] | None = None, history: bool = False) -> ReadResult:
-        """Jobs by id, whenever they ran: some dozens at a time, for they stand in the address."""
+        """Jobs by id, whenever they ran: a few dozen per call, because the ids are part of the URL."""
         wanted = ids.tolist() if hasattr(ids, "tolist") else ids.to_pylist() if hasattr(ids, "to_pylist") else ids
         listed = wanted if isinstance(wanted, Iterable) else [wanted]
         words = [("id", str(id)) for id in listed]

@@ -1,4 +1,4 @@
-"""A table of jobs in a relational database: its columns, its rows by time, and times that it keeps as text."""
+"""Read a table of jobs from a relational database: its columns, its rows by time, and times stored as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOMENT = "timestamp[us, UTC]"
 
 
 class Database:
-    """A relational database that SQLAlchemy reaches."""
+    """A relational database, accessed through SQLAlchemy."""
 
     def __init__(self, url: str) -> None:
         sqlalchemy = optional.module("sqlalchemy", "reading a database of jobs", "sync")
@@ -30,23 +30,23 @@ class Database:
         try:
             self.engine = sqlalchemy.create_engine(url)
         except sqlalchemy.exc.ArgumentError as error:
-            # What SQLAlchemy says repeats the URL with its password.
+            # SQLAlchemy's message would repeat the URL with its password.
             del error
             raise InvalidInputError(
-                f"{self.plain!r} is no database URL: write dialect+driver://user@host/database, or sqlite:///file.db",
+                f"invalid database URL {self.plain!r}: write dialect+driver://user@host/database, or sqlite:///file.db",
                 kind="invalid-url",
             ) from None
         except ModuleNotFoundError as error:
             raise InvalidInputError(
-                f"the database needs the driver {error.name}: pip install {error.name}", kind="invalid-url"
+                f"the database requires the driver {error.name}: pip install {error.name}", kind="invalid-url"
             ) from None
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the connection."""
         self.engine.dispose()
 
     def table(self, name: str) -> Any:
-        """A table with its columns."""
+        """Look up a table with its columns."""
         schema, _, plain = name.rpartition(".")
         try:
             with self.telling():
@@ -56,7 +56,7 @@ class Database:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """A database that does not answer, as an error of this package."""
+        """Convert database errors to errors of this package."""
         try:
             yield
         except (self.sql.exc.OperationalError, self.sql.exc.InterfaceError) as error:
@@ -65,14 +65,14 @@ class Database:
 
 
 def schema_of(url: str, table: str, moments: Iterable[str]) -> dict[str, str]:
-    """The columns of a table, with the types of an archive as text; what no archive holds is left out.
+    """Columns of a table with archive types as text; unsupported columns are left out.
 
     Parameters
     ----------
     url, table : str
         As for :func:`chronotile.jobs.sync`.
     moments : iterable of str
-        Columns that are times, also where the database keeps them as text.
+        Time columns, even if the database stores them as text.
     """
     database = Database(url)
     try:
@@ -95,11 +95,11 @@ def _type_of(kind: Any, sql: Any) -> str | None:
 
 
 class Source:
-    """A table of jobs in a database, with the columns that the archive has.
+    """A table of jobs in a database, with the columns of the archive.
 
-    A time may be kept as text in ISO 8601, as SQLite keeps all times. Texts compare as times do only by their dates:
-    two forms of one time differ in length and letters. So the database is asked by date, with a day to spare for zones,
-    and what lies outside of a period is left out here.
+    Times may be stored as ISO 8601 text, as in SQLite. Such text sorts like times only by date, because one time has
+    several text forms. So queries select by date, with a day to spare for time zones, and rows outside the period are
+    filtered here.
     """
 
     def __init__(self, url: str, table: str, dataset: Dataset) -> None:
@@ -113,7 +113,7 @@ class Source:
             missing = [column for column in needed if column not in self.columns]
             if missing:
                 raise InvalidInputError(
-                    f"table {table} has no column {missing[0]!r}, which the archive needs of every job",
+                    f"table {table} lacks column {missing[0]!r}, which the archive requires",
                     kind="invalid-request",
                 )
             self._texts = {name for name in self.columns if self._is_text_of_times(name)}
@@ -128,19 +128,20 @@ class Source:
         return self._database.engine.dialect.name == "sqlite" or isinstance(kind, sql.String | sql.types.NullType)
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the connection."""
         self._database.close()
 
     def _column(self, name: str) -> Any:
-        """A column as it is asked for: texts of times as they stand."""
+        """Column of a query; times stored as text are read as text."""
         column, sql = self.table.columns[name], self._database.sql
         return sql.type_coerce(column, sql.String).label(name) if name in self._texts else column
 
     def rows(
         self, column: str, start: datetime | None, end: datetime | None, rows: int, order: tuple[str, ...] = ()
     ) -> Generator[pa.Table]:
-        """Rows with ``start <= column < end``, of one state of the database where it isolates readers, as tables of
-        about `rows` rows."""
+        """Rows with ``start <= column < end``, as tables of about `rows` rows; from one snapshot if the database
+        isolates readers.
+        """
         sql = self._database.sql
         query = sql.select(*(self._column(name) for name in self.columns))
         asked = self._column(column)
@@ -160,7 +161,7 @@ class Source:
                         yield table
 
     def extremes(self, column: str) -> tuple[datetime, datetime] | None:
-        """The least and the greatest value of a time column; None where there is no row."""
+        """Least and greatest value of a time column; None if the table is empty."""
         given, sql = self._column(column), self._database.sql
         with self._database.telling(), self._database.engine.connect() as connection:
             first, last = connection.execute(sql.select(sql.func.min(given), sql.func.max(given))).one()
@@ -171,7 +172,7 @@ class Source:
         return utc(first, column) - spare, utc(last, column) + spare
 
     def _bound(self, column: str, moment: datetime, spare: timedelta) -> Any:
-        """A moment as the column compares: texts by date, and times without a zone are UTC."""
+        """Convert a time to the form of the column: text is compared by date, and times without a zone are UTC."""
         if column in self._texts:
             return (moment + spare).date().isoformat()
         zoned = getattr(self.table.columns[column].type, "timezone", False)
@@ -192,23 +193,23 @@ class Source:
 
 
 def _ns(value: Any, name: str) -> Any:
-    """A time as SQLite holds it, as nanoseconds since 1970 UTC."""
+    """Convert a time stored by SQLite to nanoseconds since 1970 UTC."""
     if value is None or isinstance(value, str):
         return None if value is None else times.exact_text_ns(value, name)
     if isinstance(value, date):
         return times.exact_text_ns(value.isoformat(), name)
-    raise TypeError(f"{value!r} is no text of a time, such as 2026-01-31 12:00:00")
+    raise TypeError(f"invalid time {value!r}: expected text such as 2026-01-31 12:00:00")
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values as a driver gives them, in the archive's type; times that were text are counts of nanoseconds."""
+    """Convert driver values to the archive's type; times stored as text are given in nanoseconds."""
     array = pa.array(values)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), kind)
     if pa.types.is_temporal(kind) and pa.types.is_integer(array.type):
         return array.cast(pa.timestamp("ns", getattr(kind, "tz", None))).cast(kind)
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(array.type):
-        # Without a zone on either side, times are UTC on that side.
+        # Times without a zone are UTC.
         if kind.tz and array.type.tz is None:
             array = array.cast(pa.timestamp(array.type.unit, kind.tz))
         elif array.type.tz and kind.tz is None:
@@ -228,12 +229,12 @@ def _within(table: pa.Table, column: str, start: datetime | None, end: datetime 
 
 
 def utc(value: Any, column: str) -> datetime:
-    """A time of the database as an aware datetime.
+    """Convert a database time to an aware datetime.
 
     Raises
     ------
     InvalidInputError
-        A value that is no time.
+        The value is not a time.
     """
     if isinstance(value, str):
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=times.exact_text_ns(value, column) // 1_000)
@@ -241,13 +242,13 @@ def utc(value: Any, column: str) -> datetime:
         return datetime(value.year, value.month, value.day, tzinfo=UTC)
     if not isinstance(value, datetime):
         raise InvalidInputError(
-            f"column {column!r} of the database holds {value!r}, which is no time", kind="invalid-request"
+            f"column {column!r} of the database holds {value!r}, expected a time", kind="invalid-request"
         )
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def _plain(url: str) -> str:
-    """A URL without user, password and settings: batches are named by it."""
+    """The URL without user, password and parameters, for batch names."""
     scheme, slashes, rest = url.partition("//")
     authority, slash, path = rest.partition("/")
     return f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}".split("?")[0]

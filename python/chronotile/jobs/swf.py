@@ -54,23 +54,23 @@ _START = re.compile(rb";\s*UnixStartTime:\s*(\d{1,18})\b")
 
 
 def start_of(header: bytes, name: str) -> int:
-    """Seconds from 1970 to the log's time 0, from its comment lines.
+    """Seconds from 1970 to time 0 of the log, from its comment lines.
 
     Raises
     ------
     DataFileError
-        When the header does not say so.
+        The header lacks ``UnixStartTime``.
     """
     found = _START.search(header)
     if found is None:
         raise DataFileError(
-            f"{name} has no UnixStartTime in its header: without it jobs have no time", kind="file-content"
+            f"{name}: no UnixStartTime in the header, which is needed for job times", kind="file-content"
         )
     return int(found[1])
 
 
 def parse(lines: bytes, start_s: int) -> pa.Table:
-    """Jobs of whole lines, all of them well formed: see :func:`fault_of`."""
+    """Parse jobs from valid lines: see :func:`fault_of`."""
     words = lines.split()
     table = np.array(words).reshape(-1, len(SWF_COLUMNS))
     columns = []
@@ -93,7 +93,7 @@ def _column(name: str, values: Any, unknown: Any, kind: pa.DataType, start_s: in
 
 
 def fault_of(line: bytes) -> str | None:
-    """What is wrong with one line; None for a job."""
+    """The error in a line; None if it is valid."""
     words = line.split()
     if len(words) != len(SWF_COLUMNS):
         return f"{len(words)} fields, a job has {len(SWF_COLUMNS)}"
@@ -101,7 +101,7 @@ def fault_of(line: bytes) -> str | None:
         try:
             value = float(word)
         except ValueError:
-            return f"{name} is {word.decode(errors='replace')!r}, which is no number"
+            return f"{name} is {word.decode(errors='replace')!r}, expected a number"
         if kind.startswith("int") and not (value.is_integer() and abs(value) < 2 ** (31 if kind == "int32" else 53)):
-            return f"{name} is {word.decode(errors='replace')}, which is no {kind}"
+            return f"{name} is {word.decode(errors='replace')}, out of range for {kind}"
     return None

@@ -1,4 +1,4 @@
-"""Copying jobs from the relational database that runs production."""
+"""Copy jobs from a production database."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What a sync did."""
+    """Report of a sync."""
 
     rows: int
     """States stored."""
     rows_seen: int
-    """States read from the database, those of the overlap included."""
+    """States read from the database, including those of the overlap."""
     batches: int
     """Batches stored."""
     since: datetime | None
-    """The modification time from which the database was read; None for all."""
+    """Modification time at which reading started; None for all."""
     until: datetime | None
-    """The latest modification time that the archive has now; None where the table is empty."""
+    """Latest modification time in the archive; None if the table is empty."""
     seconds: float
 
 
@@ -51,29 +51,28 @@ def sync(
     batch_rows: int = 100_000,
     progress: Callable[[int, datetime], object] | None = None,
 ) -> SyncReport:
-    """Copy what has changed in a table of jobs since the last sync, by the version column of the archive.
+    """Copy the rows of a table of jobs that changed since the last sync, by the version column of the archive.
 
-    A state is stored exactly once, however often it is read: states that the archive has, of the same id and version,
-    are left out, and what a sync that was cut off left half written is cleared away first. Rows that were committed in
-    the database later than their modification time says are found as long as they are not older than the overlap. One
-    sync of a table at a time; a second one ends the first.
+    A state is stored exactly once, however often it is read: states with an id and version that the archive has are
+    skipped, and the remains of an interrupted sync are removed first. Rows committed later than their modification time
+    are found if the delay is within the overlap. Run one sync of a table at a time; a second one ends the first.
 
     Parameters
     ----------
     jobs : Jobs
-        Where to; created with ``version=``, the column of modification times.
+        The archive of jobs, created with ``version=``, the column of modification times.
     database : str
         SQLAlchemy URL: ``postgresql+psycopg://user@host/production``.
     table : str
-        The table, perhaps with its schema: ``jobs`` or ``panda.jobs``. Its columns are those of the archive by name;
-        others are passed over, and those it lacks stay null.
+        The table, optionally with its schema: ``jobs`` or ``panda.jobs``. Columns are matched by name; others are
+        skipped, and missing ones are null.
     overlap : str or timedelta
-        How far before the last sync's end reading begins. Longer than the longest transaction of the database, and its
-        clocks' differences.
+        Period before the end of the last sync that is read again. Must be longer than the longest transaction of the
+        database plus its clock differences.
     since : datetime, optional
-        Begin here instead, to read a period again.
+        Start here instead, to read a period again.
     batch_rows : int
-        Rows of one batch.
+        Rows per batch.
     progress : callable, optional
         Called with rows read so far and the modification time reached.
     """
@@ -111,7 +110,7 @@ def sync(
 
 
 def _clear_and_mark(dataset: Dataset, source: str) -> datetime | None:
-    """Clears away what a sync that was cut off left, and returns how far the others came."""
+    """Remove the remains of an interrupted sync; return the time up to which the table is synced."""
     mark: int | None = None
     prefix = f"sync:{source}:"
     for batch in dataset.batches():
@@ -129,7 +128,7 @@ def _moment_of(column: pa.ChunkedArray, place: int) -> datetime:
     value = column[place].as_py()
     if value is None:
         raise InvalidInputError(
-            "the database has jobs without a modification time, which no sync can follow: give them one",
+            "the database has jobs without a modification time: set one, so that a sync can find them",
             kind="invalid-rows",
         )
     return utc(value, "of modification times")
@@ -140,7 +139,7 @@ def _us(moment: datetime) -> int:
 
 
 def _unknown(dataset: Dataset, part: pa.Table, id: str, version: str) -> pa.Table:
-    """The rows whose state the archive does not have."""
+    """Rows whose state the archive lacks."""
     ids = pc.unique(part[id])
     known = dataset.read(ids=ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids, columns=[id, version],
                          history=True).to_arrow()  # fmt: skip

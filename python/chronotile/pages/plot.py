@@ -1,4 +1,4 @@
-"""Axes, ticks and marks as SVG text. Colours are CSS variables of the page, so that a plot follows its theme."""
+"""Draw axes, ticks and marks as SVG. Colours are CSS variables of the page, so a plot follows its theme."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CIVIDIS = np.array(
 
 
 def colour(share: np.ndarray) -> list[str]:
-    """Colours of the scale at 0 to 1."""
+    """Colours of the scale for values from 0 to 1."""
     steps = np.linspace(0, 1, len(_CIVIDIS))
     parts = [np.interp(share, steps, _CIVIDIS[:, channel]).round().astype(int) for channel in range(3)]
     return [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in zip(*parts, strict=True)]
@@ -74,13 +74,13 @@ class Panel:
             parts.append(text(self.left - 9, at + 4, label, "tick", "end"))
         parts.append(line(self.left, self.bottom, self.right, self.bottom, "axis"))
         parts.append(text((self.left + self.right) / 2, self.bottom + 42, self.x.label, "label", "middle"))
-        # The label of y lies above its axis, so that nobody has to turn their head.
+        # Put the y label above its axis, so that it is horizontal.
         parts.append(text(self.left - 9, self.top - 14, self.y.label, "label", "start"))
         return "".join(parts)
 
 
 def svg(width: float, height: float, title: str, *parts: str) -> str:
-    """A drawing; `title` is what a screen reader says."""
+    """Wrap parts in an SVG element; `title` is its text for screen readers."""
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'

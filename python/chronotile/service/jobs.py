@@ -40,7 +40,7 @@ class ServedJobs:
         ids, question = words.numbers("id"), _question(found, words)
         if ids and any(question.values()):
             raise InvalidInputError(
-                f"id finds a job whenever it ran: leave the period and where out, or ask where={found.id} in ...",
+                f"id cannot be combined with a period or where: omit them, or use where={found.id} in ...",
                 kind="invalid-request",
             )
         if ids:
@@ -61,7 +61,7 @@ class ServedJobs:
         found = self._opened.get(name)
         by = words.names("by")
         if not by:
-            raise InvalidInputError("by names no column: give one or several", kind="invalid-request")
+            raise InvalidInputError("by is empty: give one or more columns", kind="invalid-request")
         aggregates = conditions.aggregates(words.all("aggregate"))
         table = found.group_by(by, aggregates=aggregates, bounds=words.bounds, **_question(found, words))
         limit = words.number("limit", 1, _ROWS_MAX)

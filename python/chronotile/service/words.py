@@ -98,7 +98,7 @@ def _of_json(text: str) -> Condition:
         case [str(column), str(comparison), value]:
             return column, comparison, value
     raise _refused(
-        f'{scanning.shown(text)} is no condition: write a JSON list such as ["user", "==", "ann"], or  user=ann'
+        f'{scanning.shown(text)} is not a condition: write a JSON list such as ["user", "==", "ann"], or  user=ann'
     )
 
 

@@ -1,11 +1,11 @@
-"""Lets ``lsst.dax.apdb`` know configurations of Chronotile in every process of this environment.
+"""Register Chronotile with ``lsst.dax.apdb`` in every process of this environment.
 
-That package makes its back ends by name and has no hook for others, and programs such as ``apdb-cli`` import nothing
-of Chronotile. So ``chronotile_lsst.pth`` has Python run this module when it starts. It adds one finder to
-``sys.meta_path``, which does nothing until ``lsst.dax.apdb`` is imported; then ``chronotile.apdb.lsst`` is imported
-after it and registers the back end. The environment variable ``CHRONOTILE_NO_LSST_HOOK`` switches it off.
+That package creates its back ends by name and offers no hook, and programs such as ``apdb-cli`` do not import
+Chronotile. So ``chronotile_lsst.pth`` makes Python run this module at startup. It adds one finder to ``sys.meta_path``,
+which does nothing until ``lsst.dax.apdb`` is imported; then ``chronotile.apdb.lsst`` is imported after it and registers
+the back end. The environment variable ``CHRONOTILE_NO_LSST_HOOK`` switches it off.
 
-Each start of Python pays for this module, so it imports only what is loaded anyway.
+Every start of Python runs this module, so it imports only modules that are loaded anyway.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NAME = "lsst.dax.apdb"
 
 
 class _Finder:
-    """Finds the package where it is, and has it followed by ours."""
+    """Finds the package with the other finders, and imports our module after it."""
 
     asked = False
-    """Whether it has looked once; then the other finders find it."""
+    """Whether this finder was called; further calls are left to the other finders."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -64,7 +64,7 @@ class _Loader:
         try:
             importlib.import_module("chronotile.apdb.lsst")
         except ImportError as error:
-            warnings.warn(f"{_NAME} will not know Chronotile: {error}", ImportWarning, stacklevel=2)
+            warnings.warn(f"cannot register Chronotile with {_NAME}: {error}", ImportWarning, stacklevel=2)
 
 
 if _NAME not in sys.modules and not os.environ.get("CHRONOTILE_NO_LSST_HOOK"):

@@ -1,4 +1,4 @@
-"""Options that say how the nodes of a cluster are reached."""
+"""Options for access to the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from chronotile.errors import InvalidInputError
 if TYPE_CHECKING:
     import ssl
 
-    # Optional at run time: what serves an archive does not need it.
+    # Imported for types only: serving an archive does not need it.
     from chronotile_tools.ops import Access, Runner
 
 _WORDS = ("user", "password_file", "ca", "cert", "key", "nodetool", "jolokia", "shell")
 
 
 def access_options(command: Command, *, optional: bool = False) -> Command:
-    """The argument and options that say which cluster and how it is reached; the command gets `access`, which is None
-    where none is named and it is `optional`."""
+    """Add the argument and options for access to a cluster; the command gets `access`, or None if no cluster is given
+    and it is `optional`.
+    """
 
     def run(contact_points: tuple[str, ...], lab_name: str | None, timeout_s: float, debug: bool, **given: Any) -> Any:
         access: Access | None = None
@@ -40,16 +41,16 @@ def access_options(command: Command, *, optional: bool = False) -> Command:
         command,
         run,
         click.argument("contact_points", nargs=-1, metavar="NODE..."),
-        click.option("--lab", "lab_name", metavar="NAME", help="A cluster of the laboratory instead."),
+        click.option("--lab", "lab_name", metavar="NAME", help="Use a laboratory cluster instead."),
         *_options(""),
         click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True,
-                     metavar="SECONDS", help="How long to wait for a node over CQL."),
+                     metavar="SECONDS", help="Timeout for a node's answer over CQL."),
         debug_option,
     )  # fmt: skip
 
 
 def nodes_options(command: Command) -> Command:
-    """The same for a command whose subject is another: `--nodes` and its kin; the command gets `nodes`, or None."""
+    """Add `--nodes` and related options to a command about something else; the command gets `nodes`, or None."""
 
     def run(nodes: str | None, nodes_lab: str | None, **given: Any) -> Any:
         words = {name: given.pop(f"nodes_{name}") for name in _WORDS}
@@ -60,31 +61,39 @@ def nodes_options(command: Command) -> Command:
             points = tuple(word.strip() for word in (nodes or "").split(",") if word.strip())
             access = _access(points, nodes_lab, words)
         elif any(words.values()):
-            raise click.UsageError("Options --nodes-... go with --nodes.")
+            raise click.UsageError("Options --nodes-... require --nodes.")
         return command(nodes=access, **given)
 
     return in_place_of(
         command,
         run,
-        click.option("--nodes", metavar="NODE,NODE", help="Store figures of these Cassandra nodes too."),
-        click.option("--nodes-lab", metavar="NAME", help="A cluster of the laboratory instead."),
+        click.option("--nodes", metavar="NODE,NODE", help="Also store metrics of these Cassandra nodes."),
+        click.option("--nodes-lab", metavar="NAME", help="Use a laboratory cluster instead."),
         *_options("nodes-"),
     )
 
 
 def _options(prefix: str) -> list[Callable[[Command], Command]]:
     return [
-        click.option(f"--{prefix}user", metavar="USER", help="Who to log in as. [env: CHRONOTILE_CASSANDRA_USER]"),
+        click.option(f"--{prefix}user", metavar="USER", help="User name for CQL. [env: CHRONOTILE_CASSANDRA_USER]"),
         click.option(
-            f"--{prefix}password-file", metavar="FILE", help="Holds the password. [env: ..._PASSWORD, itself]"
+            f"--{prefix}password-file",
+            metavar="FILE",
+            help="File with the password. [env: ..._PASSWORD, the password itself]",
         ),
-        click.option(f"--{prefix}ca", metavar="FILE", help="Speak TLS: authorities of the nodes' certificates (PEM)."),
-        click.option(f"--{prefix}cert", metavar="FILE", help="Our certificate, where nodes ask for one (PEM)."),
-        click.option(f"--{prefix}key", metavar="FILE", help="Its private key (PEM)."),
-        click.option(f"--{prefix}nodetool", metavar="COMMAND", help="Runs nodetool for a node: 'ssh {host} nodetool'."),
-        click.option(f"--{prefix}jolokia", metavar="URL", help="JMX over HTTP: 'http://{host}:8778/jolokia'."),
+        click.option(f"--{prefix}ca", metavar="FILE", help="Use TLS; certificate authorities of the nodes (PEM)."),
+        click.option(f"--{prefix}cert", metavar="FILE", help="Client certificate, if nodes require one (PEM)."),
+        click.option(f"--{prefix}key", metavar="FILE", help="Private key of the client certificate (PEM)."),
         click.option(
-            f"--{prefix}shell", metavar="COMMAND", help="Reaches a node's machine, for its disks: 'ssh {host}'."
+            f"--{prefix}nodetool",
+            metavar="COMMAND",
+            help="Command that runs nodetool for a node: 'ssh {host} nodetool'.",
+        ),
+        click.option(
+            f"--{prefix}jolokia", metavar="URL", help="Jolokia URL for JMX over HTTP: 'http://{host}:8778/jolokia'."
+        ),
+        click.option(
+            f"--{prefix}shell", metavar="COMMAND", help="Shell on a node's machine, to see its disks: 'ssh {host}'."
         ),
     ]
 
@@ -106,13 +115,13 @@ def _access(points: Sequence[str], lab_name: str | None, words: dict[str, str | 
 
 
 def _warn_of_readers(path: str | None) -> None:
-    """Say so where every user of the machine can read a file with a password."""
+    """Warn if every user of the machine can read the password file."""
     if path is None:
         return
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        # Whoever reads it says why it cannot be read.
+        # The reader of the file reports the error.
         return
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
         click.echo(f"chronotile: every user of this machine can read {path}: chmod 600 {path}", err=True)
@@ -121,9 +130,9 @@ def _warn_of_readers(path: str | None) -> None:
 def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
     if ca is None:
         if cert or key:
-            raise click.UsageError("--cert and --key go with --ca.")
+            raise click.UsageError("--cert and --key require --ca.")
         return None
-    # Every command would load it otherwise, which takes a fifth of its start.
+    # Import here: loading ssl takes a fifth of a command's startup time.
     import ssl
 
     try:
@@ -145,5 +154,5 @@ def _runner(nodetool: str | None, jolokia: str | None, shell: str | None) -> Run
     if jolokia:
         return ops.JolokiaRunner(jolokia, shell=shell)
     if shell:
-        raise click.UsageError("--shell goes with --nodetool or --jolokia, which tell where the data lie.")
+        raise click.UsageError("--shell requires --nodetool or --jolokia, which report the data folders.")
     return None

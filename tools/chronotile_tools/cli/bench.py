@@ -1,4 +1,4 @@
-"""``chronotile bench``: what a cluster does under load, and what a larger one would carry."""
+"""``chronotile bench``: load tests of clusters, and capacity plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chronotile.conditions import names
 from chronotile.terminal import bytes_text, table_text
 
 EXPERIMENTS = ("consistency", "growing-reads", "overload", "requests", "scaling", "versions", "windows")
-"""Their names; loading them takes what the other commands do without."""
+"""Names of experiments, listed here so that other commands need not import them."""
 
 
 @click.group(short_help="Load tests of clusters, and capacity plans.")
@@ -39,35 +39,33 @@ def _measure(name: str, words: str) -> Callable[[Command], Command]:
 
 @bench.command(short_help="Run an experiment on nodes of its own.")
 @click.argument("experiment", type=click.Choice(EXPERIMENTS))
-@click.option("--quick", is_flag=True, help="Within about three minutes: less data, shorter runs.")
+@click.option("--quick", is_flag=True, help="Finish within about three minutes: less data, shorter runs.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-    help="Where samples, results and the report go.  [default: EXPERIMENT in the working directory]",
+    help="Output folder for samples, results and the report.  [default: EXPERIMENT in the working directory]",
 )  # fmt: skip
-@click.option("--url", metavar="URL", help="An empty keyspace of a cluster that exists: consistency, growing-reads.")
+@click.option(
+    "--url", metavar="URL", help="Use an empty keyspace of an existing cluster (consistency and growing-reads only)."
+)
 @click.option("--heap", default="400m", show_default=True, metavar="SIZE", help="Heap of each node.")
 @click.option(
     "--versions",
     default="4.1,5.0",
     show_default=True,
     metavar="OLD,NEW",
-    help="What is compared: of 3.11, 4.0, 4.1, 5.0.",
+    help="Versions to compare: two of 3.11, 4.0, 4.1, 5.0.",
 )
 @click.option("--run-seconds", "run_s", type=click.FloatRange(0.4), metavar="SECONDS", help="Length of each run.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of random schedules.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed of schedules.")
 def cluster(experiment: str, out: Path | None, versions: str, **options: Any) -> None:
     """Run an experiment and write samples.jsonl, worker-N.hlog, results.json and report.html.
 
-    \b
-    requests       requests A to D on 1, 3 (2 live), 3, 4 (3 live) and 4 nodes
-    overload       one, two, three nodes without processor time
-    growing-reads  long reads until overload
-    consistency    ONE, QUORUM and ALL
-    versions       two versions side by side
-    scaling        copies and nodes, for the read of a survey; what plan starts from
-    windows        three ways to divide time
+    \b requests       requests A to D on 1, 3 (2 live), 3, 4 (3 live) and 4 nodes overload       one, two or three nodes
+    starved of CPU time growing-reads  long reads until overload consistency    ONE, QUORUM and ALL versions       two
+    versions side by side scaling        survey reads by replicas and nodes; input of plan windows three ways to
+    partition time
 
-    Nodes are those of `chronotile lab`, and end with the command. What is measured on one machine is relative.
+    The command starts laboratory nodes and stops them at the end. Figures from one machine are relative.
 
     \b
     Examples:
@@ -87,41 +85,50 @@ def cluster(experiment: str, out: Path | None, versions: str, **options: Any) ->
     click.echo(f"\nreport: {folder / 'report.html'}")
 
 
-@bench.command(short_help="What a stated cluster would carry.")
+@bench.command(short_help="Plan the capacity of a cluster.")
 @click.argument("results", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[RESULTS]")
-@click.option("--nodes", type=int, default=12, show_default=True, help="Nodes of the cluster.")
-@click.option("--replication", type=int, default=3, show_default=True, help="Copies of each row.")
-@click.option("--consistency", default="QUORUM", show_default=True, help="How many of them a read asks.")
+@click.option("--nodes", type=int, default=12, show_default=True, help="Number of nodes.")
+@click.option("--replication", type=int, default=3, show_default=True, help="Replication factor.")
+@click.option("--consistency", default="QUORUM", show_default=True, help="Consistency level of reads.")
 @click.option(
-    "--speed", "core_speed", type=float, default=1.0, show_default=True, help="A node's speed over the measured one's."
+    "--speed",
+    "core_speed",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Speed of a node relative to the measured one.",
 )
-@click.option("--disks", type=int, default=1, show_default=True, help="Disks of a node.")
+@click.option("--disks", type=int, default=1, show_default=True, help="Disks per node.")
 @click.option("--disk-tb", type=float, default=4.0, show_default=True, help="Size of a disk, 10^12 bytes.")
-@click.option("--disk-fill-max", type=float, default=0.5, show_default=True, help="Share of a disk that data may take.")
-@click.option("--busy-max", type=float, default=0.5, show_default=True, help="Share of its time a node may be busy.")
-@click.option("--clients", type=int, default=189, show_default=True, help="Clients that ask at once.")
-@click.option("--visits-per-day", type=float, default=800.0, show_default=True, help="Visits, averaged over the year.")
-@click.option("--visit-s", type=float, default=45.0, show_default=True, help="Seconds from one visit to the next.")
-@click.option("--history-days", type=float, default=360.0, show_default=True, help="How long rows are read and kept.")
+@click.option("--disk-fill-max", type=float, default=0.5, show_default=True, help="Largest share of a disk for data.")
 @click.option(
-    "--after-visits", type=float, metavar="NUMBER", help="After so many visits; by default with a full history."
+    "--busy-max", type=float, default=0.5, show_default=True, help="Largest share of time that a node may be busy."
 )
-@_measure("measured-visits", "Visits in the history that was read.")
-@_measure("read-node-s", "Seconds of one node that a client's read takes.")
-@_measure("store-node-s", "Seconds of one node that a client's store takes.")
-@_measure("read-alone-s", "Seconds of a read when nothing else goes on.")
-@_measure("store-rows", "Rows of a store.")
-@_measure("bytes-per-row", "Bytes of a row on disk, one copy.")
-@_measure("partition-bytes", "Bytes of the largest partition.")
-@click.option("--measured-replication", type=int, metavar="COPIES", help="Copies when that was measured.")
-@click.option("--measured-consistency", metavar="LEVEL", help="Consistency level when that was measured.")
+@click.option("--clients", type=int, default=189, show_default=True, help="Concurrent clients.")
+@click.option(
+    "--visits-per-day", type=float, default=800.0, show_default=True, help="Visits per day, averaged over the year."
+)
+@click.option("--visit-s", type=float, default=45.0, show_default=True, help="Seconds from one visit to the next.")
+@click.option("--history-days", type=float, default=360.0, show_default=True, help="Days that rows are read and kept.")
+@click.option(
+    "--after-visits", type=float, metavar="NUMBER", help="Plan for this many visits. Default: a full history."
+)
+@_measure("measured-visits", "Visits in the history of the measured read.")
+@_measure("read-node-s", "Node seconds per read of a client.")
+@_measure("store-node-s", "Node seconds per store of a client.")
+@_measure("read-alone-s", "Seconds of a read on an idle cluster.")
+@_measure("store-rows", "Rows per store.")
+@_measure("bytes-per-row", "Bytes per row on disk, in one replica.")
+@_measure("partition-bytes", "Size of the largest partition in bytes.")
+@click.option("--measured-replication", type=int, metavar="COPIES", help="Replication factor of the measurement.")
+@click.option("--measured-consistency", metavar="LEVEL", help="Consistency level of the measurement.")
 @json_option
 def plan(results: Path | None, after_visits: float | None, as_json: bool, **given: Any) -> None:
-    """Say what a stated cluster would carry: seconds of a read, load of its nodes, bytes on its disks.
+    """Plan the capacity of a cluster: read times, load of its nodes, and bytes on its disks.
 
-    RESULTS is results.json of `chronotile bench cluster scaling`. Each measure in it can be given instead; without
-    RESULTS, --measured-visits and --read-node-s must be. All assumptions are printed. The exit code is 1 when the
-    cluster would not do.
+    RESULTS is results.json of `chronotile bench cluster scaling`. Options replace single measures; without RESULTS,
+    --measured-visits and --read-node-s are required. Prints all assumptions. The exit code is 1 if the cluster does not
+    suffice.
 
     \b
     Examples:
@@ -157,7 +164,7 @@ def _measured(results: Path | None, given: dict[str, Any]) -> Any:
 
 
 def _text(found: Any, cluster: Any) -> str:
-    needed = "no number would do" if found.nodes_needed is None else f"{found.nodes_needed:,}"
+    needed = "no number suffices" if found.nodes_needed is None else f"{found.nodes_needed:,}"
     rows = [["visits in the history", f"{found.visits:,.0f}"], ["read, all clients at once", _seconds(found.read_s)]]
     if found.store_s:
         rows.append(["store, all clients at once", _seconds(found.store_s)])
@@ -167,7 +174,7 @@ def _text(found: Any, cluster: Any) -> str:
         rows.append(["disks filled", f"{found.disk_fill:.1%} of {cluster.disk_fill_max:.0%}"])
     if found.partition_bytes:
         rows.append(["largest partition", bytes_text(found.partition_bytes)])
-    rows.append(["fewest nodes that would do", needed])
+    rows.append(["fewest nodes that suffice", needed])
     text = table_text([f"{cluster.nodes} nodes", ""], rows, frozenset({1}))
     lines = [text, "", *(f"problem: {problem}" for problem in found.problems), "Assumed:"]
     return "\n".join([*lines, *(f"- {line}" for line in found.assumptions)])

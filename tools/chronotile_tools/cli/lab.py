@@ -32,10 +32,10 @@ def _echo(line: str) -> None:
 
 
 def cluster_option(command: Command) -> Command:
-    """The option that names the cluster; without it the only one there is."""
+    """Add the option that selects a cluster; by default the only one."""
     return click.option(
         "-c", "--cluster", "name", metavar="NAME", envvar=ENVIRONMENT,
-        help=f"The cluster; not needed when there is only one. [env: {ENVIRONMENT}]",
+        help=f"Cluster name; optional if there is only one cluster. [env: {ENVIRONMENT}]",
     )(command)  # fmt: skip
 
 
@@ -44,14 +44,14 @@ def _find(name: str | None) -> laboratory.Cluster:
         return laboratory.attach(name)
     names = state.names()
     if not names:
-        raise LabNotFoundError("there is no cluster: chronotile lab up starts one")
+        raise LabNotFoundError("no clusters: start one with chronotile lab up")
     if len(names) > 1:
-        raise click.UsageError(f"Say which cluster with -c: {', '.join(names)}.")
+        raise click.UsageError(f"Select a cluster with -c: {', '.join(names)}.")
     return laboratory.attach(names[0])
 
 
 class Nodes(Sequence[laboratory.Node]):
-    """The nodes that a command names, and their cluster."""
+    """The nodes selected by a command, and their cluster."""
 
     def __init__(self, cluster: laboratory.Cluster, which: Sequence[str]) -> None:
         self.cluster = cluster
@@ -71,7 +71,7 @@ class Nodes(Sequence[laboratory.Node]):
 
 
 def nodes_arguments(command: Command) -> Command:
-    """The arguments ``NODE...`` and the option that names their cluster; the command gets `nodes`."""
+    """Add the arguments ``NODE...`` and the cluster option; the command gets `nodes`."""
     required = command.__name__ != "restart"
 
     @functools.wraps(command)
@@ -82,12 +82,14 @@ def nodes_arguments(command: Command) -> Command:
     return cluster_option(click.argument("which", nargs=-1, required=required, metavar=metavar)(run))
 
 
-wait_option = click.option("--wait/--no-wait", default=True, help="Wait until it serves.  [default: wait]")
+wait_option = click.option(
+    "--wait/--no-wait", default=True, help="Wait until the node serves clients.  [default: wait]"
+)
 
 
 @click.group(short_help="Run real Cassandra clusters on this machine.")
 def lab() -> None:
-    """Run real Cassandra clusters of several nodes on this machine, to develop, test, measure and rehearse on.
+    """Run real multi-node Cassandra clusters on this machine, for development, tests, measurements and rehearsals.
 
     \b
     Examples:
@@ -98,29 +100,31 @@ def lab() -> None:
         chronotile lab cql -e "DESCRIBE KEYSPACES"
         chronotile lab down
 
-    A node is named by its number, its name (node2) or its address.
+    NODE is a number, a name (node2) or an address.
     """
 
 
 @lab.command(short_help="Start a cluster.")
 @click.argument("name", default=NAME_DEFAULT)
-@click.option("--nodes", type=click.IntRange(1, 60), help="Nodes of one data centre.  [default: 3]")
+@click.option("--nodes", type=click.IntRange(1, 60), help="Number of nodes in one data centre.  [default: 3]")
 @click.option("--dc", metavar="CENTRES", help="Data centres instead: 2x3 (two of three nodes) or east:3,west:2.")
-@click.option("--racks", type=click.IntRange(1, 60), default=1, show_default=True, help="Racks a data centre.")
+@click.option("--racks", type=click.IntRange(1, 60), default=1, show_default=True, help="Racks per data centre.")
 @click.option("--version", metavar="VERSION", help="5.0, 4.1, 4.0, 3.11, or a full number.")
 @click.option("--heap", default="512m", show_default=True, metavar="SIZE", help="Heap of each node.")
-@click.option("--auth", is_flag=True, help="Ask clients for user and password.")
-@click.option("--tls", is_flag=True, help="Encrypt clients' connections.")
-@click.option("--client-certificates", is_flag=True, help="Refuse clients without a certificate too.")
+@click.option("--auth", is_flag=True, help="Require user and password.")
+@click.option("--tls", is_flag=True, help="Encrypt client connections.")
+@click.option("--client-certificates", is_flag=True, help="Also require a client certificate.")
 @click.option(
     "--network", type=click.Choice(["auto", "loopback", "namespaces"]), default="auto", show_default=True,
-    help="Nodes can be cut off only with namespaces, which needs root.",
+    help="Kind of network. Cutting nodes off requires namespaces, which need root.",
 )  # fmt: skip
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of cassandra.yaml; may repeat.")
-@click.option("--java-option", "java_options", multiple=True, metavar="OPTION", help="For the nodes' Java; may repeat.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Setting of cassandra.yaml; repeatable.")
+@click.option(
+    "--java-option", "java_options", multiple=True, metavar="OPTION", help="Java option of the nodes; repeatable."
+)
 @click.option("--timeout", "timeout_s", type=click.IntRange(1), default=300, show_default=True, metavar="SECONDS")
 def up(name: str, settings: tuple[str, ...], client_certificates: bool, tls: bool, **options: Any) -> None:
-    """Start a cluster and wait until all its nodes serve.
+    """Start a cluster and wait until all nodes serve clients.
 
     \b
     Examples:
@@ -209,11 +213,11 @@ def _cluster_facts(cluster: laboratory.Cluster) -> dict[str, Any]:
 
 @lab.command(short_help="Add a node.")
 @cluster_option
-@click.option("--dc", metavar="NAME", help="Its data centre.  [default: that of the first node]")
-@click.option("--rack", metavar="NAME", help="Its rack.  [default: that with the fewest nodes]")
-@click.option("--heap", metavar="SIZE", help="Its heap.  [default: as the others]")
+@click.option("--dc", metavar="NAME", help="Data centre. [default: that of the first node]")
+@click.option("--rack", metavar="NAME", help="Rack. [default: the one with the fewest nodes]")
+@click.option("--heap", metavar="SIZE", help="Heap size. [default: as the others]")
 def add(name: str | None, **options: Any) -> None:
-    """Add a node and wait until it has fetched its share of the data and serves.
+    """Add a node and wait until it has streamed its data and serves clients.
 
     \b
     Example:
@@ -225,11 +229,11 @@ def add(name: str | None, **options: Any) -> None:
 
 @lab.command(short_help="Start a node that is down.")
 @nodes_arguments
-@click.option("--address", metavar="ADDRESS", help="Another address for it; `new` takes a free one.")
-@click.option("--version", metavar="VERSION", help="Another version of Cassandra on the same data.")
+@click.option("--address", metavar="ADDRESS", help="Change its address; `new` chooses a free one.")
+@click.option("--version", metavar="VERSION", help="Run another version of Cassandra on the same data.")
 @wait_option
 def start(nodes: Nodes, address: str | None, version: str | None, wait: bool) -> None:
-    """Start nodes that are down, and wait until they serve.
+    """Start nodes that are down, and wait until they serve clients.
 
     \b
     Examples:
@@ -238,16 +242,16 @@ def start(nodes: Nodes, address: str | None, version: str | None, wait: bool) ->
         chronotile lab start 1 --version 5.0
     """
     if address is not None and len(nodes) > 1:
-        raise click.UsageError("Give an address to one node at a time.")
+        raise click.UsageError("Set the address of one node at a time.")
     for node in nodes:
-        # All at once: a node may need another to come up.
+        # Start all at once: a node may need another one to start.
         node.start(address=address, version=version, wait=False, echo=_echo)
     for node in nodes if wait else ():
         node.wait_until_ready(echo=_echo)
 
 
 def _add_simple(name: str, short: str, about: str, example: str, done: str, act: Callable[..., object]) -> None:
-    """Add a command that does one thing to each node."""
+    """Add a command that performs one action on each node."""
 
     def run(nodes: Nodes) -> None:
         for node in nodes:
@@ -259,28 +263,28 @@ def _add_simple(name: str, short: str, about: str, example: str, done: str, act:
 
 
 for _simple in (
-    ("stop", "End a node in order.", "End nodes in order (SIGTERM).", "2", "stopped", laboratory.Node.stop),
-    ("kill", "End a node as a crash does.", "End nodes at once (SIGKILL), as a crash or a power cut does.", "2 3",
+    ("stop", "Stop a node.", "Stop nodes gracefully (SIGTERM).", "2", "stopped", laboratory.Node.stop),
+    ("kill", "Kill a node.", "Kill nodes (SIGKILL), like a crash or a power cut.", "2 3",
      "killed", laboratory.Node.kill),
-    ("pause", "Suspend a node.", "Suspend nodes (SIGSTOP): connections stay open and nothing answers.", "2", "paused",
+    ("pause", "Suspend a node.", "Suspend nodes (SIGSTOP): connections stay open without answers.", "2", "paused",
      laboratory.Node.pause),
-    ("resume", "Let a paused node go on.", "Let paused nodes go on (SIGCONT).", "2", "resumed", laboratory.Node.resume),
+    ("resume", "Resume a paused node.", "Resume paused nodes (SIGCONT).", "2", "resumed", laboratory.Node.resume),
     ("cut", "Cut a node off the network.",
-     "Cut nodes off: nothing passes to or from the others and clients. Needs a cluster with network namespaces.", "3",
+     "Cut nodes off from the other nodes and from clients. Requires a cluster with network namespaces.", "3",
      "cut off", laboratory.Node.cut),
-    ("heal", "Undo a cut.", "Join nodes to the network again.", "3", "on the network again", laboratory.Node.heal),
+    ("heal", "Reconnect nodes that were cut off.", "Reconnect a node.", "3", "reconnected", laboratory.Node.heal),
     ("drain", "Flush a node and stop it from serving.",
-     "Have nodes flush their memory to disk and take no more clients; their processes stay.", "2", "drained",
+     "Flush nodes to disk and stop serving clients; their processes keep running.", "2", "drained",
      laboratory.Node.drain),
 ):  # fmt: skip
     _add_simple(*_simple)
 
 
-@lab.command(short_help="Have a node leave.")
+@lab.command(short_help="Decommission a node.")
 @nodes_arguments
-@click.option("--force", is_flag=True, help="Also when a keyspace wants more replicas than nodes stay.")
+@click.option("--force", is_flag=True, help="Even if fewer nodes remain than a keyspace's replication factor.")
 def decommission(nodes: Nodes, force: bool) -> None:
-    """Have nodes hand their data to the others and leave, for good.
+    """Permanently remove live nodes after they have streamed their data to the others.
 
     \b
     Example:
@@ -294,7 +298,7 @@ def decommission(nodes: Nodes, force: bool) -> None:
 @lab.command(short_help="Remove a dead node.")
 @nodes_arguments
 def remove(nodes: Nodes) -> None:
-    """Remove nodes that are down, for good; the others fetch from each other what they had.
+    """Permanently remove nodes that are down; the others restore their replicas from each other.
 
     \b
     Example:
@@ -307,9 +311,9 @@ def remove(nodes: Nodes) -> None:
 
 @lab.command(short_help="Replace a dead node.")
 @nodes_arguments
-@click.option("--same-address", is_flag=True, help="Give the new node the address of the old one.")
+@click.option("--same-address", is_flag=True, help="Reuse the address of the old node.")
 def replace(nodes: Nodes, same_address: bool) -> None:
-    """Put a new node in the place of each that is down, for good.
+    """Permanently replace nodes that are down by new ones.
 
     \b
     Example:
@@ -317,15 +321,15 @@ def replace(nodes: Nodes, same_address: bool) -> None:
     """
     for node in nodes:
         fresh = node.replace(same_address=same_address, echo=_echo)
-        click.echo(f"{fresh.name} at {fresh.address} took the place of {node.name}")
+        click.echo(f"{fresh.name} at {fresh.address} replaced {node.name}")
 
 
-@lab.command(short_help="Restart nodes one after the other.")
+@lab.command(short_help="Restart nodes one at a time.")
 @nodes_arguments
-@click.option("--version", metavar="VERSION", help="Another version from now on: a rolling upgrade.")
-@click.option("--new-addresses", is_flag=True, help="Give each node another address.")
+@click.option("--version", metavar="VERSION", help="Switch to another version: a rolling upgrade.")
+@click.option("--new-addresses", is_flag=True, help="Give each node a new address.")
 def restart(nodes: Nodes, version: str | None, new_addresses: bool) -> None:
-    """Restart nodes one after the other, each when the one before serves again; all nodes when none is named.
+    """Restart nodes one at a time, waiting for each to serve clients again. Default: all nodes.
 
     \b
     Examples:
@@ -358,8 +362,8 @@ def nodetool(name: str | None, node: str, arguments: tuple[str, ...]) -> None:
 @cluster_option
 @click.argument("node")
 @click.option("--tail", "lines", type=click.IntRange(0), default=50, show_default=True, metavar="LINES")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until interrupted.")
-@click.option("--output", is_flag=True, help="What it printed, instead of its log.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until interrupted.")
+@click.option("--output", is_flag=True, help="Show its standard output instead of its log.")
 def logs(name: str | None, node: str, lines: int, follow: bool, output: bool) -> None:
     """Show the end of a node's log.
 
@@ -385,13 +389,14 @@ def logs(name: str | None, node: str, lines: int, follow: bool, output: bool) ->
 @lab.command(short_help="Run CQL statements.")
 @cluster_option
 @click.argument("node", default="")
-@click.option("-e", "--execute", "text", metavar="CQL", help="Statements; without them they are read from the input.")
+@click.option("-e", "--execute", "text", metavar="CQL", help="Statements to run. Default: read from standard input.")
 @click.option(
     "--consistency", type=click.Choice(list(wire.CONSISTENCIES), case_sensitive=False), default="ONE", show_default=True
 )
 @click.option("--timeout", "timeout_s", type=click.IntRange(1), default=30, show_default=True, metavar="SECONDS")
 def cql(name: str | None, node: str, text: str | None, consistency: str, timeout_s: int) -> None:
-    """Run CQL statements on a node (the first that serves), as superuser; without any, a simple shell.
+    """Run CQL statements as superuser, on the first node that serves clients by default. Without statements, start a
+    simple shell.
 
     \b
     Examples:
@@ -415,11 +420,11 @@ def _serving(cluster: laboratory.Cluster) -> laboratory.Node:
     for node in cluster.nodes:
         if node.status == "up" and node.serves():
             return node
-    raise LabError(f"no node of cluster {cluster.name} serves: chronotile lab status shows them", kind="lab-cql")
+    raise LabError(f"no node of cluster {cluster.name} serves clients: see chronotile lab status", kind="lab-cql")
 
 
 def _converse(connection: wire.Connection, node: laboratory.Node, consistency: str) -> None:
-    """Read statements from a terminal until the end of input, and answer each."""
+    """Read statements from a terminal and answer each, until the end of input."""
     _echo(f"{node.name} at {node.address}; statements end with ;  and ^D ends")
     pending = ""
     while True:
@@ -438,7 +443,7 @@ def _converse(connection: wire.Connection, node: laboratory.Node, consistency: s
             try:
                 _show(connection.run(statement, consistency=consistency))
             except CqlError as error:
-                _echo(f"refused: {error}")
+                _echo(f"error: {error}")
 
 
 def _show(rows: wire.Rows) -> None:
@@ -448,12 +453,12 @@ def _show(rows: wire.Rows) -> None:
         click.echo(shell.table(rows))
 
 
-@lab.command(short_help="End a cluster and remove its data.")
+@lab.command(short_help="Stop a cluster and delete its data.")
 @click.argument("name", required=False)
-@click.option("--all", "every", is_flag=True, help="Every cluster of this user.")
+@click.option("--all", "every", is_flag=True, help="All clusters of this user.")
 @yes_option
 def down(name: str | None, every: bool, yes: bool) -> None:
-    """End all processes of a cluster and remove its folder, with all data. Asks on a terminal.
+    """Stop all processes of a cluster and delete its folder with all data. On a terminal, asks for confirmation.
 
     \b
     Examples:
@@ -465,11 +470,11 @@ def down(name: str | None, every: bool, yes: bool) -> None:
     names = state.names()
     if not every:
         if name is None and len(names) != 1:
-            raise click.UsageError(f"Say which cluster: {', '.join(names)}." if names else "There is no cluster.")
+            raise click.UsageError(f"Select a cluster: {', '.join(names)}." if names else "No clusters.")
         names = [name or names[0]]
-    # A script that takes a laboratory down has made it, and holds nothing else in it.
+    # Without a terminal, do not ask: a script only takes down clusters that it started.
     if names and sys.stdin.isatty():
-        confirm(f"End {', '.join(names)} and remove all data?", yes)
+        confirm(f"Stop {', '.join(names)} and delete all data?", yes)
     for one in names:
         clusters.take_down(one)
         click.echo(f"cluster {one} is down, its folder removed")
@@ -478,7 +483,7 @@ def down(name: str | None, every: bool, yes: bool) -> None:
 @lab.command("list", short_help="List the clusters.")
 @json_option
 def list_clusters(as_json: bool) -> None:
-    """List the clusters of this user, those that were never finished too.
+    """List the clusters of this user, including unfinished ones.
 
     \b
     Example:
@@ -488,7 +493,7 @@ def list_clusters(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif not rows:
-        _echo("no clusters: chronotile lab up starts one")
+        _echo("no clusters: start one with chronotile lab up")
     else:
         header = ["name", "status", "nodes", "running", "version", "network", "addresses"]
         table = [[str(row[column]) for column in header] for row in rows]

@@ -1,4 +1,4 @@
-"""Screens that follow each other: in place on a terminal, one below the other in a pipe."""
+"""Live screens: updated in place on a terminal, printed one after another in a pipe."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LINE_END, _BELOW = "\x1b[K", "\x1b[J"
 
 
 def ticks(every_s: float, count: int | None, wait: Callable[[float], bool] | None = None) -> Iterator[int]:
-    """Count from 0 at times `every_s` apart, which do not drift; one that is overdue follows at once, and those missed
-    are left out. `wait` sleeps for seconds and says whether to go on.
+    """Count from 0 every `every_s` seconds without drift; an overdue tick follows at once, and missed ticks are
+    skipped. `wait` sleeps and returns whether to continue.
     """
     began = time.monotonic()
     number = 0
@@ -40,7 +40,7 @@ def ticks(every_s: float, count: int | None, wait: Callable[[float], bool] | Non
 
 
 def live(draw: Callable[[], str], every_s: float, count: int | None) -> None:
-    """Show what `draw` gives, `count` times or until `q` or Ctrl-C."""
+    """Show the text from `draw` repeatedly, `count` times or until `q` or Ctrl-C."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         for number in ticks(every_s, count):
             click.echo(("\n" if number else "") + draw())
@@ -68,7 +68,7 @@ def _no_quit_within(seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _screen() -> Iterator[None]:
-    """The terminal's second screen, with keys that come without Enter; as it was afterwards, whatever happens."""
+    """Use the terminal's alternate screen with unbuffered keys; always restore the terminal."""
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)

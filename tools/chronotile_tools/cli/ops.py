@@ -1,4 +1,4 @@
-"""``chronotile ops``: looking after a Cassandra cluster."""
+"""``chronotile ops``: monitor and maintain a Cassandra cluster."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from chronotile_tools.ops.screen import screen, watched
 
 WARNING, CRITICAL = 9, 10
 WAITING_LINE_S = 10.0
-"""Between lines that say what a look waits for, where there is no terminal to show it on."""
+"""Seconds between progress lines of a snapshot, without a terminal."""
 
 
 jmx_option = click.option(
     "--jmx-timeout", "jmx_timeout_s", type=click.FloatRange(0.1, 3600), default=JMX_SECONDS, show_default=True,
-    metavar="SECONDS", help="How long to wait for each answer of JMX.",
+    metavar="SECONDS", help="Timeout of each JMX request.",
 )  # fmt: skip
 
 
@@ -53,20 +53,24 @@ class Moment(click.ParamType[datetime]):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is no time in ISO 8601, as 2026-03-01T08:30 or 2026-03-01T08:30:00+01:00", param, ctx)
+            self.fail(
+                f"invalid time {value!r}: give ISO 8601, such as 2026-03-01T08:30 or 2026-03-01T08:30:00+01:00",
+                param,
+                ctx,
+            )
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class WorkGroup(click.Group):
-    """A group whose help keeps apart the commands that change a cluster."""
+    """A group whose help separates read-only commands from those that change a cluster."""
 
     looking = ("status", "check", "watch", "record", "report", "export", "dashboard", "journal", "settings")
-    """Those that change nothing there."""
+    """Names of read-only commands."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
         for title, of in (
-            ("Commands that look, and change nothing", [one for one in commands if one[0] in self.looking]),
+            ("Read-only commands", [one for one in commands if one[0] in self.looking]),
             ("Commands that change a cluster (except \"plan\" and \"status\")",
              [one for one in commands if one[0] not in self.looking]),
         ):  # fmt: skip
@@ -75,7 +79,7 @@ class WorkGroup(click.Group):
 
 
 class WaitingLine(ProgressLine):
-    """Shows on standard error what a look waits for; without a terminal, a line each time that it has taken long."""
+    """Shows on standard error what a snapshot is waiting for; without a terminal, prints a line at intervals."""
 
     def __init__(self, waits: library.Waits) -> None:
         super().__init__(lambda: str(waits))
@@ -99,9 +103,9 @@ class WaitingLine(ProgressLine):
         super().__exit__(kind, error, trace)
 
 
-@click.group(cls=WorkGroup, short_help="Look after a Cassandra cluster.")
+@click.group(cls=WorkGroup, short_help="Monitor and maintain a Cassandra cluster.")
 def ops() -> None:
-    """Look after a small Cassandra cluster: what its state is, what will go wrong next, and work on its nodes.
+    """Monitor a small Cassandra cluster, get early warnings, and perform maintenance on its nodes.
 
     \b
     Examples:
@@ -113,25 +117,20 @@ def ops() -> None:
         chronotile ops record --lab lab --to ops.db --every 60
         chronotile ops report ops.db --out report.html
 
-    Nodes are asked over CQL, each by itself; what plain CQL does not tell comes from nodetool or a
-    Jolokia agent. What could not be seen is listed.
+    Each node is queried over CQL; nodetool or a Jolokia agent adds what CQL does not provide. Missing data are listed.
     """
 
 
-@ops.command(short_help="The state of the cluster on one screen.")
+@ops.command(short_help="Show the state of the cluster on one screen.")
 @access_options
 @jmx_option
-@click.option("--json", "as_json", is_flag=True, help="All that was seen, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole snapshot as JSON.")
 def status(access: library.Access, jmx_timeout_s: float, as_json: bool) -> None:
     """Show the state of the cluster on one screen.
 
-    \b
-    status   U up, D down; N normal, J joining, L leaving, M moving, as the other nodes see it;
-             ! where they disagree
-    heap     in use after the last collection
-    hints    files kept for nodes that were away
-    pending  compactions
-    clock    ok: in step with this machine, as far as a round trip can tell
+    \b status   U up, D down; N normal, J joining, L leaving, M moving, as seen by the other nodes; ! if they disagree
+    heap     in use after the last collection hints    hint files kept for nodes that were down pending  compactions
+    clock ok: no offset from this machine beyond the round-trip uncertainty
     """
     waits = library.Waits()
     with WaitingLine(waits):
@@ -182,23 +181,24 @@ def _found(finding: library.Finding) -> str:
     )
 
 
-@ops.command(short_help="Early warnings; fails when there is one.")
+@ops.command(short_help="Check the cluster for early warnings.")
 @access_options
 @jmx_option
-@click.option("--rule", "names", multiple=True, metavar="RULE", help="This rule only; repeatable.")
-@click.option("--limit", "limits", multiple=True, metavar="RULE=WARNING[,CRITICAL]", help="Other limits; repeatable.")
+@click.option("--rule", "names", multiple=True, metavar="RULE", help="Check only this rule; repeatable.")
+@click.option(
+    "--limit", "limits", multiple=True, metavar="RULE=WARNING[,CRITICAL]", help="Change limits of a rule; repeatable."
+)
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True,
-              metavar="SECONDS", help="Between the two looks that rules about rates need.")  # fmt: skip
-@click.option("--baseline", metavar="ARCHIVE", help="Where ops record keeps what is usual.")
-@click.option("--explain", is_flag=True, help="Say what the rules mean; looks at nothing.")
+              metavar="SECONDS", help="Time between the two snapshots that rate rules need.")  # fmt: skip
+@click.option("--baseline", metavar="ARCHIVE", help="Archive of ops record, for the usual values.")
+@click.option("--explain", is_flag=True, help="Explain the rules without querying the cluster.")
 @json_option
 def check(
     access: library.Access | None, jmx_timeout_s: float, names: tuple[str, ...], limits: tuple[str, ...],
     interval_s: float, baseline: str | None, explain: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Check the cluster against rules; the exit code is 9 after a warning, 10 when something is critical.
-
-    Rules about rates look twice. What could not be checked is listed, and is no warning by itself.
+    """Check the cluster against rules. The exit code is 9 for warnings, 10 for critical findings. Rate rules take two
+    snapshots. Checks that were not possible are listed, and do not count as warnings.
     """
     rules = with_limits(chosen(names), _limits(limits))
     if explain:
@@ -220,28 +220,29 @@ def check(
             click.echo(_found(finding))
         for line in result.unchecked:
             click.echo(f"not checked: {line}")
-        click.echo(f"{result.level}: {len(result.findings)} findings of {len(result.rules)} rules")
+        click.echo(f"{result.level}: {len(result.findings)} findings from {len(result.rules)} rules")
     if result.findings:
         raise click.exceptions.Exit(CRITICAL if result.level == "critical" else WARNING)
 
 
 every_option = click.option(
     "--every", "every_s", type=click.FloatRange(0.1, 86_400), default=10.0, show_default=True, metavar="SECONDS",
-    help="Between the starts of two looks.",
+    help="Time between the starts of two snapshots.",
 )  # fmt: skip
-count_option = click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many. Default: never.")
+count_option = click.option(
+    "--count", type=click.IntRange(1), metavar="N", help="Stop after this many. Default: never."
+)
 
 
-@ops.command(short_help="The state of the cluster, live.")
+@ops.command(short_help="Show the state of the cluster, live.")
 @access_options
 @jmx_option
 @every_option
 @count_option
 def watch(access: library.Access, jmx_timeout_s: float, every_s: float, count: int | None) -> None:
-    """Show the state of the cluster again and again, with what the rules say. `q` or Ctrl-C ends it.
-
-    On a terminal what the rules say stands on top, and columns that do not fit are left out. In a pipe, one screen
-    follows the other.
+    """Show the state of the cluster and the findings of the rules, updated continuously. `q` or Ctrl-C stops it. On a
+    terminal, findings come first, and columns that do not fit are hidden. In a pipe, screens are printed one after
+    another.
     """
     before: library.Snapshot | None = None
 
@@ -258,20 +259,24 @@ def watch(access: library.Access, jmx_timeout_s: float, every_s: float, count: i
         if sys.stdout.isatty():
             size = shutil.get_terminal_size()
             return watched(now, said, width=size.columns, height=size.lines - 1)
-        return "\n".join([screen(now), "", *(said or ["no rule fires"])])
+        return "\n".join([screen(now), "", *(said or ["no findings"])])
 
     live(draw, every_s, count)
 
 
-@ops.command(short_help="Metrics for Prometheus.")
+@ops.command(short_help="Export metrics for Prometheus.")
 @access_options
 @jmx_option
 @click.option("--once", is_flag=True, help="Print them once instead of serving them.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=9103, show_default=True, help="On 127.0.0.1; 0 for any."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=9103,
+    show_default=True,
+    help="Port on 127.0.0.1; 0 for any free port.",
 )
 @click.option("--age", "age_s", type=click.FloatRange(0, 3600), default=10.0, show_default=True, metavar="SECONDS",
-              help="A snapshot is served again until it is so old.")  # fmt: skip
+              help="Reuse a snapshot up to this age.")  # fmt: skip
 def export(access: library.Access, jmx_timeout_s: float, once: bool, port: int, age_s: float) -> None:
     """Serve the cluster's metrics at http://127.0.0.1:9103/metrics in Prometheus' text format, until interrupted."""
 
@@ -289,30 +294,30 @@ def export(access: library.Access, jmx_timeout_s: float, once: bool, port: int, 
     exporter.serve()
 
 
-@ops.command(short_help="A Grafana dashboard of the exported metrics.")
-@click.option("--out", metavar="FILE", help="Where to. Default: standard output.")
+@ops.command(short_help="Write a Grafana dashboard.")
+@click.option("--out", metavar="FILE", help="Output file. Default: standard output.")
 @click.option("--title", default="Cassandra, by Chronotile", show_default=True)
 def dashboard(out: str | None, title: str) -> None:
-    """Write a Grafana dashboard, to be imported there: a panel for each metric that `ops export` serves."""
+    """Write a Grafana dashboard to import, with a panel for each metric of `ops export`."""
     _write(json.dumps(grafana(title), indent=1) + "\n", out)
 
 
-@ops.command(short_help="Keep the cluster's metrics in an archive.")
+@ops.command(short_help="Record metrics in an archive.")
 @access_options
 @jmx_option
-@click.option("--to", "archive", required=True, metavar="ARCHIVE", help="Made where it is missing.")
+@click.option("--to", "archive", required=True, metavar="ARCHIVE", help="Archive; created if it does not exist.")
 @every_option
 @count_option
 @click.option("--scrape", "sources", multiple=True, metavar="NAME=URL",
-              help="Also these metrics, of a client or a machine, in Prometheus' format; repeatable.")  # fmt: skip
+              help="Also record metrics of a client or machine, in Prometheus format; repeatable.")  # fmt: skip
 def record(
     access: library.Access, jmx_timeout_s: float, archive: str, every_s: float, count: int | None,
     sources: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Record all metrics of the cluster as process history, until interrupted: tags ops/CLUSTER/NODE/METRIC.
 
-    Each look is stored whole and durable. When nothing answers, that look is left out and said so, as are looks for
-    which there was no time.
+    Each snapshot is stored completely and durably. A snapshot is skipped with a message if no node answers or the
+    previous one took too long.
     """
     scraped = dict(_source(text) for text in sources)
     with Recorder(archive) as recorder:
@@ -330,14 +335,14 @@ def record(
 
 
 def _behind(spent_s: float, every_s: float) -> str:
-    """What is left out where a look takes longer than the time between two; empty where none is."""
+    """Message about skipped snapshots if one takes longer than the interval; empty if none was skipped."""
     missed = int(spent_s / every_s)
     if missed < 1:
         return ""
-    looks = "one look is" if missed == 1 else f"{missed} looks are"
+    looks = "one snapshot was" if missed == 1 else f"{missed} snapshots were"
     return (
-        f"behind: this look took {spent_s:.1f} s, so {looks} left out; give --every {math.ceil(spent_s * 1.2)}, or JMX "
-        "over HTTP (--jolokia), which is quicker than nodetool"
+        f"behind: this snapshot took {spent_s:.1f} s, so {looks} skipped; use --every "
+        f"{math.ceil(spent_s * 1.2)}, or JMX over HTTP (--jolokia), which is faster than nodetool"
     )
 
 
@@ -358,20 +363,19 @@ def _scraped(sources: dict[str, str]) -> dict[str, dict[str, float]]:
     return found
 
 
-@ops.command(short_help="A page with plots of a recorded period.")
+@ops.command(short_help="Plot a recorded period.")
 @click.argument("archive")
-@click.option("--cluster", metavar="NAME", help="Not needed where one was recorded.")
-@click.option("--start", type=Moment(), metavar="TIME", help="ISO 8601 (UTC). Default: a day before the end.")
-@click.option(
-    "--end", type=Moment(), metavar="TIME", help="First time after the period. Default: the end of the record."
-)
-@click.option("--out", metavar="FILE", help="Where to. Default: standard output.")
+@click.option("--cluster", metavar="NAME", help="Cluster name; optional if only one was recorded.")
+@click.option("--start", type=Moment(), metavar="TIME", help="Start, ISO 8601 (UTC). Default: a day before the end.")
+@click.option("--end", type=Moment(), metavar="TIME", help="End, exclusive. Default: the end of the record.")
+@click.option("--out", metavar="FILE", help="Output file. Default: standard output.")
 @debug_option
 def report(
     archive: str, cluster: str | None, start: datetime | None, end: datetime | None, out: str | None, debug: bool
 ) -> None:
-    """Write one HTML file about a period that `ops record` kept: latencies, load, heap, disk, hints and more. Without
-    options it is the last day of the record, whenever that was."""
+    """Write an HTML report about a period recorded by `ops record`: latencies, load, heap, disk, hints and more.
+    Default: the last recorded day.
+    """
     from chronotile_tools.ops.report import html
 
     _write(html(archive, cluster, start, end), out)

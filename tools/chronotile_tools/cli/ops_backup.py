@@ -21,16 +21,16 @@ from chronotile_tools.ops.backups.stores import Store
 from chronotile_tools.ops.procedures import Context, Procedure
 
 _limit = click.option("--limit", "limit_mib", type=click.FloatRange(0), default=0.0, metavar="MIB/S",
-                      help="What each node may send or fetch.  [default: no limit]")  # fmt: skip
+                      help="Bandwidth limit per node. [default: no limit]")  # fmt: skip
 _keyspace = click.option(
-    "--keyspace", "keyspaces", multiple=True, metavar="NAME", help="Only this one; may be repeated."
+    "--keyspace", "keyspaces", multiple=True, metavar="NAME", help="Only this keyspace; repeatable."
 )
 _store = click.argument("store", metavar="STORE")
 _backup = click.argument("name", metavar="BACKUP")
 
 
 _key = click.option("--sign-key", "key_file", default="", metavar="FILE",
-                    help="The manifest is signed with this key, or must be.")  # fmt: skip
+                    help="Key file to sign the manifest with, or to verify its signature.")  # fmt: skip
 
 
 def _make(
@@ -42,10 +42,10 @@ def _make(
     create: bool,
     key_file: str,
 ) -> Procedure:
-    """Copy keyspaces of all nodes to a folder or an object store, list, check and remove such copies.
+    """Back up keyspaces of all nodes to a folder or an object store; list, verify and remove backups.
 
-    All nodes take a snapshot at nearly the same moment, catalogs of archives first; then each sends the files that the
-    store does not have yet, and at last the manifest is written: without it a backup does not exist.
+    All nodes take a snapshot at nearly the same moment, catalogs of archives first. Then each node sends the files that
+    the store does not have yet. The manifest is written last: a backup exists once its manifest does.
 
     \b
     Examples:
@@ -67,12 +67,12 @@ def _restore(
     limit_mib: float,
     key_file: str,
 ) -> Procedure:
-    """Bring keyspaces back to what they were when a backup was made, in place or on any other nodes.
+    """Restore keyspaces from a backup, in place or on other nodes.
 
-    Where the nodes and their tokens are those of the backup, each gets its own files; else each gets all, and drops
-    what it does not own. Copies are adapted to the number of nodes. Rows that are there go with --replace only.
-    Of its schema, only statements that create tables, types, functions, aggregates and indexes of its keyspaces are
-    run. With --sign-key, a backup that is unsigned or signed with another key is refused.
+    If nodes and tokens are those of the backup, each node gets its own files; otherwise each gets all files and drops
+    rows that it does not own. Replication is adapted to the number of nodes. Existing rows are deleted only with
+    --replace. Of the backup's schema, only statements that create tables, types, functions, aggregates and indexes of
+    its keyspaces are run. With --sign-key, a backup that is unsigned or signed with another key is rejected.
 
     \b
     Examples:
@@ -85,35 +85,40 @@ def _restore(
 backup = procedure(
     "backup",
     _make,
-    click.option("--to", "url", required=True, metavar="STORE", help="A folder, or s3://bucket/prefix."),
+    click.option(
+        "--to", "url", required=True, metavar="STORE", help="Store of backups: a folder, or s3://bucket/prefix."
+    ),
     _keyspace,
-    click.option("--name", "label", default="", metavar="NAME", help="[default: time and name of the cluster]"),
+    click.option(
+        "--name", "label", default="", metavar="NAME", help="Name of the backup. [default: time and cluster name]"
+    ),
     _limit,
-    click.option("--create", is_flag=True, help="Make the store where it is not there."),
+    click.option("--create", is_flag=True, help="Create the store if it does not exist."),
     _key,
 )
 restore = procedure(
     "restore",
     _restore,
-    click.option("--from", "url", required=True, metavar="STORE", help="A folder, or s3://bucket/prefix."),
-    click.option("--backup", required=True, metavar="BACKUP", help="Its name, or newest."),
-    _keyspace,
     click.option(
-        "--replace", is_flag=True, help="Rows that are there may go, and tables that the backup does not have."
+        "--from", "url", required=True, metavar="STORE", help="Store of backups: a folder, or s3://bucket/prefix."
     ),
-    click.option("--quick", is_flag=True, help="Count no rows and verify no archive at the end."),
+    click.option("--backup", required=True, metavar="BACKUP", help="Name of the backup, or newest."),
+    _keyspace,
+    click.option("--replace", is_flag=True, help="Delete existing rows, and tables that the backup does not contain."),
+    click.option("--quick", is_flag=True, help="Skip counting rows and verifying archives at the end."),
     _limit,
     _key,
 )
 
 
-@backup.command("list", short_help="What a store of backups holds.")
+@backup.command("list", short_help="List backups.")
 @_store
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @_key
 def list_backups(store: str, as_json: bool, key_file: str) -> None:
-    """Show the backups of a store, the oldest first, and those that were begun and not finished. With --sign-key, those
-    that are not signed with it are named apart."""
+    """List the backups of a store, oldest first, and unfinished ones. With --sign-key, backups not signed with this key
+    are listed separately.
+    """
     opened = Store(store)
     opened.require_there()
     found, damaged = manifests.read_all(opened)
@@ -130,9 +135,9 @@ def list_backups(store: str, as_json: bool, key_file: str) -> None:
         for one in found
     ]  # fmt: skip
     columns = ["backup", "cluster", "release", "begun (UTC)", "nodes", "files", "MiB", "MiB sent"]
-    click.echo(table_text(columns, rows, right=frozenset({4, 5, 6, 7})) if rows else f"no backup in {opened.url}")
+    click.echo(table_text(columns, rows, right=frozenset({4, 5, 6, 7})) if rows else f"no backups in {opened.url}")
     for name in damaged:
-        click.echo(f"DAMAGED: {name}: its manifest cannot be used (ops backup verify says why)")
+        click.echo(f"DAMAGED: {name}: invalid manifest (for details: ops backup verify)")
     for name in unsigned:
         click.echo(f"UNSIGNED: {name}: not signed with {key_file}")
     for name in manifests.unfinished(opened):
@@ -148,13 +153,17 @@ def _about(one: Manifest) -> dict[str, object]:
     }  # fmt: skip
 
 
-@backup.command(short_help="Read all files of a backup and compare their digests.")
+@backup.command(short_help="Verify the files of a backup.")
 @_store
 @_backup
-@click.option("--drop", is_flag=True, help="Delete damaged files: a node that still has one sends it again next time.")
+@click.option(
+    "--drop",
+    is_flag=True,
+    help="Delete damaged files, so that the next backup sends them again if a node still has them.",
+)
 @_key
 def verify(store: str, name: str, drop: bool, key_file: str) -> None:
-    """Read all files of a backup (or of the newest) and compare their sizes and digests; name those that differ."""
+    """Read all files of a backup (or the newest) and compare sizes and digests; list the files that differ."""
     opened = Store(store)
     manifest = restoring.found(opened, name, Key.read_optional(key_file))
     progress = Progress(click.echo, "read", 0)
@@ -170,10 +179,10 @@ def verify(store: str, name: str, drop: bool, key_file: str) -> None:
             opened.delete(one.key)
     if damage:
         raise DamagedError(
-            f"{len(damage)} files of {manifest.name} are damaged: make a new backup, and look at the store's disks",
+            f"{len(damage)} files of {manifest.name} are damaged: make a new backup, and check the store's disks",
             kind="damaged-backup",
         )
-    click.echo(f"{manifest.name}: {manifest.files} files of {len(manifest.parts)} nodes are as they were sent")
+    click.echo(f"{manifest.name}: {manifest.files} files of {len(manifest.parts)} nodes are intact")
 
 
 @backup.command(short_help="Remove backups.")
@@ -181,19 +190,22 @@ def verify(store: str, name: str, drop: bool, key_file: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="BACKUP...")
 @yes_option
 def remove(store: str, names: tuple[str, ...], yes: bool) -> None:
-    """Remove backups, and the files that no other backup names. Asks, unless --yes is given."""
-    confirm(f"Remove {', '.join(names)} from {store} for good?", yes)
+    """Remove backups, and files that no other backup refers to. Asks for confirmation, unless --yes is given."""
+    confirm(f"Permanently remove {', '.join(names)} from {store}?", yes)
     _say(manifests.remove(Store(store), names))
 
 
 @backup.command(short_help="Remove all but the newest backups.")
 @_store
-@click.option("--keep", type=click.IntRange(1), required=True, metavar="N", help="How many of each cluster stay.")
-@click.option("--cluster", default="", metavar="NAME", help="Only those of this cluster.")
+@click.option(
+    "--keep", type=click.IntRange(1), required=True, metavar="N", help="Number of backups to keep per cluster."
+)
+@click.option("--cluster", default="", metavar="NAME", help="Only backups of this cluster.")
 @yes_option
 def retain(store: str, keep: int, cluster: str, yes: bool) -> None:
-    """Remove all but the newest backups of each cluster, and the files that none of them names. Asks, unless --yes is
-    given."""
+    """Remove all but the newest backups of each cluster, and files that no remaining backup refers to. Asks for
+    confirmation, unless --yes is given.
+    """
     confirm(f"Remove all but the newest {keep} backups{f' of {cluster}' if cluster else ''} from {store}?", yes)
     _say(manifests.retain(Store(store), keep, cluster=cluster))
 
@@ -201,40 +213,44 @@ def retain(store: str, keep: int, cluster: str, yes: bool) -> None:
 def _say(removed: Removed) -> None:
     for name in removed.backups:
         click.echo(f"removed {name}")
-    click.echo(f"{removed.files} files, {removed.bytes / 2**20:,.1f} MiB, are gone from the store")
+    click.echo(f"{removed.files} files, {removed.bytes / 2**20:,.1f} MiB, freed in the store")
 
 
-@backup.command("test", short_help="Restore a backup into a laboratory cluster and look at it.")
+@backup.command("test", short_help="Test a restore in a laboratory cluster.")
 @_store
 @_backup
-@click.option("--nodes", type=click.IntRange(1, 9), default=1, show_default=True, help="Of the cluster.")
-@click.option("--heap", default="512m", show_default=True, metavar="SIZE", help="Of each node.")
+@click.option("--nodes", type=click.IntRange(1, 9), default=1, show_default=True, help="Number of nodes.")
+@click.option("--heap", default="512m", show_default=True, metavar="SIZE", help="Heap of each node.")
 @_keyspace
 @_key
 def rehearse(store: str, name: str, nodes: int, heap: str, keyspaces: tuple[str, ...], key_file: str) -> None:
     """Restore a backup (or the newest) into a new cluster on this machine, count its rows, verify its archives, and
-    take the cluster down. Ends with 0 only if all came back whole."""
+    take the cluster down. The exit code is 0 only if everything was restored completely.
+    """
     report = rehearsing.rehearse(store, name, keyspaces, nodes=nodes, heap=heap, key_file=key_file, echo=click.echo)
     click.echo(str(report))
 
 
-@backup.command(short_help="On a node's machine: send its part of a backup.")
+@backup.command(short_help="On a node's machine: send its files of a backup.")
 @click.option("--to", "url", required=True, metavar="STORE")
 @click.option("--name", required=True, metavar="BACKUP")
 @click.option("--node", "host_id", required=True, metavar="HOST-ID")
-@click.option("--data", "folders", required=True, multiple=True, metavar="FOLDER", help="A data folder of the node.")
+@click.option("--data", "folders", required=True, multiple=True, metavar="FOLDER", help="Data folder of the node.")
 @_limit
-@click.option("--base", default="", metavar="BACKUP@SHA256", help="Whose digests are taken for files of then.")
+@click.option(
+    "--base", default="", metavar="BACKUP@SHA256", help="Backup whose digests are reused for unchanged files."
+)
 def send(url: str, name: str, host_id: str, folders: tuple[str, ...], limit_mib: float, base: str) -> None:
-    """Send the files of a node's snapshots that the store does not have yet. Run by "ops backup run", on the machine of
-    the node, by a user who may read its data."""
+    """Send the files of a node's snapshots that the store does not have yet. "ops backup run" runs this command on the
+    node's machine, as a user who may read its data.
+    """
     Send(url, name, host_id, folders, limit_mib, base).run(click.echo)
 
 
-@backup.command("key", short_help="Make a key that manifests are signed with.")
+@backup.command("key", short_help="Create a key for signing manifests.")
 @click.argument("file", type=click.Path(path_type=Path))
 def make_key_file(file: Path) -> None:
-    """Write a new key into FILE, which only you may read. Keep a copy away from the store: whoever has it can sign."""
+    """Write a new key to FILE, readable only by you. Keep a copy away from the store: anyone with the key can sign."""
     make_key(file)
     click.echo(f"wrote {file}; sign with it: chronotile ops backup run ... --sign-key {file}")
 
@@ -243,12 +259,13 @@ def make_key_file(file: Path) -> None:
 @click.option("--from", "url", required=True, metavar="STORE")
 @click.option("--backup", "name", required=True, metavar="BACKUP[@SHA256]")
 @click.option("--into", "folder", required=True, metavar="FOLDER")
-@click.option("--node", "sources", required=True, multiple=True, metavar="HOST-ID", help="Whose files.")
+@click.option("--node", "sources", required=True, multiple=True, metavar="HOST-ID", help="Nodes whose files to fetch.")
 @click.option("--keyspace", "keyspaces", required=True, multiple=True, metavar="NAME")
 @_limit
 def fetch(
     url: str, name: str, folder: str, sources: tuple[str, ...], keyspaces: tuple[str, ...], limit_mib: float
 ) -> None:
-    """Fetch files of a backup to where a node can import them. Run by "ops restore run", on the machine of the node, by
-    the user that Cassandra runs as."""
+    """Fetch files of a backup to a folder from which a node can import them. "ops restore run" runs this command on the
+    node's machine, as Cassandra's user.
+    """
     Fetch(url, name, sources, keyspaces, folder, limit_mib).run(click.echo)

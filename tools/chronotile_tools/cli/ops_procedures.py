@@ -1,4 +1,4 @@
-"""``chronotile ops`` for procedures: each can be planned and run, and what was cut off is resumed."""
+"""``chronotile ops`` procedures: plan, run and resume maintenance."""
 
 from __future__ import annotations
 
@@ -26,50 +26,51 @@ for _command in (ops_backup.backup, ops_backup.restore, ops_repair.repair):
     ops.add_command(_command)
 
 
-@ops.command(short_help="Go on with the procedure that was cut off.")
+@ops.command(short_help="Resume an interrupted procedure.")
 @session_options
 def resume(session: Session) -> None:
-    """Go on with the procedure of this cluster that was cut off, with the arguments it was begun with."""
+    """Resume the interrupted procedure of this cluster, with its original arguments."""
     path = journal.unfinished(session.folder)
     if path is None:
         other = lease.unfinished_elsewhere(session.context.nodes)
         elsewhere = "" if other is None else f"; elsewhere {lease.told(other)}"
-        raise NotFoundError(f"nothing is unfinished in {session.folder}{elsewhere}", kind="journal-not-found")
+        raise NotFoundError(f"no unfinished procedure in {session.folder}{elsewhere}", kind="journal-not-found")
     with Journal(path) as kept:
         work = engine.remade(kept.header)
     finished = engine.run(work, session.context, session.folder)
     click.echo(f"finished; journal: {finished.path}")
 
 
-@ops.command(short_help="Give up the procedure that was cut off.")
+@ops.command(short_help="Abandon an interrupted procedure.")
 @session_options
 def abandon(session: Session) -> None:
-    """Give up the procedure that was cut off. Nodes stay as they are: look at them first. The journal stays."""
+    """Abandon the interrupted procedure. Nodes stay in their present state: check them first. The journal is kept."""
     path = engine.abandon(session.context, session.folder)
-    click.echo("nothing is unfinished" if path is None else f"given up; journal: {path}")
+    click.echo("no unfinished procedure" if path is None else f"abandoned; journal: {path}")
 
 
 def _journal_access(command: Command) -> Command:
     return access_options(command, optional=True)
 
 
-@ops.command("journal", short_help="What procedures did.")
+@ops.command("journal", short_help="Show journals of procedures.")
 @_journal_access
 @click.option(
     "--journal",
     "folder",
     metavar="FOLDER",
     type=click.Path(file_okay=False),
-    help="Where journals lie.  [default: ~/.local/state/chronotile/ops/CLUSTER]",
+    help="Folder of journals. [default: ~/.local/state/chronotile/ops/CLUSTER]",
 )
-@click.option("--last", is_flag=True, help="All entries of the newest journal, as JSON lines.")
+@click.option("--last", is_flag=True, help="Print all entries of the newest journal as JSON lines.")
 def show_journal(access: Access | None, folder: str | None, last: bool) -> None:
-    """Show what procedures did to a cluster, the newest last; without a node or --lab, to all clusters that were worked
-    on from here."""
+    """Show the journals of procedures on a cluster, newest last; without a node or --lab, of all clusters maintained
+    from this machine.
+    """
     paths = _journals(access, folder)
     if not paths:
         raise NotFoundError(
-            f"there is no journal in {folder or journal.root()}: name the folder (--journal)", kind="journal-not-found"
+            f"no journals in {folder or journal.root()}: select the folder with --journal", kind="journal-not-found"
         )
     if last:
         click.echo(paths[-1].read_text(encoding="utf-8"), nl=False)
@@ -87,72 +88,64 @@ def _journals(access: Access | None, folder: str | None) -> list[Path]:
 
 
 def _restart(context: Context, nodes: tuple[str, ...]) -> Procedure:
-    """Restart nodes one after the other.
-
-    Each is drained, stopped and started; the next one follows when all see it up and normal again and it has got what
-    it missed.
+    """Restart nodes one at a time. Each node is drained, stopped and started; the next follows when all nodes see it up
+    and normal, and its hints have been delivered.
     """
     return RollingRestart.of(context, nodes)
 
 
 def _disrupt(context: Context, node: str, minutes: float) -> Procedure:
-    """Take a node down for work on its machine, and bring it back whole.
+    """Take a node down for maintenance, and bring it back in sync.
 
-    It is drained and stopped; then this ends with exit code 6, and you do your work. Go on with "chronotile ops
-    resume": the node is started, gets what the others kept for it, and is compared with them. Where the work took
-    longer than hints are kept, it is repaired; longer than gc_grace, it is refused.
+    The node is drained and stopped, and the command exits with code 6. Do your work, then run "chronotile ops resume":
+    the node is started, receives its hints, and is compared with the other replicas. If it was down for longer than the
+    hint window, it is repaired; for longer than gc_grace, it must not return.
     """
     return Disruption.of(context, node, minutes)
 
 
 def _return(context: Context, node: str, down_since: datetime) -> Procedure:
-    """Bring back a node that was away, and make it whole.
-
-    Refused for one that was away longer than gc_grace: what was deleted meanwhile would come back with it.
+    """Bring back a node that was down, and sync it. Refused if it was down for longer than gc_grace, because rows
+    deleted meanwhile would reappear.
     """
     return Return.of(context, node, down_since)
 
 
 def _add(context: Context, address: str) -> Procedure:
-    """Add a node, then have the others drop what it took over (cleanup), one after the other."""
+    """Add a node, then clean up the other nodes one at a time."""
     return Add.of(context, address)
 
 
 def _decommission(context: Context, node: str) -> Procedure:
-    """Have a node hand its data to the others and leave.
-
-    Refused where fewer nodes would stay than a keyspace wants copies.
+    """Decommission a live node: it streams its data to the others and leaves. Refused if fewer nodes would remain than
+    a keyspace's replication factor.
     """
     return Decommission.of(context, node)
 
 
 def _remove(context: Context, node: str) -> Procedure:
-    """Remove a node that is dead for good; the others fetch from each other what it had."""
+    """Remove a permanently dead node; the others restore its replicas from each other."""
     return Remove.of(context, node)
 
 
 def _replace(context: Context, node: str, address: str) -> Procedure:
-    """Put an empty node in the place of a dead one.
-
-    It takes over the dead one's tokens and fetches its data. To set a machine up anew, stop its node, empty the data
-    folders and give the same address.
+    """Replace a dead node by an empty one, which takes over its tokens and streams its data. To rebuild a machine, stop
+    its node, empty the data folders and give the same address.
     """
     return Replace.of(context, node, address)
 
 
 def _upgrade(context: Context, release: str) -> Procedure:
-    """Let all nodes run another release, one after the other.
-
-    A snapshot of each comes first; afterwards tables are rewritten in the new format. While it runs, no table may come
-    or go: clients must not make slices, so prepare those ahead.
+    """Upgrade all nodes to another release, one at a time. Each node is snapshotted first; at the end, tables are
+    rewritten in the new format. No table may be created or dropped meanwhile: prepare slices in advance, so that
+    clients create none.
     """
     return Upgrade.of(context, release)
 
 
 def _compatibility(context: Context, mode: str, confirm: bool) -> Procedure:
-    """Go on with storage_compatibility_mode after an upgrade to 5.0, by a rolling restart.
-
-    Each mode follows the one before: CASSANDRA_4, UPGRADING, NONE.
+    """Advance storage_compatibility_mode after an upgrade to 5.0, by a rolling restart. The order of modes is
+    CASSANDRA_4, UPGRADING, NONE.
     """
     return Compatibility.of(context, mode, confirm)
 
@@ -161,12 +154,12 @@ def _compatibility(context: Context, mode: str, confirm: bool) -> Procedure:
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("ours", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Write the merged settings there.")
+@click.option("--out", type=click.Path(path_type=Path), help="Output file for the merged settings.")
 def merge_settings(old: Path, ours: Path, new: Path, out: Path | None) -> None:
-    """Merge a cassandra.yaml for an upgrade: OLD and NEW are the files that come with the releases, OURS the node's.
-
-    What you never changed follows the new release, what you changed stays; each difference is shown. Exits with 4 when
-    you must look at some: your value and the default both changed, or the new release no longer names a setting.
+    """Merge a cassandra.yaml for an upgrade: OLD and NEW are the files that come with the releases, OURS is the node's.
+    Settings that you never changed follow the new release; those that you changed stay. Each difference is shown. The
+    exit code is 4 if some need your attention: your value and the default both changed, or the new release no longer
+    has a setting.
     """
     merged = settings.merge(settings.read(old), settings.read(ours), settings.read(new))
     for difference in merged.differences:
@@ -178,45 +171,42 @@ def merge_settings(old: Path, ours: Path, new: Path, out: Path | None) -> None:
 
 
 def _grow(context: Context, second: str, third: str) -> Procedure:
-    """Make three nodes with three copies of everything out of one.
-
-    Replication is raised before the nodes join, so that no read is wrong; users and passwords come last. In between,
-    this ends with exit code 6 and says what clients must do: go on with "chronotile ops resume".
+    """Grow a cluster from one node to three, with replication factor 3. Replication is raised before the nodes join, so
+    that no read is wrong; users and passwords come last. In between, the command exits with code 6 and tells you what
+    clients must do; then run "chronotile ops resume".
     """
     return Grow.of(context, second, third)
 
 
 def _leftovers(context: Context, node: str, confirm: bool) -> Procedure:
-    """Remove what a node keeps of tables that were dropped. "plan" lists it.
-
-    Removed with the node stopped, and with --confirm only: snapshots in these folders are the last copy of what was
-    dropped.
+    """Remove a node's leftover files of dropped tables. "plan" lists them. They are removed only with --confirm and
+    while the node is stopped: snapshots in these folders are the last copy of the dropped data.
     """
     return Leftovers.of(context, node, confirm)
 
 
-_node = click.option("--node", required=True, metavar="ADDRESS", help="The node.")
-_new_address = click.option("--address", default="", metavar="ADDRESS", help="The new node's.")
+_node = click.option("--node", required=True, metavar="ADDRESS", help="Address of the node.")
+_new_address = click.option("--address", default="", metavar="ADDRESS", help="Address of the new node.")
 
 for _group in (
     procedure(
         "restart",
         _restart,
-        click.option("--node", "nodes", multiple=True, metavar="ADDRESS", help="Only this one; may be repeated."),
+        click.option("--node", "nodes", multiple=True, metavar="ADDRESS", help="Only this node; repeatable."),
     ),
     procedure(
         "disrupt",
         _disrupt,
         _node,
         click.option("--minutes", type=click.FloatRange(1), default=60.0, show_default=True, metavar="MINUTES",
-                     help="How long the work is thought to take."),
+                     help="Expected duration of the work."),
     ),
     procedure(
         "return",
         _return,
         _node,
         click.option("--down-since", required=True, type=Moment(), metavar="TIME",
-                     help="ISO 8601; UTC where it names no offset: 2026-03-01T08:30."),
+                     help="Time the node went down, ISO 8601, UTC without an offset: 2026-03-01T08:30."),
     ),
     procedure("add", _add, _new_address),
     procedure("decommission", _decommission, _node),
@@ -225,20 +215,20 @@ for _group in (
     procedure(
         "grow",
         _grow,
-        click.option("--second", default="", metavar="ADDRESS", help="Of the second node."),
-        click.option("--third", default="", metavar="ADDRESS", help="Of the third node."),
+        click.option("--second", default="", metavar="ADDRESS", help="Address of the second node."),
+        click.option("--third", default="", metavar="ADDRESS", help="Address of the third node."),
     ),
-    procedure("leftovers", _leftovers, _node, click.option("--confirm", is_flag=True, help="I looked at the list.")),
+    procedure("leftovers", _leftovers, _node, click.option("--confirm", is_flag=True, help="Confirm the removal.")),
     procedure(
         "upgrade",
         _upgrade,
-        click.option("--release", required=True, metavar="RELEASE", help="Written whole: 4.1.10."),
+        click.option("--release", required=True, metavar="RELEASE", help="Full release number: 4.1.10."),
     ),
     procedure(
         "compatibility",
         _compatibility,
-        click.option("--mode", required=True, type=click.Choice(MODES[1:]), help="What to go on to."),
-        click.option("--confirm", is_flag=True, help="I know that there is no way back to the release of before."),
+        click.option("--mode", required=True, type=click.Choice(MODES[1:]), help="The next mode."),
+        click.option("--confirm", is_flag=True, help="Confirm that you cannot go back to the previous release."),
     ),
 ):  # fmt: skip
     ops.add_command(_group)

@@ -22,11 +22,11 @@ def _repair(
     segment_s: float,
     anyway: bool,
 ) -> Procedure:
-    """Compare the replicas of tables, and send what one of them lacks.
+    """Repair tables: compare their replicas, and stream missing rows.
 
-    It goes by table and by sub-range of the ring: each segment has at most 2^20 partitions and 50 GiB by what the nodes
-    tell of their tables, and is adapted to take 1 to 15 minutes. No node takes part in two at once. It waits while
-    compactions pile up. Small tables are repaired by one command a node.
+    Each table is repaired by sub-ranges of the ring. A segment has at most 2^20 partitions and 50 GiB by the nodes'
+    estimates, and is sized to take 1 to 15 minutes. No node takes part in two segments at once. Repair pauses while
+    compactions are pending. Small tables are repaired by one command per node.
     """
     return Repair.of(
         context, keyspaces=keyspaces, tables=tables, capacity_mbit=capacity_mbit, segment_s=segment_s, anyway=anyway
@@ -36,31 +36,32 @@ def _repair(
 repair = procedure(
     "repair",
     _repair,
-    click.option("--keyspace", "keyspaces", multiple=True, metavar="NAME", help="Only this one; may be repeated."),
-    click.option("--table", "tables", multiple=True, metavar="KEYSPACE.TABLE", help="Only this one; may be repeated."),
+    click.option("--keyspace", "keyspaces", multiple=True, metavar="NAME", help="Only this keyspace; repeatable."),
+    click.option("--table", "tables", multiple=True, metavar="KEYSPACE.TABLE", help="Only this table; repeatable."),
     click.option("--capacity", "capacity_mbit", type=click.FloatRange(0), default=0.0, metavar="MBIT/S",
-                 help="What streams to one node may take of its link; the nodes' limits are set by it, and set back.  "
-                 "[default: the nodes' own]"),
+                 help="Bandwidth of streams to one node; the nodes' limits are set accordingly and restored "
+                 "afterwards. [default: the nodes' own]"),
     click.option("--segment-time", "segment_s", type=click.FloatRange(10), default=segments.SECONDS_MAX,
-                 show_default=True, metavar="SECONDS", help="A segment that takes longer is ended and halved."),
-    click.option("--anyway", is_flag=True, help="Also where the nodes repair by themselves (auto_repair)."),
+                 show_default=True, metavar="SECONDS", help="Segments that take longer are stopped and halved."),
+    click.option("--anyway", is_flag=True, help="Even if the nodes repair automatically (auto_repair)."),
 )  # fmt: skip
 
 
-@repair.command(short_help="How far the repair is, and what nodes know of repairs.")
+@repair.command(short_help="Show the progress of repairs.")
 @session_options
 def status(session: Session) -> None:
-    """Show how far the newest repair is, whether nodes repair by themselves, and what share incremental repairs
-    have marked."""
+    """Show the progress of the newest repair, whether nodes repair automatically, and the share marked by incremental
+    repairs.
+    """
     found = [path for path in journal.paths(session.folder) if path.stem.endswith("-repair")]
     if found:
         _show(found[-1])
     else:
-        click.echo(f"no repair in {session.folder}")
+        click.echo(f"no repairs in {session.folder}")
     nodes = session.context.nodes
     asked = any_serving(nodes)
     native = reading.native_scheduler(nodes, asked)
-    click.echo(f"the nodes {'repair by themselves (auto_repair)' if native else 'do not repair by themselves'}")
+    click.echo(f"the nodes {'repair automatically (auto_repair)' if native else 'do not repair automatically'}")
     rows = []
     for name in reading.repairable(nodes, [], []):
         keyspace, table = name.split(".", 1)

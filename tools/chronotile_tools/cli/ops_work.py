@@ -1,4 +1,4 @@
-"""What the commands of procedures share: access, hands on the machines, ``plan`` and ``run``."""
+"""Shared parts of procedure commands: access, commands on machines, ``plan`` and ``run``."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from chronotile_tools.ops.procedures.nodes import any_serving
 from chronotile_tools.ops.procedures.reaching import AccessNodes
 
 _HELP = {
-    "stop": "Stops a node: 'ssh {host} systemctl stop cassandra'.",
-    "start": "Starts a node.",
-    "install": "Puts {release} and its settings in a stopped node's place.",
-    "join": "Starts a new, empty node that joins the cluster.",
-    "replace": "Starts an empty node in the place of {replaced}.",
-    "retire": "Keeps a node that left for good from being started again.",
-    "configure": "Writes {setting}: {value} into a node's cassandra.yaml.",
-    "send": "Sends a snapshot: 'ssh {host} chronotile ops backup send'.",
-    "fetch": "Fetches files: 'ssh {host} sudo -u cassandra chronotile ops restore fetch'.",
+    "stop": "Command that stops a node: 'ssh {host} systemctl stop cassandra'.",
+    "start": "Command that starts a node.",
+    "install": "Command that installs {release} and its settings on a stopped node.",
+    "join": "Command that starts a new, empty node.",
+    "replace": "Command that starts an empty node to replace {replaced}.",
+    "retire": "Command that disables a node that has left.",
+    "configure": "Command that writes {setting}: {value} to a node's cassandra.yaml.",
+    "send": "Command that sends a snapshot: 'ssh {host} chronotile ops backup send'.",
+    "fetch": "Command that fetches files: 'ssh {host} sudo -u cassandra chronotile ops restore fetch'.",
 }
 
 
 class Session:
-    """A procedure's context and where its journals lie."""
+    """Context of a procedure, and the folder of its journals."""
 
     def __init__(self, access: Access, folder: str | None, manual: bool, commands: dict[str, str]) -> None:
         nodes = AccessNodes(access)
@@ -59,8 +59,8 @@ def session_options(command: Command) -> Command:
         command,
         run,
         click.option("--journal", "journal_folder", metavar="FOLDER", type=click.Path(file_okay=False),
-                     help="Where journals lie.  [default: ~/.local/state/chronotile/ops/CLUSTER]"),
-        click.option("--manual", is_flag=True, help="Be told what to do to machines; it waits until nodes show it."),
+                     help="Folder of journals. [default: ~/.local/state/chronotile/ops/CLUSTER]"),
+        click.option("--manual", is_flag=True, help="Print instructions for an operator, and wait for the result."),
         *(click.option(f"--{verb}-command", metavar="COMMAND", help=_HELP[verb]) for verb in VERBS),
     )  # fmt: skip
 
@@ -79,23 +79,25 @@ def procedure(name: str, make: Callable[..., Procedure], *options: Callable[[Com
     text = make.__doc__ or ""
     group = click.Group(name, help=text, short_help=text.splitlines()[0])
 
-    @group.command(short_help="Say what would be done, what was checked, and what it will cost.")
+    @group.command(short_help="Show the steps, checks and costs.")
     @session_options
     @with_options(*options)
     def plan(session: Session, **values: Any) -> None:
-        """Say what would be done, what was checked, and what it will cost. Changes nothing; exits with 1 if refused."""
+        """Show the steps, checks and costs of the procedure. Changes nothing; exits with 1 if refused."""
         work = engine.made(lambda: make(session.context, **values), session.context, session.folder)
         made = engine.plan(work, session.context)
         click.echo(str(made))
         if made.refused:
             raise click.exceptions.Exit(1)
 
-    @group.command(short_help="Do it, step by step; run again after an interruption, it goes on.")
+    @group.command(short_help="Run the procedure, or resume it.")
     @session_options
-    @click.option("--again", is_flag=True, help="Give up what is unfinished, and plan anew.")
+    @click.option("--again", is_flag=True, help="Abandon unfinished work, and plan again.")
     @with_options(*options)
     def run(session: Session, again: bool, **values: Any) -> None:
-        """Do it, step by step. Run again, or resumed, after an interruption, it goes on where it was."""
+        """Run the procedure step by step. After an interruption, run it again or resume it to continue where it
+        stopped.
+        """
         kept = engine.run_asked(
             name, values, lambda: make(session.context, **values), session.context, session.folder, again=again
         )

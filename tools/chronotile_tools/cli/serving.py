@@ -1,4 +1,4 @@
-"""The service's hook for figures of a cluster's nodes."""
+"""The service's hook for metrics of a cluster's nodes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["options", "recording"]
 
 
 def options(command: Command) -> Command:
-    """Options that say which nodes; the command gets `nodes`, or None where none are named."""
+    """Add options that select nodes; the command gets `nodes`, or None if none are given."""
     return nodes_options(command)
 
 
 def recording(
     archive: Archive, nodes: Access, every_s: float, failed: Callable[[ChronotileError], None]
 ) -> AbstractContextManager[None]:
-    """Store the figures of the nodes in the archive while this lasts."""
+    """Store metrics of the nodes in the archive while the context lasts."""
     from chronotile_tools import ops
     from chronotile_tools.ops.recording import Recorder
     from chronotile_tools.ops.recording import recording as recorded

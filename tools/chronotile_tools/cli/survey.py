@@ -1,4 +1,4 @@
-"""``chronotile apdb simulate|report|pixels``: a survey that is rehearsed, and studies of its layout."""
+"""``chronotile apdb simulate|report|pixels``: simulate a survey, and study its layout."""
 
 from __future__ import annotations
 
@@ -17,34 +17,45 @@ from chronotile.terminal import ProgressLine, bar, count_text
 
 @click.command()
 @target(dataset=False)
-@click.option("--visits", type=click.IntRange(1), default=100, show_default=True, help="Visits in all.")
-@click.option("--detectors", type=click.IntRange(1, 189), default=4, show_default=True, help="Detectors of the camera.")
-@click.option("--nights", type=click.IntRange(1), help="Nights they are spread over. Default: 800 visits a night.")
+@click.option("--visits", type=click.IntRange(1), default=100, show_default=True, help="Total number of visits.")
+@click.option("--detectors", type=click.IntRange(1, 189), default=4, show_default=True, help="Number of detectors.")
+@click.option("--nights", type=click.IntRange(1), help="Number of nights. Default: 800 visits per night.")
 @click.option("--days-between", type=float, default=1.0, show_default=True, help="Days from one night to the next.")
-@click.option("--patch", default="150,2,0", show_default=True, metavar="RA,DEC,RADIUS", help="Sky that is pointed at.")
-@click.option("--variables", type=float, default=10_000, show_default=True, help="Variable objects in a field of view.")
-@click.option("--transients", type=float, default=5_150, show_default=True, help="New sources of a visit in the field.")
 @click.option(
-    "--density", metavar="FILE", help="Parquet file of positions (ra, dec): as dense as these. Default: uniform."
+    "--patch",
+    default="150,2,0",
+    show_default=True,
+    metavar="RA,DEC,RADIUS",
+    help="Sky patch to observe: RA,DEC,RADIUS.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same survey.")
+@click.option("--variables", type=float, default=10_000, show_default=True, help="Variable objects per field of view.")
+@click.option(
+    "--transients", type=float, default=5_150, show_default=True, help="New sources per visit and field of view."
+)
+@click.option(
+    "--density", metavar="FILE", help="Parquet file of positions (ra, dec) that sets the density. Default: uniform."
+)
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Random seed; the same seed gives the same survey."
+)
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that read and store.")
-@click.option("--readers", type=click.IntRange(0), default=0, show_default=True, help="Processes that read meanwhile.")
-@click.option("--first-visit", type=click.IntRange(0), default=0, help="Where to go on.")
-@click.option("--log", default="apdb-log", show_default=True, metavar="DIR", help="Folder of the logs, JSON lines.")
+@click.option("--readers", type=click.IntRange(0), default=0, show_default=True, help="Processes that only read.")
+@click.option("--first-visit", type=click.IntRange(0), default=0, help="First visit, to continue a simulation.")
+@click.option("--log", default="apdb-log", show_default=True, metavar="DIR", help="Folder for logs, JSON lines.")
 @click.option("--peer", is_flag=True, help="ARCHIVE is the configuration file of any lsst.dax.apdb.Apdb.")
-@click.option("--schema", metavar="FILE", help=f"Create the database, if there is none. {SCHEMA_HELP}")
-@click.option("--layout", "storage", type=STORAGE, help=f"Create the database so, if there is none. {STORAGE_HELP}")
+@click.option("--schema", metavar="FILE", help=f"Create the database if it does not exist. {SCHEMA_HELP}")
+@click.option("--layout", "storage", type=STORAGE, help=f"Storage of the database, if it is created. {STORAGE_HELP}")
 def simulate(
     target: Target, visits: int, detectors: int, nights: int | None, days_between: float, patch: str, variables: float,
     transients: float, density: str | None, seed: int, workers: int, readers: int, first_visit: int, log: str,
     peer: bool, schema: str | None, storage: str | None,
 ) -> None:  # fmt: skip
-    """Simulate a survey on a database: for each visit every detector reads its footprint, finds sources, stores them.
+    """Simulate a survey on a database: for each visit, every detector reads its footprint, finds sources and stores
+    them.
 
     The workload is that published for the LSST: 10,000 variable objects and 5,150 new sources in a field of view,
     forced sources of objects seen within 30 days, 189 detectors. The database must exist, or is created with --schema
-    or --layout; one that exists must be as these say. `report` draws the logs.
+    or --layout; an existing one must match them. `report` plots the logs.
 
     \b
     Examples:
@@ -56,7 +67,9 @@ def simulate(
 
     if schema is not None or storage is not None:
         if peer:
-            raise click.UsageError("--schema and --layout are for databases of Chronotile: leave out --peer.")
+            raise click.UsageError(
+                "--schema and --layout cannot be combined with --peer: they create a Chronotile database."
+            )
         _make(target.url, schema, storage)
 
     ra, dec, radius = angles(patch, (3,), "--patch", "RA,DEC,RADIUS", {0})
@@ -73,7 +86,7 @@ def simulate(
 
 
 def _make(url: str, schema: str | None, storage: str | None) -> None:
-    """Create the database if there is none; refuse one that is otherwise."""
+    """Create the database if it does not exist; reject an existing one that differs."""
     from chronotile import apdb as own
 
     try:
@@ -84,18 +97,19 @@ def _make(url: str, schema: str | None, storage: str | None) -> None:
         own.create(url, schema, storage=storage or "chunks").close()
         return
     if storage not in (None, kept) or not same:
-        raise click.UsageError(f"{url} exists with layout {kept} or another schema: leave these out, or give another.")
+        raise click.UsageError(
+            f"{url} exists with layout {kept} or another schema: omit these options, or give another database."
+        )
 
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, metavar="DIR...")
-@click.option("--out", "-o", default="apdb-report.html", show_default=True, metavar="FILE", help="The page.")
+@click.option("--out", "-o", default="apdb-report.html", show_default=True, metavar="FILE", help="Output file.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def report(logs: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> None:
-    """Draw the logs of simulations: times by visit with linear fits, scatter, and what they would be at more visits.
-
-    Several folders are compared with each other; with node counts in their names (nodes-3), scaling by nodes too.
+    """Plot logs of simulations: times by visit with linear fits, scatter and extrapolation. Several folders are
+    compared; if their names contain node counts (nodes-3), also the scaling with nodes.
 
     \b
     Example:
@@ -124,33 +138,38 @@ def report(logs: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> N
 @click.command()
 @click.option("--detector", type=float, default=0.225, show_default=True, help="Side of a square detector, degrees.")
 @click.option("--padding", type=float, default=52.0, show_default=True, help="Padding around it, arc seconds.")
-@click.option("--count", type=click.IntRange(10, 100_000), default=1_000, show_default=True, help="Detectors to throw.")
+@click.option(
+    "--count", type=click.IntRange(10, 100_000), default=1_000, show_default=True, help="Number of random detectors."
+)
 @click.option("--levels", default="6-12", show_default=True, metavar="FIRST-LAST", help="Levels of mq3c, q3c, healpix.")
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed throws the same detectors.")
-@click.option("--out", "-o", default="apdb-pixels.html", show_default=True, metavar="FILE", help="The page.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Random seed; the same seed gives the same detectors."
+)
+@click.option("--out", "-o", default="apdb-pixels.html", show_default=True, metavar="FILE", help="Output file.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.option("--measure", "url", metavar="ARCHIVE", help="Measure layouts too, in new databases beside this archive.")
-@click.option("--measure-levels", default="8-10", show_default=True, metavar="FIRST-LAST", help="Levels measured.")
-@click.option("--windows", default="120d,30d,60d,360d", show_default=True, metavar="LENGTHS", help="Windows measured.")
-@click.option("--slices", default="120d,360d", show_default=True, metavar="LENGTHS", help="Tables measured.")
+@click.option("--measure", "url", metavar="ARCHIVE", help="Also measure layouts, in new databases beside this archive.")
+@click.option("--measure-levels", default="8-10", show_default=True, metavar="FIRST-LAST", help="Levels to measure.")
+@click.option(
+    "--windows", default="120d,30d,60d,360d", show_default=True, metavar="LENGTHS", help="Windows to measure."
+)
+@click.option("--slices", default="120d,360d", show_default=True, metavar="LENGTHS", help="Slices to measure.")
 @click.option("--schema", default="lsst", show_default=True, metavar="FILE", help=SCHEMA_HELP)
 @click.option("--visits", type=click.IntRange(2), default=24, show_default=True, help="Visits, over twelve months.")
 @click.option("--detectors", type=click.IntRange(1, 189), default=1, show_default=True, help="Detectors of a visit.")
-@click.option("--repeat", type=click.IntRange(1), default=5, show_default=True, help="Reads of each kind.")
+@click.option("--repeat", type=click.IntRange(1), default=5, show_default=True, help="Number of reads of each kind.")
 def pixels(
     detector: float, padding: float, count: int, levels: str, seed: int, out: str, overwrite: bool, as_json: bool,
     url: str | None, measure_levels: str, windows: str, slices: str, schema: str, visits: int, detectors: int,
     repeat: int,
 ) -> None:  # fmt: skip
-    """Which pixels of the sky suit a detector: throw detectors at random, count the pixels they touch, at each level.
+    """Find the sky pixels that suit a detector: place detectors at random, and count the pixels they touch at each
+    level.
 
-    For each pixelization and level: pixels that a detector touches, their area against its own, detectors that fit in a
-    pixel; and a recommendation.
-
-    With --measure the same survey is stored in a database of each layout, and its footprints are read with all cells in
-    one request and with a request for each cell: what levels, windows, and slices (each a table) against one long one
-    cost on this engine. The databases stay.
+    Prints, for each pixelization and level, the pixels that a detector touches, the ratio of their area to the
+    detector's, and the detectors per pixel, with a recommendation. With --measure, the same survey is stored in one
+    database per layout, and footprints are read with one request for all cells and with one request per cell. This
+    measures the cost of levels, windows and slices (each a table) on this engine. The databases are kept.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Values of the native protocol as text, about as cqlsh writes them."""
+"""Format values of the native protocol as text, similar to cqlsh."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 class Reader:
-    """Reads the protocol's basic notations from a message, front to back."""
+    """Sequential reader of the protocol's basic types."""
 
     def __init__(self, content: bytes) -> None:
         self._content, self._at = content, 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes; ValueError when there are fewer."""
+        """Read the next bytes; raise ValueError if there are fewer."""
         part = self._content[self._at : self._at + count]
         if len(part) != count:
-            raise ValueError("the node's message ends early")
+            raise ValueError("the node's message is truncated")
         self._at += count
         return part
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """Read the rest."""
         return self._content[self._at :]
 
     def uint16(self) -> int:
@@ -47,12 +47,12 @@ class Reader:
         return self.take(self.uint16()).decode("utf-8", "replace")
 
     def content(self) -> bytes | None:
-        """Content with its length in four bytes; None for null."""
+        """Bytes with a four-byte length; None for null."""
         count = self.int32()
         return None if count < 0 else self.take(count)
 
     def at_end(self) -> bool:
-        """Whether everything is read."""
+        """Whether the message is read to its end."""
         return self._at >= len(self._content)
 
 
@@ -70,7 +70,7 @@ Text: TypeAlias = Callable[[bytes], str]
 
 
 def read_type(reader: Reader) -> Type:
-    """A type as the columns of a result are described."""
+    """Read a column type of a result."""
     code = reader.uint16()
     if code == _CUSTOM:
         return Type(code, names=(reader.string(),))
@@ -88,7 +88,7 @@ def read_type(reader: Reader) -> Type:
 
 
 def text_of(type: Type, content: bytes | None, *, quoted: bool = False) -> str:
-    """A value as text; texts inside a collection are quoted."""
+    """Format a value as text; text in collections is quoted."""
     if content is None:
         return "null"
     if type.code == _CUSTOM and type.names == (_DURATION,):
@@ -112,7 +112,7 @@ def text_of(type: Type, content: bytes | None, *, quoted: bool = False) -> str:
         ]
         return "{" + ", ".join(pairs) + "}"
     if type.code in (_TUPLE, _UDT):
-        # A value written before a field was added ends before it.
+        # Values written before a field was added lack it.
         parts = [text_of(one, None if reader.at_end() else reader.content(), quoted=True) for one in type.inner]
         if type.code == _TUPLE:
             return "(" + ", ".join(parts) + ")"

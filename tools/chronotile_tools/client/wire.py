@@ -1,6 +1,6 @@
-"""A small client of Cassandra's native protocol, version 4: enough to greet a node, log in and run statements.
+"""A small client of Cassandra's native protocol, version 4: connect, log in and run statements.
 
-It exists so that each node can be asked by itself, without a driver. Nodes from 2.2 on speak this version.
+It queries a single node, which a driver would not guarantee. Releases from 2.2 on support this version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chronotile_tools.errors import CqlError, NotCqlError
 
 _REQUEST, _HEADER = 0x04, struct.Struct(">BBhBi")
 _ANSWERS = 0x81, 0x8F
-"""First bytes of answers: the highest bit and a version of the protocol."""
+"""Valid first bytes of an answer: the response bit and a protocol version."""
 _ERROR, _STARTUP, _READY, _AUTHENTICATE, _OPTIONS, _SUPPORTED, _QUERY, _RESULT = 0, 1, 2, 3, 5, 6, 7, 8
 _AUTH_RESPONSE, _AUTH_SUCCESS = 15, 16
 _SCHEMA_CHANGE = 5
@@ -35,17 +35,17 @@ CONSISTENCIES = {
 
 
 class SilentError(TimeoutError):
-    """The port took the connection, and nothing came back."""
+    """The port accepted the connection, but sent nothing."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The answer to a statement."""
+    """Result of a statement."""
 
     columns: list[str]
     """Column names; empty when the statement returns no rows."""
     rows: list[list[str]]
-    """Values as cqlsh writes them, about."""
+    """Values as text, similar to cqlsh."""
     warnings: list[str]
 
 
@@ -69,7 +69,7 @@ class Connection(Closing):
             raw.close()
             raise
         self._heard = False
-        """Whether a whole header of CQL has come."""
+        """Whether a complete CQL header was received."""
         try:
             self._greet(credentials)
         except BaseException as error:
@@ -88,9 +88,9 @@ class Connection(Closing):
         Raises
         ------
         CqlError
-            When the node refuses it.
+            The node rejects the statement.
         OSError
-            When the connection breaks or times out: it is unknown whether the statement ran.
+            The connection breaks or times out: the outcome of the statement is unknown.
         """
         columns: list[str] = []
         rows: list[list[str]] = []
@@ -116,7 +116,7 @@ class Connection(Closing):
         return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 
     def _await_agreement(self) -> list[str]:
-        """Wait until all nodes know the schema that this one has; a statement may fail before."""
+        """Wait until all nodes agree with this node's schema; statements may fail before."""
         deadline = time.monotonic() + _AGREEMENT_SECONDS
         while True:
             versions = {
@@ -136,7 +136,7 @@ class Connection(Closing):
         token = "\0" + "\0".join(credentials)
         kind, _ = self._exchange(_AUTH_RESPONSE, _bytes(token.encode()), [])
         if kind != _AUTH_SUCCESS:
-            raise CqlError(f"the node answered the password with message {kind}", code=None)
+            raise CqlError(f"unexpected answer to the login: message {kind}", code=None)
 
     def _ask(self, kind: int, body: bytes, warnings: list[str]) -> bytes:
         return self._exchange(kind, body, warnings)[1]
@@ -149,7 +149,7 @@ class Connection(Closing):
             raise NotCqlError(f"it answers {head[: _HEADER.size]!r}")
         self._heard = True
         if not 0 <= size <= _BODY_BYTES_MAX:
-            raise CqlError(f"the node announced an answer of {size} bytes", code=None)
+            raise CqlError(f"the node announced an answer of {size} bytes, which is too large", code=None)
         content = self._exactly(size)
         reader = Reader(content)
         if flags & 0x02:
@@ -176,7 +176,7 @@ class Connection(Closing):
 
 
 def _without_a_word(error: BaseException) -> BaseException:
-    """What went wrong where nothing came that is CQL."""
+    """Describe a failure before any CQL was received."""
     if isinstance(error, TimeoutError):
         return SilentError(str(error))
     if isinstance(error, (ConnectionResetError, BrokenPipeError)):
@@ -185,7 +185,7 @@ def _without_a_word(error: BaseException) -> BaseException:
 
 
 def answers(address: str, port: int, tls: ssl.SSLContext | None, timeout_s: float) -> bool:
-    """Whether a node takes a client: it answers OPTIONS and STARTUP."""
+    """Whether a node accepts clients: it answers OPTIONS and STARTUP."""
     try:
         Connection(address, port, tls=tls, timeout_s=timeout_s).close()
     except (OSError, CqlError, ValueError):

@@ -1,4 +1,4 @@
-"""What a node is started with: its configuration files and the command line of its Java."""
+"""Configuration files and Java command line of a node."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ STORAGE_PORT = 7000
 NATIVE_PORT = 9042
 RING_DELAY_MS = 2000
 JOIN_RING_DELAY_MS = 5000
-"""Of a node that joins: it gives up when nobody answers its first questions within twice this time."""
+"""Ring delay of a joining node, in ms: it gives up if no node answers within twice this time."""
 BROADCAST_INTERVAL_MS = 10_000
 NODE_ARGUMENT = "-Dchronotile.lab.node="
-"""With the node's folder behind it, this argument marks a process as that node."""
+"""Followed by the node's folder, this argument identifies the process of a node."""
 
 _OPENED = {
     "java.base": "java.io java.lang java.lang.module java.lang.reflect java.math java.net java.nio java.nio.charset "
@@ -39,7 +39,7 @@ _OPENED = {
 
 @dataclass(frozen=True)
 class NodePlan:
-    """All that a node's files and command line are made from."""
+    """Input for a node's files and command line."""
 
     cluster: str
     folder: Path
@@ -49,23 +49,23 @@ class NodePlan:
     jmx_port: int
     heap_mb: int
     tokens: Sequence[int] | None
-    """Tokens of a node of a new cluster; None for one that joins, or that knows its own."""
+    """Tokens of a node in a new cluster; None for a node that joins, or has tokens already."""
     joins: bool
     """Whether it joins a cluster that has data."""
     replaces: str | None
-    """Address of the dead node it takes the place of."""
+    """Address of the dead node that it replaces."""
     authentication: bool
     encryption: Mapping[str, Any] | None
     """``client_encryption_options`` of cassandra.yaml."""
     paxos_v2: bool
-    """Whether all nodes of the cluster know the second variant of lightweight transactions."""
+    """Whether all nodes support Paxos v2."""
     settings: Mapping[str, Any]
-    """Settings of cassandra.yaml that the user gave; a dot in a name leads into a nested one."""
+    """Settings of cassandra.yaml that the user gave; a dot in a name separates nested levels."""
     java_options: Sequence[str]
 
 
 def write_files(plan: NodePlan, server: Server) -> None:
-    """Write the node's configuration folder and make the folders it uses."""
+    """Write the node's configuration folder and create its other folders."""
     conf = plan.folder / "conf"
     for name in ("conf", "logs", "tmp", "data"):
         (plan.folder / name).mkdir(parents=True, exist_ok=True)
@@ -78,10 +78,7 @@ def write_files(plan: NodePlan, server: Server) -> None:
 
 
 def cassandra_yaml(plan: NodePlan, server: Server) -> dict[str, Any]:
-    """The settings of cassandra.yaml, small enough that several nodes fit on one machine.
-
-    Names are those all releases read.
-    """
+    """Settings of cassandra.yaml, small enough for several nodes on one machine. All releases accept these names."""
     series = server.release.series
     data = plan.folder / "data"
     settings: dict[str, Any] = {
@@ -143,13 +140,13 @@ def _set(settings: dict[str, Any], name: str, value: Any) -> None:
     for part in outer:
         inner = settings.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise InvalidInputError(f"setting {name!r}: {part!r} holds no settings of its own", kind="invalid-setting")
+            raise InvalidInputError(f"setting {name!r}: {part!r} has no nested settings", kind="invalid-setting")
         settings = inner
     settings[last] = value
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Settings from texts ``name=value``: the value is JSON where it can be read as such, else text.
+    """Parse settings from ``name=value``: the value is JSON if possible, else text.
 
     Raises
     ------
@@ -160,7 +157,7 @@ def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip():
-            raise InvalidInputError(f"setting {pair!r} cannot be read: write name=value", kind="invalid-setting")
+            raise InvalidInputError(f"invalid setting {pair!r}: write name=value", kind="invalid-setting")
         try:
             found[name.strip()] = json.loads(text)
         except ValueError:
@@ -196,7 +193,7 @@ def java_command(plan: NodePlan, server: Server, java: Path, java_major: int) ->
         f"-Dcassandra.ring_delay_ms={JOIN_RING_DELAY_MS if plan.joins else RING_DELAY_MS}",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
         "-Dcassandra.superuser_setup_delay_ms=500",
-        # A replacing node waits this long for a sign of life of the one it replaces.
+        # A replacing node waits this long for gossip from the one it replaces.
         f"-Dcassandra.broadcast_interval_ms={BROADCAST_INTERVAL_MS}",
         f"-Dlogback.configurationFile={folder}/conf/logback.xml",
         f"-Dcassandra-rackdc.properties=file://{folder}/conf/cassandra-rackdc.properties",

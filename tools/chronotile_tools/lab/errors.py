@@ -1,4 +1,4 @@
-"""What can go wrong in the laboratory.
+"""Exceptions of the laboratory.
 
 =====================  ===========================  ==========================================================
 class                  also a                       what to do
@@ -66,7 +66,7 @@ class LabBusyError(LabError, TimeoutError):
 
 
 class LabTimeoutError(LabError, TimeoutError):
-    """A node did not get where it should in time, and did not fail either. Kind ``lab-timeout``."""
+    """A node neither reached the expected state in time nor failed. Kind ``lab-timeout``."""
 
     exit_code = 6
 
@@ -75,7 +75,7 @@ class LabTimeoutError(LabError, TimeoutError):
 
 
 class NodeFailedError(LabError):
-    """A node ended while it should serve. Kind ``lab-node-failed``.
+    """A node stopped unexpectedly. Kind ``lab-node-failed``.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Starting nodes, waiting until they serve, and telling why one does not."""
+"""Start nodes, wait until they serve clients, and report why one does not."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ HANDSHAKE_S = 5.0
 LOG_BYTES_READ = 256 * 1024
 LOG_LINES_SHOWN = 12
 FETCH_FAILED = "Some data streaming failed"
-"""What a node writes to its log when it gives up fetching its data."""
+"""Log message of a node that gives up streaming its data."""
 
 _LOG_LINE = re.compile(r"^(TRACE|DEBUG|INFO|WARN|ERROR)\s")
 _STACK_LINE = re.compile(r"^\s+(at |\.\.\. \d+ )")
 
 
 def quiet(line: str) -> None:
-    """Says nothing."""
+    """Discard a progress line."""
 
 
 def folder_of(cluster: ClusterState, node: NodeState) -> Path:
@@ -40,14 +40,14 @@ def folder_of(cluster: ClusterState, node: NodeState) -> Path:
 
 
 def client_context(cluster: ClusterState) -> ssl.SSLContext | None:
-    """How to reach the cluster's nodes over TLS; None where they speak plainly."""
+    """TLS context for the cluster's nodes; None without TLS."""
     if cluster.tls == "none":
         return None
     return tls.client_files(state.folder(cluster.name) / "tls", mutual=cluster.tls == "mutual").context()
 
 
 def launch(cluster: ClusterState, node: NodeState) -> None:
-    """Write the node's files and start its process, which `node` then holds. Does not wait."""
+    """Write the node's files and start its process; record it in `node`. Does not wait."""
     release = versions.release(node.version)
     server = software.server(release)
     java = software.java(release.java)
@@ -57,7 +57,7 @@ def launch(cluster: ClusterState, node: NodeState) -> None:
     if node.cut:
         net.cut(node.index)
     config.write_files(plan, server)
-    # What an earlier run said is not this one's error.
+    # Ignore output of an earlier run when looking for errors.
     output = plan.folder / "logs" / "output.log"
     output.unlink(missing_ok=True)
     log = plan.folder / "logs" / "system.log"
@@ -68,7 +68,7 @@ def launch(cluster: ClusterState, node: NodeState) -> None:
 
 
 def reseed(cluster: ClusterState, node: NodeState) -> None:
-    """Have a running node count all others among its seeds, also those that are down."""
+    """Make a running node use all others as seeds, including those that are down."""
     config.write_files(_plan(cluster, node), software.server(versions.release(node.version)))
     tools.nodetool(cluster, node, ["reloadseeds"], timeout_s=60)
 
@@ -77,7 +77,7 @@ def _plan(cluster: ClusterState, node: NodeState) -> config.NodePlan:
     folder = folder_of(cluster, node)
     others = [other.address for other in cluster.nodes if other is not node and other.process is not None]
     fresh = node.tokens is not None
-    # Only a node among its own seeds may start alone; and one that is among them never fetches the data it should have.
+    # A node may start alone only if it is its own seed; but a seed never streams its data when it joins.
     own = [node.address] if node.joined or fresh else []
     first_of_centres = {other.dc: other.address for other in reversed(cluster.nodes) if fresh or other.joined}
     seeds = own + [address for address in first_of_centres.values() if address not in own]
@@ -110,20 +110,20 @@ def _plan(cluster: ClusterState, node: NodeState) -> config.NodePlan:
 
 
 def _environment() -> dict[str, str]:
-    """Our own, without what would change the node's Java."""
+    """Our environment, without variables that affect the node's Java."""
     dropped = {"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH", "CASSANDRA_CONF"}
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 def await_serving(cluster: ClusterState, nodes: Sequence[NodeState], timeout_s: float, echo: Echo) -> None:
-    """Wait until each of `nodes` takes clients, and all running nodes of the cluster see each other up and normal.
+    """Wait until each of `nodes` accepts clients, and all running nodes see each other up and normal.
 
     Raises
     ------
     NodeFailedError
-        As soon as one of them ends, or gives up fetching its data.
+        One of them stopped, or gave up streaming its data.
     LabTimeoutError
-        When `timeout_s` has passed; the message says what is missing.
+        `timeout_s` has passed; the message says what is missing.
     """
     began = time.monotonic()
     deadline = began + timeout_s
@@ -139,19 +139,19 @@ def await_serving(cluster: ClusterState, nodes: Sequence[NodeState], timeout_s: 
                 echo(f"{node.name} serves at {node.address} after {time.monotonic() - began:.0f} s")
         if waiting and time.monotonic() > deadline:
             late = ", ".join(node.name for node in waiting)
-            raise LabTimeoutError(_late(cluster, waiting[0], f"{late} took no clients within {timeout_s:.0f} s"))
+            raise LabTimeoutError(_late(cluster, waiting[0], f"{late} did not accept clients within {timeout_s:.0f} s"))
         if waiting:
             time.sleep(POLL_S)
     _await_ring(cluster, nodes, deadline, timeout_s)
 
 
 def _check_fetching(cluster: ClusterState, node: NodeState, read: dict[int, int]) -> None:
-    """See that a new node has not given up fetching its data; it would wait for somebody, and take no clients."""
+    """Check that a new node has not given up streaming its data: it would then wait without accepting clients."""
     if node.joined:
         return
     lines, read[node.index] = tail(folder_of(cluster, node) / "logs" / "system.log", read.get(node.index, 0))
     if any(FETCH_FAILED in line for line in lines):
-        raise failed(cluster, node, "failed to fetch its data")
+        raise failed(cluster, node, "failed to stream its data")
 
 
 def _await_ring(cluster: ClusterState, nodes: Sequence[NodeState], deadline: float, timeout_s: float) -> None:
@@ -159,7 +159,7 @@ def _await_ring(cluster: ClusterState, nodes: Sequence[NodeState], deadline: flo
     with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
         while True:
             _check_alive(cluster, nodes)
-            # Looked at anew each time: others may kill, pause or cut nodes meanwhile.
+            # Check each time: other processes may kill, pause or cut nodes meanwhile.
             running = _reachable(cluster)
             expected = {node.address for node in running}
             asked = [node for node in running if node.index not in satisfied]
@@ -173,7 +173,7 @@ def _await_ring(cluster: ClusterState, nodes: Sequence[NodeState], deadline: flo
 
 
 def _reachable(cluster: ClusterState) -> list[NodeState]:
-    """The nodes that run and that the others can reach."""
+    """Nodes that run and are reachable by the others."""
     cut = {node.index for node in state.load(cluster.name).nodes if node.cut}
     return [
         node
@@ -183,11 +183,11 @@ def _reachable(cluster: ClusterState) -> list[NodeState]:
 
 
 def _missing(cluster: ClusterState, node: NodeState, expected: set[str]) -> str:
-    """What keeps a node from seeing the `expected` addresses up and normal; empty when it does."""
+    """Describe which of the `expected` addresses a node does not see up and normal; empty if it sees all."""
     try:
         seen = tools.seen_by(cluster, node)
     except LabError as error:
-        return f"{node.name} cannot be asked ({error})"
+        return f"{node.name} cannot be queried ({error})"
     for one in seen:
         if one.address == node.address:
             node.host_id = one.host_id
@@ -198,13 +198,13 @@ def _missing(cluster: ClusterState, node: NodeState, expected: set[str]) -> str:
 def _check_alive(cluster: ClusterState, nodes: Sequence[NodeState]) -> None:
     for node in nodes:
         if node.process is not None and not node.process.alive():
-            raise failed(cluster, node, "ended while starting")
+            raise failed(cluster, node, "stopped during startup")
 
 
 def failed(cluster: ClusterState, node: NodeState, what: str) -> NodeFailedError:
-    """The error for a node that ended, with the last errors it wrote."""
+    """Create the error for a stopped node, with its last error messages."""
     log = last_errors(folder_of(cluster, node))
-    shown = "".join(f"\n  {line}" for line in log) or " without a word"
+    shown = "".join(f"\n  {line}" for line in log) or " without a message"
     where = folder_of(cluster, node) / "logs"
     return NodeFailedError(
         f"{node.name} of cluster {cluster.name} {what}:{shown}\n  (its logs: {where})",
@@ -221,7 +221,7 @@ def _late(cluster: ClusterState, node: NodeState, what: str) -> str:
 
 
 def last_errors(folder: Path) -> list[str]:
-    """The last errors a node wrote, to its log or, before it had one, to its output; frames of its code left out."""
+    """Last errors of a node, from its log or, before there is one, its output; without stack frames."""
     logged = _last_error_block(tail(folder / "logs" / "system.log")[0])
     printed = tail(folder / "logs" / "output.log")[0]
     if not logged or any(line.startswith("Exception") for line in printed):
@@ -231,7 +231,7 @@ def last_errors(folder: Path) -> list[str]:
 
 
 def _last_error_block(lines: Sequence[str]) -> list[str]:
-    """The last line of level ERROR, those that belong to it, and any ERROR lines right before."""
+    """The last ERROR line with its continuation lines, and ERROR lines directly before."""
     blocks: list[list[str]] = []
     for line in lines:
         level = _LOG_LINE.match(line)
@@ -245,7 +245,7 @@ def _last_error_block(lines: Sequence[str]) -> list[str]:
 
 
 def tail(path: Path, begin: int | None = None) -> tuple[list[str], int]:
-    """The whole lines of a file from byte `begin` on (by default the last quarter MiB), and the byte they end at."""
+    """Complete lines of a file from byte `begin` on (by default the last 256 KiB), and their end position."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -254,7 +254,7 @@ def tail(path: Path, begin: int | None = None) -> tuple[list[str], int]:
     except OSError:
         return [], begin or 0
     if begin is None and start > 0:
-        # The first line is cut.
+        # The first line is incomplete.
         start, content = start + content.find(b"\n") + 1, content.partition(b"\n")[2]
     whole = content.rpartition(b"\n")[0] if begin is not None else content
     end = start + len(whole) + (1 if begin is not None and b"\n" in content else 0)

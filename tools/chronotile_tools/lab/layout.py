@@ -1,4 +1,4 @@
-"""Which nodes a cluster has: data centres, racks, and the tokens of nodes that start together."""
+"""Layout of a new cluster: data centres, racks, and initial tokens."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NAMED = re.compile(r"([A-Za-z][\w-]{0,31}):([1-9]\d?)")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node stands."""
+    """Data centre and rack of a node."""
 
     dc: str
     rack: str
 
 
 def places(nodes: int | None, dc: str | None, racks: int) -> list[Place]:
-    """The places of a cluster's nodes.
+    """Data centre and rack of each node.
 
     Parameters
     ----------
@@ -34,21 +34,21 @@ def places(nodes: int | None, dc: str | None, racks: int) -> list[Place]:
     dc : str, optional
         Data centres: ``2x3`` (two of three nodes each, dc1 and dc2) or ``east:3,west:2``.
     racks : int
-        Racks in each data centre; its nodes take them in turn.
+        Racks in each data centre; nodes are assigned round-robin.
 
     Raises
     ------
     InvalidInputError
-        When the text cannot be read, both are given, or there are too many nodes.
+        The text is invalid, both are given, or there are too many nodes.
     """
     if nodes is not None and dc is not None:
-        raise InvalidInputError("give the nodes or the data centres, not both", kind="invalid-request")
+        raise InvalidInputError("give either nodes or data centres", kind="invalid-request")
     counts = _data_centres(dc) if dc is not None else {"dc1": 3 if nodes is None else nodes}
     total = sum(counts.values())
     if not 1 <= total <= NODES_MAX or min(counts.values()) < 1:
-        raise InvalidInputError(f"{total} nodes cannot be started: use 1 to {NODES_MAX}", kind="invalid-request")
+        raise InvalidInputError(f"{total} nodes are out of range: use 1 to {NODES_MAX}", kind="invalid-request")
     if not 1 <= racks <= NODES_MAX:
-        raise InvalidInputError(f"{racks} racks cannot be: use 1 to {NODES_MAX}", kind="invalid-request")
+        raise InvalidInputError(f"{racks} racks are out of range: use 1 to {NODES_MAX}", kind="invalid-request")
     return [Place(name, f"rack{k % racks + 1}") for name, count in counts.items() for k in range(count)]
 
 
@@ -61,7 +61,7 @@ def _data_centres(text: str) -> dict[str, int]:
         named = _NAMED.fullmatch(part.strip())
         if named is None or named[1] in counts:
             raise InvalidInputError(
-                f"data centres {text!r} cannot be read: write 2x3 for two of three nodes each, or east:3,west:2",
+                f"invalid data centres {text!r}: write 2x3 for two of three nodes each, or east:3,west:2",
                 kind="invalid-request",
             )
         counts[named[1]] = int(named[2])
@@ -71,8 +71,8 @@ def _data_centres(text: str) -> dict[str, int]:
 def tokens(standing: Sequence[Place]) -> list[list[int]]:
     """Tokens for nodes that start together, in the order of `standing`.
 
-    Those of a data centre divide the ring evenly and in turn, so its nodes own equal shares at any replication factor,
-    and as its racks take turns too, each rack does. With tokens given, a new node need not wait for the others.
+    The tokens of a data centre divide the ring evenly and alternate between nodes and racks, so nodes and racks own
+    equal shares at any replication factor. With initial tokens, a new node need not wait for the others.
     """
     centres = list(dict.fromkeys(place.dc for place in standing))
     result: list[list[int]] = []
@@ -80,7 +80,7 @@ def tokens(standing: Sequence[Place]) -> list[list[int]]:
     for place in standing:
         count = sum(other.dc == place.dc for other in standing)
         step = ring.SIZE // (count * TOKENS_A_NODE)
-        # No two nodes may own the same token, of different data centres neither.
+        # No two nodes may own the same token, even in different data centres.
         offset = ring.TOKEN_MIN + 1 + centres.index(place.dc) * 997
         result.append([offset + (turn[place.dc] + k * count) * step for k in range(TOKENS_A_NODE)])
         turn[place.dc] += 1

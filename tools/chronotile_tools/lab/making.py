@@ -1,4 +1,4 @@
-"""Making a cluster: what fits, what it is called, and all of it at once."""
+"""Create a cluster: check resources, reserve its name and network, and start its nodes."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def up(
     timeout_s: float = START_SECONDS,
     echo: Echo = quiet,
 ) -> Cluster:
-    """Start a cluster and wait until all its nodes serve and see each other.
+    """Start a cluster and wait until all nodes serve clients and see each other.
 
     Parameters
     ----------
     name : str, optional
-        Its name; a new one by default.
+        Cluster name; a new one by default.
     nodes : int, optional
-        Nodes of its only data centre, dc1. Default 3.
+        Number of nodes in a single data centre, dc1. Default 3.
     dc : str, optional
         Data centres instead: ``"2x3"`` for two of three nodes each, or ``"east:3,west:2"``.
     racks : int
@@ -65,41 +65,42 @@ def up(
     heap : str or int
         Heap of each node: ``"512m"``, ``"1g"`` or a number of MiB. At least 200 MiB.
     auth : bool
-        Ask for user and password (PasswordAuthenticator, CassandraAuthorizer). The superuser is new, its password
-        random: see `Cluster.credentials`. The default user is removed.
+        Require user and password (PasswordAuthenticator, CassandraAuthorizer). A superuser with a random password
+        replaces the default user: see `Cluster.credentials`.
     tls : bool or "server" or "mutual"
-        Encrypt connections of clients; ``"mutual"`` refuses those without a certificate. See `Cluster.tls`.
+        Encrypt client connections; ``"mutual"`` also requires client certificates. See `Cluster.tls`.
     settings : mapping, optional
-        Settings of cassandra.yaml, by name; a dot leads into a nested one.
+        Settings of cassandra.yaml, by name; a dot separates nested levels.
     java_options : sequence of str
         More options for the nodes' Java.
     network : "auto", "loopback" or "namespaces"
-        Nodes can be cut off only with ``namespaces``, which needs root; ``auto`` takes them where they work.
+        Cutting nodes off requires ``namespaces``, which need root; ``auto`` uses them if they work.
     keep : bool
-        Let the cluster live on when this process ends. Otherwise it ends with it, however this process ends.
+        Keep the cluster running after this process ends. Otherwise the cluster ends with the process, however that
+        ends.
     timeout_s : float
-        How long to wait until all nodes serve.
+        Timeout in seconds until all nodes serve clients.
     echo : callable
         Called with lines of progress.
 
     Raises
     ------
     InvalidInputError
-        When an argument cannot be used.
+        An argument is invalid.
     LabExistsError
-        When there is a cluster of this name.
+        A cluster of this name exists.
     MissingToolError
-        When Java or Maven is needed and missing.
+        Java or Maven is required and missing.
     NodeFailedError
-        When a node ends while starting. The message has its last errors.
+        A node stopped during startup; the message has its last errors.
     LabError
-        When it would not fit in memory (``lab-memory``), among others.
+        The cluster would not fit in memory (``lab-memory``), or another failure.
     """
     standing = layout.places(nodes, dc, racks)
     release = versions.release(version or software.default_version())
     heap_mb = resources.read_heap(heap)
     if auth and settings and "authenticator" in settings:
-        raise InvalidInputError("give auth or an authenticator of your own, not both", kind="invalid-setting")
+        raise InvalidInputError("give either auth or your own authenticator", kind="invalid-setting")
     resources.check_memory(len(standing), heap_mb)
     resources.prepare(release, echo)
     name = places.checked_name(f"lab-{secrets.token_hex(4)}" if name is None else name)
@@ -132,20 +133,20 @@ def up(
 
 
 def attach(name: str) -> Cluster:
-    """A cluster that was started before, by this process or another. It does not end with this one.
+    """Attach to a running cluster, started by this process or another. It does not end with this process.
 
     Raises
     ------
     LabNotFoundError
-        When there is none of this name.
+        No such cluster.
     """
     return Cluster(name)
 
 
 def survey() -> list[dict[str, Any]]:
-    """What there is in this home: for each cluster its name, status, nodes and how many of them run.
+    """List the clusters of this home: name, status, number of nodes, and number of running nodes.
 
-    The status is ``ready``, ``failed``, ``starting``, or ``half-made`` where whoever was starting it is gone.
+    The status is ``ready``, ``failed``, ``starting``, or ``half-made`` if the process that started it is gone.
     """
     rows = []
     for name in state.names():
@@ -182,7 +183,7 @@ def _being_made(name: str) -> bool:
 
 
 def _make_room(name: str, echo: Echo) -> None:
-    """Remove what a start that did not succeed left under this name. The caller holds the cluster's lock."""
+    """Remove the remains of a failed start under this name. The caller holds the cluster's lock."""
     folder = state.folder(name)
     if not folder.exists():
         return
@@ -191,13 +192,13 @@ def _make_room(name: str, echo: Echo) -> None:
     except LabError:
         found = None
     if found is not None and found.status == "ready":
-        raise LabExistsError(f"there is a cluster {name!r}: take it down first (chronotile lab down {name})")
+        raise LabExistsError(f"cluster {name!r} exists: take it down first (chronotile lab down {name!r})")
     echo(f"removing the remains of an earlier start of {name}")
     clear_away(name, found)
 
 
 def _reserve(cluster: ClusterState, asked: str, standing: Sequence[layout.Place]) -> None:
-    """Give the cluster its folder and its network, alone among all that start at this moment."""
+    """Assign folder and network to the cluster, under the lock that serializes starting clusters."""
     kind = network.choose(asked)
     ports = (config.NATIVE_PORT, config.STORAGE_PORT)
     with places.locked("network", timeout_s=60, what="find a free network"):
@@ -236,7 +237,7 @@ def _start(cluster: ClusterState, timeout_s: float, echo: Echo) -> None:
 
 
 def _abandon(cluster: ClusterState, error: BaseException) -> None:
-    """After a failed start: nothing runs on; logs stay where somebody may come to read them."""
+    """Clean up after a failed start: stop all processes, but keep logs that a user may want to read."""
     if cluster.owner is not None or not state.folder(cluster.name).exists():
         clear_away(cluster.name, cluster)
         return

@@ -1,4 +1,4 @@
-"""The addresses of a cluster's nodes, and cutting a node off from the others.
+"""Network addresses of a cluster's nodes, and cutting nodes off.
 
 On the loopback network the nodes listen on addresses of 127.77.0.0/16: any user can do it and nothing has to be set up.
 No node can be cut off there: what a node sends to others comes from 127.0.0.1, whichever node it is. With network
@@ -26,21 +26,23 @@ from chronotile_tools.lab.errors import LabError
 Kind = Literal["loopback", "namespaces"]
 
 _LOOPBACK, _BENCHMARK = "127.77", "198.18"
-"""198.18.0.0/15 is set aside for tests of networks: no real host has such an address."""
+"""Address range for namespaces; 198.18.0.0/15 is reserved for network tests, so no real host uses it."""
 _JMX_FIRST, _JMX_LAST = 7199, 7998
 PREFIX_ARGUMENT, JMX_ARGUMENT = "-Dchronotile.lab.network=", "-Dcassandra.jmx.local.port="
-"""Arguments of a node's process. They show what it is going to use before it does, whichever home it is of."""
+"""Arguments of node processes that contain addresses and ports; they reveal what a node of any home will use before it
+binds them.
+"""
 
 _NO_SUCH = re.compile(r"No such file|Cannot find device|does not exist")
 
 
 def choose(asked: str) -> Kind:
-    """The kind of network for ``auto``, ``loopback`` or ``namespaces``: ``auto`` takes namespaces where they work.
+    """Choose the kind of network: ``auto`` selects namespaces if they work.
 
     Raises
     ------
     LabError
-        When namespaces are asked for and cannot be made here (``lab-network``).
+        Namespaces are requested but cannot be created (``lab-network``).
     """
     if asked == "loopback":
         return "loopback"
@@ -48,14 +50,14 @@ def choose(asked: str) -> Kind:
     if obstacle is None:
         return "namespaces"
     if asked == "namespaces":
-        raise LabError(f"network namespaces cannot be used: {obstacle}", kind="lab-network")
+        raise LabError(f"cannot use network namespaces: {obstacle}", kind="lab-network")
     return "loopback"
 
 
 def namespaces_obstacle() -> str | None:
-    """Why this process cannot put nodes into network namespaces; None when it can. Makes one and removes it."""
+    """Reason why this process cannot use network namespaces; None if it can. Creates one and removes it."""
     if os.geteuid() != 0:
-        return "that needs root"
+        return "root is required"
     if shutil.which("ip") is None:
         return "the program ip is missing (on Debian: apt-get install iproute2)"
     probe, bridge = f"ctlab-probe-{os.getpid()}", f"ctp{os.getpid() % 10**9}"
@@ -91,10 +93,10 @@ class Network:
         return prefix == self.prefix and last.isdigit() and 1 <= int(last) <= 250 and last == str(int(last))
 
     def raise_node(self, index: int, address: str) -> None:
-        """Make the node's address usable, again too after the machine was booted."""
+        """Make the node's address usable, also after a reboot."""
 
     def command_prefix(self, index: int) -> list[str]:
-        """Words before a command line that is to see the network as the node does."""
+        """Command prefix that runs a command in the node's network."""
         return []
 
     def jmx_port(self, taken: Iterable[int]) -> int:
@@ -103,10 +105,10 @@ class Network:
         return _JMX_FIRST
 
     def cut(self, index: int) -> None:
-        """Let nothing pass to or from the node."""
+        """Drop all traffic to and from the node."""
         raise LabError(
-            "this cluster is on the loopback network, where a node cannot be cut off: make one as root with "
-            "`chronotile lab up --network namespaces`; pausing the node comes nearest",
+            "nodes on the loopback network cannot be cut off: start a cluster as root with `chronotile lab "
+            "up --network namespaces`, or pause the node instead",
             kind="lab-network",
         )
 
@@ -114,10 +116,10 @@ class Network:
         """Undo `cut`."""
 
     def drop_node(self, index: int) -> None:
-        """Remove what the node's address needed."""
+        """Release the node's address."""
 
     def drop(self) -> None:
-        """Remove all of it."""
+        """Remove the network."""
 
 
 class Loopback(Network):
@@ -155,7 +157,7 @@ class Namespaces(Network):
         return f"{self.bridge}n{index}"
 
     def raise_bridge(self) -> None:
-        """Make the bridge. Fails with LabError when there is one of this name."""
+        """Create the bridge. Raises LabError if it exists."""
         _ip("link", "add", self.bridge, "type", "bridge")
         _ip("address", "add", f"{self.prefix}.254/24", "dev", self.bridge)
         _ip("link", "set", self.bridge, "up")
@@ -205,16 +207,15 @@ def existing(kind: str, prefix: str) -> Network:
 
 
 def reserve(kind: Kind, taken: Iterable[str], ports: Iterable[int]) -> Network:
-    """A network that nobody uses, neither a cluster (prefixes `taken`) nor another program.
-
-    The caller holds the lock under which all clusters of this home are given theirs.
+    """Reserve a network that no cluster (prefixes `taken`) and no other program uses. The caller holds the lock for
+    assigning networks.
     """
     used = set(taken)
     for network in _numbered(kind):
         if network.prefix in used:
             continue
         if isinstance(network, Namespaces):
-            # The kernel knows one bridge of a name, so the one we make is ours, whatever other homes there are.
+            # Bridge names are unique in the kernel, so creating the bridge reserves the network across homes.
             if not _device_exists(network.bridge):
                 with contextlib.suppress(LabError):
                     network.raise_bridge()
@@ -223,7 +224,7 @@ def reserve(kind: Kind, taken: Iterable[str], ports: Iterable[int]) -> Network:
             _bindable(network.address(number), port) for number in (1, 2, 3) for port in ports
         ):
             return network
-    raise LabError("every network of the laboratory is in use: take a cluster down", kind="lab-network")
+    raise LabError("all networks of the laboratory are in use: take a cluster down", kind="lab-network")
 
 
 def _numbered(kind: Kind) -> Iterator[Network]:
@@ -233,14 +234,14 @@ def _numbered(kind: Kind) -> Iterator[Network]:
 
 def _bindable(address: str, port: int) -> bool:
     with socket.socket() as probe:
-        # As the server does it: the remains of closed connections do not count.
+        # Like the server, ignore connections in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 return False
-            raise LabError(f"{address} cannot be used: {error.strerror}", kind="lab-network") from error
+            raise LabError(f"cannot bind {address}: {error.strerror}", kind="lab-network") from error
     return True
 
 
@@ -249,7 +250,7 @@ def _device_exists(name: str) -> bool:
 
 
 def _ip(*arguments: str) -> None:
-    """Run ``ip``, raise LabError with what it says when it fails."""
+    """Run ``ip``; raise LabError with its message if it fails."""
     program = shutil.which("ip")
     if program is None:
         raise LabError("the program ip is missing (on Debian: apt-get install iproute2)", kind="lab-network")
@@ -262,7 +263,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _ip_quietly(*arguments: str) -> None:
-    """Run ``ip`` to remove what may be gone already."""
+    """Run ``ip`` to remove something that may not exist."""
     try:
         _ip(*arguments)
     except LabError as error:

@@ -1,6 +1,7 @@
-"""Where the laboratory keeps things, and how it changes them safely: folders, locks, whole-file writes.
+"""Folders, locks and atomic file writes of the laboratory.
 
-The home holds a folder a cluster and ``.locks``; the cache holds server jars and Java runtimes, shared by all clusters.
+The home holds one folder per cluster and ``.locks``; the cache holds server jars and Java runtimes, shared by all
+clusters.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def cache() -> Path:
 
 
 def checked_name(name: str) -> str:
-    """The name of a cluster, if it can be one.
+    """Check the name of a cluster.
 
     Raises
     ------
@@ -53,14 +54,14 @@ def checked_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
-            f"{name!r} cannot be a cluster's name: use 1 to 32 of a-z, 0-9, - and _, starting with a letter or digit",
+            f"invalid cluster name {name!r}: use 1 to 32 of a-z, 0-9, - and _, starting with a letter or digit",
             kind="invalid-request",
         )
     return name
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace a file in one step: readers see the old text or the new, also after a crash of this process."""
+    """Replace a file atomically: readers see the old text or the new, even after a crash."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         os.fchmod(descriptor, mode)
@@ -77,14 +78,14 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def locked(name: str, *, timeout_s: float, what: str) -> Iterator[None]:
-    """Hold the lock of this name among all processes that use the same home.
+    """Hold a named lock shared by all processes of the same home.
 
     The kernel frees it when the process ends, however it ends. Not reentrant.
 
     Raises
     ------
     LabBusyError
-        When another process holds it for longer than `timeout_s`; `what` says what it keeps us from.
+        Another process holds the lock for longer than `timeout_s`; `what` describes the blocked action.
     """
     folder = home() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,7 @@ def locked(name: str, *, timeout_s: float, what: str) -> Iterator[None]:
                 holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip() or "unknown"
                 if time.monotonic() >= deadline:
                     raise LabBusyError(
-                        f"cannot {what}: process {holder} works on it; repeat when it is done", pid=holder
+                        f"cannot {what}: process {holder} holds the lock; repeat when it has finished", pid=holder
                     ) from None
                 time.sleep(0.05)
                 continue
@@ -113,7 +114,7 @@ def locked(name: str, *, timeout_s: float, what: str) -> Iterator[None]:
 
 
 def _is_file(descriptor: int, path: Path) -> bool:
-    """Whether the file is still the one at the path: its lock may have been removed while we waited for it."""
+    """Whether the descriptor is still the file at the path: the lock may have been removed while we waited."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -121,16 +122,16 @@ def _is_file(descriptor: int, path: Path) -> bool:
 
 
 def remove_lock(name: str) -> None:
-    """Remove a lock that nobody will need again. Who waits for it takes a new one."""
+    """Remove a lock that is no longer needed. Waiting processes create a new one."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(home() / ".locks" / name)
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
-    """A folder of the cache, made by `build` in a temporary one beside it and then renamed.
+    """Return a cache folder, built by `build` in a temporary folder and then renamed.
 
-    A folder that is there is complete. When two processes build at once, the first to finish wins and the other uses
-    what it made.
+    An existing folder is complete. If two processes build at once, the first to finish wins and the other uses its
+    result.
     """
     if folder.is_dir():
         return folder
@@ -138,7 +139,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     except OSError as error:
-        raise LabError(f"the cache {folder.parent} cannot be written: {error.strerror}", kind="lab-fetch") from error
+        raise LabError(f"cannot write to the cache {folder.parent}: {error.strerror}", kind="lab-fetch") from error
     try:
         build(temporary)
         temporary.chmod(0o755)

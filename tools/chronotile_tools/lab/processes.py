@@ -1,4 +1,4 @@
-"""Processes that outlive the one which started them, told apart from later ones that got the same number."""
+"""Handles to processes that outlive their parent, safe against reuse of process ids."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _SETTLE_S = 0.02
 
 @dataclass(frozen=True)
 class Process:
-    """A process by its number, the moment it began (kernel ticks since boot) and the boot it belongs to.
-
-    The number alone is given to another process some time after this one ends; the three together never are.
+    """A process, identified by pid, start time (kernel ticks since boot) and boot id. Pids are reused; the three
+    together are unique.
     """
 
     pid: int
@@ -27,23 +26,23 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has this number now, None when there is none."""
+        """The process with this pid, or None."""
         fields = _stat(pid)
         return None if fields is None else cls(pid, int(fields[_START_TICKS]), boot_id())
 
     def alive(self) -> bool:
-        """Whether it still runs. One that ended and is not yet reaped does not."""
+        """Whether the process runs; zombies do not count."""
         if self.boot != boot_id():
             return False
         fields = _stat(self.pid)
         if fields is None or int(fields[_START_TICKS]) != self.start_ticks:
             return False
         if fields[_STATE] in "ZX":
-            # Ours to bury, if this process started it.
+            # Reap the process if it is our child.
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
                     return False
-            # Its first thread has ended; while others are still ending, its ports and files are not free yet.
+            # The main thread has ended; until all others have, ports and files are still in use.
             return int(fields[_THREADS]) > 1
         return True
 
@@ -53,13 +52,13 @@ class Process:
         return self.alive() and fields is not None and fields[_STATE] in "Tt"
 
     def signal(self, number: int) -> bool:
-        """Send a signal; False when the process has ended."""
+        """Send a signal; return False if the process has ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return False
         try:
-            # Checked with the descriptor in hand: from here on it cannot become another process.
+            # Check with the pidfd open: from here on it cannot refer to another process.
             if not self.alive():
                 return False
             signal.pidfd_send_signal(descriptor, number)
@@ -70,7 +69,7 @@ class Process:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; False when it still runs after `timeout_s`."""
+        """Wait for the end; return False if the process still runs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
             if time.monotonic() >= deadline:
@@ -79,7 +78,7 @@ class Process:
         return True
 
     def end(self, timeout_s: float) -> None:
-        """Ask it to end, insist after `timeout_s`, and wait until it is gone."""
+        """Terminate the process, kill it after `timeout_s`, and wait for its end."""
         if self.stopped():
             self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
@@ -87,7 +86,7 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, and wait until it is gone."""
+        """Kill the process and wait for its end."""
         self.signal(signal.SIGKILL)
         self.wait(30)
 
@@ -109,12 +108,12 @@ class Process:
 
 
 def boot_id() -> str:
-    """A text that differs after each boot of the machine."""
+    """Unique id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def start(command: Sequence[str], output: Path, environment: Mapping[str, str]) -> Process:
-    """Start a program in a session of its own, without input, its output appended to a file."""
+    """Start a program in its own session, without input; append its output to a file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     pid = os.posix_spawn(
         command[0],
@@ -126,16 +125,16 @@ def start(command: Sequence[str], output: Path, environment: Mapping[str, str]) 
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
-        # An interpreter may ignore or block signals that the program must get.
+        # Reset signals that the interpreter may ignore or block.
         setsigmask=[],
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP],
     )
-    # A process that has ended already stays a zombie until we wait for it, so there is one with this number.
+    # Even if the process has already ended, it stays a zombie until we wait, so its pid is valid.
     return Process.of(pid) or Process(pid, -1, boot_id())
 
 
 def with_argument(argument: str) -> list[Process]:
-    """The processes that have this very argument in their command line."""
+    """Processes with exactly this argument in their command line."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -150,7 +149,7 @@ def with_argument(argument: str) -> list[Process]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on: the name before them may hold anything."""
+    """Fields of /proc/PID/stat from the state on; the name before them may contain any character."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

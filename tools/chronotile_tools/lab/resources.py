@@ -1,4 +1,4 @@
-"""What a cluster takes of the machine: memory, ports, fetched files."""
+"""Resources of a cluster: memory, ports, downloads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from chronotile_tools.lab.state import ClusterState
 
 HEAP_MB_DEFAULT, HEAP_MB_MIN = 512, 200
 OFF_HEAP_MB = 450
-"""What a node holds beside its heap: code, threads, buffers, mapped files."""
+"""Memory of a node outside the heap, in MiB: code, threads, buffers, mapped files."""
 
 _HEAP = re.compile(r"(\d+)\s*([mMgG])?(?:i?[bB])?")
 
 
 def prepare(release: versions.Release, echo: Echo = quiet) -> None:
-    """Fetch what a release needs, so that starting it later needs no network."""
+    """Download everything that a release needs, so that a later start works offline."""
     if software.must_fetch(release):
         echo(f"fetching Cassandra {release.version}")
     software.server(release)
@@ -29,10 +29,10 @@ def prepare(release: versions.Release, echo: Echo = quiet) -> None:
 
 
 def read_heap(heap: str | int) -> int:
-    """A heap in MiB from a number of MiB or a text such as ``512m`` or ``1g``."""
+    """Parse a heap size: a number of MiB, or text such as ``512m`` or ``1g``."""
     match = _HEAP.fullmatch(str(heap).strip())
     if match is None:
-        raise InvalidInputError(f"heap {heap!r} cannot be read: write 512m or 1g", kind="invalid-request")
+        raise InvalidInputError(f"invalid heap {heap!r}: write a size such as 512m or 1g", kind="invalid-request")
     megabytes = int(match[1]) * (1024 if (match[2] or "m") in "gG" else 1)
     if megabytes < HEAP_MB_MIN:
         raise InvalidInputError(
@@ -42,7 +42,7 @@ def read_heap(heap: str | int) -> int:
 
 
 def check_memory(nodes: int, heap_mb: int) -> None:
-    """Refuse what the machine's available memory would not hold, and say what it would.
+    """Raise an error if the available memory is too small, and say what would fit.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def check_memory(nodes: int, heap_mb: int) -> None:
 
 
 def available_mb() -> int:
-    """Memory that new processes may take, in MiB: what the machine has free, or less if a control group says so."""
+    """Memory available to new processes, in MiB: the machine's, or less if a control group limits it."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) // 1024
     for limit_file in _control_group_limits():
@@ -79,7 +79,7 @@ def available_mb() -> int:
 
 
 def _control_group_limits() -> list[Path]:
-    """The files ``memory.max`` of this process's control group and those around it; they hold ``max`` for no limit."""
+    """Files ``memory.max`` of this process's control group and its parents; ``max`` means no limit."""
     root = Path("/sys/fs/cgroup")
     try:
         own = Path("/proc/self/cgroup").read_text().splitlines()[-1].partition("::")[2].strip("/")
@@ -90,12 +90,12 @@ def _control_group_limits() -> list[Path]:
 
 
 def ports_taken() -> list[int]:
-    """The JMX ports of all nodes of this home, those that do not run too."""
+    """JMX ports of all nodes of this home, running or not."""
     return [node.jmx_port for cluster in all_states() for node in cluster.nodes]
 
 
 def all_states() -> list[ClusterState]:
-    """What is known of every cluster of this home whose state can be read."""
+    """States of all clusters of this home, except unreadable ones."""
     found = []
     for name in state.names():
         with contextlib.suppress(LabError):

@@ -1,4 +1,4 @@
-"""Users of a cluster that asks for passwords."""
+"""Users of a cluster with authentication."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _RETRY_S = 0.2
 
 
 def replace_default_superuser(cluster: ClusterState, *, timeout_s: float) -> None:
-    """Make a superuser with a random password, keep both in the file ``credentials``, and drop the default one.
+    """Create a superuser with a random password, store both in the file ``credentials``, and drop the default user.
 
-    The keyspace of users is first spread over the nodes, so that one that is down locks nobody out.
+    The keyspace of users is first replicated to all nodes, so that a node that is down locks nobody out.
 
     Raises
     ------
     LabError
-        When no node lets the default user in within `timeout_s`.
+        No node accepts the default user within `timeout_s`.
     """
     context = launching.client_context(cluster)
     address = cluster.nodes[0].address
@@ -40,7 +40,7 @@ def replace_default_superuser(cluster: ClusterState, *, timeout_s: float) -> Non
     login = (SUPERUSER, password)
     with wire.Connection(address, config.NATIVE_PORT, tls=context, credentials=login) as connection:
         connection.run(f"DROP ROLE {_DEFAULT[0]}")
-    # The node remembers for a while that it let the default user in.
+    # The node caches the login of the default user for a while.
     deadline = time.monotonic() + timeout_s
     while _lets_in(address, context):
         if time.monotonic() > deadline:
@@ -57,7 +57,7 @@ def _lets_in(address: str, context: ssl.SSLContext | None) -> bool:
 
 
 def _patient_login(cluster: ClusterState, timeout_s: float) -> wire.Connection:
-    """Log in as the default user, whom the nodes make some time after they start to serve."""
+    """Log in as the default user, which the nodes create some time after startup."""
     context = launching.client_context(cluster)
     deadline = time.monotonic() + timeout_s
     while True:

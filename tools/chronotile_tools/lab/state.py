@@ -1,4 +1,4 @@
-"""What is known of a cluster, kept in one JSON file in its folder."""
+"""State of a cluster, stored in a JSON file in its folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chronotile_tools.lab.processes import Process
 FORMAT = 1
 LOCK_SECONDS_MAX = 30
 OPERATION_SECONDS = 60.0
-"""How long a command waits for another that changes which nodes the cluster has."""
+"""Timeout in seconds for another command that changes the cluster's membership."""
 
 Status = Literal["starting", "ready", "failed"]
 Encryption = Literal["none", "server", "mutual"]
@@ -36,12 +36,12 @@ class NodeState:
     version: str
     heap_mb: int
     tokens: list[int] | None = None
-    """Tokens it was given because it began together with the cluster."""
+    """Initial tokens, if the node started together with the cluster."""
     joined: bool = False
-    """Whether it has served, and so has data and tokens of its own."""
+    """Whether the node has served clients, and so has its own data and tokens."""
     host_id: str = ""
     replaces: str | None = None
-    """Address of the dead node whose place it takes when it first starts."""
+    """Address of the dead node that it replaces at its first start."""
     cut: bool = False
     process: Process | None = None
 
@@ -71,9 +71,9 @@ class ClusterState:
     index_next: int
     """The number the next new node gets."""
     owner: Process | None = None
-    """The process with whose end the cluster ends; None for one that stays."""
+    """Process whose end takes the cluster down; None for a cluster that is kept."""
     failure: str = ""
-    """Why it could not be started."""
+    """Error of a failed start."""
     format: int = field(default=FORMAT)
 
     def node(self, index: int) -> NodeState:
@@ -82,7 +82,7 @@ class ClusterState:
         Raises
         ------
         LabNotFoundError
-            When the cluster has none, or no longer.
+            No such node, or it was removed.
         """
         for node in self.nodes:
             if node.index == index:
@@ -111,25 +111,25 @@ def load(name: str) -> ClusterState:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise LabNotFoundError(
-            f"there is no cluster {name!r} in {places.home()}: chronotile lab list shows those there are"
+            f"no cluster {name!r} in {places.home()}: list clusters with chronotile lab list"
         ) from None
     except (OSError, ValueError) as error:
         raise LabError(f"{path} cannot be read: {error}", kind="lab-state") from error
     if content.get("format") != FORMAT:
-        raise LabError(f"{path} is of another release of the laboratory: take the cluster down", kind="lab-state")
+        raise LabError(f"{path} was written by another release: take the cluster down", kind="lab-state")
     nodes = [NodeState(**{**node, "process": _process(node["process"])}) for node in content.pop("nodes")]
     return ClusterState(**{**content, "nodes": nodes, "owner": _process(content["owner"])})
 
 
 def save(state: ClusterState) -> None:
-    """Write a cluster's state. The caller holds the cluster's state lock, or is the only one that knows of it."""
+    """Write a cluster's state. The caller holds the cluster's state lock, or has just created the cluster."""
     text = json.dumps(dataclasses.asdict(state), indent=2)
     places.write_whole(folder(state.name) / places.STATE_FILE, text + "\n", mode=0o600)
 
 
 @contextlib.contextmanager
 def changing(name: str) -> Iterator[ClusterState]:
-    """Read the state, let the caller change it, and write it, while nobody else does. Short: others wait."""
+    """Read, change and write the state under its lock. Keep the block short, because others wait."""
     with places.locked(f"{name}.state", timeout_s=LOCK_SECONDS_MAX, what=f"change cluster {name}"):
         state = load(name)
         yield state
@@ -137,7 +137,7 @@ def changing(name: str) -> Iterator[ClusterState]:
 
 
 def names() -> list[str]:
-    """The clusters of this home, half-made ones too."""
+    """Names of the clusters of this home, including unfinished ones."""
     if not places.home().is_dir():
         return []
     return sorted(path.name for path in places.home().iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -149,6 +149,6 @@ def _process(fields: dict[str, Any] | None) -> Process | None:
 
 @contextlib.contextmanager
 def operating(name: str, what: str, *, timeout_s: float = OPERATION_SECONDS) -> Iterator[None]:
-    """Be the only one who changes which nodes the cluster has."""
+    """Hold the lock for changing the cluster's membership."""
     with places.locked(f"{name}.nodes", timeout_s=timeout_s, what=f"{what} (cluster {name})"):
         yield

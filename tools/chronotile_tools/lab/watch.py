@@ -1,6 +1,6 @@
-"""Takes a cluster down when the process that owns it ends, however it ends.
+"""Watchdog that takes a cluster down when its owner process ends, however it ends.
 
-Runs as a process of its own, which `begin` starts.
+Runs as a separate process, started by `begin`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def watch(name: str) -> None:
 
 
 def _is_there(name: str, created: str) -> bool:
-    """Whether the cluster is still the one we watch, and not another of the same name."""
+    """Whether the watched cluster still exists, rather than a new one of the same name."""
     try:
         return state.load(name).created_utc == created
     except LabNotFoundError:

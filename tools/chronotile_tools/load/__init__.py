@@ -1,4 +1,4 @@
-"""Load tests: an open-loop load generator, comparisons with their uncertainty, experiments on clusters, capacity.
+"""Load tests: an open-loop load generator, comparisons with uncertainty, experiments on clusters, and capacity plans.
 
 >>> from chronotile_tools import load
 >>> with load.Generator(processes=1) as generator:
@@ -7,7 +7,7 @@
 >>> len(recording), recording.saturated
 (100, False)
 
-What runs on clusters is in :mod:`chronotile_tools.load.experiments`.
+Experiments on clusters are in :mod:`chronotile_tools.load.experiments`.
 """
 
 from chronotile_tools.load.generator import Client, Generator, LoadError, Noop, Stream, Target

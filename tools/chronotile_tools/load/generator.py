@@ -1,8 +1,8 @@
-"""The load generator: processes with clients that run operations when they are due, whatever became of earlier ones.
+"""The load generator: processes with clients that run operations when they are due, independent of earlier ones.
 
 Every operation has an intended start before the run begins (:class:`~chronotile_tools.load.schedule.Schedule`). A
-client takes the next one, waits until it is due and runs it; when all clients are busy it starts late, and the lateness
-counts. None is ever left out: those that are still not started when the run is given up are recorded as unserved.
+client takes the next operation, waits until it is due and runs it; if all clients are busy, it starts late, and the
+delay counts. No operation is skipped: those not started by the end of the run are recorded as unserved.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _JOIN_S = 5.0
 
 
 class LoadError(ChronotileError, RuntimeError):
-    """The load generator itself failed. Kind ``load-failed``; the message has the last words of its process."""
+    """The load generator itself failed. Kind ``load-failed``; the message has the last output of its process."""
 
 
 class Client(Protocol):
     """A connection to a target. Its threads share it."""
 
     def run(self, number: int) -> int:
-        """Run the operation of this number; the rows it returned or stored.
+        """Run the operation of this number; return the number of rows returned or stored.
 
-        The same number asks for the same thing. An error of this package, an ``OSError`` or a ``TimeoutError`` is an
-        outcome of the operation; any other ends the run.
+        The same number gives the same operation. An error of this package, an ``OSError`` or a ``TimeoutError`` is an
+        outcome of the operation; any other exception ends the run.
         """
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
 
 
 class Target(Protocol):
-    """What a load is put on. It must be picklable: each process makes its own client."""
+    """Target of a load. Must be picklable, because each process creates its own client."""
 
     def connect(self) -> Client:
         """A new client."""
@@ -60,7 +60,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class Noop:
-    """A target that does nothing: what it seems to take is what the load generator itself takes."""
+    """A target that does nothing; it measures the load generator's own cost."""
 
     def connect(self) -> Client:
         """A new client."""
@@ -76,18 +76,18 @@ class Noop:
 
 @dataclass(frozen=True)
 class Stream:
-    """Operations of one kind, which run beside those of other streams.
+    """Operations of one kind, run concurrently with other streams.
 
     Attributes
     ----------
     name : str
-        What its recording is called.
+        Name of its recording.
     target : Target
-        What is asked.
+        Target of the operations.
     schedule : Schedule
         When.
     clients : int
-        Operations that may be under way at once.
+        Most concurrent operations.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class _Share:
-    """What one process does of a stream."""
+    """Share of a stream for one process."""
 
     stream: str
     target: Target
@@ -109,7 +109,7 @@ class _Share:
 
 @dataclass
 class _Found:
-    """What one process found of a stream."""
+    """Results of one process for a stream."""
 
     stream: str
     numbers: Any
@@ -121,17 +121,17 @@ class _Found:
 
 
 class Generator:
-    """Processes that run loads, until the context ends.
+    """Processes that run loads; a context manager.
 
     Parameters
     ----------
     processes : int
-        How many. Each has threads for its share of a stream's clients; one process is one Python interpreter.
+        How many. Number of processes. Each has threads for its share of a stream's clients.
     """
 
     def __init__(self, processes: int = 2) -> None:
         if not 1 <= processes <= 64:
-            raise InvalidInputError(f"processes is {processes}: use 1 to 64", kind="invalid-setting")
+            raise InvalidInputError(f"processes={processes} is out of range: use 1 to 64", kind="invalid-setting")
         spawn = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
@@ -158,15 +158,15 @@ class Generator:
                 process.join(_JOIN_S)
 
     def run(self, streams: Sequence[Stream], *, drain_s: float = 30.0) -> dict[str, Recording]:
-        """Run streams side by side from one moment on.
+        """Run streams concurrently.
 
         Parameters
         ----------
         streams : sequence of Stream
-            Their names differ.
+            Streams with unique names.
         drain_s : float
-            Seconds after the last intended start at which operations that have not started are given up. Those under
-            way are always waited for: the target has its own limit.
+            Seconds after the last intended start at which operations that have not started are given up. Running ones
+            are always awaited: the target has its own timeout.
 
         Returns
         -------
@@ -180,7 +180,7 @@ class Generator:
         """
         if len({stream.name for stream in streams}) != len(streams) or not all(map(_runnable, streams)):
             raise InvalidInputError(
-                "streams need names of their own, at least one client, and an operation after the warm-up",
+                "each stream needs a unique name, at least one client, and an operation after the warm-up",
                 kind="invalid-setting",
             )
         end_ns = max(stream.schedule.end_ns for stream in streams)
@@ -198,7 +198,7 @@ class Generator:
         return {s.name: _joined(s, parts, start_ns, cpu_s) for s, parts in zip(streams, by_stream, strict=True)}
 
     def _await_ready(self) -> None:
-        """Wait until all are connected; if one cannot be, have the others give up, so that they can be used again."""
+        """Wait until all are connected; if one fails, abort the others, so that they can be reused."""
         answers = [self._receive(place) for place in range(len(self._pipes))]
         if not any(isinstance(answer, ChronotileError) for answer in answers):
             return
@@ -209,7 +209,7 @@ class Generator:
         _results(answers)
 
     def _receive(self, place: int) -> Any:
-        """What a process answers, or the error it ended with."""
+        """Receive a process's answer, or the error it ended with."""
         try:
             kind, value = self._pipes[place].recv()
         except EOFError:
@@ -221,7 +221,7 @@ class Generator:
 
 
 def _results(answers: Sequence[Any]) -> Sequence[Any]:
-    """The answers, once all have come; the first error among them is raised."""
+    """Collect all answers; raise the first error among them."""
     for answer in answers:
         if isinstance(answer, ChronotileError):
             raise answer
@@ -234,7 +234,7 @@ def _runnable(stream: Stream) -> bool:
 
 
 def _shares(stream: Stream, processes: int) -> list[_Share]:
-    """Operations are dealt to clients in turn, and so to processes by how many clients each has."""
+    """Assign operations to clients round-robin, so each process gets a share by its number of clients."""
     owners = np.arange(stream.clients) % processes
     owner = owners[np.arange(len(stream.schedule)) % stream.clients]
     shares = []
@@ -268,7 +268,7 @@ def _joined(stream: Stream, parts: Sequence[Sequence[_Found]], start_ns: int, cp
 
 def _serve(pipe: Connection) -> None:
     """Run loads until the other end closes."""
-    # An interrupt of the terminal goes to the parent, which ends us.
+    # Ignore terminal interrupts: the parent handles them and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
@@ -295,7 +295,7 @@ def _run_load(pipe: Connection, shares: Sequence[_Share]) -> tuple[str, Any]:
         if (span := pipe.recv()) is None:
             return "done", ([], 0.0)
         before = os.times()
-        # A collection in the midst of a run would be measured as the target's.
+        # A garbage collection during a run would count as time of the target.
         gc.collect()
         gc.disable()
         found = _run_shares(shares, clients, *span)
@@ -330,13 +330,13 @@ def _run_shares(shares: Sequence[_Share], clients: Sequence[Client], start_ns: i
 def _worker(
     share: _Share, client: Client, found: _Found, start_ns: int, deadline_ns: int, broken: list[BaseException]
 ) -> Callable[[], None]:
-    """What every thread of a share does: the next operation, when it is due."""
+    """Thread loop: run the next operation when it is due."""
     places = itertools.count()
     numbers, due = share.numbers.tolist(), (share.due_ns + start_ns).tolist()
     clock, run, last = time.perf_counter_ns, client.run, len(share.numbers)
 
     def work() -> None:
-        # next() on a counter is one step of the interpreter: no two threads get the same place.
+        # next() on a counter is atomic in the interpreter: no two threads get the same operation.
         while (place := next(places)) < last and not broken:
             if (early := due[place] - clock()) > 0:
                 time.sleep(early / 1e9)

@@ -1,4 +1,4 @@
-"""The report of an experiment: tables and drawings, as a page that stands alone and as text."""
+"""Report of an experiment: tables and plots, as a self-contained page and as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHAPES = ("circle", "square", "triangle")
 
 @dataclass
 class Report:
-    """Sections in order; each is a table or a drawing with words."""
+    """Sections in order; each is a table or a plot with a description."""
 
     title: str
     notes: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Report:
         self._tables.append((f"{title}\n{words}", [list(header), *map(list, rows)]))
 
     def drawing(self, title: str, words: str, svg: str) -> None:
-        """Add a drawing; it is left out of the text."""
+        """Add a plot; it is not part of the text version."""
         self._sections.append((title, words, svg))
 
     def html(self) -> str:
@@ -61,15 +61,16 @@ class Report:
 
 
 def duration(milliseconds: float) -> str:
-    """A time in the unit that suits it."""
+    """Format a duration in a suitable unit."""
     if milliseconds >= 1_000:
         return f"{milliseconds / 1e3:.2f} s"
     return f"{milliseconds:.1f} ms" if milliseconds >= 10 else f"{milliseconds:.2f} ms"
 
 
 def percentiles(title: str, histograms: Mapping[str, Any]) -> str:
-    """Curves of times by percentile, as far out as there are samples; `histograms` are of microseconds. Nothing where
-    none has two."""
+    """Curves of times by percentile, as far as samples allow; `histograms` are in microseconds. Empty if none has two
+    samples.
+    """
     curves = {}
     for name, histogram in histograms.items():
         count = histogram.get_total_count()
@@ -87,7 +88,7 @@ def percentiles(title: str, histograms: Mapping[str, Any]) -> str:
 
 
 def lines(title: str, x_label: str, y_label: str, series: Mapping[str, tuple[Any, Any]]) -> str:
-    """Lines through points, on a logarithmic scale upwards."""
+    """Lines through points, on a logarithmic y axis."""
     far = max(float(np.max(x)) for x, _ in series.values())
     ticks = sorted({float(value) for x, _ in series.values() for value in x})
     return _curves(title, x_label, y_label, series, [(t, f"{t:g}") for t in ticks], far, marks=True)
@@ -115,7 +116,7 @@ def _curves(
 
 
 def ratios(title: str, found: Sequence[Comparison], base: str) -> str:
-    """Intervals of ratios, one line each, beside "no difference"."""
+    """Confidence intervals of ratios, one line each, against "no difference"."""
     ends = [found_.difference.low for found_ in found] + [found_.difference.high for found_ in found] + [1.0]
     low, high = min(ends) / 1.05, max(ends) * 1.05
     bottom = _TOP + 26 * len(found) + 10

@@ -1,9 +1,9 @@
-"""Capacity: from what operations were measured to take, to what a stated cluster would carry.
+"""Capacity planning: from measured operation costs to the performance of a given cluster.
 
-The model is a straight line with few terms, and says all of them. What a read costs grows with the rows it returns;
-these grow with the visits of the history until the oldest leave it, and stay. The cost is a node's time, spread evenly
-over the nodes, and multiplied by the replicas that are asked. When all clients of a visit ask at once, as detectors of
-one camera do, each waits for all: the time of a read is clients times a node's time over nodes.
+The model is linear with few terms, and states all of them. The cost of a read grows with its rows, which grow with the
+visits in the history until the history is full. The cost is node time, spread evenly over the nodes and multiplied by
+the number of replicas asked. If all clients of a visit read at once, as detectors of one camera do, each waits for all:
+the read time is clients times node time divided by nodes.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ NODES_MAX = 10_000
 
 @dataclass(frozen=True)
 class Measured:
-    """What one client's operations took.
+    """Measured costs of one client's operations.
 
     Attributes
     ----------
     visits : float
-        Visits of the sky in the history that was read.
+        Visits in the history that was read.
     read_node_s : float
         Time of one node that one client's read takes, all replicas together: processor seconds over a node's cores. Or,
         where all clients asked at once, the seconds each waited times nodes over clients: :meth:`loaded`.
     store_node_s : float
-        The same of one client's store.
+        Node time of one client's store.
     read_alone_s : float
-        Seconds of a read when nothing else goes on; no cluster makes it faster.
+        Seconds of a read on an idle cluster; more nodes do not make it faster.
     store_rows : float
         Rows that one client stores at a visit.
     bytes_per_row : float
-        On disk, of one copy.
+        Bytes on disk, in one replica.
     partition_bytes : float
-        The largest partition, with so many visits in the history.
+        Size of the largest partition, with this number of visits in the history.
     replication, consistency : int, str
-        Copies, and how many of them were asked.
+        Replication factor, and consistency level of reads.
     """
 
     visits: float
@@ -63,7 +63,7 @@ class Measured:
         numbers = [getattr(self, part.name) for part in fields(self) if part.name not in ("replication", "consistency")]
         if self.visits <= 0 or self.read_node_s <= 0 or not all(math.isfinite(n) and n >= 0 for n in numbers):
             raise InvalidInputError(
-                "visits and read_node_s must be above 0, the other measures 0 or more", kind="invalid-setting"
+                "visits and read_node_s must be above 0, and other measures 0 or more", kind="invalid-setting"
             )
 
     @classmethod
@@ -78,15 +78,15 @@ class Measured:
         Raises
         ------
         DataFileError
-            The file has no such measures.
+            The file lacks these measures.
         """
         try:
             given = json.loads(path.read_text(encoding="utf-8"))["measured"]
         except FileNotFoundError:
-            raise DataFileError(f"there is no {path}", kind="file-not-found") from None
+            raise DataFileError(f"no such file: {path}", kind="file-not-found") from None
         except (KeyError, TypeError, ValueError) as error:
             raise DataFileError(
-                f"{path} has no measures of a read: take results.json of `chronotile bench cluster scaling`",
+                f"{path} contains no measures of a read: use results.json of `chronotile bench cluster scaling`",
                 kind="file-content",
             ) from error
         return cls(**{**given, **(overrides or {})})
@@ -94,7 +94,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked of the cluster.
+    """Workload of the cluster.
 
     Attributes
     ----------
@@ -103,9 +103,9 @@ class Demand:
     visits_per_day : float
         Averaged over the year.
     visit_s : float
-        Seconds from one visit to the next while there are any.
+        Seconds between visits during the night.
     history_days : float
-        How far back a read goes, and how long rows are kept.
+        Length of the history that is read and kept.
     """
 
     clients: int = 189
@@ -125,20 +125,20 @@ class Demand:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that is thought of.
+    """A planned cluster.
 
     Attributes
     ----------
     nodes, replication, consistency : int, int, str
-        Its nodes, copies of each row, and how many of them a read asks.
+        Number of nodes, replication factor, and consistency level of reads.
     core_speed : float
-        Speed of a node, all its cores together, over that of the node that was measured.
+        Speed of a node, all cores together, relative to the measured node.
     disks, disk_tb : int, float
-        Disks of a node and what each holds, in 10^12 bytes.
+        Disks per node, and the size of each in 10^12 bytes.
     disk_fill_max : float
-        Share of the disks that data may take; the rest is for compaction, repair and growth.
+        Largest share of the disks for data; the rest is for compaction, repair and growth.
     busy_max : float
-        Share of its time that a node may be busy at a visit; the rest is for compaction, repair and a lost node.
+        Largest share of time that a node may be busy during visits; the rest is for compaction, repair and a lost node.
     """
 
     nodes: int = 12
@@ -165,28 +165,28 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to expect.
+    """Expected performance.
 
     Attributes
     ----------
     visits : float
-        Visits in the history that this is about.
+        Visits in the history.
     read_s, store_s : float
-        Seconds that each client waits when all ask at once.
+        Seconds that each client waits if all are active at once.
     busy : float
-        Share of their time that nodes spend on it while there are visits.
+        Share of time that nodes are busy during visits.
     bytes_per_node : float
         On disk, with a full history.
     disk_fill : float
-        The share of the disks that is.
+        Share of the disks in use.
     partition_bytes : float
         The largest partition.
     nodes_needed : int or None
-        The fewest nodes that would do; None where more nodes do not help.
+        Fewest nodes that suffice; None if more nodes do not help.
     problems : tuple of str
-        What goes beyond a limit.
+        Exceeded limits.
     assumptions : tuple of str
-        All that the figures rest on.
+        Assumptions behind the figures.
     """
 
     visits: float
@@ -209,24 +209,24 @@ def replicas_asked(replication: int, consistency: str) -> int:
     }.get(consistency.upper())  # fmt: skip
     if replication < 1 or asked is None or asked > replication:
         raise InvalidInputError(
-            f"{consistency} of {replication} copies cannot be read: use ONE, TWO, THREE, QUORUM, LOCAL_QUORUM or ALL, "
-            "and no more replicas than there are copies",
+            f"consistency level {consistency} is invalid with {replication} replicas: use ONE, TWO, THREE, "
+            "QUORUM, LOCAL_QUORUM or ALL, with at most as many replicas as the replication factor",
             kind="invalid-setting",
         )
     return asked
 
 
 def plan(measured: Measured, demand: Demand, cluster: Cluster, *, visits: float | None = None) -> Plan:
-    """What a cluster would carry.
+    """Plan the capacity of a cluster.
 
     Parameters
     ----------
     measured : Measured
-        What operations take.
+        Measured costs of operations.
     demand : Demand
-        What is asked.
+        Workload.
     cluster : Cluster
-        Of what.
+        The planned cluster.
     visits : float, optional
         Visits since the survey began. By default a full history.
     """
@@ -281,7 +281,7 @@ def _problems(found: Plan, cluster: Cluster) -> tuple[str, ...]:
 
 
 def _nodes_needed(measured: Measured, demand: Demand, cluster: Cluster, visits: float | None) -> int | None:
-    """Time and bytes go as one over the nodes, so the answer follows from one of them."""
+    """Time and bytes are inversely proportional to the number of nodes, so one plan gives the answer."""
     single = _figures(measured, demand, replace(cluster, nodes=cluster.replication), visits)
     if single.partition_bytes > PARTITION_BYTES_MAX:
         return None

@@ -1,4 +1,4 @@
-"""The figures that experiments are laid beside.
+"""Published figures to compare experiments with.
 
 Of a plant's historian and a log store on clusters of three and four machines, and of the prototypes of the alert
 production database of the Rubin Observatory (DMTN-113, DMTN-156, DMTN-162). They are of other machines: compare ratios.

@@ -1,9 +1,9 @@
-"""What a run of a load found: the times of every operation, and histograms of them.
+"""Recordings of a load run: times of every operation, and their histograms.
 
-Three times are told apart. *Service*: from the start of an operation to its end. *Waiting*: from its intended start to
-its start, which grows when the system cannot keep up. *Response*: both, what somebody who came at the intended start
-waits for. A load generator that measures service alone leaves out those who would have come while it was stalled
-(coordinated omission).
+Three times are distinguished. *Service*: from the start of an operation to its end. *Waiting*: from its intended start
+to its start, which grows when the system cannot keep up. *Response*: the sum of both, as experienced by a client that
+arrives at the intended start. A load generator that measures only service time omits clients that would have arrived
+during a stall (coordinated omission).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hdrh.log import HistogramLogReader, HistogramLogWriter
 __all__ = ["DONE", "FAILED", "PARTS", "TIMED_OUT", "UNSERVED", "Latency", "Part", "Recording", "merged", "read_log"]
 
 DONE, TIMED_OUT, FAILED, UNSERVED = range(4)
-"""Outcomes of an operation. Unserved: still not started when the run was given up; its time is the least it can be."""
+"""Outcomes of an operation. Unserved: not started by the end of the run; its time is a lower bound."""
 
 Part = Literal["response", "service", "waiting"]
 PARTS: tuple[Part, ...] = ("response", "service", "waiting")
@@ -68,7 +68,7 @@ class Latency:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """The counted operations of one stream of a run, in the order in which they were due.
+    """Counted operations of one stream, in the order in which they were due.
 
     Attributes
     ----------
@@ -77,9 +77,10 @@ class Recording:
     due_ns, started_ns, ended_ns : array of int64
         Nanoseconds from the start of the run.
     outcome : array of uint8
-        :data:`DONE`, :data:`TIMED_OUT`, :data:`FAILED` or :data:`UNSERVED`. All of them are in every distribution.
+        :data:`DONE`, :data:`TIMED_OUT`, :data:`FAILED` or :data:`UNSERVED`. All outcomes are part of every
+        distribution.
     rows : array of int64
-        Rows that each returned or stored.
+        Rows returned or stored by each operation.
     worker : array of uint8
         The process that ran it.
     end_ns : int
@@ -87,7 +88,7 @@ class Recording:
     clients : int
         Operations that could be under way at once.
     errors : dict
-        What went wrong, by the error's kind, with one message each.
+        Errors by kind, with one message each.
     client_cpu_s : float
         Processor time of the load generator's processes, of all streams together.
     """
@@ -120,7 +121,7 @@ class Recording:
     def _of_worker(self, worker: int, part: Part) -> Any:
         mine = self.worker == worker
         if part == "service":
-            # What never started was not served in no time.
+            # Operations that never started have no service time.
             mine = mine & (self.outcome != UNSERVED)
         return _histogram(self.times_ns(part)[mine])
 
@@ -129,32 +130,33 @@ class Recording:
         return Latency.of(self.histogram(part))
 
     def count(self, outcome: int) -> int:
-        """Operations that ended so."""
+        """Number of operations with this outcome."""
         return int(np.count_nonzero(self.outcome == outcome))
 
     @property
     def served(self) -> int:
-        """Operations that were started, whatever became of them."""
+        """Number of operations that were started, whatever their outcome."""
         return len(self) - self.count(UNSERVED)
 
     @cached_property
     def unstarted(self) -> int:
-        """Operations that were due and not started when the last one became due."""
+        """Number of operations that were due but not started when the last one became due."""
         return int(np.count_nonzero(self.started_ns > self.end_ns))
 
     @property
     def saturated(self) -> bool:
-        """Whether the system fell behind: operations were left, or more than a twentieth of them stood in line at the
-        end. Times then depend on how long the run was and say nothing of the system."""
+        """Whether the system fell behind: operations were unserved, or more than a twentieth were queued at the end.
+        Times then depend on the length of the run and do not characterize the system.
+        """
         return self.count(UNSERVED) > 0 or self.unstarted > max(2.0, _SATURATED_SHARE * len(self))
 
     @property
     def per_second(self) -> float:
-        """Operations done in a second, from the first one due to the last one done."""
+        """Throughput per second, from the first operation due to the last one done."""
         done = self.outcome == DONE
         if not done.any():
             return 0.0
-        # Those that were due and never served end at the moment the run was given up.
+        # Unserved operations end when the run was given up.
         took = (self.ended_ns[done | (self.outcome == UNSERVED)].max() - self.due_ns.min()) / 1e9
         return float(np.count_nonzero(done) / max(took, 1e-9))
 
@@ -171,7 +173,7 @@ class Recording:
                     writer.output_legend()
                 for part in PARTS:
                     file.write(f"Tag={_tag(f'{tag}/{part}')},")
-                    # Zero would mean: take the histogram's own stamps.
+                    # Zero would select the histogram's own timestamps.
                     writer.output_interval_histogram(
                         self._of_worker(worker, part), 1e-6, max(self.end_ns / 1e9, 1e-6), 1e3
                     )

@@ -23,7 +23,7 @@ class Schedule:
     due_ns : array of int64
         Intended starts in nanoseconds from the start of the run, ascending.
     warm_up_ns : int
-        Operations due before this run like all others and are not counted.
+        Operations due before this time run normally, but are not counted.
     end_ns : int
         The end of the period in which operations become due.
     """
@@ -48,15 +48,16 @@ class Schedule:
 
     @classmethod
     def fixed(cls, rate: float, seconds: float, *, warm_up_s: float = 0.0) -> Schedule:
-        """`rate` operations a second at equal distances, for `warm_up_s` and then `seconds`."""
+        """`rate` operations per second at equal intervals, for `warm_up_s` and then `seconds`."""
         total = _total(rate, seconds, warm_up_s)
         due = np.rint(np.arange(round(rate * total)) / rate * 1e9).astype(np.int64)
         return cls(due, int(warm_up_s * 1e9), int(total * 1e9))
 
     @classmethod
     def poisson(cls, rate: float, seconds: float, *, warm_up_s: float = 0.0, seed: int = 0) -> Schedule:
-        """`rate` operations a second on average, independent of each other as those of many users are; at least one is
-        counted."""
+        """`rate` operations per second on average, independent of each other like those of many users; at least one is
+        counted.
+        """
         total = _total(rate, seconds, warm_up_s)
         rng = np.random.default_rng(seed)
         count = rng.poisson(rate * total)
@@ -68,10 +69,10 @@ class Schedule:
 
     @classmethod
     def backlog(cls, count: int) -> Schedule:
-        """`count` operations that are all due at once: how fast a system works them off is its throughput."""
+        """`count` operations that are all due at once, to measure throughput."""
         if not 1 <= count <= _OPERATIONS_MAX:
             raise InvalidInputError(
-                f"count is {count}: use 1 to {_OPERATIONS_MAX:,} operations", kind="invalid-setting"
+                f"count={count} is out of range: use 1 to {_OPERATIONS_MAX:,} operations", kind="invalid-setting"
             )
         return cls(np.zeros(count, np.int64), 0, 0)
 
@@ -80,8 +81,8 @@ def _total(rate: float, seconds: float, warm_up_s: float) -> float:
     total = seconds + warm_up_s
     if not (rate > 0 and seconds > 0 and warm_up_s >= 0 and rate * total <= _OPERATIONS_MAX):
         raise InvalidInputError(
-            f"a rate of {rate:g} a second for {seconds:g} s after {warm_up_s:g} s cannot be run: rate and time must be "
-            f"positive, with {_OPERATIONS_MAX:,} operations at most",
+            f"invalid schedule of {rate:g} per second for {seconds:g} s after {warm_up_s:g} s: rate and "
+            f"time must be positive, with {_OPERATIONS_MAX:,} operations at most",
             kind="invalid-setting",
         )
     return total

@@ -1,7 +1,7 @@
 """Differences between runs, with their uncertainty.
 
-Runs are compared as pairs: two neighbours in time, one of each kind. The runs of a resample are merged and the
-percentile is taken of the whole; percentiles of runs are never averaged.
+Runs are compared as pairs: two neighbours in time, one of each kind. The runs of a resample are merged before the
+percentile is taken; percentiles of runs are never averaged.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ RESAMPLES = 4_000
 POWER = 0.8
 _BATCH = 500
 _QUIET_LAGS = 5
-"""Correlations end before so many lags without one. The formula's max(5, sqrt(log10(count))), of any count that fits a
-machine."""
+"""Number of consecutive insignificant lags after which correlations are taken to have ended. The formula's max(5,
+sqrt(log10(count))), of any count that fits a machine.
+"""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much slower one kind of runs is than another.
+    """Ratio of times between two kinds of runs.
 
     Attributes
     ----------
     ratio, low, high : float
-        Time of the second kind over that of the first, and its confidence interval.
+        Time of the second kind divided by that of the first, and its confidence interval.
     detectable : float
-        The smallest difference, as a share of the first, that so many runs with this spread would find in four of five
-        cases. A smaller one, if there is any, was not looked for hard enough.
+        The smallest difference, relative to the first kind, that this number of runs with this spread would detect in
+        four of five cases. Smaller differences need more runs.
     pairs : int
         Runs of each kind.
     """
@@ -56,8 +57,9 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """``"yes"`` for a difference that may be claimed; ``"below detectable"`` for one that shows and is smaller than
-        such runs can be trusted with; ``"no"`` for none that shows."""
+        """``"yes"`` for a significant difference; ``"below detectable"`` for one that appears but is smaller than such
+        runs can establish; ``"no"`` otherwise.
+        """
         if not self.found:
             return "no"
         return "yes" if abs(math.log(self.ratio)) >= math.log1p(self.detectable) else "below detectable"
@@ -65,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic of samples that depend on their predecessors.
+    """A statistic of autocorrelated samples.
 
     Attributes
     ----------
@@ -74,7 +76,7 @@ class Estimate:
     block : int
         Samples in a block of the bootstrap.
     independent : float
-        The number of independent samples that would say as much about the mean.
+        Effective number of independent samples for the mean.
     """
 
     value: float
@@ -93,12 +95,12 @@ def compare(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Difference:
-    """Compare runs that were made in pairs.
+    """Compare paired runs.
 
     Parameters
     ----------
     first, second : sequence of Recording
-        At least two of each; the runs at one place are neighbours in time.
+        At least two of each; runs at the same position are neighbours in time.
     what : float or "mean"
         Which percentile, 0 to 100, or the mean.
     part : {"response", "service", "waiting"}
@@ -111,27 +113,28 @@ def compare(
     Raises
     ------
     InvalidInputError
-        Fewer than two pairs, or a run without any such time.
+        Fewer than two pairs, or a run without such times.
 
     Notes
     -----
-    The interval is the wider, at each end, of two. A bootstrap over pairs, which asks for no distribution; with few
-    pairs its percentiles are too close, and its tails are widened by Student's t as in Hesterberg (2015), "What
-    Teachers Should Know About the Bootstrap", section 5.3. And Student's t on the logarithms of the pairs' ratios,
-    without which five pairs that scatter widely to one side would count as proof.
+    At each end, the interval is the wider of two. The first is a bootstrap over pairs, which assumes no distribution;
+    with few pairs its percentiles are too narrow, so its tails are widened by Student's t as in Hesterberg (2015),
+    "What Teachers Should Know About the Bootstrap", section 5.3. The second is Student's t on the logarithms of the
+    pairs' ratios; without it, five pairs that scatter widely to one side would count as proof.
     """
     count = len(first)
     if count < 2 or len(second) != count:
         raise InvalidInputError(
-            f"{len(first)} and {len(second)} runs cannot be compared: make at least two pairs", kind="invalid-request"
+            f"cannot compare {len(first)} with {len(second)} runs: at least two pairs are required",
+            kind="invalid-request",
         )
     values, counts = _common([*first, *second], part)
     if not counts.any(axis=1).all():
-        raise InvalidInputError(f"a run has no {part} time at all: make runs longer", kind="invalid-request")
+        raise InvalidInputError(f"a run has no {part} times: make runs longer", kind="invalid-request")
     ours, theirs = counts[:count], counts[count:]
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
-    # Few pairs are drawn in few different ways.
+    # With few pairs there are few distinct resamples.
     distinct, places = np.unique(drawn, axis=0, return_inverse=True)
     parts = [distinct[at : at + _BATCH].astype(float) for at in range(0, len(distinct), _BATCH)]
     logs = np.concatenate([_log_ratio(values, part @ ours, part @ theirs, what) for part in parts])[places.ravel()]
@@ -147,7 +150,7 @@ def compare(
 
 
 def _common(recordings: Sequence[Recording], part: Part) -> tuple[Any, Any]:
-    """The values of all histograms, microseconds, and how often each run has each."""
+    """Distinct values of all histograms, in microseconds, and their counts per run."""
     histograms = [recording.histogram(part) for recording in recordings]
     dense = np.stack([np.ctypeslib.as_array(histogram.counts)[: histogram.counts_len] for histogram in histograms])
     used = np.flatnonzero(dense.any(axis=0))
@@ -167,7 +170,7 @@ def _statistic(values: Any, counts: Any, what: float | str) -> Any:
         return counts @ values / counts.sum(1)
     if isinstance(what, str) or not 0 < what <= 100:
         raise InvalidInputError(
-            f'{what!r} is no statistic: use "mean" or a percentile up to 100', kind="invalid-request"
+            f'unknown statistic {what!r}: use "mean" or a percentile up to 100', kind="invalid-request"
         )
     wanted = counts.sum(1, keepdims=True) * what / 100
     return values[(counts.cumsum(1) >= wanted - 1e-9).argmax(1)]
@@ -176,7 +179,7 @@ def _statistic(values: Any, counts: Any, what: float | str) -> Any:
 def block_bootstrap(
     samples: Any, what: float | str = "mean", *, confidence: float = 0.95, resamples: int = 1_000, seed: int = 0
 ) -> Estimate:
-    """A statistic of samples in the order they were taken, each of which may depend on those before it.
+    """Estimate a statistic of autocorrelated samples, in the order they were taken.
 
     Circular block bootstrap (Politis & Romano 1992); the length of a block is that of :func:`block_length`.
 
@@ -208,7 +211,7 @@ def _plain_statistic(values: Any, what: float | str) -> float:
 
 
 def block_length(samples: Any) -> tuple[int, float]:
-    """The length of blocks that suits samples, and their long-run variance.
+    """Optimal block length for samples, and their long-run variance.
 
     The automatic choice for the circular bootstrap of Politis & White (2004), corrected by Patton, Politis & White
     (2009): autocovariances up to twice the lag past which correlations are no longer significant, in a flat-top window.
@@ -216,7 +219,7 @@ def block_length(samples: Any) -> tuple[int, float]:
     values = np.asarray(samples, float)
     count = len(values)
     if count < 10:
-        raise InvalidInputError(f"{count} samples are too few: give at least 10", kind="invalid-request")
+        raise InvalidInputError(f"{count} samples are too few: at least 10 are required", kind="invalid-request")
     centred = values - values.mean()
     lag_max = math.ceil(math.sqrt(count)) + _QUIET_LAGS
     covariance = np.array([centred[: count - lag] @ centred[lag:] for lag in range(lag_max + 1)]) / count
@@ -237,7 +240,7 @@ def block_length(samples: Any) -> tuple[int, float]:
 
 @lru_cache
 def student_t(probability: float, freedom: int) -> float:
-    """The quantile of Student's t distribution with so many degrees of freedom, to five digits."""
+    """Quantile of Student's t distribution with `freedom` degrees of freedom, to five digits."""
     # With t = sqrt(n) tan(a), the density is proportional to cos(a)^(n - 1).
     angle = np.linspace(-np.pi / 2, np.pi / 2, 400_001)
     density = np.cos(angle) ** (freedom - 1)

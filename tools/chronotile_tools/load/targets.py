@@ -1,4 +1,4 @@
-"""What experiments ask of an archive: process data and footprints of a survey, always the same for the same number."""
+"""Targets of experiments: process history and survey footprints. The same number always gives the same operation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DAY_S = 86_400
 START_NS = 1_767_225_600 * S
 """2026-01-01."""
 
-# Large primes spread numbers over tags and days without a pattern.
+# Large primes spread operations over tags and days without a pattern.
 _TAG_STEP, _DAY_STEP = 7_919, 104_729
 
 REQUESTS = {"A": (1, 1, 3_600), "B": (10, 1, 3_600), "C": (1, 7, 21_600), "D": (1, 30, 86_400)}
-"""Tags, days and seconds of an interval of the published requests."""
+"""Tags, days, and interval seconds of the published requests."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class History:
 
     @property
     def values(self) -> int:
-        """Values in all."""
+        """Total number of values."""
         return self.tags * self.days * DAY_S // self.step_s
 
     def tag(self, number: int) -> str:
-        """Name of a tag by its place; they come round."""
+        """Name of a tag by number, modulo the number of tags."""
         return f"plant.sensor{number % self.tags:05}"
 
     def store(self) -> None:
-        """Define the tags, store their values day by day, and work out the statistics of hours."""
+        """Define the tags, store their values day by day, and compute hourly statistics."""
         with historian.open(self.url) as plant:
             defined = plant.define_many([{"name": self.tag(place)} for place in range(self.tags)])
             numbers = np.array([tag.number for tag in defined])
@@ -80,7 +80,7 @@ class _Plant:
     def __init__(self, url: str, history: History) -> None:
         self.history = history
         self.plant = historian.open(url, create=False)
-        # Definitions are read now, not by the first operation that is measured.
+        # Read definitions now, not in the first measured operation.
         self.numbers = [self.plant.tag(history.tag(place)).number for place in range(history.tags)]
 
     def tag(self, number: int) -> int:
@@ -92,18 +92,18 @@ class _Plant:
 
 @dataclass(frozen=True)
 class Aggregates:
-    """Averages of intervals: one of the published requests A to D.
+    """Interval averages: one of the published requests A to D.
 
     Attributes
     ----------
     url : str
-        The archive with the consistency that is wanted.
+        Archive URL with the consistency level.
     history : History
-        What is in it.
+        Content of the archive.
     kind : {"A", "B", "C", "D"}
         Which request.
     points_only : bool
-        Computed from the values themselves, without statistics of hours.
+        Compute from values, without hourly statistics.
     """
 
     url: str
@@ -136,7 +136,7 @@ class _AggregatesClient(_Plant):
 
 @dataclass(frozen=True)
 class Ranges:
-    """The values of a tag in a range of up to `days` days; with `growing`, of all lengths up to that in turn."""
+    """Values of a tag in a range of up to `days` days; with `growing`, of increasing length."""
 
     url: str
     history: History
@@ -163,12 +163,12 @@ class _RangesClient(_Plant):
 
 @dataclass(frozen=True)
 class Writes:
-    """Batches of `values` new values, a tag each as far as there are tags.
+    """Batches of `values` new values, one per tag as far as possible.
 
     Attributes
     ----------
     run : int
-        Runs write into days of their own behind the history: none finds what another left.
+        Each run writes to its own days after the history, so it is independent of earlier runs.
     """
 
     url: str

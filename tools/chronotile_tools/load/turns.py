@@ -1,4 +1,4 @@
-"""Runs of several systems in turns, and what they say when they are laid side by side."""
+"""Interleaved runs of several systems, and their comparison."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ CONTROL = "the same again"
 
 Run = dict[str, Recording]
 Runs = dict[str, list[Run]]
-"""By the name of the arm: its runs in order, each a recording by stream."""
+"""Runs by arm, in order; each run is a recording by stream."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the things that are compared.
+    """A system under comparison.
 
     Attributes
     ----------
     name : str
-        What it is called.
+        Name of the arm.
     streams : callable
-        The load of its run of a number, from 0; runs of the same number of all arms ask the same.
+        Returns the load of a run by number, from 0; the same number gives the same operations for all arms.
     before : callable
-        What makes the state fresh, or sets it up, before each run; not measured.
+        Sets up the state before each run; not measured.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Arm:
 
 
 def interleaved(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """The order of runs: A B C, C B A, A B C, ... A drift of the machine then meets all of them alike."""
+    """Order of runs: A B C, C B A, A B C, ... A drift of the machine then affects all arms alike."""
     for number in range(rounds):
         for name in names if number % 2 == 0 else reversed(names):
             yield number, name
@@ -56,14 +56,15 @@ def run_arms(
     drain_s: float = 30.0,
     done: Callable[[str, int, Run], Any] = lambda arm, number, run: None,
 ) -> Runs:
-    """Run arms in turns, after an A/A control: the first arm against itself, as often and in the same turns.
+    """Run arms interleaved, with an A/A control: the first arm against itself, equally often and interleaved in the
+    same way.
 
     Parameters
     ----------
     generator : Generator
-        What runs them.
+        Load generator.
     arms : sequence of Arm
-        The first is what the others are compared with.
+        Arms; the others are compared with the first.
     rounds : int
         Runs of each; at least five.
     done : callable
@@ -75,7 +76,7 @@ def run_arms(
         Runs by arm; those of the control under the first arm's name followed by ``(A)``, and under :data:`CONTROL`.
     """
     if rounds < RUNS_MIN:
-        raise InvalidInputError(f"{rounds} runs say too little: make at least {RUNS_MIN}", kind="invalid-setting")
+        raise InvalidInputError(f"{rounds} runs are too few: at least {RUNS_MIN} are required", kind="invalid-setting")
     first = arms[0]
     control = [Arm(control_name(first.name), first.streams, first.before), Arm(CONTROL, first.streams, first.before)]
     runs: Runs = {}
@@ -90,13 +91,13 @@ def run_arms(
 
 
 def control_name(arm: str) -> str:
-    """The name under which the first A of a control is kept."""
+    """Name of the first A of a control."""
     return f"{arm} (A)"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm beside the first one."""
+    """Comparison of an arm with the first one."""
 
     arm: str
     stream: str
@@ -109,7 +110,7 @@ class Comparison:
         cls, runs: Runs, arms: Sequence[str], *, whats: Sequence[float | str] = ("mean", 50.0, 99.0),
         part: Part = "response",
     ) -> list[Comparison]:  # fmt: skip
-        """Every arm against the first, the control before them, for every stream and statistic."""
+        """Compare the control, then every arm, with the first arm, for every stream and statistic."""
         pairs = [(control_name(arms[0]), CONTROL, True)] if CONTROL in runs else []
         pairs += [(arms[0], arm, False) for arm in arms[1:]]
         found = []

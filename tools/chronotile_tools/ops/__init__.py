@@ -1,4 +1,4 @@
-"""Looking after a small Cassandra cluster: what its state is, and what will go wrong next.
+"""Monitor a small Cassandra cluster: its state, and early warnings.
 
 >>> from chronotile_tools import ops
 >>> access = ops.Access(["127.0.0.1"])
@@ -6,7 +6,8 @@
 >>> [finding.rule for finding in ops.check(snapshot).findings]  # doctest: +SKIP
 []
 
-Nothing of that changes a cluster. `procedures` and `repair` do: checked before, proved after.
+These functions never change a cluster. `procedures` and `repair` do, with checks before and verification after each
+step.
 """
 
 from __future__ import annotations

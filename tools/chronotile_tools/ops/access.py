@@ -1,6 +1,6 @@
-"""How an operator reaches a cluster: CQL to each node, and what speaks to its management interface (JMX).
+"""An operator's access to a cluster: CQL to each node, and a runner for its management interface (JMX).
 
-CQL goes straight to each node, since every node keeps its own virtual tables. JMX is reached by one of three runners:
+CQL goes directly to each node, because virtual tables are local to a node. JMX is reached through one of three runners:
 the laboratory's nodetool, a command such as ``ssh {host} nodetool``, or a Jolokia agent in the node's process.
 """
 
@@ -48,12 +48,12 @@ CQL_SECONDS = 5.0
 Bean = Mapping[str, Any]
 """Attributes of a managed bean by name."""
 
-# One JVM start a query, so as few as will do. The patterns take in what is wanted (StorageService, Storage,
+# Each query starts a JVM, so use as few as possible. The patterns select what is needed (StorageService, Storage,
 # GarbageCollector, DroppedMessage, OperatingSystem; ClientRequest, Compaction, CommitLog) and leave out both the
 # thousands of beans of tables and GCInspector, whose attribute ``AndResetStats`` sets its statistics back when read.
 _QUERIES = ("*:type=*a*g*,*", "*:type=C*t*,*")
 
-# Of an agent, by pattern: attributes (None for all).
+# For an agent: attributes by pattern (None for all).
 _READS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     (
         "org.apache.cassandra.db:type=StorageService",
@@ -74,7 +74,7 @@ _READS: tuple[tuple[str, tuple[str, ...] | None], ...] = (
 
 @dataclass(frozen=True)
 class Host:
-    """A node to reach: its address among the nodes and the one for clients, which may differ."""
+    """Addresses of a node: for other nodes and for clients, which may differ."""
 
     address: str
     native_address: str
@@ -84,22 +84,22 @@ class Host:
 
 
 class Runner(Protocol):
-    """What speaks to the management interface of each node."""
+    """Access to the management interface of each node."""
 
     @property
     def name(self) -> str:
-        """What it is, for messages."""
+        """Name for messages."""
 
     def hosts(self) -> list[str]:
-        """Addresses of nodes that it knows without asking the cluster; empty where it knows none."""
+        """Addresses of nodes known without querying the cluster; may be empty."""
 
     def nodetool(self, host: Host, *arguments: str, timeout_s: float = JMX_SECONDS) -> str:
-        """Run nodetool for a node and return what it prints.
+        """Run nodetool for a node and return its output.
 
         Raises
         ------
         UnavailableError
-            When it cannot be run, or fails: with the reason.
+            nodetool cannot be run, or fails; the message has the reason.
         """
 
     def beans(self, host: Host, *, timeout_s: float = JMX_SECONDS) -> dict[str, Bean]:
@@ -108,16 +108,16 @@ class Runner(Protocol):
         Raises
         ------
         UnavailableError
-            When they cannot be read: with the reason.
+            The beans cannot be read; the message has the reason.
         """
 
     def shell(self, host: Host, *command: str, timeout_s: float = JMX_SECONDS) -> str:
-        """Run a command on the machine of a node and return what it prints.
+        """Run a command on a node's machine and return its output.
 
         Raises
         ------
         UnavailableError
-            When there is no way to that machine, or the command fails.
+            The machine is not accessible, or the command fails.
         """
 
 
@@ -128,7 +128,7 @@ class _NodetoolRunner(ABC):
 
     @abstractmethod
     def nodetool(self, host: Host, *arguments: str, timeout_s: float = JMX_SECONDS) -> str:
-        """What nodetool prints for a node."""
+        """Output of nodetool for a node."""
 
     def beans(self, host: Host, *, timeout_s: float = JMX_SECONDS) -> dict[str, Bean]:
         found: dict[str, Bean] = {}
@@ -156,7 +156,7 @@ class LabRunner(_NodetoolRunner):
             raise UnavailableError(str(error), kind="no-connection") from None
 
     def shell(self, host: Host, *command: str, timeout_s: float = JMX_SECONDS) -> str:
-        # All its nodes run on this machine.
+        # All laboratory nodes run on this machine.
         return _run(command, f"{command[0]} for {host}", timeout_s)
 
 
@@ -166,11 +166,11 @@ class CommandRunner(_NodetoolRunner):
     Parameters
     ----------
     nodetool : str
-        Words as in a shell, with ``{host}`` for the node's address, such as ``ssh {host} nodetool``. What it is to run
-        follows, quoted for a remote shell unless the template ends with ``{words}``: see
+        Command template with ``{host}`` for the node's address, such as ``ssh {host} nodetool``. Arguments are
+        appended, quoted for a remote shell unless the template ends with ``{words}``: see
         :mod:`chronotile_tools.ops.templates`.
     shell : str, optional
-        The same for any command on the node's machine, such as ``ssh {host}``. Without it, disks are not seen.
+        The same for any command on the node's machine, such as ``ssh {host}``. Without it, disks cannot be checked.
 
     Raises
     ------
@@ -190,7 +190,7 @@ class CommandRunner(_NodetoolRunner):
 
     def shell(self, host: Host, *command: str, timeout_s: float = JMX_SECONDS) -> str:
         if self._shell is None:
-            raise UnavailableError("no way to the machine: give --shell 'ssh {host}'", kind="no-connection")
+            raise UnavailableError("no access to the machine: pass --shell 'ssh {host}'", kind="no-connection")
         return self._run(self._shell, host, command, timeout_s)
 
     def _run(self, template: Template, host: Host, arguments: Sequence[str], timeout_s: float) -> str:
@@ -206,9 +206,9 @@ class JolokiaRunner:
     url : str
         With ``{host}`` for the node's address, such as ``http://{host}:8778/jolokia``.
     credentials : (user, password), optional
-        Where the agent asks for them.
+        Credentials, if the agent requires them.
     shell : str, optional
-        As of :class:`CommandRunner`.
+        As for :class:`CommandRunner`.
     """
 
     name = "the Jolokia agent"
@@ -216,7 +216,7 @@ class JolokiaRunner:
     def __init__(self, url: str, credentials: tuple[str, str] | None = None, shell: str | None = None) -> None:
         if "{host}" not in url or not url.startswith(("http://", "https://")):
             raise InvalidInputError(
-                f"--jolokia {url!r} is no URL with {{host}} in it, as http://{{host}}:8778/jolokia",
+                f"--jolokia {url!r} is not a URL with {{host}}, such as http://{{host}}:8778/jolokia",
                 kind="invalid-url",
             )
         self._url, self._credentials = url, credentials
@@ -226,11 +226,11 @@ class JolokiaRunner:
         return []
 
     def nodetool(self, host: Host, *arguments: str, timeout_s: float = JMX_SECONDS) -> str:
-        raise UnavailableError("a Jolokia agent runs no nodetool: give --nodetool too", kind="no-connection")
+        raise UnavailableError("a Jolokia agent cannot run nodetool: also pass --nodetool", kind="no-connection")
 
     def shell(self, host: Host, *command: str, timeout_s: float = JMX_SECONDS) -> str:
         if self._shell is None:
-            raise UnavailableError("no way to the machine: give --shell 'ssh {host}'", kind="no-connection")
+            raise UnavailableError("no access to the machine: pass --shell 'ssh {host}'", kind="no-connection")
         return self._shell.shell(host, *command, timeout_s=timeout_s)
 
     def beans(self, host: Host, *, timeout_s: float = JMX_SECONDS) -> dict[str, Bean]:
@@ -265,30 +265,30 @@ class JolokiaRunner:
             reason = getattr(error, "reason", error)
             raise UnavailableError(f"no Jolokia agent answers at {url}: {reason}", kind="no-connection") from None
         if not isinstance(answer, list) or len(answer) != len(requests):
-            raise UnavailableError(f"what answers at {url} is no Jolokia agent", kind="no-connection")
+            raise UnavailableError(f"{url} is not a Jolokia agent", kind="no-connection")
         return answer
 
 
 class Access:
-    """A cluster and how to reach it.
+    """Access to a cluster.
 
     Parameters
     ----------
     contact_points : sequence of str
-        ``HOST`` or ``HOST:PORT`` of nodes to ask first; the others are learnt from them.
+        ``HOST`` or ``HOST:PORT`` of nodes to query first; the others are discovered.
     credentials : (user, password), optional
-        Where the cluster asks for them.
+        Credentials, if the cluster requires them.
     tls : ssl.SSLContext, optional
-        Where the cluster's clients speak TLS.
+        TLS context, if the cluster uses TLS.
     runner : Runner, optional
-        The way to JMX. Without it only CQL is used.
+        Access to JMX. Without it, only CQL is used.
     timeout_s : float
-        Seconds to wait for a node over CQL.
+        Timeout of a node's answer over CQL in seconds.
 
     Raises
     ------
     InvalidInputError
-        No contact point, or one that is none.
+        A contact point is missing or invalid.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class Access:
         timeout_s: float = CQL_SECONDS,
     ) -> None:
         if not contact_points:
-            raise InvalidInputError("no contact point: give the address of a node", kind="invalid-request")
+            raise InvalidInputError("no contact points: give the address of a node", kind="invalid-request")
         parted = [_host_and_port(point) for point in contact_points]
         ports = {port for _, port in parted}
         if len(ports) > 1:
@@ -319,14 +319,14 @@ class Access:
         return f"<access to {', '.join(self.contact_points)}>"
 
     def connect(self, host: Host | str, *, timeout_s: float | None = None) -> wire.Connection:
-        """A connection to one node. Close it, or use it as a context manager.
+        """Connect to one node. Close the connection, or use it as a context manager.
 
         Raises
         ------
         UnavailableError
-            The node does not answer, with the reason.
+            The node does not answer; the message has the reason.
         AccessDeniedError
-            The node refuses user, password or certificate.
+            The node rejects user, password or certificate.
         """
         address = host.native_address if isinstance(host, Host) else host
         seconds = self.timeout_s if timeout_s is None else timeout_s
@@ -337,7 +337,7 @@ class Access:
         except (OSError, ValueError, CqlError) as error:
             raise self.explained(error, address) from None
         try:
-            # Without a password, a node that wants one refuses the first statement only.
+            # A node that requires a password rejects only the first statement.
             connection.select("key", "system.local")
         except (OSError, ValueError, CqlError) as error:
             connection.close()
@@ -345,43 +345,44 @@ class Access:
         return connection
 
     def explained(self, error: Exception, address: str) -> ChronotileError:
-        """What an error of the small client means to an operator."""
+        """Convert an error of the small client to a message for operators."""
         where = f"{address}:{self.port}"
         if isinstance(error, ssl.SSLCertVerificationError):
-            return AccessDeniedError(f"{where} shows a certificate that --ca does not vouch for", kind="certificate")
+            return AccessDeniedError(f"{where} presents a certificate that is not signed by --ca", kind="certificate")
         if isinstance(error, NotCqlError):
             return UnavailableError(
-                f"{where} is not CQL: {error}; nodes take clients at native_transport_port, {NATIVE_PORT} by default",
+                f"{where} does not speak CQL: {error}; nodes accept clients at native_transport_port, "
+                f"{NATIVE_PORT} by default",
                 kind="not-cql",
             )
         if isinstance(error, ssl.SSLError):
-            return UnavailableError(f"{where} does not speak TLS as this does: {error.reason or error}", kind="tls")
+            return UnavailableError(f"{where} TLS handshake failed: {error.reason or error}", kind="tls")
         if isinstance(error, wire.SilentError):
             return UnavailableError(
-                f"{where} takes connections and does not answer within {self.timeout_s:g} s: the node hangs, or this "
-                "is not CQL",
+                f"{where} accepts connections but does not answer within {self.timeout_s:g} s: the node "
+                "hangs, or this is not a CQL port",
                 kind="no-connection",
             )
         if isinstance(error, CqlError):
             if error.bad_credentials or (self._credentials is None and error.details.get("code") == 0x000A):
-                who = f"refuses user {self._credentials[0]}" if self._credentials else "asks for user and password"
+                who = f"refuses user {self._credentials[0]}" if self._credentials else "requires user and password"
                 return AccessDeniedError(f"{where} {who}: {error}", kind="login")
             if error.unauthorized:
                 return AccessDeniedError(f"{where}: {error}", kind="permission")
         if isinstance(error, TimeoutError):
             return UnavailableError(f"{where} does not answer within {self.timeout_s:g} s", kind="no-connection")
         if isinstance(error, ConnectionRefusedError):
-            return UnavailableError(f"nothing takes clients at {where}", kind="no-connection")
+            return UnavailableError(f"no node accepts clients at {where}", kind="no-connection")
         return UnavailableError(f"{where}: {error}", kind="no-connection")
 
 
 def for_lab(name: str | None = None) -> Access:
-    """Access to a laboratory's cluster.
+    """Access to a laboratory cluster.
 
     Raises
     ------
     LabNotFoundError
-        There is no such cluster.
+        No such cluster.
     """
     cluster = lab.attach(name or "lab")
     tls = cluster.tls
@@ -395,12 +396,12 @@ def for_lab(name: str | None = None) -> Access:
 
 def read_credentials(user: str | None, password_file: str | None) -> tuple[str, str] | None:
     """User and password: the user as given or from CHRONOTILE_CASSANDRA_USER, the password from a file or from
-    CHRONOTILE_CASSANDRA_PASSWORD. None where no user is named.
+    CHRONOTILE_CASSANDRA_PASSWORD. None if no user is given.
 
     Raises
     ------
     InvalidInputError
-        A user without a password, or a file that cannot be read.
+        The password of a user is missing, or the file cannot be read.
     """
     user = user or os.environ.get(USER_VARIABLE)
     if not user:
@@ -409,7 +410,7 @@ def read_credentials(user: str | None, password_file: str | None) -> tuple[str, 
         password = os.environ.get(PASSWORD_VARIABLE)
         if password is None:
             raise InvalidInputError(
-                f"no password for user {user}: give --password-file or set {PASSWORD_VARIABLE}", kind="invalid-request"
+                f"no password for user {user}: pass --password-file or set {PASSWORD_VARIABLE}", kind="invalid-request"
             )
         return user, password
     try:
@@ -419,13 +420,13 @@ def read_credentials(user: str | None, password_file: str | None) -> tuple[str, 
 
 
 def read_beans(text: str, host: Host) -> dict[str, Bean]:
-    """Beans in the JSON of ``sjk mxdump``, which may stand below a line of warning."""
+    """Parse beans from the JSON of ``sjk mxdump``, which may follow a warning line."""
     start = text.find("{")
     try:
         return {bean_name(bean["name"]): bean for bean in json.loads(text[start:])["beans"]} if start >= 0 else {}
     except (ValueError, KeyError, TypeError):
         words = " ".join(text.split())[:120]
-        raise UnavailableError(f"nodetool sjk of {host} printed no beans but: {words}", kind="no-connection") from None
+        raise UnavailableError(f"nodetool sjk of {host} returned no beans: {words}", kind="no-connection") from None
 
 
 def bean_name(name: str) -> str:
@@ -437,7 +438,7 @@ def bean_name(name: str) -> str:
 def _template(text: str, option: str, example: str) -> Template:
     found = Template(text, option, {"host"})
     if not found.fields:
-        raise InvalidInputError(f"{option} {text!r} names no {{host}}, as '{example}' does", kind="invalid-request")
+        raise InvalidInputError(f"{option} {text!r} lacks {{host}}: write it like '{example}'", kind="invalid-request")
     return found
 
 
@@ -448,7 +449,7 @@ def _run(command: Sequence[str], what: str, timeout_s: float) -> str:
             check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{what} took longer than {timeout_s:g} s", kind="no-connection") from None
+        raise UnavailableError(f"{what} timed out after {timeout_s:g} s", kind="no-connection") from None
     except OSError as error:
         raise UnavailableError(f"{what}: {error.strerror or error}", kind="no-connection") from None
     if done.returncode != 0:
@@ -471,5 +472,5 @@ def _host_and_port(point: str) -> tuple[str, int]:
     if not colon:
         host, port = point, str(NATIVE_PORT)
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise InvalidInputError(f"{point!r} is no contact point: write HOST or HOST:PORT", kind="invalid-request")
+        raise InvalidInputError(f"invalid contact point {point!r}: write HOST or HOST:PORT", kind="invalid-request")
     return host.strip("[]"), int(port)

@@ -1,4 +1,4 @@
-"""Metrics for monitoring systems: served in Prometheus' text format, and a Grafana dashboard of them."""
+"""Export metrics: in Prometheus text format over HTTP, and as a Grafana dashboard."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Exporter:
     observe : callable
         Takes a snapshot.
     port : int
-        Where to listen; 0 for any free port.
+        Port to listen on; 0 for any free port.
     age_s : float
-        A snapshot is served again until it is this old: scrapers cannot make the cluster be asked more often.
+        Largest age of a snapshot; scrapers cannot cause more frequent queries of the cluster.
     """
 
     def __init__(self, observe: Callable[[], Snapshot], port: int, age_s: float) -> None:
@@ -42,13 +42,13 @@ class Exporter:
                 exporter._answer(self)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Scrapes are no news."""
+                """Do not log scrapes."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
 
     @property
     def url(self) -> str:
-        """Where the metrics are."""
+        """URL of the metrics."""
         return f"http://127.0.0.1:{self._server.server_port}/metrics"
 
     def serve(self) -> None:
@@ -56,7 +56,7 @@ class Exporter:
         self._server.serve_forever(poll_interval=0.2)
 
     def stop(self) -> None:
-        """End `serve`, from another thread, and let go of the port."""
+        """Stop `serve` from another thread, and release the port."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -67,8 +67,8 @@ class Exporter:
         try:
             content = self._current().encode()
         except ChronotileError as error:
-            # An answer with old numbers would hide that the cluster is gone.
-            request.send_error(503, "The cluster was not seen", str(error))
+            # Answer with an error: old numbers would hide that the cluster is down.
+            request.send_error(503, "The cluster did not answer", str(error))
             return
         request.send_response(200)
         request.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

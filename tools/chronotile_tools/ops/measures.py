@@ -1,4 +1,4 @@
-"""What early warnings measure on a snapshot, or between two."""
+"""Measurements of early warnings, on a snapshot or between two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Measured:
-    """What a rule measured somewhere; `value` is None where it could not be seen."""
+    """A measurement of a rule at one place; `value` is None if it is unknown."""
 
     where: str
     value: float | None
@@ -23,18 +23,18 @@ class Measured:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What is usual for this cluster: medians of what was recorded, by node and metric."""
+    """Usual values of this cluster: medians of recorded metrics, by node and metric."""
 
     medians: Mapping[tuple[str, str], float]
 
     def usual(self, node: str, metric: str) -> float | None:
-        """The median; None where too little was recorded."""
+        """The median; None if too little was recorded."""
         return self.medians.get((node, metric))
 
 
 @dataclass(frozen=True)
 class Look:
-    """What rules look at."""
+    """Input of the rules."""
 
     now: Snapshot
     before: Snapshot | None
@@ -42,11 +42,11 @@ class Look:
 
     @property
     def answering(self) -> list[Node]:
-        """Nodes that answer at all: of the others, being away is the news."""
+        """Nodes that answer; other rules report those that do not."""
         return [node for node in self.now.nodes if node.cql or node.jmx]
 
     def earlier(self, node: Node) -> Node | None:
-        """The node in the earlier snapshot, unless it was started anew since then, which sets its counters back."""
+        """The node in the earlier snapshot, unless it was restarted since, which resets its counters."""
         if self.before is None:
             return None
         for found in self.before.nodes:
@@ -57,7 +57,7 @@ class Look:
 
     @property
     def minutes(self) -> float:
-        """Between the snapshots."""
+        """Minutes between the snapshots."""
         assert self.before is not None
         return max((self.now.taken - self.before.taken).total_seconds(), 0.001) / 60
 
@@ -66,7 +66,7 @@ Measure = Callable[[Look], Iterator[Measured]]
 
 
 def of_nodes(measure: Callable[[Node], float | None], words: Callable[[Node, float], str] | None = None) -> Measure:
-    """A number of each node that answers."""
+    """Measure a number of each node that answers."""
 
     def run(look: Look) -> Iterator[Measured]:
         for node in look.answering:
@@ -77,14 +77,14 @@ def of_nodes(measure: Callable[[Node], float | None], words: Callable[[Node, flo
 
 
 def per_minute(count: Callable[[Node], int | None], words: str) -> Measure:
-    """How much a counter of each node grew in a minute."""
+    """Measure the growth per minute of a counter of each node."""
 
     def run(look: Look) -> Iterator[Measured]:
         for node in look.answering:
             earlier, total = look.earlier(node), count(node)
             before = None if earlier is None else count(earlier)
             if total is None or before is None:
-                reason = "not seen" if total is None else "not seen before, or started since"
+                reason = "not seen" if total is None else "unknown in the earlier snapshot, or restarted since"
                 yield Measured(node.address, None, reason)
             else:
                 grown = max(0, total - before)
@@ -106,7 +106,7 @@ def down(look: Look) -> Iterator[Measured]:
 
 def silent(look: Look) -> Iterator[Measured]:
     for node in look.now.nodes:
-        # One that joins answers nobody yet, and that is in order.
+        # A joining node does not answer yet, which is normal.
         silent = node.status[0] != "D" and node.status[1] != "J" and not node.cql and not node.jmx
         gaps = [gap.reason for gap in look.now.not_seen if gap.node == node.address and gap.what == "cql"]
         yield Measured(node.address, float(silent), "; ".join(gaps))
@@ -116,7 +116,7 @@ def takes_no_clients(look: Look) -> Iterator[Measured]:
     for node in look.answering:
         off = node.native_transport is False or not node.cql
         belongs = node.status[0] != "D" and node.status[1] != "J"
-        yield Measured(node.address, float(off and belongs), "it is up and takes no clients")
+        yield Measured(node.address, float(off and belongs), "it is up but accepts no clients")
 
 
 def disagreed(look: Look) -> Iterator[Measured]:
@@ -198,11 +198,13 @@ def compaction_room(look: Look) -> Iterator[Measured]:
         largest = max(node.tables, key=lambda table: table.disk_mib)
         free_mib = sum(disk.free_bytes for disk in node.disks) / MIB
         share = 100 * largest.disk_mib / free_mib if free_mib else float("inf")
-        yield Measured(node.address, share, f"{largest.full_name} has {largest.disk_mib} MiB, {free_mib:.0f} are free")
+        yield Measured(
+            node.address, share, f"{largest.full_name} has {largest.disk_mib} MiB, and {free_mib:.0f} MiB are free"
+        )
 
 
 def of_tables(value: Callable[..., float], words: str) -> Measure:
-    """A number of each table of an application, on each node."""
+    """Measure a number of each application table, on each node."""
 
     def run(look: Look) -> Iterator[Measured]:
         for node in look.answering:
@@ -223,12 +225,12 @@ def repair_age(look: Look) -> Iterator[Measured]:
         age_s = table.age_s(look.now.taken)
         if age_s is None:
             since = table.repaired or table.created
-            why = "when it was made is not told" if since is None else f"it is dated {since:%Y-%m-%d}, still to come"
+            why = "its creation time is unknown" if since is None else f"its date {since:%Y-%m-%d} is in the future"
             yield Measured(f"{table.keyspace}.{table.table}", None, why)
             continue
-        said = "repaired whole" if table.repaired else "made, never repaired whole,"
+        said = "repaired whole" if table.repaired else "created, never fully repaired,"
         words = f"{said} {_ago(age_s)} ago; gc_grace is {_ago(table.gc_grace_s)}"
-        # With no grace at all nothing can come back that a repair would have kept away.
+        # With gc_grace 0, repairs cannot prevent deleted rows from reappearing.
         share = 100 * age_s / table.gc_grace_s if table.gc_grace_s else 0.0
         yield Measured(f"{table.keyspace}.{table.table}", share, words)
 
@@ -250,7 +252,7 @@ def _failed(repair: RepairRun) -> bool:
 
 
 def _makes_up(later: RepairRun, failed: RepairRun) -> bool:
-    """Whether a repair did later what another one failed to do."""
+    """Whether a later repair succeeded where another one failed."""
     if _failed(later) or later.updated is None or failed.updated is None:
         return False
     same = later.keyspace == failed.keyspace and set(failed.tables) <= set(later.tables)
@@ -262,7 +264,7 @@ def pool_pending(*names: str) -> Callable[[Node], float | None]:
 
 
 def slower(metric: str, value: Callable[[Node], float | None], floor_ms: float) -> Measure:
-    """How many times its usual a latency of each node is; those below `floor_ms` hurt nobody."""
+    """Measure the ratio of each node's latency to its usual value; latencies below `floor_ms` are ignored."""
 
     def run(look: Look) -> Iterator[Measured]:
         assert look.baseline is not None
@@ -305,5 +307,5 @@ def count(value: int | None) -> float | None:
 def anti_entropy(node: Node) -> int | None:
     if not node.pools:
         return None
-    # The pool is made with the first repair.
+    # The pool is created by the first repair.
     return node.pools["AntiEntropyStage"].pending if "AntiEntropyStage" in node.pools else 0

@@ -1,4 +1,4 @@
-"""A snapshot as numbers with names, for records and for monitoring systems."""
+"""Metrics of a snapshot, for recording and for monitoring systems."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Labelled = Iterable[tuple[dict[str, str], float | None]]
 
 @dataclass(frozen=True)
 class Metric:
-    """A quantity of each node."""
+    """A metric of each node."""
 
     name: str
     unit: str
     counter: bool
-    """Whether it only grows, until the node starts anew."""
+    """Whether it is a counter, which only a restart resets."""
     help: str
     read: Callable[[Node], Labelled]
     labels: tuple[str, ...] = ()
-    """Of a metric with several numbers a node."""
+    """Label name of a metric with several values per node."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One number: a metric of a node, with labels where it has several."""
+    """A value of a metric of a node, with a label if it has several."""
 
     metric: Metric
     node: str
@@ -81,44 +81,44 @@ def _length(values: Sequence[object] | None) -> float | None:
 
 
 METRICS: list[Metric] = [
-    Metric("up", "", False, "1 where the others see it up", _one(lambda n: float(n.status[0] == "U"))),
-    Metric("cql", "", False, "1 where it answers clients", _one(lambda n: float(n.cql))),
-    Metric("load", "bytes", False, "Data it holds", _one(lambda n: n.load_bytes)),
+    Metric("up", "", False, "1 if the other nodes see it up", _one(lambda n: float(n.status[0] == "U"))),
+    Metric("cql", "", False, "1 if it answers clients", _one(lambda n: float(n.cql))),
+    Metric("load", "bytes", False, "Data on the node", _one(lambda n: n.load_bytes)),
     Metric("heap_used", "%", False, "Heap in use after the last collection", _one(heap_share)),
-    Metric("heap_bytes", "bytes", False, "The same, in bytes", _heap(lambda heap: heap.used_bytes)),
+    Metric("heap_bytes", "bytes", False, "Heap after a collection, in bytes", _heap(lambda heap: heap.used_bytes)),
     Metric("heap_max", "bytes", False, "Greatest size of the heap", _heap(lambda heap: heap.max_bytes)),
     Metric("gc_count", "", True, "Garbage collections", _heap(lambda heap: heap.collections)),
     Metric("gc_time", "ms", True, "Time in garbage collections", _heap(lambda heap: heap.collected_ms)),
     Metric("gc_pause", "ms", False, "The last garbage collection", _heap(lambda heap: heap.pause_last_ms)),
-    Metric("cpu", "%", False, "Processor time of its process, of all cores",
+    Metric("cpu", "%", False, "CPU usage of the process, of all cores",
            _one(lambda n: None if n.cpu_share is None else 100 * n.cpu_share)),
-    Metric("system_load", "", False, "Load average of its machine, of each core", _one(lambda n: n.system_load)),
-    Metric("disk_used", "%", False, "Of its fullest data disk",
+    Metric("system_load", "", False, "Load average of the machine per core", _one(lambda n: n.system_load)),
+    Metric("disk_used", "%", False, "Used share of the fullest data disk",
            _one(lambda n: max((100 * disk.used_share for disk in n.disks), default=None))),
-    Metric("disk_free", "bytes", False, "Of its fullest data disk",
+    Metric("disk_free", "bytes", False, "Free space of the fullest data disk",
            _one(lambda n: min((float(disk.free_bytes) for disk in n.disks), default=None))),
-    Metric("clock_offset", "s", False, "Its clock minus the observer's", _one(lambda n: n.clock_offset_s)),
-    Metric("probe", "ms", False, "The observer's own read of one row there", _one(lambda n: n.probe_ms)),
-    Metric("clients", "", False, "Connections of clients", _one(lambda n: _whole(n.clients))),
-    Metric("hint_files", "", False, "Files of hints kept for others",
+    Metric("clock_offset", "s", False, "Clock offset from the observer", _one(lambda n: n.clock_offset_s)),
+    Metric("probe", "ms", False, "Time of the observer's read of one row", _one(lambda n: n.probe_ms)),
+    Metric("clients", "", False, "Client connections", _one(lambda n: _whole(n.clients))),
+    Metric("hint_files", "", False, "Hint files kept for other nodes",
            _one(lambda n: None if n.hints is None else float(n.hints_files))),
-    Metric("hints_written", "", True, "Hints written for others", _one(lambda n: _whole(n.hints_written))),
-    Metric("compactions_pending", "", False, "Compactions to do", _one(lambda n: _whole(n.compactions_pending))),
-    Metric("compactions_active", "", False, "Tasks that rewrite SSTables now", _one(lambda n: _length(n.compactions))),
-    Metric("commitlog_pending", "", False, "Writes that wait for the log", _one(lambda n: _whole(n.commitlog_pending))),
+    Metric("hints_written", "", True, "Hints written for other nodes", _one(lambda n: _whole(n.hints_written))),
+    Metric("compactions_pending", "", False, "Pending compactions", _one(lambda n: _whole(n.compactions_pending))),
+    Metric("compactions_active", "", False, "Running compaction tasks", _one(lambda n: _length(n.compactions))),
+    Metric("commitlog_pending", "", False, "Writes waiting for the log", _one(lambda n: _whole(n.commitlog_pending))),
     Metric("exceptions", "", True, "Unexpected errors", _one(lambda n: _whole(n.exceptions))),
-    Metric("expired", "", True, "Messages to others that grew too old", _one(lambda n: _whole(n.internode_expired))),
-    Metric("streams", "", False, "Transfers of data with other nodes", _one(lambda n: _length(n.streams))),
-    Metric("pool_active", "", False, "Tasks that a thread pool works on", _pools(lambda pool: pool.active), ("pool",)),
-    Metric("pool_pending", "", False, "Tasks that wait in a thread pool", _pools(lambda pool: pool.pending), ("pool",)),
-    Metric("pool_blocked", "", False, "Tasks that cannot enter a thread pool", _pools(lambda pool: pool.blocked),
+    Metric("expired", "", True, "Expired messages to other nodes", _one(lambda n: _whole(n.internode_expired))),
+    Metric("streams", "", False, "Streams with other nodes", _one(lambda n: _length(n.streams))),
+    Metric("pool_active", "", False, "Active tasks of a thread pool", _pools(lambda pool: pool.active), ("pool",)),
+    Metric("pool_pending", "", False, "Pending tasks of a thread pool", _pools(lambda pool: pool.pending), ("pool",)),
+    Metric("pool_blocked", "", False, "Blocked tasks of a thread pool", _pools(lambda pool: pool.blocked),
            ("pool",)),
     Metric("dropped", "", True, "Messages dropped", _dropped, ("kind",)),
     Metric("requests", "", True, "Requests coordinated",
            _requests(lambda n, kind: float(n.requests[kind].latency.count)), ("kind",)),
     Metric("timeouts", "", True, "Requests timed out",
            _requests(lambda n, kind: float(n.requests[kind].timeouts)), ("kind",)),
-    Metric("unavailable", "", True, "Requests refused for lack of replicas",
+    Metric("unavailable", "", True, "Requests rejected for lack of replicas",
            _requests(lambda n, kind: float(n.requests[kind].unavailables)), ("kind",)),
     Metric("failures", "", True, "Requests that failed on a replica",
            _requests(lambda n, kind: float(n.requests[kind].failures)), ("kind",)),
@@ -129,15 +129,15 @@ METRICS: list[Metric] = [
     Metric("latency_p99", "ms", False, "99th percentile of requests it coordinated",
            _requests(lambda n, kind: n.requests[kind].latency.p99_ms), ("kind",)),
     Metric("table_disk", "MiB", False, "Data of a table", _tables(lambda t: float(t.disk_mib)), ("keyspace", "table")),
-    Metric("table_partition_max", "MiB", False, "Greatest partition of a table",
+    Metric("table_partition_max", "MiB", False, "Largest partition of a table",
            _tables(lambda t: float(t.partition_max_mib)), ("keyspace", "table")),
-    Metric("table_tombstones_p99", "", False, "Tombstones in a read of a table, 99th percentile",
+    Metric("table_tombstones_p99", "", False, "Tombstones per read of a table, 99th percentile",
            _tables(lambda t: float(t.tombstones_p99)), ("keyspace", "table")),
 ]  # fmt: skip
 
 
 def samples(snapshot: Snapshot) -> Iterator[Sample]:
-    """All numbers of a snapshot; what was not seen gives none."""
+    """All values of a snapshot; unknown ones are omitted."""
     for metric in METRICS:
         for node in snapshot.nodes:
             for labels, value in metric.read(node):

@@ -1,4 +1,4 @@
-"""Takes a snapshot: asks each node over CQL and, where there is a way, JMX, all at once."""
+"""Take a snapshot: query all nodes concurrently over CQL and, if available, JMX."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from chronotile_tools.ops.state import ClusterSettings, Disk, HintsFor, Node, No
 
 __all__ = ["Waits", "observe"]
 
-# Each nodetool is a JVM start; more of them at once would only wait for the processor.
+# Each nodetool starts a JVM; more at once would only compete for the CPU.
 _JMX_AT_ONCE = max(2, (os.cpu_count() or 2))
 
 _HINT_FILE = re.compile(r"(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(?P<milliseconds>\d+)-\d+\.hints")
 
 
 class Waits:
-    """What a look waits for. Threads may share it."""
+    """Pending requests of a snapshot. Thread-safe."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -36,7 +36,7 @@ class Waits:
 
     @contextlib.contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """For as long as the context lasts, it waits for this."""
+        """Mark a request as pending while the context lasts."""
         with self._lock:
             self._since[what] = time.monotonic()
         try:
@@ -47,7 +47,7 @@ class Waits:
                 self._done += 1
 
     def __str__(self) -> str:
-        """How many answers came, and which are awaited, the longest first; empty where none is."""
+        """Number of answers, and pending requests, longest first; empty if none is pending."""
         with self._lock:
             left, done = sorted(self._since.items(), key=lambda one: one[1]), self._done
         if not left:
@@ -59,25 +59,25 @@ class Waits:
 
 
 def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0, waits: Waits | None = None) -> Snapshot:
-    """Look at a cluster once. It changes nothing.
+    """Take a snapshot of a cluster. Changes nothing.
 
     Parameters
     ----------
     access : Access
-        How to reach it.
+        Access to the cluster.
     jmx : bool
-        Also ask the management interface, where `access` has a runner.
+        Also query the management interface, if `access` has a runner.
     jmx_timeout_s : float
-        Seconds to wait for each answer of that.
+        Timeout of each JMX request in seconds.
     waits : Waits, optional
-        Told what is waited for.
+        Receives the pending requests.
 
     Raises
     ------
     UnavailableError
         No node answers in any way.
     AccessDeniedError
-        None answers, and at least one refuses the login or the certificate.
+        No node answers, and at least one rejects the login or the certificate.
     """
     taken = datetime.now(UTC)
     waits = Waits() if waits is None else waits
@@ -109,7 +109,7 @@ def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0, wa
                 if address in ring.hosts:
                     beans[address] = answer
     if runner is None:
-        reason = "not asked for" if access.runner is not None else "no way given: --nodetool or --jolokia"
+        reason = "not requested" if access.runner is not None else "no access: pass --nodetool or --jolokia"
         for host in ring.hosts.values():
             ring.missed(host.address, "jmx", reason)
     ring.refuse_if_dark(beans)
@@ -117,7 +117,7 @@ def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0, wa
 
 
 class _Ring:
-    """The nodes found so far, what each answered over CQL, and what it did not."""
+    """Nodes discovered so far, with their CQL answers and missing data."""
 
     def __init__(self, access: Access, waits: Waits) -> None:
         self.access, self.waits = access, waits
@@ -131,12 +131,12 @@ class _Ring:
         self.not_seen.append(NotSeen(address, what, reason))
 
     def explore(self, found: Callable[[list[Host]], None]) -> None:
-        """Ask the contact points, then the nodes they tell of, until no new one appears."""
+        """Query the contact points, then the nodes that they report, until there is no new one."""
         done: set[str] = set()
         while waiting := [host for address, host in self.hosts.items() if address not in done]:
             known_before = bool(self.views)
             with concurrent.futures.ThreadPoolExecutor(16, "cql") as pool:
-                # Before a node answered, contact points may be names of nodes: JMX is asked once addresses are known.
+                # Contact points may be host names: query JMX once a node has reported the addresses.
                 if known_before:
                     found(waiting)
                 for host, view in pool.map(self._ask, waiting):
@@ -148,14 +148,15 @@ class _Ring:
         found(list(self.hosts.values()))
 
     def _forget_strangers(self) -> None:
-        """Contact points that did not answer and that no node knows: names of nodes that are known by their address, or
-        machines that are no part of the cluster."""
+        """Drop contact points that did not answer and that no node knows: host names of known nodes, or machines
+        outside the cluster.
+        """
         if not self.views:
             return
         known = {peer.address for view in self.views.values() for peer in view.peers} | set(self.views)
         for address in [address for address in self.hosts if address not in known]:
             del self.hosts[address]
-            self.missed(address, "cql", f"{self.errors[address]} (no node that answers knows this address)")
+            self.missed(address, "cql", f"{self.errors[address]} (unknown to all answering nodes)")
 
     def _ask(self, host: Host) -> tuple[Host, reading_cql.CqlView | None]:
         try:
@@ -167,7 +168,7 @@ class _Ring:
 
     def _learn(self, host: Host, view: reading_cql.CqlView) -> None:
         if view.address != host.address:
-            # The contact point was another name of this node.
+            # The contact point is another name of this node.
             del self.hosts[host.address]
             self.hosts.setdefault(view.address, Host(view.address, host.native_address))
         self.views[view.address] = view
@@ -219,18 +220,18 @@ def _with_beans(node: Node, ring: _Ring, beans: dict[str, Any]) -> Node:
     try:
         fields, not_seen = reading_beans.node_fields(beans)
     except (KeyError, TypeError, ValueError) as error:
-        # A node that is starting, or something else behind its port, answers in other shapes.
-        fields, not_seen = {}, [("jmx", f"an answer that cannot be read: {type(error).__name__}: {error}")]
+        # A starting node, or another program at its port, may return unexpected data.
+        fields, not_seen = {}, [("jmx", f"unexpected answer: {type(error).__name__}: {error}")]
     for what, reason in not_seen:
         ring.missed(node.address, what, reason)
-    # Its own tables know as much of these; what others tell of it may be old.
+    # Prefer the node's own tables; other nodes' data about it may be outdated.
     own = {name for name in ("schema", "release", "tokens") if node.address in ring.views}
     told = {name: value for name, value in fields.items() if value is not None and name not in own}
     return dataclasses.replace(node, jmx="mode" in fields, **told)
 
 
 def _cluster_wide(ring: _Ring) -> tuple[list[TableRepair] | None, ClusterSettings]:
-    """What any node tells of all: from the first that may be read."""
+    """Cluster-wide data, from the first node that can be queried."""
     reason = "no node answered over CQL"
     settings = ClusterSettings()
     for view in ring.views.values():
@@ -253,7 +254,9 @@ def _described(node: Node, told: reading_cql.Peer, *, only_missing: bool) -> Nod
 
 
 def _add_views(nodes: dict[str, Node], ring: _Ring, beans: dict[str, dict[str, Any]]) -> None:
-    """What each viewer says of each node; JMX knows who is up, gossip over CQL only what state each announced."""
+    """Add each viewer's status of each node. JMX knows which nodes are up; gossip over CQL only knows their announced
+    state.
+    """
     for viewer in list(nodes):
         if viewer in beans:
             seen = reading_beans.seen(beans[viewer])
@@ -280,7 +283,7 @@ def _disks(access: Access, ring: _Ring, node: Node, beans: dict[str, Any]) -> li
 
 
 def _hints(ring: _Ring, nodes: dict[str, Node], address: str, folder: str) -> list[HintsFor] | None:
-    """Hints by their files, which tell more than the virtual table, that has no file still being written."""
+    """Hints from the files, which are more complete than the virtual table: that lacks files still being written."""
     told, host = nodes[address].hints, Host(address, nodes[address].native_address)
     try:
         assert ring.access.runner is not None
@@ -293,26 +296,24 @@ def _hints(ring: _Ring, nodes: dict[str, Node], address: str, folder: str) -> li
 
 
 def read_hint_files(text: str, addresses: Mapping[str | None, str]) -> list[HintsFor]:
-    """Hints by host from the names of their files, which are the host's id and when it was begun."""
+    """Hints by host, from file names, which contain the host id and the creation time."""
     begun: dict[str, list[int]] = {}
     for match in filter(None, map(_HINT_FILE.fullmatch, text.splitlines())):
         begun.setdefault(match["host"], []).append(int(match["milliseconds"]))
     return [
-        HintsFor(
-            host, addresses.get(host, "a node that left"), len(times), datetime.fromtimestamp(min(times) / 1e3, UTC)
-        )
+        HintsFor(host, addresses.get(host, "a former node"), len(times), datetime.fromtimestamp(min(times) / 1e3, UTC))
         for host, times in sorted(begun.items())
     ]
 
 
 def read_df(text: str, folders: list[str]) -> list[Disk]:
-    """Disks from what POSIX ``df -Pk`` prints for `folders`, a line each."""
+    """Parse the output of POSIX ``df -Pk`` for `folders`, one line each."""
     disks = []
     for folder, line in zip(folders, text.splitlines()[1:], strict=False):
         words = line.split()
         if len(words) < 6 or not words[1].isdigit():
             continue
-        # What is set aside for root is not free for Cassandra.
+        # Blocks reserved for root are not free for Cassandra.
         disks.append(Disk(folder, (int(words[2]) + int(words[3])) * 1024, int(words[3]) * 1024))
     return disks
 

@@ -1,5 +1,4 @@
-"""What a node's managed beans tell, whichever way they came: nodetool writes some values as Java prints them, an agent
-as JSON."""
+"""Parse a node's managed beans: nodetool prints some values in Java notation, an agent as JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ _MICROSECONDS = {"microseconds": 1e-3, "milliseconds": 1.0, "nanoseconds": 1e-6,
 
 
 def node_fields(beans: Beans) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Fields of :class:`~chronotile_tools.ops.state.Node` that the beans hold, and what they should hold and do not."""
+    """Fields of :class:`~chronotile_tools.ops.state.Node` from beans, and a list of missing beans."""
     fields: dict[str, Any] = {}
     missing: list[tuple[str, str]] = []
     storage = beans.get(_STORAGE)
     if storage is None:
-        missing.append(("jmx", f"no bean {_STORAGE}: is this Cassandra's port?"))
+        missing.append(("jmx", f"no bean {_STORAGE}: check that this is Cassandra's JMX port"))
     else:
         fields |= _own(storage)
     fields |= {
@@ -51,9 +50,9 @@ def node_fields(beans: Beans) -> tuple[dict[str, Any], list[tuple[str, str]]]:
 
 
 def seen(beans: Beans) -> dict[str, str]:
-    """What the node says of each node: ``UN``, ``DN``, ``UJ``, ... by address.
+    """The node's view of each node: ``UN``, ``DN``, ``UJ``, ... by address.
 
-    Nodes that left stay among the unreachable ones for days; without an id they are no part of the ring.
+    Former nodes stay among the unreachable ones for days; nodes without an id are not in the ring.
     """
     storage = beans.get(_STORAGE, {})
     letters = dict.fromkeys(mapping(storage.get("EndpointToHostId")), "N")
@@ -112,7 +111,7 @@ def _count(beans: Beans, type_: str, name: str) -> int | None:
 
 
 def _heap(beans: Beans) -> Heap | None:
-    """The heap as the last collection left it: what is garbage until the next one says nothing."""
+    """Heap usage after the last collection: later usage includes garbage."""
     collectors = [bean for name, bean in beans.items() if name.startswith("java.lang:") and "GarbageCollector" in name]
     last = max(
         (bean.get("LastGcInfo") or {} for bean in collectors), key=lambda info: info.get("endTime", 0), default={}
@@ -122,7 +121,7 @@ def _heap(beans: Beans) -> Heap | None:
         return None
     return Heap(
         sum(int(usage["used"]) for usage in pools),
-        # Pools of G1 share one heap, and only one of them states its greatest size.
+        # G1 pools share one heap, and only one of them reports the maximum size.
         sum(max(0, int(usage["max"])) for usage in pools),
         sum(int(bean["CollectionCount"]) for bean in collectors),
         sum(int(bean["CollectionTime"]) for bean in collectors),
@@ -167,7 +166,7 @@ def _dropped(beans: Beans) -> dict[str, int]:
     for name, bean in beans.items():
         if name.startswith("org.apache.cassandra.metrics:name=Dropped,scope=") and "type=DroppedMessage" in name:
             found[name.split("scope=")[1].split(",")[0]] = int(bean.get("Count", 0))
-    # Releases before 4.0 called them otherwise; kinds that never dropped anything say nothing.
+    # Releases before 4.0 use other names; kinds without drops are missing.
     return {kind: count for kind, count in sorted(found.items()) if count or kind in ("MUTATION_REQ", "READ_REQ")}
 
 

@@ -1,4 +1,4 @@
-"""What a node tells over plain CQL: the ring as it knows it, and its virtual tables (from 4.0 on)."""
+"""Read a node's state over CQL: its view of the ring, and its virtual tables (from 4.0 on)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Record = Mapping[str, str]
 
 _UUID_EPOCH = datetime(1582, 10, 15, tzinfo=UTC)
 _FIRST_RELEASE = datetime(2008, 7, 1, tzinfo=UTC)
-"""No table is older than Cassandra."""
+"""Earliest plausible creation time of a table."""
 _STATES = {"NORMAL": "N", "BOOT": "J", "BOOT_REPLACE": "J", "LEAVING": "L", "MOVING": "M"}
 _GONE = ("LEFT", "removed")
-"""What gossip tells for days of nodes that are no longer part of the ring."""
+"""Gossip states of former nodes, which remain for days."""
 _PROBES = 5
 _LOCAL_READ_LEAST_MS = 0.02
 _OWN_KEYSPACES = ("system", "dse_")
@@ -45,7 +45,7 @@ _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True)
 class Peer:
-    """A node as one node's tables describe it."""
+    """A node as described by another node's tables."""
 
     address: str
     native_address: str | None
@@ -59,7 +59,7 @@ class Peer:
 
 @dataclass
 class CqlView:
-    """What one node told."""
+    """Data from one node."""
 
     address: str
     cluster: str | None
@@ -68,7 +68,7 @@ class CqlView:
     fields: dict[str, Any]
     """Fields of :class:`~chronotile_tools.ops.state.Node`."""
     seen: dict[str, str] = field(default_factory=dict)
-    """State of each node by gossip; whether it is up is not there."""
+    """Gossip state of each node, without up or down."""
     not_seen: list[tuple[str, str]] = field(default_factory=list)
     repairs: list[TableRepair] | None = None
     repairs_reason: str = ""
@@ -77,12 +77,12 @@ class CqlView:
 
 
 def read_node(access: Access, host: Host) -> CqlView:
-    """Ask one node for all that its tables tell.
+    """Read all state tables of one node.
 
     Raises
     ------
     UnavailableError, AccessDeniedError
-        It does not answer, or breaks off.
+        The node does not answer, or disconnects.
     """
     with access.connect(host) as connection:
         try:
@@ -97,7 +97,7 @@ def _read(connection: wire.Connection) -> CqlView:
     own = _peer(local, "broadcast_address")
     view = CqlView(own.address, _text(local, "cluster_name"), own, _peers(connection), {})
     view.fields["probe_ms"] = probes[_PROBES // 2][0] * 1e3
-    # The shortest round trip leaves the least open; the node's clock is told in whole milliseconds.
+    # Use the shortest round trip, which has the least uncertainty; the node's clock has millisecond resolution.
     view.fields["clock_offset_s"] = probes[0][1]
     view.fields["clock_error_s"] = probes[0][0] / 2 + 1e-3
     existing = _virtual_tables(connection, view)
@@ -111,18 +111,18 @@ def _read(connection: wire.Connection) -> CqlView:
 
 
 def _probe(connection: wire.Connection) -> tuple[float, float]:
-    """Seconds that a read of one row takes, and by how many the node's clock is ahead of this machine's."""
+    """Duration of a read of one row, and clock offset of the node, both in seconds."""
     sent, began = time.time(), time.perf_counter()
     (clock,) = connection.select("totimestamp(now())", "system.local")[0]
     round_trip_s = time.perf_counter() - began
     told = moment(clock)
     if told is None:
-        raise ValueError(f"the node tells the time as {clock!r}")
+        raise ValueError(f"unexpected node time {clock!r}")
     return round_trip_s, told.timestamp() - (sent + round_trip_s / 2)
 
 
 def _tried(view: CqlView, what: str, read: Callable[[], None]) -> None:
-    """Read one table; one that may not be read, or has another shape, is listed and leaves the rest alone."""
+    """Read one table; if access is denied or its columns differ, record that and continue."""
     try:
         read()
     except (CqlError, KeyError, ValueError, IndexError) as error:
@@ -173,7 +173,7 @@ def _pools(view: CqlView, records: list[dict[str, str]]) -> None:
 
 
 def _clients(view: CqlView, records: list[dict[str, str]]) -> None:
-    # This connection is one of them.
+    # Do not count this connection.
     view.fields["clients"] = max(0, len(records) - 1)
 
 
@@ -278,11 +278,11 @@ def _add_tables(view: CqlView, connection: wire.Connection, existing: set[str]) 
 
 
 def latency_unit_ms(local_reads: Mapping[tuple[str, str], Record]) -> float | None:
-    """Milliseconds in what the tables of latencies call one; None where nothing tells.
+    """Unit of the latency tables in milliseconds; None if unknown.
 
-    Nodes of 4.1 and 5.0 keep microseconds and write them as if they were nanoseconds, so that 2.8 ms reads 0.003. What
-    tells are reads of rows that a node has itself, among them those of `system.local` with which each look begins: half
-    of them take longer than `_LOCAL_READ_LEAST_MS` on any node, and on none a thousand times that.
+    Releases 4.1 and 5.0 store microseconds but print them as if they were nanoseconds, so 2.8 ms appears as 0.003.
+    Local reads reveal the unit, for example the reads of `system.local` at the start of each snapshot: on any node,
+    half of them take longer than `_LOCAL_READ_LEAST_MS`, but never a thousand times as long.
     """
     medians = [
         number(one["p50th_ms"])
@@ -295,7 +295,7 @@ def latency_unit_ms(local_reads: Mapping[tuple[str, str], Record]) -> float | No
 
 
 def _latency(record: Record, unit_ms: float | None) -> Latency | None:
-    """None where nothing was asked lately, or what was cannot be told: zeros are no latencies."""
+    """None without recent requests, or if the unit is unknown: zero is not a latency."""
     p99 = number(record["p99th_ms"])
     if unit_ms is None or p99 <= 0:
         return None
@@ -305,7 +305,7 @@ def _latency(record: Record, unit_ms: float | None) -> Latency | None:
 
 
 def _add_repairs(view: CqlView, connection: wire.Connection) -> None:
-    """For each replicated table of an application, since when all of it was repaired."""
+    """For each replicated application table, the time since which all ranges were repaired."""
     replicated = {
         r["keyspace_name"]
         for r in connection.records("system_schema.keyspaces", columns="keyspace_name, replication")
@@ -338,7 +338,7 @@ def _add_repairs(view: CqlView, connection: wire.Connection) -> None:
 
 
 def replicas(replication: str) -> int:
-    """Copies of a keyspace's data over all data centres, from its ``replication`` map; 0 for a local one."""
+    """Number of replicas over all data centres, from a keyspace's ``replication`` map; 0 for a local keyspace."""
     options = {str(key): str(value) for key, value in (_literal(replication) or {}).items()}
     if options.get("class", "").endswith("LocalStrategy"):
         return 0
@@ -348,10 +348,10 @@ def replicas(replication: str) -> int:
 
 
 def created_of(table_id: str, written_us: str) -> datetime | None:
-    """When a table was made, as far as its row in the schema tells; None where it does not.
+    """Creation time of a table, from its row in the schema; None if unknown.
 
-    The row is written anew with each change of the table. An id that Cassandra chose holds the time at which it was
-    made; one that was given, as archives do, holds none, and looks as if it did.
+    Each change of the table rewrites the row. An id chosen by Cassandra contains the creation time; a given id, as
+    archives use, only appears to.
     """
     written = datetime.fromtimestamp(int(written_us) / 1e6, UTC) if written_us.isdigit() else None
     given = uuid.UUID(table_id)
@@ -377,7 +377,7 @@ def moment(text: str) -> datetime | None:
 
 
 def number(text: str) -> float:
-    """A number, 0 for null and for what is no number."""
+    """Parse a number; 0 for null and invalid text."""
     try:
         value = float(text)
     except ValueError:
@@ -408,4 +408,4 @@ def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(_QUOTED.sub(lambda quoted: repr(quoted[1].replace("''", "'")), text))
     except SyntaxError:
-        raise ValueError(f"{text!r} is no collection") from None
+        raise ValueError(f"{text!r} is not a collection") from None

@@ -1,4 +1,4 @@
-"""Keeps metrics of a cluster as process history: a tag for each metric of each node, correlated by time."""
+"""Record metrics of a cluster as process history: one tag per metric and node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Recorder:
     Parameters
     ----------
     archive : str, path or Archive
-        What :func:`chronotile.open` takes; made where it is missing. One that is open stays so.
+        What :func:`chronotile.open` takes; created if missing. An open archive stays open.
     """
 
     def __init__(self, archive: str | Path | Archive) -> None:
@@ -50,8 +50,9 @@ class Recorder:
         self._history.close()
 
     def write(self, snapshot: Snapshot, others: Mapping[str, Mapping[str, float]] | None = None) -> int:
-        """Store a snapshot, and metrics of other sources at the same time; gives the number of points. They are durable
-        when this returns, and stored once however often it is repeated."""
+        """Store a snapshot, and metrics of other sources with the same time; return the number of points. They are
+        durable when this returns; repeating the call stores them once.
+        """
         cluster = snapshot.cluster or "unknown"
         points = {"/".join(["ops", cluster, *sample.path]): sample.value for sample in samples(snapshot)}
         units = {"/".join(["ops", cluster, *sample.path]): sample.metric for sample in samples(snapshot)}
@@ -73,10 +74,9 @@ class Recorder:
 def recording(
     recorder: Recorder, observe: Callable[[], Snapshot], every_s: float, failed: Callable[[ChronotileError], None]
 ) -> Iterator[None]:
-    """Observe and store on a thread, at times `every_s` apart, for as long as the context lasts.
+    """Take and store snapshots on a thread, every `every_s` seconds, while the context lasts.
 
-    A look that fails is handed to `failed` and left out; so is one for which there was no time, as a BusyError of kind
-    ``behind``.
+    A failed snapshot is reported to `failed` and skipped; so is a missed one, as a BusyError of kind ``behind``.
     """
     ended = threading.Event()
 
@@ -91,7 +91,7 @@ def recording(
             passed = time.monotonic() - began
             missed, due = int(passed / every_s) - due, int(passed / every_s) + 1
             if missed > 0:
-                failed(BusyError(f"looks take longer than {every_s:g} s: {missed} left out", kind="behind"))
+                failed(BusyError(f"snapshots take longer than {every_s:g} s: {missed} skipped", kind="behind"))
             if ended.wait(due * every_s - passed):
                 return
 
@@ -106,7 +106,7 @@ def recording(
 
 def scrape(url: str, *, timeout_s: float = 10.0) -> dict[str, float]:
     """Metrics of anything that serves Prometheus' text format, such as a client's program or a machine's exporter, by
-    name and values of labels. Values that are no numbers are left out.
+    name and values of labels. Non-numeric values are omitted.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def scrape(url: str, *, timeout_s: float = 10.0) -> dict[str, float]:
         Nothing answers there.
     """
     if not url.startswith(("http://", "https://")):
-        raise InvalidInputError(f"{url!r} is no URL of metrics, as http://host:9100/metrics", kind="invalid-url")
+        raise InvalidInputError(f"{url!r} is not a metrics URL, such as http://host:9100/metrics", kind="invalid-url")
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:
             text = response.read().decode("utf-8", "replace")
@@ -148,7 +148,7 @@ def tag_parts(tag: str) -> tuple[str, str, str]:
 
 
 def read_baseline(archive: str | Path, cluster: str, end: datetime, *, days: float = 7.0) -> Baseline:
-    """Medians of what was recorded of a cluster in the days before `end`.
+    """Medians of a cluster's recorded metrics in the days before `end`.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def read_baseline(archive: str | Path, cluster: str, end: datetime, *, days: flo
         tags = [tag.name for tag in h.tags(f"ops/{cluster}/*")]
         if not tags:
             raise InvalidInputError(
-                f"{archive} keeps no metrics of cluster {cluster}: record some with chronotile ops record",
+                f"no metrics of cluster {cluster} in {archive}: record some with chronotile ops record",
                 kind="invalid-request",
             )
         counts = _by_tag(h, tags, start, end, "Count")

@@ -1,4 +1,4 @@
-"""A page about a period: what was recorded of a cluster, drawn over time. One HTML file that needs nothing else."""
+"""Report about a recorded period of a cluster: plots over time in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EXTRA_STYLE = """
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing: a metric of the record, drawn as it is, or as growth in a minute."""
+    """A plot of a recorded metric, as values or as growth per minute."""
 
     title: str
     metric: str
@@ -50,26 +50,26 @@ class Chart:
 CHARTS = [
     Chart("Reads, 99th percentile", "latency_p99/Read", "ms"),
     Chart("Writes, 99th percentile", "latency_p99/Write", "ms"),
-    Chart("Our own read of one row", "probe", "ms"),
+    Chart("Read of one row by the recorder", "probe", "ms"),
     Chart("Reads coordinated", "requests/Read", "a minute", growing=True),
     Chart("Writes coordinated", "requests/Write", "a minute", growing=True),
     Chart("Reads timed out", "timeouts/Read", "a minute", growing=True),
     Chart("Writes timed out", "timeouts/Write", "a minute", growing=True),
-    Chart("Reads refused for lack of replicas", "unavailable/Read", "a minute", growing=True),
-    Chart("Writes refused for lack of replicas", "unavailable/Write", "a minute", growing=True),
+    Chart("Reads rejected for lack of replicas", "unavailable/Read", "a minute", growing=True),
+    Chart("Writes rejected for lack of replicas", "unavailable/Write", "a minute", growing=True),
     Chart("Writes dropped", "dropped/MUTATION_REQ", "a minute", growing=True),
     Chart("Reads dropped", "dropped/READ_REQ", "a minute", growing=True),
-    Chart("Files of hints for others", "hint_files", ""),
-    Chart("Compactions to do", "compactions_pending", ""),
+    Chart("Hint files for other nodes", "hint_files", ""),
+    Chart("Pending compactions", "compactions_pending", ""),
     Chart("Processor time of the process", "cpu", "% of the machine"),
     Chart("Heap after the last collection", "heap_used", "%"),
     Chart("Time in collections", "gc_time", "ms a minute", growing=True),
     Chart("Disk used", "disk_used", "%"),
     Chart("Data", "load", "MiB", scale=2.0**-20),
-    Chart("Connections of clients", "clients", ""),
+    Chart("Client connections", "clients", ""),
     Chart("Clock, ahead of the recorder's", "clock_offset", "s"),
 ]
-"""What the page draws, in its order."""
+"""Plots of the page, in order."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,7 @@ def html(archive: str | Path, cluster: str | None, start: datetime | None = None
         since = to - timedelta(days=1) if start is None else start
         if not since < to:
             raise InvalidInputError(
-                f"nothing of cluster {cluster} was recorded from {_time_text(since)} on: the newest is of "
-                f"{_time_text(newest)}",
+                f"no data for cluster {cluster} from {_time_text(since)} on: the newest are from {_time_text(newest)}",
                 kind="invalid-request",
             )
         charts = [(chart, _series(h, chart, mine, since, to)) for chart in CHARTS]
@@ -120,8 +119,8 @@ def html(archive: str | Path, cluster: str | None, start: datetime | None = None
     seen = [(chart, series) for chart, series in charts if series]
     if not seen:
         raise InvalidInputError(
-            f"nothing of cluster {cluster} was recorded from {_time_text(since)} to {_time_text(to)} in {archive}: the "
-            f"newest is of {_time_text(newest)}",
+            f"no data for cluster {cluster} from {_time_text(since)} to {_time_text(to)} in {archive}: the "
+            f"newest are from {_time_text(newest)}",
             kind="invalid-request",
         )
     if start is None:
@@ -132,7 +131,7 @@ def html(archive: str | Path, cluster: str | None, start: datetime | None = None
     nodes = sorted({one.node for _, series in seen for one in series} | {one.node for one in up})
     missing = [chart.title for chart, series in charts if not series]
     sections = "".join(_section(chart, series, nodes, up, since, to) for chart, series in drawn)
-    notes = _note("Zero throughout", quiet) + _note("Nothing was recorded of", missing)
+    notes = _note("Zero throughout", quiet) + _note("No data for", missing)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>Cluster {escape(cluster)}</title><style>{STYLE}{_EXTRA_STYLE}</style></head><body><main>"
@@ -157,15 +156,15 @@ def _chosen_cluster(archive: str | Path, tags: Sequence[str], cluster: str | Non
     clusters = sorted({tag_parts(tag)[0] for tag in tags})
     if not clusters:
         raise InvalidInputError(
-            f"{archive} keeps no metrics: record some with chronotile ops record", kind="invalid-request"
+            f"no metrics in {archive}: record some with chronotile ops record", kind="invalid-request"
         )
     if cluster is None and len(clusters) > 1:
         raise InvalidInputError(
-            f"{archive} keeps several clusters, name one: {', '.join(clusters)}", kind="invalid-request"
+            f"several clusters in {archive}, select one of: {', '.join(clusters)}", kind="invalid-request"
         )
     if cluster is not None and cluster not in clusters:
         raise InvalidInputError(
-            f"{archive} keeps no cluster {cluster}; it has {', '.join(clusters)}", kind="invalid-request"
+            f"no cluster {cluster} in {archive}; it has {', '.join(clusters)}", kind="invalid-request"
         )
     return cluster or clusters[0]
 
@@ -177,7 +176,7 @@ def _series(
     for (node, metric), tag in sorted(tags.items()):
         if metric != chart.metric:
             continue
-        # A counter's growth needs every point; of anything else the extremes are kept.
+        # Counters need every point; for other metrics, reduce the points and keep the extremes.
         points = history.raw(tag, start, end).to_arrow() if chart.growing else _thinned(history, tag, start, end)
         times = points["time"].cast("int64").to_numpy() / 1e9
         values = points["value"].to_numpy().astype(float) * chart.scale
@@ -193,7 +192,7 @@ def _thinned(history: historian.Historian, tag: str, start: datetime, end: datet
 
 
 def _per_minute(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Growth in a minute between points; none where a counter was set back by a restart."""
+    """Growth per minute between points; omitted where a restart reset the counter."""
     if len(times) < 2:
         return times[:0], values[:0]
     grown = np.diff(values) / np.maximum(np.diff(times), 1e-3) * 60
@@ -222,14 +221,14 @@ def _section(
 
 
 def _unbroken(one: _Series) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Its pieces: where much longer than usual nothing was recorded, no line may pretend to know."""
+    """Split a series at gaps much longer than usual, so that no line crosses missing data."""
     gaps = np.diff(one.times)
     breaks = np.flatnonzero(gaps > 5 * np.median(gaps)) + 1 if len(gaps) else np.empty(0, int)
     return list(zip(np.split(one.times, breaks), np.split(one.values, breaks), strict=True))
 
 
 def _shades(up: list[_Series], x: plot.Axis) -> list[str]:
-    """A shade over each time in which a node was seen down."""
+    """Shade each period in which a node was seen down."""
     parts = []
     for one in up:
         borders = np.append(one.times, one.times[-1])
@@ -263,7 +262,7 @@ def _time_ticks(start: float, end: float) -> list[tuple[float, str]]:
     step = next((step for step in _STEPS_S if (end - start) / step <= 6), _STEPS_S[-1])
     pattern = "%Y-%m-%d" if step >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
     values = np.arange(np.ceil(start / step), np.floor(end / step) + 1) * step
-    # More than a month at the widest step would be a wall of dates.
+    # Beyond a month, use wider steps to avoid overlapping dates.
     values = values[:: max(1, len(values) // 6)]
     return [(float(value), datetime.fromtimestamp(value, UTC).strftime(pattern)) for value in values]
 

@@ -1,6 +1,6 @@
-"""Early warnings: what each rule measures, its limits, what it means and what to do.
+"""Early warnings: for each rule, what it measures, its limits, the meaning and the remedy.
 
-A rule measures numbers on a snapshot, or between two. Each has been seen to fire and to clear on real nodes.
+A rule measures values on a snapshot, or between two. Each rule has been tested to fire and clear on real nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["RULES", "Baseline", "Finding", "Result", "Rule", "check", "chosen", 
 
 @dataclass(frozen=True)
 class Finding:
-    """A limit that is reached."""
+    """A limit that was reached."""
 
     rule: str
     level: str
@@ -32,17 +32,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """What a check found, and what it could not check."""
+    """Findings of a check, and what could not be checked."""
 
     findings: list[Finding]
     unchecked: list[str]
-    """Rule and place, a line each."""
+    """Rule and place, one line each."""
     rules: list[str]
     """Rules that ran."""
 
     @property
     def level(self) -> str:
-        """The worst: ``"ok"``, ``"warning"`` or ``"critical"``."""
+        """The worst level: ``"ok"``, ``"warning"`` or ``"critical"``."""
         levels = {finding.level for finding in self.findings}
         return "critical" if "critical" in levels else "warning" if levels else "ok"
 
@@ -53,7 +53,7 @@ class Rule:
 
     name: str
     unit: str
-    """Of the measured value and its limits."""
+    """Unit of the measured value and its limits."""
     warning: float | None
     critical: float | None
     means: str
@@ -66,7 +66,7 @@ class Rule:
     needs_baseline: bool = False
 
     def judged(self, measured: Measured) -> Finding | None:
-        """A finding where a limit is reached."""
+        """Return a finding if a limit is reached."""
         if measured.value is None:
             return None
         for level, limit in (("critical", self.critical), ("warning", self.warning)):
@@ -88,11 +88,11 @@ def check(
     Parameters
     ----------
     now : Snapshot
-        The cluster as it is.
+        The present snapshot.
     before : Snapshot, optional
-        An earlier one, for rules about what happened in between; without it they are not checked.
+        An earlier snapshot, for rate rules; without it, they are not checked.
     baseline : Baseline, optional
-        What is usual, for rules relative to that; without it they are not checked.
+        Usual values, for relative rules; without it, they are not checked.
     rules : sequence of Rule, optional
         All by default.
     """
@@ -116,33 +116,33 @@ def check(
 
 
 def chosen(names: Iterable[str] = ()) -> list[Rule]:
-    """The named rules, or all where none is named.
+    """The rules with these names; all by default.
 
     Raises
     ------
     InvalidInputError
-        There is no such rule.
+        No such rule.
     """
     wanted = list(names)
     for name in wanted:
         if name not in RULES:
-            raise InvalidInputError(f"no rule {name!r}; there are {', '.join(RULES)}", kind="invalid-request")
+            raise InvalidInputError(f"unknown rule {name!r}; the rules are {', '.join(RULES)}", kind="invalid-request")
     return [RULES[name] for name in dict.fromkeys(wanted or RULES)]
 
 
 def with_limits(rules: Sequence[Rule], limits: Mapping[str, tuple[float | None, float | None]]) -> list[Rule]:
-    """Rules with other limits of warning and critical, by name.
+    """Replace warning and critical limits of rules, by name.
 
     Raises
     ------
     InvalidInputError
-        There is no such rule among them.
+        No such rule among them.
     """
     names = {rule.name for rule in rules}
     for name in limits:
         if name not in names:
             raise InvalidInputError(
-                f"--limit {name}: no such rule runs; there are {', '.join(sorted(names))}", kind="invalid-request"
+                f"--limit {name}: unknown rule; the rules are {', '.join(sorted(names))}", kind="invalid-request"
             )
     return [
         dataclasses.replace(rule, warning=limits[rule.name][0], critical=limits[rule.name][1])
@@ -155,9 +155,8 @@ def with_limits(rules: Sequence[Rule], limits: Mapping[str, tuple[float | None, 
 _ALL = [
     Rule(
         "node-down", "", None, 1, "Other nodes see this one down: its replicas are missing, hints pile up for it.",
-        "Look at its log and machine and start it. Back within the hint window, hints repair it; later, repair it; "
-        "after "
-        "gc_grace, never start it again: replace it.", measures.down, jmx=True,
+        "Check its log and machine, and start it. Within the hint window, hints bring it up to date; "
+        "later, repair it; after gc_grace, never start it again: replace it.", measures.down, jmx=True,
     ),
     Rule(
         "node-silent", "", None, 1, "It answers neither clients nor JMX, while the others do not see it down.",
@@ -165,14 +164,15 @@ _ALL = [
         measures.silent, jmx=True,
     ),
     Rule(
-        "native-transport", "", None, 1, "It belongs to the ring and takes no clients: their load falls on the others.",
-        "nodetool statusbinary, then nodetool enablebinary; its log says why it is off. A drained node must be "
-        "restarted.",
+        "native-transport", "", None, 1,
+        "It is in the ring but accepts no clients, so the other nodes carry their load.",
+        "Run nodetool statusbinary, then nodetool enablebinary; its log shows why it is off. A drained "
+        "node must be restarted.",
         measures.takes_no_clients, jmx=True,
     ),
     Rule(
-        "views-disagree", "", 1, None, "Nodes say different things of this one: a part of the network is cut, or one "
-        "lies.",
+        "views-disagree", "", 1, None,
+        "Nodes disagree about this one: part of the network is down, or a node is wrong.",
         "Test the network between those nodes (port 7000). Change nothing in the ring or the schema until they agree.",
         measures.disagreed, jmx=True,
     ),
@@ -183,23 +183,24 @@ _ALL = [
     ),
     Rule(
         "hints-pending", "files", 1, None, "Writes wait for a node that is or was away.",
-        "Bring that node back and watch the number fall. If it is back and they stay: nodetool statushandoff, "
-        "nodetool enablehandoff.", measures.of_nodes(measures.hint_files, measures.hints_words), jmx=True,
+        "Bring that node back and watch the number fall. If it is back and hints remain: nodetool "
+        "statushandoff, nodetool enablehandoff.", measures.of_nodes(measures.hint_files, measures.hints_words),
+        jmx=True,
     ),
     Rule(
-        "hint-window", "of the window", 0.5, 0.9, "Soon no more hints are kept, and the node that is away needs a "
-        "repair.",
+        "hint-window", "of the window", 0.5, 0.9,
+        "Hints are about to stop, and the node that is down will need a repair.",
         "Bring the node back now, or plan a full repair of it.", measures.hint_window, jmx=True,
     ),
     Rule(
-        "hints-written", "per minute", 1e-9, None, "Writes miss a replica right now and are kept for it.",
-        "See which node is down or slow (ops status).",
+        "hints-written", "per minute", 1e-9, None, "Writes are missing a replica now, and are stored as hints.",
+        "Find out which node is down or slow (ops status).",
         measures.per_minute(lambda node: node.hints_written, "hints written"), jmx=True, two_looks=True,
     ),
     Rule(
-        "unavailable", "per minute", None, 1e-9, "Requests were refused because too few replicas are up.",
+        "unavailable", "per minute", None, 1e-9, "Requests were rejected because too few replicas are up.",
         "Bring nodes back; see node-down.", measures.per_minute(measures.requests(lambda r: r.unavailables),
-        "requests refused"),
+        "requests rejected"),
         jmx=True, two_looks=True,
     ),
     Rule(
@@ -208,8 +209,8 @@ _ALL = [
         measures.per_minute(measures.requests(lambda r: r.timeouts), "requests timed out"), jmx=True, two_looks=True,
     ),
     Rule(
-        "dropped", "per minute", 1e-9, 60, "A node threw messages away that had waited too long: it does not keep up.",
-        "Lower the load or find what slows the node; then repair what was written meanwhile.",
+        "dropped", "per minute", 1e-9, 60, "A node dropped messages that had waited too long: it is overloaded.",
+        "Reduce the load or find out what slows the node; then repair what was written meanwhile.",
         measures.per_minute(measures.dropped, "messages dropped"), jmx=True, two_looks=True,
     ),
     Rule(
@@ -218,38 +219,39 @@ _ALL = [
         measures.of_nodes(lambda node: measures.count(node.compactions_pending)), jmx=True,
     ),
     Rule(
-        "collecting", "% of the time", 10, 25, "Java collects garbage instead of serving.",
-        "Look for large reads or partitions and tombstones; then at the size of the heap.", measures.collecting,
+        "collecting", "% of the time", 10, 25, "Java spends its time on garbage collection.",
+        "Look for large reads or partitions and tombstones; then check the heap size.", measures.collecting,
         jmx=True,
         two_looks=True,
     ),
     Rule(
-        "disk-used", "%", 60, 75, "Little room is left; compaction and repair need as much again as a large table.",
+        "disk-used", "%", 60, 75,
+        "Little space is left; compaction and repair need space for another copy of a large table.",
         "Drop old data and snapshots (nodetool listsnapshots, clearsnapshot), or add a node.", measures.disk_share,
         jmx=True,
     ),
     Rule(
-        "tombstones", "a read (p99)", 100, 1000, "Reads wade through deleted rows.",
+        "tombstones", "a read (p99)", 100, 1000, "Reads scan many tombstones.",
         "Find the query; delete by partition or let slices expire; repair, then nodetool garbagecollect the table.",
         measures.of_tables(lambda table: table.tombstones_p99, "tombstones in a read (p99)"),
     ),
     Rule(
         "partition-size", "MiB", 100, 1000, "Large partitions make reads, compaction and repair slow and fill the "
         "heap.",
-        "Take shorter windows or finer cells for this table; nodetool toppartitions names the keys.",
+        "Use shorter windows or finer cells for this table; nodetool toppartitions shows the keys.",
         measures.of_tables(lambda table: float(table.partition_max_mib), "MiB in the greatest partition"),
     ),
     Rule(
         "repair-age", "% of gc_grace", 70, 100, "Past gc_grace, deleted data can come back.",
-        "Repair the table; see what keeps repairs from finishing.", measures.repair_age,
+        "Repair the table; find out what prevents repairs from finishing.", measures.repair_age,
     ),
     Rule(
-        "repair-failed", "tables", 1, None, "The last repair that this node led failed.",
-        "Read the reason, see that all replicas are up, repair again.", measures.repairs_failed,
+        "repair-failed", "tables", 1, None, "The last repair coordinated by this node failed.",
+        "Read the reason, make sure that all replicas are up, and repair again.", measures.repairs_failed,
     ),
     Rule(
         "probe-slow", "times the usual", 3, 10, "A read of one row on this node takes much longer than it used to.",
-        "See what this node is at: compactions, collections, processor time, other programs on its machine.",
+        "Check what this node is doing: compactions, garbage collections, CPU time, other programs on its machine.",
         measures.slower("probe", lambda node: node.probe_ms, 20), needs_baseline=True,
     ),
     Rule(
@@ -269,12 +271,13 @@ _ALL = [
     ),
     Rule(
         "ring-changing", "nodes", 1, None, "A node is joining, leaving or moving.",
-        "Wait for it before the next change; if it does not go on, see its log and streams.", measures.unsettled_state,
+        "Wait for it before the next change; if it does not progress, check its log and streams.",
+        measures.unsettled_state,
         jmx=True,
     ),
     Rule(
         "stage-pending", "tasks", 500, 2000, "Requests queue inside the node: it is overloaded.",
-        "Lower the load; see collections, disk and compactions.",
+        "Reduce the load; check garbage collections, disk and compactions.",
         measures.of_nodes(measures.pool_pending("MutationStage", "ReadStage", "Native-Transport-Requests")),
     ),
     Rule(
@@ -287,25 +290,25 @@ _ALL = [
         "Look for large partitions and reads; raise the heap.", measures.of_nodes(measures.heap_share), jmx=True,
     ),
     Rule(
-        "exceptions", "per minute", 1e-9, 10, "The node met errors that it did not expect.",
+        "exceptions", "per minute", 1e-9, 10, "The node had unexpected errors.",
         "Read its log.", measures.per_minute(lambda node: node.exceptions, "exceptions"), jmx=True, two_looks=True,
     ),
     Rule(
-        "messages-expired", "per minute", 1e-9, 60, "Messages to other nodes grew too old before they could be sent.",
-        "Look at the network and at the nodes they were meant for.",
+        "messages-expired", "per minute", 1e-9, 60, "Messages to other nodes expired before they could be sent.",
+        "Check the network and the receiving nodes.",
         measures.per_minute(lambda node: node.internode_expired, "messages expired"), two_looks=True,
     ),
     Rule(
-        "compaction-room", "% of what is free", 50, 100, "The largest table cannot be compacted in the room that is "
-        "left.",
+        "compaction-room", "% of what is free", 50, 100,
+        "The remaining space is too small to compact the largest table.",
         "See disk-used.", measures.compaction_room, jmx=True,
     ),
     Rule(
-        "repair-stage", "tasks", 2, 20, "Repair work piles up on this node.",
+        "repair-stage", "tasks", 2, 20, "Repair tasks are queueing on this node.",
         "Run one repair at a time.", measures.of_nodes(lambda node: measures.count(measures.anti_entropy(node))),
     ),
     Rule(
-        "clock", "s", 0.5, 5, "Its clock differs from this machine's: of two writes the wrong one may win.",
+        "clock", "s", 0.5, 5, "Its clock differs from this machine's: the wrong one of two writes may win.",
         "Run NTP or chrony on every node and here.",
         measures.of_nodes(measures.clock, lambda node, value: f"{value:.3f} s at least, {node.clock_offset_s:+.3f} s "
         "measured"),

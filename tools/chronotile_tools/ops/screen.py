@@ -1,4 +1,4 @@
-"""A snapshot as text for people: one screen."""
+"""Format a snapshot as a text screen."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ _HEADER = ["node", "rack", "status", "release", "load", "disk", "heap", "cpu", "
 _HEADER += ["write p99", "probe", "clock"]
 _RIGHT = frozenset(_HEADER[4:])
 _LEFT_OUT_FIRST = ["release", "rack", "clock", "cpu", "heap", "probe", "load", "pending", "hints"]
-"""Columns that a narrow screen does without, in this order."""
+"""Columns hidden on narrow screens, in this order."""
 _UNKNOWN = "?"
 
 
 def screen(snapshot: Snapshot, *, width: int | None = None) -> str:
-    """The cluster's state as lines of text. ``?`` stands for what was not seen.
-
-    On a screen of `width` columns the table of nodes has as many of its own as fit.
+    """Format the cluster's state as lines of text. ``?`` stands for unknown values. The node table shows the columns
+    that fit `width`.
     """
     lines = [_title(snapshot), "", *_node_table(snapshot.nodes, width)]
     for part in _parts(snapshot):
@@ -31,14 +30,14 @@ def screen(snapshot: Snapshot, *, width: int | None = None) -> str:
 
 
 def watched(snapshot: Snapshot, findings: Sequence[str], *, width: int, height: int) -> str:
-    """The same for a screen of this size: what is wrong comes first, and the rest follows as far as it fits."""
+    """Format the state for a screen of this size: findings first, then as much of the rest as fits."""
     table = _node_table(snapshot.nodes, width)
     folded = [line for one in findings for line in textwrap.wrap(one, width, subsequent_indent="  ")]
     room = max(4, height - len(table) - 4)
     if len(folded) > room:
         whole = _whole_findings(findings, width, room - 1)
-        folded = [*whole, f"and more; all {len(findings)} of them: chronotile ops check"]
-    lines = [_title(snapshot)[:width], "", *(folded or ["no rule fires"]), "", *table]
+        folded = [*whole, f"and more; see all {len(findings)}: chronotile ops check"]
+    lines = [_title(snapshot)[:width], "", *(folded or ["no findings"]), "", *table]
     for part in _parts(snapshot):
         lines += ["", *part]
     return "\n".join(line[:width] for line in lines[:height])
@@ -59,7 +58,7 @@ def _title(snapshot: Snapshot) -> str:
 
 
 def _parts(snapshot: Snapshot) -> list[list[str]]:
-    """What stands below the table of nodes."""
+    """Parts below the node table."""
     nodes = snapshot.nodes
     return [part for part in (_busy(nodes), _tables(nodes), _repairs(snapshot), _gaps(snapshot)) if part]
 
@@ -99,21 +98,21 @@ def _line(node: Node) -> list[str]:
 
 def _p99(node: Node, kind: str, coordinator: str) -> str | None:
     known = node.requests[kind].latency if kind in node.requests else node.coordinator_latency.get(coordinator)
-    # Without requests in the last minutes there is no latency, and nought would be the best of all.
+    # Without recent requests there is no latency, and zero would look best of all.
     return None if known is None or known.p99_ms <= 0 else f"{known.p99_ms:.1f} ms"
 
 
 def _clock(node: Node) -> str | None:
     if node.clock_offset_s is None or node.clock_error_s is None:
         return None
-    # Nothing can be said below what the round trip leaves open.
+    # Offsets within the round-trip uncertainty are not significant.
     if abs(node.clock_offset_s) <= node.clock_error_s:
         return "ok"
     return f"{node.clock_offset_s:+.3f} s"
 
 
 def _busy(nodes: Sequence[Node]) -> list[str]:
-    """What the nodes are at, a line each."""
+    """Current work of the nodes, one line each."""
     lines = []
     for node in nodes:
         for task in node.compactions or []:
@@ -133,7 +132,7 @@ def _busy(nodes: Sequence[Node]) -> list[str]:
             if pool.pending > 0 or pool.blocked > 0:
                 lines.append(f"{node.address}: {name}: {pool.pending} pending, {pool.blocked} blocked")
         if node.native_transport is False:
-            lines.append(f"{node.address}: takes no clients (native transport is off)")
+            lines.append(f"{node.address}: accepts no clients (native transport is off)")
         if not node.agreed:
             views = ", ".join(f"{viewer} says {seen}" for viewer, seen in sorted(node.seen_by.items()))
             lines.append(f"! nodes disagree about {node.address}: {views}")
@@ -153,7 +152,7 @@ def _tables(nodes: Sequence[Node], count: int = 5) -> list[str]:
         return []
     rows = [[t.full_name, f"{t.disk_mib} MiB", f"{t.partition_max_mib} MiB", f"{t.tombstones_p99:.0f}"] for t in chosen]
     return table_text(
-        ["table", "on a node", "greatest partition", "tombstones p99"], rows, frozenset({1, 2, 3})
+        ["table", "on a node", "largest partition", "tombstones p99"], rows, frozenset({1, 2, 3})
     ).splitlines()
 
 
@@ -169,7 +168,7 @@ def _repairs(snapshot: Snapshot) -> list[str]:
         return []
     age_s, oldest = max(ages, key=lambda found: found[0] / max(found[1].gc_grace_s, 1))
     days = age_s / 86_400
-    said = "was repaired whole" if oldest.repaired else "was made and never repaired whole"
+    said = "was fully repaired" if oldest.repaired else "was created and never fully repaired"
     grace = oldest.gc_grace_s / 86_400
     return [f"repair: {oldest.keyspace}.{oldest.table} {said} {days:.1f} d ago; gc_grace is {grace:.1f} d"]
 

@@ -1,4 +1,4 @@
-"""One snapshot of a cluster as plain records. What was not seen is None and listed with the reason, never guessed."""
+"""A snapshot of a cluster as plain records. Unknown values are None and listed with the reason, never guessed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
 
 
 CLOCKS_S = timedelta(hours=1)
-"""By how much the clocks of a cluster and of this machine may differ before what they tell is taken for wrong."""
+"""Largest plausible difference between the clocks of a cluster and of this machine, in seconds."""
 
 
 @dataclass(frozen=True)
 class NotSeen:
-    """Something that could not be looked at."""
+    """Something that could not be observed."""
 
     node: str
     what: str
@@ -78,8 +78,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Heap:
-    """Java's heap as the last collection left it, and collections since the node started. `pause_last_ms` is the last
-    collection's."""
+    """Java heap after the last collection, and collections since the node started. `pause_last_ms` is the last
+    collection's.
+    """
 
     used_bytes: int
     max_bytes: int
@@ -95,7 +96,7 @@ class Disk:
     path: str
     total_bytes: int
     free_bytes: int
-    """What Cassandra may still write."""
+    """Space available to Cassandra."""
 
     @property
     def used_share(self) -> float:
@@ -105,8 +106,9 @@ class Disk:
 
 @dataclass(frozen=True)
 class HintsFor:
-    """Hints that a node keeps for another. Over CQL files that are still being written are not always seen; with a way
-    to the machine all are."""
+    """Hints that a node keeps for another. Over CQL, files that are still being written may be missing; with access to
+    the machine, all are included.
+    """
 
     host_id: str
     address: str
@@ -128,7 +130,7 @@ class Compaction:
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream session that a node knows of."""
+    """A stream session of a node."""
 
     operation: str
     status: str
@@ -144,7 +146,7 @@ class RepairRun:
 
     keyspace: str
     tables: list[str]
-    """Empty where it failed before it knew them."""
+    """Empty if it failed before they were known."""
     status: str
     completed: bool
     failure: str
@@ -153,7 +155,7 @@ class RepairRun:
 
 @dataclass(frozen=True)
 class Table:
-    """A table on one node. MiB are whole ones, as the virtual tables have them."""
+    """A table on one node. MiB are whole numbers, as in the virtual tables."""
 
     keyspace: str
     name: str
@@ -173,18 +175,18 @@ class Table:
 
 @dataclass(frozen=True)
 class TableRepair:
-    """How long ago a table was repaired whole."""
+    """Time of the last full repair of a table."""
 
     keyspace: str
     table: str
     gc_grace_s: int
     created: datetime | None
-    """None where nothing tells."""
+    """None if unknown."""
     repaired: datetime | None
-    """Since when every range was repaired at least once; None where some range never was."""
+    """Time since which every range was repaired; None if a range was never repaired."""
 
     def age_s(self, now: datetime) -> float | None:
-        """Seconds since then, or since the table was made; None where that is unknown or, by a wrong clock, to come."""
+        """Seconds since the last full repair, or since the table was created; None if unknown or in the future."""
         since = self.repaired or self.created
         if since is None or since > now + CLOCKS_S:
             return None
@@ -193,7 +195,7 @@ class TableRepair:
 
 @dataclass(frozen=True)
 class Node:
-    """A node, as far as it was seen."""
+    """Observed state of a node."""
 
     address: str
     native_address: str
@@ -204,14 +206,14 @@ class Node:
     schema: str | None = None
     tokens: int | None = None
     cql: bool = False
-    """Whether it took a client and answered."""
+    """Whether it accepted a client and answered."""
     jmx: bool = False
     """Whether its management interface answered."""
     seen_by: dict[str, str] = field(default_factory=dict)
     """What each node, itself included, says of it: ``U`` up, ``D`` down or ``?``, then ``N`` normal, ``J`` joining,
     ``L`` leaving, ``M`` moving or ``?``."""
     mode: str | None = None
-    """What it says of itself: ``NORMAL``, ``JOINING``, ``DRAINED``, ..."""
+    """Operation mode reported by itself: ``NORMAL``, ``JOINING``, ``DRAINED``, ..."""
     native_transport: bool | None = None
     started: datetime | None = None
     load_bytes: float | None = None
@@ -223,19 +225,19 @@ class Node:
     clock_offset_s: float | None = None
     """Its clock minus this machine's."""
     clock_error_s: float | None = None
-    """How far off that may be."""
+    """Uncertainty of the offset."""
     probe_ms: float | None = None
-    """Round trip of our own: a read of one row that this node keeps for itself, the median of five."""
+    """Median time of five reads of a node-local row by this machine."""
     clients: int | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     requests: dict[str, Requests] = field(default_factory=dict)
     """By kind: ``Read``, ``Write``, ``RangeSlice``, ``CASRead``, ``CASWrite``."""
     coordinator_latency: dict[str, Latency] = field(default_factory=dict)
-    """By ``read``, ``write`` and ``scan``: the slowest table's, from virtual tables."""
+    """Latency of the slowest table by ``read``, ``write`` and ``scan``, from virtual tables."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Messages dropped since it started, by kind."""
     internode_expired: int | None = None
-    """Messages to other nodes that grew too old in the queue, since it started."""
+    """Messages to other nodes that expired in the queue, since it started."""
     hints: list[HintsFor] | None = None
     hints_written: int | None = None
     """Hints it wrote since it started."""
@@ -264,38 +266,38 @@ class Node:
 
     @property
     def agreed(self) -> bool:
-        """Whether all that look at it, itself included, say the same of it."""
+        """Whether all viewers, including itself, agree about it."""
         views = self.seen_by.values()
         return all(len({seen[place] for seen in views} - {"?"}) <= 1 for place in (0, 1))
 
     @property
     def hints_files(self) -> int:
-        """Files of hints it keeps for others."""
+        """Hint files that it holds for other nodes."""
         return sum(hints.files for hints in self.hints or [])
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Settings that limits follow from; None where not seen."""
+    """Settings that determine limits; None if unknown."""
 
     max_hint_window_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at a time."""
+    """State of a cluster at one time."""
 
     taken: datetime
     """UTC, when it was begun, by this machine's clock."""
     cluster: str | None
     nodes: list[Node]
     repairs: list[TableRepair] | None
-    """Of all replicated tables of applications; None where not seen."""
+    """Repair state of all replicated application tables; None if unknown."""
     settings: ClusterSettings
     not_seen: list[NotSeen]
 
     def node(self, address: str) -> Node:
-        """A node by its address. Raises KeyError where there is none."""
+        """Find a node by address; raises KeyError if there is none."""
         for node in self.nodes:
             if address in (node.address, node.native_address):
                 return node
@@ -313,7 +315,7 @@ class Snapshot:
 
     @property
     def settled(self) -> bool:
-        """Whether every node answers and is up and normal for all, with one release and one schema."""
+        """Whether every node answers and all see it up and normal, with one release and one schema."""
         return (
             all(node.status == "UN" and node.agreed and node.cql for node in self.nodes)
             and len(self.releases) == 1
@@ -321,21 +323,21 @@ class Snapshot:
         )
 
     def reasons_not_settled(self) -> Iterator[str]:
-        """What keeps the cluster from being settled, a sentence each."""
+        """Reasons why the cluster is not settled, one sentence each."""
         for node in self.nodes:
             if node.status != "UN":
                 yield f"{node.address} is {node.status}"
             elif not node.agreed:
                 yield f"the nodes disagree about {node.address}"
             elif not node.cql:
-                yield f"{node.address} takes no clients"
+                yield f"{node.address} accepts no clients"
         if len(self.releases) > 1:
             yield f"releases differ: {', '.join(sorted(self.releases))}"
         if len(self.schemas) > 1:
             yield f"{len(self.schemas)} schema versions"
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain types, times as ISO 8601."""
+        """Convert to plain types, with times in ISO 8601."""
         plain: dict[str, Any] = _plain(dataclasses.asdict(self))
         for node, found in zip(self.nodes, plain["nodes"], strict=True):
             found["status"] = node.status

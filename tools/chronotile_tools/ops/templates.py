@@ -1,9 +1,8 @@
-"""Commands of the operator's own, as templates: ``ssh {host} nodetool``.
+"""Command templates of the operator, such as ``ssh {host} nodetool``.
 
-The words of a command follow its template. Nobody can tell whether a program hands them to a shell on another machine,
-which reads them once more; so they are quoted for one, once for each ``ssh`` in the template and at least once. Only
-programs that are known to start another one with the words as they are, and templates that end with ``{words}``, get
-them unchanged.
+Arguments are appended to the template. A program may pass them to a shell on another machine, which parses them again,
+so they are quoted once for each ``ssh`` in the template, and at least once. Only programs known to run another program
+with unchanged arguments, and templates that end with ``{words}``, get them unquoted.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 
 
 class Template:
-    """A command with places for values.
+    """A command with placeholders.
 
     Parameters
     ----------
     text : str
-        Words as in a shell, with fields such as ``{host}``.
+        Command line with fields such as ``{host}``.
     option : str
-        Where it was given, for messages.
+        Option that set it, for messages.
     fields : collection of str
-        What may stand in braces, beside ``{words}`` as the last word.
+        Allowed fields, besides ``{words}`` as the last word.
 
     Raises
     ------
     InvalidInputError
-        It is empty, has an open quote, or a field that means nothing.
+        The template is empty, has an unclosed quote, or an unknown field.
     """
 
     def __init__(self, text: str, option: str, fields: Collection[str]) -> None:
@@ -61,7 +60,7 @@ class Template:
 
     @property
     def _quotings(self) -> int:
-        """How many shells read the words before the program that they are for."""
+        """Number of shells that parse the arguments before the target program."""
         shells = sum(PurePath(word).name in _REMOTE_SHELLS for word in self._words)
         if self._verbatim or (not shells and PurePath(self._words[0]).name in _DIRECT):
             return 0
@@ -73,11 +72,11 @@ class Template:
         Raises
         ------
         InvalidInputError
-            A value begins with a dash: a program would take it for an option.
+            A value starts with a dash, so a program would read it as an option.
         """
         for name, value in values.items():
             if value.startswith("-") and name in self.fields:
-                raise InvalidInputError(f"{name} {value!r} would be taken for an option", kind="invalid-request")
+                raise InvalidInputError(f"{name} {value!r} would be read as an option", kind="invalid-request")
         quoted = {name: _quoted(value, self._quotings) for name, value in values.items()}
         filled = [_FIELD.sub(lambda field: quoted.get(field[1], field[0]), word) for word in self._words]
         return filled + [_quoted(word, self._quotings) for word in words]

@@ -1,1 +1,1 @@
-"""A simulated survey, and studies of how its records should lie."""
+"""A simulated survey, and studies of its layout."""

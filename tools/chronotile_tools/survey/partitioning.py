@@ -1,7 +1,7 @@
-"""What partitioning costs, measured: one simulated survey in databases of several layouts, on any engine.
+"""Measure the cost of partitioning: one simulated survey in databases with several layouts, on any engine.
 
-Pixels, windows and slices are changed one at a time. In each database the last twelve months of a footprint are read
-with all of its cells in one request, and with a request for every cell; before and after maintenance.
+Pixels, windows and slices are varied one at a time. In each database, the last twelve months of a footprint are read
+with one request for all cells, and with one request per cell, before and after maintenance.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ READS = {
     "one by one": "a request for each cell, one after another",
     "side by side": "a request for each cell, eight at once",
 }
-"""How the tables of a footprint are read, all with the same rows in the end."""
+"""Ways to read the tables of a footprint, all with the same rows."""
 
 _AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one layout costs.
+    """Cost of one layout.
 
     Attributes
     ----------
     name : str
-        What is special about it.
+        Name of the layout.
     layout : Layout
         The layout.
     store_ms : tuple of float
@@ -89,7 +89,7 @@ def layouts(
         What is tried. A slice holds at least a window.
     """
     if not windows or not slices:
-        raise InvalidInputError("name at least one window and one slice", kind="invalid-setting")
+        raise InvalidInputError("give at least one window and one slice", kind="invalid-setting")
     base = Layout(scheme, level, windows[0], slice=slices[0])
     found = {f"{scheme} {level}, windows {windows[0]}, slices {slices[0]}": base}
     found |= {f"level {other}": dataclasses.replace(base, level=other) for other in levels if other != level}
@@ -170,7 +170,7 @@ def _refuse_existing(url: str) -> None:
         own.open(url, read_only=True).close()
     except (ArchiveNotFoundError, DatasetNotFoundError):
         return
-    raise InvalidInputError(f"{url} exists: name another archive to measure on", kind="invalid-request")
+    raise InvalidInputError(f"{url} exists: use another archive", kind="invalid-request")
 
 
 def _fill(url: str, universe: Universe, stored: Callable[[], None]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Which pixels of the sky suit a detector: a Monte Carlo of square detectors on pixelizations at several levels.
+"""Find sky pixels that suit a detector: a Monte Carlo study of square detectors on pixelizations at several levels.
 
 For each pixelization and level: how many pixels a detector touches, their area against its own, and how many detectors
 would fit in a pixel (as in the spatial study DMTN-113 of the Rubin Observatory).
@@ -30,7 +30,7 @@ PIXELS_BEST, PIXELS_MAX = 4.0, 9.0
 
 @dataclass(frozen=True)
 class Level:
-    """What a detector meets at one level of a pixelization.
+    """Statistics of detectors at one level of a pixelization.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Level:
     pixels : float
         Mean pixels that a detector touches.
     pixels_max : int
-        The most any of them touched.
+        Most pixels that a detector touches.
     area_ratio : float
         Mean area of those pixels against that of the detector.
     detectors_a_pixel : float
@@ -69,7 +69,7 @@ def throw(detector_deg: float, padding_deg: float, count: int, levels: Iterable[
     levels : iterable of int
         Levels, 0 to 20.
     seed : int
-        The same seed throws the same.
+        Random seed.
     """
     wanted = sorted(set(levels))
     if not 0 < detector_deg <= 10 or padding_deg < 0 or count < 1:
@@ -96,7 +96,7 @@ def _level(scheme: str, level: int, detectors: Sequence[Region], own: Any) -> Le
         ranges = each.cover(scheme, level)
         pixels = [pixel for low, high in ranges for pixel in range(low, high)]
         counts[number] = len(pixels)
-        # Many pixels have the mean area, near enough; of few each is asked.
+        # For many pixels, use the mean area; for few, compute each.
         areas[number] = (
             sum(sky.pixel_area(scheme, level, pixel) for pixel in pixels) if len(pixels) <= 64 else whole * len(pixels)
         )
@@ -108,8 +108,9 @@ def _level(scheme: str, level: int, detectors: Sequence[Region], own: Any) -> Le
 
 
 def recommended(found: Sequence[Level]) -> Level:
-    """The level that suits: few pixels a detector, for each is a request, and little area besides its own. Of those
-    with at most nine pixels, the one that brings the least area with the fewest pixels."""
+    """Recommend a level: few pixels per detector, because each is a request, and little excess area. Among those with
+    at most nine pixels, the one with the least area and the fewest pixels.
+    """
     fit = [each for each in found if each.pixels <= PIXELS_MAX] or list(found)
     return min(fit, key=lambda each: each.area_ratio * max(each.pixels / PIXELS_BEST, 1.0))
 

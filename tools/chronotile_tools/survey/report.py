@@ -1,4 +1,4 @@
-"""What the logs of simulations say: times by visit with linear fits, and a page that draws them.
+"""Analyse logs of simulations: times by visit with linear fits, and a page of plots.
 
 A simulation that always points at one field sees it as often as a survey of a hemisphere would after many more visits:
 an equivalent visit counts those. One field of 9.6 square degrees in 20,626 stands for 2,144 of them.
@@ -29,7 +29,7 @@ HEMISPHERE_DEG2 = 20_626.5
 TARGETS = (180_000, 300_000)
 PLATEAU_DAYS = 360.0
 VISITS_MIN, SHARE_MIN = 30, 0.1
-"""A line is read at a later visit only from so many visits, which cover at least this share of the way there."""
+"""Least number of visits for an extrapolation, and least share of the target that they must cover."""
 PUBLISHED = (
     ("3 nodes, RF 1", 180_000, 10.0),
     ("3 nodes, RF 3, QUORUM", 180_000, 23.0),
@@ -78,7 +78,7 @@ class Logs:
     run : dict
         How it was run.
     factor : float
-        Equivalent visits of a hemisphere that one visit stands for.
+        Equivalent hemisphere visits per visit.
     visits, days : array
         Equivalent visit, and days since the first, of each visit.
     seconds : dict of str to array
@@ -88,7 +88,7 @@ class Logs:
     cpu : dict of str to float
         Median seconds of the client's processor: read, store.
     cones : array
-        Seconds of each cone that readers read meanwhile.
+        Seconds of each concurrent cone read.
     """
 
     name: str
@@ -145,7 +145,7 @@ def read_logs(folder: Path) -> Logs:
     """
     files = sorted(folder.glob("worker-*.jsonl"))
     if not files or not (folder / "run.json").exists():
-        raise DataFileError(f"{folder} holds no logs of a simulation (run.json, worker-0.jsonl)", kind="file-not-found")
+        raise DataFileError(f"{folder} contains no simulation logs (run.json, worker-0.jsonl)", kind="file-not-found")
     try:
         run = json.loads((folder / "run.json").read_text())
         entries = [json.loads(line) for file in files for line in file.read_text().splitlines()]
@@ -155,7 +155,7 @@ def read_logs(folder: Path) -> Logs:
             for line in file.read_text().splitlines()
         ]
     except ValueError as error:
-        raise DataFileError(f"a log in {folder} has a line that is no JSON: {error}", kind="file-content") from error
+        raise DataFileError(f"a log in {folder} contains invalid JSON: {error}", kind="file-content") from error
     area = FIELD_AREA_DEG2
     if radius := run["survey"]["radius"]:
         area = max(area, 2 * np.pi * (1 - np.cos(np.radians(radius))) * np.degrees(1) ** 2)
@@ -163,7 +163,7 @@ def read_logs(folder: Path) -> Logs:
     reads = [entry for entry in entries if entry["op"] == "read"]
     stores = [entry for entry in entries if entry["op"] == "store"]
     if not reads or not stores:
-        raise DataFileError(f"{folder} has no visit that was read and stored", kind="file-content")
+        raise DataFileError(f"{folder} has no complete visit", kind="file-content")
     numbers, times = _by_visit(reads, [entry["mjd_tai"] for entry in reads])
     seconds = {"read": _by_visit(reads, [entry["seconds"] for entry in reads])[1]}
     done, store = _by_visit(stores, [entry["seconds"] for entry in stores])
@@ -223,7 +223,7 @@ def text(logs: Logs) -> str:
     if len(logs.cones):
         lines.append(f"  {'cones of other readers':24} median {_s(np.median(logs.cones))}, {len(logs.cones):,} of them")
     if logs.at_visit("read", TARGETS[0]) is None:
-        lines.append(f"  too short to say anything of {TARGETS[0]:,} visits: {_too_short(logs)}")
+        lines.append(f"  too short to extrapolate to {TARGETS[0]:,} visits: {_too_short(logs)}")
     return "\n".join(lines)
 
 
@@ -244,7 +244,7 @@ def _s(seconds: float) -> str:
 
 def _pair(value: tuple[float, float]) -> str:
     if value[0] < value[1]:
-        # A line that falls ends below zero, and no time does: what is known is a bound.
+        # A falling line may reach negative times: report an upper bound instead.
         return f"below {_s(max(value[0], 0.0) + 2 * value[1])}"
     return f"{_s(value[0])} ± {_s(value[1])}"
 
@@ -280,7 +280,7 @@ def page(found: Sequence[Logs]) -> str:
 
 
 def _about(found: Sequence[Logs]) -> str:
-    """What ran where: without it no time means anything."""
+    """Software and hardware of the run, needed to interpret the times."""
     said = [f"{logs.name}: {logs.run['driver']}; {where}" for logs in found if (where := _where(logs))]
     return "".join(f"<p>{escape(line)}</p>" for line in said)
 

@@ -1,4 +1,4 @@
-"""A running cluster and its nodes, as Python sees them."""
+"""Python interface to a running cluster and its nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STOP_SECONDS = 60.0
 
 
 class Node:
-    """One node. It reads the cluster's state each time, so that what other processes do shows."""
+    """A node. Its properties read the cluster's state each time, so changes by other processes are visible."""
 
     def __init__(self, cluster: Cluster, index: int) -> None:
         self.cluster = cluster
@@ -48,7 +48,7 @@ class Node:
 
     @property
     def state(self) -> NodeState:
-        """What is known of it now."""
+        """Current state."""
         return self.cluster.state.node(self.index)
 
     @property
@@ -123,7 +123,7 @@ class Node:
         timeout_s: float = START_SECONDS,
         echo: Echo = quiet,
     ) -> None:
-        """Start its process. Nothing happens when it runs.
+        """Start its process. Has no effect if the node runs.
 
         Parameters
         ----------
@@ -132,9 +132,9 @@ class Node:
         version : str, optional
             Run this version on the same data from now on.
         wait : bool
-            Return only when it takes clients and sees the others.
+            Return only when the node accepts clients and sees the others.
         timeout_s : float
-            How long to wait for that.
+            Timeout in seconds.
         """
         if version is not None:
             resources.prepare(versions.release(version), echo)
@@ -147,24 +147,23 @@ class Node:
                     node.address = self.cluster._free_address(cluster, address)
                 launching.launch(cluster, node)
             elif address is not None or version is not None:
-                raise LabError(f"{self.name} runs: stop it before you give it another address or version")
+                raise LabError(f"{self.name} is running: stop it before changing its address or version")
         if wait:
             self.wait_until_ready(timeout_s=timeout_s, echo=echo)
 
     def join(self, *, timeout_s: float = membership.STREAM_SECONDS, echo: Echo = quiet) -> Node:
-        """Start a new node, again from nothing where it fails to fetch its data, and return it when it serves.
-
-        Without success nothing of it stays but what the others saw.
+        """Start a new node and return it when it serves clients; if streaming fails, start again with empty data. If
+        joining fails, the node is removed, except for what other nodes saw of it.
         """
         return membership.join(self, timeout_s=timeout_s, echo=echo)
 
     def install(self, version: str, *, echo: Echo = quiet) -> None:
-        """Let it run another version from its next start on.
+        """Switch to another version at the next start.
 
         Raises
         ------
         LabError
-            When it runs another one now.
+            The node is running another version.
         """
         release = versions.release(version)
         resources.prepare(release, echo)
@@ -173,29 +172,29 @@ class Node:
             if node.version == release.version:
                 return
             if node.process is not None and node.process.alive():
-                raise LabError(f"{self.name} runs: stop it before you give it another version")
+                raise LabError(f"{self.name} is running: stop it before changing its version")
             node.version = release.version
 
     def wait_until_ready(self, *, timeout_s: float = START_SECONDS, echo: Echo = quiet) -> None:
-        """Wait until it takes clients, and it and the other running nodes see each other up and normal.
+        """Wait until the node accepts clients, and all running nodes see each other up and normal.
 
         Raises
         ------
         NodeFailedError
-            When its process ends, with its own last errors.
+            The process ended; the message has its last errors.
         LabTimeoutError
             After `timeout_s`.
         """
         self.cluster._await([self.index], timeout_s, echo)
 
     def stop(self, *, timeout_s: float = STOP_SECONDS) -> None:
-        """End its process in order (SIGTERM: it tells the others and flushes its log)."""
+        """Stop the process gracefully (SIGTERM: it notifies the others and flushes its log)."""
         process = self.state.process
         if process is not None:
             process.end(timeout_s)
 
     def kill(self) -> None:
-        """End its process at once (SIGKILL), as a crash or a power cut does."""
+        """Kill the process (SIGKILL), like a crash or a power cut."""
         process = self.state.process
         if process is not None:
             process.kill()
@@ -209,16 +208,16 @@ class Node:
             time.sleep(0.005)
 
     def resume(self) -> None:
-        """Let its paused process go on (SIGCONT)."""
+        """Resume the paused process (SIGCONT)."""
         self._running().signal(signal.SIGCONT)
 
     def cut(self) -> None:
-        """Cut it off: nothing passes to or from the other nodes and clients, until `heal`.
+        """Cut the node off from other nodes and clients, until `heal`.
 
         Raises
         ------
         LabError
-            When the cluster's network cannot do that (``lab-network``); the message says what is missing.
+            The cluster's network does not support it (``lab-network``); the message says what is missing.
         """
         with state.changing(self.cluster.name) as cluster:
             network.existing(cluster.network, cluster.prefix).cut(self.index)
@@ -239,43 +238,45 @@ class Node:
         self.nodetool("drain")
 
     def decommission(self, *, force: bool = False, timeout_s: float = membership.STREAM_SECONDS) -> None:
-        """Have it hand its data to the others and leave the cluster; its process ends, its folder is removed.
+        """Decommission the node: it streams its data to the others and leaves; its process ends, and its folder is
+        removed.
 
         Parameters
         ----------
         force : bool
-            Also when fewer nodes would stay than a keyspace wants replicas (4.0 and later refuse that).
+            Proceed even if fewer nodes would remain than a keyspace's replication factor (4.0 and later refuse by
+            default).
         timeout_s : float
-            How long to wait for that.
+            Timeout in seconds.
         """
         membership.decommission(self, force=force, timeout_s=timeout_s)
 
     def remove(self, *, timeout_s: float = membership.STREAM_SECONDS) -> None:
-        """Remove it from the cluster while it is down, for good; the others fetch from each other what it had."""
+        """Permanently remove the node while it is down; the others restore its replicas from each other."""
         membership.remove(self, timeout_s=timeout_s)
 
     def replace(
         self, *, same_address: bool = False, timeout_s: float = membership.STREAM_SECONDS, echo: Echo = quiet
     ) -> Node:
-        """Put a new node in its place while it is down, for good, and return that when it serves.
+        """Permanently replace the node while it is down; return the new node when it serves clients.
 
-        The new node takes over its tokens and fetches its data from the others.
+        The new node takes over its tokens and streams its data from the others.
 
         Parameters
         ----------
         same_address : bool
             Give the new node the address of this one.
         timeout_s : float
-            How long to wait for that.
+            Timeout in seconds.
         """
         return membership.replace(self, same_address=same_address, timeout_s=timeout_s, echo=echo)
 
     def forget(self) -> None:
-        """End its process and remove its folder, once the others no longer count on it: it left, or was removed."""
+        """Stop the process and delete the folder of a node that was decommissioned or removed."""
         membership.forget(self)
 
     def connect(self, *, timeout_s: float = 10) -> wire.Connection:
-        """A connection of the laboratory's own small client, logged in as the superuser."""
+        """Connect with the laboratory's small client, logged in as the superuser."""
         cluster = self.cluster.state
         context = launching.client_context(cluster)
         return wire.Connection(
@@ -289,14 +290,14 @@ class Node:
     def _running(self) -> processes.Process:
         process = self.state.process
         if process is None or not process.alive():
-            raise LabError(f"{self.name} of cluster {self.cluster.name} does not run")
+            raise LabError(f"{self.name} of cluster {self.cluster.name} is not running")
         return process
 
 
 class Cluster:
     """A cluster of real Cassandra nodes on this machine.
 
-    As a context manager it takes the cluster down at the end, unless it was started with ``keep=True``.
+    As a context manager, it takes the cluster down at the end, unless it was started with ``keep=True``.
     """
 
     def __init__(self, name: str) -> None:
@@ -317,7 +318,7 @@ class Cluster:
 
     @property
     def state(self) -> ClusterState:
-        """What is known of it now."""
+        """Current state."""
         return state.load(self.name)
 
     @property
@@ -327,18 +328,18 @@ class Cluster:
 
     @property
     def nodes(self) -> list[Node]:
-        """Its nodes by number, those that are down too."""
+        """Its nodes by number, including those that are down."""
         return [Node(self, node.index) for node in self.state.nodes]
 
     def node(self, which: int | str) -> Node:
-        """A node by its number (2), name (``"node2"``) or address.
+        """Find a node by number (2), name (``"node2"``) or address.
 
         Raises
         ------
         LabNotFoundError
-            When the cluster has none such.
+            No such node.
         """
-        # At the address of a dead node the one that takes its place is meant.
+        # The address of a dead node refers to its replacement.
         for node in reversed(self.nodes):
             if which in (node.index, str(node.index), node.name, node.address):
                 return node
@@ -362,7 +363,7 @@ class Cluster:
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """User and password of its superuser; None where no password is asked."""
+        """User and password of the superuser; None without authentication."""
         try:
             user, password = self.credentials_file.read_text(encoding="utf-8").splitlines()[:2]
         except FileNotFoundError:
@@ -376,7 +377,7 @@ class Cluster:
 
     @property
     def tls(self) -> tls.Tls | None:
-        """The files a client needs; None where the nodes speak plainly."""
+        """TLS files for clients; None without TLS."""
         cluster = self.state
         if cluster.tls == "none":
             return None
@@ -393,12 +394,12 @@ class Cluster:
         return node.nodetool(*arguments, timeout_s=timeout_s)
 
     def configure(self, **settings: Any) -> None:
-        """Set settings of cassandra.yaml, which each node takes up at its next start."""
+        """Change settings of cassandra.yaml, effective at each node's next start."""
         with state.changing(self.name) as cluster:
             cluster.settings |= settings
 
     def wait_until_ready(self, *, timeout_s: float = START_SECONDS, echo: Echo = quiet) -> None:
-        """Wait until every node whose process runs takes clients and sees the others."""
+        """Wait until every running node accepts clients and sees the others."""
         self._await([node.index for node in self.nodes if node.status == "up"], timeout_s, echo)
 
     def add(
@@ -411,16 +412,16 @@ class Cluster:
         timeout_s: float = membership.STREAM_SECONDS,
         echo: Echo = quiet,
     ) -> Node:
-        """Add a node; return it when it has fetched its share of the data and serves.
+        """Add a node; return it when it has streamed its data and serves clients.
 
         Parameters
         ----------
         dc, rack : str, optional
-            Where it stands. Default: the data centre of the first node, and its rack with the fewest nodes.
+            Location. Default: the data centre of the first node, and its rack with the fewest nodes.
         heap, version : optional
             As the cluster's by default.
         timeout_s : float
-            How long to wait for that.
+            Timeout in seconds.
         """
         return membership.add(self, dc=dc, rack=rack, heap=heap, version=version, timeout_s=timeout_s, echo=echo)
 
@@ -433,24 +434,24 @@ class Cluster:
         timeout_s: float = START_SECONDS,
         echo: Echo = quiet,
     ) -> None:
-        """Restart nodes one after the other, each when the one before serves again and sees all others.
+        """Restart nodes one at a time, waiting until each serves clients and sees all others.
 
         Parameters
         ----------
         nodes : sequence of Node, optional
-            Which ones. All by default.
+            Nodes to restart. Default: all.
         version : str, optional
-            Run this version from now on: a rolling upgrade. The format of the data is upgraded by ``nodetool
-            upgradesstables``, which is left to you.
+            Switch to this version: a rolling upgrade. Run ``nodetool upgradesstables`` yourself to upgrade the data
+            format.
         new_addresses : bool
             Give each node another address.
         timeout_s : float
-            How long to wait for each.
+            Timeout per node in seconds.
         """
         membership.restart(self, nodes, version=version, new_addresses=new_addresses, timeout_s=timeout_s, echo=echo)
 
     def down(self, *, timeout_s: float = OPERATION_SECONDS) -> None:
-        """End all its processes and remove its folder, with all data."""
+        """Stop all processes and delete the folder with all data."""
         take_down(self.name, timeout_s=timeout_s)
 
     def _await(self, indexes: Sequence[int], timeout_s: float, echo: Echo) -> None:
@@ -467,7 +468,7 @@ class Cluster:
         net = network.existing(cluster.network, cluster.prefix)
         used = {node.address for node in cluster.nodes}
         if asked == "new":
-            # From the numbers that no node began with: whoever reads a log sees that the address changed.
+            # Use numbers that no node started with, so that a changed address is obvious in logs.
             last = max(int(address.rpartition(".")[2]) for address in used)
             asked = net.address(last + 1)
         if not net.holds(asked):
@@ -476,14 +477,14 @@ class Cluster:
                 kind="invalid-request",
             )
         if asked in used:
-            raise InvalidInputError(f"another node has the address {asked}", kind="invalid-request")
+            raise InvalidInputError(f"address {asked} is in use by another node", kind="invalid-request")
         return asked
 
 
 def take_down(name: str, *, timeout_s: float = OPERATION_SECONDS) -> None:
-    """End a cluster's processes and remove its folder, also one that was never finished.
+    """Stop a cluster's processes and delete its folder, even if its creation never finished.
 
-    Ends those processes only that are in its state with their moment of birth, or carry its folder in their arguments.
+    Only processes recorded in its state with their start time, or with its folder in their arguments, are stopped.
     """
     folder = state.folder(places.checked_name(name))
     if not folder.is_dir():
@@ -492,26 +493,26 @@ def take_down(name: str, *, timeout_s: float = OPERATION_SECONDS) -> None:
         try:
             cluster = state.load(name)
         except LabError:
-            # It was never finished, or its state is damaged; its processes are known by their arguments.
+            # Its creation never finished, or its state is damaged: find its processes by their arguments.
             cluster = None
         clear_away(name, cluster)
 
 
 def clear_away(name: str, cluster: ClusterState | None) -> None:
-    """Remove all there is of a cluster. The caller is the only one who works on it."""
+    """Delete everything of a cluster. The caller must hold its lock."""
     end_processes(name)
     if cluster is not None and cluster.prefix:
         network.existing(cluster.network, cluster.prefix).drop()
     folder = state.folder(name)
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        raise LabError(f"{folder} could not be removed whole: remove it by hand", kind="lab-state")
+        raise LabError(f"cannot delete all of {folder}: delete it by hand", kind="lab-state")
     for lock in (f"{name}.state", f"{name}.nodes"):
         places.remove_lock(lock)
 
 
 def end_processes(name: str) -> None:
-    """End the processes of a cluster's nodes, all at once; its data will not be read again, so at once."""
+    """Kill the processes of all nodes; a graceful stop is pointless, because the data are deleted."""
     running = [
         process
         for folder in state.folder(name).glob("node*")

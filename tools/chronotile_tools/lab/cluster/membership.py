@@ -1,4 +1,4 @@
-"""Changing which nodes a cluster has, and restarting them in turn."""
+"""Change the membership of a cluster, and restart nodes one at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from chronotile_tools.lab.cluster import Cluster, Node
 
 STREAM_SECONDS = 1800.0
-"""How long a node may take to hand over or fetch its data."""
+"""Timeout in seconds for streaming a node's data."""
 NOTICE_SECONDS = 120.0
 JOIN_ATTEMPTS = 4
 _UNANSWERED = "Unable to contact any seeds"
@@ -60,10 +60,10 @@ def replace(
 
 
 def _reseed(cluster: Cluster, index: int) -> None:
-    """Have all nodes count a new one among their seeds.
+    """Add a new node to the seeds of all nodes.
 
-    A node that replaces another at the same address hibernates in their eyes, and to such they tell of themselves only
-    where it is a seed of theirs.
+    A node that replaces another at the same address is in state hibernate for the others, and they gossip to such a
+    node only if it is a seed.
     """
     known = cluster.state
     for node in cluster.nodes:
@@ -72,7 +72,7 @@ def _reseed(cluster: Cluster, index: int) -> None:
 
 
 def strike_replaced(changed: ClusterState, fresh: NodeState) -> None:
-    """Forget the dead node whose place a new one has taken."""
+    """Remove a replaced node from the state."""
     for node in list(changed.nodes):
         if node.address == fresh.replaces and node.index != fresh.index:
             _forget(changed, node.index)
@@ -96,7 +96,7 @@ def remove(dead: Node, *, timeout_s: float) -> None:
         _require_down(dead, "removed")
         host_id = dead.state.host_id
         if not host_id:
-            raise LabError(f"{dead.name} has never served, so the others do not know it")
+            raise LabError(f"{dead.name} never joined, so the other nodes do not know it")
         helper = _running(cluster, without=dead)
         _await_seen_down(helper, dead)
         helper.nodetool("removenode", host_id, timeout_s=timeout_s)
@@ -124,7 +124,7 @@ def restart(
         if version is not None:
             resources.prepare(versions.release(version), echo)
         for node in cluster.nodes if nodes is None else nodes:
-            # In order: clients are told, the log is flushed, and the next start has nothing to replay.
+            # Stop gracefully: clients are notified, the log is flushed, and the next start has nothing to replay.
             if node.pid is not None:
                 node.drain()
                 node.stop()
@@ -152,7 +152,7 @@ def _new_node(
     resources.check_memory(1, heap_mb)
     release = versions.release(version or cluster.state.version)
     resources.prepare(release)
-    # Ports are shared by all clusters of the machine, and this lock is where they are given out.
+    # Ports are shared by all clusters of the machine: assign them under this lock.
     with (
         places.locked("network", timeout_s=60, what="find a free port"),
         state.changing(cluster.name) as changed,
@@ -182,15 +182,15 @@ def join(node: Node, *, timeout_s: float, echo: Echo) -> Node:
                 break
             except NodeFailedError as error:
                 waits = node.pid is not None
-                # It gives up after seconds, which on a machine with other work may be too few for those it asks.
+                # A joining node gives up after seconds, which may be too short for its peers on a busy machine.
                 if attempt == 1 or not (waits or _UNANSWERED in error.log):
                     raise
                 if waits:
-                    # What it fetched of a range it would not fetch again.
+                    # Delete its data: it would not stream ranges again that it has in part.
                     node.kill()
                     shutil.rmtree(node.folder / "data")
-                why = "it failed to fetch its data" if waits else "nobody answered it in time"
-                echo(f"{node.name} is started again: {why}")
+                why = "streaming failed" if waits else "no node answered in time"
+                echo(f"starting {node.name} again: {why}")
     except BaseException:
         node.kill()
         with state.changing(node.cluster.name) as changed:
@@ -220,21 +220,21 @@ def _running(cluster: Cluster, *, without: Node | None) -> Node:
     for node in cluster.nodes:
         if node.status == "up" and (without is None or node.index != without.index):
             return node
-    raise LabError(f"no node of cluster {cluster.name} runs: start one first (chronotile lab start)")
+    raise LabError(f"no node of cluster {cluster.name} is running: start one first (chronotile lab start)")
 
 
 def _await_seen_down(helper: Node, dead: Node) -> None:
-    """Wait until a node has noticed that another is dead: until then it refuses to do without that."""
+    """Wait until a node has detected that another is dead; before that, it refuses to remove it."""
     deadline = time.monotonic() + NOTICE_SECONDS
     while any(seen.up and seen.address == dead.address for seen in tools.seen_by(helper.cluster.state, helper.state)):
         if time.monotonic() > deadline:
-            raise LabTimeoutError(f"{helper.name} still takes {dead.name} for alive after {NOTICE_SECONDS:.0f} s")
+            raise LabTimeoutError(f"{helper.name} still sees {dead.name} up after {NOTICE_SECONDS:.0f} s")
         time.sleep(0.5)
 
 
 def _require_down(node: Node, what: str) -> None:
     if node.pid is not None:
         raise InvalidInputError(
-            f"{node.name} runs: only a node that is down can be {what} (kill it first, or decommission it)",
+            f"{node.name} is running: only a node that is down can be {what} (kill it first, or decommission it)",
             kind="invalid-request",
         )

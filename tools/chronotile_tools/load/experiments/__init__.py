@@ -1,4 +1,4 @@
-"""Experiments on clusters: each puts a stated load on nodes of the laboratory and writes what it found."""
+"""Experiments on clusters: each runs a defined load on laboratory nodes and writes a report."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ EXPERIMENTS: dict[str, Callable[[Bench], None]] = {
     "versions": versions.run,
     "windows": windows.run,
 }
-"""By name; the first line of each function says what it finds out."""
+"""Experiments by name; the first docstring line of each function describes it."""
 
 ON_ANY_CLUSTER = frozenset({"consistency", "growing-reads"})
-"""Those that can be run on a cluster that exists: they disturb no node and need no second one."""
+"""Experiments for an existing cluster: they disturb no node and need no second cluster."""
 
 
 def run(name: str, out: Path, settings: Settings | None = None, echo: Callable[[str], object] = print) -> Bench:
-    """Run an experiment; returns it with its report and results, which are also in files in `out`.
-
-    Nodes that it started end with it, also when it is interrupted or killed.
+    """Run an experiment; return it with its report and results, which are also written to `out`. Nodes that it started
+    are stopped at the end, even if it is interrupted or killed.
 
     Raises
     ------
     InvalidInputError
-        There is no such experiment, or it cannot be run on a cluster that exists.
+        Unknown experiment, or one that cannot be run on an existing cluster.
     DataFileError
-        The folder holds one already.
+        The folder already contains an experiment.
     """
     chosen = settings or Settings()
     if name not in EXPERIMENTS:
-        raise InvalidInputError(f"there is no experiment {name!r}: {', '.join(EXPERIMENTS)}", kind="invalid-request")
+        raise InvalidInputError(
+            f"unknown experiment {name!r}: use one of {', '.join(EXPERIMENTS)}", kind="invalid-request"
+        )
     if chosen.url is not None and name not in ON_ANY_CLUSTER:
         able = ", ".join(sorted(ON_ANY_CLUSTER))
         raise InvalidInputError(
-            f"{name} starts and disturbs nodes of its own: leave out the URL, which serves {able}",
+            f"{name} needs its own nodes: omit the URL, which is for {able}",
             kind="invalid-request",
         )
     with Generator(processes=2) as generator:

@@ -1,4 +1,4 @@
-"""What experiments share: clusters that end with them, raw samples on disk, tables of runs, the report."""
+"""Shared parts of experiments: temporary clusters, raw samples on disk, tables of runs, the report."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ HEMISPHERE_VISITS = 20_626.5 / FIELD_AREA_DEG2
 
 @dataclass(frozen=True)
 class Settings:
-    """How an experiment is run.
+    """Settings of an experiment.
 
     Attributes
     ----------
     quick : bool
-        Within about three minutes: less data, shorter runs.
+        Finish within about three minutes: less data, shorter runs.
     url : str, optional
-        A cluster and keyspace that exist, instead of one of the laboratory.
+        An existing cluster and keyspace, instead of laboratory nodes.
     heap : str
         Heap of each node of the laboratory.
     versions : tuple of str
-        The two that are compared.
+        The two versions to compare.
     seed : int
         Of schedules.
     run_s : float, optional
@@ -70,7 +70,7 @@ class Settings:
 
 @dataclass
 class Bench:
-    """An experiment while it runs.
+    """A running experiment.
 
     Attributes
     ----------
@@ -79,9 +79,9 @@ class Bench:
     out : path
         Folder of its files.
     settings : Settings
-        How it is run.
+        Settings of the experiment.
     generator : Generator
-        What makes load.
+        Load generator.
     echo : callable
         Called with lines of progress.
     """
@@ -99,11 +99,11 @@ class Bench:
         self.report.notes.append(ONE_MACHINE if self.settings.url is None else OTHERS_CLUSTER)
         if (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
             self.report.notes.append(
-                f"Other work ran on this machine: {load:.1f} processes wanted its {os.cpu_count()} processors at the "
-                "start. Repeat it when the machine is idle."
+                f"The machine was busy at the start: load {load:.1f} on {os.cpu_count()} processors. Repeat "
+                "the experiment when the machine is idle."
             )
         if (self.out / "samples.jsonl").exists():
-            raise DataFileError(f"{self.out} holds an experiment already: name another folder", kind="file-exists")
+            raise DataFileError(f"{self.out} already contains an experiment: use another folder", kind="file-exists")
         self.out.mkdir(parents=True, exist_ok=True)
 
     def seconds(self, quick: float, full: float) -> float:
@@ -118,22 +118,24 @@ class Bench:
 
     @contextlib.contextmanager
     def url(self, nodes: int) -> Iterator[tuple[str, lab.Cluster | None]]:
-        """The keyspace that was given, or one of a new cluster; None for a cluster that is not ours."""
+        """The given keyspace, or one of a new cluster, which is None for a given one."""
         given = self.settings.url
         if given is None:
             with self.cluster(nodes) as cluster:
                 yield cluster.url("bench"), cluster
             return
         if not given.startswith("cassandra:"):
-            raise InvalidInputError(f"{given} is no cluster: write cassandra://HOST/KEYSPACE", kind="invalid-url")
+            raise InvalidInputError(
+                f"{given} is not a cluster URL: write cassandra://HOST/KEYSPACE", kind="invalid-url"
+            )
         with ct.open(given) as archive:
             if archive.datasets():
-                raise InvalidInputError(f"{given} holds data: name a keyspace of its own", kind="invalid-request")
+                raise InvalidInputError(f"{given} holds data: use an empty keyspace", kind="invalid-request")
         self.report.notes.append(f"The keyspace of {given} was made for this and is still there.")
         yield given, None
 
     def measure_harness(self, rate: float, clients: int) -> None:
-        """Run nothing at the rate of the experiment: what that takes is in all figures."""
+        """Measure the load generator with a no-op target at the experiment's rate; its cost is part of all figures."""
         stream = Stream("no-op", Noop(), Schedule.poisson(rate, 1.5, warm_up_s=0.3, seed=self.settings.seed), clients)
         found = self.generator.run([stream])["no-op"]
         self.keep("no-op", 0, {"no-op": found})
@@ -146,7 +148,7 @@ class Bench:
         )
 
     def keep(self, arm: str, number: int, run: Run) -> None:
-        """Write a run's samples, one line a stream, and its histograms."""
+        """Write a run's samples, one line per stream, and its histograms."""
         with (self.out / "samples.jsonl").open("a", encoding="utf-8") as file:
             for stream, found in run.items():
                 line = {"arm": arm, "run": number, "stream": stream, **_samples(found)}
@@ -157,7 +159,7 @@ class Bench:
     # ------------------------------------------------------------------ sections of the report
 
     def show_latencies(self, title: str, runs: Runs, arms: Sequence[str]) -> None:
-        """A table and curves of all arms' runs, merged."""
+        """Add a table and curves of the merged runs of all arms."""
         words = "From the intended start to the end; runs merged. Waiting is the part before an operation could start."
         streams = list(runs[arms[0]][0])
         parts = {(arm, stream): [run[stream] for run in runs[arm]] for arm in arms for stream in streams}
@@ -171,7 +173,7 @@ class Bench:
     def show_comparisons(
         self, runs: Runs, arms: Sequence[str], *, title: str = "Differences", **how: Any
     ) -> list[Comparison]:
-        """Every arm against the first, beside the control. Nothing where a run served nothing; the report says so."""
+        """Compare every arm with the first, beside the control. Skipped with a note if a run served nothing."""
         empty = {name for name, made in runs.items() for run in made for each in run.values() if not each.served}
         if empty:
             idle = ", ".join(sorted(empty))
@@ -222,7 +224,7 @@ class Bench:
 
 
 def _samples(found: Recording) -> dict[str, Any]:
-    """The samples of a stream as lists. Of a backlog, what the time did not suffice for is only counted."""
+    """Samples of a stream as lists. Unserved operations of a backlog are only counted."""
     part = (found.outcome != UNSERVED) | (found.end_ns > 0)
     return {
         "clients": found.clients, "saturated": found.saturated, "given_up": found.count(UNSERVED),
@@ -247,7 +249,7 @@ LATENCY_HEADER = ("arm", "operations", "mean", "p50", "p95", "p99", "worst", "wa
 
 
 def latency_cells(parts: Sequence[Recording]) -> list[str]:
-    """The cells of a table behind the name, of runs that belong together."""
+    """Table cells, after the name, for runs that belong together."""
     histogram = merged(each.histogram() for each in parts)
     waiting = merged(each.histogram("waiting") for each in parts)
     took = page.duration
@@ -263,7 +265,7 @@ def latency_cells(parts: Sequence[Recording]) -> list[str]:
 
 
 def mean_interval(found: Recording) -> str:
-    """The mean response of one run with an interval that minds that neighbours depend on each other."""
+    """Mean response of one run with a confidence interval that accounts for correlation between neighbours."""
     if len(found) < 10:
         return ""
     estimate = block_bootstrap(found.times_ns() / 1e6)
@@ -299,14 +301,14 @@ def disk_bytes(cluster: lab.Cluster, keyspace: str) -> int:
 
 @dataclass
 class Stored:
-    """What storing a survey took.
+    """Cost of storing a survey.
 
     Attributes
     ----------
     seconds : list of float
-        Of each detector-visit's store.
+        Seconds of each detector-visit's store.
     cpu_s : float
-        Of the nodes, in all the stores.
+        Processor time of the nodes over all stores.
     rows : int
         Rows stored.
     """
@@ -319,7 +321,7 @@ class Stored:
 def load_survey(
     urls: dict[str, str], survey: Survey, layouts: dict[str, Layout], nodes: Sequence[lab.Node], schema: str
 ) -> dict[str, Stored]:
-    """Make databases and store the same survey in each, in turns."""
+    """Create databases and store the same survey in each, interleaved."""
     wanted = Schema.read(schema)
     for name, url in urls.items():
         create(url, wanted, layouts[name]).close()
@@ -344,7 +346,7 @@ def load_survey(
 
 
 def _prepare(url: str, survey: Survey) -> None:
-    """Make the tables of all slices now: stores are to be measured, not changes of the schema."""
+    """Create the tables of all slices first, so that stores are measured without schema changes."""
     with ct.open(url) as archive:
         for name in (*map(names.dataset_name, names.MAIN_TABLES), names.VISITS):
             archive[name].prepare(survey.time(0), survey.time(survey.visits - 1) + 1)

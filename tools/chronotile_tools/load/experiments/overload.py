@@ -1,4 +1,4 @@
-"""What a node without processor time does to its own clients and to those of the others."""
+"""Effect of a CPU-starved node on its own clients and on those of other nodes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PERIOD_S = 0.02
 
 
 class Starver:
-    """Takes processor time away from nodes' processes: each is suspended for most of every 20 ms.
+    """Starves processes of CPU time: suspends each for most of every 20 ms.
 
-    That is what other work on a node's machine does to it. On one machine for all nodes real work would meet them all.
-    As a context manager it gives all time back at the end.
+    This emulates other work on a node's machine. Real work would affect all nodes, because they share one machine. As a
+    context manager, it resumes all processes at the end.
     """
 
     def __init__(self, share: float = TAKEN) -> None:
@@ -52,7 +52,7 @@ class Starver:
         self._thread.join()
 
     def choose(self, processes: Sequence[Process]) -> None:
-        """Starve these processes from now on, and no others."""
+        """Starve exactly these processes from now on."""
         with self._lock:
             self._chosen = list(processes)
 
@@ -60,7 +60,7 @@ class Starver:
         while not self._ended.is_set():
             with self._lock:
                 chosen = self._chosen
-                # Under the lock, so that a node that is no longer chosen is never left suspended.
+                # Hold the lock, so that a node that is no longer chosen is not left suspended.
                 for process in chosen:
                     process.signal(signal.SIGSTOP)
                 try:
@@ -77,7 +77,7 @@ def run(bench: Bench) -> None:
     seconds = bench.seconds(2, 20)
     rate = 15.0 if quick else 30.0
     bench.measure_harness(rate * NODES, CLIENTS)
-    # A rack for every node: clients of a rack speak to its node.
+    # One rack per node: clients of a rack connect to its node.
     with bench.cluster(NODES, racks=NODES) as cluster, Starver() as starver:
         history = History(cluster.url("bench"), tags=20, days=4, step_s=10)
         bench.echo(f"storing {history.values:,} values")

@@ -1,4 +1,4 @@
-"""How long reads may become before a cluster is overloaded."""
+"""Length of reads at which a cluster becomes overloaded."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _overloaded(found: Recording) -> bool:
 
 
 def _dropped(cluster: lab.Cluster | None) -> int | None:
-    """Messages between nodes that came too late, so far; unknown of a cluster that is not ours."""
+    """Dropped internode messages so far; unknown for an external cluster."""
     if cluster is None:
         return None
     total = 0

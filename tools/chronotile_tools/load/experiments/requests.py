@@ -47,7 +47,7 @@ def run(bench: Bench) -> None:
 
 
 def _setups(cluster: lab.Cluster) -> Iterator[str]:
-    """The cluster as it is, and, where the others can serve without it, with its last node down."""
+    """The whole cluster; and the cluster with its last node down, if the others can serve without it."""
     nodes = cluster.nodes
     yield f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
     if len(nodes) > 1:
@@ -59,7 +59,7 @@ def _setups(cluster: lab.Cluster) -> Iterator[str]:
 def _down(node: lab.Node) -> Iterator[None]:
     node.stop()
     yield
-    # What comes next is the end of the cluster: the node stays down.
+    # The cluster ends next, so the node stays down.
 
 
 def _measure(
@@ -75,7 +75,7 @@ def _measure(
         for points_only in (False, True):
             name = f"{kind} from values" if points_only else kind
             target = Aggregates(history.url, history, kind, points_only)
-            # All are due at once, and those that the time does not suffice for are given up.
+            # All are due at once; those not started in time are given up.
             backlog = Stream("request", target, Schedule.backlog(BACKLOG), CLIENTS)
             found = bench.generator.run([backlog, writes()], drain_s=0.0)
             bench.keep(f"{setup}, {name}, throughput", 0, found)

@@ -1,4 +1,4 @@
-"""How the read of an alert production database goes with nodes and copies, and what a plan needs to know of it."""
+"""Scaling of alert production database reads with nodes and replicas, as input for capacity plans."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEVELS = {1: "ONE", 3: "QUORUM"}
 
 @dataclass
 class _Setup:
-    """One number of nodes and copies."""
+    """A number of nodes and a replication factor."""
 
     nodes: int
     copies: int
@@ -121,7 +121,7 @@ def _layout() -> Layout:
 
 
 def measured(survey: Survey, setup: _Setup) -> Measured:
-    """What a plan needs. A node stands for the processors of this machine, all of them."""
+    """Measures for a plan. A node stands for all processors of this machine."""
     cores = os.cpu_count() or 1
     stores = len(setup.stored.seconds)
     return Measured(

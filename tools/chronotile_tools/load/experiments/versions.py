@@ -25,10 +25,10 @@ MAINTENANCE = {
     "compact": ("compact", "bench"),
     "garbagecollect": ("garbagecollect", "bench"),
 }
-"""Work on a node, by the names of the published figures."""
+"""Maintenance commands, by the names of the published figures."""
 
 SPECULATION = "?speculative_retry=99percentile"
-"""The default in words that 3.11 knows, too."""
+"""The default setting in the syntax of 3.11."""
 
 
 def run(bench: Bench) -> None:
@@ -65,7 +65,7 @@ def run(bench: Bench) -> None:
 
         arms = [Arm(name, functools.partial(streams, name)) for name in names]
         runs = run_arms(bench.generator, arms, done=bench.keep)
-        # As the clients saw it.
+        # As seen by the clients.
         bench.show_latencies("Reads of a day of a tag, writes of 200 values", runs, names)
         bench.show_comparisons(runs, names)
         histograms = {name: _table_histograms(cluster) for name, cluster in clusters.items()}
@@ -74,7 +74,7 @@ def run(bench: Bench) -> None:
 
 
 def _time_maintenance(bench: Bench, clusters: dict[str, lab.Cluster], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of maintenance on the first node, in turns; a command that does nothing is measured beside them."""
+    """Seconds of maintenance on the first node, interleaved; a no-op command is measured for reference."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in clusters}
     for _, name in interleaved(list(clusters), rounds):
         node = clusters[name].nodes[0]
@@ -87,7 +87,7 @@ def _time_maintenance(bench: Bench, clusters: dict[str, lab.Cluster], rounds: in
 
 
 def _table_histograms(cluster: lab.Cluster) -> dict[str, float]:
-    """The histograms of the table that was read and written most, as its first node has them."""
+    """Histograms of the most used table on the first node."""
     node = cluster.nodes[0]
     with node.connect() as connection:
         tables = [row[1] for row in connection.select("keyspace_name, table_name", "system_schema.tables") if

@@ -1,4 +1,4 @@
-"""Three ways to divide time, on the same survey."""
+"""Three ways to partition time, on the same survey."""
 
 from __future__ import annotations
 

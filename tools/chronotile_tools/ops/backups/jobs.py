@@ -1,7 +1,7 @@
-"""What is done where a node's files are: sending a snapshot's files to a store, and fetching files from there.
+"""Jobs on a node's machine: send a snapshot's files to a store, and fetch files from a store.
 
-Both are run by a procedure: in this process for nodes of the laboratory, elsewhere by a command that reaches the node's
-machine, with the words of the job at its end. Both may be repeated: what is there already is not sent or fetched again.
+A procedure runs them: in this process for laboratory nodes, otherwise through a command on the node's machine, with the
+arguments of the job appended. Both may be repeated: existing files are not transferred again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Send:
     limit_mib: float = 0.0
     """MiB a second at most; 0 for no limit."""
     base: str = ""
-    """A backup, ``NAME@SHA256``, whose digests are taken for files that are as they were then. Empty to read all."""
+    """A backup, ``NAME@SHA256``, whose digests are reused for unchanged files. Empty to read all files."""
 
     @property
     def words(self) -> list[str]:
@@ -54,7 +54,7 @@ class Send:
         return ["--to", self.url, "--name", self.backup, "--node", self.host_id, *data, *limit, *base]
 
     def run(self, echo: Echo) -> None:
-        """Do it.
+        """Run the job.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class Send:
         begun = store.get_json(f"{manifests.folder(self.backup)}/begun.json")
         about = next((node for node in begun["nodes"] if node["host_id"] == self.host_id), None)
         if about is None:
-            raise NotFoundError(f"backup {self.backup} has no node {self.host_id}", kind="node-not-found")
+            raise NotFoundError(f"backup {self.backup} does not include node {self.host_id}", kind="node-not-found")
         pace, reading, began = Pace(self.limit_mib * 2**20), Pace(self.limit_mib * 2**20), time.monotonic()
         known = _known_digests(store, self.base, self.host_id)
         files = [
@@ -88,17 +88,17 @@ class Send:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Fetch the files of one or more nodes' parts to a node's machine, ready to be imported there."""
+    """Fetch files of one or more nodes to a node's machine, ready for import."""
 
     verb: ClassVar[str] = "fetch"
     url: str
     backup: str
-    """``NAME@SHA256``: the manifest that the operator has looked at, and no other."""
+    """``NAME@SHA256``: exactly the manifest that the operator has checked."""
     sources: tuple[str, ...]
-    """Host ids of the nodes whose files are wanted."""
+    """Host ids of the nodes whose files to fetch."""
     keyspaces: tuple[str, ...]
     folder: str
-    """Where to put them, in a folder of each source, keyspace and table."""
+    """Target folder, with a subfolder per source, keyspace and table."""
     limit_mib: float = 0.0
 
     @property
@@ -110,12 +110,12 @@ class Fetch:
         return ["--from", self.url, "--backup", self.backup, "--into", self.folder, *sources, *keyspaces, *limit]
 
     def run(self, echo: Echo) -> None:
-        """Do it.
+        """Run the job.
 
         Raises
         ------
         DamagedError
-            Kind ``damaged-backup``: a file is not as it was sent; it is named.
+            Kind ``damaged-backup``: a file differs from what was sent; the message names it.
         """
         store = Store(self.url)
         manifest = manifests.load(store, self.backup)
@@ -126,7 +126,7 @@ class Fetch:
             for file in part.files
             if file.keyspace in self.keyspaces
         ]
-        # Its folders and files get the modes that Cassandra's own have; nobody else looks into what holds them.
+        # Folders and files get the modes of Cassandra's own; the enclosing folder is private.
         Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         pace, progress = Pace(self.limit_mib * 2**20), Progress(echo, "fetched", sum(f.bytes for _, f in wanted))
 
@@ -143,7 +143,7 @@ class Fetch:
 
 
 class Progress:
-    """Says now and then how far a transfer is, and how fast. Threads may share it."""
+    """Reports progress and rate of a transfer at intervals. Thread-safe."""
 
     def __init__(self, echo: Echo, what: str, whole: int) -> None:
         self.echo, self.what, self.whole = echo, what, whole
@@ -151,7 +151,7 @@ class Progress:
         self._began = self._said = time.monotonic()
 
     def add(self, count: int) -> None:
-        """So many bytes more."""
+        """Add transferred bytes."""
         self.done += count
         now = time.monotonic()
         if now - self._said >= REPORT_S:
@@ -159,7 +159,7 @@ class Progress:
             self.echo(f"      {self}")
 
     def end(self) -> None:
-        """All is done."""
+        """Report the end of the transfer."""
         self.echo(f"      {self}")
 
     def __str__(self) -> str:
@@ -169,19 +169,19 @@ class Progress:
 
 
 def part_key(backup: str, host_id: str) -> str:
-    """Where a node's part is recorded.
+    """Key of the record of a node's part.
 
     Raises
     ------
     InvalidInputError
-        Kind ``invalid-name``: the name or the id cannot be one.
+        Kind ``invalid-name``: the name or the id is invalid.
     """
     names.require("id of a node", host_id)
     return f"{manifests.folder(backup)}/parts/{host_id}.json"
 
 
 def import_folder(source: str, file: File) -> str:
-    """The folder of a file below that of a fetch; nodetool import tells keyspace and table by its end."""
+    """Folder of a file below the target folder; nodetool import derives keyspace and table from its end."""
     return f"{source}/{file.keyspace}/{file.table}-{file.table_id}"
 
 
@@ -211,7 +211,7 @@ def _known_digests(store: Store, base: str, host_id: str) -> dict[tuple[str, str
     try:
         parts = [part for part in manifests.load(store, base).parts if part.host_id == host_id] if base else []
     except (NotFoundError, DamagedError):
-        # It was removed or replaced meanwhile: the files are read.
+        # The base backup was removed or replaced meanwhile: read the files.
         parts = []
     return {(file.table_id, file.name, file.bytes, file.mtime_ns): file.sha256 for part in parts for file in part.files}
 
@@ -231,7 +231,7 @@ def _transfer(store: Store, missing: dict[str, Path], pace: Pace, echo: Echo, ad
         key, path = one
         store.put_file(key, path, pace=pace, told=progress.add)
         if store.size(key) != sizes[key]:
-            raise DataFileError(f"{path} changed while it was sent: repeat", kind="file-io")
+            raise DataFileError(f"{path} changed while it was being sent: repeat the command", kind="file-io")
 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(send, missing.items()))
@@ -262,12 +262,12 @@ def _fetch(store: Store, file: File, path: Path, pace: Pace, address: str) -> No
     except OSError as error:
         if isinstance(error, ChronotileError):
             raise
-        raise DataFileError(f"{path} could not be written: {error.strerror}", kind="file-io") from error
+        raise DataFileError(f"cannot write {path}: {error.strerror}", kind="file-io") from error
     finally:
         fresh.unlink(missing_ok=True)
 
 
 def told_of(record: dict[str, Any]) -> tuple[Part, int, int, float]:
-    """A part's record as the part, and what was sent: files, bytes, seconds."""
+    """Parse a part's record: the part, and what was sent (files, bytes, seconds)."""
     sent = record.pop("sent_files"), record.pop("sent_bytes"), record.pop("seconds")
     return manifests.part_of(record), *sent

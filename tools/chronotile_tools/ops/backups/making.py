@@ -1,9 +1,9 @@
-"""Making a backup: snapshots of all nodes at nearly the same moment, sent by each node, and a manifest at last.
+"""Make a backup: nearly simultaneous snapshots of all nodes, files sent by each node, and finally a manifest.
 
-What a batch of an archive consists of lies in several tables: its record in the catalog comes last when it is written,
-and so the catalog is snapshot first, on all nodes, before any other table. Each batch that the catalog of the backup
-calls finished is then in it whole, as is each batch that was acknowledged before the backup began; of one that was
-being written there are at most chunks that no record names, as after a writer that died.
+A batch of an archive spans several tables, and its catalog record is written last. So the catalog is snapshotted first,
+on all nodes, before any other table. Every batch that is finished in the backup's catalog is then complete in the
+backup, as is every batch acknowledged before the backup began. A batch that was being written leaves at most chunks
+without a record, as after a crashed writer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from chronotile_tools.ops.procedures.restarts import known_addresses
 
 TRIES = 3
 OLDEST = (4, 0)
-"""The first release whose nodes describe their schema and import files."""
+"""First release with DESCRIBE and nodetool import."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Backup(Procedure):
     keyspaces: list[str]
     addresses: list[str]
     label: str = ""
-    """The backup's name; empty for one of cluster and time."""
+    """Name of the backup; empty to derive it from cluster and time."""
     limit_mib: float = 0.0
     """MiB a second that each node may send; 0 for no limit."""
     create: bool = False
-    """Whether to make the store where it is not there."""
+    """Whether to create the store if it does not exist."""
     key_file: str = ""
-    """Holds the key that signs the manifest; empty for none."""
+    """Key file to sign the manifest; empty for none."""
 
     @classmethod
     def of(
@@ -63,7 +63,7 @@ class Backup(Procedure):
         create: bool = False,
         key_file: str = "",
     ) -> Backup:
-        """Of these keyspaces, or all of users."""
+        """Create the procedure for these keyspaces, or all user keyspaces."""
         if label:
             manifests.folder(label)
         if key_file:
@@ -74,18 +74,18 @@ class Backup(Procedure):
         return cls(stores.normal(url), wanted, addresses, label, limit_mib, create, key_file)
 
     def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
+        """Actions that the actuator must support."""
         return ("send",)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, and whether the store can take it."""
+        """The gate, and checks of the store."""
         found = gate(context.nodes)
         if any(finding.level == "refused" for finding in found):
             return found
         found.append(release_finding(context))
         views = schemas.views_of(context.nodes, self.keyspaces)
         if views:
-            text = f"{', '.join(views)} will not be in it: make materialized views anew after a restore"
+            text = f"{', '.join(views)} will not be included: recreate materialized views after a restore"
             found.append(Finding("warning", "views", text))
         try:
             found += self._store_findings(context)
@@ -100,21 +100,21 @@ class Backup(Procedure):
         except NotFoundError:
             if not self.create:
                 raise
-            found = [Finding("ok", "store", f"{self.url} is not there and will be made")]
+            found = [Finding("ok", "store", f"{self.url} does not exist and will be created")]
         else:
             store.require_writable()
             manifests.require_no_removal(store)
             if self.label and self.label in manifests.names(store):
-                raise InvalidInputError(f"it has a backup {self.label}: take another name", kind="refused")
-            found = [Finding("ok", "store", f"{self.url} is there")]
+                raise InvalidInputError(f"backup {self.label} already exists: use another name", kind="refused")
+            found = [Finding("ok", "store", f"{self.url} exists")]
         free, needed = store.free_bytes(), self._needed(context, store)
         if free is None:
-            return [*found, Finding("unseen", "space", "how much the object store may still take")]
+            return [*found, Finding("unseen", "space", "the free space of the object store is unknown")]
         text = f"{free >> 20:,} MiB are free, and up to {needed >> 20:,} MiB are needed"
         return [*found, Finding("refused" if free < needed else "ok", "space", text)]
 
     def _needed(self, context: Context, store: Store) -> int:
-        """Bytes that may have to be sent: all that is there, less what the newest backup of these keyspaces has."""
+        """Upper bound of bytes to send: all data, less the newest backup of these keyspaces."""
         newest = self._newest(store, context)
         kept = (
             0 if newest is None else sum(f.bytes for p in newest.parts for f in p.files if f.keyspace in self.keyspaces)
@@ -122,11 +122,11 @@ class Backup(Procedure):
         return max(0, sum(sizes(context, self.addresses, self.keyspaces).values()) - kept)
 
     def _newest(self, store: Store, context: Context) -> Manifest | None:
-        """The backup of this cluster whose files are not sent again; with a key only one that is signed with it."""
+        """Newest backup of this cluster, whose files are not sent again; with a key, only a signed one."""
         return manifests.newest(store, cluster_name(context), Key.read_optional(self.key_file))
 
     def cost(self, context: Context) -> list[str]:
-        """What lies where, and what the store has."""
+        """Data per node, and data already in the store."""
         by_node = sizes(context, self.addresses, self.keyspaces)
         said = [f"{size >> 20:,} MiB on {address}." for address, size in by_node.items()]
         try:
@@ -134,11 +134,11 @@ class Backup(Procedure):
         except ChronotileError:
             newest = None
         said.append(
-            "The store has no backup of this cluster: all is sent."
+            "The store has no backup of this cluster: all files are sent."
             if newest is None
             else f"Files that {newest.name} has ({newest.files} files, {newest.bytes >> 20:,} MiB) are not sent again."
         )
-        return [*said, "While it is sent, files that were compacted keep their room on the nodes."]
+        return [*said, "Until the files are sent, snapshots keep compacted files on the nodes' disks."]
 
     def steps(self, context: Context) -> list[Step]:
         """Begin, snapshot, send, manifest, clear."""
@@ -151,7 +151,7 @@ class Backup(Procedure):
         ]
 
     def give_up(self, context: Context) -> None:
-        """Clear snapshots, and the store of what was begun."""
+        """Clear snapshots, and remove the unfinished backup."""
         if "backup" not in context.notes:
             return
         name = context.notes["backup"]
@@ -159,7 +159,7 @@ class Backup(Procedure):
             clear(context, self.addresses, tags_of(name))
             manifests.forget_unfinished(Store(self.url), name)
         except ChronotileError as error:
-            context.echo(f"snapshots of {name}, or its files in {self.url}, are still there: {error}")
+            context.echo(f"snapshots of {name}, or its files in {self.url}, could not be removed: {error}")
 
     def _begin_step(self, context: Context) -> Step:
         def do() -> None:
@@ -174,10 +174,10 @@ class Backup(Procedure):
         def prove() -> str:
             return f"backup {context.notes['backup']} was begun in {self.url}"
 
-        return Step("begin", f"begin a backup in {self.url}", do, prove)
+        return Step("begin", f"start a backup in {self.url}", do, prove)
 
     def _record(self, context: Context, first: list[str]) -> None:
-        """Say in the store what is to be made."""
+        """Record in the store what will be backed up."""
         nodes = [
             {"host_id": one.host_id, "address": one.address, "dc": one.dc, "rack": one.rack, "tokens": list(one.tokens)}
             for one in all_members(context.nodes)
@@ -194,7 +194,7 @@ class Backup(Procedure):
                 if self._snapshot(context):
                     return
             raise BusyError(
-                "tables are dropped while snapshots are taken, three times in a row: resume when no slice is retired",
+                "tables were dropped during the snapshots, three times in a row: resume when no slice is being retired",
                 kind="busy",
             )
 
@@ -202,15 +202,15 @@ class Backup(Procedure):
             tag = tags_of(context.notes["backup"])["second"]
             for address in self.addresses:
                 if tag not in snapshots_of(context, address):
-                    raise ChronotileError(f"{address} lists no snapshot {tag}", kind="not-confirmed")
+                    raise ChronotileError(f"{address} does not list snapshot {tag}", kind="not-confirmed")
             return f"all nodes have it; taken within {context.notes['seconds']:.1f} s"
 
         return Step("snapshot", "flush and snapshot all nodes at once, catalogs of archives first", do, prove)
 
     def _snapshot(self, context: Context) -> bool:
-        """Whether it is a whole one: no table went meanwhile."""
+        """Take a snapshot; return whether it is complete, with no table dropped meanwhile."""
         tags = tags_of(context.notes["backup"])
-        # One that was cut off would be of two moments.
+        # Clear an interrupted snapshot, which would mix two moments.
         clear(context, self.addresses, tags)
         before = schemas.tables_of(context.nodes, self.keyspaces)
         first = [
@@ -224,7 +224,7 @@ class Backup(Procedure):
         seconds, ended = time.monotonic() - began, _now()
         # Afterwards, by a node that has learnt of all: whatever table the catalogs name was made before.
         if len(schema_versions(context.nodes, self.addresses)) > 1:
-            raise BusyError("the nodes do not agree on the schema: resume when they do", kind="busy")
+            raise BusyError("the nodes disagree on the schema: resume when they agree", kind="busy")
         schema = schemas.read(context.nodes, self.keyspaces)
         if {table["id"] for table in before} - {table["id"] for table in schema.tables}:
             return False
@@ -250,7 +250,7 @@ class Backup(Procedure):
             raise ChronotileError(f"files of the backup do not stay in {self.url}", kind="not-confirmed")
 
         def prove() -> str:
-            wait_for("the parts of all nodes", lambda: self._missing(context), timeout_s=context.stream_s)
+            wait_for("records of all nodes' parts", lambda: self._missing(context), timeout_s=context.stream_s)
             told = [jobs.told_of(record) for record in self._records(context, Store(self.url))]
             files, size = sum(one[1] for one in told), sum(one[2] for one in told)
             whole = sum(part.bytes for part, *_ in told)
@@ -286,7 +286,7 @@ class Backup(Procedure):
         return "" if there == len(self.addresses) else f"{there} of {len(self.addresses)} are there"
 
     def _without_damage(self, context: Context, store: Store) -> bool:
-        """Whether all files of the parts are there; a part of which one is missing is to be sent anew."""
+        """Keep the parts whose files are all in the store; others must be sent again."""
         whole = True
         for record in self._records(context, store):
             part, *_ = jobs.told_of(record)
@@ -304,7 +304,7 @@ class Backup(Procedure):
             damage = manifests.check_files(store, made.parts)
             if damage:
                 raise DamagedError(
-                    f"{len(damage)} files went from {self.url} meanwhile ({damage[0]}): make it anew (--again)",
+                    f"{len(damage)} files disappeared from {self.url} ({damage[0]}): start again (--again)",
                     kind="damaged-backup",
                 )
             manifests.save(store, made, Key.read_optional(self.key_file))
@@ -315,7 +315,7 @@ class Backup(Procedure):
             size = f"{made.files} files, {made.bytes / 2**20:,.1f} MiB"
             return f"backup {made.name}: {size} of {len(made.parts)} nodes{signed}"
 
-        return Step("manifest", "write the manifest: from then on the backup exists", do, prove)
+        return Step("manifest", "write the manifest, which completes the backup", do, prove)
 
     def _manifest(self, context: Context, store: Store) -> Manifest:
         notes, name = context.notes, context.notes["backup"]
@@ -323,7 +323,7 @@ class Backup(Procedure):
         parts: list[Part] = [part for part, *_ in told]
         remarks = [
             f"the snapshots of all nodes were taken within {notes['seconds']:.1f} s",
-            "secondary indexes are built anew when it is restored; roles and their rights are not in it",
+            "secondary indexes are rebuilt on restore; roles and permissions are not included",
         ]
         views = schemas.views_of(context.nodes, self.keyspaces)
         if views:
@@ -349,18 +349,18 @@ class Backup(Procedure):
             for address in self.addresses:
                 if snapshots_of(context, address) & set(tags_of(context.notes["backup"]).values()):
                     raise ChronotileError(f"{address} still lists the snapshot", kind="not-confirmed")
-            return "the nodes keep no snapshot of it"
+            return "all snapshots of the backup are cleared"
 
         return Step("clear", "clear the snapshots", do, prove)
 
 
 def tags_of(name: str) -> dict[str, str]:
-    """Names of a backup's snapshots: of the catalogs of archives, and of everything."""
+    """Names of a backup's snapshots: of archive catalogs, and of everything."""
     return {"first": f"{name}.catalogs", "second": f"{name}.all"}
 
 
 def default_name(cluster: str) -> str:
-    """A name that sorts by time."""
+    """Default backup name, which sorts by time."""
     kept = "".join(one if (one.isascii() and one.isalnum()) or one in "_.-" else "_" for one in cluster)[:60]
     return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{kept}"
 
@@ -372,7 +372,7 @@ def cluster_name(context: Context) -> str:
 
 
 def clear(context: Context, addresses: Sequence[str], tags: dict[str, str]) -> None:
-    """Clear a backup's snapshots; nothing happens where there are none."""
+    """Clear a backup's snapshots, if any."""
 
     def one(address: str) -> None:
         for tag in sorted(snapshots_of(context, address) & set(tags.values())):
@@ -393,7 +393,7 @@ def snapshots_of(context: Context, address: str) -> set[str]:
 
 
 def on_all(addresses: Sequence[str], do: Callable[[str], object]) -> None:
-    """Do something for all nodes at the same time. Where it fails for some, the others end first.
+    """Run an action for all nodes concurrently. If some fail, the others end first.
 
     Raises
     ------
@@ -414,7 +414,7 @@ def on_all(addresses: Sequence[str], do: Callable[[str], object]) -> None:
 
 
 def sizes(context: Context, addresses: Sequence[str], keyspaces: Sequence[str]) -> dict[str, int]:
-    """Bytes of keyspaces on each node, rounded up to MiB a table."""
+    """Bytes of keyspaces on each node, rounded up to MiB per table."""
 
     def of(address: str) -> int:
         rows = context.nodes.query(address, statements.select("keyspace_name, mebibytes", "system_views.disk_usage"))
@@ -424,7 +424,7 @@ def sizes(context: Context, addresses: Sequence[str], keyspaces: Sequence[str]) 
 
 
 def release_finding(context: Context) -> Finding:
-    """Whether nodes can do what backup and restore ask of them."""
+    """Check that the release supports backup and restore."""
     release = all_members(context.nodes)[0].release
     if series(release) < OLDEST:
         return Finding("refused", "release", f"the nodes run {release}: backup and restore need 4.0 or later")

@@ -1,8 +1,8 @@
-"""What a backup consists of, and the maintenance of a store of backups.
+"""Manifests of backups, and maintenance of a store of backups.
 
 A store holds ``files/`` (each file of any backup once, under its digest and size) and ``backups/NAME/``: ``begun.json``
-(what is to be made), ``schema.json``, ``parts/HOST-ID.json`` (the files of a node) and at last ``manifest.json``. A
-backup without a manifest does not exist; its files are kept while it is being made.
+(the plan), ``schema.json``, ``parts/HOST-ID.json`` (the files of a node) and finally ``manifest.json``. Without a
+manifest, a backup is unfinished; its files are kept while it is being made.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class File:
     bytes: int
     sha256: str
     mtime_ns: int
-    """When it was written, in nanoseconds since 1970: such files never change, so the same time means the same file."""
+    """Modification time in nanoseconds since 1970: SSTable files never change, so an equal time means the same file."""
 
     def __post_init__(self) -> None:
         checked.require_keyspace(self.keyspace)
@@ -51,13 +51,13 @@ class File:
 
     @property
     def key(self) -> str:
-        """Its place in the store."""
+        """Key in the store."""
         return file_key(self.sha256, self.bytes)
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one node had."""
+    """Files of one node."""
 
     host_id: str
     address: str
@@ -78,12 +78,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Schema:
-    """Keyspaces and what is in them."""
+    """Schema of the keyspaces."""
 
     replication: dict[str, dict[str, int]]
     """Copies by keyspace and data centre."""
     statements: list[dict[str, str]]
-    """``keyspace``, ``type``, ``name`` and ``statement`` of each, in the order in which they can be run."""
+    """``keyspace``, ``type``, ``name`` and ``statement`` of each, in an order in which they can be run."""
     tables: list[dict[str, str]]
     """``keyspace``, ``name`` and ``id`` (without dashes) of each."""
     columns: dict[str, dict[str, str]]
@@ -120,7 +120,7 @@ class Manifest:
     cluster: str
     release: str
     begun_utc: str
-    """Batches that were acknowledged before are in it."""
+    """Start; batches acknowledged earlier are in the backup."""
     ended_utc: str
     """When the last snapshot had been taken."""
     schema: Schema
@@ -160,7 +160,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Damage:
-    """A file of a backup that is not as it should be."""
+    """A damaged file of a backup."""
 
     key: str
     what: str
@@ -173,38 +173,38 @@ class Damage:
 
 
 def file_key(sha256: str, size: int) -> str:
-    """The place of a file in a store."""
+    """Key of a file in a store."""
     return f"files/{sha256[:2]}/{sha256}-{size}"
 
 
 def folder(name: str) -> str:
-    """The place of a backup in a store.
+    """Folder of a backup in a store.
 
     Raises
     ------
     InvalidInputError
-        The name cannot be one.
+        The name is invalid.
     """
     if not checked.is_valid("name of a backup", name):
         raise InvalidInputError(
-            f"{name!r} is no name of a backup: up to 100 letters, digits and _ . -", kind="invalid-request"
+            f"invalid backup name {name!r}: use up to 100 letters, digits and _ . -", kind="invalid-request"
         )
     return f"backups/{name}"
 
 
 def part_of(record: dict[str, Any]) -> Part:
-    """A part from its record.
+    """Parse a part's record.
 
     Raises
     ------
     InvalidInputError
-        Kind ``invalid-name``: a name in it cannot be one.
+        Kind ``invalid-name``: it contains an invalid name.
     """
     return Part(**{**record, "files": [File(**file) for file in record["files"]]})
 
 
 def save(store: Store, manifest: Manifest, key: Key | None = None) -> None:
-    """Write a manifest, signed where there is a key: from then on the backup exists."""
+    """Write a manifest, signed if there is a key; this completes the backup."""
     store.put_json(_manifest_key(manifest.name), {"format": FORMAT, **asdict(manifest)}, key)
 
 
@@ -222,22 +222,22 @@ def name_of(backup: str) -> str:
 
 
 def load(store: Store, backup: str, key: Key | None = None) -> Manifest:
-    """A backup's manifest.
+    """Load a backup's manifest.
 
     Parameters
     ----------
     backup : str
         Its name, or a name and a digest as `pinned` gives them.
     key : Key, optional
-        Whose signature it must have.
+        Key whose signature is required.
 
     Raises
     ------
     NotFoundError
         Kind ``backup-not-found``: the store has no backup of this name.
     DamagedError
-        Kind ``damaged-backup``: its manifest is not as it was written, or holds names that cannot be such; kind
-        ``unsigned-backup``: it has no signature of this key.
+        Kind ``damaged-backup``: its manifest is damaged or contains invalid names; kind ``unsigned-backup``: it is not
+        signed with this key.
     """
     return _read(store, backup, key)[0]
 
@@ -254,17 +254,17 @@ def _read(store: Store, backup: str, key: Key | None) -> tuple[Manifest, Record]
         store.require_there()
         there = ", ".join(names(store)[-5:]) or "none"
         raise NotFoundError(
-            f"{store.url} has no backup {name}; the newest there: {there}", kind="backup-not-found"
+            f"no backup {name} in {store.url}; the newest there: {there}", kind="backup-not-found"
         ) from None
     if pin and pin != record.sha256:
         raise DamagedError(
-            f"the manifest of backup {name} in {store.url} was replaced since it was looked at: plan anew",
+            f"the manifest of backup {name} in {store.url} was replaced since it was checked: plan again",
             kind="damaged-backup",
         )
     if key is not None and not record.is_signed(key):
         what = "is signed with another key than" if record.signature else "is not signed with"
         raise DamagedError(
-            f"backup {name} in {store.url} {what} {key.source}: it may be somebody else's; name another backup",
+            f"backup {name} in {store.url} {what} {key.source}: it may be forged; choose another backup",
             kind="unsigned-backup",
         )
     return _manifest_of(name, record.body), record
@@ -281,33 +281,35 @@ def _manifest_of(name: str, body: dict[str, Any]) -> Manifest:
             raise InvalidInputError(f"it calls itself {made.name!r}", kind="invalid-name")
     except InvalidInputError as error:
         raise DamagedError(
-            f"the manifest of backup {name} is refused: {error}. Nothing of it was used", kind="damaged-backup"
+            f"the manifest of backup {name} is invalid: {error}; nothing of it was used", kind="damaged-backup"
         ) from None
     except (TypeError, KeyError, AttributeError, ValueError):
-        # Fields that this release does not know, or that one did not write.
+        # Unknown or missing fields: the manifest was written by another release.
         pass
-    raise DamagedError(f"backup {name} is of another release of Chronotile: use that", kind="damaged-backup")
+    raise DamagedError(
+        f"backup {name} was written by another release of Chronotile: use that release", kind="damaged-backup"
+    )
 
 
 def names(store: Store) -> list[str]:
-    """Names of the backups that exist."""
+    """Names of the finished backups."""
     return sorted(name for key in store.sizes("backups") if key.endswith("/manifest.json") and (name := _owner(key)))
 
 
 def unfinished(store: Store) -> list[str]:
-    """Names of backups that were begun and have no manifest."""
+    """Names of unfinished backups."""
     found = {name for key in store.sizes("backups") if (name := _owner(key))}
     return sorted(found - set(names(store)))
 
 
 def _owner(key: str) -> str:
-    """The backup that an object belongs to; empty for one that is none of a backup's."""
+    """Backup that an object belongs to; empty for other objects."""
     name = key.split("/")[1]
     return name if checked.is_valid("name of a backup", name) else ""
 
 
 def read_all(store: Store, key: Key | None = None) -> tuple[list[Manifest], list[str]]:
-    """All backups, oldest first, and the names of those whose manifest cannot be read, or has no signature of a key."""
+    """All backups, oldest first, and the names of those with an invalid manifest, or without the key's signature."""
     found, damaged = [], []
     for name in names(store):
         try:
@@ -318,40 +320,40 @@ def read_all(store: Store, key: Key | None = None) -> tuple[list[Manifest], list
 
 
 def newest(store: Store, cluster: str = "", key: Key | None = None) -> Manifest | None:
-    """The newest backup that can be read and is signed with a key; of a cluster, where one is named."""
+    """The newest valid backup, signed if a key is given, optionally of one cluster."""
     found, _ = read_all(store, key)
     return next((one for one in reversed(found) if cluster in ("", one.cluster)), None)
 
 
 def begin(store: Store, name: str, record: dict[str, Any]) -> None:
-    """Say that a backup is being made: from then on no file is removed from the store.
+    """Mark a backup as being made: from then on no file is removed from the store.
 
     Raises
     ------
     BusyError
         Kind ``removing``: backups are being removed.
     InvalidInputError
-        Kind ``refused``: there is a backup of this name.
+        Kind ``refused``: a backup of this name exists.
     """
     if store.size(f"{folder(name)}/manifest.json") is not None:
-        raise InvalidInputError(f"{store.url} has a backup {name}: take another name", kind="refused")
+        raise InvalidInputError(f"backup {name} already exists in {store.url}: use another name", kind="refused")
     store.put_json(f"{folder(name)}/begun.json", {"format": FORMAT, **record})
     require_no_removal(store)
 
 
 def require_no_removal(store: Store) -> None:
-    """Refuse while backups are being removed: files that a new backup counts on might go."""
+    """Raise an error while backups are being removed, because files needed by a new backup might be deleted."""
     if store.size(REMOVING) is not None:
         who = store.get_json(REMOVING)
         raise BusyError(
-            f"backups are being removed from {store.url} by {who['host']} since {who['at']}: wait for the end. "
-            "If that was cut off, finish it: chronotile ops backup retain, or remove",
+            f"backups are being removed from {store.url} by {who['host']} since {who['at']}: wait for the "
+            "end. If the removal was interrupted, finish it with chronotile ops backup retain or remove",
             kind="removing",
         )
 
 
 def check_files(store: Store, parts: Iterable[Part]) -> list[Damage]:
-    """Files of a backup that are missing or have another size, by a list of the store."""
+    """Check files of a backup by size; return those that are missing or differ."""
     sizes = store.sizes("files")
     found = []
     for key, users in users_of(parts).items():
@@ -364,17 +366,17 @@ def check_files(store: Store, parts: Iterable[Part]) -> list[Damage]:
 
 
 def verify(store: Store, name: str, *, told: Callable[[int, int], object] = lambda done, whole: None) -> list[Damage]:
-    """Read all files of a backup and compare size and digest.
+    """Read all files of a backup and compare sizes and digests.
 
     Parameters
     ----------
     told : callable
-        Called with the bytes read so far and those of all files.
+        Called with the bytes read so far and the total.
 
     Returns
     -------
     list of Damage
-        Empty for a backup that is whole.
+        Empty for an intact backup.
     """
     manifest = load(store, name)
     damage = {one.key: one for one in check_files(store, manifest.parts)}
@@ -393,12 +395,12 @@ def verify(store: Store, name: str, *, told: Callable[[int, int], object] = lamb
             damage[key] = Damage(key, f"cannot be read: {error}", files)
             continue
         if digest.hexdigest() != key.split("/")[-1].partition("-")[0]:
-            damage[key] = Damage(key, "its content was changed", files)
+            damage[key] = Damage(key, "its content differs", files)
     return list(damage.values())
 
 
 def users_of(parts: Iterable[Part]) -> dict[str, list[str]]:
-    """For each key of the store, which files of which nodes it stands for."""
+    """Files of nodes by key of the store."""
     found: dict[str, list[str]] = {}
     for part in parts:
         for file in part.files:
@@ -408,7 +410,7 @@ def users_of(parts: Iterable[Part]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class Removed:
-    """What a removal did."""
+    """Report of a removal."""
 
     backups: list[str]
     files: int
@@ -416,7 +418,7 @@ class Removed:
 
 
 def retain(store: Store, keep: int, *, cluster: str = "") -> Removed:
-    """Remove all but the newest backups of each cluster (or of `cluster` only), and files that no backup names."""
+    """Remove all but the newest backups of each cluster (or of `cluster` only), and unreferenced files."""
     if keep < 1:
         raise InvalidInputError("keep at least one backup", kind="invalid-request")
     store.require_there()
@@ -428,36 +430,36 @@ def retain(store: Store, keep: int, *, cluster: str = "") -> Removed:
 
 
 def remove(store: Store, chosen: Sequence[str]) -> Removed:
-    """Remove backups, unfinished ones too, and files that no backup names.
+    """Remove finished or unfinished backups, and unreferenced files.
 
     Raises
     ------
     NotFoundError
         Kind ``backup-not-found``; nothing was removed.
     BusyError
-        Kind ``unfinished``: another backup is being made, which may count on these files.
+        Kind ``unfinished``: another backup is being made, which may need these files.
     DamagedError
-        Another backup's manifest cannot be read, so nobody knows which files it needs; nothing was removed.
+        Another backup's manifest cannot be read, so the files it needs are unknown; nothing was removed.
     """
     store.require_there()
     known = {*names(store), *unfinished(store)}
     for name in chosen:
         if name not in known:
-            raise NotFoundError(f"{store.url} has no backup {name}", kind="backup-not-found")
+            raise NotFoundError(f"no backup {name} in {store.url}", kind="backup-not-found")
     return _sweep(store, chosen)
 
 
 def forget_unfinished(store: Store, name: str) -> None:
-    """Give up a backup that was begun. Its files go with the next removal."""
+    """Abandon an unfinished backup. Its files are deleted by the next removal."""
     if store.size(f"{folder(name)}/manifest.json") is None:
         store.delete_folder(folder(name))
 
 
 def _sweep(store: Store, chosen: Sequence[str]) -> Removed:
-    """Remove backups first, then the files that are left without one.
+    """Remove backups first, then unreferenced files.
 
-    A backup that begins and a removal each leave their own mark before they look for the other's, so at least one of
-    them sees the other.
+    A new backup and a removal each write their own mark before they check for the other's, so at least one of them
+    detects the other.
     """
     mark = secrets.token_hex(8)
     at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -466,8 +468,8 @@ def _sweep(store: Store, chosen: Sequence[str]) -> Removed:
         others = set(unfinished(store)) - set(chosen)
         if others:
             raise BusyError(
-                f"backup {min(others)} is unfinished, and may count on files that are there: finish it (chronotile ops "
-                "resume), give it up (ops abandon), or remove it too",
+                f"backup {min(others)} is unfinished and may need existing files: finish it (chronotile ops "
+                "resume), abandon it (ops abandon), or remove it too",
                 kind="unfinished",
             )
         needed = {
@@ -494,7 +496,7 @@ def _remove_files(store: Store, needed: set[str], mark: str) -> tuple[int, int]:
         if key in needed:
             continue
         if count % _DELETES_BETWEEN_LOOKS == 0 and store.get_json(REMOVING)["mark"] != mark:
-            raise BusyError("another removal began meanwhile: it does the rest", kind="removing")
+            raise BusyError("another removal started meanwhile and will finish the work", kind="removing")
         store.delete(key)
         count, size = count + 1, size + length
     return count, size

@@ -1,5 +1,6 @@
-"""What names in a backup may be. Others may write to the place that a manifest is read from: nothing in it becomes a
-path, a command's word or a part of a statement unless it went through here."""
+"""Validation of names in a backup. Others may be able to write to the store, so nothing from a manifest becomes part of
+a path, command or statement without validation here.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ _BYTES_MAX = 2**63 - 1
 
 
 def is_valid(what: str, value: Any) -> bool:
-    """Whether a value may be a name of this kind."""
+    """Whether a value is a valid name of this kind."""
     return isinstance(value, str) and _COMPILED[what].fullmatch(value) is not None
 
 
 def require(what: str, value: Any) -> None:
-    """See that a value may be a name of this kind.
+    """Check that a value is a valid name of this kind.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def require(what: str, value: Any) -> None:
 
 
 def require_keyspace(value: Any) -> None:
-    """See that a value may be a keyspace of users: not one of the cluster's own, which holds its users and its schema.
+    """Check that a value is a valid user keyspace, not one of the cluster's own, which hold roles and schema.
 
     Raises
     ------
@@ -57,7 +58,7 @@ def require_keyspace(value: Any) -> None:
 
 
 def require_text(*values: Any) -> None:
-    """See that values are texts that a terminal shows as they are.
+    """Check that values are printable text.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def require_text(*values: Any) -> None:
 
 
 def require_count(*values: Any) -> None:
-    """See that values are whole numbers from 0 on.
+    """Check that values are non-negative whole numbers.
 
     Raises
     ------

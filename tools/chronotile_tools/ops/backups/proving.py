@@ -1,4 +1,4 @@
-"""What is proved of restored tables: their rows are counted, and archives of Chronotile verified."""
+"""Verify restored tables: count their rows, and verify Chronotile archives."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from chronotile_tools.ring import TOKEN_MAX, TOKEN_MIN, TokenRange
 
 COUNT_S = 60.0
 PIECES = 8
-"""Parts of the ring in which rows are counted first; one that takes too long is halved."""
+"""Initial number of token ranges for counting rows; a range that takes too long is halved."""
 WIDTH_MIN = 2**32
 
 
 def count_rows(nodes: Nodes, keyspace: str, table: str) -> int:
-    """The rows of a table, as all its replicas together have them.
+    """Count the rows of a table at consistency ALL.
 
     Raises
     ------
     UnavailableError
-        A replica does not answer, however small the part of the table that is asked for.
+        A replica does not answer, even for the smallest range.
     """
     where = f"keyspace_name = {statements.quoted(keyspace)} AND table_name = {statements.quoted(table)}"
     asked = any_serving(nodes)
@@ -52,10 +52,10 @@ def count_rows(nodes: Nodes, keyspace: str, table: str) -> int:
 
 
 def verify_archive(context: Context, keyspace: str) -> str:
-    """Verify all datasets of a restored archive, and report what was seen.
+    """Verify all datasets of a restored archive, and describe the result.
 
-    The catalog was snapshot before the chunks, so the backup may hold rows of batches that began in between. They are
-    removed: the catalog of the backup does not know them, and nobody could tell whether they are whole.
+    The catalog was snapshotted before the chunks, so the backup may contain rows of batches that started in between.
+    They are removed: the backup's catalog does not list them, so they may be incomplete.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def verify_archive(context: Context, keyspace: str) -> str:
                 report = archive[name].verify()
             if not report.ok:
                 first = report.damage[0] if report.damage else report
-                raise DamagedError(f"dataset {name} of {keyspace} did not come back whole: {first}", kind="damaged")
+                raise DamagedError(f"dataset {name} of {keyspace} was not restored completely: {first}", kind="damaged")
             chunks, datasets = chunks + report.chunks, datasets + 1
     begun_later = f"; {removed:,} rows of batches that began during the backup were removed" if removed else ""
-    return f"archive {keyspace} is whole: {datasets} datasets, {chunks:,} chunks{begun_later}"
+    return f"archive {keyspace} is intact: {datasets} datasets, {chunks:,} chunks{begun_later}"

@@ -1,4 +1,4 @@
-"""The restore test: a backup is restored into nodes of the laboratory, looked at, and the nodes are taken down."""
+"""Restore test: restore a backup into laboratory nodes, verify it, and take the nodes down."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from chronotile_tools.ops.procedures.reaching import AccessNodes
 
 @dataclass(frozen=True)
 class Report:
-    """What a restore test saw."""
+    """Report of a restore test."""
 
     backup: str
     release: str
     nodes: int
     bytes: int
-    """Of the backup's files, all keyspaces."""
+    """Bytes of the backup's files, all keyspaces."""
     seconds: float
-    """From the start of the nodes to the end of the proof."""
+    """From the start of the nodes to the end of verification."""
     rows: dict[str, int]
-    """By table."""
+    """Rows by table."""
     proof: str
 
     def __str__(self) -> str:
@@ -51,21 +51,21 @@ def rehearse(
     key_file: str = "",
     echo: Echo = print,
 ) -> Report:
-    """Restore a backup into a new cluster of this machine, prove what came back, and take the cluster down.
+    """Restore a backup into a new cluster on this machine, verify the result, and take the cluster down.
 
     Parameters
     ----------
     nodes : int
         How many nodes.
     heap : str
-        Heap of each.
+        Heap of each node.
     key_file : str
-        Holds the key that the manifest must be signed with; empty for none.
+        Key file that the manifest must be signed with; empty for none.
 
     Raises
     ------
     ChronotileError
-        It did not come back whole; the message says what.
+        The restore is incomplete; the message names what is missing.
     """
     began = time.monotonic()
     manifest = restoring.found(Store(url), backup, Key.read_optional(key_file))

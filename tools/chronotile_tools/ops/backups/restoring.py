@@ -1,7 +1,7 @@
-"""Restoring a backup: the same nodes get their own files back, others get all files and drop what they do not own.
+"""Restore a backup: the same nodes get their own files; other nodes get all files and drop rows they do not own.
 
-Nodes take files up with ``nodetool import``. Tables are dropped and made anew before, with ids of their own: so nothing
-that nodes remember of the tables of before, such as hints and rounds of lightweight transactions, is applied to them.
+Nodes load files with ``nodetool import``. Tables are dropped and recreated first, with new ids, so that state of the
+former tables, such as hints and Paxos rounds, is not applied to them.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ SCHEMA_CHANGES = ("keyspace *",)
 
 @dataclass(frozen=True)
 class Restore(Procedure):
-    """Bring keyspaces back to what they were when a backup was made."""
+    """Restore keyspaces from a backup."""
 
     name: ClassVar[str] = "restore"
     url: str
     backup: str
-    """Its name and the digest of its manifest, ``NAME@SHA256``: what was looked at is what is restored."""
+    """Name and manifest digest, ``NAME@SHA256``: exactly the checked backup is restored."""
     keyspaces: list[str]
     addresses: list[str]
     in_place: bool
-    """Whether nodes, tokens and replication are those of the backup, so that each node owns what it owned."""
+    """Whether nodes, tokens and replication are those of the backup, so that each node owns the same data."""
     replace: bool = False
-    """Whether rows that are there may go."""
+    """Whether existing rows may be deleted."""
     quick: bool = False
-    """Whether rows are not counted and archives not verified at the end."""
+    """Whether to skip counting rows and verifying archives."""
     limit_mib: float = 0.0
     """MiB a second that each node may fetch; 0 for no limit."""
 
@@ -64,16 +64,17 @@ class Restore(Procedure):
         *,
         key_file: str = "",
     ) -> Restore:
-        """Of these keyspaces of a backup, or all; ``backup`` may be ``newest``. With a key's file it must be signed.
+        """Create the procedure for keyspaces of a backup, or all; ``backup`` may be ``newest``. With a key file, it
+        must be signed.
 
         Raises
         ------
         NotFoundError
-            There is no such backup.
+            No such backup.
         DamagedError
-            Kind ``unsigned-backup``: it has no signature of the key; others where its manifest cannot be used.
+            Kind ``unsigned-backup``: it is not signed with the key; other kinds for an invalid manifest.
         InvalidInputError
-            It has no such keyspace.
+            The backup does not contain the keyspace.
         """
         store, key = Store(url), Key.read_optional(key_file)
         manifest = found(store, backup, key)
@@ -96,10 +97,10 @@ class Restore(Procedure):
         """Verbs of the actuator."""
         return ("fetch",)
 
-    # ------------------------------------------------------------ what is looked at before
+    # ------------------------------------------------------------ checks
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate; the backup; whether it fits into this cluster and what is there."""
+        """The gate, the backup, and whether it fits into this cluster and its data."""
         said = gate(context.nodes)
         if any(finding.level == "refused" for finding in said):
             return said
@@ -117,15 +118,15 @@ class Restore(Procedure):
             wanted = manifest.schema.replication[keyspace]
             fitting = schemas.fitting(wanted, members)
             if fitting != wanted:
-                text = f"{keyspace} had {_words(wanted)} and gets {_words(fitting)}, unless it is there already"
+                text = f"{keyspace} had {_words(wanted)} and gets {_words(fitting)}, unless it exists already"
                 said.append(Finding("warning", "copies", text))
         return said
 
     def _release_finding(self, context: Context, manifest: Manifest) -> Finding:
         release = all_members(context.nodes)[0].release
-        text = f"the backup is of {manifest.release}, the nodes run {release}"
+        text = f"the backup was made with {manifest.release}, and the nodes run {release}"
         if making.series(release) < making.series(manifest.release):
-            return Finding("refused", "backup", f"{text}: an older release reads neither its files nor its schema")
+            return Finding("refused", "backup", f"{text}: an older release can read neither its files nor its schema")
         return Finding("ok", "backup", text)
 
     def _schema_findings(self, context: Context, manifest: Manifest) -> list[Finding]:
@@ -135,23 +136,23 @@ class Restore(Procedure):
         said += [Finding("refused", "schema", text) for text in schemas.type_differences(manifest.schema, there)]
         views = schemas.views_of(context.nodes, present)
         if views:
-            text = f"{_some(views)} would keep their tables from being dropped: drop these materialized views first"
+            text = f"{_some(views)} block dropping their tables: drop these materialized views first"
             said.append(Finding("refused", "views", text))
         known = {(table["keyspace"], table["name"]) for table in manifest.schema.tables}
         full = self._with_rows(context, present)
         newer = [f"{t['keyspace']}.{t['name']}" for t in there.tables if (t["keyspace"], t["name"]) not in known]
         level: Level = "warning" if self.replace else "refused"
         verb = "will be" if self.replace else "would be"
-        advice = "" if self.replace else ": say --replace"
+        advice = "" if self.replace else ": pass --replace"
         if full:
             said.append(Finding(level, "rows", f"the rows of {_some(full)} {verb} replaced{advice}"))
         if newer:
             text = f"{_some(newer)}, which the backup does not have, {verb} dropped{advice}"
             said.append(Finding(level, "tables", text))
-        return said or [Finding("ok", "schema", "no table is in the way")]
+        return said or [Finding("ok", "schema", "no conflicting tables")]
 
     def _present(self, context: Context) -> list[str]:
-        """Those keyspaces that the cluster has."""
+        """Keyspaces that exist in the cluster."""
         there = copies(context.nodes, any_serving(context.nodes))
         return [keyspace for keyspace in self.keyspaces if keyspace in there]
 
@@ -171,13 +172,13 @@ class Restore(Procedure):
             return Finding("refused", "space", f"{'; '.join(short)}: free space, or restore fewer keyspaces")
         unseen = [address for address, have in seen.items() if have is None]
         if unseen:
-            return Finding("unseen", "space", f"free space of {', '.join(unseen)}: look at it yourself (df)")
+            return Finding("unseen", "space", f"unknown free space on {', '.join(unseen)}: check it yourself (df)")
         return Finding(
             "ok", "space", f"each node has room for what it gets (at most {max(needed.values()) >> 20:,} MiB)"
         )
 
     def _bytes(self, context: Context, manifest: Manifest) -> dict[str, int]:
-        """What each node has to fetch."""
+        """Bytes that each node fetches."""
         by_host = {
             part.host_id: sum(file.bytes for file in part.files if file.keyspace in self.keyspaces)
             for part in manifest.parts
@@ -186,30 +187,33 @@ class Restore(Procedure):
         return {address: sum(by_host[host] for host in hosts) for address, hosts in sources.items()}
 
     def _sources(self, context: Context, manifest: Manifest) -> dict[str, list[str]]:
-        """Host ids of the backup's nodes whose files each node gets."""
+        """Source host ids for each node."""
         every = [part.host_id for part in manifest.parts]
         own = {member.address: member.host_id for member in all_members(context.nodes)}
         return {address: [own[address]] if self.in_place else every for address in self.addresses}
 
     def cost(self, context: Context) -> list[str]:
-        """What each node fetches, and what follows."""
+        """Bytes to fetch, and consequences."""
         manifest = manifests.load(Store(self.url), self.backup)
         said = [f"{address} fetches {size >> 20:,} MiB." for address, size in self._bytes(context, manifest).items()]
         if self.in_place:
             said.append("Nodes, tokens and replication are those of the backup: each node gets its own files.")
         else:
             said.append(
-                f"Nodes, tokens or replication are not those of the {len(manifest.parts)} nodes of the backup: each "
-                "gets the files of all, and drops what it does not own."
+                f"Nodes, tokens or replication differ from those of the {len(manifest.parts)} nodes of the "
+                "backup: each node gets all files, and drops rows it does not own."
             )
-        return [*said, "Keep clients away from these keyspaces until it has ended. Others are not touched."]
+        return [
+            *said,
+            "Keep clients away from these keyspaces until the restore has ended. Other keyspaces are not affected.",
+        ]
 
-    # ------------------------------------------------------------ what is done
+    # ------------------------------------------------------------ steps
 
     def steps(self, context: Context) -> list[Step]:
-        """All nodes fetch; tables are made anew; all nodes import, and drop what is not their own; proof.
+        """Fetch files, recreate tables, import, clean up, verify.
 
-        What is there goes only when everything that takes its place has come, and was seen to be whole.
+        Existing data are deleted only after all new files have arrived intact.
         """
         cleanup = [] if self.in_place else [self._cleanup_step(context, address) for address in self.addresses]
         return [
@@ -221,18 +225,18 @@ class Restore(Procedure):
         ]
 
     def give_up(self, context: Context) -> None:
-        """Remove what was fetched and not imported."""
+        """Remove files that were fetched but not imported."""
         for address in self.addresses:
             try:
                 self._clear_staging(context, address)
             except ChronotileError as error:
-                context.echo(f"not set back: {error}")
+                context.echo(f"not cleaned up: {error}")
 
     def _schema_step(self, context: Context) -> Step:
         def require() -> None:
             rows = self._with_rows(context, self._present(context))
             if rows and not self.replace:
-                raise InvalidInputError(f"{_some(rows)} got rows meanwhile: say --replace", kind="refused")
+                raise InvalidInputError(f"{_some(rows)} got rows meanwhile: pass --replace", kind="refused")
             refused = schemas.refusals(manifests.load(Store(self.url), self.backup).schema, self.keyspaces)
             if refused:
                 raise InvalidInputError(refused[0], kind="refused")
@@ -254,13 +258,13 @@ class Restore(Procedure):
                 manifest.schema, schemas.read(context.nodes, self.keyspaces), self.keyspaces
             )
             if differing:
-                raise ChronotileError(f"the schema is not that of the backup: {_some(differing)}", kind="not-confirmed")
+                raise ChronotileError(f"the schema differs from the backup: {_some(differing)}", kind="not-confirmed")
             rows = self._with_rows(context, self.keyspaces)
             if rows:
                 raise ChronotileError(f"{_some(rows)} has rows: keep clients away", kind="not-confirmed")
-            return f"{len(self._tables(context))} tables of {', '.join(self.keyspaces)} are as in the backup, and empty"
+            return f"{len(self._tables(context))} tables of {', '.join(self.keyspaces)} match the backup, and are empty"
 
-        return Step("schema", "make keyspaces and tables anew", do, prove, require, changes=SCHEMA_CHANGES)
+        return Step("schema", "recreate keyspaces and tables", do, prove, require, changes=SCHEMA_CHANGES)
 
     def _with_rows(self, context: Context, keyspaces: Sequence[str]) -> list[str]:
         tables = [(table["keyspace"], table["name"]) for table in schemas.tables_of(context.nodes, keyspaces)]
@@ -293,8 +297,8 @@ class Restore(Procedure):
                     what = f"the files of {address}"
                     wait_for(what, functools.partial(missing, address), timeout_s=context.stream_s)
             if unseen:
-                return f"there is no --shell to look whether all came to {', '.join(unseen)}: the import shows it"
-            return "the files are there, and their digests are those of the backup"
+                return f"without --shell, arrival on {', '.join(unseen)} was not checked: the import will show it"
+            return "all files have arrived, with the digests of the backup"
 
         text = f"have {len(self.addresses)} nodes fetch their files"
         return Step("fetch", text, lambda: making.on_all(self.addresses, fetch), prove)
@@ -328,7 +332,8 @@ class Restore(Procedure):
             name = f"{keyspace}.{table}"
             if name in done:
                 continue
-            # Files may hold more than the node's own ranges; they count as unrepaired, as replicas were not compared.
+            # Files may contain more than the node's ranges, and count as unrepaired, because replicas were not
+            # compared.
             words = ["import", "--no-tokens", keyspace, table, *folders]
             said = context.nodes.nodetool(address, *words, timeout_s=context.stream_s)
             if "failed to import" in said:
@@ -339,7 +344,7 @@ class Restore(Procedure):
         self._clear_staging(context, address)
 
     def _imports(self, context: Context, address: str) -> dict[tuple[str, str], list[str]]:
-        """Folders to import by keyspace and table."""
+        """Folders to import, by keyspace and table."""
         manifest = manifests.load(Store(self.url), self.backup)
         sources = self._sources(context, manifest)[address]
         staging = context.notes[f"staging {address}"]
@@ -368,10 +373,10 @@ class Restore(Procedure):
 
         def prove() -> str:
             if not context.notes.get(f"cleaned {address}"):
-                raise ChronotileError(f"cleanup on {address} did not come to its end", kind="not-confirmed")
-            return f"{address} holds what it owns"
+                raise ChronotileError(f"cleanup on {address} did not finish", kind="not-confirmed")
+            return f"{address} holds only rows it owns"
 
-        return Step(f"cleanup {address}", f"have {address} drop what it does not own", do, prove)
+        return Step(f"cleanup {address}", f"drop rows that {address} does not own", do, prove)
 
     def _proof_step(self, context: Context) -> Step:
         def do() -> None:
@@ -403,21 +408,22 @@ class Restore(Procedure):
 
 
 def found(store: Store, backup: str, key: Key | None = None) -> Manifest:
-    """A backup by name, or the newest one. With a key, the newest one too must be signed: none is passed over.
+    """Find a backup by name, or the newest one. With a key, the newest backup must be signed: unsigned ones are not
+    skipped.
 
     Raises
     ------
     NotFoundError
-        There is none.
+        No such backup.
     DamagedError
-        Its manifest cannot be used, or has no signature of the key.
+        Its manifest is invalid, or not signed with the key.
     """
     newest = manifests.newest(store) if backup == "newest" else None
     return manifests.load(store, backup if newest is None else newest.name, key)
 
 
 def is_same(manifest: Manifest, members: Sequence[Member]) -> bool:
-    """Whether the nodes of a cluster, their tokens and places are those of a backup."""
+    """Whether a cluster's nodes, tokens and racks are those of a backup."""
     return {(one.host_id, one.dc, one.rack, tuple(sorted(one.tokens))) for one in members} == {
         (part.host_id, part.dc, part.rack, tuple(sorted(part.tokens))) for part in manifest.parts
     }
@@ -426,11 +432,9 @@ def is_same(manifest: Manifest, members: Sequence[Member]) -> bool:
 def _files_finding(store: Store, manifest: Manifest) -> Finding:
     damage = manifests.check_files(store, manifest.parts)
     if damage:
-        return Finding(
-            "refused", "files", f"{len(damage)} files are not as they should be: {damage[0]}; take another backup"
-        )
+        return Finding("refused", "files", f"{len(damage)} files are damaged: {damage[0]}; use another backup")
     return Finding(
-        "ok", "files", f"all {manifest.files} files are there in their sizes; digests are compared as they come"
+        "ok", "files", f"all {manifest.files} files have the right size; digests are checked during the transfer"
     )
 
 
@@ -444,7 +448,7 @@ def _has_rows(context: Context, keyspace: str, table: str) -> bool:
 
 
 def _words(replication: dict[str, int]) -> str:
-    return ", ".join(f"{count} copies in {dc}" for dc, count in sorted(replication.items())) or "no copy"
+    return ", ".join(f"{count} copies in {dc}" for dc, count in sorted(replication.items())) or "no replica"
 
 
 def _some(names: Sequence[str]) -> str:

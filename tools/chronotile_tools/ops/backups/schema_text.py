@@ -1,5 +1,6 @@
-"""What a backup's schema may say to a cluster. Its statements run with the operator's rights, and so each is read token
-by token: what makes tables, types, functions, aggregates and indexes of the keyspace is run, anything else is refused.
+"""Validate the schema statements of a backup. Statements run with the operator's permissions, so each is parsed token
+by token: those that create tables, types, functions, aggregates and indexes of the keyspace are run, all others are
+rejected.
 """
 
 from __future__ import annotations
@@ -12,37 +13,37 @@ from chronotile.errors import InvalidInputError
 
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _MADE = {"TABLE": "table", "TYPE": "type", "FUNCTION": "function", "AGGREGATE": "aggregate", "INDEX": "index"}
-"""Words after CREATE, and the type of the record that such a statement may stand in."""
+"""Keywords after CREATE, and the record type that may contain such a statement."""
 _SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of a statement."""
+    """A token of a statement."""
 
     kind: str
     """``word`` (keyword, plain name or number), ``name`` (in double quotes), ``text`` (constant) or ``sign``."""
     value: str
-    """Words in lower case, names without their quotes."""
+    """Text: words in lower case, names without quotes."""
     start: int
     end: int
 
     def is_word(self, *words: str) -> bool:
-        """Whether it is one of these keywords."""
+        """Whether the token is one of these keywords."""
         return self.kind == "word" and self.value.upper() in words
 
     def is_sign(self, sign: str) -> bool:
-        """Whether it is this sign."""
+        """Whether the token is this sign."""
         return self.kind == "sign" and self.value == sign
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens of CQL, without comments.
+    """Split CQL into tokens, without comments.
 
     Raises
     ------
     InvalidInputError
-        A quote or comment has no end.
+        A quote or comment is unterminated.
     """
     found, place = [], 0
     while place < len(text):
@@ -69,7 +70,7 @@ def _token_at(text: str, place: int) -> Token | None:
     if pair == "/*":
         return Token("comment", "", place, _end_of(text, "*/", place))
     if pair in ("--", "//"):
-        # Either kind of line end closes it, as for Cassandra.
+        # Either kind of line end terminates it, as in Cassandra.
         ends = [end for end in (text.find("\n", place), text.find("\r", place)) if end >= 0]
         return Token("comment", "", place, min(ends, default=len(text)))
     if letter in _WORD:
@@ -88,7 +89,7 @@ def _end_of(text: str, closing: str, start: int) -> int:
 
 
 def _end_of_quoted(text: str, start: int) -> int:
-    """The place after a constant or name in quotes, in which a doubled quote stands for itself."""
+    """Position after a quoted constant or name; a doubled quote is an escaped quote."""
     quote, place = text[start], start + 1
     while (end := text.find(quote, place)) >= 0:
         if not text.startswith(quote, end + 1):
@@ -98,11 +99,11 @@ def _end_of_quoted(text: str, start: int) -> int:
 
 
 def _endless(text: str, start: int) -> InvalidInputError:
-    return InvalidInputError(f"a quote or comment has no end: {text[start : start + _SHOWN]!r}", kind="invalid-request")
+    return InvalidInputError(f"unterminated quote or comment: {text[start : start + _SHOWN]!r}", kind="invalid-request")
 
 
 def parted(text: str) -> list[list[Token]]:
-    """The statements of a text, parted at semicolons."""
+    """Split text into statements at semicolons."""
     found: list[list[Token]] = [[]]
     for one in tokens(text):
         if one.is_sign(";"):
@@ -113,7 +114,7 @@ def parted(text: str) -> list[list[Token]]:
 
 
 def admitted(record: Mapping[str, str]) -> list[str]:
-    """The statements of a record of a schema, ready to be run: tables get ids of their own.
+    """Statements of a schema record, ready to run: tables get new ids.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ def admitted(record: Mapping[str, str]) -> list[str]:
     Raises
     ------
     InvalidInputError
-        Kind ``refused``: one of them does something else than to make what the record says.
+        Kind ``refused``: a statement does something other than create the record's object.
     """
     text = record["statement"]
     try:
@@ -137,7 +138,7 @@ def admitted(record: Mapping[str, str]) -> list[str]:
 
 
 def refusals(records: Iterable[Mapping[str, str]]) -> Iterator[str]:
-    """Why records of a schema would not be run, a sentence each."""
+    """Reasons why schema records would be rejected, one sentence each."""
     for record in records:
         try:
             admitted(record)
@@ -147,8 +148,9 @@ def refusals(records: Iterable[Mapping[str, str]]) -> Iterator[str]:
 
 def _refusal(record: Mapping[str, str], what: str) -> InvalidInputError:
     return InvalidInputError(
-        f"the schema of {record['type']} {record['keyspace']}.{record['name']} holds what is not run: {what}; "
-        f"a backup may only create tables, types, functions, aggregates and indexes of {record['keyspace']}",
+        f"the schema of {record['type']} {record['keyspace']}.{record['name']} contains a forbidden "
+        f"statement: {what}; a backup may only create tables, types, functions, aggregates and indexes of "
+        f"{record['keyspace']}",
         kind="refused",
     )
 
@@ -156,22 +158,22 @@ def _refusal(record: Mapping[str, str], what: str) -> InvalidInputError:
 @dataclass(frozen=True)
 class _Purpose:
     type: str
-    """Of the record that the statement may stand in."""
+    """Type of the record that may contain the statement."""
     subject: str
-    """What it makes or changes; for an index its table."""
+    """Object created or changed; for an index, its table."""
 
 
 def _fits(purpose: _Purpose, record: Mapping[str, str]) -> bool:
     if purpose.type == "index":
         return record["type"] == "index" or (record["type"] == "table" and record["name"] == purpose.subject)
     if purpose.type in ("function", "aggregate"):
-        # The record's name has the types of arguments at its end.
+        # A function's record name ends with its argument types.
         return record["type"] == purpose.type
     return record["type"] == purpose.type and record["name"] == purpose.subject
 
 
 def _purpose(statement: Sequence[Token], keyspace: str) -> _Purpose | None:
-    """What a statement does to a keyspace; None for whatever is not to be run."""
+    """Purpose of a statement for a keyspace; None for forbidden statements."""
     if statement[0].is_word("ALTER"):
         return _of_alter(statement, keyspace)
     rest = list(statement[1:])
@@ -212,7 +214,7 @@ def _after_condition(rest: list[Token]) -> list[Token]:
 
 
 def _subject(rest: Sequence[Token], keyspace: str) -> str | None:
-    """What ``keyspace.name`` at the beginning names; None where it is of another keyspace or of none."""
+    """Name in ``keyspace.name`` at the start; None for another or a missing keyspace."""
     if len(rest) < 4 or rest[0].kind not in ("word", "name") or rest[2].kind not in ("word", "name"):
         return None
     if rest[0].value != keyspace or not rest[1].is_sign("."):
@@ -244,12 +246,12 @@ def _is_uuid(text: str) -> bool:
 
 
 def flat_map(text: str) -> dict[str, str]:
-    """A map of constants, as ``{'class': 'SimpleStrategy', 'replication_factor': '3'}``.
+    """Parse a map of constants, such as ``{'class': 'SimpleStrategy', 'replication_factor': '3'}``.
 
     Raises
     ------
     InvalidInputError
-        It is something else.
+        The text is not a map of constants.
     """
     inner = tokens(text)
     if len(inner) < 2 or not inner[0].is_sign("{") or not inner[-1].is_sign("}"):

@@ -1,4 +1,4 @@
-"""The schema of keyspaces: read, compared with that of a backup, and made anew."""
+"""Read schemas of keyspaces, compare them with a backup, and recreate them."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from chronotile_tools.ops.procedures.gate import copies
 from chronotile_tools.ops.procedures.nodes import Member, Nodes, any_serving, is_system
 
 ARCHIVE_TABLES = frozenset({"meta", "leases", "slices", "catalog"})
-"""Tables that every archive of Chronotile has. They say what is stored in all others."""
+"""Catalog tables of a Chronotile archive, which describe the content of all others."""
 SCHEMA_S = 120.0
 TRIES = 20
 
 
 def user_keyspaces(nodes: Nodes, wanted: Sequence[str]) -> list[str]:
-    """These keyspaces, or all but Cassandra's own and that of procedures.
+    """Check keyspace names, or list all user keyspaces.
 
     Raises
     ------
     InvalidInputError
-        For one that is not there or may not be backed up; or there is none.
+        A keyspace does not exist or may not be backed up; or there is none.
     """
     rows = nodes.query(any_serving(nodes), statements.select("keyspace_name", "system_schema.keyspaces"))
     known = sorted(row["keyspace_name"] for row in rows)
     able = [name for name in known if not is_system(name) and name != statements.KEYSPACE]
     for name in wanted:
         if name not in able:
-            why = "is the cluster's own" if name in known else "is not there"
+            why = "is a system keyspace" if name in known else "does not exist"
             raise InvalidInputError(
-                f"keyspace {name} {why}; choose of {', '.join(able) or 'none'}", kind="table-not-found"
+                f"keyspace {name} {why}; choose from {', '.join(able) or 'none'}", kind="table-not-found"
             )
     if not able:
-        raise InvalidInputError("the cluster has no keyspace of users", kind="table-not-found")
+        raise InvalidInputError("the cluster has no user keyspaces", kind="table-not-found")
     return sorted(set(wanted)) or able
 
 
 def read(nodes: Nodes, keyspaces: Collection[str]) -> Schema:
-    """The schema of keyspaces at one moment. Materialized views are left out.
+    """Read a consistent schema of keyspaces, without materialized views.
 
     Raises
     ------
     BusyError
-        It was changed each time it was read.
+        The schema kept changing while it was read.
     """
     asked = any_serving(nodes)
     found = _without_statements(nodes, asked, keyspaces)
@@ -57,7 +57,7 @@ def read(nodes: Nodes, keyspaces: Collection[str]) -> Schema:
         if found == before:
             return replace(found, statements=described)
     raise BusyError(
-        f"tables of {', '.join(sorted(keyspaces))} are made or changed all the while: resume when that has ended",
+        f"tables of {', '.join(sorted(keyspaces))} keep being created or changed: resume when that has ended",
         kind="busy",
     )
 
@@ -78,7 +78,7 @@ def _without_statements(nodes: Nodes, asked: str, keyspaces: Collection[str]) ->
 
 
 def strategies_of(nodes: Nodes, keyspaces: Collection[str]) -> dict[str, str]:
-    """Replication of keyspaces that are there, as statements have it."""
+    """Replication of existing keyspaces, in CQL syntax."""
     rows = nodes.query(any_serving(nodes), statements.select("keyspace_name, replication", "system_schema.keyspaces"))
     return {row["keyspace_name"]: row["replication"] for row in rows if row["keyspace_name"] in keyspaces}
 
@@ -109,7 +109,7 @@ def _columns(nodes: Nodes, asked: str, keyspaces: Collection[str]) -> dict[str, 
 
 
 def archives(tables: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keyspaces that hold an archive of Chronotile."""
+    """Keyspaces that contain a Chronotile archive."""
     names: dict[str, set[str]] = defaultdict(set)
     for table in tables:
         names[table["keyspace"]].add(table["name"])
@@ -117,10 +117,10 @@ def archives(tables: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def differences(backup: Schema, found: Schema, keyspaces: Collection[str]) -> list[str]:
-    """In what the tables that are there differ from those of a backup; empty where they do not."""
+    """Differences between existing tables and those of a backup."""
     wanted = {f"{table['keyspace']}.{table['name']}" for table in backup.tables if table["keyspace"] in keyspaces}
     there = {f"{table['keyspace']}.{table['name']}" for table in found.tables}
-    said = [f"{table} is not there" for table in sorted(wanted - there)]
+    said = [f"{table} does not exist" for table in sorted(wanted - there)]
     said += [f"{table} is not in the backup" for table in sorted(there - wanted)]
     for table in sorted(wanted & there):
         before, now = backup.columns.get(table, {}), found.columns.get(table, {})
@@ -131,10 +131,10 @@ def differences(backup: Schema, found: Schema, keyspaces: Collection[str]) -> li
 
 
 def type_differences(backup: Schema, found: Schema) -> list[str]:
-    """Types and functions that are there by the same name and are not those of a backup: they cannot be made anew."""
+    """Existing types and functions that differ from those of a backup, and cannot be recreated."""
     before = {_place(one): one["statement"] for one in backup.statements}
     return [
-        f"{one['type']} {one['keyspace']}.{one['name']} is not as in the backup: drop it, or the keyspace, first"
+        f"{one['type']} {one['keyspace']}.{one['name']} differs from the backup: first drop it, or the keyspace"
         for one in found.statements
         if one["type"] in ("type", "function", "aggregate")
         and before.get(_place(one), one["statement"]) != one["statement"]
@@ -146,10 +146,10 @@ def _place(statement: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def fitting(replication: Mapping[str, int], members: Sequence[Member]) -> dict[str, int]:
-    """Copies by data centre that a cluster of these nodes can keep.
+    """Replication factors by data centre that the cluster's nodes can hold.
 
-    Data centres of the same names keep their numbers, as far as they have nodes. Where none has the same name, each
-    gets as many as the largest number of the backup.
+    Data centres of the same name keep their factor, limited by their nodes. If no name matches, each gets the largest
+    factor of the backup.
     """
     nodes_of: dict[str, int] = defaultdict(int)
     for member in members:
@@ -160,19 +160,19 @@ def fitting(replication: Mapping[str, int], members: Sequence[Member]) -> dict[s
 
 
 def refusals(backup: Schema, keyspaces: Collection[str]) -> list[str]:
-    """Why statements of a backup would not be run, a sentence each."""
+    """Reasons why statements of a backup would be rejected, one sentence each."""
     return list(schema_text.refusals(one for one in backup.statements if one["keyspace"] in keyspaces))
 
 
 def make(nodes: Nodes, backup: Schema, keyspaces: Collection[str], replication: Mapping[str, str]) -> None:
-    """Make keyspaces, types, functions, tables and indexes of a backup that are not there.
+    """Create missing keyspaces, types, functions, tables and indexes of a backup.
 
-    `replication` is that of keyspaces that are made, as statements have it. Tables get new ids.
+    `replication` of created keyspaces is in CQL syntax. Tables get new ids.
 
     Raises
     ------
     InvalidInputError
-        Kind ``refused``: a statement of the backup would do something else. None was run then.
+        Kind ``refused``: a statement of the backup is forbidden; none was run.
     """
     wanted = [one for one in backup.statements if one["keyspace"] in keyspaces]
     admitted = [(one, schema_text.admitted(one)) for one in wanted]

@@ -1,4 +1,4 @@
-"""Where backups lie: a folder or an object store, through pyarrow's file systems."""
+"""Stores of backups: a folder or an object store, through pyarrow's file systems."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ BLOCK_BYTES = 4 << 20
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MARKER = "store.json"
 _UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.part")
-"""Name of a file that becomes an object when it is complete; it stays where its writer is killed."""
-"""The object that tells a store from any other folder, such as the one where its disk should be mounted."""
+"""Suffix of a file that is renamed when complete; it remains if its writer is killed."""
+"""Object that marks a folder as a store, to detect, for example, a disk that is not mounted."""
 _SECRET = re.compile(r"^[^/]*//[^/]*@|[?&](access_key|secret_key|session_token)=")
 
 
 class Pace:
-    """A limit of bytes a second over all threads that share it; 0 for none."""
+    """Rate limit in bytes per second, shared by threads; 0 for none."""
 
     def __init__(self, bytes_s: float = 0.0) -> None:
         self._bytes_s = bytes_s
@@ -47,7 +47,7 @@ class Pace:
         self._lock = threading.Lock()
 
     def wait(self, count: int) -> None:
-        """Wait as long as `count` more bytes take."""
+        """Wait for the time that `count` more bytes take."""
         if self._bytes_s <= 0:
             return
         with self._lock:
@@ -58,14 +58,14 @@ class Pace:
 
 @dataclass(frozen=True)
 class Record:
-    """What `Store.put_json` wrote."""
+    """A record written by `Store.put_json`."""
 
     body: dict[str, Any]
     sha256: str
     signature: str
-    """Empty where it has none."""
+    """Signature; empty if unsigned."""
     text: bytes
-    """The body as it was digested and signed."""
+    """The body as digested and signed."""
 
     def is_signed(self, key: Key) -> bool:
         """Whether its signature is this key's."""
@@ -75,20 +75,20 @@ class Record:
 class Store:
     """A store of backups.
 
-    Only the owner may read what it writes to a folder; the group too where the folder has the set-group-ID bit
-    (``chmod 2770``), for nodes that send as other users.
+    Files in a folder are readable only by the owner; also by the group if the folder has the set-group-ID bit (``chmod
+    2770``), for nodes that send as other users.
 
     Parameters
     ----------
     url : str
         A folder (a path or ``file:///mnt/backups``), or an object store as pyarrow names it:
-        ``s3://bucket/prefix?region=eu-central-1``, with ``endpoint_override`` for one that is not Amazon's. Keys are
-        taken from the environment, never from the URL.
+        ``s3://bucket/prefix?region=eu-central-1``, with ``endpoint_override`` for one that is not Amazon's. Access keys
+        come from the environment, never from the URL.
 
     Raises
     ------
     InvalidInputError
-        The URL names no store, or holds a secret; or pyarrow is missing.
+        The URL is invalid or contains a secret; or pyarrow is missing.
     UnavailableError
         The object store does not answer.
     """
@@ -105,22 +105,22 @@ class Store:
         return f"<store of backups {self.url}>"
 
     def free_bytes(self) -> int | None:
-        """Free space of a folder's file system; None where nobody can tell."""
+        """Free space of a folder's file system; None if unknown."""
         if self.folder is None:
             return None
         there = next(parent for parent in [self.folder, *self.folder.parents] if parent.exists())
         return shutil.disk_usage(there).free
 
     def require_there(self) -> None:
-        """See that there is a store. Changes nothing.
+        """Check that the store exists. Changes nothing.
 
         Raises
         ------
         NotFoundError
-            Kind ``store-not-found``: there is no such folder, nothing below such a prefix, or something else than a
-            store, as where a disk is not mounted.
+            Kind ``store-not-found``: the folder does not exist, the prefix is empty, or it is not a store, for example
+            because a disk is not mounted.
         DataFileError
-            Kind ``file-io``: a file lies there.
+            Kind ``file-io``: the path is a file.
         """
         with self._explained("opened"):
             kind = self._fs.get_file_info(self.root).type.name
@@ -128,13 +128,13 @@ class Store:
             raise DataFileError(f"{self.url} is a file: a store of backups is a folder", kind="file-io")
         if kind == "NotFound" or not (self._is_folder("backups") or self.size(_MARKER) is not None):
             raise NotFoundError(
-                f"no store of backups at {self.url}: correct the path, mount its disk, or have a new store made there "
-                "(--create)",
+                f"no store of backups at {self.url}: correct the path, mount its disk, or create a new "
+                "store (--create)",
                 kind="store-not-found",
             )
 
     def create(self) -> None:
-        """Make a store where there is none yet."""
+        """Create the store if it does not exist."""
         if self.folder is not None:
             with self._explained("made"):
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,16 +142,16 @@ class Store:
             self.put_json(_MARKER, {"format": 1})
 
     def require_writable(self) -> None:
-        """See that a store's folder may be written, as far as that shows without writing. Changes nothing.
+        """Check write permission of a store's folder without writing. Changes nothing.
 
         Raises
         ------
         AccessDeniedError
-            Kind ``permission``: it may not.
+            Kind ``permission``: the folder is not writable.
         """
         if self.folder is not None and not os.access(self.folder, os.W_OK | os.X_OK):
             raise AccessDeniedError(
-                f"{self.url} cannot be written: correct the permissions of the folder, or run as its owner",
+                f"{self.url} is not writable: correct the permissions of the folder, or run as its owner",
                 kind="permission",
             )
 
@@ -160,7 +160,7 @@ class Store:
             return str(self._fs.get_file_info(f"{self.root}/{key}").type.name) == "Directory"
 
     def sizes(self, under: str = "", *, unfinished: bool = False) -> dict[str, int]:
-        """Keys of all objects below `under` with their bytes; or of what killed writers left of theirs."""
+        """Sizes of all objects below `under`, by key; or of unfinished files of killed writers."""
         base = f"{self.root}/{under}" if under else self.root
         with self._explained("listed"):
             selector = _file_systems().FileSelector(base, recursive=True, allow_not_found=True)
@@ -169,18 +169,18 @@ class Store:
         return {one.path[len(self.root) + 1 :]: one.size for one in files}
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object; None where there is none."""
+        """Size of an object in bytes; None if it does not exist."""
         with self._explained(f"asked for {key}"):
             found = self._fs.get_file_info(f"{self.root}/{key}")
         return int(found.size) if found.is_file else None
 
     def put(self, key: str, content: bytes) -> None:
-        """Store an object whole or not at all, in the place of one that is there."""
+        """Store an object atomically, replacing an existing one."""
         with self._explained(f"written ({key})"):
             self._write(key, [content])
 
     def put_file(self, key: str, path: Path, *, pace: Pace | None = None, told: Callable[[int], object] = int) -> None:
-        """Store a file; `told` is called with each number of bytes that went."""
+        """Store a file; `told` is called with the bytes of each block."""
 
         def blocks() -> Iterator[bytes]:
             with path.open("rb") as file:
@@ -194,7 +194,7 @@ class Store:
             self._write(key, blocks())
 
     def blocks(self, key: str) -> Iterator[bytes]:
-        """The content of an object, block by block.
+        """Read an object block by block.
 
         Raises
         ------
@@ -206,11 +206,11 @@ class Store:
                 yield block
 
     def get(self, key: str) -> bytes:
-        """An object whole."""
+        """Read a whole object."""
         return b"".join(self.blocks(key))
 
     def delete(self, key: str) -> None:
-        """Remove an object; nothing happens where there is none."""
+        """Remove an object, if it exists."""
         with self._explained(f"removed ({key})"), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{self.root}/{key}")
 
@@ -222,28 +222,28 @@ class Store:
             shutil.rmtree(self.folder / key, ignore_errors=True)
 
     def put_json(self, key: str, body: dict[str, Any], sign: Key | None = None) -> None:
-        """Store a record with a digest of its own, so that one cut short or changed is known, and a key's signature."""
+        """Store a record with a digest, which reveals truncation or changes, and a signature if there is a key."""
         text = _text_of(body)
         signature = "" if sign is None else f'"hmac_sha256":"{sign.sign(text)}",'
         digest = hashlib.sha256(text).hexdigest()
         self.put(key, f'{{"sha256":"{digest}",{signature}"body":'.encode() + text + b"}\n")
 
     def get_json(self, key: str) -> dict[str, Any]:
-        """The body of a record. Raises what `get_record` raises."""
+        """Read the body of a record. Raises the errors of `get_record`."""
         return self.get_record(key).body
 
     def get_record(self, key: str) -> Record:
-        """A record.
+        """Read a record.
 
         Raises
         ------
         NotFoundError
             There is none.
         DamagedError
-            Kind ``damaged-backup``: it is not as it was written.
+            Kind ``damaged-backup``: it is damaged.
         """
         content = self.get(key)
-        damaged = DamagedError(f"{key} in {self.url} is not as it was written", kind="damaged-backup")
+        damaged = DamagedError(f"{key} in {self.url} is damaged", kind="damaged-backup")
         try:
             record = json.loads(content)
             body: dict[str, Any] = record["body"]
@@ -256,7 +256,7 @@ class Store:
 
     def _write(self, key: str, content: Any) -> None:
         if self.folder is None:
-            # An object appears when it is complete; one that was cut short has another size than its key says.
+            # An object appears when it is complete; a truncated one has another size than its key.
             with self._fs.open_output_stream(f"{self.root}/{key}") as stream:
                 for block in content:
                     stream.write(block)
@@ -278,13 +278,13 @@ class Store:
             fresh.unlink(missing_ok=True)
 
     def _is_shared(self) -> bool:
-        """Whether a group shares the folder. Never makes it: a disk that is not mounted would be another one's."""
+        """Whether a group shares the folder. Never creates the folder: its disk may not be mounted."""
         assert self.folder is not None
         if not self.folder.is_dir():
             if self.folder.exists():
                 raise DataFileError(f"{self.url} is a file: a store of backups is a folder", kind="file-io")
             raise NotFoundError(
-                f"no store of backups at {self.url}: mount its disk, or have a new store made there (--create)",
+                f"no store of backups at {self.url}: mount its disk, or create a new store (--create)",
                 kind="store-not-found",
             )
         return bool(self.folder.stat().st_mode & stat.S_ISGID)
@@ -303,7 +303,7 @@ class Store:
 
     @contextlib.contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """Errors of file systems as ours."""
+        """Convert file system errors to errors of this package."""
         try:
             yield
         except ChronotileError:
@@ -326,10 +326,12 @@ class Store:
         if error.errno == errno.ENOSPC:
             return StorageFullError(f"{text}; free space, then repeat", kind="full")
         if "ACCESS_DENIED" in text or "Forbidden" in text:
-            return AccessDeniedError(f"{text}; correct the keys in the environment, or their rights", kind="permission")
+            return AccessDeniedError(
+                f"{text}; correct the access keys in the environment, or their permissions", kind="permission"
+            )
         if self._fs_is_local:
             return DataFileError(text, kind="file-io")
-        return UnavailableError(f"{text}; look whether the object store answers", kind="no-connection")
+        return UnavailableError(f"{text}; check that the object store is reachable", kind="no-connection")
 
     @property
     def _fs_is_local(self) -> bool:
@@ -337,12 +339,12 @@ class Store:
 
 
 def normal(url: str) -> str:
-    """A store's URL in the form that is kept: absolute, and without secrets.
+    """Normalize a store's URL: absolute, and without secrets.
 
     Raises
     ------
     InvalidInputError
-        It is empty, or holds a secret, which would stand in journals.
+        The URL is empty, or contains a secret, which would appear in journals.
     """
     text = url.strip()
     if not text:

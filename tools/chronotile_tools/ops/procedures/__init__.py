@@ -1,4 +1,4 @@
-"""Procedures: work on a cluster in steps that are checked before, proved after, logged, and resumed when cut off."""
+"""Procedures: cluster maintenance in steps that are checked, verified, journalled, and resumable."""
 
 from __future__ import annotations
 

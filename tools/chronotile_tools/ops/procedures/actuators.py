@@ -1,6 +1,6 @@
-"""Hands on the machines: how a node's process is stopped, started and changed.
+"""Actuators: how a node's process is stopped, started and changed.
 
-Three ways: the laboratory's nodes, commands given as templates, and an operator who is told what to do.
+Three kinds: laboratory nodes, command templates, and instructions to an operator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELDS = {"host", "release", "replaced", "setting", "value"}
 
 
 class Job(Protocol):
-    """Work on a node's files, done where they are. May be repeated."""
+    """A job on a node's files, run on its machine. May be repeated."""
 
     @property
     def verb(self) -> str:
@@ -29,66 +29,64 @@ class Job(Protocol):
 
     @property
     def words(self) -> list[str]:
-        """Arguments of the command that does it on the node's machine."""
+        """Arguments of the command that runs the job on the node's machine."""
 
     def run(self, echo: Echo) -> None:
-        """Do it in this process."""
+        """Run the job in this process."""
 
 
 class Actuator(Protocol):
-    """What a procedure does to machines. Every verb may be repeated: done already, it changes nothing.
+    """Actions on machines. Every action may be repeated: if already done, it has no effect.
 
-    The verbs bring a change about and need not wait for it: a procedure looks at the nodes itself.
+    Actions need not wait for their effect: procedures check the nodes themselves.
     """
 
     def can(self, verb: str) -> bool:
-        """Whether it knows how to do one of `VERBS`."""
+        """Whether it supports one of `VERBS`."""
 
     def stop(self, address: str) -> None:
-        """End a node's process in order."""
+        """Stop a node gracefully."""
 
     def start(self, address: str) -> None:
-        """Start a node's process on its data."""
+        """Start a node on its data."""
 
     def install(self, address: str, release: str) -> None:
-        """Put the software of another release, with its settings, in place of a stopped node's."""
+        """Install another release, with its settings, on a stopped node."""
 
     def join(self, address: str) -> str:
-        """Start a new node with the cluster's settings, which joins it; return its address.
-
-        `address` is the one it should have, empty where the actuator chooses.
+        """Start a new node that joins the cluster; return its address. `address` is the wanted one, empty to let the
+        actuator choose.
         """
 
     def replace(self, dead: str, address: str) -> str:
-        """Start a new, empty node in the place of a dead one; return its address.
-
-        With the address of the dead one its machine was set up anew, its data emptied.
+        """Start a new, empty node that replaces a dead one; return its address. With the same address, the machine was
+        rebuilt and its data emptied.
         """
 
     def retire(self, address: str) -> None:
-        """Keep a node that has left for good from being started again."""
+        """Disable a node that has permanently left."""
 
     def configure(self, address: str, setting: str, value: str) -> None:
-        """Set a setting of cassandra.yaml, which the node takes up at its next start."""
+        """Change a setting of cassandra.yaml, effective at the next start."""
 
     def work(self, address: str, job: Job, *, timeout_s: float) -> None:
-        """Have a job done on a node's machine."""
+        """Run a job on a node's machine."""
 
 
 class Commands:
-    """Commands of the operator's own: ``{"stop": "ssh {host} systemctl stop cassandra"}``.
+    """Command templates: ``{"stop": "ssh {host} systemctl stop cassandra"}``.
 
     ``{host}`` is the node's address, ``{release}`` the release to install, ``{replaced}`` the address of a dead node,
-    ``{setting}`` and ``{value}`` what to write into cassandra.yaml. ``send`` and ``fetch`` get the words of their job
-    at their end, quoted for a remote shell unless the template ends with ``{words}``
-    (:mod:`chronotile_tools.ops.templates`).
-    A command runs without a shell, must be safe to repeat, and fails with an exit code other than 0.
+    ``{setting}`` and ``{value}`` the setting to write to cassandra.yaml. The arguments of the job are appended to
+    ``send`` and ``fetch``, quoted for a remote shell unless the template ends with ``{words}``
+    (:mod:`chronotile_tools.ops.templates`). A command runs without a shell, must be safe to repeat, and signals failure
+    by a non-zero exit code.
     """
 
     def __init__(self, templates: Mapping[str, str], *, timeout_s: float = COMMAND_S) -> None:
         for verb in templates:
             if verb not in VERBS:
-                raise InvalidInputError(f"no command is ever run to {verb} a node", kind="invalid-request")
+                raise InvalidInputError(f"unknown action {verb}", kind="invalid-request")
         self.templates = {verb: Template(text, f"--{verb}-command", _FIELDS) for verb, text in templates.items()}
         self.timeout_s = timeout_s
 
@@ -127,12 +125,12 @@ class Commands:
         self._run("configure", host=address, setting=setting, value=value)
 
     def work(self, address: str, job: Job, *, timeout_s: float) -> None:
-        """Run the template, with the words of the job at its end."""
+        """Run the template with the arguments of the job."""
         self._run(job.verb, job.words, timeout_s, host=address)
 
     def _run(self, verb: str, more: Sequence[str] = (), timeout_s: float | None = None, **fields: str) -> str:
         if not self.can(verb):
-            raise InvalidInputError(f"nothing says how to {verb} a node: give --{verb}-command", kind="invalid-request")
+            raise InvalidInputError(f"no command to {verb} a node: pass --{verb}-command", kind="invalid-request")
         words = self.templates[verb].command(more, **fields)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         try:
@@ -140,7 +138,7 @@ class Commands:
                 words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ChronotileError(f"{shlex.join(words)} did not run to its end: {error}", kind="command") from error
+            raise ChronotileError(f"{shlex.join(words)} failed: {error}", kind="command") from error
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip()[-1000:]
             raise ChronotileError(f"{shlex.join(words)} ended with {done.returncode}: {said}", kind="command")
@@ -148,37 +146,37 @@ class Commands:
 
 
 class Manual:
-    """An operator's own hands: it says what to do, and the procedure waits until the nodes show that it is done."""
+    """Prints instructions for an operator; the procedure waits until the nodes show the result."""
 
     def __init__(self, echo: Echo) -> None:
         self.echo = echo
 
     def can(self, verb: str) -> bool:
-        """An operator can do all of them."""
+        """An operator can perform all actions."""
         return verb in VERBS
 
     def stop(self, address: str) -> None:
-        """Say so."""
+        """Print the instruction."""
         self.echo(f"PLEASE stop Cassandra on {address}")
 
     def start(self, address: str) -> None:
-        """Say so."""
+        """Print the instruction."""
         self.echo(f"PLEASE start Cassandra on {address}")
 
     def install(self, address: str, release: str) -> None:
-        """Say so."""
+        """Print the instruction."""
         self.echo(f"PLEASE install Cassandra {release} on {address}, with the merged settings, without starting it")
 
     def join(self, address: str) -> str:
-        """Say so."""
-        self.echo(f"PLEASE start a new node at {_given(address)}: empty, not among its own seeds, auto_bootstrap on")
+        """Print the instruction."""
+        self.echo(f"PLEASE start a new node at {_given(address)}: empty, not its own seed, auto_bootstrap on")
         return address
 
     def replace(self, dead: str, address: str) -> str:
-        """Say so."""
+        """Print the instruction."""
         if address == dead:
-            # To a node that hibernates in their eyes others tell nothing, unless it is a seed of theirs.
-            self.echo(f"PLEASE see that {dead} is among the seeds of another node, and run nodetool reloadseeds there")
+            # Other nodes do not gossip to a hibernating node unless it is a seed.
+            self.echo(f"PLEASE make {dead} a seed of another node, and run nodetool reloadseeds there")
         self.echo(
             f"PLEASE start an empty node at {_given(address)}, not among its own seeds, "
             f"with -Dcassandra.replace_address_first_boot={dead}"
@@ -186,32 +184,32 @@ class Manual:
         return address
 
     def retire(self, address: str) -> None:
-        """Say so."""
-        self.echo(f"PLEASE see to it that Cassandra on {address} is never started again with its data")
+        """Print the instruction."""
+        self.echo(f"PLEASE make sure that Cassandra on {address} is never started again with its data")
 
     def configure(self, address: str, setting: str, value: str) -> None:
-        """Say so."""
+        """Print the instruction."""
         self.echo(f"PLEASE write {setting}: {value} into cassandra.yaml of {address}")
 
     def work(self, address: str, job: Job, *, timeout_s: float) -> None:
-        """Say so."""
+        """Print the instruction."""
         group = "backup" if job.verb == "send" else "restore"
         self.echo(f"PLEASE run on {address}: chronotile ops {group} {job.verb} {shlex.join(job.words)}")
 
 
 class Laboratory:
-    """Nodes of the laboratory."""
+    """Laboratory nodes."""
 
     def __init__(self, cluster: lab.Cluster, echo: Echo = str) -> None:
         self.cluster = cluster
         self.echo = echo
 
     def can(self, verb: str) -> bool:
-        """It can do all of them."""
+        """Supports all actions."""
         return verb in VERBS
 
     def stop(self, address: str) -> None:
-        """End the node's process."""
+        """Stop the node."""
         self.cluster.node(address).stop()
 
     def start(self, address: str) -> None:
@@ -219,39 +217,39 @@ class Laboratory:
         self.cluster.node(address).start(wait=False)
 
     def install(self, address: str, release: str) -> None:
-        """Let the node run another release from its next start on."""
+        """Switch the node to another release at its next start."""
         self.cluster.node(address).install(release)
 
     def join(self, address: str) -> str:
         """Add a node."""
         for node in self.cluster.nodes:
-            # One that was begun before somebody was cut off.
+            # Reuse a node started by an interrupted run.
             if not node.state.joined and node.state.replaces is None:
                 return node.join(echo=self.echo).address
         return self.cluster.add(echo=self.echo).address
 
     def replace(self, dead: str, address: str) -> str:
-        """Replace a dead node by a new one, at the same address where that is asked for."""
+        """Replace a dead node by a new one, optionally at the same address."""
         for node in self.cluster.nodes:
             if not node.state.joined and node.state.replaces == dead:
                 return node.join(echo=self.echo).address
         return self.cluster.node(dead).replace(same_address=address == dead, echo=self.echo).address
 
     def retire(self, address: str) -> None:
-        """Strike the node from the laboratory's list."""
+        """Remove the node from the laboratory."""
         if address in self.cluster.contact_points:
             self.cluster.node(address).forget()
 
     def configure(self, address: str, setting: str, value: str) -> None:
-        """Set it for all nodes, each of which takes it up when it starts."""
+        """Change the setting for all nodes, effective at their next start."""
         self.cluster.configure(**{setting: value})
 
     def work(self, address: str, job: Job, *, timeout_s: float) -> None:
-        """Do it in this process: the nodes' files are on this machine."""
+        """Run the job in this process: the nodes' files are on this machine."""
         job.run(self.echo)
 
 
 def _given(address: str) -> str:
     if not address:
-        raise InvalidInputError("say which address the new node has", kind="invalid-request")
+        raise InvalidInputError("the new node's address is required", kind="invalid-request")
     return address

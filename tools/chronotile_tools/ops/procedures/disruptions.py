@@ -1,8 +1,8 @@
-"""Taking a node away for a while, for planned work or after a failure, and making it whole again.
+"""Take a node down temporarily, for planned work or after a failure, and bring it back in sync.
 
-How long it was away decides what must be done. Shorter than the hint window, the others hand over what they kept for
-it. Longer, it must be repaired. Longer than gc_grace, others may have forgotten deletions that it never heard of: what
-was deleted would come back, so it must never come back itself.
+The downtime determines what is needed. Within the hint window, the other nodes deliver their hints. Beyond it, the node
+must be repaired. Beyond gc_grace, tombstones that the node missed may be purged, and deleted rows would reappear: the
+node must not return.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from chronotile_tools.ops.repair import reading
 from chronotile_tools.ops.repair.running import grouped, mend, previewed
 
 MARGIN_S = 3600.0
-"""How long before gc_grace ends a repair must have begun: it takes its time."""
+"""Margin before the end of gc_grace for running a repair, in seconds."""
 _WINDOW = re.compile(r"max hint window: (\d+) ms")
 
 
 @dataclass(frozen=True)
 class Disruption(Procedure):
-    """Take a node down for work on its machine, and bring it back whole."""
+    """Take a node down for maintenance, and bring it back in sync."""
 
     name: ClassVar[str] = "disrupt"
     address: str
     minutes: float
-    """How long the work is thought to take."""
+    """Expected duration of the work in minutes."""
 
     @classmethod
     def of(cls, context: Context, address: str, minutes: float) -> Disruption:
-        """For a node of the cluster."""
+        """Create the procedure for a node of the cluster."""
         return cls(known_addresses(context, [address])[0], minutes)
 
     def needs(self) -> Sequence[str]:
@@ -56,11 +56,11 @@ class Disruption(Procedure):
         return [*found, _time_finding(context, away_s)]
 
     def cost(self, context: Context) -> list[str]:
-        """In sentences."""
-        return ["The others keep writes for the node meanwhile, and hand them over afterwards."]
+        """Costs, one sentence each."""
+        return ["The other nodes keep hints for the node, and deliver them afterwards."]
 
     def steps(self, context: Context) -> list[Step]:
-        """Down, work, up, whole."""
+        """Stop, work, start, sync."""
         return [
             *_noting_down(context, steps.down_steps(context, self.address)),
             _work_step(context, self.address),
@@ -70,7 +70,7 @@ class Disruption(Procedure):
 
 @dataclass(frozen=True)
 class Return(Procedure):
-    """Bring back a node that was away, if it may come back, and make it whole."""
+    """Bring back a node that was down, if it may return, and sync it."""
 
     name: ClassVar[str] = "return"
     address: str
@@ -79,11 +79,13 @@ class Return(Procedure):
 
     @classmethod
     def of(cls, context: Context, address: str, down_since: datetime) -> Return:
-        """For a node of the cluster that is down."""
+        """Create the procedure for a node that is down."""
         known_addresses(context, [address])
         moment = down_since if down_since.tzinfo is not None else down_since.replace(tzinfo=UTC)
         if moment.timestamp() > time.time():
-            raise InvalidInputError(f"{address} cannot be down since {moment:%F %T}, which is to come", kind="refused")
+            raise InvalidInputError(
+                f"{moment:%F %T} is in the future: give the time at which {address} went down", kind="refused"
+            )
         return cls(address, moment.timestamp())
 
     def needs(self) -> Sequence[str]:
@@ -91,17 +93,17 @@ class Return(Procedure):
         return ("start",)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate but for the node, and whether it may come back."""
+        """The gate without the node, and whether it may return."""
         found = gate(context.nodes, down=[self.address])
         return [*found, _time_finding(context, time.time() - self.down_since)]
 
     def steps(self, context: Context) -> list[Step]:
-        """Up and whole."""
+        """Start and sync."""
         return return_steps(context, self.address, self.down_since)
 
 
 def return_steps(context: Context, address: str, down_since: float | None = None) -> list[Step]:
-    """Start a node that was away, wait for what was kept for it, and repair what nobody kept."""
+    """Start a node that was down, wait for hints, and repair if hints are incomplete."""
 
     def away_s() -> float:
         since = down_since if down_since is not None else context.notes["down_since"]
@@ -114,7 +116,7 @@ def return_steps(context: Context, address: str, down_since: float | None = None
             raise InvalidInputError(f"{address} stays down: {finding.text}", kind="refused")
 
     def start() -> None:
-        # Asked on every attempt: an interruption may have lasted for days.
+        # Check on every attempt: an interruption may have lasted for days.
         if "up_again" not in context.notes:
             check()
         steps.start(context, address)
@@ -137,17 +139,17 @@ def return_steps(context: Context, address: str, down_since: float | None = None
 
 
 def whole_step(context: Context, address: str, mend_first: Callable[[], None] = lambda: None) -> Step:
-    """Compare a node with the other replicas, and repair what differs."""
+    """Compare a node with the other replicas, and repair differences."""
     return Step(
         f"whole {address}",
-        f"compare {address} with the other replicas, and repair what differs",
+        f"compare {address} with the other replicas, and repair differences",
         mend_first,
         lambda: _await_whole(context),
     )
 
 
 def _noting_down(context: Context, down: list[Step]) -> list[Step]:
-    """Write down when the node stopped, before it stops: an interruption must not make the time shorter."""
+    """Record the time before the node stops, so that an interruption cannot shorten the downtime."""
     drain, *rest = down
 
     def do() -> None:
@@ -164,8 +166,8 @@ def _work_step(context: Context, address: str) -> Step:
             return
         context.note(work="begun")
         raise BusyError(
-            f"{address} is stopped: do your work on it now, then go on with chronotile ops resume. "
-            f"Be done within {hint_window_s(context) / 3600:.1f} h, or a repair will be needed",
+            f"{address} is stopped: do your work, then run chronotile ops resume. After more than "
+            f"{hint_window_s(context) / 3600:.1f} h, a repair will be needed",
             kind="operator",
         )
 
@@ -173,11 +175,11 @@ def _work_step(context: Context, address: str) -> Step:
 
 
 def _await_whole(context: Context) -> str:
-    """Preview a repair of every table; what differs is repaired and looked at once more."""
+    """Preview a repair of every table; repair differences and preview again."""
     differing = []
     for group in grouped(context, reading.repairable(context.nodes, [], [])):
         if previewed(context, group):
-            # Each attempt anew: what an earlier one repaired differs again.
+            # Use a new purpose for each attempt: tables repaired earlier may differ again.
             mend(context, group, f"proof {time.time()}")
             again = previewed(context, group)
             if again:
@@ -194,29 +196,29 @@ def _time_finding(context: Context, away_s: float) -> Finding:
 
 
 def judged(away_s: float, window_s: float, grace_s: float) -> Finding:
-    """Whether a node may come back after a time away, and what it needs then."""
+    """Whether a node may return after a downtime, and what it needs."""
     text = f"{away_s / 60:.0f} min away"
     if away_s > grace_s - MARGIN_S:
         return Finding(
             "refused", "time",
-            f"{text}, and gc_grace is {grace_s / 3600:.1f} h: deletions it missed may be forgotten, and what was "
-            "deleted would come back. Replace the node by an empty one (chronotile ops replace)",
+            f"{text}, and gc_grace is {grace_s / 3600:.1f} h: tombstones that it missed may be purged, and "
+            "deleted rows would reappear. Replace the node by an empty one (chronotile ops replace)",
         )  # fmt: skip
     kept = f"hints are kept ({window_s / 3600:.1f} h)"
     if away_s > window_s:
-        return Finding("warning", "time", f"{text}, longer than {kept}: it will be repaired")
+        return Finding("warning", "time", f"{text}, longer than {kept}: the node will be repaired")
     return Finding("ok", "time", f"{text}, less than {kept}")
 
 
 def hint_window_s(context: Context) -> float:
-    """How long nodes keep writes for one that is away, the least of those that serve."""
+    """Shortest hint window of the live nodes, in seconds."""
     asked = any_serving(context.nodes)
     found = _WINDOW.search(context.nodes.nodetool(asked, "getmaxhintwindow", timeout_s=60))
     return int(found[1]) / 1000 if found else 0.0
 
 
 def gc_grace_s(context: Context) -> float:
-    """The shortest time that a table with several copies remembers deletions."""
+    """Shortest gc_grace of a replicated table, in seconds."""
     asked = any_serving(context.nodes)
     copied = {name for name, centres in copies(context.nodes, asked).items() if sum(centres.values()) > 1}
     rows = context.nodes.query(asked, statements.select("keyspace_name, gc_grace_seconds", "system_schema.tables"))

@@ -1,4 +1,6 @@
-"""Runs a procedure: checks, then step after step, each logged before and after, so that it can go on anywhere."""
+"""Run a procedure: checks, then one step at a time, each journalled before and after, so that it can be resumed at any
+point.
+"""
 
 from __future__ import annotations
 
@@ -25,30 +27,30 @@ from chronotile_tools.ops.procedures.lease import LIFE_S, Lease, prepared, told,
 from chronotile_tools.ops.procedures.nodes import Echo, Nodes
 
 SETTLE_S = 30.0
-"""How long nodes may tell of each other differently after one of them started."""
+"""Seconds for nodes to agree about each other after one of them started."""
 
 
 @dataclass
 class Context:
-    """What the steps of a procedure work with."""
+    """Context of the steps of a procedure."""
 
     nodes: Nodes
     actuator: Actuator
     echo: Echo
     node_s: float = 600.0
-    """How long a node may take to come up or go down."""
+    """Timeout for starting or stopping a node, in seconds."""
     stream_s: float = 7 * 86_400.0
-    """How long a node may take to fetch or hand over its data, and a command on all its data to end."""
+    """Timeout for streaming a node's data, and for commands on all of its data, in seconds."""
     quiet_s: float = 1800.0
-    """After how long it is said of a new node that it fetches nothing."""
+    """Warn when a joining node has streamed nothing for this many seconds."""
     archive_url: Callable[[str], str] | None = None
-    """The URL of an archive in a keyspace of the cluster; None where archives cannot be opened from here."""
+    """Returns the URL of an archive in a keyspace; None if archives cannot be opened from this machine."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """What steps found out and later ones need. Kept in the journal."""
+    """Facts that later steps need. Stored in the journal."""
     journal: Journal | None = None
 
     def note(self, **facts: Any) -> None:
-        """Keep facts for later steps, also after an interruption."""
+        """Store facts for later steps, also across interruptions."""
         self.notes.update(facts)
         if self.journal is not None:
             self.journal.write("note", **facts)
@@ -60,53 +62,53 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """One step."""
+    """A step of a procedure."""
 
     name: str
-    """Tells it from the other steps of its procedure, for example ``stop 10.0.0.1``."""
+    """Unique key within the procedure, for example ``stop 10.0.0.1``."""
     text: str
-    """What it does, for people."""
+    """Description of the step."""
     do: Callable[[], None]
-    """Does it. It may have been done in part or whole before, by a run that was cut off: then it does the rest."""
+    """Performs the step. After an interrupted run, which may have done part or all of it, does the rest."""
     prove: Callable[[], str]
-    """Waits until it shows that it was done, and returns what was seen. Raises when it does not."""
+    """Waits until the effect is visible, and returns a description. Raises an error if it does not appear."""
     check: Callable[[], None] = _nothing
-    """Raises when it must not be begun. Not asked again for a step that was begun before."""
+    """Raises an error if the step must not start. Not called again for a step that has started."""
     changes: tuple[str, ...] = ()
-    """Keys of the fingerprint that it may change, ``*`` for anything: ``("release 2c4dbbfc-*",)``."""
+    """Keys of the fingerprint that the step may change, with ``*`` as wildcard: ``("release 2c4dbbfc-*",)``."""
 
 
 @dataclass(frozen=True)
 class Procedure(ABC):
-    """Work in steps. Its fields are its arguments, values that JSON can hold; with them a journal makes it again."""
+    """A procedure. Its fields are its arguments, JSON values from which a journal can recreate it."""
 
     known: ClassVar[dict[str, type[Procedure]]] = {}
-    """All procedures by name, to make one again from its journal."""
+    """All procedures by name, to recreate them from journals."""
     name: ClassVar[str]
     tables_fixed: ClassVar[bool] = False
-    """Whether no table may come or go while it runs."""
+    """Whether tables must not be created or dropped while it runs."""
 
     def __init_subclass__(cls) -> None:
         Procedure.known[cls.name] = cls
 
     @abstractmethod
     def steps(self, context: Context) -> Sequence[Step]:
-        """Its steps. The same for the same arguments, whatever the state of the cluster."""
+        """The steps; determined by the arguments, independent of the cluster's state."""
 
     def checks(self, context: Context) -> list[Finding]:
-        """What is looked at before it begins."""
+        """Checks before the start."""
         return gate(context.nodes)
 
     def cost(self, context: Context) -> list[str]:
-        """What it will cost, a sentence each."""
+        """Costs, one sentence each."""
         return []
 
     def needs(self) -> Sequence[str]:
-        """Verbs of the actuator that it uses."""
+        """Actions that the actuator must support."""
         return ()
 
     def give_up(self, context: Context) -> None:  # noqa: B027 (most have nothing to set back)
-        """Set back what steps changed for the time of the procedure only. Called when it is abandoned."""
+        """Undo temporary changes of the steps. Called when the procedure is abandoned."""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -116,7 +118,7 @@ class Procedure(ABC):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a procedure would do."""
+    """Plan of a procedure."""
 
     procedure: str
     findings: list[Finding]
@@ -141,10 +143,10 @@ class Plan:
 
 
 def plan(procedure: Procedure, context: Context) -> Plan:
-    """Look at the cluster and say what would be done. Changes nothing."""
+    """Check the cluster and plan the procedure. Changes nothing."""
     missing = [verb for verb in procedure.needs() if not context.actuator.can(verb)]
     found = [
-        Finding("refused", "commands", f"nothing says how to {verb} a node: give --{verb}-command or --manual")
+        Finding("refused", "commands", f"no command to {verb} a node: pass --{verb}-command or --manual")
         for verb in missing
     ]
     found += procedure.checks(context)
@@ -160,19 +162,19 @@ def run_asked(
     *,
     again: bool = False,
 ) -> Journal:
-    """Run what an operator asked for, or go on with it where an earlier run of the same was cut off.
+    """Run a requested procedure, or resume an interrupted run of the same request.
 
-    The journal and the lease are looked at before the procedure is made: half-way, the cluster may no longer be one of
-    which it could be made, as when the node that is to leave has left.
+    Journal and lease are checked before the procedure is created: half-way through, creation may no longer be possible,
+    for example because a node to decommission has already left.
 
     Parameters
     ----------
     name : str
-        Of the procedure.
+        Name of the procedure.
     asked : mapping
-        The operator's own words, which tell whether he asks for the same again.
+        The operator's request, to recognize a repeated one.
     make : callable
-        Makes the procedure for the cluster as it is.
+        Creates the procedure for the present cluster.
 
     Returns and raises what `run` does, and what `make` raises.
     """
@@ -184,7 +186,7 @@ def run_asked(
         with Journal(path) as kept:
             header = kept.header
         if "asked" not in header:
-            # Begun from Python, or by an earlier release: its arguments tell.
+            # Started from Python or by an earlier release: compare the arguments.
             work = made(make, context, folder)
         elif (header["procedure"], header["asked"]) == (name, asked):
             work = remade(header)
@@ -194,7 +196,7 @@ def run_asked(
 
 
 def made(make: Callable[[], Procedure], context: Context, folder: Path) -> Procedure:
-    """What `make` returns. Where it fails and work is unfinished, which may be why, the message says how to go on."""
+    """Call `make`. If it fails while work is unfinished, which may be the cause, the message says how to resume."""
     try:
         return make()
     except ChronotileError as error:
@@ -205,7 +207,7 @@ def made(make: Callable[[], Procedure], context: Context, folder: Path) -> Proce
 
 
 def _unfinished_words(context: Context, folder: Path) -> str:
-    """What is unfinished, here or elsewhere; empty where nothing is."""
+    """Describe unfinished work, here or elsewhere; empty if there is none."""
     path = journal.unfinished(folder)
     if path is not None:
         with Journal(path) as kept:
@@ -217,7 +219,7 @@ def _unfinished_words(context: Context, folder: Path) -> str:
 def _other_work(header: Mapping[str, Any], path: Path) -> BusyError:
     return BusyError(
         f"{header['procedure']} with {_words(header['arguments'])} is unfinished ({path}): resume it "
-        "(chronotile ops resume), or give it up (chronotile ops abandon) once you have looked at the nodes",
+        "(chronotile ops resume), or check the nodes and abandon it (chronotile ops abandon)",
         kind="unfinished",
     )
 
@@ -231,36 +233,36 @@ def run(
     life_s: int = LIFE_S,
     asked: Mapping[str, Any] | None = None,
 ) -> Journal:
-    """Run a procedure, or go on with it where an earlier run was cut off.
+    """Run a procedure, or resume an interrupted run.
 
     Parameters
     ----------
     procedure : Procedure
-        What to do.
+        The procedure.
     context : Context
-        With what.
+        The context.
     folder : Path
-        Where the journals of this cluster lie. An unfinished one of the same work is gone on with.
+        Folder of this cluster's journals. An unfinished journal of the same procedure is resumed.
     again : bool
-        Give up what is unfinished, here or elsewhere, and plan anew.
+        Abandon unfinished work, here or elsewhere, and plan again.
     life_s : int
-        Seconds after which the lease of a run that is gone ends.
+        Seconds after which the lease of a crashed run expires.
     asked : mapping, optional
-        What it was made of, kept in the journal for `run_asked`.
+        The request, stored in the journal for `run_asked`.
 
     Returns
     -------
     Journal
-        Closed, with all its entries.
+        The closed journal with all entries.
 
     Raises
     ------
     InvalidInputError
-        It must not begin (``refused``), or the cluster changed in between (``cluster-changed``).
+        The procedure is refused (``refused``), or the cluster changed in between (``cluster-changed``).
     BusyError
-        Somebody else works on the cluster, other work is unfinished, or a step was not proved in time.
+        Another operator works on the cluster, other work is unfinished, or a step was not verified in time.
     ChronotileError
-        A step failed. Run it again when what the message says is mended.
+        A step failed. Fix the reported problem and run the procedure again.
     """
     journal.require_writable(folder)
     with contextlib.ExitStack() as stack:
@@ -273,7 +275,7 @@ def run(
             "journal": str(folder / f"{identity}.jsonl"),
         }
         if not prepared(context.nodes):
-            # The lease needs a table of its own, and none is made in a cluster that is not in order.
+            # The lease needs its own table, which is only created in a healthy cluster.
             findings.require(plan(procedure, context).findings, procedure.name)
         lease = stack.enter_context(Lease(context.nodes, about, life_s=life_s))
         if kept is not None and again:
@@ -282,11 +284,11 @@ def run(
         if kept is None:
             planned = plan(procedure, context)
             findings.require(planned.findings, procedure.name)
-            # Refused before anything is written where other work is unfinished elsewhere.
+            # Check for unfinished work elsewhere before anything is written.
             lease.begin(take_over=again)
             kept = stack.enter_context(_begin(procedure, context, folder, identity, planned, asked))
         else:
-            context.echo(f"going on with {kept.path}")
+            context.echo(f"resuming {kept.path}")
             lease.begin(take_over=again)
             kept.write("resumed")
         context.journal = kept
@@ -298,23 +300,23 @@ def run(
 
 
 def remade(header: Mapping[str, Any]) -> Procedure:
-    """The procedure that the first entry of a journal tells of.
+    """Recreate the procedure from a journal's first entry.
 
     Raises
     ------
     DamagedError
-        There is none of this name, or it takes other arguments: the journal is of another release.
+        Unknown procedure or arguments: the journal was written by another release.
     """
     try:
         return Procedure.known[header["procedure"]](**header["arguments"])
     except (KeyError, TypeError) as error:
         raise DamagedError(
-            f"the journal tells of a procedure {header.get('procedure')!r} of another release", kind="damaged-journal"
+            f"the journal contains a procedure {header.get('procedure')!r} of another release", kind="damaged-journal"
         ) from error
 
 
 def abandon(context: Context, folder: Path) -> Path | None:
-    """Give up the unfinished procedure of a folder; its journal stays. Returns that, or None where there is none."""
+    """Abandon the unfinished procedure of a folder; return its journal, which is kept, or None."""
     path = journal.unfinished(folder)
     if path is None:
         return None
@@ -336,8 +338,8 @@ def _give_up(context: Context, kept: Journal) -> None:
     try:
         procedure = remade(kept.header)
     except DamagedError as error:
-        # It must be possible to give up what no release at hand can go on with.
-        context.echo(f"{error}: what it changed for as long as it ran is not set back")
+        # Abandoning must be possible even if no available release can resume the procedure.
+        context.echo(f"{error}: its temporary changes are not undone")
     else:
         procedure.give_up(context)
     kept.write("abandoned")
@@ -387,7 +389,8 @@ def _run_steps(procedure: Procedure, context: Context, kept: Journal, lease: Lea
     steps = list(procedure.steps(context))
     if [step.name for step in steps] != kept.header["steps"]:
         raise InvalidInputError(
-            f"{kept.path} is of another release, whose steps differ: finish it with that, or abandon it", kind="refused"
+            f"{kept.path} was written by another release with other steps: finish it with that release, or abandon it",
+            kind="refused",
         )
     done = {entry["step"] for entry in kept.of("done")}
     begun = {entry["step"] for entry in kept.of("begin")}
@@ -416,7 +419,7 @@ def _fingerprint(procedure: Procedure, context: Context) -> dict[str, str]:
 
 
 def _require_unchanged(procedure: Procedure, context: Context, kept: Journal, allowed: Sequence[str]) -> None:
-    """Refuse where the cluster is not as the last step left it, but for what the step at hand may have changed."""
+    """Raise an error if the cluster changed since the last step, other than what the current step may change."""
     expected: dict[str, str] = next(
         (entry["fingerprint"] for entry in reversed(kept.entries) if "fingerprint" in entry), {}
     )

@@ -1,4 +1,4 @@
-"""What was looked at before work begins, and what was found."""
+"""Findings of the checks before a procedure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Level = Literal["ok", "unseen", "warning", "refused"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked."""
+    """The result of a check."""
 
     level: Level
-    """``refused`` keeps the work from beginning; ``unseen`` says that it could not be looked at."""
+    """``refused`` blocks the procedure; ``unseen`` means that the check was not possible."""
     what: str
     """What was checked, for example ``clocks``."""
     text: str
-    """What was found, and for what is not in order, what to do."""
+    """The result, and what to do about a problem."""
 
     def __str__(self) -> str:
         return f"{self.level:<8} {self.what}: {self.text}"
 
 
 def require(findings: Iterable[Finding], work: str) -> None:
-    """Refuse `work` where a finding says so.
+    """Raise an error if a finding refuses `work`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The gate before any procedure: what must hold of a cluster before anything is done to it."""
+"""The gate: conditions that must hold before any procedure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.nodes import Nodes, Seen, any_serving, members, of_each, seen_by
 
 CLOCK_S_MAX = 1.0
-"""Cassandra orders writes by clocks: nodes further apart lose updates."""
+"""Largest clock difference in seconds. Cassandra orders writes by timestamps, so larger differences lose updates."""
 AGREEMENT_S = 10.0
-"""How long nodes may need to agree on a change of the schema."""
+"""Timeout for schema agreement, in seconds."""
 _BUSY_POOLS = ("AntiEntropyStage", "Repair-Task", "ValidationExecutor")
 _BUSY_TASKS = ("validation", "anticompaction", "cleanup", "scrub", "upgrade")
 _STREAM = re.compile(
@@ -24,7 +24,7 @@ _STREAM = re.compile(
 
 
 def gate(nodes: Nodes, *, down: Collection[str] = (), mixed: bool = False, busy: bool = False) -> list[Finding]:
-    """Look at the whole cluster.
+    """Check the whole cluster.
 
     Parameters
     ----------
@@ -40,10 +40,10 @@ def gate(nodes: Nodes, *, down: Collection[str] = (), mixed: bool = False, busy:
     live = [member.address for member in known if member.address not in down]
     findings = [*_status(nodes, live, down)]
     if any(finding.level == "refused" for finding in findings):
-        # Nodes that do not answer would only say so again.
+        # Skip nodes that do not answer: they are reported already.
         return findings
     versions = schema_versions(nodes, live)
-    findings.append(_one("schema", versions, "schema version", "wait, or restart the node that stays behind"))
+    findings.append(_one("schema", versions, "schema version", "wait, or restart the node that lags behind"))
     if not mixed:
         releases = {member.release for member in known}
         findings.append(_one("releases", releases, "release", "finish the upgrade first"))
@@ -64,12 +64,12 @@ def _status(nodes: Nodes, live: list[str], down: Collection[str]) -> list[Findin
     found = []
     for asker, views in of_each(live, look).items():
         if isinstance(views, str):
-            found.append(Finding("refused", "nodes", f"{asker} cannot be asked: {views}"))
+            found.append(Finding("refused", "nodes", f"cannot query {asker}: {views}"))
             continue
         bad = [f"{seen.address} {'up' if seen.up else 'down'}/{seen.state}" for seen in views
                if not seen.well and seen.address not in down]  # fmt: skip
         bad += [f"{address} not at all" for address in live if address not in {seen.address for seen in views}]
-        bad += [f"{seen.address} up, though it should be down" for seen in views if seen.up and seen.address in down]
+        bad += [f"{seen.address} is up, expected down" for seen in views if seen.up and seen.address in down]
         if bad:
             found.append(
                 Finding("refused", "nodes", f"{asker} sees {', '.join(bad)}: every node must be up and normal")
@@ -78,12 +78,12 @@ def _status(nodes: Nodes, live: list[str], down: Collection[str]) -> list[Findin
         try:
             nodes.query(address, statements.select("key", "system.local"))
         except ChronotileError as error:
-            found.append(Finding("refused", "clients", f"{address} takes no clients: {error}"))
-    return found or [Finding("ok", "nodes", f"{len(live)} nodes see each other up and normal, and take clients")]
+            found.append(Finding("refused", "clients", f"{address} accepts no clients: {error}"))
+    return found or [Finding("ok", "nodes", f"{len(live)} nodes see each other up and normal, and accept clients")]
 
 
 def schema_versions(nodes: Nodes, live: list[str]) -> set[str]:
-    """The versions that the nodes have; a change that is under way gets the time it needs."""
+    """Schema versions of the nodes, after waiting for a change in progress."""
     deadline = time.monotonic() + AGREEMENT_S
     while True:
         versions = {nodes.query(address, statements.select("schema_version", "system.local"))[0]["schema_version"]
@@ -100,12 +100,12 @@ def _one(what: str, values: Collection[str], noun: str, advice: str) -> Finding:
 
 
 def _quiet(nodes: Nodes, live: list[str]) -> list[Finding]:
-    """Whether nothing streams, repairs or rewrites tables."""
+    """Check that no node streams, repairs or rewrites tables."""
     busy = {address: said for address, said in of_each(live, lambda one: _work_of(nodes, one)).items() if said}
     if not busy:
-        return [Finding("ok", "quiet", "nothing joins, leaves, streams or repairs")]
+        return [Finding("ok", "quiet", "no node joins, leaves, streams or repairs")]
     text = "; ".join(f"{address}: {', '.join(said)}" for address, said in busy.items())
-    return [Finding("refused", "quiet", f"work is going on ({text}): wait for its end")]
+    return [Finding("refused", "quiet", f"operations are running ({text}): wait until they finish")]
 
 
 def _work_of(nodes: Nodes, address: str) -> list[str]:
@@ -124,7 +124,7 @@ def _work_of(nodes: Nodes, address: str) -> list[str]:
 
 
 def _clocks(nodes: Nodes, live: list[str]) -> Finding:
-    """The nodes' clocks against ours, each as exactly as the way there allows; only their differences matter."""
+    """Clock offsets of the nodes from this machine, up to the round-trip uncertainty; only their differences matter."""
 
     def offset(address: str) -> tuple[float, float]:
         began = time.time()
@@ -135,14 +135,14 @@ def _clocks(nodes: Nodes, live: list[str]) -> Finding:
     offsets = {address: offset(address) for address in live}
     first, last = min(offsets, key=lambda a: offsets[a][0]), max(offsets, key=lambda a: offsets[a][0])
     skew, unsure = offsets[last][0] - offsets[first][0], offsets[last][1] + offsets[first][1]
-    text = f"at most {skew:.2f} s apart, seen to {unsure:.2f} s"
+    text = f"at most {skew:.2f} s apart, measured to {unsure:.2f} s"
     if skew - unsure > CLOCK_S_MAX:
-        return Finding("refused", "clocks", f"{first} and {last} are {skew:.1f} s apart: put NTP in order")
+        return Finding("refused", "clocks", f"{first} and {last} are {skew:.1f} s apart: fix NTP")
     return Finding("ok", "clocks", text) if skew + unsure <= CLOCK_S_MAX else Finding("warning", "clocks", text)
 
 
 def _disks(nodes: Nodes, live: list[str]) -> list[Finding]:
-    """Whether each node has room to write its largest table once more."""
+    """Check that each node has space to rewrite its largest table."""
     short, unseen = [], []
     for address in live:
         rows = nodes.query(
@@ -161,28 +161,28 @@ def _disks(nodes: Nodes, live: list[str]) -> list[Finding]:
     if short:
         found.append(Finding("refused", "disks", f"{'; '.join(short)}: free space, or retire old slices"))
     if unseen:
-        found.append(Finding("unseen", "disks", f"free space of {', '.join(unseen)}: look at it yourself (df)"))
-    return found or [Finding("ok", "disks", "each node could write its largest table once more")]
+        found.append(Finding("unseen", "disks", f"unknown free space on {', '.join(unseen)}: check it yourself (df)"))
+    return found or [Finding("ok", "disks", "each node has space to rewrite its largest table")]
 
 
 def free_bytes(nodes: Nodes, address: str) -> int:
-    """Free space of the file systems of a node's data, the smallest where there are several."""
+    """Free space of a node's data file system; the smallest if there are several."""
     said = nodes.shell(address, "df", "--output=avail", "-B1", *data_folders(nodes, address))
     return min(int(line) for line in said.splitlines()[1:])
 
 
 def data_folders(nodes: Nodes, address: str) -> list[str]:
-    """The folders that hold a node's tables."""
+    """Data folders of a node."""
     where = "name = 'data_file_directories'"
     rows = nodes.query(address, statements.select("value", "system_views.settings", where))
     if not rows:
-        raise UnavailableError(f"{address} does not tell where its data lie", kind="no-connection")
+        raise UnavailableError(f"{address} does not report its data folders", kind="no-connection")
     value = rows[0]["value"]
     return [folder.strip() for folder in value.strip("[]").split(",")]
 
 
 def copies(nodes: Nodes, asked: str) -> dict[str, Counter[str]]:
-    """Replication factors by keyspace and data centre; a simple strategy counts for each of them."""
+    """Replication factors by keyspace and data centre; SimpleStrategy counts for each data centre."""
     centres = {member.dc for member in members(nodes, asked)}
     found: dict[str, Counter[str]] = {}
     for row in nodes.query(asked, statements.select("keyspace_name, replication", "system_schema.keyspaces")):

@@ -1,12 +1,11 @@
-"""From one node to three, in the order in which no read is wrong.
+"""Grow from one node to three, in an order in which no read is wrong.
 
-Keyspaces get their replication factor before the new nodes join: so each new node fetches all that it must have while
-it joins, and is read only afterwards. Raised afterwards instead, reads would find nothing on replicas that have nothing
-yet.
+The replication factor is raised before the new nodes join, so each new node streams all of its data while joining, and
+serves reads only afterwards. If it were raised afterwards, reads would hit empty replicas.
 
-Where nodes look up users and passwords in one copy, their keyspace is treated in the same way. Where they ask a
-majority, one node of three could let nobody in: there it comes when the nodes are there, a copy at a time with a repair
-after each, so that every majority has a replica that knows all.
+If nodes look up users and passwords at ONE, the auth keyspace is treated in the same way. If they use QUORUM, one node
+of three could not authenticate anyone: then its replication is raised after the nodes have joined, by one replica at a
+time with a repair after each, so that every majority includes a complete replica.
 """
 
 from __future__ import annotations
@@ -31,39 +30,42 @@ COPIES = 3
 GRACE_S = 864_000
 AUTH = "system_auth"
 SHARED = (AUTH, "system_distributed", "system_traces", statements.KEYSPACE)
-"""Keyspaces that stay as they are until three nodes are there, in this order; `AUTH` only where a majority is asked."""
+"""Keyspaces whose replication is raised after three nodes have joined, in this order; `AUTH` only with QUORUM lookups.
+"""
 _DEFAULT_USER = "cassandra"
-"""Looked up at ``QUORUM`` whatever the settings say."""
+"""Default user, looked up at ``QUORUM`` regardless of settings."""
 _SNITCH = re.compile(r"Snitch: \S*?(\w+)$", re.MULTILINE)
 _KEYSPACES = ("keyspace *",)
 
 
 @dataclass(frozen=True)
 class Grow(Procedure):
-    """Make a cluster of three nodes with three copies of everything out of one node."""
+    """Grow a cluster from one node to three, with replication factor 3."""
 
     name: ClassVar[str] = "grow"
     first: str
-    """The node that is there."""
+    """The existing node."""
     dc: str
     keyspaces: list[str]
-    """Those that get their copies before the new nodes join."""
+    """Keyspaces whose replication is raised before the new nodes join."""
     second: str = ""
     third: str = ""
-    """The new nodes; empty where the actuator chooses."""
+    """Addresses of the new nodes; empty to let the actuator choose."""
 
     @classmethod
     def of(cls, context: Context, second: str = "", third: str = "") -> Grow:
-        """For a cluster of one node.
+        """Create the procedure for a cluster of one node.
 
         Raises
         ------
         InvalidInputError
-            It has more.
+            The cluster has more nodes.
         """
         known = all_members(context.nodes)
         if len(known) != 1:
-            raise InvalidInputError(f"the cluster has {len(known)} nodes: this makes three out of one", kind="refused")
+            raise InvalidInputError(
+                f"the cluster has {len(known)} nodes: this procedure requires exactly one", kind="refused"
+            )
         found = copies(context.nodes, known[0].address)
         early = sorted(name for name in found if not is_system(name) and name != statements.KEYSPACE)
         if _logins_ask_one_copy(context, known[0].address):
@@ -71,23 +73,23 @@ class Grow(Procedure):
         return cls(known[0].address, known[0].dc, early, second, third)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, the snitch, and what clients must do meanwhile."""
+        """The gate, the snitch, and requirements for clients."""
         found = gate(context.nodes)
         said = _SNITCH.search(context.nodes.nodetool(self.first, "describecluster", timeout_s=60))
         snitch = said[1] if said else "unknown"
         if snitch != "GossipingPropertyFileSnitch":
             text = (
-                f"{snitch} tells nothing of data centres: set GossipingPropertyFileSnitch with dc={self.dc} and the "
-                "rack of now, and restart the node; it refuses to start under other names"
+                f"{snitch} does not support data centres: set GossipingPropertyFileSnitch with dc={self.dc} "
+                "and the present rack, and restart the node; it refuses to start under other names"
             )
             found.append(Finding("refused", "snitch", text))
         if AUTH in self.keyspaces and _DEFAULT_USER in _users(context, self.first):
             text = (
-                f"clients, or this, are logged in as {_DEFAULT_USER}, whom nodes look up at QUORUM: they would be "
-                "locked out until the second node has joined; let them use another role"
+                f"a client, or this command, is logged in as {_DEFAULT_USER}, which nodes look up at "
+                "QUORUM: it would be locked out until the second node has joined; use another role"
             )
             found.append(Finding("refused", "users", text))
-        text = "clients must read and write at ONE until this says so: whether they do is not seen"
+        text = "clients must read and write at ONE until told otherwise; this cannot be checked"
         return [*found, Finding("unseen", "clients", text)]
 
     def needs(self) -> Sequence[str]:
@@ -96,17 +98,17 @@ class Grow(Procedure):
 
     def cost(self, context: Context) -> list[str]:
         """In sentences."""
-        locked = "Roles and rights cannot be changed until the second node has joined."
+        locked = "Roles and permissions cannot be changed until the second node has joined."
         return [
             *([locked] if AUTH in self.keyspaces else []),
-            "Each new node fetches all data over the network: 1 Gbit/s or more is advised.",
-            "From the change of replication until the second node has joined, whatever asks for QUORUM fails: a "
-            "majority of three copies is two. Clients at ONE go on, readers and writers of archives too, but no slice "
-            "is made: make those of the time ahead before (chronotile prepare).",
+            "Each new node streams all data over the network: 1 Gbit/s or more is recommended.",
+            "From the change of replication until the second node has joined, requests at QUORUM fail: a "
+            "majority of three replicas is two. Clients at ONE continue, including readers and writers of "
+            "archives, but slices cannot be created: prepare them in advance (chronotile prepare).",
         ]
 
     def steps(self, context: Context) -> list[Step]:
-        """The order that caused no wrong reads."""
+        """Steps, in an order without wrong reads."""
         return [
             snapshot_step(context, self.first, "before-growing"),
             *(self._alter_step(context, keyspace, COPIES) for keyspace in self.keyspaces),
@@ -135,7 +137,13 @@ class Grow(Procedure):
                 raise ChronotileError(f"{keyspace} has {dict(found)}", kind="not-confirmed")
             return f"{keyspace} has {count} copies in {self.dc}"
 
-        return Step(f"{count} copies {keyspace}", f"give {keyspace} {count} copies", do, prove, changes=_KEYSPACES)
+        return Step(
+            f"{count} copies {keyspace}",
+            f"set replication factor {count} for {keyspace}",
+            do,
+            prove,
+            changes=_KEYSPACES,
+        )
 
     def _join_step(self, context: Context, address: str, count: int) -> Step:
         def others() -> list[str]:
@@ -154,11 +162,15 @@ class Grow(Procedure):
 
         where = f" at {address}" if address else ""
         return Step(
-            f"join {count}", f"start node {count}{where} and wait until it has its data", join, prove, changes=CHANGES
+            f"join {count}",
+            f"start node {count}{where} and wait until it has streamed its data",
+            join,
+            prove,
+            changes=CHANGES,
         )
 
     def _shared_steps(self, context: Context, keyspace: str) -> list[Step]:
-        # Of users and the lease one by one: any two of three replicas must know them all the while.
+        # Raise auth and lease keyspaces by one replica at a time: any two of three replicas must always be complete.
         counts = (2, COPIES) if keyspace in (AUTH, statements.KEYSPACE) else (COPIES,)
         return [
             step
@@ -184,14 +196,14 @@ class Grow(Procedure):
 
 
 def _logins_ask_one_copy(context: Context, asked: str) -> bool:
-    """Whether a node looks up users and passwords in one copy. Releases before 4.1 do, and have no setting of it."""
+    """Whether a node looks up users and passwords at ONE. Releases before 4.1 do, without a setting."""
     where = "name = 'auth_read_consistency_level'"
     rows = context.nodes.query(asked, statements.select("value", "system_views.settings", where))
     return not rows or rows[0]["value"] in ("ONE", "LOCAL_ONE")
 
 
 def _users(context: Context, asked: str) -> set[str]:
-    """Who is logged in to a node."""
+    """Users logged in to a node."""
     rows = context.nodes.query(asked, statements.select("username", "system_views.clients"))
     return {row["username"] for row in rows}
 
@@ -202,8 +214,8 @@ def _clients_step(context: Context) -> Step:
             return
         context.note(clients="told")
         raise BusyError(
-            "three nodes have everything: now let clients read and write at LOCAL_QUORUM, name at least two seeds in "
-            "every cassandra.yaml, then go on with chronotile ops resume",
+            "three nodes hold all data: switch clients to LOCAL_QUORUM, list at least two seeds in every "
+            "cassandra.yaml, then run chronotile ops resume",
             kind="operator",
         )
 
@@ -221,5 +233,5 @@ def _confirmed(context: Context) -> str:
              if int(row["gc_grace_seconds"]) < GRACE_S and not is_system(row["keyspace_name"])]  # fmt: skip
     text = "; ".join(differing) if differing else "a preview of a repair has nothing to stream"
     return text + (
-        f"; gc_grace is below ten days in {', '.join(sorted(short))}: repair them that often" if short else ""
+        f"; gc_grace is below ten days in {', '.join(sorted(short))}: repair them within that time" if short else ""
     )

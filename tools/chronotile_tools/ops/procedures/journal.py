@@ -1,4 +1,4 @@
-"""The journal of a procedure: what was begun and what was proved, kept so that it survives a crash at any byte."""
+"""The journal of a procedure: a crash-safe record of started and verified steps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ _ENDS = ("finished", "abandoned")
 
 
 class Journal(Closing):
-    """A file of JSON lines, each on disk before `write` returns. The first says what the procedure is.
-
-    A line that a crash cut short is dropped when the file is opened again. One process holds it at a time.
+    """A file of JSON lines, each synced to disk before `write` returns. The first line describes the procedure. A line
+    truncated by a crash is dropped when the file is reopened. Only one process can hold a journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,21 +30,21 @@ class Journal(Closing):
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND)
         except OSError as error:
-            raise DataFileError(f"the journal {path} cannot be opened: {error.strerror}", kind="file-access") from error
+            raise DataFileError(f"cannot open journal {path}: {error.strerror}", kind="file-access") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._file)
             raise BusyError(
-                f"another process works on the procedure of {path}: wait for its end", kind="busy"
+                f"another process is running the procedure of {path}: wait until it has finished", kind="busy"
             ) from None
         self.entries = self._read()
         if self.header.get("format") != FORMAT:
-            raise DamagedError(f"the journal {path} is of another release", kind="damaged-journal")
+            raise DamagedError(f"journal {path} was written by another release", kind="damaged-journal")
 
     @classmethod
     def begin(cls, folder: Path, identity: str, header: dict[str, Any]) -> Self:
-        """A new journal in `folder`, which is made where it is missing. Only its owner may read it.
+        """Create a journal in `folder`, which is created if missing. Only its owner can read it.
 
         Raises
         ------
@@ -53,7 +52,7 @@ class Journal(Closing):
             Kind ``file-access``: it cannot be written.
         """
         path = folder / f"{identity}.jsonl"
-        # Written aside and renamed: a journal that is there has its header.
+        # Write to a temporary file and rename it, so that every journal has a header.
         fresh = folder / f".{path.name}"
         first = {"event": "header", "format": FORMAT, "at": _now(), **header}
         require_writable(folder, make=True)
@@ -70,7 +69,7 @@ class Journal(Closing):
         return cls(path)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -82,7 +81,7 @@ class Journal(Closing):
 
     @property
     def id(self) -> str:
-        """What tells it from other journals."""
+        """Unique id of the journal."""
         return self.path.stem
 
     def of(self, event: str) -> Iterator[dict[str, Any]]:
@@ -90,20 +89,18 @@ class Journal(Closing):
         return (entry for entry in self.entries if entry["event"] == event)
 
     def notes(self) -> dict[str, Any]:
-        """All facts that steps noted."""
+        """All facts recorded by steps."""
         found: dict[str, Any] = {}
         for entry in self.of("note"):
             found |= {name: value for name, value in entry.items() if name not in ("event", "at")}
         return found
 
     def write(self, event: str, **fields: Any) -> None:
-        """Add an entry; it is on disk when this returns."""
+        """Append an entry; it is durable when this returns."""
         entry = {"event": event, "at": _now(), **fields}
         line = (json.dumps(entry) + "\n").encode()
         if os.write(self._file, line) != len(line):
-            raise DataFileError(
-                f"the journal {self.path} could not be written whole: is the disk full?", kind="file-io"
-            )
+            raise DataFileError(f"cannot write all of journal {self.path}: check for a full disk", kind="file-io")
         os.fsync(self._file)
         self.entries.append(entry)
 
@@ -122,17 +119,17 @@ class Journal(Closing):
                     f"line {number} of the journal {self.path} is damaged", kind="damaged-journal"
                 ) from error
         if not entries or entries[0].get("event") != "header":
-            raise DamagedError(f"{self.path} is no journal of a procedure", kind="damaged-journal")
+            raise DamagedError(f"{self.path} is not a journal of a procedure", kind="damaged-journal")
         return entries
 
 
 def new_id(name: str) -> str:
-    """A name for a journal that sorts by time."""
+    """Create a journal name that sorts by time."""
     return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}-{name}"
 
 
 def require_writable(folder: Path, *, make: bool = False) -> None:
-    """See that journals can be written to a folder, which may still be missing; make it where that is asked for.
+    """Check that journals can be written to a folder, which may not exist yet; optionally create it.
 
     Raises
     ------
@@ -141,16 +138,16 @@ def require_writable(folder: Path, *, make: bool = False) -> None:
     """
     there = next(one for one in [folder, *folder.absolute().parents] if one.exists())
     if not there.is_dir():
-        raise DataFileError(f"no journal can be written to {folder}: {there} is a file", kind="file-access")
+        raise DataFileError(f"cannot write journals to {folder}: {there} is a file", kind="file-access")
     if not os.access(there, os.W_OK | os.X_OK):
         raise DataFileError(
-            f"no journal can be written to {folder}: you may not write to {there}; name another folder (--journal)",
+            f"cannot write journals to {folder}: no permission for {there}; select another folder (--journal)",
             kind="file-access",
         )
     if not make:
         return
     try:
-        # What is made on the way is the owner's, too.
+        # Create parent folders as private, too.
         for one in [*reversed(folder.absolute().relative_to(there.absolute()).parents)][1:]:
             (there.absolute() / one).mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -159,7 +156,7 @@ def require_writable(folder: Path, *, make: bool = False) -> None:
 
 
 def _not_written(folder: Path, error: OSError) -> DataFileError:
-    return DataFileError(f"no journal can be written to {folder}: {error.strerror}", kind="file-access")
+    return DataFileError(f"cannot write journals to {folder}: {error.strerror}", kind="file-access")
 
 
 def paths(folder: Path) -> list[Path]:
@@ -185,18 +182,18 @@ def ended(path: Path) -> bool:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
             tail = file.read()
     except OSError as error:
-        raise DataFileError(f"the journal {path} cannot be opened: {error.strerror}", kind="file-access") from error
+        raise DataFileError(f"cannot open journal {path}: {error.strerror}", kind="file-access") from error
     return any(f'"event": "{end}"'.encode() in tail for end in _ENDS)
 
 
 def root() -> Path:
-    """Where the folders of all clusters lie unless told otherwise."""
+    """Default folder for the journals of all clusters."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(state).expanduser() / "chronotile" / "ops"
 
 
 def default_folder(cluster: str) -> Path:
-    """Where the journals of a cluster lie unless told otherwise."""
+    """Default folder for the journals of a cluster."""
     return root() / re.sub(r"[^\w.-]", "_", cluster)
 
 

@@ -1,8 +1,8 @@
-"""One operator at a time: a lease in the cluster itself, decided by lightweight transaction.
+"""A lease in the cluster, taken by lightweight transactions, that admits one operator at a time.
 
-Two rows of ``chronotile_ops.leases`` matter. ``work`` expires by the nodes' clocks unless its holder renews it: it says
-that somebody is at work. ``unfinished`` stays until the work is finished or given up: it says that the cluster may be
-in between, and where the journal lies.
+Two rows of ``chronotile_ops.leases`` matter. ``work`` marks a running procedure; it expires by the nodes' clocks unless
+its holder renews it. ``unfinished`` stays until the work is finished or abandoned; it marks a cluster in an
+intermediate state and names the journal.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from chronotile_tools.ops.procedures import journal, statements
 from chronotile_tools.ops.procedures.nodes import Nodes, Row, any_serving, members
 
 LIFE_S = 60
-"""Seconds after which the lease of an operator who is gone ends."""
+"""Lifetime of a lease without renewal, in seconds."""
 COPIES = 3
 _TRIES = 5
 _WORK, _UNFINISHED = "work", "unfinished"
 
 
 class Lease:
-    """The right to work on a cluster. A context manager that renews it and gives it back.
+    """The exclusive right to work on a cluster. A context manager that renews and releases it.
 
     Parameters
     ----------
     nodes : Nodes
-        The way to the nodes.
+        Access to the nodes.
     about : dict
-        What the work is: ``procedure``, ``id`` (of its journal), ``host`` and ``journal``.
+        Description of the work: ``procedure``, ``id`` (of its journal), ``host`` and ``journal``.
     life_s : int
-        Seconds after which it ends when it is not renewed.
+        Lifetime without renewal, in seconds.
     """
 
     def __init__(self, nodes: Nodes, about: dict[str, str], *, life_s: int = LIFE_S) -> None:
@@ -63,19 +63,19 @@ class Lease:
         try:
             self._ask(statements.drop_lease(_WORK, self.holder))
         except ChronotileError:
-            # It ends by itself.
+            # The lease expires by itself.
             return
 
     def check(self) -> None:
-        """Make sure that nobody else works on the cluster.
+        """Check that no other operator works on the cluster.
 
-        Where too few replicas are up to decide that, as when one of two nodes is stopped, nobody else can begin either,
-        and what is said to be unfinished keeps others away when they are back.
+        If too few replicas are up to decide, for example because one of two nodes is stopped, no other operator can
+        start either, and the ``unfinished`` mark blocks others afterwards.
 
         Raises
         ------
         BusyError
-            Kind ``lease-lost``: it ended, and somebody else has it now. Nothing more may be done.
+            Kind ``lease-lost``: it expired, and another operator holds it. Stop all work.
         """
         if time.monotonic() <= self._until:
             return
@@ -84,15 +84,15 @@ class Lease:
         except OutcomeUnknownError:
             return
         except BusyError as error:
-            raise BusyError(f"the work stops here, its lease ended: {error}", kind="lease-lost") from None
+            raise BusyError(f"stopped, because the lease expired: {error}", kind="lease-lost") from None
 
     def begin(self, *, take_over: bool) -> None:
-        """Say in the cluster that this work is unfinished.
+        """Mark this work as unfinished in the cluster.
 
         Raises
         ------
         BusyError
-            Kind ``unfinished``: other work is, and `take_over` does not say to give that up.
+            Kind ``unfinished``: other work is unfinished, and `take_over` is False.
         """
         about = json.dumps(self.about)
         for _ in range(_TRIES):
@@ -102,14 +102,16 @@ class Lease:
             other = json.loads(row["about"])
             if not take_over and not _is_over(other):
                 raise BusyError(
-                    f"{told(other)} Or plan anew (--again) once you have looked at the nodes",
+                    f"{told(other)} Or check the nodes and plan again (--again)",
                     kind="unfinished",
                 )
             self._ask(statements.drop_lease(_UNFINISHED, row["holder"]))
-        raise BusyError("others begin work on the cluster at the same moment: repeat", kind="lost-race")
+        raise BusyError(
+            "another operator started work on the cluster at the same moment: repeat the command", kind="lost-race"
+        )
 
     def finish(self) -> None:
-        """Say in the cluster that this work is finished, or was given up."""
+        """Mark this work as finished or abandoned in the cluster."""
         self._ask(statements.drop_lease(_UNFINISHED, self.about["id"]))
 
     def _take(self, *, tries: int = _TRIES) -> None:
@@ -117,15 +119,15 @@ class Lease:
         row = self._ask(statements.take_lease(_WORK, self.holder, about, self.life_s), tries=tries)
         if not _applied(row):
             other = json.loads(row["about"])
-            # Ours still; or who holds the journal of the same work knows that its former holder is gone.
+            # The lease is still ours; or we hold the journal of the same work, so its former holder has ended.
             if other["id"] == self.about["id"]:
                 row = self._ask(
                     statements.renew_lease(_WORK, self.holder, about, self.life_s, row["holder"]), tries=tries
                 )
         if not _applied(row):
             raise BusyError(
-                f"{other['who']} works on the cluster ({other['procedure']}): wait for the end. "
-                f"Where that process is gone, its lease ends within {self.life_s} s",
+                f"{other['who']} is working on the cluster ({other['procedure']}): wait until it has "
+                f"finished. If that process has crashed, its lease expires within {self.life_s} s",
                 kind="busy",
             )
         self._until = began + self.life_s
@@ -139,11 +141,11 @@ class Lease:
                 row = self._ask(renew, tries=1)
             except ChronotileError:
                 continue
-            # Where it ended while it could not be renewed, the next check takes it anew.
+            # If the lease expires while renewal fails, the next check takes it again.
             self._until = began + self.life_s if _applied(row) else 0.0
 
     def _ask(self, statement: str, *, tries: int = _TRIES) -> Row:
-        """Run a conditional statement; all of these may be repeated, as the holder tells whose effect it was."""
+        """Run a conditional statement. Repeating it is safe, because the holder shows whose statement took effect."""
         last: ChronotileError | None = None
         for attempt in range(tries):
             try:
@@ -153,18 +155,18 @@ class Lease:
                 last = error
                 time.sleep(min(0.2 * 2**attempt, 2))
         raise OutcomeUnknownError(
-            f"the cluster did not decide about the lease: {last}", kind="outcome-unknown"
+            f"the cluster could not decide on the lease: {last}", kind="outcome-unknown"
         ) from last
 
 
 def prepared(nodes: Nodes) -> bool:
-    """Whether the cluster has the keyspace and table of the lease."""
+    """Whether keyspace and table of the lease exist."""
     where = f"keyspace_name = {statements.quoted(statements.KEYSPACE)}"
     return bool(nodes.query(any_serving(nodes), statements.select("table_name", "system_schema.tables", where)))
 
 
 def prepare(nodes: Nodes) -> None:
-    """Make the keyspace and table of the lease where they are missing."""
+    """Create keyspace and table of the lease if missing."""
     if prepared(nodes):
         return
     asked = any_serving(nodes)
@@ -175,7 +177,7 @@ def prepare(nodes: Nodes) -> None:
 
 
 def unfinished(nodes: Nodes) -> dict[str, Any] | None:
-    """What is said to be unfinished in the cluster."""
+    """Work marked as unfinished in the cluster."""
     if not prepared(nodes):
         return None
     rows = nodes.query(any_serving(nodes), statements.read_lease(_UNFINISHED), consistency="SERIAL")
@@ -183,7 +185,7 @@ def unfinished(nodes: Nodes) -> dict[str, Any] | None:
 
 
 def unfinished_elsewhere(nodes: Nodes) -> dict[str, Any] | None:
-    """What is said to be unfinished in the cluster and is not over; None also where the cluster cannot decide."""
+    """Work marked as unfinished in the cluster that is not over; None also if the cluster cannot decide."""
     try:
         other = unfinished(nodes)
     except ChronotileError:
@@ -192,15 +194,15 @@ def unfinished_elsewhere(nodes: Nodes) -> dict[str, Any] | None:
 
 
 def told(other: dict[str, str]) -> str:
-    """What unfinished work is, and how it is gone on with."""
+    """Describe unfinished work and how to resume it."""
     return (
-        f"{other['procedure']}, begun by {other['who']}, was not finished; its journal is {other['journal']} on "
-        f"{other['host']}. Go on with it there: chronotile ops resume."
+        f"{other['procedure']}, started by {other['who']}, is unfinished; its journal is {other['journal']} "
+        f"on {other['host']}. Resume it there: chronotile ops resume."
     )
 
 
 def _is_over(other: dict[str, str]) -> bool:
-    """Whether work on this machine was cut off before its first step or after its last."""
+    """Whether work on this machine was interrupted before its first step or after its last."""
     if other["host"] != socket.gethostname():
         return False
     path = Path(other["journal"])

@@ -1,4 +1,4 @@
-"""Files of tables that were dropped: what a node keeps of them, and their removal."""
+"""Find and remove a node's leftover files of dropped tables."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ from chronotile_tools.ops.procedures.restarts import known_addresses, single_cop
 
 @dataclass(frozen=True)
 class Leftovers(Procedure):
-    """Remove, while the node is stopped, the folders of tables that no longer are."""
+    """Remove folders of dropped tables while the node is stopped."""
 
     name: ClassVar[str] = "leftovers"
     address: str
     folders: list[str]
-    """Folders to remove, as they were found."""
+    """Folders to remove."""
     confirmed: bool = False
 
     @classmethod
     def of(cls, context: Context, address: str, confirmed: bool = False) -> Leftovers:
-        """For a node of the cluster."""
+        """Create the procedure for a node of the cluster."""
         known_addresses(context, [address])
         return cls(address, [path for path, _ in find(context, address)], confirmed)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, that there is something, and that the operator agrees."""
+        """The gate, existence of leftovers, and confirmation."""
         found = [*super().checks(context), *single_copies(context)]
         if not self.folders:
-            found.append(Finding("refused", "folders", f"{self.address} has no folder of a dropped table"))
+            found.append(Finding("refused", "folders", f"{self.address} has no folders of dropped tables"))
         elif not self.confirmed:
-            text = "snapshots in them are the last copy of what was dropped: look at the list, then say --confirm"
+            text = (
+                "snapshots in these folders are the last copy of the dropped data: check the list, then pass --confirm"
+            )
             found.append(Finding("refused", "confirmation", text))
         return found
 
     def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
+        """Actions that the actuator must support."""
         return ("stop", "start")
 
     def cost(self, context: Context) -> list[str]:
-        """What is removed, and how much it is."""
+        """Folders to remove, with sizes."""
         return [f"{size / 2**20:,.1f} MiB  {path}" for path, size in find(context, self.address)]
 
     def steps(self, context: Context) -> list[Step]:
-        """Down, remove, up."""
+        """Stop, remove, start."""
         return [
             *steps.down_steps(context, self.address),
             Step(
@@ -66,13 +68,11 @@ class Leftovers(Procedure):
         ]
 
     def _require_dropped(self, context: Context) -> None:
-        """A table may have been made anew from its folder (by its id) since the list was made."""
+        """Check again: a table may have been recreated with the id of a folder since it was listed."""
         asked = any_serving(context.nodes, without=[self.address])
         kept = [folder for folder in self.folders if _id_of(folder) in _ids(context, asked)]
         if kept:
-            raise InvalidInputError(
-                f"{', '.join(kept)} belongs to a table that is there: nothing removed", kind="refused"
-            )
+            raise InvalidInputError(f"{', '.join(kept)} belongs to an existing table: nothing removed", kind="refused")
 
     def _remove(self, context: Context) -> None:
         for folder in self.folders:
@@ -85,17 +85,17 @@ class Leftovers(Procedure):
         ).splitlines()
         still = set(left) & set(self.folders)
         if still:
-            raise ChronotileError(f"{', '.join(sorted(still))} could not be removed", kind="not-confirmed")
-        return f"{len(self.folders)} folders are gone"
+            raise ChronotileError(f"cannot remove {', '.join(sorted(still))}", kind="not-confirmed")
+        return f"{len(self.folders)} folders removed"
 
 
 def find(context: Context, address: str) -> list[tuple[str, int]]:
-    """Folders of tables that are not in the schema, with their bytes.
+    """Folders of tables that are not in the schema, with sizes.
 
     Raises
     ------
     UnavailableError
-        There is no way to the node's machine.
+        The node's machine is not accessible.
     """
     known = _ids(context, address)
     roots = data_folders(context.nodes, address)

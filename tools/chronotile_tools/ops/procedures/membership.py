@@ -1,4 +1,4 @@
-"""Changing which nodes a cluster has: add, take out, remove what is dead, replace."""
+"""Change the membership of a cluster: add, decommission, remove and replace nodes."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from chronotile_tools.ops.procedures.nodes import (
 from chronotile_tools.ops.procedures.restarts import known_addresses
 
 CHANGES = ("node *", "release *", "tokens *")
-"""What may differ in the fingerprint while a node comes or goes."""
-_START_AGAIN = "stop it, empty its data folders, then go on with chronotile ops resume"
+"""Parts of the fingerprint that may change while a node joins or leaves."""
+_START_AGAIN = "stop it, empty its data folders, then run chronotile ops resume"
 
 
 @dataclass(frozen=True)
 class Add(Procedure):
-    """Add a node; then have the others drop, one after the other, what it took over."""
+    """Add a node; then clean up the other nodes, one at a time."""
 
     name: ClassVar[str] = "add"
     before: list[str]
-    """Addresses of the nodes that are there."""
+    """Addresses of the existing nodes."""
     address: str = ""
-    """The new node's; empty where the actuator chooses."""
+    """Address of the new node; empty to let the actuator choose."""
 
     @classmethod
     def of(cls, context: Context, address: str = "") -> Add:
-        """To the cluster as it is."""
+        """Create the procedure for the present cluster."""
         known = known_addresses(context, [])
         if address in known:
-            raise InvalidInputError(f"{address} is a node of the cluster already", kind="refused")
+            raise InvalidInputError(f"{address} is already a node of the cluster", kind="refused")
         return cls(known, address)
 
     def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
+        """Actions that the actuator must support."""
         return ("join",)
 
     def cost(self, context: Context) -> list[str]:
-        """In sentences."""
+        """Costs, one sentence each."""
         share = 1 / (len(self.before) + 1)
         return [
-            f"The new node fetches about {share:.0%} of each data centre's data over the network.",
-            "Cleanup rewrites the tables of each other node: hours where there are 100 GiB, one node at a time.",
+            f"The new node streams about {share:.0%} of each data centre's data over the network.",
+            "Cleanup rewrites the tables of each other node: hours for 100 GiB, one node at a time.",
             *_transactions_cost(context),
         ]
 
     def steps(self, context: Context) -> list[Step]:
-        """Join, then a cleanup a node."""
+        """Join, then one cleanup per node."""
 
         def join() -> None:
             if not _new(context, self.before):
@@ -69,7 +69,7 @@ class Add(Procedure):
 
         step = Step(
             "join",
-            f"start a new node{f' at {self.address}' if self.address else ''} and wait until it has its data",
+            f"start a new node{f' at {self.address}' if self.address else ''} and wait until it has streamed its data",
             join,
             lambda: await_joined(context, self.before, len(self.before) + 1, self.address),
             changes=CHANGES,
@@ -79,30 +79,30 @@ class Add(Procedure):
 
 @dataclass(frozen=True)
 class Decommission(Procedure):
-    """Have a node hand its data to the others and leave."""
+    """Decommission a node: it streams its data to the others and leaves."""
 
     name: ClassVar[str] = "decommission"
     address: str
 
     @classmethod
     def of(cls, context: Context, address: str) -> Decommission:
-        """For a node of the cluster."""
+        """Create the procedure for a node of the cluster."""
         return cls(known_addresses(context, [address])[0])
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, and whether enough nodes stay."""
+        """The gate, and whether enough nodes remain."""
         return [*super().checks(context), enough_stay(context, self.address)]
 
     def cost(self, context: Context) -> list[str]:
-        """In sentences."""
-        return ["It sends all it has over the network.", *_transactions_cost(context)]
+        """Costs, one sentence each."""
+        return ["The node streams all of its data over the network.", *_transactions_cost(context)]
 
     def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
+        """Actions that the actuator must support."""
         return ("stop",)
 
     def steps(self, context: Context) -> list[Step]:
-        """Leave, then stop."""
+        """Decommission, then stop."""
 
         def leave() -> None:
             if _is_known(context, self.address) and not _is_leaving(context, self.address):
@@ -111,7 +111,7 @@ class Decommission(Procedure):
         return [
             Step(
                 f"decommission {self.address}",
-                f"{self.address} hands its data to the others and leaves",
+                f"decommission {self.address}: it streams its data to the others and leaves",
                 leave,
                 lambda: _await_gone(context, self.address),
                 lambda: steps.require_others_well(context, self.address),
@@ -129,7 +129,7 @@ class Decommission(Procedure):
 
 @dataclass(frozen=True)
 class Remove(Procedure):
-    """Remove a node that is dead for good; the others fetch from each other what it had."""
+    """Remove a permanently dead node; the others restore its replicas from each other."""
 
     name: ClassVar[str] = "remove"
     address: str
@@ -137,19 +137,19 @@ class Remove(Procedure):
 
     @classmethod
     def of(cls, context: Context, address: str) -> Remove:
-        """For a node of the cluster that is down."""
+        """Create the procedure for a node that is down."""
         return cls(address, steps.member(context, address).host_id)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate but for the node, and whether enough nodes stay."""
+        """The gate without the node, and whether enough nodes stay."""
         return [*gate(context.nodes, down=[self.address]), enough_stay(context, self.address)]
 
     def cost(self, context: Context) -> list[str]:
-        """In sentences."""
-        return ["The others fetch from each other all that it had.", *_transactions_cost(context)]
+        """Costs, one sentence each."""
+        return ["The other nodes stream all of its data from each other.", *_transactions_cost(context)]
 
     def steps(self, context: Context) -> list[Step]:
-        """One."""
+        """One step."""
 
         def remove() -> None:
             if _is_known(context, self.address) and not _is_leaving(context, self.address):
@@ -159,7 +159,7 @@ class Remove(Procedure):
         return [
             Step(
                 f"remove {self.address}",
-                f"remove {self.address} for good; the others fetch from each other what it had",
+                f"permanently remove {self.address}; the others restore its replicas from each other",
                 remove,
                 lambda: _await_gone(context, self.address),
                 changes=CHANGES,
@@ -170,45 +170,46 @@ class Remove(Procedure):
 
 @dataclass(frozen=True)
 class Replace(Procedure):
-    """Put an empty node in the place of a dead one: it takes over its tokens and fetches its data."""
+    """Replace a dead node by an empty one, which takes over its tokens and streams its data."""
 
     name: ClassVar[str] = "replace"
     before: list[str]
     dead: str
     host_id: str
     address: str = ""
-    """The new node's; empty where the actuator chooses, the dead one's for a machine that was set up anew."""
+    """Address of the new node: empty to let the actuator choose, the dead node's for a rebuilt machine."""
 
     @classmethod
     def of(cls, context: Context, dead: str, address: str = "") -> Replace:
-        """For a node of the cluster that is down."""
+        """Create the procedure for a node that is down."""
         known = known_addresses(context, [])
         host_id = steps.member(context, dead).host_id
         if address in known and address != dead:
-            raise InvalidInputError(f"{address} is another node of the cluster", kind="refused")
+            raise InvalidInputError(f"{address} belongs to another node of the cluster", kind="refused")
         return cls(known, dead, host_id, address)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate but for the node."""
+        """The gate without the node."""
         return gate(context.nodes, down=[self.dead])
 
     def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
+        """Actions that the actuator must support."""
         return ("replace",)
 
     def cost(self, context: Context) -> list[str]:
-        """In sentences."""
-        costs = ["The new node fetches all that the dead one had over the network.", *_transactions_cost(context)]
+        """Costs, one sentence each."""
+        costs = ["The new node streams all data of the dead one over the network.", *_transactions_cost(context)]
         if self.address != self.dead:
             return costs
         return [
             *costs,
-            "Until it has joined the others send it no writes: then it is compared with them, and repaired.",
-            "Have no tables made meanwhile (chronotile prepare makes slices ahead): it may fail to fetch them.",
+            "Until it has joined, the other nodes send it no writes; then it is compared with them and repaired.",
+            "Do not create tables meanwhile (prepare slices in advance with chronotile prepare): streaming "
+            "them may fail.",
         ]
 
     def steps(self, context: Context) -> list[Step]:
-        """One; two more at the dead node's address, where the new one is sent no writes until it has joined."""
+        """One step; two more with the same address, because the new node then gets no writes until it has joined."""
 
         def replace() -> None:
             if "begun_us" not in context.notes:
@@ -231,7 +232,7 @@ class Replace(Procedure):
 
         step = Step(
             f"replace {self.dead}",
-            f"start an empty node in the place of {self.dead} and wait until it has its data",
+            f"replace {self.dead} by an empty node, and wait until it has streamed its data",
             replace,
             confirmed,
             changes=CHANGES,
@@ -241,36 +242,37 @@ class Replace(Procedure):
         return [step, steps.hints_step(context, self.dead), whole_step(context, self.dead)]
 
     def _missing(self, context: Context) -> str:
-        """What shows that the dead node has not been replaced yet; empty when it has."""
+        """Evidence that the dead node is not replaced yet; empty if it is."""
         if self.address != self.dead:
             left = any(one.host_id == self.host_id for one in all_members(context.nodes))
-            return f"the nodes still know {self.dead} by its old id" if left else ""
-        # At the same address the new node takes over the id too: only when it was written tells the two apart.
+            return f"the other nodes still know the old id of {self.dead}" if left else ""
+        # With the same address, the new node also takes over the host id: only the id's write time distinguishes the
+        # two.
         if not answers(context.nodes, self.dead):
-            return f"{self.dead} takes no clients"
+            return f"{self.dead} accepts no clients"
         made_us = int(context.nodes.query(self.dead, statements.identity_time())[0]["made"])
         if made_us < context.notes["begun_us"]:
-            return f"{self.dead} is back with its data of before: stop it, empty its data folders, and replace it"
+            return f"{self.dead} is back with its old data: stop it, empty its data folders, and replace it"
         return ""
 
 
 def enough_stay(context: Context, leaving: str) -> Finding:
-    """Whether the nodes that stay can hold as many copies as keyspaces want."""
+    """Check that the remaining nodes can hold the replication factor of every keyspace."""
     asked = any_serving(context.nodes)
     known = members(context.nodes, asked)
     dc = next((one.dc for one in known if one.address == leaving), "")
     left = sum(one.dc == dc for one in known) - 1
     wanting = {name: centres[dc] for name, centres in copies(context.nodes, asked).items() if centres[dc] > left}
-    # Nodes make these for any number of nodes, and hold what they can.
+    # Skip keyspaces whose factor the nodes set themselves for any cluster size.
     wanting = {name: count for name, count in wanting.items() if name not in ("system_distributed", "system_traces")}
     if not wanting:
-        return Finding("ok", "copies", f"{left} nodes stay in {dc}, enough for every keyspace")
-    text = ", ".join(f"{name} wants {count} copies" for name, count in sorted(wanting.items()))
-    return Finding("refused", "copies", f"{left} nodes would stay in {dc}, and {text}: add a node first")
+        return Finding("ok", "copies", f"{left} nodes remain in {dc}, enough for every keyspace")
+    text = ", ".join(f"{name} has replication factor {count}" for name, count in sorted(wanting.items()))
+    return Finding("refused", "copies", f"{left} nodes would remain in {dc}, but {text}: add a node first")
 
 
 def _transactions_cost(context: Context) -> list[str]:
-    """What it takes that nodes finish lightweight transactions first, in all tables: those of 4.1 or later do."""
+    """Cost of finishing lightweight transactions in all tables first, which releases from 4.1 on do."""
     asked = any_serving(context.nodes)
     known = members(context.nodes, asked)
     if all(one.release.startswith(("3.", "4.0.")) for one in known):
@@ -278,7 +280,7 @@ def _transactions_cost(context: Context) -> list[str]:
     rows = context.nodes.query(asked, statements.select("keyspace_name", "system_schema.tables"))
     tables = sum(not is_system(row["keyspace_name"]) for row in rows)
     ranges = sum(len(one.tokens) for one in known)
-    return [f"Nodes first finish lightweight transactions, in {tables} tables times {ranges} ranges, each by itself."]
+    return [f"Nodes first finish lightweight transactions, separately for {tables} tables times {ranges} ranges."]
 
 
 def _cleanup_step(context: Context, address: str) -> Step:
@@ -288,11 +290,11 @@ def _cleanup_step(context: Context, address: str) -> Step:
         try:
             free = free_bytes(context.nodes, address)
         except ChronotileError:
-            # The plan said that it could not be seen.
+            # The plan already reported that this is unknown.
             return
         if free < largest:
             raise InvalidInputError(
-                f"{address} has no room to rewrite its largest table: free some first", kind="refused"
+                f"{address} lacks space to rewrite its largest table: free some first", kind="refused"
             )
 
     def do() -> None:
@@ -301,10 +303,10 @@ def _cleanup_step(context: Context, address: str) -> Step:
 
     def prove() -> str:
         if not context.notes.get(f"cleaned {address}"):
-            _raise(f"cleanup of {address} did not come to its end")
-        return f"{address} keeps what is its own only"
+            _raise(f"cleanup of {address} did not finish")
+        return f"{address} holds only rows it owns"
 
-    return Step(f"cleanup {address}", f"{address} drops what the new node took over", do, prove, check)
+    return Step(f"cleanup {address}", f"clean up {address}: drop rows that the new node took over", do, prove, check)
 
 
 def _retire_steps(context: Context, address: str) -> list[Step]:
@@ -313,7 +315,7 @@ def _retire_steps(context: Context, address: str) -> list[Step]:
     return [
         Step(
             f"retire {address}",
-            f"keep {address} from being started again",
+            f"disable {address}",
             lambda: context.actuator.retire(address),
             lambda: _await_silent(context, address),
         )
@@ -323,44 +325,45 @@ def _retire_steps(context: Context, address: str) -> list[Step]:
 def _await_silent(context: Context, address: str) -> str:
     wait_for(
         f"the end of {address}",
-        lambda: f"{address} takes clients" if answers(context.nodes, address) else "",
+        lambda: f"{address} accepts clients" if answers(context.nodes, address) else "",
         timeout_s=context.node_s,
     )
-    return f"{address} takes no clients"
+    return f"{address} accepts no clients"
 
 
 def _clock_us(context: Context, address: str) -> int:
-    """A node's clock, in microseconds since 1970-01-01T00:00 UTC."""
+    """Clock of a node, in microseconds since 1970-01-01T00:00 UTC."""
     return int(context.nodes.query(address, statements.server_time())[0]["now"]) * 1000
 
 
 class _Arrival:
-    """A new node on its way in, looked at time and again: whether it still fetches its data."""
+    """Monitors a joining node: checks repeatedly that it still streams its data."""
 
     def __init__(self, context: Context, address: str) -> None:
         self.context, self.address = context, address
         self._moved: dict[str, float] = {}
 
     def look(self) -> None:
-        """See that it has not given up, and say so where it fetches nothing: before 5.0 a node does not tell.
+        """Raise an error if the node gave up; warn if it streams nothing, because releases before 5.0 do not report
+        failure.
 
         Raises
         ------
         ChronotileError
-            Kind ``not-confirmed``: it has, and waits.
+            Kind ``not-confirmed``: the node gave up and waits.
         """
         for one in self._joining():
             mode, streaming = steps.activity(self.context, one)
             if mode == "JOINING_FAILED":
-                _raise(f"{one} failed to fetch its data (why, its log says): {_START_AGAIN}")
+                _raise(f"{one} failed to stream its data (see its log): {_START_AGAIN}")
             now = time.monotonic()
             if streaming or mode != "JOINING":
                 self._moved[one] = now
             elif now - self._moved.setdefault(one, now) >= self.context.quiet_s:
                 self._moved[one] = now
                 self.context.echo(
-                    f"{one} has fetched nothing for {self.context.quiet_s / 60:.0f} min; "
-                    f"if its log says that streaming failed, {_START_AGAIN}"
+                    f"{one} has streamed nothing for {self.context.quiet_s / 60:.0f} min; if its log "
+                    f"reports failed streams, {_START_AGAIN}"
                 )
 
     def _joining(self) -> list[str]:
@@ -370,15 +373,14 @@ class _Arrival:
 
 
 def _new(context: Context, before: Sequence[str]) -> list[str]:
-    """Addresses of nodes that were not there before and are up and normal."""
+    """Addresses of new nodes that are up and normal."""
     asked = any_serving(context.nodes)
     return [one.address for one in seen_by(context.nodes, asked) if one.well and one.address not in before]
 
 
 def await_joined(context: Context, before: Sequence[str], count: int, address: str = "") -> str:
-    """Wait until a node that was not there before is up and normal, and the cluster has `count`.
-
-    `address` is the one it should have, empty where that is not known.
+    """Wait until a new node is up and normal, and the cluster has `count` nodes. `address` is the expected one, empty
+    if unknown.
     """
     arrival = _Arrival(context, address)
 
@@ -402,7 +404,7 @@ def _is_known(context: Context, address: str) -> bool:
 
 
 def _is_leaving(context: Context, address: str) -> bool:
-    """Whether a run that was cut off has begun it: the nodes go on by themselves."""
+    """Whether an interrupted run has started it: the nodes continue by themselves."""
     views = seen_by(context.nodes, any_serving(context.nodes, without=[address]))
     return any(one.address == address and one.state == "L" for one in views)
 

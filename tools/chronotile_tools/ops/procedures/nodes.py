@@ -1,4 +1,4 @@
-"""What repair and procedures need of the nodes of a cluster, and what the nodes say of themselves."""
+"""Access to nodes for repairs and procedures, and the nodes' view of the cluster."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from chronotile.errors import AccessDeniedError, BusyError, ChronotileError, Una
 from chronotile_tools.ops.procedures import statements
 
 Row = dict[str, str]
-"""Values of a row as cqlsh writes them, by column."""
+"""Values of a row by column, as cqlsh prints them."""
 Echo = Callable[[str], object]
 """Called with each line of progress."""
 Found = TypeVar("Found")
 
 POLL_S, POLL_S_MAX = 0.5, 10.0
-"""Pause after the first look at something awaited, and the longest: looks cost the nodes processor time."""
+"""First and longest pause between checks of an awaited condition, in seconds: checks cost the nodes CPU time."""
 _SIGN_OF_LIFE = statements.select("key", "system.local")
 _STATUS_LINE = re.compile(
     r"^(?P<up>[UD?])(?P<state>[NLJM])\s+(?P<address>\S+)\s.*?(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s"
@@ -28,40 +28,38 @@ _STATUS_LINE = re.compile(
 
 
 class Nodes(Protocol):
-    """The way to the nodes of a cluster. A node is named by the address that clients use."""
+    """Access to the nodes of a cluster. A node is identified by its address for clients."""
 
     def addresses(self) -> list[str]:
-        """Addresses known so far, those of nodes that are down too."""
+        """Known addresses, including those of nodes that are down."""
 
     def nodetool(self, address: str, *arguments: str, timeout_s: float = 600) -> str:
-        """Run nodetool on a node and return what it prints.
-
-        Raises ChronotileError when it fails, with its own words, or takes longer.
+        """Run nodetool on a node and return its output. Raises ChronotileError with the output if it fails or times
+        out.
         """
 
     def query(self, address: str, statement: str, *, consistency: str = "ONE", timeout_s: float = 10) -> list[Row]:
-        """Run a statement through this node and no other.
+        """Run a statement with this node as coordinator.
 
         Raises
         ------
         UnavailableError
             The node does not answer.
         AccessDeniedError
-            The node refuses user, password or certificate, or the user may not do that.
+            The node rejects user, password or certificate, or the user lacks permission.
         InvalidInputError
-            The node refuses the statement.
+            The node rejects the statement.
         """
 
     def shell(self, address: str, *command: str, timeout_s: float = 60) -> str:
-        """Run a command on the machine of a node and return what it prints.
-
-        Raises UnavailableError when there is no way to that machine, or the command fails.
+        """Run a command on a node's machine and return its output. Raises UnavailableError if the machine is not
+        accessible or the command fails.
         """
 
 
 @dataclass(frozen=True)
 class Member:
-    """A node as another one sees it."""
+    """A node as seen by another one."""
 
     address: str
     host_id: str
@@ -75,7 +73,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Seen:
-    """Whether a node is up, as another one sees it."""
+    """Status of a node as seen by another one."""
 
     address: str
     host_id: str
@@ -90,7 +88,7 @@ class Seen:
 
 
 def members(nodes: Nodes, asked: str) -> list[Member]:
-    """The nodes that one node knows of, itself first."""
+    """Nodes known to one node, itself first."""
     local = nodes.query(asked, statements.select(statements.MEMBER, "system.local"))
     peers = nodes.query(asked, statements.select(f"{statements.MEMBER}, native_address", "system.peers_v2"))
     found = []
@@ -114,18 +112,18 @@ def members(nodes: Nodes, asked: str) -> list[Member]:
 
 
 def seen_by(nodes: Nodes, asked: str) -> list[Seen]:
-    """Which nodes are up, as one node sees it, by the addresses that clients use."""
+    """Status of all nodes as seen by one node, by address for clients."""
     views = parse_status(nodes.nodetool(asked, "status", timeout_s=60))
     try:
         known = {one.host_id: one.address for one in members(nodes, asked)}
     except UnavailableError:
-        # It takes no clients, and so tells only the addresses that nodes use among themselves.
+        # The node accepts no clients, so it only reports internode addresses.
         known = {}
     return [replace(one, address=known.get(one.host_id, one.address)) for one in views]
 
 
 def parse_status(text: str) -> list[Seen]:
-    """The lines of ``nodetool status``."""
+    """Parse the output of ``nodetool status``."""
     matches = map(_STATUS_LINE.match, text.splitlines())
     return [Seen(m["address"], m["host"], m["up"] == "U", m["state"]) for m in matches if m is not None]
 
@@ -145,9 +143,9 @@ def any_serving(nodes: Nodes, *, without: Iterable[str] = ()) -> str:
     Raises
     ------
     AccessDeniedError
-        When one refuses user, password or certificate, and none serves.
+        A node rejects user, password or certificate, and none serves clients.
     UnavailableError
-        When none answers.
+        No node answers.
     """
     left = [address for address in nodes.addresses() if address not in set(without)]
     denied: AccessDeniedError | None = None
@@ -162,24 +160,24 @@ def any_serving(nodes: Nodes, *, without: Iterable[str] = ()) -> str:
             return address
     if denied is not None:
         raise denied
-    raise UnavailableError(f"none of {', '.join(left) or 'the nodes'} answers: check the addresses", kind="no-node")
+    raise UnavailableError(f"no answer from {', '.join(left) or 'any node'}: check the addresses", kind="no-node")
 
 
 def all_members(nodes: Nodes) -> list[Member]:
-    """The nodes of the cluster, as one that serves knows them."""
+    """The nodes of the cluster, from a node that serves clients."""
     return members(nodes, any_serving(nodes))
 
 
 def of_each(addresses: Sequence[str], ask: Callable[[str], Found]) -> dict[str, Found]:
-    """What `ask` returns for each node, asked at the same time."""
+    """Call `ask` for all nodes concurrently; return results by node."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         return dict(zip(addresses, pool.map(ask, addresses), strict=True))
 
 
 def fingerprint(nodes: Nodes, asked: str, *, tables: bool) -> dict[str, str]:
-    """What a procedure counts on not to change: members, their tokens and releases, the replication of keyspaces.
+    """Fingerprint of what must not change during a procedure: members, tokens, releases, and replication of keyspaces.
 
-    With `tables` also the names of all tables. Only what every release tells in the same way goes in.
+    With `tables`, also the names of all tables. Contains only facts that every release reports in the same way.
     """
     found: dict[str, str] = {}
     for member in members(nodes, asked):
@@ -188,19 +186,19 @@ def fingerprint(nodes: Nodes, asked: str, *, tables: bool) -> dict[str, str]:
         found[f"release {member.host_id}"] = member.release
         found[f"tokens {member.host_id}"] = digest(member.tokens)
     for row in nodes.query(asked, statements.select("keyspace_name, replication", "system_schema.keyspaces")):
-        # Releases bring system keyspaces of their own; who may log in matters in all of them.
+        # Skip system keyspaces, which differ between releases, except for authentication.
         if not is_system(row["keyspace_name"]) or row["keyspace_name"] == "system_auth":
             found[f"keyspace {row['keyspace_name']}"] = row["replication"]
     if tables:
         rows = nodes.query(asked, statements.select("keyspace_name, table_name, id", "system_schema.tables"))
         names = [f"{r['keyspace_name']}.{r['table_name']} {r['id']}" for r in rows]
-        # New releases bring tables of their own.
+        # Skip tables that new releases add.
         found["tables"] = digest(sorted(name for name in names if not is_system(name.partition(".")[0])))
     return found
 
 
 def digest(words: Iterable[str]) -> str:
-    """A short hash of words in their order."""
+    """Short hash of an ordered list of words."""
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
@@ -210,14 +208,14 @@ def is_system(keyspace: str) -> bool:
 
 
 def wait_for(what: str, holds: Callable[[], str], *, timeout_s: float) -> None:
-    """Wait until `holds` returns an empty text; what it returns says what is missing.
+    """Wait until `holds` returns an empty text; otherwise its result says what is missing.
 
     Raises
     ------
     BusyError
         Kind ``not-in-time``, with what was missing last. Nodes that do not answer count as missing.
     ChronotileError
-        Of kind ``not-confirmed``, when `holds` raises it: it will not come.
+        Kind ``not-confirmed``, raised by `holds`: the condition cannot become true.
     """
     began, pause = time.monotonic(), POLL_S
     while True:
@@ -231,6 +229,6 @@ def wait_for(what: str, holds: Callable[[], str], *, timeout_s: float) -> None:
             return
         left = began + timeout_s - time.monotonic()
         if left < 0:
-            raise BusyError(f"{what} did not come within {timeout_s:.0f} s: {missing}", kind="not-in-time")
+            raise BusyError(f"timed out after {timeout_s:.0f} s waiting for {what}: {missing}", kind="not-in-time")
         time.sleep(min(pause, left))
         pause = min(pause * 1.1, POLL_S_MAX)

@@ -1,4 +1,4 @@
-"""`Nodes` over an operator's access to a cluster."""
+"""`Nodes` through an operator's access to a cluster."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from chronotile_tools.ops.procedures.nodes import Row
 
 
 class AccessNodes:
-    """The nodes behind an `Access`, found out from those that answer.
+    """Nodes of an `Access`, discovered from those that answer.
 
     Raises
     ------
     InvalidInputError
-        The access has no way to nodetool, which procedures need.
+        The access does not include nodetool, which procedures need.
     """
 
     def __init__(self, access: Access) -> None:
         if access.runner is None:
             raise InvalidInputError(
-                "no way to nodetool, which this needs: give --nodetool 'ssh {host} nodetool' or --lab NAME",
+                "nodetool is required: pass --nodetool 'ssh {host} nodetool' or --lab NAME",
                 kind="invalid-request",
             )
         self.access = access
@@ -29,7 +29,7 @@ class AccessNodes:
         self._hosts: dict[str, Host] = {}
 
     def addresses(self) -> list[str]:
-        """Of all nodes known so far: those the runner knows, else those a node tells of."""
+        """Addresses of all nodes, from the runner or else from a node."""
         given = self._runner.hosts()
         if given:
             return given
@@ -53,9 +53,9 @@ class AccessNodes:
         except CqlError as error:
             if error.unauthorized:
                 raise self.access.explained(error, address) from error
-            # 0x2000 and above: the statement itself; below, what a coordinator could not do now.
+            # Codes from 0x2000 on concern the statement itself; lower ones, temporary failures of the coordinator.
             if (error.details.get("code") or 0) >= 0x2000:
-                raise InvalidInputError(f"{address} refuses: {error}", kind="invalid-cql") from error
+                raise InvalidInputError(f"{address} rejects the statement: {error}", kind="invalid-cql") from error
             raise UnavailableError(f"{address}: {error}", kind="too-few-replicas") from error
         except AccessDeniedError:
             # An OSError, too.
@@ -77,7 +77,7 @@ class AccessNodes:
         return self._hosts.get(address) or Host(address, address)
 
     def _learn(self, point: str) -> None:
-        """Ask one node for all; nodes that have left are forgotten."""
+        """Query one node for all addresses; forget nodes that have left."""
         local = self.query(point, statements.select("broadcast_address, rpc_address", "system.local"))
         peers = self.query(point, statements.select("peer, native_address", "system.peers_v2"))
         pairs = [(row["broadcast_address"], row["rpc_address"]) for row in local]

@@ -1,4 +1,4 @@
-"""Importing this makes all procedures known, so that a journal's can be made again."""
+"""Registers all procedures on import, so that journals can recreate them."""
 
 from __future__ import annotations
 

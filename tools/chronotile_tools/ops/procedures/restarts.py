@@ -1,4 +1,4 @@
-"""Restarting nodes one after the other."""
+"""Rolling restart of nodes."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from chronotile_tools.ops.procedures.nodes import all_members, any_serving, is_s
 
 @dataclass(frozen=True)
 class RollingRestart(Procedure):
-    """Restart nodes one after the other, each when the one before serves again and has got what it missed."""
+    """Restart nodes one at a time, waiting until each serves clients and has received its hints."""
 
     name: ClassVar[str] = "restart"
     addresses: list[str]
 
     @classmethod
     def of(cls, context: Context, addresses: Sequence[str]) -> RollingRestart:
-        """For these nodes, or all where none is named."""
+        """Create the procedure for these nodes; all by default."""
         return cls(known_addresses(context, addresses))
 
     def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
+        """Actions that the actuator must support."""
         return ("stop", "start")
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, and what stands in one copy only."""
+        """The gate, and keyspaces with too few replicas."""
         return [*super().checks(context), *single_copies(context)]
 
     def cost(self, context: Context) -> list[str]:
-        """In sentences."""
-        return [f"{len(self.addresses)} nodes, each away for the time of a stop and a start: about a minute each."]
+        """Costs, one sentence each."""
+        return [f"{len(self.addresses)} nodes, each down for about a minute."]
 
     def steps(self, context: Context) -> list[Step]:
-        """Four a node."""
+        """Four steps per node."""
         return [
             step
             for address in self.addresses
@@ -52,12 +52,12 @@ class RollingRestart(Procedure):
 
 
 def known_addresses(context: Context, addresses: Sequence[str]) -> list[str]:
-    """These nodes in this order, or all of the cluster in the order of their addresses.
+    """The given nodes in this order, or all nodes sorted by address.
 
     Raises
     ------
     InvalidInputError
-        For one the cluster does not have, or that is named twice.
+        A node is unknown, or given twice.
     """
     known = sorted(one.address for one in all_members(context.nodes))
     strange = [address for address in addresses if address not in known]
@@ -68,13 +68,16 @@ def known_addresses(context: Context, addresses: Sequence[str]) -> list[str]:
 
 
 def single_copies(context: Context) -> list[Finding]:
-    """A warning for keyspaces whose data cannot be read or written while a node is away; none may be the only one."""
+    """Warn of keyspaces that become unavailable while a node is down; refuse if it is the only node."""
     if len(all_members(context.nodes)) == 1:
-        text = "the cluster has one node, and with it goes the record of what is done: stop and start it by hand"
+        text = "the cluster has a single node, which also stores the lease: restart it by hand"
         return [Finding("refused", "nodes", text)]
     found = copies(context.nodes, any_serving(context.nodes))
     weak = [name for name, centres in found.items() if not is_system(name) and max(centres.values(), default=0) < 3]
     if not weak:
-        return [Finding("ok", "copies", "three copies of everything: QUORUM holds with one node away")]
-    text = f"{', '.join(sorted(weak))} has fewer than three copies: QUORUM fails for part of it while a node is away"
+        return [Finding("ok", "copies", "replication factor 3 for all keyspaces: QUORUM works with one node down")]
+    text = (
+        f"{', '.join(sorted(weak))} has a replication factor below 3: QUORUM fails for part of the data while a "
+        "node is down"
+    )
     return [Finding("warning", "copies", text)]

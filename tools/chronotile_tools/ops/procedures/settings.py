@@ -1,4 +1,4 @@
-"""The settings of a node across an upgrade: old defaults, ours and new defaults brought together."""
+"""Merge a node's settings for an upgrade: old defaults, ours and new defaults."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting in which old defaults, ours and new defaults are not all the same."""
+    """A setting that differs between old defaults, ours and new defaults."""
 
     kind: Kind
     name: str
-    """With dots into nested settings."""
+    """Name, with dots for nested settings."""
     old: Any
     ours: Any
     new: Any
@@ -41,22 +41,21 @@ class Difference:
 
 @dataclass
 class Merged:
-    """Settings for the new release, and how they came about."""
+    """Merged settings for the new release, with differences."""
 
     settings: dict[str, Any]
     differences: list[Difference] = field(default_factory=list)
 
     @property
     def conflicts(self) -> list[Difference]:
-        """What an operator must look at."""
+        """Differences that need the operator's attention."""
         return [one for one in self.differences if one.kind in ("conflict", "gone")]
 
 
 def merge(old: Mapping[str, Any], ours: Mapping[str, Any], new: Mapping[str, Any]) -> Merged:
-    """Bring together settings of an old release's defaults, ours, and a new release's defaults.
+    """Merge an old release's defaults, our settings, and a new release's defaults.
 
-    What we never changed follows the new defaults; what we changed stays. Maps are merged setting by setting, lists are
-    taken whole.
+    Settings that we never changed follow the new defaults; changed ones stay. Maps are merged by key; lists are atomic.
     """
     merged = Merged({})
     _merge(old, ours, new, "", merged.settings, merged.differences)
@@ -71,7 +70,7 @@ def _merge(
     result: dict[str, Any],
     found: list[Difference],
 ) -> None:
-    # In the order of the new release's file, then what only ours has.
+    # Keep the order of the new release's file, followed by settings that only ours has.
     for name in dict.fromkeys([*new, *ours, *old]):
         before, mine, after = (one.get(name, _ABSENT) for one in (old, ours, new))
         if isinstance(mine, Mapping) and isinstance(after, Mapping):
@@ -90,7 +89,7 @@ def _decided(before: Any, mine: Any, after: Any) -> tuple[Kind | None, Any]:
     if mine == after:
         return None, after
     if mine == before:
-        # Never changed by us, or taken out of the file: as the new release has it.
+        # Unchanged by us, or removed from our file: use the new release's value.
         return ("taken", after) if after is not _ABSENT else ("dropped", _ABSENT)
     if mine is _ABSENT:
         return ("taken", after) if before != after else (None, _ABSENT)
@@ -104,14 +103,14 @@ def _text(value: Any) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The settings of a cassandra.yaml.
+    """Read the settings of a cassandra.yaml.
 
     Raises
     ------
     DataFileError
-        The file cannot be read, or is no YAML.
+        The file cannot be read, or is invalid YAML.
     InvalidInputError
-        It holds something else than settings by name, or PyYAML is missing.
+        It is not a map of settings, or PyYAML is missing.
     """
     yaml = _yaml()
     try:
@@ -119,26 +118,26 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataFileError(f"{path}: {error.strerror}", kind="file-not-found") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataFileError(f"{path} is no YAML: {' '.join(str(error).split())}", kind="file-format") from None
+        raise DataFileError(f"{path}: invalid YAML: {' '.join(str(error).split())}", kind="file-format") from None
     if not isinstance(content, dict):
-        raise InvalidInputError(f"{path} holds no settings by name", kind="invalid-setting")
+        raise InvalidInputError(f"{path}: not a map of settings", kind="invalid-setting")
     return content
 
 
 def write(path: Path, merged: Merged) -> None:
-    """Write settings as YAML into a new file.
+    """Write settings as YAML to a new file.
 
     Raises
     ------
     DataFileError
-        There is such a file, or it cannot be written.
+        The file exists, or cannot be written.
     """
     text = _yaml().safe_dump(merged.settings, sort_keys=False, width=120)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise DataFileError(f"{path} is there already: take another name", kind="file-exists") from None
+        raise DataFileError(f"{path} already exists: use another name", kind="file-exists") from None
     except OSError as error:
         raise DataFileError(f"{path}: {error.strerror}", kind="file-access") from None
 

@@ -1,4 +1,4 @@
-"""The CQL of procedures: system tables, the lease, replication. The rest of the package holds none."""
+"""CQL statements of procedures: system tables, the lease, replication. No other module contains CQL."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ KEYSPACE = "chronotile_ops"
 
 
 def quoted(text: str) -> str:
-    """A text as a constant."""
+    """Quote text as a constant."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def name(text: str) -> str:
-    """A name as stored, whatever its case."""
+    """Quote a name, preserving its case."""
     return '"' + text.replace('"', '""') + '"'
 
 
@@ -29,9 +29,8 @@ def server_time() -> str:
 
 
 def identity_time() -> str:
-    """When a node wrote down who it is, in microseconds since 1970-01-01T00:00 UTC, as column ``made``.
-
-    Restarts leave it; a node that starts with empty folders writes it anew, also where it takes over an id.
+    """Time at which a node wrote its host id, in microseconds since 1970-01-01T00:00 UTC, as column ``made``. Restarts
+    keep it; a node that starts with empty folders writes it again, even if it takes over an id.
     """
     return "SELECT writetime(host_id) AS made FROM system.local"
 
@@ -68,14 +67,14 @@ def create_leases() -> str:
 
 
 def take_lease(lease: str, holder: str, about: str, seconds: int | None) -> str:
-    """Answers with a column ``[applied]``; it lasts for good without `seconds`."""
+    """Returns a column ``[applied]``; permanent without `seconds`."""
     life = "" if seconds is None else f" USING TTL {seconds}"
     values = ", ".join(map(quoted, (lease, holder, about)))
     return f"INSERT INTO {KEYSPACE}.leases (name, holder, about) VALUES ({values}) IF NOT EXISTS{life}"
 
 
 def renew_lease(lease: str, holder: str, about: str, seconds: int, before: str) -> str:
-    """For `holder`, where `before` holds it. Answers with a column ``[applied]``."""
+    """Renew for `holder` if `before` holds the lease. Returns a column ``[applied]``."""
     return (
         f"UPDATE {KEYSPACE}.leases USING TTL {seconds} SET holder = {quoted(holder)}, about = {quoted(about)} "
         f"WHERE name = {quoted(lease)} IF holder = {quoted(before)}"
@@ -91,7 +90,9 @@ def read_lease(lease: str) -> str:
 
 
 def describe(keyspace: str) -> str:
-    """What makes a keyspace and all in it anew, ids of tables too: columns ``type``, ``name``, ``create_statement``."""
+    """Statements that recreate a keyspace with all objects, including table ids: columns ``type``, ``name``,
+    ``create_statement``.
+    """
     return f"DESCRIBE KEYSPACE {name(keyspace)} WITH INTERNALS"
 
 

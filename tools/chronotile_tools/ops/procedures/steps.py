@@ -1,4 +1,4 @@
-"""Steps that several procedures are made of: taking one node down and bringing it back."""
+"""Steps shared by procedures: taking a node down and bringing it back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chronotile_tools.ops.procedures.engine import Context, Step
 from chronotile_tools.ops.procedures.nodes import Member, all_members, answers, any_serving, members, seen_by, wait_for
 
 DISPATCH_S = 12.0
-"""Hints that wait are handed out within ten seconds after their node is back."""
+"""Seconds between rounds of the hints dispatcher."""
 _MODE = re.compile(r"^Mode: (\w+)", re.MULTILINE)
 
 
@@ -20,7 +20,7 @@ def down_steps(context: Context, address: str) -> list[Step]:
     return [
         Step(
             f"drain {address}",
-            f"drain {address}: it flushes its memory to disk and tells clients and nodes",
+            f"drain {address}: it flushes memory to disk and notifies clients and nodes",
             lambda: drain(context, address),
             lambda: await_drained(context, address),
             lambda: require_others_well(context, address),
@@ -35,7 +35,7 @@ def down_steps(context: Context, address: str) -> list[Step]:
 
 
 def up_step(context: Context, address: str, *, release: str = "", changes: tuple[str, ...] = ()) -> Step:
-    """Start a node; proved when all see each other well."""
+    """Start a node; verified when all nodes see each other up and normal."""
     return Step(
         f"start {address}",
         f"start {address}" + (f" with Cassandra {release}" if release else ""),
@@ -46,17 +46,17 @@ def up_step(context: Context, address: str, *, release: str = "", changes: tuple
 
 
 def hints_step(context: Context, address: str) -> Step:
-    """Wait until the others have handed over what they kept for a node."""
+    """Wait until the other nodes have delivered their hints for a node."""
     return Step(
         f"hints {address}",
-        f"wait until the other nodes have handed over the writes they kept for {address}",
+        f"wait until the other nodes have delivered their hints for {address}",
         lambda: None,
         lambda: await_handed_over(context, address),
     )
 
 
 def host_key(context: Context, address: str, kind: str) -> str:
-    """A key of the fingerprint, for a node that is known; for one that is not, a mask for all."""
+    """Fingerprint key of a known node; for an unknown one, a wildcard for all nodes."""
     try:
         return f"{kind} {member(context, address).host_id}"
     except (InvalidInputError, ChronotileError):
@@ -64,12 +64,12 @@ def host_key(context: Context, address: str, kind: str) -> str:
 
 
 def member(context: Context, address: str) -> Member:
-    """The node of an address.
+    """Find the node at an address.
 
     Raises
     ------
     InvalidInputError
-        The cluster has none there.
+        No node has this address.
     """
     known = all_members(context.nodes)
     for one in known:
@@ -80,12 +80,12 @@ def member(context: Context, address: str) -> Member:
 
 
 def require_others_well(context: Context, address: str) -> None:
-    """Refuse to touch a node while another one is away."""
+    """Raise an error if another node is down."""
     asked = any_serving(context.nodes, without=[address])
     bad = [seen.address for seen in seen_by(context.nodes, asked) if not seen.well and seen.address != address]
     if bad:
         raise InvalidInputError(
-            f"{', '.join(bad)} is not up and normal: with {address} away too, writes would fail. Bring it back first",
+            f"{', '.join(bad)} is not up and normal: with {address} down too, writes would fail. Bring it back first",
             kind="refused",
         )
 
@@ -116,17 +116,17 @@ def await_drained(context: Context, address: str) -> str:
 
 
 def await_down(context: Context, address: str) -> str:
-    """Wait until the others see a node down and it takes no clients."""
+    """Wait until the others see a node down and it accepts no clients."""
 
     def missing() -> str:
-        return f"{address} takes clients" if answers(context.nodes, address) else _sees_up(context, address)
+        return f"{address} accepts clients" if answers(context.nodes, address) else _sees_up(context, address)
 
     wait_for(f"the end of {address}", missing, timeout_s=context.node_s)
     return f"the other nodes see {address} down"
 
 
 def start(context: Context, address: str) -> None:
-    """Start a node, unless it serves."""
+    """Start a node, unless it serves clients."""
     if not answers(context.nodes, address):
         context.actuator.start(address)
 
@@ -136,14 +136,14 @@ def await_up(context: Context, address: str, release: str = "") -> str:
 
     def missing() -> str:
         if not answers(context.nodes, address):
-            return f"{address} takes no clients"
+            return f"{address} accepts no clients"
         known = members(context.nodes, address)
         if release and known[0].release != release:
             return f"{address} runs {known[0].release}, not {release}"
         others = [one.address for one in known[1:]]
         for asked in [address, *others]:
             seen = {one.address for one in seen_by(context.nodes, asked) if one.well}
-            # The others are asked only whether they see this one: they may have lost sight of another meanwhile.
+            # Ask the others only about this node: they may see another one down meanwhile.
             lost = {address, *others} - seen if asked == address else {address} - seen
             if lost:
                 return f"{asked} does not see {', '.join(sorted(lost))} up and normal"
@@ -154,7 +154,7 @@ def await_up(context: Context, address: str, release: str = "") -> str:
 
 
 def await_handed_over(context: Context, address: str) -> str:
-    """Wait until no other node keeps writes for a node."""
+    """Wait until no other node holds hints for a node."""
     host = member(context, address).host_id
     others = [one.address for one in all_members(context.nodes) if one.address != address]
     quiet_since = time.monotonic()
@@ -164,12 +164,12 @@ def await_handed_over(context: Context, address: str) -> str:
         keeping = [one for one in others if _keeps_hints(context, one, host)]
         if keeping:
             quiet_since = time.monotonic()
-            return f"{', '.join(keeping)} keeps writes for it"
-        # Where pending hints cannot be asked for, rest for a round of the dispatcher is what can be seen.
+            return f"{', '.join(keeping)} still holds hints"
+        # If pending hints cannot be queried, wait for one idle round of the dispatcher.
         return "" if time.monotonic() - quiet_since >= _rest_s(context, others) else "waiting for a round of hints"
 
-    wait_for(f"the writes kept for {address}", missing, timeout_s=context.stream_s)
-    return f"no node keeps writes for {address}"
+    wait_for(f"the hints for {address}", missing, timeout_s=context.stream_s)
+    return f"no node holds hints for {address}"
 
 
 def _keeps_hints(context: Context, address: str, host_id: str) -> bool:
@@ -194,12 +194,12 @@ def _rest_s(context: Context, others: list[str]) -> float:
 
 
 def mode(context: Context, address: str) -> str:
-    """What a node does, in its own word: ``NORMAL``, ``JOINING``, ``DRAINED`` and so on."""
+    """Operation mode reported by a node: ``NORMAL``, ``JOINING``, ``DRAINED`` and so on."""
     return activity(context, address)[0]
 
 
 def activity(context: Context, address: str) -> tuple[str, bool]:
-    """What a node does, as `mode` has it, and whether data streams to it or from it."""
+    """Operation mode of a node, and whether it has active streams."""
     said = context.nodes.nodetool(address, "netstats", timeout_s=60)
     found = _MODE.search(said)
     return (found[1] if found else "UNKNOWN", "Not sending any streams" not in said)

@@ -1,4 +1,4 @@
-"""Changing the release of all nodes one after the other, and what follows it."""
+"""Rolling upgrades, and the steps that follow them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chronotile_tools.ops.procedures.nodes import all_members, answers, any_serv
 from chronotile_tools.ops.procedures.restarts import known_addresses, single_copies
 
 SERIES = ((3, 11), (4, 0), (4, 1), (5, 0))
-"""Releases by series; an upgrade goes from one to the next."""
+"""Release series in order; an upgrade goes from one to the next."""
 MODES = ("CASSANDRA_4", "UPGRADING", "NONE")
 """Values of ``storage_compatibility_mode`` in their order."""
 _MODE = "storage_compatibility_mode"
@@ -24,9 +24,9 @@ _MODE = "storage_compatibility_mode"
 
 @dataclass(frozen=True)
 class Upgrade(Procedure):
-    """Let all nodes run another release, one after the other, and rewrite their data in its format.
+    """Upgrade all nodes to another release, one at a time, and rewrite their data in its format.
 
-    While it runs, no table may come or go: nodes of different releases do not tell each other of changes.
+    Tables must not be created or dropped meanwhile: nodes of different releases do not exchange schema changes.
     """
 
     name: ClassVar[str] = "upgrade"
@@ -36,7 +36,7 @@ class Upgrade(Procedure):
 
     @classmethod
     def of(cls, context: Context, release: str) -> Upgrade:
-        """For all nodes."""
+        """Create the procedure for all nodes."""
         _series(release)
         return cls(known_addresses(context, []), release)
 
@@ -45,24 +45,24 @@ class Upgrade(Procedure):
         return ("stop", "install", "start")
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, whether the releases follow each other, and what cannot be seen."""
+        """The gate, the order of releases, and limits of the checks."""
         releases = sorted({one.release for one in all_members(context.nodes)})
         found = [*super().checks(context), *single_copies(context)]
         found += [adjacent(before, self.release) for before in releases]
-        text = "whether replicas agree was not looked at: chronotile ops repair run before, and again afterwards"
+        text = "agreement of replicas was not checked: run chronotile ops repair run before and after the upgrade"
         return [*found, Finding("unseen", "repair", text)]
 
     def cost(self, context: Context) -> list[str]:
         """In sentences."""
         return [
-            "Each node is away for the time of a stop, an installation and a start.",
-            "A snapshot keeps the files of before: until it is cleared, they need their room on disk.",
+            "Each node is down for a stop, an installation and a start.",
+            "A snapshot keeps the old files, which use disk space until it is cleared.",
             "Afterwards each node rewrites its tables in the new format.",
             "Until the end: no repair, no change of tables or roles, no node added, nothing at consistency ALL.",
         ]
 
     def steps(self, context: Context) -> list[Step]:
-        """Old formats away and a snapshot for each node; the change of each; new formats."""
+        """Rewrite old formats and take a snapshot on each node; upgrade each; rewrite to the new format."""
         return [
             *(_format_step(context, address, "before") for address in self.addresses),
             *(snapshot_step(context, address, f"before-{self.release}") for address in self.addresses),
@@ -86,12 +86,12 @@ class Upgrade(Procedure):
                 f"install {address}",
                 f"put Cassandra {self.release} in place on {address}",
                 lambda: self._install(context, address),
-                lambda: "done; its start will show it",
+                lambda: "done; verified when the node starts",
             ),
             steps.up_step(context, address, release=self.release, changes=("release *",)),
             Step(
                 f"probe {address}",
-                f"look for errors in the log of {address}, and read and write through it",
+                f"check the log of {address} for errors, and read and write through it",
                 lambda: None,
                 lambda: _await_sound(context, address),
             ),
@@ -105,7 +105,7 @@ class Upgrade(Procedure):
 
 @dataclass(frozen=True)
 class Compatibility(Procedure):
-    """Go on with ``storage_compatibility_mode`` after an upgrade to 5.0, by a rolling restart."""
+    """Advance ``storage_compatibility_mode`` after an upgrade to 5.0, by a rolling restart."""
 
     name: ClassVar[str] = "compatibility"
     addresses: list[str]
@@ -114,7 +114,7 @@ class Compatibility(Procedure):
 
     @classmethod
     def of(cls, context: Context, mode: str, confirmed: bool) -> Compatibility:
-        """For all nodes."""
+        """Create the procedure for all nodes."""
         return cls(known_addresses(context, []), mode, confirmed)
 
     def needs(self) -> Sequence[str]:
@@ -122,7 +122,7 @@ class Compatibility(Procedure):
         return ("configure", "stop", "start")
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, the order of modes, and that the operator knows that there is no way back."""
+        """The gate, the order of modes, and confirmation that it is irreversible."""
         found = [*super().checks(context), *single_copies(context)]
         if any(finding.level == "refused" for finding in found):
             return found
@@ -132,12 +132,12 @@ class Compatibility(Procedure):
             text = f"nodes are at {', '.join(sorted(modes))}; {self.mode} follows {MODES[before]}"
             found.append(Finding("refused", "mode", text))
         if not self.confirmed:
-            text = f"there is no way back to the release of before once a node is at {self.mode}: say so with --confirm"
+            text = f"you cannot return to the previous release once a node is at {self.mode}: pass --confirm"
             found.append(Finding("refused", "no way back", text))
         return found
 
     def steps(self, context: Context) -> list[Step]:
-        """Five a node."""
+        """Five steps per node."""
         return [step for address in self.addresses for step in self._change(context, address)]
 
     def _change(self, context: Context, address: str) -> list[Step]:
@@ -146,13 +146,13 @@ class Compatibility(Procedure):
                 f"configure {address}",
                 f"write {_MODE}: {self.mode} into the settings of {address}",
                 lambda: context.actuator.configure(address, _MODE, self.mode),
-                lambda: "done; its start will show it",
+                lambda: "done; verified when the node starts",
             ),
             *steps.down_steps(context, address),
             steps.up_step(context, address),
             Step(
                 f"mode {address}",
-                f"look whether {address} took it up",
+                f"check the mode of {address}",
                 lambda: None,
                 lambda: self._confirmed(context, address),
             ),
@@ -172,13 +172,13 @@ def _series(release: str) -> tuple[int, int]:
     if series not in SERIES:
         known = ", ".join(f"{a}.{b}" for a, b in SERIES)
         raise InvalidInputError(
-            f"release {release!r}: write it whole, such as 4.1.10, of {known}", kind="invalid-request"
+            f"release {release!r}: give the full number, such as 4.1.10, of {known}", kind="invalid-request"
         )
     return series
 
 
 def adjacent(before: str, after: str) -> Finding:
-    """Whether nodes may go from one release to another: within a series, or to the next."""
+    """Check that an upgrade stays within a series or goes to the next."""
     old, new = _numbers(before), _numbers(after)
     text = f"{before} to {after}"
     if new < old:
@@ -188,7 +188,7 @@ def adjacent(before: str, after: str) -> Finding:
     series = [one for one in SERIES if old[:2] < one <= new[:2]]
     if len(series) > 1:
         first = ".".join(map(str, series[0]))
-        return Finding("refused", "release", f"{text} leaves one out: upgrade to {first} first")
+        return Finding("refused", "release", f"{text} skips a series: upgrade to {first} first")
     return Finding("ok", "release", f"{text} follow each other")
 
 
@@ -205,14 +205,14 @@ def _format_step(context: Context, address: str, when: str) -> Step:
 
     def prove() -> str:
         if not context.notes.get(key):
-            raise ChronotileError(f"upgradesstables on {address} did not come to its end", kind="not-confirmed")
+            raise ChronotileError(f"upgradesstables on {address} did not finish", kind="not-confirmed")
         return f"all tables of {address} are in its release's format"
 
     return Step(f"formats {when} {address}", f"rewrite tables of {address} that are in an older format", do, prove)
 
 
 def snapshot_step(context: Context, address: str, tag: str) -> Step:
-    """Take a snapshot of all tables of a node, unless it has one of this name."""
+    """Take a snapshot of all tables of a node, unless one of this name exists."""
 
     def there() -> bool:
         return (
@@ -226,14 +226,14 @@ def snapshot_step(context: Context, address: str, tag: str) -> Step:
 
     def prove() -> str:
         if not there():
-            raise ChronotileError(f"{address} lists no snapshot {tag}", kind="not-confirmed")
-        return f"{address} has snapshot {tag}; nodetool clearsnapshot -t {tag} frees its room later"
+            raise ChronotileError(f"{address} does not list snapshot {tag}", kind="not-confirmed")
+        return f"{address} has snapshot {tag}; nodetool clearsnapshot -t {tag} frees its space later"
 
     return Step(f"snapshot {address}", f"take snapshot {tag} of {address}", do, prove)
 
 
 def _log_errors(context: Context, address: str) -> int | None:
-    """Lines of level ERROR in a node's log; None where it cannot be read."""
+    """Number of ERROR lines in a node's log; None if it cannot be read."""
     try:
         where = "name = 'cassandra.logdir'"
         rows = context.nodes.query(address, statements.select("value", "system_views.system_properties", where))
@@ -249,13 +249,13 @@ def _await_sound(context: Context, address: str) -> str:
     before, after = context.notes.get(f"errors {address}"), _log_errors(context, address)
     if after is not None and after > (before or 0):
         raise ChronotileError(
-            f"{address} wrote {after - (before or 0)} errors to its log since: look at it", kind="not-confirmed"
+            f"{address} wrote {after - (before or 0)} new errors to its log: check it", kind="not-confirmed"
         )
     context.nodes.query(address, statements.read_lease("work"), consistency="QUORUM")
     unfinished = lease.unfinished(context.nodes)
     if unfinished is None:
         raise ChronotileError(f"a read through {any_serving(context.nodes)} lost the lease's row", kind="not-confirmed")
-    log = "its log was not looked at (no --shell)" if after is None else "no new error in its log"
+    log = "its log was not checked (no --shell)" if after is None else "no new error in its log"
     return f"{address} reads at QUORUM; {log}"
 
 
@@ -263,5 +263,5 @@ def _mode_of(context: Context, address: str) -> str:
     rows = context.nodes.query(address, statements.select("value", "system_views.settings", f"name = '{_MODE}'"))
     if not rows:
         raise InvalidInputError(f"{address} has no {_MODE}: it runs a release before 5.0", kind="refused")
-    # Where cassandra.yaml does not say.
+    # Default if cassandra.yaml does not set it.
     return MODES[0] if rows[0]["value"] == "null" else rows[0]["value"]

@@ -1,4 +1,4 @@
-"""Repair: replicas compared and brought together, a sub-range of the ring at a time."""
+"""Repair: compare and synchronize replicas, one sub-range of the ring at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a repair must know of a cluster: its ring, how much lies where, what nodes have to do already."""
+"""Read a cluster's state for repair: its ring, table sizes, and pending work of nodes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ AUTH = "system_auth"
 
 
 def repairable(nodes: Nodes, keyspaces: list[str], tables: list[str]) -> list[str]:
-    """Full names of the tables to repair, those of more than one copy.
+    """Full names of the tables to repair: those with more than one replica.
 
     Parameters
     ----------
     keyspaces : list of str
-        Only these; all of users, and system_auth, where empty.
+        Only these keyspaces; by default all user keyspaces and system_auth.
     tables : list of str
         Only these full names, ``keyspace.table``.
 
     Raises
     ------
     InvalidInputError
-        For a name that the cluster does not have, or that has a single copy.
+        A name does not exist, or has a single replica.
     """
     asked = any_serving(nodes)
     copied = {name for name, centres in copies(nodes, asked).items() if sum(centres.values()) > 1}
@@ -50,7 +50,9 @@ def repairable(nodes: Nodes, keyspaces: list[str], tables: list[str]) -> list[st
         if not any(name == wanted or (wanted.endswith(".") and name.startswith(wanted)) for name in names):
             raise InvalidInputError(f"the cluster has no {wanted.rstrip('.')}", kind="table-not-found")
         if wanted.partition(".")[0] not in copied:
-            raise InvalidInputError(f"{wanted.rstrip('.')} has one copy: nothing can repair it", kind="refused")
+            raise InvalidInputError(
+                f"{wanted.rstrip('.')} has a single replica, so it cannot be repaired", kind="refused"
+            )
     found = [name for name in names if name.partition(".")[0] in copied]
     if keyspaces or tables:
         return [name for name in found if name in tables or name.partition(".")[0] in keyspaces]
@@ -70,11 +72,11 @@ def ring(nodes: Nodes, keyspace: str) -> list[RingRange]:
 
 
 def estimates(nodes: Nodes, tables: Sequence[str]) -> dict[str, list[Estimate]]:
-    """How much of each table lies in one copy, by what each node tells of its own files, spread evenly over the ring.
+    """Estimate the size of one replica of each table, from the nodes' own files, spread evenly over the ring.
 
-    What nodes estimate of ranges (``system.size_estimates``) is no measure here: they count by samples of an index, so
-    each range of a table of few large partitions has many times what is there, and they count every five minutes. Nodes
-    that do not answer leave theirs out.
+    The nodes' range estimates (``system.size_estimates``) are not used: they count index samples, which greatly
+    overestimates ranges of tables with few large partitions, and are updated only every five minutes. Nodes that do not
+    answer are omitted.
     """
     keyspaces = sorted({table.partition(".")[0] for table in tables})
     asked = any_serving(nodes)
@@ -93,14 +95,16 @@ def _sizes_or_none(nodes: Nodes, address: str, keyspaces: Sequence[str]) -> dict
 
 
 def _in_one_copy(sizes: Sequence[tuple[float, float]], factor: int) -> Estimate:
-    """The nodes' shares by the number of copies. A replica that lacks much must not make it less than another has."""
+    """Divide the nodes' sizes by the replication factor. An incomplete replica must not reduce the estimate below
+    another node's size.
+    """
     largest = max((one[0] for one in sizes), default=0.0), max((one[1] for one in sizes), default=0.0)
     shared = [sum(one[k] for one in sizes) / max(1, factor) for k in (0, 1)]
     return Estimate(TOKEN_MIN, TOKEN_MIN, max(largest[0], shared[0]), max(largest[1], shared[1]))
 
 
 def sizes_of(text: str) -> dict[str, tuple[float, float]]:
-    """Partitions and bytes by table, from ``nodetool tablestats``: of files, unpacked, and of what is in memory."""
+    """Partitions and uncompressed bytes by table, from ``nodetool tablestats``: files and memtables."""
     found: dict[str, tuple[float, float]] = {}
     keyspace = table = ""
     packed = ratio = 1.0
@@ -131,7 +135,7 @@ def _number(text: str) -> float:
 
 
 def pending_compactions(nodes: Nodes, address: str) -> int:
-    """Compactions that wait on a node."""
+    """Pending compactions of a node."""
     found = _PENDING.search(nodes.nodetool(address, "compactionstats", timeout_s=60))
     return int(found[1]) if found else 0
 
@@ -149,20 +153,19 @@ def percent_repaired(nodes: Nodes, address: str, keyspace: str) -> dict[str, flo
 
 
 def throughput_mbit(nodes: Nodes, address: str) -> float:
-    """The limit of what a node streams, in Mbit/s; 0 for none."""
+    """Stream throughput limit of a node, in Mbit/s; 0 for none."""
     try:
         text = nodes.nodetool(address, "getstreamthroughput", "-d", timeout_s=60)
     except ChronotileError:
-        # 4.0 tells whole numbers only, without being asked.
+        # 4.0 prints whole numbers only.
         text = nodes.nodetool(address, "getstreamthroughput", timeout_s=60)
     found = _THROUGHPUT.search(text)
     return float(found[1]) if found else 0.0
 
 
 def whole_files_mib(nodes: Nodes, address: str) -> float | None:
-    """The limit of files that a node streams whole, because all in them is wanted, in MiB/s; 0 for none.
-
-    None before 4.1, where the other limit is of these, too.
+    """Throughput limit for entire SSTables, in MiB/s; 0 for none. None before 4.1, where the other limit covers these,
+    too.
     """
     rows = nodes.query(address, statements.select("release_version", "system.local"))
     if rows[0]["release_version"].startswith(("3.", "4.0")):
@@ -172,12 +175,12 @@ def whole_files_mib(nodes: Nodes, address: str) -> float | None:
 
 
 def streams_of_preview(text: str) -> str:
-    """What a preview would stream, in its own words; empty when all is in sync.
+    """Streams reported by a repair preview; empty if replicas are in sync.
 
     Raises
     ------
     ChronotileError
-        The text is of no preview that came to its end.
+        The preview did not finish.
     """
     found = _STREAMING.findall(text)
     if found:
@@ -189,6 +192,6 @@ def streams_of_preview(text: str) -> str:
 
 
 def native_scheduler(nodes: Nodes, address: str) -> bool:
-    """Whether a node repairs by itself (``auto_repair`` of 5.0.8 and later)."""
+    """Whether a node repairs automatically (``auto_repair`` of 5.0.8 and later)."""
     rows = nodes.query(address, statements.select("name, value", "system_views.settings"))
     return any(row["name"] == "auto_repair.enabled" and row["value"] == "true" for row in rows)

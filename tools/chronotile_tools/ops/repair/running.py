@@ -1,4 +1,4 @@
-"""Repairs tables segment by segment: a procedure, so that it is planned, under a lease, journalled and resumed."""
+"""Repair tables segment by segment, as a procedure: planned, leased, journalled and resumable."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from chronotile_tools.ops.repair.segments import (
 from chronotile_tools.ring import SIZE
 
 PENDING_MAX = 20
-"""Compactions that may wait on a replica; above, repairs wait: what they bring must be compacted too."""
+"""Most pending compactions on a replica during repair; above, the repair pauses, because it adds compactions."""
 PRESSURE_S = 60.0
-"""How long the number of waiting compactions is taken for known."""
+"""Seconds for which the number of pending compactions is cached."""
 PENDING_LOOK_S = 15.0
 ATTEMPTS = 5
-"""How often a segment is tried before the repair stops; what is done stays done."""
+"""Attempts per segment before the repair stops; finished segments are kept."""
 LATE_IN_TURN = 10
-"""How many segments may be late, each half of the one before, until something else must be wrong."""
+"""Consecutive timeouts, each with half the segment, before the repair stops: something else must be wrong."""
 SMALL_PARTITIONS = 2**16
 SMALL_BYTES = 1 << 30
 """Tables up to this, all together, are repaired by one command a node: a segment for each range of the ring, some
@@ -53,17 +53,17 @@ _TERMINATE = (
 
 @dataclass(frozen=True)
 class Repair(Procedure):
-    """Compare the replicas of tables and send what one of them lacks, a segment of the ring at a time."""
+    """Compare replicas of tables and stream missing rows, one segment of the ring at a time."""
 
     name: ClassVar[str] = "repair"
     groups: list[list[str]]
     """Full names of tables; those of a group, small ones of one keyspace, are repaired together."""
     capacity_mbit: float = 0.0
-    """What streams to one node may take of its link, in Mbit/s; 0 leaves the nodes' limits alone."""
+    """Bandwidth of streams to one node, in Mbit/s; 0 keeps the nodes' limits."""
     segment_s: float = SECONDS_MAX
-    """A segment that takes longer is ended and halved."""
+    """Segments that take longer are stopped and halved."""
     anyway: bool = False
-    """Also where the nodes repair by themselves."""
+    """Even if the nodes repair automatically."""
 
     @classmethod
     def of(
@@ -79,17 +79,21 @@ class Repair(Procedure):
         """For the tables of these keyspaces and these tables (``keyspace.table``); for all where none is named."""
         names = reading.repairable(context.nodes, list(keyspaces), list(tables))
         if not names:
-            raise InvalidInputError("the cluster has no table of more than one copy", kind="table-not-found")
+            raise InvalidInputError("the cluster has no tables with more than one replica", kind="table-not-found")
         return cls(grouped(context, names), capacity_mbit, segment_s, anyway)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, and whether the nodes repair by themselves."""
+        """The gate, and whether the nodes repair automatically."""
         found = gate(context.nodes)
         native = [one.address for one in all_members(context.nodes) if answers(context.nodes, one.address)
                   and reading.native_scheduler(context.nodes, one.address)]  # fmt: skip
         if native:
-            text = f"{', '.join(native)} repair by themselves (auto_repair), which is the better way"
-            found.append(Finding("warning" if self.anyway else "refused", "scheduler", f"{text}; --anyway repairs too"))
+            text = f"{', '.join(native)} repair automatically (auto_repair), which is preferable"
+            found.append(
+                Finding(
+                    "warning" if self.anyway else "refused", "scheduler", f"{text}; pass --anyway to repair regardless"
+                )
+            )
         return found
 
     def cost(self, context: Context) -> list[str]:
@@ -105,7 +109,7 @@ class Repair(Procedure):
             sentences.append(
                 f"{what}: about {partitions:,.0f} partitions, {size / 2**20:,.0f} MiB in each copy, {pieces}."
             )
-        sentences.append("Each replica reads all of it once; network is used for what differs only.")
+        sentences.append("Each replica reads all of its data once; only differences use the network.")
         return sentences
 
     def steps(self, context: Context) -> list[Step]:
@@ -127,14 +131,14 @@ class Repair(Procedure):
         return Step(f"repair {','.join(group)}", f"repair {name}", repair, work.prove, changes=())
 
     def _may_go_by_node(self, context: Context, group: Sequence[str]) -> bool:
-        """Whether a node may repair all its ranges at once: not where more nodes would stream than the limit is for."""
+        """Whether a node may repair all its ranges together: not if more nodes would stream than the limit allows."""
         return not self.capacity_mbit or len({one.replicas for one in _ranges(context, group)}) == 1
 
     def _limit_step(self, context: Context) -> Step:
         def do() -> None:
             known = [one.address for one in all_members(context.nodes)]
             if "throughput_mbit" not in context.notes:
-                # Written down before it is changed: a run that goes on must not take our limit for the old one.
+                # Record the limit before changing it: a resumed run must not take ours for the original.
                 old = of_each(known, lambda one: reading.throughput_mbit(context.nodes, one))
                 whole = of_each(known, lambda one: reading.whole_files_mib(context.nodes, one))
                 context.note(throughput_mbit=old, whole_files_mib=whole)
@@ -150,7 +154,7 @@ class Repair(Procedure):
             if any(value == 0 or value > limit * 1.05 for value in found.values()) or any(
                 value is not None and (value == 0 or value > mebibytes(limit) * 1.05) for value in whole.values()
             ):
-                raise ChronotileError(f"the limits of streams could not be set: {found}, {whole}", kind="not-confirmed")
+                raise ChronotileError(f"cannot set the stream limits: {found}, {whole}", kind="not-confirmed")
             return f"each node streams at most {limit} Mbit/s, whole files {mebibytes(limit)} MiB/s"
 
         return Step("limit", f"limit streams to {self.capacity_mbit:g} Mbit/s towards each node", do, prove)
@@ -158,14 +162,12 @@ class Repair(Procedure):
     def _back_step(self, context: Context) -> Step:
         def prove() -> str:
             old = context.notes["throughput_mbit"]
-            return (
-                f"limits are as before: {', '.join(f'{address} {value:.0f} Mbit/s' for address, value in old.items())}"
-            )
+            return f"limits restored: {', '.join(f'{address} {value:.0f} Mbit/s' for address, value in old.items())}"
 
-        return Step("limit back", "set the limits of streams as they were", lambda: self.give_up(context), prove)
+        return Step("limit back", "restore the stream limits", lambda: self.give_up(context), prove)
 
     def give_up(self, context: Context) -> None:
-        """Set the limits of streams as they were before."""
+        """Restore the stream limits."""
         _set_limits(context, context.notes.get("throughput_mbit", {}), context.notes.get("whole_files_mib", {}))
 
     def _all_ranges(self, context: Context) -> list[RingRange]:
@@ -209,20 +211,20 @@ class _Group:
         self.purpose = purpose
         self._late_in_turn = 0
         self._narrow: dict[int, int] = {}
-        """How many tokens may follow a token at which a segment was late, however fast others were since."""
+        """Largest segment width after a token at which a segment timed out, however fast others were since."""
         self._troubled = False
         self._calm_until: dict[str, float] = {}
         self._writing = threading.Lock()
 
     def run(self) -> None:
-        """Repair what the journal does not say was repaired: small tables a node at a time, others in segments."""
+        """Repair what is not yet repaired according to the journal: small tables node by node, others in segments."""
         known = _known(self.context, self.tables)
         small = _is_small(known) and not self._done()
         if not (small and self._run_nodes()):
             self.run_segments(known)
 
     def run_segments(self, known: Sequence[Estimate] | None = None) -> None:
-        """Repair in segments what the journal does not say was repaired."""
+        """Repair in segments what is not yet repaired according to the journal."""
         ranges = _ranges(self.context, self.tables)
         left = remaining(ranges, self._done())
         known = _known(self.context, self.tables) if known is None else known
@@ -254,7 +256,7 @@ class _Group:
     def _run_nodes(self) -> bool:
         """Repair by one command a node, each for the ranges that it is the first replica of.
 
-        False where one failed or was late: then segments tell what is wrong.
+        Return False if one failed or timed out: segments then locate the problem.
         """
         replicas = _replicas(_ranges(self.context, self.tables))
         whole = RingRange(0, 0, replicas)
@@ -267,7 +269,7 @@ class _Group:
             try:
                 said = self.context.nodes.nodetool(address, *words, timeout_s=min(SMALL_SECONDS, self.segment_s))
             except ChronotileError as error:
-                self.context.echo(f"      {address} did not repair {self.keyspace} at once: {error}")
+                self.context.echo(f"      {address} could not repair {self.keyspace} in one command: {error}")
                 self._terminate(whole)
                 return False
             if "Repair completed successfully" not in said:
@@ -279,26 +281,28 @@ class _Group:
     def _give_up(self, segment: RingRange, attempts: int) -> None:
         if attempts >= ATTEMPTS or self._late_in_turn >= LATE_IN_TURN:
             what = (
-                f"{self._late_in_turn} segments in turn were late" if self._late_in_turn else f"failed {attempts} times"
+                f"{self._late_in_turn} consecutive segments timed out"
+                if self._late_in_turn
+                else f"failed {attempts} times"
             )
             raise UnavailableError(
-                f"the segment from {segment.start} of {self.key}: {what}; what was repaired stays so: "
-                "see the journal, mend what it names, and run again",
+                f"the segment from {segment.start} of {self.key}: {what}; finished segments are kept: see "
+                "the journal, fix the reported problem, and run again",
                 kind="repair",
             )
 
     def prove(self) -> str:
-        """Compare all replicas once more."""
+        """Compare all replicas again."""
         streams = previewed(self.context, self.tables)
         done = f"{len(self._done())} segments" if self._done() else f"the ranges of {len(self._nodes_done())} nodes"
         if not streams:
             return f"{done} repaired; a preview has nothing to stream"
-        # Writes that arrive while replicas are read differ for a moment without anything being wrong.
+        # Concurrent writes cause harmless temporary differences.
         time.sleep(2)
         again = previewed(self.context, self.tables)
         if not again:
             return f"{done} repaired; a preview has nothing to stream"
-        return f"{done} repaired; a preview finds {again}: clients write to it now, preview again at rest"
+        return f"{done} repaired; a preview finds {again}: because of concurrent writes: preview again without writes"
 
     def _done(self) -> list[tuple[int, int]]:
         return [(entry["start"], entry["end"]) for entry in self._logged("segment")]
@@ -320,7 +324,7 @@ class _Group:
         self._log(event, start=segment.start, end=segment.end, **facts)
 
     def _segment(self, segment: RingRange) -> bool:
-        """Repair one segment; False where it must be tried again."""
+        """Repair one segment; return False if it must be tried again."""
         self._await_replicas(segment)
         self._await_calm(segment)
         asked, began = segment.replicas[0], time.monotonic()
@@ -335,7 +339,7 @@ class _Group:
             late = seconds >= self.segment_s
             self._log_segment("segment-failed", segment, error=str(error), seconds=round(seconds, 1), timed_out=late)
             if late:
-                # nodetool is gone, but not what it began.
+                # nodetool has ended, but the repair it started may still run.
                 self._terminate(segment)
                 self.pace.timed_out(segment.width)
                 self._narrow[segment.start] = max(1, segment.width // 2)
@@ -355,23 +359,23 @@ class _Group:
             try:
                 self.context.nodes.nodetool(replica, *_TERMINATE, timeout_s=120)
             except ChronotileError as error:
-                self.context.echo(f"      {replica} could not be told to end the repair: {error}")
+                self.context.echo(f"      {replica} could not be told to stop the repair: {error}")
 
     def _await_replicas(self, segment: RingRange) -> None:
-        """Wait for replicas that are away: repairing without them would have to be done again."""
+        """Wait for replicas that are down: a repair without them would have to be repeated."""
         deadline = time.monotonic() + self.context.node_s
         told = False
         while True:
             away = [replica for replica in segment.replicas if not answers(self.context.nodes, replica)]
             if not away and self._troubled:
-                # After a failure also the nodes' own view: it costs more than to ask each for a sign of life.
+                # After a failure, also check the nodes' own view, which costs more than a liveness check.
                 well = {one.address for one in seen_by(self.context.nodes, segment.replicas[0]) if one.well}
                 away = sorted(set(segment.replicas) - well)
             if not away:
                 return
             if time.monotonic() > deadline:
                 raise UnavailableError(
-                    f"{', '.join(away)} is away: what was repaired stays so; bring it back and run again",
+                    f"{', '.join(away)} is down: finished segments are kept; bring it back and run again",
                     kind="no-node",
                 )
             if not told:
@@ -380,20 +384,20 @@ class _Group:
             time.sleep(1)
 
     def _await_calm(self, segment: RingRange) -> None:
-        """Wait while compactions pile up on a replica."""
+        """Wait while a replica has too many pending compactions."""
         while asked := [one for one in segment.replicas if time.monotonic() > self._calm_until.get(one, 0.0)]:
             pending = of_each(asked, lambda one: reading.pending_compactions(self.context.nodes, one))
             for replica, count in pending.items():
                 if count <= PENDING_MAX:
                     self._calm_until[replica] = time.monotonic() + PRESSURE_S
                 else:
-                    self.context.echo(f"      {replica} has {count} compactions to do: waiting")
+                    self.context.echo(f"      {replica} has {count} pending compactions: waiting")
             if max(pending.values()) > PENDING_MAX:
                 time.sleep(PENDING_LOOK_S)
 
 
 def grouped(context: Context, names: Sequence[str]) -> list[list[str]]:
-    """Tables, small ones of a keyspace together as long as all of them are within the limits of one segment."""
+    """Group tables: small ones of a keyspace together, within the limits of one segment."""
     found: list[list[str]] = []
     room: dict[str, tuple[list[str], float, float]] = {}
     estimates = reading.estimates(context.nodes, names)
@@ -410,11 +414,11 @@ def grouped(context: Context, names: Sequence[str]) -> list[list[str]]:
 
 
 def previewed(context: Context, tables: Sequence[str]) -> str:
-    """What a repair of these tables would stream; empty when all replicas agree."""
+    """Streams that a repair of these tables would start; empty if all replicas agree."""
     keyspace, names = tables[0].partition(".")[0], [name.partition(".")[2] for name in tables]
     differing = []
     for address in _replicas(_ranges(context, tables)):
-        # Each looks at the ranges that it is the first replica of: together they are the ring, each once.
+        # Each node checks its primary ranges, which together cover the ring once.
         said = context.nodes.nodetool(
             address, "repair", "-full", "-pr", "--preview", keyspace, *names, timeout_s=context.stream_s
         )

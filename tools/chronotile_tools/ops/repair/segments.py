@@ -1,7 +1,7 @@
-"""What a repair goes through piece by piece: sub-ranges of the ring. Computes only, does no input or output.
+"""Segments of a repair: sub-ranges of the ring. Pure computation without I/O.
 
-A ring range is what lies between two tokens that follow each other, whose partitions all have the same replicas. A
-segment is a part of one ring range. :mod:`chronotile_tools.ring` says what a range is.
+A ring range lies between two consecutive tokens; all of its partitions have the same replicas. A segment is a part of
+one ring range. :mod:`chronotile_tools.ring` says what a range is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from chronotile_tools.ring import SIZE, TokenRange, after, width
 PARTITIONS_MAX = 2**20
 BYTES_MAX = 50 * 2**30
 SECONDS_MIN, SECONDS_MAX = 60.0, 900.0
-"""What a segment should take. Shorter ones waste their beginnings; longer ones lose much when they fail."""
+"""Target duration of a segment in seconds. Shorter ones are dominated by overhead; longer ones lose more work when they
+fail.
+"""
 
 
 @dataclass(frozen=True, order=True)
@@ -27,14 +29,14 @@ class RingRange(TokenRange):
 
 @dataclass(frozen=True)
 class Estimate(TokenRange):
-    """How much of a table lies in a range, as a node estimates it."""
+    """Estimated size of a table in a range."""
 
     partitions: float
     bytes: float
 
 
 def remaining(ranges: Sequence[RingRange], done: Iterable[tuple[int, int]]) -> list[RingRange]:
-    """What of the ranges no finished segment covers. Segments are taken from a range's beginning, one after another."""
+    """Parts of the ranges without a finished segment. Segments are taken consecutively from a range's start."""
     ends = {}
     for start, end in done:
         ends[start] = end
@@ -50,7 +52,7 @@ def remaining(ranges: Sequence[RingRange], done: Iterable[tuple[int, int]]) -> l
 
 
 def share(one: RingRange, estimates: Iterable[Estimate]) -> tuple[float, float]:
-    """Partitions and bytes that lie in a range, each estimate taken as evenly spread over its own."""
+    """Partitions and bytes in a range, assuming that each estimate is spread evenly over its own range."""
     partitions = total = 0.0
     for known in estimates:
         part = one.common(known) / known.width
@@ -60,48 +62,48 @@ def share(one: RingRange, estimates: Iterable[Estimate]) -> tuple[float, float]:
 
 
 def next_segment(one: RingRange, estimates: Sequence[Estimate], width_max: int) -> RingRange:
-    """The beginning of a range, small enough: in partitions, in bytes, and in tokens."""
+    """The next segment at the start of a range, within the limits for partitions, bytes and tokens."""
     partitions, total = share(one, estimates)
     crowd = math.ceil(max(partitions / PARTITIONS_MAX, total / BYTES_MAX, 1.0))
-    # Even pieces: no sliver is left over that would cost as much as a whole one.
+    # Split evenly: a small remainder would cost as much as a whole segment.
     pieces = min(one.width, max(crowd, -(-one.width // width_max)))
     tokens = -(-one.width // pieces)
     return RingRange(one.start, after(one.start, tokens), one.replicas)
 
 
 class Pace:
-    """Learns how many tokens of a table a segment may have so that it takes one to fifteen minutes."""
+    """Adapts the number of tokens per segment so that a segment takes one to fifteen minutes."""
 
     def __init__(self, width_max: int = SIZE) -> None:
         self.width_max = width_max
 
     def finished(self, tokens: int, seconds: float) -> None:
-        """A segment of so many tokens took so long."""
+        """Record the duration of a finished segment."""
         if seconds > SECONDS_MAX:
             self.width_max = max(1, int(tokens * (SECONDS_MAX / 2) / seconds))
         elif seconds < SECONDS_MIN and tokens >= self.width_max // 2:
             self.width_max = min(SIZE, self.width_max * 2)
 
     def timed_out(self, tokens: int) -> None:
-        """A segment of so many tokens did not end in time."""
+        """Record a segment that timed out."""
         self.width_max = max(1, tokens // 2)
 
 
 def disjoint(waiting: Sequence[RingRange], busy: Iterable[str]) -> RingRange | None:
-    """The first range none of whose replicas is at work."""
+    """The first range without busy replicas."""
     working = set(busy)
     return next((one for one in waiting if not working & set(one.replicas)), None)
 
 
 def megabits_a_sender(capacity_mbit: float, ranges: Iterable[RingRange]) -> int:
-    """What each node may send so that all who send to one node at once stay within a capacity, in Mbit/s.
+    """Send limit per node, in Mbit/s, that keeps concurrent streams to one node within its capacity.
 
-    During a segment each of its other replicas may send to one node.
+    During a segment, all other replicas may send to one node.
     """
     senders = max((len(one.replicas) - 1 for one in ranges), default=1)
     return max(1, int(capacity_mbit / max(1, senders)))
 
 
 def mebibytes(mbit: float) -> int:
-    """Mbit/s in MiB/s, whole ones and at least one, as nodes take the limit of files that they stream whole."""
+    """Convert Mbit/s to whole MiB/s, at least one, the unit of the limit for entire SSTables."""
     return max(1, int(mbit * 1e6 / 8 / 2**20))

@@ -1,4 +1,4 @@
-"""What a simulated detector asks of a database: ours, or the peer, with identical data."""
+"""Drivers for a simulated detector: our database, or the peer, with identical data."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Driver(Protocol):
         """Store a detector-visit."""
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
-        """What another client reads: all that is known around a place."""
+        """Read all rows around a position, as another client would."""
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
 
 
 def timed(seconds: Seconds, name: str, call: Callable[[], Any]) -> Any:
@@ -80,7 +80,7 @@ class ChronotileDriver:
 
 
 class PeerDriver:
-    """Any ``lsst.dax.apdb.Apdb``, from its configuration file."""
+    """Driver for any ``lsst.dax.apdb.Apdb``, from its configuration file."""
 
     name = "lsst-dax-apdb"
 
@@ -88,7 +88,7 @@ class PeerDriver:
         optional.require("a database of lsst.dax.apdb", "lsst", "lsst.dax.apdb", "pandas")
         from lsst.dax.apdb import Apdb
 
-        # A configuration of ours is known once this is imported.
+        # Importing this registers our configuration.
         import chronotile.apdb.lsst  # noqa: F401
 
         self._apdb = Apdb.from_uri(config)
@@ -103,7 +103,7 @@ class PeerDriver:
         ids = objects[names.OBJECT_ID].tolist()
         sources = timed(seconds, names.SOURCE, lambda: self._apdb.getDiaSources(region, None, visit_time))
         forced = timed(seconds, names.FORCED, lambda: self._apdb.getDiaForcedSources(region, ids, visit_time))
-        # Regions of the peer are a little larger than asked for.
+        # The peer returns slightly larger regions than requested.
         sources = sources[_inside(corners, sources)]
         counts = {names.OBJECT: len(objects), names.SOURCE: len(sources), names.FORCED: len(forced)}
         known = pa.table({name: pa.array(objects[name].to_numpy()) for name in KNOWN})

@@ -1,4 +1,4 @@
-"""Worker processes that drive a database visit by visit, and others that read meanwhile; each logs what it does."""
+"""Worker processes that drive a database visit by visit, and concurrent readers, each with a log."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _JOIN_S = 30
 
 
 class SimulationError(ChronotileError, RuntimeError):
-    """A worker failed. Kind ``simulation-failed``; the message has its last words."""
+    """A worker failed. Kind ``simulation-failed``; the message has its last output."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """How a survey is run.
+    """Settings of a simulation run.
 
     Attributes
     ----------
@@ -47,11 +47,11 @@ class Run:
     workers : int
         Processes that read and store, each for some of the detectors.
     readers : int
-        Processes that meanwhile read cones of the patch.
+        Processes that concurrently read cones of the patch.
     peer : bool
         Whether `target` is driven through the interface of the LSST.
     first_visit : int
-        Where to begin: a simulation that was ended goes on there.
+        First visit, to continue an interrupted simulation.
     barrier : bool
         Whether all workers wait for each other after each visit, as detectors of one camera do.
     """
@@ -67,7 +67,7 @@ class Run:
 
 
 def _engine(plan: Run) -> str:
-    """What stands under the database, for the report; a peer's configuration file says no more than its kind."""
+    """Engine of the database, for the report; for a peer, its configuration file."""
     if plan.peer:
         return f"that of {Path(plan.target).name}"
     with own.open(plan.target, read_only=True) as database:
@@ -100,7 +100,7 @@ def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list
     SimulationError
         A worker failed; the others were ended.
     InvalidInputError
-        Settings that make no sense.
+        Invalid settings.
     """
     survey = plan.survey
     if not 1 <= plan.workers <= survey.detectors:

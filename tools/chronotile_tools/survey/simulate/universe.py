@@ -1,4 +1,4 @@
-"""What a simulated camera sees: where it points, which objects are there, and the rows it makes of them."""
+"""Simulated sky and camera: pointings, objects, and the rows of each exposure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Survey:
     days_between : float
         Days from one night to the next: more than 1 spreads few nights over months.
     ra, dec, radius : float
-        The patch of sky that is pointed at, degrees; 0 for always the same field.
+        Observed patch of sky in degrees; radius 0 for a single field.
     variables, transients : float
         Variable objects in a field of view of 9.6 square degrees, and new sources of each visit in it.
     density : path, optional
@@ -71,7 +71,7 @@ class Survey:
 
     def __post_init__(self) -> None:
         if not 1 <= self.detectors <= CAMERA_DETECTORS:
-            raise InvalidInputError(f"detectors is {self.detectors}: use 1 to 189", kind="invalid-setting")
+            raise InvalidInputError(f"detectors={self.detectors} is out of range: use 1 to 189", kind="invalid-setting")
         if self.visits < 1 or (self.nights is not None and not 1 <= self.nights <= self.visits):
             raise InvalidInputError(
                 "visits and nights must be at least 1, and a night has a visit", kind="invalid-setting"
@@ -111,7 +111,7 @@ class Survey:
 
 
 class Universe:
-    """The objects of a survey, and what a detector makes of them."""
+    """The objects of a survey, and their detections."""
 
     def __init__(self, survey: Survey, schema: Schema) -> None:
         self.survey = survey
@@ -134,7 +134,7 @@ class Universe:
                 f"{survey.density} has no star within {reach:g} degrees of the patch", kind="invalid-setting"
             )
         chosen = rng.choice(near, count)
-        # Half a pixel of blur: no two at one place.
+        # Blur by half a pixel, so that no two objects coincide.
         blur = rng.normal(0, 0.05, (2, count))
         dec_new = np.clip(dec[chosen] + blur[0], -90, 90)
         return (ra[chosen] + blur[1] / np.maximum(np.cos(np.radians(dec_new)), 1e-3)) % 360, dec_new
@@ -196,7 +196,7 @@ class Universe:
 
 
 def _noise(rng: np.random.Generator, kind: str, count: int) -> Any:
-    """Values as measurements are: full mantissas, small counts, rare flags."""
+    """Realistic values: full mantissas, small counts, rare flags."""
     if kind == "float32":
         return pa.array(rng.normal(1_000, 300, count).astype("float32"))
     if kind == "float64":
