@@ -135,7 +135,7 @@ def test_a_definition_that_cannot_be_used_names_its_part(
         ({"tag": [1, 2], "t": [1], "value": [1.0]}, "equal length"),
         ({"tag": [1], "t": [None], "value": [1.0]}, '"t"'),
         ({"tag": ["a"], "t": [1], "value": [1.0]}, 'takes a number, not "a"'),
-        ({"tag": [1.5], "t": [1], "value": [1.0]}, "no whole numbers"),
+        ({"tag": [1.5], "t": [1], "value": [1.0]}, "not whole numbers"),
         ({"tag": [2**70], "t": [1], "value": [1.0]}, "more than 64 bits"),
         ({"tag": [1, 2], "t": [1, 2], "value": [1.0, "x"]}, "value 1 of the list, 'x'"),
         ({"tag": 1, "t": 1, "value": 1.0}, "give an array or a list, even for one value"),

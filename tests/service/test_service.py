@@ -171,7 +171,7 @@ def test_bad_reads_are_refused_with_the_reason(service: Service) -> None:
         ("/v1/plot", [("tag", "boiler.temp"), ("number", "7"), ("start", "2026-01-01")], 400, "invalid-request",
          "one at a time"),
         ("/v1/points", {"number": "x", "start": "2026-01-01"}, 400, "invalid-request", "whole number"),
-        ("/v1/latest", {"match": "nothing*"}, 404, "tag-not-found", "no tag fits \"nothing*\""),
+        ("/v1/latest", {"match": "nothing*"}, 404, "tag-not-found", "no tag matches \"nothing*\""),
         ("/v1/at", {"tag": "boiler.temp", "time": "x"}, 400, "invalid-time", "x"),
         ("/v1/aggregate", {"tag": "boiler.temp", "start": "now-1h", "aggregate": "Avg"}, 400, "invalid-request", "Avg"),
         ("/v1/aggregate", {"tag": "boiler.temp", "start": "now-1d", "aggregate": "Count", "interval": "1ns"}, 413,

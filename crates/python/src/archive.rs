@@ -198,7 +198,7 @@ fn merge_rule(merge: &str, version: Option<String>) -> PyResult<MergeRule> {
         }
         (other, _) => Err(invalid(
             ErrorKind::InvalidDefinition,
-            format!("{other:?} is no merge rule: use \"append\" or \"latest\""),
+            format!("unknown merge rule {other:?}: use \"append\" or \"latest\""),
         )),
     }
 }

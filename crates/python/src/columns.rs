@@ -89,7 +89,7 @@ fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
     };
     let whole = wanted.is_integer() || wanted.is_temporal();
     if whole && array.data_type().is_floating() {
-        return Err(refuse("they are no whole numbers".to_owned()));
+        return Err(refuse("they are not whole numbers".to_owned()));
     }
     let exact = whole || matches!(wanted, DataType::Decimal128(_, _) | DataType::Boolean);
     if exact {

@@ -223,7 +223,7 @@ fn tagged(given: &Bound<'_, PyTuple>) -> PyResult<Value> {
             let pair = |(key, mapped): &(Bound<'_, PyAny>, Bound<'_, PyAny>)| Ok((value(key)?, value(mapped)?));
             Value::Pairs(pairs.iter().map(pair).collect::<PyResult<_>>()?)
         }
-        other => return Err(invalid(ErrorKind::InvalidParameter, format!("{other:?} is no kind of value"))),
+        other => return Err(invalid(ErrorKind::InvalidParameter, format!("unknown kind of value {other:?}"))),
     })
 }
 

@@ -77,7 +77,8 @@ struct Definition {
 impl Definition {
     fn tag(self) -> PyResult<Tag> {
         let unknown = || {
-            let message = format!("{:?} is no data type of a tag: use float, integer, bool or string", self.data_type);
+            let message =
+                format!("unknown data type {:?} of a tag: use float, integer, bool or string", self.data_type);
             invalid(ErrorKind::InvalidTag, message)
         };
         let data_type = DataType::from_name(&self.data_type).ok_or_else(unknown)?;
@@ -124,10 +125,8 @@ pub struct Overrides {
 }
 
 fn aggregate_named(name: &str) -> PyResult<Aggregate> {
-    Aggregate::from_name(name).ok_or_else(|| {
-        let known: Vec<String> = Aggregate::ALL.iter().map(|aggregate| aggregate.name()).collect();
-        invalid(ErrorKind::InvalidRequest, format!("{name:?} is no aggregate: use one of {}", known.join(", ")))
-    })
+    Aggregate::from_name(name)
+        .ok_or_else(|| invalid(ErrorKind::InvalidRequest, Aggregate::unknown(name, &format!("{name:?}"))))
 }
 
 /// Tags and their values in an archive; refuses work once the archive is closed.
@@ -295,7 +294,7 @@ impl Historian {
             other => {
                 return Err(invalid(
                     ErrorKind::InvalidRequest,
-                    format!("{other:?} is no way to plot: use lttb or minmax"),
+                    format!("unknown plot method {other:?}: use lttb or minmax"),
                 ));
             }
         };

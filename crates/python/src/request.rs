@@ -96,7 +96,7 @@ fn predicate((column, operator, values): (String, String, PyRef<'_, Array>)) -> 
         "exists" => Comparison::Exists,
         other => {
             let message = format!(
-                "{other:?} is no comparison: use one of == != < <= > >= in between contains matches prefix exists"
+                "unknown comparison {other:?}: use one of == != < <= > >= in between contains matches prefix exists"
             );
             return Err(invalid(ErrorKind::InvalidRequest, message));
         }

@@ -62,7 +62,7 @@ impl Options {
         let refuse = |message: String| invalid(ErrorKind::InvalidSetting, message);
         let listen = self.listen.parse();
         let listen = listen.map_err(|_| {
-            refuse(format!("{:?} is no address to listen on: write one such as 127.0.0.1:8086", self.listen))
+            refuse(format!("invalid listen address {:?}: write one such as 127.0.0.1:8086", self.listen))
         })?;
         let log = LogFormat::from_name(&self.log_format);
         let log = log.ok_or_else(|| refuse(format!("log format {:?} is not json, text or off", self.log_format)))?;
@@ -73,7 +73,7 @@ impl Options {
         };
         let seconds = |seconds: f64| {
             let length = Duration::try_from_secs_f64(seconds).ok().filter(|length| !length.is_zero());
-            length.ok_or_else(|| refuse(format!("{seconds} is no time to wait: give seconds above 0")))
+            length.ok_or_else(|| refuse(format!("invalid timeout {seconds}: give seconds above 0")))
         };
         let defaults = Limits::default();
         Ok(Settings {

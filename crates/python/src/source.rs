@@ -22,7 +22,10 @@ pub fn open(source: &Bound<'_, PyAny>) -> PyResult<BatchIterator> {
     }
     let items = source.cast::<PyIterator>().map_err(|_| {
         let kind = source.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-        invalid(ErrorKind::InvalidRows, format!("a {kind} is no table: give an object with __arrow_c_stream__"))
+        invalid(
+            ErrorKind::InvalidRows,
+            format!("cannot take rows from a {kind}: give an object with __arrow_c_stream__"),
+        )
     })?;
     Ok(Box::new(Items { items: items.clone().unbind(), current: None }))
 }

@@ -235,7 +235,7 @@ pub(crate) async fn lines(app: &App, call: &Call, rows: RowStream) -> Result<Rep
 
 fn lines_of(batch: &RecordBatch) -> Result<Bytes> {
     let texts = arrow_cast::cast(batch.column(0), &ArrowType::Utf8);
-    let texts = texts.map_err(|error| Failure::invalid(format!("the documents are no texts: {error}")))?;
+    let texts = texts.map_err(|error| Failure::invalid(format!("the documents are not text: {error}")))?;
     let texts = texts.as_string::<i32>();
     let mut out = Vec::with_capacity(texts.value_data().len() + texts.len());
     for text in texts.iter().flatten() {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 /// A body that is no such stream, that ends too early, or whose columns are compressed.
 pub fn read(body: Bytes) -> Result<Vec<RecordBatch>, String> {
     check_plain(&body)?;
-    let refuse = |error: arrow_schema::ArrowError| format!("the body is no Arrow IPC stream: {error}");
+    let refuse = |error: arrow_schema::ArrowError| format!("the body is not an Arrow IPC stream: {error}");
     let mut decoder = StreamDecoder::new();
     let mut rest = Buffer::from(body);
     let mut batches = Vec::new();
@@ -29,7 +29,7 @@ pub fn read(body: Bytes) -> Result<Vec<RecordBatch>, String> {
     }
     decoder.finish().map_err(refuse)?;
     if decoder.schema().is_none() {
-        return Err("the body is no Arrow IPC stream: it has no schema".to_owned());
+        return Err("the body is not an Arrow IPC stream: it has no schema".to_owned());
     }
     Ok(batches)
 }
@@ -60,7 +60,8 @@ fn check_plain(body: &[u8]) -> Result<(), String> {
             (size, at) = (second, at + 4);
         }
         let Some(message) = body.get(at..at.saturating_add(size as usize)).filter(|_| size > 0) else { return Ok(()) };
-        let message = root_as_message(message).map_err(|error| format!("the body is no Arrow IPC stream: {error}"))?;
+        let message =
+            root_as_message(message).map_err(|error| format!("the body is not an Arrow IPC stream: {error}"))?;
         let batch = match message.header_type() {
             MessageHeader::RecordBatch => message.header_as_record_batch(),
             MessageHeader::DictionaryBatch => message.header_as_dictionary_batch().and_then(|batch| batch.data()),

@@ -92,7 +92,7 @@ fn gunzipped(body: &[u8], bytes_max: usize, memory: &Memory) -> Result<Bytes> {
     let (mut out, mut piece) = (ChargedVec::new(memory), vec![0; PIECE_BYTES]);
     loop {
         let count = source.read(&mut piece);
-        let count = count.map_err(|error| Failure::invalid(format!("the body is no gzip: {error}")))?;
+        let count = count.map_err(|error| Failure::invalid(format!("the body is not valid gzip: {error}")))?;
         if count == 0 {
             return Ok(out.freeze());
         }

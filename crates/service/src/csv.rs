@@ -38,7 +38,7 @@ pub fn read(body: Bytes, now_ns: i64, points: &mut Points) -> Result<(), String>
                     points.refuse(line, message);
                 }
             }
-            Err(IoError::NotUtf8 { line, .. }) => points.refuse(line, "it is no UTF-8 text"),
+            Err(IoError::NotUtf8 { line, .. }) => points.refuse(line, "invalid UTF-8"),
             // What follows an open quote cannot be told apart.
             Err(error) => {
                 points.refuse(last + 1, error.to_string());

@@ -66,20 +66,20 @@ const fn many(name: &'static str, kind: &'static str, about: &'static str) -> Pa
     Parameter { name, kind, required: false, repeated: true, about }
 }
 
-const TAG: Parameter = many("tag", "string", "Name of a tag; may be repeated.");
-const NUMBER: Parameter = many("number", "integer", "Number of a tag; may be repeated.");
+const TAG: Parameter = many("tag", "string", "Name of a tag; repeatable.");
+const NUMBER: Parameter = many("number", "integer", "Number of a tag; repeatable.");
 const MATCH: Parameter = may("match", "string", "Pattern of names: * stands for any characters, ? for one.");
-const START: Parameter = must("start", "First time: ISO 8601 (UTC), nanoseconds since 1970, now, or now-6h.");
-const END: Parameter = may("end", "string", "First time behind the range; now unless given.");
+const START: Parameter = must("start", "Start: ISO 8601 (UTC), nanoseconds since 1970, now, or now-6h.");
+const END: Parameter = may("end", "string", "End of the range, exclusive; now by default.");
 const FORMAT: Parameter =
-    may("format", "string", "json, ndjson, csv, arrow or parquet; else what the header Accept asks for, else json.");
+    may("format", "string", "json, ndjson, csv, arrow or parquet. Default: the header Accept, else json.");
 const STEPPED: Parameter =
-    may("stepped", "boolean", "Values hold until the next one; the tag's own setting unless given.");
+    may("stepped", "boolean", "Whether values are constant until the next one; the tag's setting by default.");
 const PARTIAL: Parameter =
-    may("partial", "boolean", "Store the good lines and name the others, instead of refusing all of them.");
-const DEFINE: Parameter = may("define", "boolean", "Define tags that are unknown, by the kind of their first value.");
+    may("partial", "boolean", "Store the valid lines and report the others, instead of rejecting all.");
+const DEFINE: Parameter = may("define", "boolean", "Define unknown tags, with the type of their first value.");
 const NOT_FINITE: Parameter =
-    may("not_finite", "string", "What to do with a value that is no number: refuse, or bad to store it so.");
+    may("not_finite", "string", "How to handle invalid numbers: refuse, or bad to store them as Bad.");
 const PRECISION: Parameter =
     may("precision", "string", "Unit of times: ns, us, ms or s; also n, u, m and h as in version 1.");
 
@@ -89,20 +89,20 @@ const AGGREGATE: &[Parameter] = &[
     MATCH,
     START,
     END,
-    must("aggregate", "One of the aggregates of OPC UA Part 13, or Percentile, Rate, Distinct."),
-    may("interval", "string", "Length of an interval, such as 1h; the whole range unless given."),
+    must("aggregate", "An aggregate of OPC UA Part 13, or Percentile, Rate, Distinct."),
+    may("interval", "string", "Length of an interval, such as 1h; the whole range by default."),
     STEPPED,
-    may("treat_uncertain_as_bad", "boolean", "The tag's own setting unless given."),
-    may("percent_good", "number", "Percent of Good from which a result is Good."),
-    may("percent_bad", "number", "Percent of Bad from which a result is Bad."),
-    may("sloped_extrapolation", "boolean", "Past the last point along the last line."),
-    may("percent", "number", "Which percentile; 50 unless given."),
+    may("treat_uncertain_as_bad", "boolean", "Treat Uncertain as Bad; the tag's setting by default."),
+    may("percent_good", "number", "Least percentage of Good for a Good result."),
+    may("percent_bad", "number", "Least percentage of Bad for a Bad result."),
+    may("sloped_extrapolation", "boolean", "Extrapolate after the last point along the last line."),
+    may("percent", "number", "Percentile to compute; 50 by default."),
     may(
         "rules",
         "string",
         "samples, or standard to follow the text of the standard where published samples depart from it.",
     ),
-    may("points_only", "boolean", "Leave kept statistics aside."),
+    may("points_only", "boolean", "Compute from points only, without hourly statistics."),
     FORMAT,
 ];
 
@@ -119,17 +119,17 @@ macro_rules! front_end {
 }
 
 /// Of questions to front ends, whose conditions the front end reads.
-const FROM: Parameter = may("start", "string", "First time: ISO 8601 (UTC), nanoseconds since 1970, now, or now-6h.");
-const UNTIL: Parameter = may("end", "string", "First time behind the range.");
+const FROM: Parameter = may("start", "string", "Start: ISO 8601 (UTC), nanoseconds since 1970, now, or now-6h.");
+const UNTIL: Parameter = may("end", "string", "End of the range, exclusive.");
 const WHERE: Parameter = many(
     "where",
     "string",
     "A condition on any column: status>=500, user=ann, level in error,fatal, message contains timeout; or as JSON \
      [\"user\", \"==\", \"ann\"]. May be repeated.",
 );
-const COLUMNS: Parameter = may("columns", "string", "Names separated by commas; all unless given.");
-const STREAM: Parameter = many("stream", "string", "Only this stream; may be repeated.");
-const TEXT_WITHIN: Parameter = may("text", "string", "What the whole document contains, letter by letter.");
+const COLUMNS: Parameter = may("columns", "string", "Column names separated by commas; all by default.");
+const STREAM: Parameter = many("stream", "string", "Only this stream; repeatable.");
+const TEXT_WITHIN: Parameter = may("text", "string", "Text that the document must contain, literally.");
 const DAYS: Parameter = may("days", "string", "Whole days (UTC): one, FIRST,LAST, or a number of days up to today.");
 
 const TEXT: &[&str] = &["text/csv", "application/vnd.apache.arrow.stream"];
@@ -141,13 +141,13 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/points",
         role: Role::Write,
         work: Work::Write,
-        summary: "Store points. They are durable when the answer comes.",
+        summary: "Store points. They are durable when the answer arrives.",
         parameters: &[
             PARTIAL,
             DEFINE,
             NOT_FINITE,
-            may("batch", "string", "Name of the write: repeated under it, the same points are stored once."),
-            may("replace", "boolean", "Put other points in the place of those stored under this name."),
+            may("batch", "string", "Batch name: repeating the same points under it stores them once."),
+            may("replace", "boolean", "Replace points stored under this name."),
         ],
         takes: Some(("PointsIn", TEXT)),
         gives: Gives::Json("WriteReport"),
@@ -165,7 +165,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
             MATCH,
             START,
             END,
-            may("bounds", "boolean", "Also the last point before the range and the first behind it."),
+            may("bounds", "boolean", "Include the last point before the range and the first after it."),
             FORMAT,
         ],
         takes: None,
@@ -178,7 +178,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         role: Role::Admin,
         work: Work::Write,
         summary: "Delete the points of a tag in a range.",
-        parameters: &[TAG, NUMBER, START, must("end", "First time behind the range.")],
+        parameters: &[TAG, NUMBER, START, must("end", "End of the range, exclusive.")],
         takes: None,
         gives: Gives::Json("Deleted"),
         handler: handler!(writes::delete),
@@ -199,12 +199,12 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/at",
         role: Role::Read,
         work: Work::Query,
-        summary: "Values at given times, between points interpolated.",
+        summary: "Values at given times, interpolated between points.",
         parameters: &[
             TAG,
             NUMBER,
             MATCH,
-            Parameter { required: true, ..many("time", "string", "A time; may be repeated.") },
+            Parameter { required: true, ..many("time", "string", "A time; repeatable.") },
             STEPPED,
             FORMAT,
         ],
@@ -228,14 +228,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/plot",
         role: Role::Read,
         work: Work::Query,
-        summary: "Few points of a tag that show its course.",
+        summary: "Points of a tag, reduced for a plot.",
         parameters: &[
             TAG,
             NUMBER,
             START,
             END,
-            may("points", "integer", "About how many; 1000 unless given."),
-            may("method", "string", "minmax, which loses no spike, or lttb."),
+            may("points", "integer", "Approximate number of points; 1000 by default."),
+            may("method", "string", "minmax, which keeps every spike, or lttb."),
             FORMAT,
         ],
         takes: None,
@@ -247,7 +247,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/annotations",
         role: Role::Read,
         work: Work::Query,
-        summary: "Notes about tags in a range.",
+        summary: "Annotations of tags in a range.",
         parameters: &[TAG, NUMBER, MATCH, START, END, FORMAT],
         takes: None,
         gives: Gives::Rows("Annotations"),
@@ -258,7 +258,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/annotations",
         role: Role::Write,
         work: Work::Write,
-        summary: "Add a note to a time of a tag.",
+        summary: "Annotate a tag at a time.",
         parameters: &[],
         takes: Some(("AnnotationIn", &[])),
         gives: Gives::Nothing,
@@ -270,7 +270,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         role: Role::Read,
         work: Work::Lookup,
         summary: "Tags by name.",
-        parameters: &[MATCH, TAG, NUMBER, may("limit", "integer", "At most so many; 1000 unless given.")],
+        parameters: &[MATCH, TAG, NUMBER, may("limit", "integer", "Most tags to return; 1000 by default.")],
         takes: None,
         gives: Gives::Json("Tags"),
         handler: handler!(tags::list),
@@ -325,7 +325,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         role: Role::Admin,
         work: Work::Maintenance,
         summary: "Drop the points of a group that are older than its retention.",
-        parameters: &[may("dry_run", "boolean", "Count them, and drop nothing.")],
+        parameters: &[may("dry_run", "boolean", "Count the points; drop nothing.")],
         takes: None,
         gives: Gives::Json("Retired"),
         handler: handler!(tags::retire),
@@ -335,7 +335,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/maintain",
         role: Role::Admin,
         work: Work::Maintenance,
-        summary: "Join small chunks and keep statistics of hours.",
+        summary: "Merge small chunks and compute hourly statistics.",
         parameters: &[],
         takes: None,
         gives: Gives::Json("Maintained"),
@@ -357,7 +357,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/datasets/{name}",
         role: Role::Read,
         work: Work::Lookup,
-        summary: "A dataset and how much it holds, by slices.",
+        summary: "Definition and size of a dataset, by slice.",
         parameters: &[],
         takes: None,
         gives: Gives::Json("DatasetState"),
@@ -370,21 +370,21 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         work: Work::Query,
         summary: "Records of any dataset: jobs, events, detections and all others.",
         parameters: &[
-            may("start", "string", "First time."),
-            may("end", "string", "First time behind the range."),
-            may("columns", "string", "Names separated by commas; all unless given."),
+            may("start", "string", "Start of the period."),
+            may("end", "string", "End of the range, exclusive."),
+            may("columns", "string", "Column names separated by commas; all by default."),
             many(
                 "where",
                 "string",
                 "A condition such as site==CERN, cores>=8, user in ann,bob, line contains refused, name prefix ZTF18, line \
-             matches ^a.*b or mag exists; may be repeated.",
+             matches ^a.*b or mag exists; repeatable.",
             ),
-            many("cell", "integer", "Number of a cell; may be repeated."),
-            many("key", "string", "Value of the dataset's cell column; may be repeated."),
-            many("id", "string", "Value of the first id column; may be repeated."),
+            many("cell", "integer", "Number of a cell; repeatable."),
+            many("key", "string", "Value of the dataset's cell column; repeatable."),
+            many("id", "string", "Value of the first id column; repeatable."),
             may("region", "string", "circle,RA,DEC,RADIUS in degrees, for datasets of the sky."),
             may("history", "boolean", "All versions instead of the newest."),
-            may("limit", "integer", "At most so many rows."),
+            may("limit", "integer", "Most rows to return."),
             FORMAT,
         ],
         takes: None,
@@ -396,19 +396,19 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/events/{name}",
         role: Role::Write,
         work: Work::Write,
-        summary: "Store lines as documents. They are durable when the answer comes; lines that are no documents become dead \
+        summary: "Store lines as documents. They are durable when the answer arrives; invalid lines become dead \
                   letters. Repeated under the same batch, or else the same X-Request-Id, lines are stored once.",
         parameters: &[
-            may("format", "string", "ndjson, which it is unless given, syslog, or lines that the pattern takes apart."),
-            may("pattern", "string", "Of lines: a regular expression with groups named time, stream and fields."),
-            may("time_field", "string", "Of JSON: path of the time; as the archive was created unless given."),
+            may("format", "string", "ndjson (default), syslog, or lines that the pattern parses."),
+            may("pattern", "string", "For lines: regular expression with groups named time, stream and fields."),
+            may("time_field", "string", "For JSON: path of the time; by default as the archive was created."),
             may("time_format", "string", "iso8601, epoch_s, epoch_ms, epoch_us, epoch_ns, or a strptime pattern."),
-            may("year", "integer", "Of times without a year."),
-            may("stream_field", "string", "What names the stream: a path, host, app, a group."),
-            may("stream", "string", "The stream of documents that name none."),
-            may("source", "string", "Where the lines come from, kept with each; http unless given."),
+            may("year", "integer", "Year of times without one."),
+            may("stream_field", "string", "Source of the stream name: a path, host, app, or a group."),
+            may("stream", "string", "Stream of documents that name none."),
+            may("source", "string", "Source of the lines, stored with each; http by default."),
             may("ttl", "string", "The documents' own TTL, such as 30d, instead of the archive's."),
-            may("batch", "string", "Name of the write."),
+            may("batch", "string", "Batch name."),
         ],
         takes: Some(("", &["application/x-ndjson", "text/plain"])),
         gives: Gives::Json("EventsReport"),
@@ -426,9 +426,9 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
             STREAM,
             WHERE,
             TEXT_WITHIN,
-            may("columns", "string", "Names separated by commas; time, stream, the fields and body unless given."),
-            may("limit", "integer", "At most so many, from 1 to 100000; 100 unless given."),
-            may("oldest_first", "boolean", "In this order; a limit then leaves the oldest."),
+            may("columns", "string", "Column names separated by commas; time, stream, the fields and body by default."),
+            may("limit", "integer", "Most rows to return, 1 to 100000; 100 by default."),
+            may("oldest_first", "boolean", "Oldest first; the limit then keeps the oldest documents."),
             may(
                 "format",
                 "string",
@@ -463,7 +463,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
             STREAM,
             WHERE,
             TEXT_WITHIN,
-            may("interval", "string", "Length of an interval, such as 15m; 1h unless given."),
+            may("interval", "string", "Length of an interval, such as 15m; 1h by default."),
             may("by", "string", "Columns separated by commas, whose values are counted by themselves."),
             FORMAT,
         ],
@@ -480,7 +480,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         parameters: &[
             FROM,
             UNTIL,
-            may("limit", "integer", "At most so many, from 1 to 100000; 100 unless given."),
+            may("limit", "integer", "Most rows to return, 1 to 100000; 100 by default."),
             FORMAT,
         ],
         takes: None,
@@ -494,14 +494,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         work: Work::Query,
         summary: "Jobs by id, or by period and any column.",
         parameters: &[
-            many("id", "integer", "Id of a job, whenever it ran; may be repeated. Conditions do not go with it."),
+            many("id", "integer", "Id of a job, whenever it ran; repeatable. Cannot be combined with conditions."),
             FROM,
             UNTIL,
             DAYS,
             WHERE,
             COLUMNS,
             may("history", "boolean", "All states of each job instead of the newest."),
-            may("limit", "integer", "At most so many rows."),
+            may("limit", "integer", "Most rows to return."),
             FORMAT,
         ],
         takes: None,
@@ -536,7 +536,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
             UNTIL,
             DAYS,
             WHERE,
-            may("limit", "integer", "At most so many rows."),
+            may("limit", "integer", "Most rows to return."),
             FORMAT,
         ],
         takes: None,
@@ -702,7 +702,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         work: Work::Light,
         summary: "A page to find and plot tags.",
         parameters: &[
-            many("tag", "string", "Name of a tag to show; may be repeated."),
+            many("tag", "string", "Name of a tag to show; repeatable."),
             may("start", "string", "First time to show."),
             may("end", "string", "First time behind."),
             may(

@@ -229,7 +229,8 @@ fn written(text: &mut Vec<u8>, target: &Target, batches: &[RecordBatch]) -> Resu
 }
 
 fn put(text: &mut Vec<u8>, value: &impl Serialize) -> Result<()> {
-    serde_json::to_writer(text, value).map_err(|error| Failure::invalid(format!("the answer is no JSON: {error}")))
+    serde_json::to_writer(text, value)
+        .map_err(|error| Failure::invalid(format!("the answer cannot be encoded as JSON: {error}")))
 }
 
 #[derive(Deserialize)]

@@ -127,10 +127,10 @@ impl Scalar<'_> {
 pub fn read(body: &[u8], now_ns: i64, points: &mut Points) -> Result<(), String> {
     let refuse = |error: serde_json::Error| {
         format!(
-            "the body is no JSON of points ({error}): write {{\"points\": [{{\"tag\": ..., \"time\": ..., \"value\": ...}}]}}"
+            "the body is not a JSON object of points ({error}): write {{\"points\": [{{\"tag\": ..., \"time\": ..., \"value\": ...}}]}}"
         )
     };
-    let text = std::str::from_utf8(body).map_err(|_| "the body is no UTF-8 text".to_owned())?;
+    let text = std::str::from_utf8(body).map_err(|_| "the body is invalid UTF-8".to_owned())?;
     if text.trim_start().starts_with('[') {
         return read_rows(serde_json::from_str(text).map_err(refuse)?, now_ns, points);
     }
@@ -232,7 +232,7 @@ impl<'a> Elements<'a> {
     /// Of what should be a list, called `name`.
     pub fn of(name: &str, list: &'a RawValue) -> Result<Self, String> {
         let inside = list.get().trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        inside.map(|inside| Self(inside.trim_ascii())).ok_or_else(|| format!("{name} is no list"))
+        inside.map(|inside| Self(inside.trim_ascii())).ok_or_else(|| format!("{name} is not a list"))
     }
 }
 

@@ -48,7 +48,7 @@ fn read_line<'a>(cursor: &mut Cursor<'a>, line: u64, unit_ns: i64, now_ns: i64, 
         }
         labels.push((label, value));
     }
-    cursor.expect(b' ', "there are no fields: write measurement field=value")?;
+    cursor.expect(b' ', "no fields: write measurement field=value")?;
     cursor.skip_spaces();
     let mut fields: Fields<'a> = Vec::new();
     loop {
@@ -86,7 +86,7 @@ fn push(
     let has_value = fields.iter().any(|(name, _)| name == "value");
     for (name, value) in &fields {
         if let (true, "status", Value::Integer(code)) = (has_value, &**name, value) {
-            status = u32::try_from(*code).map_err(|_| format!("status {code} is no OPC UA status code"))?;
+            status = u32::try_from(*code).map_err(|_| format!("invalid OPC UA status code {code}"))?;
         }
     }
     for (name, value) in fields {
@@ -166,7 +166,7 @@ impl<'a> Cursor<'a> {
         }
         let word = text(&self.body[start..self.at])?.trim_end_matches('\r');
         if word.is_empty() {
-            return Err(format!("there is no {what}"));
+            return Err(format!("missing {what}"));
         }
         Ok(if escaped { Cow::Owned(unescaped(word, &[',', ' ', '=', '\\'])) } else { Cow::Borrowed(word) })
     }
@@ -221,13 +221,14 @@ impl<'a> Cursor<'a> {
         if word.is_empty() {
             return Ok(None);
         }
-        let wrong = || format!("{} behind the fields is no time: give a whole number, or nothing for now", shown(word));
+        let wrong =
+            || format!("invalid time {} after the fields: give a whole number, or nothing for now", shown(word));
         word.parse().map(Some).map_err(|_| wrong())
     }
 }
 
 fn number(word: &str) -> Parsed<Value<'static>> {
-    let wrong = || format!("{} is no value: write 1.5, 2i, true or \"text\"", shown(word));
+    let wrong = || format!("invalid value {}: write 1.5, 2i, true or \"text\"", shown(word));
     if let Some(whole) = word.strip_suffix(['i', 'u']) {
         return whole.parse().map(Value::Integer).map_err(|_| wrong());
     }
@@ -239,7 +240,7 @@ fn number(word: &str) -> Parsed<Value<'static>> {
 }
 
 fn text(bytes: &[u8]) -> Parsed<&str> {
-    std::str::from_utf8(bytes).map_err(|_| "it is no UTF-8 text".to_owned())
+    std::str::from_utf8(bytes).map_err(|_| "invalid UTF-8".to_owned())
 }
 
 fn unescaped(word: &str, known: &[char]) -> String {
@@ -311,11 +312,11 @@ mod tests {
             ("m,l=1,l=2 value=1", "stands twice"),
             ("m value", "field has no value"),
             ("m value=", "field has no value"),
-            ("m value=abc", "is no value"),
-            ("m value=nan", "is no value"),
-            ("m value=9223372036854775808i", "is no value"),
-            ("m value=1 soon", "is no time"),
-            ("m value=1 5 6", "is no time"),
+            ("m value=abc", "invalid value"),
+            ("m value=nan", "invalid value"),
+            ("m value=9223372036854775808i", "invalid value"),
+            ("m value=1 soon", "invalid time"),
+            ("m value=1 5 6", "invalid time"),
             ("m value=\"open", "never closed"),
             ("m value=1,status=-1i", "no OPC UA status"),
             (",l=1 value=1", "no measurement"),

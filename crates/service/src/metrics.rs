@@ -98,7 +98,7 @@ impl Metrics {
             ("points_stored_total", "counter", "Points stored.", count(&self.points_in)),
             ("points_refused_total", "counter", "Points that were refused.", count(&self.points_refused)),
             ("events_stored_total", "counter", "Documents of events stored.", count(&self.documents_in)),
-            ("events_refused_total", "counter", "Lines that are no documents.", count(&self.lines_refused)),
+            ("events_refused_total", "counter", "Rejected lines of events.", count(&self.lines_refused)),
             ("commits_total", "counter", "Writes to the archive, each of one or more requests.", count(&self.commits)),
             ("rows_sent_total", "counter", "RowStream of answers.", count(&self.rows_out)),
             ("body_bytes_total", "counter", "Bytes of bodies taken in.", count(&self.bytes_in)),

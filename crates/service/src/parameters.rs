@@ -76,7 +76,7 @@ pub fn pairs(query: &str) -> std::result::Result<Vec<(String, String)>, String> 
     let decode = |word: &str| {
         let word = word.replace('+', " ");
         let decoded = percent_decode_str(&word).decode_utf8().map(|text| text.into_owned());
-        decoded.map_err(|_| format!("{} in the address is no UTF-8 text once decoded", shown(&word)))
+        decoded.map_err(|_| format!("{} in the URL is invalid UTF-8 once decoded", shown(&word)))
     };
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| {

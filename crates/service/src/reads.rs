@@ -34,7 +34,7 @@ pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
     if let Some(pattern) = call.parameters.one("match")? {
         let found = app.historian.find(pattern, tags_max + 1).await?;
         if found.is_empty() && keys.is_empty() {
-            let message = format!("no tag fits {}: look for a part of its name, such as *part*", shown(pattern));
+            let message = format!("no tag matches {}: search for a part of its name, such as *part*", shown(pattern));
             return Err(Failure::new(ErrorKind::TagNotFound, message).with("tag", pattern));
         }
         keys.extend(found.iter().map(|tag| TagKey::Number(tag.number)));
@@ -109,10 +109,7 @@ pub(crate) async fn at(app: Arc<App>, call: Call) -> Result<Reply> {
 }
 
 pub(crate) fn aggregate_named(name: &str) -> Result<Aggregate> {
-    Aggregate::from_name(name).ok_or_else(|| {
-        let known: Vec<String> = Aggregate::ALL.iter().map(|aggregate| aggregate.name()).collect();
-        Failure::invalid(format!("{} is no aggregate: use one of {}", shown(name), known.join(", ")))
-    })
+    Aggregate::from_name(name).ok_or_else(|| Failure::invalid(Aggregate::unknown(name, &shown(name))))
 }
 
 /// Refuses a request whose answer would have too many rows.

@@ -24,7 +24,7 @@ pub(crate) fn unpacked_bytes(body: &[u8]) -> usize {
 /// # Errors
 /// A body that is no such message.
 pub fn read(body: &[u8], bytes_max: usize, points: &mut Points) -> Result<(), String> {
-    let size = snap::raw::decompress_len(body).map_err(|error| format!("the body is no snappy block: {error}"))?;
+    let size = snap::raw::decompress_len(body).map_err(|error| format!("the body is not a snappy block: {error}"))?;
     if size > bytes_max {
         return Err(format!("the body unpacks to {size} bytes, more than {bytes_max}: send fewer samples at a time"));
     }
@@ -34,8 +34,8 @@ pub fn read(body: &[u8], bytes_max: usize, points: &mut Points) -> Result<(), St
     }
     let message = snap::raw::Decoder::new()
         .decompress_vec(body)
-        .map_err(|error| format!("the body is no snappy block: {error}"))?;
-    let wrong = |error| format!("the body is no WriteRequest: {error}");
+        .map_err(|error| format!("the body is not a snappy block: {error}"))?;
+    let wrong = |error| format!("the body is not a WriteRequest: {error}");
     let (mut rest, mut number) = (&*message, 0);
     while let Some((tag, field)) = next_field(&mut rest).map_err(wrong)? {
         // Field 1 is a series; metadata are passed over.
@@ -109,7 +109,7 @@ fn varint(rest: &mut &[u8]) -> Decoded<u64> {
 }
 
 fn text(bytes: &[u8]) -> Decoded<&str> {
-    std::str::from_utf8(bytes).map_err(|_| "a label is no UTF-8 text")
+    std::str::from_utf8(bytes).map_err(|_| "a label is invalid UTF-8")
 }
 
 /// A series as it stands in the message.

@@ -92,7 +92,7 @@ impl From<&Tag> for TagJson {
 impl TagJson {
     fn tag(self) -> Result<Tag> {
         let data_type = DataType::from_name(&self.data_type).ok_or_else(|| {
-            let reason = format!("{:?} is no data type: use float, integer, bool or string", self.data_type);
+            let reason = format!("unknown data type {:?}: use float, integer, bool or string", self.data_type);
             Failure::from(HistorianError::Definition { tag: self.name.clone(), reason })
         })?;
         Ok(Tag {

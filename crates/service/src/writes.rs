@@ -181,7 +181,7 @@ async fn arrow(app: Arc<App>, call: Call, wanted: Wanted) -> Result<Reply> {
     let refuse = |message: String| Failure::new(ErrorKind::InvalidRows, message);
     let read = work::in_turn(move || arrow_stream::read(body)).await;
     // A schema that Arrow has no words for ends its reader in a panic.
-    let tables = read.unwrap_or_else(|_| Err("the body is no Arrow IPC stream that can be read".into()));
+    let tables = read.unwrap_or_else(|_| Err("the body is not a readable Arrow IPC stream".into()));
     let tables = tables.map_err(refuse)?;
     let rows = tables.iter().map(RecordBatch::num_rows).sum::<usize>();
     let charge = app.memory.charge(rows.saturating_mul(STORED_ROW_BYTES))?;

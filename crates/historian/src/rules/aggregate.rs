@@ -62,6 +62,19 @@ pub(crate) enum Family {
     Interpolated,
 }
 
+/// Names that other systems give to aggregates, for suggestions.
+const COMMON_NAMES: [(&str, &str); 9] = [
+    ("avg", "Average"),
+    ("mean", "Average"),
+    ("twa", "TimeAverage"),
+    ("sum", "Total"),
+    ("integral", "Total"),
+    ("stddev", "StandardDeviationSample"),
+    ("first", "Start"),
+    ("last", "End"),
+    ("median", "Percentile"),
+];
+
 impl Aggregate {
     /// All of them, the standard's first.
     pub const ALL: [Self; 40] = [
@@ -115,6 +128,17 @@ impl Aggregate {
     /// The aggregate of this name, in the standard's spelling.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|aggregate| aggregate.name() == name)
+    }
+
+    /// The message for an unknown name, shown as `shown`: suggests the nearest aggregates and lists all.
+    #[must_use]
+    pub fn unknown(name: &str, shown: &str) -> String {
+        let known: Vec<String> = Self::ALL.iter().map(|aggregate| aggregate.name()).collect();
+        let common = COMMON_NAMES.iter().find(|(common, _)| common.eq_ignore_ascii_case(name));
+        let near = common.map_or_else(|| chronotile_types::nearest(name, &known), |&(_, aggregate)| vec![aggregate]);
+        let advice =
+            if near.is_empty() { ": use".to_owned() } else { format!("; did you mean {}? Use", near.join(" or ")) };
+        format!("unknown aggregate {shown}{advice} one of {}", known.join(", "))
     }
 
     pub(crate) fn family(self, settings: &Settings) -> Family {
@@ -224,7 +248,7 @@ impl Default for Settings {
 #[non_exhaustive]
 pub enum SettingsRefused {
     /// Less than 0, more than 100, or not a number.
-    #[error("{0} is no percentage: give 0 to 100")]
+    #[error("invalid percentage {0}: give 0 to 100")]
     NoPercentage(f64),
     /// A result could be Good and Bad at once.
     #[error("percent_good {good} and percent_bad {bad} overlap: together they are at least 100")]
@@ -280,5 +304,20 @@ mod tests {
         }
         assert_eq!(Aggregate::from_name("timeaverage"), None);
         assert_eq!(Aggregate::ALL.iter().filter(|a| !matches!(a, Percentile | Rate | Distinct)).count(), 37);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest_and_all_aggregates() {
+        for (name, meant) in
+            [("Avg", "Average"), ("mean", "Average"), ("timeaverage", "TimeAverage"), ("Maximun", "Maximum")]
+        {
+            let message = Aggregate::unknown(name, name);
+            assert!(message.starts_with(&format!("unknown aggregate {name}; did you mean {meant}")), "{message}");
+            assert!(message.ends_with("Percentile, Rate, Distinct"), "{message}");
+        }
+        assert!(Aggregate::unknown("zzzzzz", "zzzzzz").starts_with("unknown aggregate zzzzzz: use one of "));
+        for (common, aggregate) in COMMON_NAMES {
+            assert!(Aggregate::from_name(aggregate).is_some(), "{common}");
+        }
     }
 }
