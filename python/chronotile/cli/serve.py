@@ -50,12 +50,12 @@ def _limit(option: str, default: Any, type: Any, help: str) -> Any:
 _AT_LEAST_ONE = click.IntRange(1)
 _limits = with_options(
     click.option("--memory", type=Size(), metavar="SIZE",
-                 help="Memory for request bodies, queries and answers together; further requests get 503. Default: half "
+                 help="Memory for request bodies, queries and answers together; more requests get 503. Default: half "
                  "of the machine's memory, or of its control group's limit."),
     _limit("--max-body", "64MiB", Size(), "Largest request body, before and after decompression."),
     _limit("--max-points", 10_000_000, _AT_LEAST_ONE, "Most rows in an answer."),
     _limit("--max-tags", 10_000, _AT_LEAST_ONE, "Most tags in a request."),
-    _limit("--max-range", "3660d", Length(), "Longest period of a request, all its intervals together."),
+    _limit("--max-range", "3660d", Length(), "Longest period of a request; its intervals are summed."),
     _limit("--max-queries", 64, _AT_LEAST_ONE, "Most queries at a time."),
     _limit("--max-writes", 64, _AT_LEAST_ONE, "Most writes at a time."),
     click.option("--max-connections", type=_AT_LEAST_ONE,
