@@ -19,7 +19,14 @@ _UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _SLICE_SECONDS = 30 * 86_400
 
 
-def open(url: str | os.PathLike[str], *, create: bool = True, read_only: bool = False, timeout_s: int = 60) -> Archive:
+def open(
+    url: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    timeout_s: int = 60,
+    memory_bytes_max: int | None = None,
+) -> Archive:
     """Open the archive at `url`.
 
     Parameters
@@ -35,6 +42,11 @@ def open(url: str | os.PathLike[str], *, create: bool = True, read_only: bool = 
     timeout_s : int
         Seconds to wait for other writers before :class:`BusyError`, 0 to 86,400. For a cluster, set the timeout in the
         URL.
+    memory_bytes_max : int, optional
+        Memory for all reads of this archive together: chunks, rows in transit, and an entry for each id where `latest`,
+        or a read of a dataset with merge "latest", compares ids. A read that needs more raises
+        :class:`InvalidInputError` of kind ``too-large``, or :class:`BusyError` while other reads hold it. Default: half
+        of the memory that the process may use.
 
     Raises
     ------
@@ -59,7 +71,9 @@ def open(url: str | os.PathLike[str], *, create: bool = True, read_only: bool = 
         if not text:
             raise InvalidInputError("the URL is empty: give a path, or sqlite:PATH", kind="invalid-url")
         text = f"sqlite:{text}"
-    return Archive(_native.Archive.open(text, create, read_only, timeout_s), text)
+    if memory_bytes_max is not None and (not isinstance(memory_bytes_max, int) or memory_bytes_max < 1):
+        raise InvalidInputError(f"invalid memory_bytes_max {memory_bytes_max!r}: give bytes", kind="invalid-setting")
+    return Archive(_native.Archive.open(text, create, read_only, timeout_s, memory_bytes_max), text)
 
 
 class Archive(Closing):
