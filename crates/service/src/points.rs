@@ -286,7 +286,7 @@ impl Points {
         Self { charge: Some(charge), ..Self::default() }
     }
 
-    /// Takes a point. Without memory for it there are no points any more: see [`Points::over`].
+    /// Takes a point. Without memory for it there are no points any more: `over` then says why.
     ///
     /// # Errors
     /// A name that no tag can have, a text that is too long.

@@ -30,7 +30,7 @@ impl Scheme {
         }
     }
 
-    /// The scheme's name in lower case, which [`Scheme::from_str`] reads.
+    /// The scheme's name in lower case, which [`FromStr`](std::str::FromStr) reads.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Mq3c => "mq3c",
