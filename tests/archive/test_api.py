@@ -508,7 +508,7 @@ def test_retire_drops_whole_slices_that_are_old(survey: ct.Dataset) -> None:
     assert [part.rows for part in survey.retire(before=oldest.end)] == [oldest.rows]
     assert survey.count() == 500 - oldest.rows
     assert survey.retire(before=oldest.end) == []
-    with pytest.raises(ct.InvalidInputError, match="give one"):
+    with pytest.raises(ct.InvalidInputError, match="give only one of before and older_than"):
         survey.retire(before=oldest.end, older_than="1d")
     with pytest.raises(ct.InvalidInputError, match="retention"):
         survey.retire()

@@ -219,5 +219,5 @@ def test_reads_that_compare_every_id_end_where_they_would_take_too_much(tmp_path
     with ct.open(path, memory_bytes_max=256 << 20) as archive:
         few = archive["d"]
         assert rows_of() == ids
-    with pytest.raises(ct.InvalidInputError, match="memory_bytes_max is 0"):
+    with pytest.raises(ct.InvalidInputError, match="invalid memory_bytes_max 0"):
         ct.open(path, memory_bytes_max=0)

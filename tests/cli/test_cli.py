@@ -461,7 +461,7 @@ def test_constants_are_compared_exactly(chronotile: Run, path: Path) -> None:
     assert ok(chronotile("count", path, "d", "--ids", "2026-01-01")) == "1\n"
     refused = chronotile("count", path, "d", "--ids", "2026-01-01T12:00")
     assert refused.returncode != 0
-    assert "finer than date32" in refused.stderr
+    assert "finer than the resolution of date32" in refused.stderr
 
 
 def test_a_table_is_for_people_and_limit_cuts(chronotile: Run, stored: Path) -> None:

@@ -145,8 +145,8 @@ def test_jobs_of_which_every_record_is_refused_fail_with_the_reason(shell: Shell
     for _ in range(2):
         assert shell("jobs", "load", "jobs.db", "jobs", "bad.csv", code=2).endswith("; 2 records rejected\n")
         assert shell.errors == (
-            "chronotile: no job stored: every record was rejected; the first is line 2 of bad.csv: column 'job_id' is "
-            "no int64: invalid value 'x'\n"
+            "chronotile: no job stored: every record was rejected; the first is line 2 of bad.csv: column 'job_id' "
+            "cannot be read as int64: invalid value 'x'\n"
         )
     assert shell.json("jobs", "load", "jobs.db", "jobs", "bad.csv", code=2)["rejected"] == 2
     mixed = shell.write("mixed.csv", "job_id,submitted\n2,2026-01-01\nz,2026-01-01\n")

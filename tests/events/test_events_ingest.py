@@ -233,8 +233,8 @@ def test_a_pattern_takes_lines_apart_into_typed_fields(memory: ct.Archive) -> No
         ("10.0.0.2", "web2", 404, 1_000.0, None, FIRST),
     ]
     assert reasons(log) == {
-        3: "field 'status': 'ok' is no int32",
-        4: "field 'status': '9999999999' is no int32",
+        3: "field 'status': 'ok' is not a valid int32",
+        4: "field 'status': '9999999999' is not a valid int32",
         5: "'time' is no time: '32/Jan/2026:00:00:00 +0000'",
         6: "the line does not match the pattern",
     }

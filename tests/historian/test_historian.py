@@ -462,7 +462,7 @@ def test_requests_that_make_no_sense_are_refused(h: historian.Historian) -> None
         h.aggregate("t", START, START, "1h", "Average")
     with pytest.raises(ct.InvalidInputError, match="10000000"):
         h.aggregate("t", START, START + DAY, 1, "Average")
-    with pytest.raises(ct.InvalidInputError, match="unknown aggregate 'Median'; did you mean Percentile"):
+    with pytest.raises(ct.InvalidInputError, match='unknown aggregate "Median"; did you mean Percentile'):
         h.aggregate("t", START, START + DAY, "1h", "Median")
     with pytest.raises(ct.InvalidInputError, match="percentage"):
         h.aggregate("t", START, START + DAY, "1h", "Count", percent_good=101)

@@ -67,7 +67,7 @@ def test_bad_records_are_told_with_line_and_reason_and_the_rest_loads(tmp_path: 
     bad = rejected(tmp_path / "bad.ndjson")
     assert [entry["line"] for entry in bad] == [11, 2_001, 3_001, 4_001]
     assert "9 columns" in bad[0]["reason"]
-    assert "'job_id' is no int64" in bad[1]["reason"]
+    assert "'job_id' cannot be read as int64" in bad[1]["reason"]
     assert bad[2]["reason"] == "submitted is missing"
     assert "'submitted' is no timestamp" in bad[3]["reason"]
     assert bad[1]["record"] == lines[2_000]
@@ -105,7 +105,7 @@ def test_a_bad_line_of_a_log_is_told(tmp_path: Path, sqlite: ct.Archive) -> None
     bad = rejected(tmp_path / "bad.ndjson")
     assert [entry["line"] for entry in bad] == [first + 4, first + 10]
     assert bad[0]["reason"] == "4 fields, a job has 18"
-    assert "no number" in bad[1]["reason"]
+    assert "expected a number" in bad[1]["reason"]
 
 
 def test_folders_columns_and_delimiters_are_as_given(tmp_path: Path, done: jobs.Jobs) -> None:

@@ -684,7 +684,7 @@ class Dataset:
             The period has no start or end, or more than 1,000 slices.
         """
         if start is None or end is None:
-            raise InvalidInputError("prepare needs both start and end", kind="invalid-request")
+            raise InvalidInputError("a period to prepare needs both a start and an end", kind="invalid-request")
         return self._native.prepare(times.moment(start, self.time, "start"), times.moment(end, self.time, "end"))
 
     def retire(

@@ -130,7 +130,7 @@ def _reason(error: Exception, names: list[str]) -> str:
     text = re.sub(r"^(CSV parse error|JSON parse error): ", "", text)
     text = re.sub(r"(In )?(CSV )?column #(\d+): ", lambda found: f"column {names[int(found[3])]!r} ", text)
     text = re.sub(r"(Row #\d+: | in row \d+$)", "", text)
-    text = text.replace("CSV conversion error to ", "invalid ")
+    text = text.replace("CSV conversion error to ", "cannot be read as ")
     return text.removesuffix(".")
 
 
