@@ -264,6 +264,8 @@ def test_the_service_lives_under_attack_and_serves_a_polite_client(tmp_path: Pat
         quiet = support_attack.polite(service.port, 2)
         with support_attack.Attackers(service.port, unpacked=4 * MIB) as attackers:
             loud = support_attack.polite(service.port, 12)
+            # On a machine that has other things to do this takes longer.
+            attackers.wait_for_half(90)
         assert service.process.poll() is None, service.log_path.read_text()[-2_000:]
         peak = service.memory("VmHWM")
         print(f"resident at most {peak >> 20} MiB; p99 {quiet.p99_ms():.0f} and {loud.p99_ms():.0f} ms")
@@ -278,7 +280,6 @@ def test_the_service_lives_under_attack_and_serves_a_polite_client(tmp_path: Pat
         assert loud.statuses["200"] >= 8
         assert loud.statuses["204"] >= 2
         assert len(attackers.done) == len(support_attack.attacks(1_000)) >= 20
-        # The slowest kinds may not have come to their end on a machine that has other things to do.
         assert sum(bool(outcomes) for outcomes in attackers.done.values()) >= 10
         began = time.monotonic()
         assert service.stop() == 0

@@ -281,7 +281,15 @@ def _questions() -> dict[str, Attack]:
 
 
 def _attack(
-    port: int, unpacked: int, names: list[str], threads: int, nice: int, ready: Event, stop: Event, found: Queue[Any]
+    port: int,
+    unpacked: int,
+    names: list[str],
+    threads: int,
+    nice: int,
+    ready: Event,
+    half: Event,
+    stop: Event,
+    found: Queue[Any],
 ) -> None:
     os.nice(nice)
     known = attacks(unpacked)
@@ -302,6 +310,8 @@ def _attack(
     for thread in crowd:
         thread.start()
     while not stop.is_set():
+        if sum(map(bool, done.values())) >= len(done) / 2:
+            half.set()
         time.sleep(0.1)
     found.put({name: dict(outcomes) for name, outcomes in done.items()})
     # Threads that wait for an answer end with the process.
@@ -322,8 +332,9 @@ class Attackers:
     ) -> None:
         chosen = list(attacks(1_000) if names is None else names)
         context = multiprocessing.get_context("spawn")
-        self._ready, self._stop, self._found = context.Event(), context.Event(), context.Queue()
-        given = (port, unpacked, chosen, threads, nice, self._ready, self._stop, self._found)
+        self._ready, self._half, self._stop = context.Event(), context.Event(), context.Event()
+        self._found = context.Queue()
+        given = (port, unpacked, chosen, threads, nice, self._ready, self._half, self._stop, self._found)
         self._process = context.Process(target=_attack, args=given)
         self.done: dict[str, dict[str, int]] = {}
         """What came of each kind of attack, and how often, once it is over."""
@@ -333,6 +344,10 @@ class Attackers:
         # Large bodies take a while to make.
         self._ready.wait(60)
         return self
+
+    def wait_for_half(self, seconds: float) -> None:
+        """Wait until half of the kinds of attack have come to an end once, or for so long."""
+        self._half.wait(seconds)
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
