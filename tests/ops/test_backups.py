@@ -311,7 +311,7 @@ def test_names_that_are_not_there_are_said(store: Store, nodes: list[FakeNode]) 
         with pytest.raises(NotFoundError, match="no backup b9 in") as unknown:
             call()
         assert unknown.value.kind == "backup-not-found"
-    with pytest.raises(ct.InvalidInputError, match="already exists in .*: use another name"):
+    with pytest.raises(ct.InvalidInputError, match=r"already exists in .*: use another name"):
         back_up(store, nodes, "b1")
     with pytest.raises(ct.InvalidInputError, match="invalid backup name"):
         manifests.load(store, "../b1")
