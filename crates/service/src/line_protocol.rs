@@ -318,7 +318,7 @@ mod tests {
             ("m value=1 soon", "invalid time"),
             ("m value=1 5 6", "invalid time"),
             ("m value=\"open", "never closed"),
-            ("m value=1,status=-1i", "no OPC UA status"),
+            ("m value=1,status=-1i", "invalid OPC UA status"),
             (",l=1 value=1", "no measurement"),
         ] {
             let (rows, refused) = parse(&format!("good value=1 1\n{line}\ngood value=2 2"));
