@@ -69,7 +69,7 @@ def test_bad_records_are_told_with_line_and_reason_and_the_rest_loads(tmp_path: 
     assert "9 columns" in bad[0]["reason"]
     assert "'job_id' cannot be read as int64" in bad[1]["reason"]
     assert bad[2]["reason"] == "submitted is missing"
-    assert "'submitted' is no timestamp" in bad[3]["reason"]
+    assert "'submitted' cannot be read as timestamp" in bad[3]["reason"]
     assert bad[1]["record"] == lines[2_000]
     good = table.filter(pa.array([i not in (9, 1_999, 2_999, 3_999) for i in range(5_000)]))
     assert_same_rows(stored(done), good, ["job_id"])
