@@ -319,7 +319,7 @@ mod tests {
             ("m value=1 5 6", "invalid time"),
             ("m value=\"open", "never closed"),
             ("m value=1,status=-1i", "invalid OPC UA status"),
-            (",l=1 value=1", "no measurement"),
+            (",l=1 value=1", "missing measurement"),
         ] {
             let (rows, refused) = parse(&format!("good value=1 1\n{line}\ngood value=2 2"));
             assert_eq!(rows.len(), 2, "{line}: {rows:?}");
