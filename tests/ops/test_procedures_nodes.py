@@ -98,7 +98,7 @@ def test_fewer_nodes_than_copies_are_refused(shared_cluster: lab.Cluster) -> Non
     made = plan(Decommission.of(context(shared_cluster), shared_cluster.nodes[0].address), context(shared_cluster))
     assert made.refused
     assert "2 nodes would remain in dc1, but" in str(made)
-    assert "three wants 3 copies" in str(made)
+    assert "three has replication factor 3" in str(made)
 
 
 @pytest.mark.slow
