@@ -29,8 +29,9 @@ from support_history import Batch, History, Load, Operation
 import chronotile as ct
 from chronotile_tools import lab
 
-BEFORE_S, FAULT_S, AFTER_S = 3.0, 24.0, 3.0
-"""Until the nodes have noticed the loss, a new slice's table waits for the lost node: up to 20 s."""
+BEFORE_S, FAULT_S, AFTER_S = 3.0, 34.0, 3.0
+"""Until the nodes have noticed the loss, a new slice's table waits for the lost node: up to 20 s, and no operation may
+begin meanwhile. A busy machine notices some seconds later."""
 RECOVERED = 5.0
 """How many times slower the median operation may be when a node has been away for some seconds..."""
 FAST_S = 5.0
