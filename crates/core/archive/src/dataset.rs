@@ -8,6 +8,7 @@ use bytes::Bytes;
 use chronotile_chunk::Origin;
 use chronotile_store::{CallOptions, Commit, Expect, Store, StoreError, Visibility};
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
+use tokio::time::Instant;
 
 use crate::catalog;
 use crate::catalog::clock::Clock;
@@ -15,6 +16,9 @@ use crate::catalog::fence::Fence;
 use crate::error::{ArchiveError, Result};
 use crate::frame::{DEFAULT_METADATA, Frame, default_value};
 use crate::memory::{Memory, MemoryLimit};
+
+/// How long a writer on nodes may go by the definition it has seen.
+const LOOKED_FRESH: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// One dataset of an archive. Cheap to clone; safe to use from many threads and processes at once.
 #[derive(Clone, Debug)]
@@ -44,6 +48,8 @@ struct Known {
     stored: Bytes,
     /// Grows with each change that this process makes or finds.
     revision: u64,
+    /// When the record was last looked at.
+    looked: Instant,
 }
 
 /// A column to add to a dataset.
@@ -65,7 +71,7 @@ impl Dataset {
         fence: Fence,
         memory: MemoryLimit,
     ) -> Result<Self> {
-        let known = Known { frame: Frame::new(spec, clock)?, stored, revision: 0 };
+        let known = Known { frame: Frame::new(spec, clock)?, stored, revision: 0, looked: Instant::now() };
         let shared =
             Shared { known: RwLock::new(known), slices: RwLock::default(), finished: RwLock::default(), memory };
         Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence })
@@ -141,7 +147,7 @@ impl Dataset {
         let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
         // A dataset that was dropped and created again has none of the slices that were there.
         self.known_slices(HashSet::clear);
-        *known = Known { frame, stored, revision: known.revision + 1 };
+        *known = Known { frame, stored, revision: known.revision + 1, looked: Instant::now() };
     }
 
     /// Reads the definition again, in case another process added columns, or dropped the dataset and created another of its name.
@@ -149,7 +155,7 @@ impl Dataset {
     /// # Errors
     /// There is no dataset of this name any more.
     pub async fn refresh(&self) -> Result<()> {
-        let key = catalog::dataset_key(self.spec().name.as_str());
+        let (key, looked) = (catalog::dataset_key(self.spec().name.as_str()), Instant::now());
         let Some(stored) = self.reading.record(&key).await? else {
             let name = self.spec().name.to_string();
             return Err(ArchiveError::DatasetNotFound { name, hint: "; it was dropped".into() });
@@ -159,8 +165,19 @@ impl Dataset {
         if changed {
             let frame = Frame::new(catalog::from_json(&key, &stored)?, self.clock())?;
             self.set_frame(frame, stored);
+        } else {
+            self.shared.known.write().unwrap_or_else(PoisonError::into_inner).looked = looked;
         }
         Ok(())
+    }
+
+    /// The same before a write, which would otherwise file rows by the windows of a dataset that is gone. Where a look is a request
+    /// to nodes, one of the last seconds counts.
+    pub(crate) async fn refresh_to_write(&self) -> Result<()> {
+        if self.fence.needs_closing() && self.known().looked.elapsed() < LOOKED_FRESH {
+            return Ok(());
+        }
+        self.refresh().await
     }
 
     /// Adds columns at the end. Rows written earlier read as null there, or as the default given.

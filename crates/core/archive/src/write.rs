@@ -46,6 +46,7 @@ impl Dataset {
     where
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
     {
+        self.refresh_to_write().await?;
         let frame = self.frame();
         let buffer_bytes = options.buffer_bytes.clamp(1 << 20, 4 << 30);
         let written_us = self.stamp_us().await?;

@@ -338,10 +338,10 @@ async fn a_new_batch_is_one_commit_and_one_that_is_stored_is_looked_up() {
         let calls = |operation| metered.snapshot().into_iter().find(|m| m.operation == operation).unwrap().calls;
         let before = (calls(Operation::Record), calls(Operation::Commit));
         assert!(write(&dataset, &rows(&[(1, 1, 1)]), named("new")).await.unwrap().stored);
-        // The latest stamp of the engine is the one record that is looked at.
-        assert_eq!((calls(Operation::Record), calls(Operation::Commit)), (before.0 + 1, before.1 + 1));
+        // The latest stamp of the engine and the definition are the records that are looked at.
+        assert_eq!((calls(Operation::Record), calls(Operation::Commit)), (before.0 + 2, before.1 + 1));
         assert!(!write(&dataset, &rows(&[(1, 1, 1)]), named("new")).await.unwrap().stored);
-        assert!(calls(Operation::Record) > before.0 + 2);
+        assert!(calls(Operation::Record) > before.0 + 4);
         let other = write(&dataset, &rows(&[(1, 1, 2)]), named("new")).await.unwrap_err();
         assert!(matches!(other, ArchiveError::BatchDiffers { .. }), "{other}");
         assert_sound(&dataset).await;
@@ -489,6 +489,45 @@ async fn a_handle_from_before_a_dataset_was_made_again_knows_nothing_of_the_form
         assert_eq!(again.count(ReadRequest::default()).await.unwrap(), 301);
         assert_sound(&again).await;
     }
+}
+
+#[tokio::test]
+async fn a_handle_that_only_writes_notices_that_its_dataset_was_dropped_and_made_again() {
+    for (store, _folder) in engines() {
+        let held = create(&store, spec()).await;
+        write(&held, &spread_rows(0, 100, 9, ""), named("a")).await.unwrap();
+        Archive::on("test:", store.clone()).drop_dataset("records").await.unwrap();
+        let late = rows(&[(5 * HOUR, 1_000, 7)]);
+        let refused = write(&held, &late, named("b")).await;
+        assert!(matches!(refused, Err(ArchiveError::DatasetNotFound { .. })), "{refused:?}");
+        assert!(store.slices(&placed()).await.unwrap().is_empty());
+        assert_eq!(records_of(&store, "records").await, [""; 0]);
+        // The slice of the row is there by the former windows too, where no read would look for it.
+        let again =
+            create(&store, DatasetSpec { window: "100h".parse().unwrap(), windows_per_slice: 1, ..spec() }).await;
+        write(&again, &spread_rows(0, 300, 90, ""), named("a")).await.unwrap();
+        assert!(write(&held, &late, named("b")).await.unwrap().stored);
+        let time = between(5 * HOUR, 5 * HOUR + 1);
+        assert!(again.count(ReadRequest { time, ..ReadRequest::default() }).await.unwrap() >= 1);
+        assert_eq!(again.count(ReadRequest::default()).await.unwrap(), 301);
+        assert_sound(&again).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_on_nodes_looks_at_the_definition_every_ten_seconds() {
+    let metered = Arc::new(Metered::new(Arc::new(Weakened::stepwise(Arc::new(MemoryStore::new())))));
+    let store: Arc<dyn Store> = metered.clone();
+    let held = create(&store, spec()).await;
+    let asked = || metered.snapshot().into_iter().find(|m| m.operation == Operation::Record).unwrap().calls;
+    write(&held, &rows(&[(1, 1, 1)]), WriteOptions::default()).await.unwrap();
+    let before = asked();
+    write(&held, &rows(&[(1, 2, 1)]), WriteOptions::default()).await.unwrap();
+    assert_eq!(asked(), before, "the last look counts still");
+    Archive::on("test:", store.clone()).drop_dataset("records").await.unwrap();
+    tokio::time::advance(std::time::Duration::from_secs(10)).await;
+    let refused = write(&held, &rows(&[(1, 3, 1)]), WriteOptions::default()).await;
+    assert!(matches!(refused, Err(ArchiveError::DatasetNotFound { .. })), "{refused:?}");
 }
 
 /// Keys of the catalog records of a dataset, of every kind: these engines list them all.

@@ -14,8 +14,9 @@ const RECORDS: usize = 500;
 impl Archive {
     /// Drops a dataset with all its rows, for good. One that is cut off half-way is there still, with fewer rows: drop it again.
     ///
-    /// Whoever writes to it meanwhile may leave rows that a later dataset of the same name would take for its own: its writers are
-    /// ended before.
+    /// A write that begins later is refused, or follows the definition of the dataset that was made again under the name. One that
+    /// began before, or on nodes within ten seconds of a look at the definition, may leave rows that a later dataset of the same
+    /// name would take for its own: end its writers first.
     ///
     /// # Errors
     /// No such dataset; the engine.
