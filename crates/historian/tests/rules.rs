@@ -234,6 +234,25 @@ fn a_counter_that_falls_back_to_zero_goes_on_counting() {
 }
 
 #[test]
+fn an_increase_is_good_only_between_two_good_points() {
+    let grid = Grid::new(0, 10 * S, 0).unwrap();
+    for (before, after) in [(0, 0), (Status::UNCERTAIN.0, 0), (0, Status::UNCERTAIN.0)] {
+        let (rate, status) = of(Aggregate::Rate, Settings::default(), grid, &[(0, 0.0, before), (20 * S, 20.0, after)]);
+        assert_eq!(rate, 1.0);
+        assert_eq!(status.is_good(), (before, after) == (0, 0), "{status:?}");
+    }
+}
+
+#[test]
+fn the_two_zeros_are_one_value() {
+    let grid = Grid::new(0, 10, 0).unwrap();
+    for (values, expected) in [([0.0, -0.0, 1.0], 2.0), ([-0.0, 0.0, -1.0], 2.0), ([0.5, 1.0, 2.0], 3.0)] {
+        let rows: Vec<Row> = values.into_iter().zip(0..).map(|(value, time)| (time, value, 0)).collect();
+        assert_eq!(of(Aggregate::Distinct, Settings::default(), grid, &rows).0, expected, "{values:?}");
+    }
+}
+
+#[test]
 fn a_backward_request_holds_its_later_end() {
     let rows: Vec<Row> = (0..=4).map(|t| (t, t as f64, 0)).collect();
     let mut output = compute(Aggregate::Average, Settings::default(), Grid::new(4, 0, 2).unwrap(), &[&rows]);

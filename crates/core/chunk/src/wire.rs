@@ -135,6 +135,18 @@ mod tests {
     }
 
     #[test]
+    fn integers_of_single_bytes_are_taken_only_where_all_are() {
+        let bytes = [0x81, 0x81, 0x01, 0x7f];
+        let mut reader = Reader::new(&bytes);
+        // Continuation bits in two bytes: combined by parity they would cancel out.
+        assert_eq!(reader.single_bytes(2), None);
+        assert_eq!(reader.single_bytes(5), None);
+        assert_eq!(reader.varint(), Ok(0x4081));
+        assert_eq!(reader.single_bytes(1), Some(&bytes[3..]));
+        assert!(reader.is_empty());
+    }
+
+    #[test]
     fn integers_over_64_bits_are_refused() {
         assert!(Reader::new(&[0xff; 11]).varint().is_err());
         let mut most = [0xff; 10];
