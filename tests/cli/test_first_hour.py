@@ -111,14 +111,14 @@ def test_the_likely_way_to_read_lines_is_told_and_works(
     assert shell.errors.endswith(f". This looks like {advice}\n")
     assert "line 1 of standard input" in shell.errors
     told = advice.partition(": ")[2].split()
-    assert shell("events", "ingest", "logs.db", "web", "-", *told, stdin=line + "\n").startswith("stored 1 documents")
+    assert shell("events", "ingest", "logs.db", "web", "-", *told, stdin=line + "\n").startswith("stored 1 document (")
 
 
 def test_lines_of_which_some_are_refused_are_stored_and_the_first_refusal_is_told(shell: Shell) -> None:
     shell("events", "create", "logs.db", "web")
     text = '{"time": "2026-01-01T00:00:00Z"}\nnothing\n'
     told = shell("events", "ingest", "logs.db", "web", "-", stdin=text)
-    assert told.startswith("stored 1 documents")
+    assert told.startswith("stored 1 document (")
     assert "1 line rejected" in told
     assert "the first is line 2 of standard input: the line is not a JSON object" in told
 

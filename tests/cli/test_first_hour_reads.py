@@ -289,7 +289,7 @@ def test_a_dataset_is_dropped_when_it_was_said_so(chronotile: Run, path: Path) -
     assert chronotile("datasets", path).stdout.count("single") == 2
     done = chronotile("drop", path, "a", "--yes")
     assert done.returncode == 0, done.stderr
-    assert "1 rows" in done.stdout
+    assert "1 row in 1 slice" in done.stdout
     assert chronotile("drop", path, "a", "--yes").returncode == 3
     with ct.open(path) as archive:
         assert list(archive) == ["b"]

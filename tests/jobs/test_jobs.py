@@ -260,7 +260,7 @@ def test_the_command_line_loads_looks_up_and_counts(chronotile: Run, path: Path,
     file = job_log()
     loaded = chronotile("jobs", "load", path, "jobs", file, "--create", "--index", "user,status", "--workers", 1)
     assert loaded.returncode == 0, loaded.stderr
-    assert f"stored {log.num_rows:,} jobs of 1 files" in loaded.stdout
+    assert f"stored {log.num_rows:,} jobs of 1 file " in loaded.stdout
     again = chronotile("jobs", "load", path, "jobs", file)
     assert f"{log.num_rows:,} were already stored" in again.stdout
     built = chronotile("index", "build", path, "jobs")

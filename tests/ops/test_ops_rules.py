@@ -220,7 +220,7 @@ def test_hints_fill_a_window_of_three_hours_by_the_oldest(hours: float, wanted: 
     ]
     assert level("hint-window", changed(hints=hints)) == wanted
     (pending,) = one("hints-pending", changed(hints=hints)).findings
-    assert (pending.value, pending.message) == (3.0, "2 files for 10.0.0.2; 1 files for 10.0.0.3; 0 files for 10.0.0.4")
+    assert (pending.value, pending.message) == (3.0, "2 files for 10.0.0.2; 1 file for 10.0.0.3; 0 files for 10.0.0.4")
     assert level("hints-pending", changed(hints=[])) == "ok"
 
 

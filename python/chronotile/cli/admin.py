@@ -167,8 +167,8 @@ def _info_text(dataset: Dataset) -> str:
     info = dataset.info()
     per_row = f", {info.bytes / info.rows:.1f} bytes per row" if info.rows else ""
     lines = [
-        f"{dataset.name}: {count_text(info.rows)} rows in {count_text(info.tiles)} tiles, "
-        f"{count_text(info.chunks)} chunks, {bytes_text(info.bytes)}{per_row}",
+        f"{dataset.name}: {count_text(info.rows, 'row')} in {count_text(info.tiles, 'tile')}, "
+        f"{count_text(info.chunks, 'chunk')}, {bytes_text(info.bytes)}{per_row}",
         f"  cell {_cell_text(dataset)}, time {axis_text(dataset.time)}, window {dataset.window}, "
         f"slice {dataset.windows_per_slice} windows",
         f"  id {','.join(dataset.id) or '-'}, merge {dataset.merge}, retention {dataset.retention or '-'}, "
@@ -259,14 +259,14 @@ def consolidate(
 
 
 def _consolidate_text(report: ConsolidateReport, dry_run: bool) -> str:
-    text = f"{'would rewrite' if dry_run else 'rewrote'} {count_text(report.tiles)} tiles"
+    text = f"{'would rewrite' if dry_run else 'rewrote'} {count_text(report.tiles, 'tile')}"
     if report.tiles:
         text += (
-            f", {count_text(report.chunks_before)} chunks ({bytes_text(report.bytes_before)}) as "
+            f", {count_text(report.chunks_before, 'chunk')} ({bytes_text(report.bytes_before)}) as "
             f"{count_text(report.chunks_after)} ({bytes_text(report.bytes_after)})"
         )
     if report.tiles_contended:
-        text += f"; {count_text(report.tiles_contended)} tiles skipped, because other processes changed them"
+        text += f"; {count_text(report.tiles_contended, 'tile')} skipped, because other processes changed them"
     return text
 
 
@@ -362,7 +362,7 @@ def drop(target: Target, yes: bool, timeout_s: int) -> None:
     with target.open(timeout_s=timeout_s) as archive:
         dataset = archive[target.dataset]
         info = dataset.info()
-        held = f"{count_text(info.rows)} rows in {len(info.slices)} slices, {bytes_text(info.bytes)}"
+        held = f"{count_text(info.rows, 'row')} in {count_text(len(info.slices), 'slice')}, {bytes_text(info.bytes)}"
         click.echo(f"{dataset.name}: {held}")
         confirm(f"Permanently drop dataset {dataset.name}?", yes)
         archive.drop(dataset.name)
@@ -370,8 +370,8 @@ def drop(target: Target, yes: bool, timeout_s: int) -> None:
 
 
 def _total(slices: list[SliceInfo]) -> str:
-    rows = count_text(sum(part.rows for part in slices))
-    return f"{count_text(len(slices), 'slice')} with {rows} rows"
+    rows = count_text(sum(part.rows for part in slices), "row")
+    return f"{count_text(len(slices), 'slice')} with {rows}"
 
 
 @click.command(short_help="Check every chunk.")
@@ -406,7 +406,7 @@ def verify(context: click.Context, target: Target, remove_foreign: bool, yes: bo
         if not (remove_foreign and report.foreign):
             return report
         rows, batches = sum(chunk.rows for chunk in report.foreign), {chunk.batch for chunk in report.foreign}
-        what = f"{count_text(rows)} rows of {count_text(len(batches))} batches that are not in the catalog"
+        what = f"{count_text(rows, 'row')} of {count_text(len(batches), 'batch')} not in the catalog"
         confirm(f"Permanently remove {what} from {dataset.name}?", yes)
         dataset.remove_foreign()
         click.echo(f"{dataset.name}: removed {what}", err=True)
@@ -434,8 +434,8 @@ def _verify_text(name: str, report: VerifyReport) -> str:
     }
     verdict = ", ".join(f"{count_text(count)} {what}" for what, count in found.items() if count) or "no damage"
     lines = [
-        f"{name}: {verdict}; checked {count_text(report.chunks)} chunks, {count_text(report.rows)} rows, "
-        f"{bytes_text(report.bytes)}, {count_text(report.batches)} batches"
+        f"{name}: {verdict}; checked {count_text(report.chunks, 'chunk')}, {count_text(report.rows, 'row')}, "
+        f"{bytes_text(report.bytes)}, {count_text(report.batches, 'batch')}"
     ]
     if report.batches_unfinished:
         lines.append(
@@ -443,11 +443,11 @@ def _verify_text(name: str, report: VerifyReport) -> str:
             "interrupted (repeat the write)"
         )
     lines += [
-        f"  {damage.tile}: chunk {damage.chunk} ({count_text(damage.rows)} rows): {damage.reason}"
+        f"  {damage.tile}: chunk {damage.chunk} ({count_text(damage.rows, 'row')}): {damage.reason}"
         for damage in report.damage
     ]
     lines += [
-        f"  {missing.tile}: {count_text(missing.rows)} rows of batch {missing.key or missing.batch} are "
+        f"  {missing.tile}: {count_text(missing.rows, 'row')} of batch {missing.key or missing.batch} are "
         "missing: restore a backup, or remove the batch and write it again"
         for missing in report.rows_missing
     ]

@@ -265,7 +265,7 @@ def import_(target: Target, timeout_s: int) -> None:
         done = import_alerts(database, target.rest)
     click.echo(
         f"{count_text(done.objects)} objects, {count_text(done.sources)} sources, "
-        f"{count_text(done.forced_sources)} forced sources of {count_text(done.detector_visits)} detector-visits"
+        f"{count_text(done.forced_sources)} forced sources of {count_text(done.detector_visits, 'detector-visit')}"
     )
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
@@ -451,7 +451,7 @@ def remove(
             done = database.remove_night(_moment(night), changed=changed, archived=files)
         else:
             done = database.remove_visit(visit, detector, changed=changed, archived=files)
-    click.echo(f"removed {count_text(done.detector_visits)} detector-visits with {count_text(done.rows)} rows")
+    click.echo(f"removed {count_text(done.detector_visits, 'detector-visit')} with {count_text(done.rows, 'row')}")
 
 
 @apdb.command()

@@ -28,7 +28,7 @@ def _copying(source: str, to: str, no_verify: bool, make: Callable[..., backups.
 
     with ProgressLine(text):
         report = make(source, to, verify=not no_verify, progress=progress)
-    checked = f", {count_text(report.rows)} rows checked" if not no_verify else ", not verified"
+    checked = f", {count_text(report.rows, 'row')} checked" if not no_verify else ", not verified"
     count = count_text(report.datasets, "dataset")
     click.echo(f"{report.path}: {count}, {bytes_text(report.bytes)}{checked}")
 

@@ -97,22 +97,22 @@ def _text(report: DatasetCopyReport) -> str:
     lines = []
     if not report.verify_only:
         copied = (
-            f"copied {count_text(report.batches_copied)} batches, {count_text(report.chunks_copied)} chunks with "
-            f"{count_text(report.rows_copied)} rows ({bytes_text(report.bytes_copied)})"
+            f"copied {count_text(report.batches_copied, 'batch')}, {count_text(report.chunks_copied, 'chunk')} with "
+            f"{count_text(report.rows_copied, 'row')} ({bytes_text(report.bytes_copied)})"
         )
         if report.chunks_removed or report.batches_removed or report.slices_dropped:
             copied += (
-                f", removed {count_text(report.chunks_removed)} chunks, "
-                f"{count_text(report.batches_removed)} batches and {count_text(report.slices_dropped)} "
-                "slices that the source no longer has"
+                f", removed {count_text(report.chunks_removed, 'chunk')}, "
+                f"{count_text(report.batches_removed, 'batch')} and {count_text(report.slices_dropped, 'slice')} "
+                "that the source no longer has"
             )
         nothing = not (report.batches_copied or report.chunks_copied or report.chunks_removed or report.batches_removed)
         lines.append(f"{report.dataset}: {'nothing to copy' if nothing and not report.slices_dropped else copied}")
     verdict = "the archives are equal" if report.ok else "the archives DIFFER"
     lines.append(
-        f"{report.dataset}: {verdict}; compared {count_text(report.tiles_verified)} tiles, "
-        f"{count_text(report.chunks_verified)} chunks, {count_text(report.rows_verified)} rows, "
-        f"{bytes_text(report.bytes_verified)}; {count_text(report.batches)} batches on the target"
+        f"{report.dataset}: {verdict}; compared {count_text(report.tiles_verified, 'tile')}, "
+        f"{count_text(report.chunks_verified, 'chunk')}, {count_text(report.rows_verified, 'row')}, "
+        f"{bytes_text(report.bytes_verified)}; {count_text(report.batches, 'batch')} on the target"
     )
     return "\n".join([*lines, *_notes(report)])
 
@@ -131,7 +131,7 @@ def _notes(report: DatasetCopyReport) -> list[str]:
     if report.batches_left:
         notes.append(f"  {count_text(report.batches_left)} finished batches are not on the target yet")
     if report.batches_foreign:
-        notes.append(f"  {count_text(report.batches_foreign)} batches of the target are unknown to the source")
+        notes.append(f"  {count_text(report.batches_foreign, 'batch')} of the target are unknown to the source")
     if report.batches_unfinished:
         names = ", ".join(report.batches_unfinished[:DIFFERENCES_SHOWN])
         more = len(report.batches_unfinished) - DIFFERENCES_SHOWN

@@ -246,7 +246,9 @@ def _progress_text(state: Any) -> str:
 
 def _report_text(report: Any) -> str:
     size = bytes_text(report.bytes)
-    parts = [f"stored {count_text(report.documents)} documents ({size}) {pace(report, report.documents, 'documents')}"]
+    parts = [
+        f"stored {count_text(report.documents, 'document')} ({size}) {pace(report, report.documents, 'documents')}"
+    ]
     if report.expired:
         parts.append(
             f"{count_text(report.expired)} were already expired: older than their TTL, and hidden from searches"
@@ -459,7 +461,7 @@ def ttl(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int)
                 if not as_json:
                     _say_ttl(report, dry_run=True)
                 confirm(
-                    f"Permanently expire {count_text(report.documents_expiring)} documents of {target.dataset}?", yes
+                    f"Permanently expire {count_text(report.documents_expiring, 'document')} of {target.dataset}?", yes
                 )
             report = found.set_ttl(wanted)
     if as_json:
@@ -472,7 +474,7 @@ def _say_ttl(report: Any, *, dry_run: bool) -> None:
     verb = "would be" if dry_run else "is"
     click.echo(f"TTL {verb} {report.ttl_after or 'never'}, {'is' if dry_run else 'was'} {report.ttl_before or 'never'}")
     click.echo(
-        f"{count_text(report.documents_expiring)} documents {'would expire' if dry_run else 'expired'} at once, "
+        f"{count_text(report.documents_expiring, 'document')} {'would expire' if dry_run else 'expired'} at once, "
         f"{count_text(report.documents_visible)} {'would stay' if dry_run else 'are'} visible"
     )
     size = sum(part.bytes for part in report.slices)
@@ -502,7 +504,7 @@ def reclaim(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: 
     with _open(target, read_only=dry_run, timeout_s=timeout_s) as found:
         gone = found.reclaim(dry_run=True)
         for part in () if as_json else gone:
-            click.echo(f"{part.start:%Y-%m-%dT%H:%M}  {part.end:%Y-%m-%dT%H:%M}  {count_text(part.rows)} documents")
+            click.echo(f"{part.start:%Y-%m-%dT%H:%M}  {part.end:%Y-%m-%dT%H:%M}  {count_text(part.rows, 'document')}")
         if gone and not dry_run:
             size = sum(part.bytes for part in gone)
             confirm(f"Permanently drop {_slices_text(gone, size)} of {target.dataset}?", yes)

@@ -198,7 +198,7 @@ def write(
                 click.echo(json.dumps({"file": file, "points": done.points, "stored": done.stored}))
                 continue
             state = "stored" if done.stored else "were already stored"
-            click.echo(f"{file}: {count_text(done.points)} points {state}", err=True)
+            click.echo(f"{file}: {count_text(done.points, 'point')} {state}", err=True)
 
 
 @contextmanager
@@ -373,12 +373,12 @@ def delete(target: Target, start: str, end: str, dry_run: bool, yes: bool, as_js
         count = _count_rows(h.raw(keys, since, until))
         if count and not dry_run:
             tags = count_text(len(keys), "tag")
-            confirm(f"Permanently delete {count_text(count)} points of {tags}?", yes)
+            confirm(f"Permanently delete {count_text(count, 'point')} of {tags}?", yes)
             count = sum(h.delete(key, since, until) for key in keys)
     if as_json:
         click.echo(json.dumps({"dry_run": dry_run, "points": count}))
     else:
-        click.echo(f"{'would delete' if dry_run else 'deleted'} {count_text(count)} points")
+        click.echo(f"{'would delete' if dry_run else 'deleted'} {count_text(count, 'point')}")
 
 
 def _count_rows(result: ReadResult) -> int:
@@ -409,7 +409,9 @@ def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
     with _open(target, create=not dry_run) as h:
         slices = _older(h, group, kept)
         if slices and not dry_run:
-            confirm(f"Permanently drop {count_text(slices)} slices of group {group} that are older than {length}?", yes)
+            confirm(
+                f"Permanently drop {count_text(slices, 'slice')} of group {group} that are older than {length}?", yes
+            )
         if not dry_run:
             h.set_retention(group, kept)
             slices = h.retire(group) if kept is not None else 0
@@ -418,7 +420,7 @@ def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
         return
     verb = "would be" if dry_run else "are"
     click.echo(f"points of group {group} {verb} kept {'forever' if kept is None else f'for {kept}'}")
-    click.echo(f"{'would drop' if dry_run else 'dropped'} {count_text(slices)} slices")
+    click.echo(f"{'would drop' if dry_run else 'dropped'} {count_text(slices, 'slice')}")
 
 
 def _older(h: library.Historian | RemoteHistorian, group: str, kept: str | None) -> int:
@@ -447,7 +449,7 @@ def maintain(context: click.Context, target: Target, as_json: bool) -> None:
         click.echo(json.dumps(dataclasses.asdict(done)))
     else:
         click.echo(
-            f"{count_text(done.tiles_consolidated)} tiles consolidated, "
+            f"{count_text(done.tiles_consolidated, 'tile')} consolidated, "
             f"{count_text(done.tiles_summarized)} summarized, {count_text(done.hours)} hours"
         )
     for failure in done.failed:

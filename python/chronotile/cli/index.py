@@ -109,7 +109,7 @@ def _built(report: IndexBuildReport) -> str:
         return f"nothing to do: {count_text(report.windows)} windows are up to date"
     parts = [
         f"built {count_text(report.windows_built)} of {count_text(report.windows)} windows: read "
-        f"{count_text(report.tiles_read)} tiles, {count_text(report.rows)} rows; stored {bytes_text(report.bytes)}"
+        f"{count_text(report.tiles_read, 'tile')}, {count_text(report.rows, 'row')}; stored {bytes_text(report.bytes)}"
     ]
     if report.windows_elsewhere:
         parts.append(f"{count_text(report.windows_elsewhere)} windows are being built by other builders")

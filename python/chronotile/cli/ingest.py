@@ -337,7 +337,7 @@ def _types(given: tuple[str, ...]) -> dict[str, str]:
 
 def _dry_run(dataset: Dataset | None, source: Source, reading: Reading) -> None:
     file = reading.open(source, {}) if dataset is None else _open_as_stored(dataset, source, reading, skip_rows=0)
-    rows = f", {count_text(file.rows_total)} rows" if file.rows_total is not None else ""
+    rows = f", {count_text(file.rows_total, 'row')}" if file.rows_total is not None else ""
     click.echo(f"{source.name}: {file.format}{rows}")
     stored = dataset.column_types if dataset is not None else {}
     for name, kind, _ in file.schema().columns():
@@ -452,9 +452,9 @@ def _ingest_all(dataset: Dataset, sources: list[Source], reading: Reading, *, re
 def _summary(total: Outcome, files: int, unchanged: int, seconds: float) -> str:
     of_files = count_text(files, "file")
     if total.rows_stored == 0 and total.rows_before:
-        return f"nothing to do: {count_text(total.rows_before)} rows of {of_files} are already stored"
+        return f"nothing to do: {count_text(total.rows_before, 'row')} of {of_files} are already stored"
     rate = total.rows_stored / seconds
-    parts = [f"stored {count_text(total.rows_stored)} rows of {of_files} in {seconds:.1f} s ({rate:,.0f} rows/s)"]
+    parts = [f"stored {count_text(total.rows_stored, 'row')} of {of_files} in {seconds:.1f} s ({rate:,.0f} rows/s)"]
     if total.rows_before:
         parts.append(f"{count_text(total.rows_before)} rows were already stored")
     if total.duplicates:

@@ -213,8 +213,8 @@ def load(
 
 
 def _load_text(report: Any) -> str:
-    files = count_text(report.files)
-    parts = [f"stored {count_text(report.rows)} jobs of {files} files {pace(report, report.rows, 'jobs')}"]
+    files = count_text(report.files, "file")
+    parts = [f"stored {count_text(report.rows, 'job')} of {files} {pace(report, report.rows, 'jobs')}"]
     if report.rows_before:
         parts.append(f"{count_text(report.rows_before)} were already stored")
     if report.duplicates:
@@ -492,12 +492,12 @@ def compare(context: click.Context, target: Target, days: str | None, as_json: b
     else:
         for each in report.differences:
             click.echo(
-                f"{each.day}: {count_text(each.rows_database)} jobs in the database, "
+                f"{each.day}: {count_text(each.rows_database, 'job')} in the database, "
                 f"{count_text(each.rows_archive)} in the archive{_some('missing', each.missing)}"
                 f"{_some('superfluous', each.superfluous)}{_some('differing', each.differing)}"
             )
         verdict = "the same" if report.ok else f"{len(report.differences)} days differ"
-        click.echo(f"compared {count_text(report.days)} days, {count_text(report.rows)} jobs: {verdict}")
+        click.echo(f"compared {count_text(report.days, 'day')}, {count_text(report.rows, 'job')}: {verdict}")
     if not report.ok:
         context.exit(5)
 

@@ -19,7 +19,7 @@ import click
 
 from chronotile.cli.common import debug_option, json_option
 from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
-from chronotile.terminal import ProgressLine
+from chronotile.terminal import ProgressLine, count_text
 from chronotile_tools import ops as library
 from chronotile_tools.cli.access import access_options
 from chronotile_tools.cli.live import live, ticks
@@ -220,7 +220,8 @@ def check(
             click.echo(_found(finding))
         for line in result.unchecked:
             click.echo(f"not checked: {line}")
-        click.echo(f"{result.level}: {len(result.findings)} findings from {len(result.rules)} rules")
+        found, asked = count_text(len(result.findings), "finding"), count_text(len(result.rules), "rule")
+        click.echo(f"{result.level}: {found} from {asked}")
     if result.findings:
         raise click.exceptions.Exit(CRITICAL if result.level == "critical" else WARNING)
 
@@ -251,8 +252,8 @@ def watch(access: library.Access, jmx_timeout_s: float, every_s: float, count: i
         try:
             now = library.observe(access, jmx_timeout_s=jmx_timeout_s)
         except UnavailableError as error:
-            told = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {error}"
-            return textwrap.fill(told, shutil.get_terminal_size().columns) if sys.stdout.isatty() else told
+            text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {error}"
+            return textwrap.fill(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
         findings = library.check(now, before).findings
         before = now
         said = [f"{finding.level.upper()} {finding.rule} {finding.where}: {finding.message}" for finding in findings]

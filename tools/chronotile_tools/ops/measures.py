@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from chronotile.terminal import count_text
 from chronotile_tools.ops.reading_cql import is_own_keyspace
 from chronotile_tools.ops.state import Node, RepairRun, Requests, Snapshot
 
@@ -148,7 +149,7 @@ def hint_files(node: Node) -> float | None:
 
 
 def hints_words(node: Node, _: float) -> str:
-    return "; ".join(f"{hints.files} files for {hints.address}" for hints in node.hints or [])
+    return "; ".join(f"{count_text(hints.files, 'file')} for {hints.address}" for hints in node.hints or [])
 
 
 def hint_window(look: Look) -> Iterator[Measured]:

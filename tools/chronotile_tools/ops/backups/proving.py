@@ -6,6 +6,7 @@ from collections import deque
 
 import chronotile as ct
 from chronotile.errors import AccessDeniedError, BusyError, UnavailableError
+from chronotile.terminal import count_text
 from chronotile_tools.errors import DamagedError
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.engine import Context
@@ -80,4 +81,6 @@ def verify_archive(context: Context, keyspace: str) -> str:
                 raise DamagedError(f"dataset {name} of {keyspace} was not restored completely: {first}", kind="damaged")
             chunks, datasets = chunks + report.chunks, datasets + 1
     begun_later = f"; {removed:,} rows of batches that began during the backup were removed" if removed else ""
-    return f"archive {keyspace} is intact: {datasets} datasets, {chunks:,} chunks{begun_later}"
+    return (
+        f"archive {keyspace} is intact: {count_text(datasets, 'dataset')}, {count_text(chunks, 'chunk')}{begun_later}"
+    )
