@@ -35,11 +35,13 @@ NAMES_ONLY = {
 }
 """Words that prose may use in their ordinary sense, and names may not."""
 
-CRATE_NAMES_ONLY = {
+PRODUCT_NAMES_ONLY = {
     "met": "observed, found",
     "told": "reported",
 }
-"""The same, in the sources of crates."""
+"""The same, where tests may say more: in the sources of crates, packages and benchmarks."""
+
+PRODUCT = ("crates/", "python/", "tools/", "bench/")
 
 SUFFIXES = (".rs", ".py", ".pyi", ".md", ".toml", ".js", ".html", ".sh")
 EXCEPT = ("scripts/check_words.py", "tests/repository/test_words.py", "tests/data/")
@@ -54,7 +56,7 @@ def findings(path: str, text: str) -> Iterator[tuple[int, str, str]]:
     found = list(_names(text, RETIRED))
     if not path.endswith(".md"):
         blank = _TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
-        found += _names(blank, NAMES_ONLY | (CRATE_NAMES_ONLY if path.startswith("crates/") else {}))
+        found += _names(blank, NAMES_ONLY | (PRODUCT_NAMES_ONLY if path.startswith(PRODUCT) else {}))
     yield from sorted(found)
 
 

@@ -127,8 +127,8 @@ def print_kinds(done: dict[str, dict[str, int]]) -> None:
     """A line for each kind of attack, with what came of it."""
     print(f"{'attack':<30} {'times':>7}  outcomes")
     for name, outcomes in done.items():
-        told = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items())) or "none ended"
-        print(f"{name:<30} {sum(outcomes.values()):>7}  {told}")
+        counts = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items())) or "none ended"
+        print(f"{name:<30} {sum(outcomes.values()):>7}  {counts}")
 
 
 def said(seen: support_attack.Polite) -> str:

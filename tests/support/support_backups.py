@@ -74,7 +74,7 @@ def back_up(store: Store, nodes: list[FakeNode], name: str, *, finish: bool = Tr
     for node in nodes:
         node.snapshot(tags["second"])
         Send(store.url, name, node.host_id, (str(node.folder),), base=base).run(str)
-        told.append(jobs.told_of(store.get_json(jobs.part_key(name, node.host_id))))
+        told.append(jobs.result_of(store.get_json(jobs.part_key(name, node.host_id))))
     held = {node.host_id: node.files() for node in nodes}
     if finish:
         schema = Schema({"field": {"dc1": 3}}, [], [{"keyspace": "field", "name": "rows", "id": TABLE_ID}], {})

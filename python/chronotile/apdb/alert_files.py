@@ -239,9 +239,9 @@ def exact_ids(column: Any, known: Any) -> tuple[Any, Any]:
     inexact = np.abs(given) > _EXACT
     rounded = known.astype(np.float64)
     first, last = np.searchsorted(rounded, given, "left"), np.searchsorted(rounded, given, "right")
-    told = inexact & (last - first == 1)
-    ids[told] = known[first[told]]
-    return pa.chunked_array([pa.array(ids, mask=missing)]), inexact & ~told
+    resolved = inexact & (last - first == 1)
+    ids[resolved] = known[first[resolved]]
+    return pa.chunked_array([pa.array(ids, mask=missing)]), inexact & ~resolved
 
 
 def _lsst_packets(rows: Any, path: Path) -> Tables:

@@ -222,8 +222,8 @@ def _identified_by(sources: Any, inexact: Any, stored: Any) -> Any:
         return sources
     known = known.group_by(_DETECTION).aggregate([("id", "min")])
     given = _detections(sources).append_column("row", pa.array(np.arange(sources.num_rows)))
-    told = given.join(known, _DETECTION, join_type="left outer").sort_by("row")
-    ids = pc.if_else(pc.and_(inexact, pc.is_valid(told["id_min"])), told["id_min"], told["id"])
+    resolved = given.join(known, _DETECTION, join_type="left outer").sort_by("row")
+    ids = pc.if_else(pc.and_(inexact, pc.is_valid(resolved["id_min"])), resolved["id_min"], resolved["id"])
     place = sources.schema.get_field_index(names.SOURCE_ID)
     return sources.set_column(place, sources.schema.field(place), ids)
 

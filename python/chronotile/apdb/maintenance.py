@@ -119,15 +119,15 @@ class Maintenance:
             The catalog records of a table are damaged; raised after the other tables are done. See :meth:`verify`.
         """
         moment = None if before is None else values.mjd_tai(before, "before")
-        told: Progress = progress or (lambda what, done, total: None)
+        notify: Progress = progress or (lambda what, done, total: None)
         recounted = self._updates.mend_counts()
-        changed, unknown = (0, 0) if associations is None else self._associate(associations, told)
+        changed, unknown = (0, 0) if associations is None else self._associate(associations, notify)
         consolidated, damage = {}, None
         for name in self._all():
             dataset = self._tables.archive[name]
             if moment is not None and dataset.time.format != "mjd":
                 continue
-            report = functools.partial(told, name)
+            report = functools.partial(notify, name)
             try:
                 consolidated[name] = dataset.consolidate(before=moment, chunks_min=chunks_min, progress=report)
             except DamagedError as error:
@@ -136,18 +136,18 @@ class Maintenance:
             raise damage
         statistics = {}
         for number, name in enumerate(self._all()):
-            told("statistics", number, len(self._all()))
+            notify("statistics", number, len(self._all()))
             statistics[name] = self._tables.archive[name].info()
         self._note(statistics)
         return Maintained(consolidated, changed, unknown, recounted, statistics, self._crowded(statistics))
 
-    def _associate(self, associations: Any, told: Progress) -> tuple[int, int]:
+    def _associate(self, associations: Any, notify: Progress) -> tuple[int, int]:
         """Assign sources to objects, one change per part; return how many changed and how many are not stored."""
         given = associated(associations)
         order = [(name, "ascending") for name in (names.TIME, names.DEC, names.SOURCE_ID) if name in given.schema.names]
         given, changed, found = given.sort_by(order), 0, 0
         for start in range(0, given.num_rows, _PART):
-            told("reassociation", start, given.num_rows)
+            notify("reassociation", start, given.num_rows)
             done, stored = self._updates.give(given.slice(start, _PART), missing="ignore")
             changed, found = changed + done, found + stored
         return changed, given.num_rows - found

@@ -357,10 +357,10 @@ class Events:
             ("ttl_s", ttl_s, pa.int64()),
         ):
             table = table.append_column(name, pa.array(pa.repeat(pa.scalar(value, kind), count)))
-        told = (tuple(rejects.kept), rejects.count, rejects.reasons)
+        rejected_fields = (tuple(rejects.kept), rejects.count, rejects.reasons)
         if rejects.count and not count:
             # Keep the name free, so that the same lines can be ingested with other settings.
-            return IngestReport(batch, buried, 0, 0, documents.blank, *told)
+            return IngestReport(batch, buried, 0, 0, documents.blank, *rejected_fields)
         try:
             report = self._dataset.write(table.select(self._dataset.column_types), batch)
         except BatchConflictError as error:
@@ -369,7 +369,7 @@ class Events:
             raise
         size = pc.sum(table["body_bytes"]).as_py() or 0
         expired = self._expired(table) if report.stored else 0
-        return IngestReport(batch, report.stored, count, size, documents.blank, *told, expired)
+        return IngestReport(batch, report.stored, count, size, documents.blank, *rejected_fields, expired)
 
     def _expired(self, table: pa.Table) -> int:
         """Number of documents that are already expired."""

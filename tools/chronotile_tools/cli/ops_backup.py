@@ -168,11 +168,11 @@ def verify(store: str, name: str, drop: bool, key_file: str) -> None:
     manifest = restoring.found(opened, name, Key.read_optional(key_file))
     progress = Progress(click.echo, "read", 0)
 
-    def told(done: int, whole: int) -> None:
+    def advance(done: int, whole: int) -> None:
         progress.whole = whole
         progress.add(done - progress.done)
 
-    damage = manifests.verify(opened, manifest.name, told=told)
+    damage = manifests.verify(opened, manifest.name, progress=advance)
     for one in damage:
         click.echo(f"DAMAGED  {one}")
         if drop:

@@ -33,7 +33,7 @@ def resume(session: Session) -> None:
     path = journal.unfinished(session.folder)
     if path is None:
         other = lease.unfinished_elsewhere(session.context.nodes)
-        elsewhere = "" if other is None else f"; elsewhere {lease.told(other)}"
+        elsewhere = "" if other is None else f"; elsewhere {lease.describe(other)}"
         raise NotFoundError(f"no unfinished procedure in {session.folder}{elsewhere}", kind="journal-not-found")
     with Journal(path) as kept:
         work = engine.remade(kept.header)

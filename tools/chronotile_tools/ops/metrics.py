@@ -148,13 +148,13 @@ def samples(snapshot: Snapshot) -> Iterator[Sample]:
 def prometheus(snapshot: Snapshot) -> str:
     """The snapshot in Prometheus' text format, version 0.0.4."""
     lines: list[str] = []
-    told = ""
+    described = ""
     for sample in samples(snapshot):
         name = prometheus_name(sample.metric)
-        if name != told:
+        if name != described:
             kind = "counter" if sample.metric.counter else "gauge"
             lines += [f"# HELP {name} {sample.metric.help}", f"# TYPE {name} {kind}"]
-            told = name
+            described = name
         labels = {"cluster": snapshot.cluster or "", "node": sample.node, **sample.labels}
         inner = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items())
         lines.append(f"{name}{{{inner}}} {sample.value!r}")

@@ -226,8 +226,8 @@ def _with_beans(node: Node, ring: _Ring, beans: dict[str, Any]) -> Node:
         ring.missed(node.address, what, reason)
     # Prefer the node's own tables; other nodes' data about it may be outdated.
     own = {name for name in ("schema", "release", "tokens") if node.address in ring.views}
-    told = {name: value for name, value in fields.items() if value is not None and name not in own}
-    return dataclasses.replace(node, jmx="mode" in fields, **told)
+    reported = {name: value for name, value in fields.items() if value is not None and name not in own}
+    return dataclasses.replace(node, jmx="mode" in fields, **reported)
 
 
 def _cluster_wide(ring: _Ring) -> tuple[list[TableRepair] | None, ClusterSettings]:
@@ -243,11 +243,13 @@ def _cluster_wide(ring: _Ring) -> tuple[list[TableRepair] | None, ClusterSetting
     return None, settings
 
 
-def _described(node: Node, told: reading_cql.Peer, *, only_missing: bool) -> Node:
-    told_fields = {name: getattr(told, name) for name in ("host_id", "dc", "rack", "release", "schema", "tokens")}
+def _described(node: Node, reported: reading_cql.Peer, *, only_missing: bool) -> Node:
+    reported_fields = {
+        name: getattr(reported, name) for name in ("host_id", "dc", "rack", "release", "schema", "tokens")
+    }
     fields = {
         name: value
-        for name, value in told_fields.items()
+        for name, value in reported_fields.items()
         if value is not None and not (only_missing and getattr(node, name) is not None)
     }
     return dataclasses.replace(node, **fields)
@@ -284,13 +286,13 @@ def _disks(access: Access, ring: _Ring, node: Node, beans: dict[str, Any]) -> li
 
 def _hints(ring: _Ring, nodes: dict[str, Node], address: str, folder: str) -> list[HintsFor] | None:
     """Hints from the files, which are more complete than the virtual table: that lacks files still being written."""
-    told, host = nodes[address].hints, Host(address, nodes[address].native_address)
+    reported, host = nodes[address].hints, Host(address, nodes[address].native_address)
     try:
         assert ring.access.runner is not None
         text = ring.access.runner.shell(host, "ls", "-1", folder)
     except ChronotileError as error:
         ring.missed(address, "files of hints", str(error))
-        return told
+        return reported
     addresses = {node.host_id: node.address for node in nodes.values()}
     return read_hint_files(text, addresses)
 

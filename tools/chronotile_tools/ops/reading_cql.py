@@ -115,10 +115,10 @@ def _probe(connection: wire.Connection) -> tuple[float, float]:
     sent, began = time.time(), time.perf_counter()
     (clock,) = connection.select("totimestamp(now())", "system.local")[0]
     round_trip_s = time.perf_counter() - began
-    told = moment(clock)
-    if told is None:
+    server_time = moment(clock)
+    if server_time is None:
         raise ValueError(f"unexpected node time {clock!r}")
-    return round_trip_s, told.timestamp() - (sent + round_trip_s / 2)
+    return round_trip_s, server_time.timestamp() - (sent + round_trip_s / 2)
 
 
 def _tried(view: CqlView, what: str, read: Callable[[], None]) -> None:

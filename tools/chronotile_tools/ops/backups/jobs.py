@@ -229,7 +229,7 @@ def _transfer(store: Store, missing: dict[str, Path], pace: Pace, echo: Echo, ad
 
     def send(one: tuple[str, Path]) -> None:
         key, path = one
-        store.put_file(key, path, pace=pace, told=progress.add)
+        store.put_file(key, path, pace=pace, progress=progress.add)
         if store.size(key) != sizes[key]:
             raise DataFileError(f"{path} changed while it was being sent: repeat the command", kind="file-io")
 
@@ -267,7 +267,7 @@ def _fetch(store: Store, file: File, path: Path, pace: Pace, address: str) -> No
         fresh.unlink(missing_ok=True)
 
 
-def told_of(record: dict[str, Any]) -> tuple[Part, int, int, float]:
+def result_of(record: dict[str, Any]) -> tuple[Part, int, int, float]:
     """Parse a part's record: the part, and what was sent (files, bytes, seconds)."""
     sent = record.pop("sent_files"), record.pop("sent_bytes"), record.pop("seconds")
     return manifests.part_of(record), *sent

@@ -251,12 +251,12 @@ class Backup(Procedure):
 
         def prove() -> str:
             wait_for("records of all nodes' parts", lambda: self._missing(context), timeout_s=context.stream_s)
-            told = [jobs.told_of(record) for record in self._records(context, Store(self.url))]
-            files, size = sum(one[1] for one in told), sum(one[2] for one in told)
-            whole = sum(part.bytes for part, *_ in told)
-            rate = size / 2**20 / max(0.001, *(one[3] for one in told))
+            results = [jobs.result_of(record) for record in self._records(context, Store(self.url))]
+            files, size = sum(one[1] for one in results), sum(one[2] for one in results)
+            whole = sum(part.bytes for part, *_ in results)
+            rate = size / 2**20 / max(0.001, *(one[3] for one in results))
             return (
-                f"{files} of {sum(len(part.files) for part, *_ in told)} files were new: {size / 2**20:,.1f} of "
+                f"{files} of {sum(len(part.files) for part, *_ in results)} files were new: {size / 2**20:,.1f} of "
                 f"{whole / 2**20:,.1f} MiB sent, {rate:,.1f} MiB/s"
             )
 
@@ -289,7 +289,7 @@ class Backup(Procedure):
         """Keep the parts whose files are all in the store; others must be sent again."""
         whole = True
         for record in self._records(context, store):
-            part, *_ = jobs.told_of(record)
+            part, *_ = jobs.result_of(record)
             if manifests.check_files(store, [part]):
                 store.delete(jobs.part_key(context.notes["backup"], part.host_id))
                 whole = False
@@ -319,8 +319,8 @@ class Backup(Procedure):
 
     def _manifest(self, context: Context, store: Store) -> Manifest:
         notes, name = context.notes, context.notes["backup"]
-        told = [jobs.told_of(record) for record in self._records(context, store)]
-        parts: list[Part] = [part for part, *_ in told]
+        results = [jobs.result_of(record) for record in self._records(context, store)]
+        parts: list[Part] = [part for part, *_ in results]
         remarks = [
             f"the snapshots of all nodes were taken within {notes['seconds']:.1f} s",
             "secondary indexes are rebuilt on restore; roles and permissions are not included",
@@ -337,8 +337,8 @@ class Backup(Procedure):
             schema=Schema(**store.get_json(f"{manifests.folder(name)}/schema.json")),
             parts=parts,
             remarks=remarks,
-            sent_files=sum(one[1] for one in told),
-            sent_bytes=sum(one[2] for one in told),
+            sent_files=sum(one[1] for one in results),
+            sent_bytes=sum(one[2] for one in results),
         )
 
     def _clear_step(self, context: Context) -> Step:

@@ -365,12 +365,12 @@ def check_files(store: Store, parts: Iterable[Part]) -> list[Damage]:
     return found
 
 
-def verify(store: Store, name: str, *, told: Callable[[int, int], object] = lambda done, whole: None) -> list[Damage]:
+def verify(store: Store, name: str, *, progress: Callable[[int, int], object] = lambda *_: None) -> list[Damage]:
     """Read all files of a backup and compare sizes and digests.
 
     Parameters
     ----------
-    told : callable
+    progress : callable
         Called with the bytes read so far and the total.
 
     Returns
@@ -390,7 +390,7 @@ def verify(store: Store, name: str, *, told: Callable[[int, int], object] = lamb
             for block in store.blocks(key):
                 digest.update(block)
                 done += len(block)
-                told(done, whole)
+                progress(done, whole)
         except ChronotileError as error:
             damage[key] = Damage(key, f"cannot be read: {error}", files)
             continue

@@ -179,8 +179,10 @@ class Store:
         with self._explained(f"written ({key})"):
             self._write(key, [content])
 
-    def put_file(self, key: str, path: Path, *, pace: Pace | None = None, told: Callable[[int], object] = int) -> None:
-        """Store a file; `told` is called with the bytes of each block."""
+    def put_file(
+        self, key: str, path: Path, *, pace: Pace | None = None, progress: Callable[[int], object] = int
+    ) -> None:
+        """Store a file; `progress` is called with the bytes of each block."""
 
         def blocks() -> Iterator[bytes]:
             with path.open("rb") as file:
@@ -188,7 +190,7 @@ class Store:
                     if pace is not None:
                         pace.wait(len(block))
                     yield block
-                    told(len(block))
+                    progress(len(block))
 
         with self._explained(f"written ({key})"):
             self._write(key, blocks())

@@ -23,7 +23,7 @@ from chronotile_tools.ops.procedures.actuators import Actuator
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.gate import gate
 from chronotile_tools.ops.procedures.journal import Journal
-from chronotile_tools.ops.procedures.lease import LIFE_S, Lease, prepared, told, unfinished_elsewhere
+from chronotile_tools.ops.procedures.lease import LIFE_S, Lease, describe, prepared, unfinished_elsewhere
 from chronotile_tools.ops.procedures.nodes import Echo, Nodes
 
 SETTLE_S = 30.0
@@ -213,7 +213,7 @@ def _unfinished_words(context: Context, folder: Path) -> str:
         with Journal(path) as kept:
             return str(_other_work(kept.header, path))
     other = unfinished_elsewhere(context.nodes)
-    return "" if other is None else told(other)
+    return "" if other is None else describe(other)
 
 
 def _other_work(header: Mapping[str, Any], path: Path) -> BusyError:

@@ -128,9 +128,9 @@ def _clocks(nodes: Nodes, live: list[str]) -> Finding:
 
     def offset(address: str) -> tuple[float, float]:
         began = time.time()
-        told = int(nodes.query(address, statements.server_time())[0]["now"]) / 1000
+        server_s = int(nodes.query(address, statements.server_time())[0]["now"]) / 1000
         ended = time.time()
-        return told - (began + ended) / 2, (ended - began) / 2
+        return server_s - (began + ended) / 2, (ended - began) / 2
 
     offsets = {address: offset(address) for address in live}
     first, last = min(offsets, key=lambda a: offsets[a][0]), max(offsets, key=lambda a: offsets[a][0])

@@ -102,7 +102,7 @@ class Lease:
             other = json.loads(row["about"])
             if not take_over and not _is_over(other):
                 raise BusyError(
-                    f"{told(other)} Or check the nodes and plan again (--again)",
+                    f"{describe(other)} Or check the nodes and plan again (--again)",
                     kind="unfinished",
                 )
             self._ask(statements.drop_lease(_UNFINISHED, row["holder"]))
@@ -193,7 +193,7 @@ def unfinished_elsewhere(nodes: Nodes) -> dict[str, Any] | None:
     return None if other is None or _is_over(other) else other
 
 
-def told(other: dict[str, str]) -> str:
+def describe(other: dict[str, str]) -> str:
     """Describe unfinished work and how to resume it."""
     return (
         f"{other['procedure']}, started by {other['who']}, is unfinished; its journal is {other['journal']} "

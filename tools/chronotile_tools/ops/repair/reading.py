@@ -82,8 +82,8 @@ def estimates(nodes: Nodes, tables: Sequence[str]) -> dict[str, list[Estimate]]:
     asked = any_serving(nodes)
     factors = {name: sum(centres.values()) for name, centres in copies(nodes, asked).items()}
     known = [one.address for one in members(nodes, asked)]
-    told = [found for found in of_each(known, lambda one: _sizes_or_none(nodes, one, keyspaces)).values() if found]
-    return {table: [_in_one_copy([found[table] for found in told if table in found],
+    reported = [found for found in of_each(known, lambda one: _sizes_or_none(nodes, one, keyspaces)).values() if found]
+    return {table: [_in_one_copy([found[table] for found in reported if table in found],
                                  factors.get(table.partition(".")[0], 1))] for table in tables}  # fmt: skip
 
 

@@ -364,7 +364,7 @@ class _Group:
     def _await_replicas(self, segment: RingRange) -> None:
         """Wait for replicas that are down: a repair without them would have to be repeated."""
         deadline = time.monotonic() + self.context.node_s
-        told = False
+        reported = False
         while True:
             away = [replica for replica in segment.replicas if not answers(self.context.nodes, replica)]
             if not away and self._troubled:
@@ -378,9 +378,9 @@ class _Group:
                     f"{', '.join(away)} is down: finished segments are kept; bring it back and run again",
                     kind="no-node",
                 )
-            if not told:
+            if not reported:
                 self.context.echo(f"      waiting for {', '.join(away)}")
-                told = True
+                reported = True
             time.sleep(1)
 
     def _await_calm(self, segment: RingRange) -> None:
