@@ -235,7 +235,8 @@ class Archive(Closing):
 
     def drop(self, name: str) -> None:
         """Permanently drop a dataset with all its rows, batches and indexes. Stop its writers first: rows stored during
-        the drop may remain. An interrupted drop can be repeated.
+        the drop may remain. A later write through a :class:`Dataset` that is still open raises `DatasetNotFoundError`;
+        on a cluster, from ten seconds later on. An interrupted drop can be repeated.
 
         Raises
         ------
