@@ -292,13 +292,13 @@ def _nodes_needed(measured: Measured, demand: Demand, cluster: Cluster, visits: 
 def _assumptions(measured: Measured, demand: Demand, cluster: Cluster) -> tuple[str, ...]:
     asked = replicas_asked(cluster.replication, cluster.consistency)
     asked_then = replicas_asked(measured.replication, measured.consistency)
+    speed = "as fast" if cluster.core_speed == 1 else f"{cluster.core_speed:g} times as fast"
     lines = [
         f"rows of a read grow in step with the visits in the history: measured with {measured.visits:,.0f}, full with "
         f"{demand.plateau_visits:,.0f} ({demand.visits_per_day:g} a day for {demand.history_days:g} days)",
         f"a read takes {measured.read_node_s * 1e3:.3g} ms of a node at the measured history and with {asked_then} "
         f"replicas asked; here {asked} are asked, and the cost goes with their number",
-        f"a node is {cluster.core_speed:g} times as fast as the measured one, and load is even over "
-        f"{cluster.nodes} nodes",
+        f"a node is {speed} as the measured one, and load is even over {cluster.nodes} nodes",
         f"{demand.clients} clients ask at once, every {demand.visit_s:g} s; each waits for all",
         f"compaction, repair and a lost node are left {1 - cluster.busy_max:.0%} of the time and "
         f"{1 - cluster.disk_fill_max:.0%} of the disks",
