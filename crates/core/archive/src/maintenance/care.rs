@@ -19,9 +19,10 @@ impl Dataset {
         let frame = this.frame();
         let mut tiles = Vec::new();
         let mut slices = Vec::new();
+        let changes = this.change_token().await?;
         for slice in this.store().slices(&frame.dataset).await? {
             let found = this.store().statistics(&frame.dataset, slice).await?;
-            slices.push(this.slice_info(&frame, slice, &found));
+            slices.push(this.slice_info(&frame, slice, &found, &changes));
             tiles.extend(found);
         }
         let largest = tiles.iter().max_by_key(|tile| tile.bytes).map(|tile| tile.tile);
@@ -34,7 +35,13 @@ impl Dataset {
         })
     }
 
-    pub(crate) fn slice_info(&self, frame: &Frame, slice: SliceId, tiles: &[TileStatistics]) -> SliceInfo {
+    pub(crate) fn slice_info(
+        &self,
+        frame: &Frame,
+        slice: SliceId,
+        tiles: &[TileStatistics],
+        changes: &str,
+    ) -> SliceInfo {
         let good = self.store().capabilities().cell_bytes_good.unwrap_or(u64::MAX);
         // Tiles of a cell are neighbours, and so are cells that share a partition.
         let partition = |tile: &TileStatistics| frame.spec.partition_of(tile.tile.cell);
@@ -51,7 +58,7 @@ impl Dataset {
             bytes: tiles.iter().map(|tile| tile.bytes).sum(),
             cell_bytes_max: cells.iter().copied().max().unwrap_or(0),
             cells_oversized: cells.iter().filter(|bytes| **bytes > good).count() as u64,
-            fingerprint: fingerprint(tiles),
+            fingerprint: fingerprint(tiles, changes),
         }
     }
 

@@ -60,9 +60,10 @@ impl Dataset {
             return self.seeing_every_write().drop_slices(&frame, all).await;
         }
         let mut retired = Vec::new();
+        let changes = self.change_token().await?;
         for slice in slices {
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
-            retired.push(self.slice_info(&frame, slice, &tiles));
+            retired.push(self.slice_info(&frame, slice, &tiles, &changes));
         }
         Ok(retired)
     }
@@ -123,7 +124,9 @@ impl Dataset {
     async fn drop_slice(&self, frame: &Frame, closed: &Closed, slice: SliceId, print: Option<u128>) -> Result<Fate> {
         for _ in 0..LOOKS {
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
-            let info = self.slice_info(frame, slice, &tiles);
+            // Whoever takes chunks away says so before: where these are gone, this is another.
+            let changes = self.change_token().await?;
+            let info = self.slice_info(frame, slice, &tiles, &changes);
             if print.is_some_and(|print| print != info.fingerprint) {
                 return Ok(Fate::Changed);
             }
@@ -214,9 +217,11 @@ fn limit_of(frame: &Frame, limit: RetireLimit) -> Result<Instant> {
     })
 }
 
-/// Tells what slices hold apart: it differs as soon as one has another chunk.
-pub(crate) fn fingerprint(tiles: &[TileStatistics]) -> u128 {
-    let mut bytes = Vec::with_capacity(tiles.len() * 36);
+/// Tells what slices hold apart: it differs as soon as one has another chunk. With the token of changes it differs also where a
+/// batch came and was removed in between, whose rows somebody may have read.
+pub(crate) fn fingerprint(tiles: &[TileStatistics], changes: &str) -> u128 {
+    let mut bytes = Vec::with_capacity(tiles.len() * 36 + changes.len());
+    bytes.extend_from_slice(changes.as_bytes());
     for tile in tiles {
         bytes.extend_from_slice(&tile.tile.cell.0.to_be_bytes());
         bytes.extend_from_slice(&tile.tile.window.0.to_be_bytes());

@@ -8,11 +8,12 @@ use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
 use chronotile_chunk::Origin;
-use chronotile_store::{Commit, Expect, RecordPut, StoreError};
+use chronotile_store::{Commit, Expect, StoreError};
 use chronotile_types::BatchId;
 use futures::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
 
-use crate::catalog::{self, BatchRecord, Intent};
+use crate::catalog::{self, BatchRecord, Intent, clock};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::read::query::Query;
@@ -24,12 +25,20 @@ const LOOKED_UP: usize = 500;
 /// Batches remembered as finished; about 40 bytes each.
 const REMEMBERED: usize = 1 << 20;
 
+/// The record of the batches of which somebody is taking chunks away.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Changing {
+    /// Differs after every change of the list.
+    token: String,
+    batches: BTreeSet<String>,
+}
+
 impl Dataset {
     /// Of the batches that the query's chunks are of, those that have ended by now and are not being written anew. One that
     /// begins later may be seen in part by a scan, and is not among them.
     pub(crate) async fn finished_of(&self, query: &Query) -> Result<HashSet<BatchId>> {
         let origins = self.origins_of(query).await?;
-        let changing = self.changing().await?.0;
+        let changing = self.changing().await?.0.batches;
         let is_changing = |batch: &BatchId| changing.contains(&batch.to_string());
         let unsure: HashSet<BatchId> = self.seen_finished(|seen| {
             let unseen = origins.iter().filter(|origin| !seen.contains(origin) || is_changing(&origin.batch));
@@ -87,7 +96,11 @@ impl Dataset {
 
     /// Lists a batch as changing, before chunks of it are taken away.
     pub(crate) async fn list_changing(&self, batch: BatchId) -> Result<()> {
-        self.change_list(|list| list.insert(batch.to_string())).await
+        self.change_list(|list| {
+            list.insert(batch.to_string());
+            true
+        })
+        .await
     }
 
     /// Takes a batch off the list. Where it stays there, readers look it up each time and find it finished.
@@ -98,12 +111,13 @@ impl Dataset {
     async fn change_list(&self, change: impl Fn(&mut BTreeSet<String>) -> bool) -> Result<()> {
         loop {
             let (mut list, found) = self.changing().await?;
-            if !change(&mut list) {
+            if !change(&mut list.batches) {
                 return Ok(());
             }
+            list.token = clock::unique_batch(clock::stamp_us()).to_string();
             let key = catalog::changing_key(&self.spec().name);
-            let value = if list.is_empty() { None } else { Some(catalog::to_json(&key, &list)?) };
-            let before = vec![RecordPut { key, value, expect: found.map_or(Expect::Absent, Expect::Is) }];
+            let value = catalog::to_json(&key, &list)?;
+            let before = vec![catalog::put(key, value, found.map_or(Expect::Absent, Expect::Is))];
             match self.commit(Commit { before, ..Commit::default() }).await {
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => continue,
                 result => return result,
@@ -111,7 +125,12 @@ impl Dataset {
         }
     }
 
-    async fn changing(&self) -> Result<(BTreeSet<String>, Option<Bytes>)> {
+    /// Differs from what it was before chunks were taken away for a batch that is replaced or removed.
+    pub(crate) async fn change_token(&self) -> Result<String> {
+        Ok(self.changing().await?.0.token)
+    }
+
+    async fn changing(&self) -> Result<(Changing, Option<Bytes>)> {
         let found = catalog::get(self.store(), &catalog::changing_key(&self.spec().name)).await?;
         Ok(found.map_or_else(Default::default, |(list, bytes)| (list, Some(bytes))))
     }

@@ -1,7 +1,7 @@
 //! Random sequences of everything a dataset can do, on both engines, against a plain model of what it means.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
-#[path = "../common/mod.rs"]
+#[path = "../archive/common.rs"]
 mod common;
 mod model;
 mod world;

@@ -1,7 +1,4 @@
 //! Records that move over the edges of pixels: a region returns their newest state, if that lies in it, as a model has it.
-#![allow(clippy::unwrap_used)] // a test may unwrap
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,9 +12,10 @@ use chronotile_memory::MemoryStore;
 use chronotile_sky::Region;
 use chronotile_store::Store;
 use chronotile_types::{CellRule, DatasetSpec, MergeRule};
-use common::{create, write};
 use futures::TryStreamExt;
 use proptest::prelude::*;
+
+use crate::common::{create, write};
 
 const ARCSEC: f64 = 1.0 / 3_600.0;
 /// How far apart versions may lie.
@@ -36,7 +34,7 @@ fn spec(level: u8, moves_deg: f64, version: Option<&str>) -> DatasetSpec {
         cell: CellRule::Sky { ra: "ra".into(), dec: "dec".into(), scheme: "mq3c".into(), level },
         merge: MergeRule::Latest { version: version.map(str::to_owned) },
         moves_deg,
-        ..common::spec()
+        ..crate::common::spec()
     }
 }
 
@@ -138,7 +136,7 @@ async fn check(world: World) -> std::result::Result<(), TestCaseError> {
             let (angle, radius) = (id as f64 * 2.4, id as f64);
             let (east, north) = (east + radius * angle.cos(), north + radius * angle.sin());
             let (ra, dec) = beside(world.center.0, world.center.1, east, north);
-            let t = (number as i64 * 7 + id) % 5 * common::HOUR;
+            let t = (number as i64 * 7 + id) % 5 * crate::common::HOUR;
             rows.insert(id, Row { id, t, ra: ra.rem_euclid(360.0), dec, version: number as i64 });
         }
         let rows: Vec<Row> = rows.into_values().collect();
@@ -177,7 +175,7 @@ async fn an_older_definition_is_read_and_given_a_bound() {
     let left = Region::circle(45.0 - ARCSEC, 0.001, 0.5 * ARCSEC).unwrap();
     assert_eq!(read(&dataset, &left).await.len(), 1, "records that move need a bound");
     dataset.set_moves(2.5 * ARCSEC).await.unwrap();
-    for dataset in [dataset, common::open(&store, "records").await] {
+    for dataset in [dataset, crate::common::open(&store, "records").await] {
         assert_eq!(read(&dataset, &left).await.len(), 0);
         let history = ReadRequest { place: Place::Region(left.clone()), history: true, ..ReadRequest::default() };
         let rows: Vec<RecordBatch> = dataset.read(history).await.unwrap().try_collect().await.unwrap();
@@ -197,7 +195,7 @@ async fn a_bound_that_is_none_is_refused() {
     let still = DatasetSpec { merge: MergeRule::Append, ..spec(10, MOVES, None) };
     let error = archive.create(still, false).await.unwrap_err().to_string();
     assert!(error.contains("merge latest"), "{error}");
-    let dataset = create(&store, common::spec()).await;
+    let dataset = create(&store, crate::common::spec()).await;
     assert!(dataset.set_moves(MOVES).await.is_err());
     assert_eq!(dataset.spec().moves_deg, 0.0);
 }

@@ -1,7 +1,4 @@
 //! Damaged, moved and missing chunks are found, named, and never passed over.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::sync::Arc;
 
@@ -10,7 +7,8 @@ use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, Place, ReadR
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Chunk, Commit, Store};
 use chronotile_types::{Cell, ChunkId, DamageKind};
-use common::*;
+
+use crate::common::*;
 
 async fn filled(store: &Arc<dyn Store>) -> Dataset {
     let dataset = create(store, spec()).await;

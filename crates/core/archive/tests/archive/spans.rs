@@ -1,10 +1,8 @@
 //! What tiles hold by their heads.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use chronotile_archive::{ConsolidateOptions, WriteOptions};
-use common::*;
+
+use crate::common::*;
 
 #[tokio::test]
 async fn spans_tell_the_neighbours_of_a_time_in_every_slice() {

@@ -1,7 +1,4 @@
 //! Chunks that come back after they were removed, and chunks that arrive while a tile is consolidated.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::sync::Arc;
 
@@ -11,7 +8,8 @@ use chronotile_chunk::{Binding, Head};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Commit, DatasetRef, Decision, Faulty, Operation, Store};
 use chronotile_types::{CellRule, DatasetSpec, MergeRule};
-use common::*;
+
+use crate::common::*;
 
 /// The three ways in which rows are told apart.
 fn specs() -> Vec<DatasetSpec> {

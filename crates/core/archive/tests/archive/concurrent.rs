@@ -1,7 +1,4 @@
 //! Several handles at one dataset at once.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, WriteOptions, WriteReport};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Decision, Faulty, Store};
-use common::*;
+
+use crate::common::*;
 
 /// Repeats a write for as long as somebody else is at the batch.
 async fn insist(dataset: &Dataset, note: &str, options: WriteOptions) -> chronotile_archive::Result<WriteReport> {

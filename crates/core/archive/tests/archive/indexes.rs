@@ -1,7 +1,4 @@
 //! An index changes no answer, whatever happened to the rows since it was built, and whoever builds it.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +11,9 @@ use chronotile_archive::{
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Call, DatasetRef, Decision, Faulty, Operation, Store, StoreError};
 use chronotile_types::{CellRule, DatasetName, DatasetSpec, Instant, MergeRule};
-use common::*;
 use proptest::prelude::*;
+
+use crate::common::*;
 
 const HOURS: i64 = 6;
 

@@ -1,7 +1,4 @@
 //! Writes, replacements, removals and consolidations that are cut off anywhere, then repeated.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +7,8 @@ use arrow_array::RecordBatch;
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, Result, WriteOptions};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Decision, Faulty, Store, StoreError};
-use common::*;
+
+use crate::common::*;
 
 /// When the one fault of a run strikes: at the call of this number, before it or after it.
 #[derive(Clone, Copy, Debug)]

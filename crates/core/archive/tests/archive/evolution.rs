@@ -1,7 +1,4 @@
 //! Columns that are added later, and changes that are refused.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::sync::Arc;
 
@@ -11,7 +8,8 @@ use chronotile_archive::{
     AddedColumn, Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, Predicate, ReadRequest,
 };
 use chronotile_types::{DatasetSpec, MergeRule};
-use common::*;
+
+use crate::common::*;
 
 fn added(name: &str, default: Option<ArrayRef>) -> AddedColumn {
     let data_type = default.as_ref().map_or(DataType::Int32, |value| value.data_type().clone());

@@ -1,8 +1,5 @@
 //! Copies to another archive: cut off anywhere and repeated, beside a source that changes, and onto targets that are not
 //! theirs.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,9 +19,10 @@ use chronotile_store::{
     RecordPut, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::{Instant, SliceId};
-use common::*;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+
+use crate::common::*;
 
 fn memory() -> Arc<dyn Store> {
     Arc::new(MemoryStore::new())

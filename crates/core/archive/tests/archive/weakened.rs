@@ -1,14 +1,11 @@
 //! The store with fewer promises that other tests use keeps those that are left: the suite of every engine holds for it.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Store, conformance};
 
-use common::{PROMISES, weakened};
+use crate::common::{PROMISES, weakened};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_without_any_one_promise_passes_the_suite_of_every_engine() {

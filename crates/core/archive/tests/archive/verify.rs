@@ -1,7 +1,4 @@
 //! What verification finds beyond damaged chunks: lost rows, chunks of no batch, damaged catalog records.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +9,8 @@ use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, Ind
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Chunk, Commit, Decision, DropSlice, Expect, Faulty, Record, RecordPut, Store, StoreError};
 use chronotile_types::BatchId;
-use common::*;
+
+use crate::common::*;
 
 async fn consolidated(store: &Arc<dyn Store>) -> Dataset {
     let dataset = create(store, spec()).await;

@@ -1,7 +1,4 @@
 //! Tiles with more data than is decoded at once: read, counted, consolidated and indexed in pieces, with the same results.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -16,8 +13,9 @@ use chronotile_archive::{
 use chronotile_memory::MemoryStore;
 use chronotile_store::Store;
 use chronotile_types::{CellRule, DatasetSpec, MergeRule};
-use common::*;
 use futures::TryStreamExt;
+
+use crate::common::*;
 
 /// Bytes past which no piece of a read may go, twice what one is to have.
 const PIECE_BYTES_MAX: usize = 32 << 20;

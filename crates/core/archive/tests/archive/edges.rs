@@ -1,7 +1,4 @@
 //! Inputs and requests at the edge of what there is.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::sync::Arc;
 
@@ -17,8 +14,9 @@ use chronotile_store::{Commit, Expect, Metered, Operation, RecordPut, Store};
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec,
 };
-use common::*;
 use futures::TryStreamExt;
+
+use crate::common::*;
 
 #[tokio::test]
 async fn nothing_written_reads_as_nothing_with_the_schema() {

@@ -1,7 +1,4 @@
 //! Conditions on texts, and filters by which chunks without a text are passed over.
-#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
-
-mod common;
 
 use std::sync::Arc;
 
@@ -13,8 +10,9 @@ use chronotile_chunk::{Binding, Head};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{DatasetRef, Metered, Operation, Store};
 use chronotile_types::{DatasetSpec, MergeRule};
-use common::*;
 use proptest::prelude::*;
+
+use crate::common::*;
 
 fn condition(comparison: Comparison, text: &str) -> ReadRequest {
     let values: ArrayRef = Arc::new(StringArray::from(vec![text]));

@@ -1,0 +1,19 @@
+//! Tests of the archive's behaviour, in one program: each more would be linked with all that an archive needs.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+mod concurrent;
+mod copy;
+mod damage;
+mod edges;
+mod evolution;
+mod indexes;
+mod interrupted;
+mod large;
+mod moves;
+mod retiring;
+mod returning;
+mod spans;
+mod texts;
+mod verify;
+mod weakened;
