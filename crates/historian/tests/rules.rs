@@ -236,8 +236,9 @@ fn a_counter_that_falls_back_to_zero_goes_on_counting() {
 #[test]
 fn an_increase_is_good_only_between_two_good_points() {
     let grid = Grid::new(0, 10 * S, 0).unwrap();
+    let settings = Settings { treat_uncertain_as_bad: false, ..Settings::default() };
     for (before, after) in [(0, 0), (Status::UNCERTAIN.0, 0), (0, Status::UNCERTAIN.0)] {
-        let (rate, status) = of(Aggregate::Rate, Settings::default(), grid, &[(0, 0.0, before), (20 * S, 20.0, after)]);
+        let (rate, status) = of(Aggregate::Rate, settings, grid, &[(0, 0.0, before), (20 * S, 20.0, after)]);
         assert_eq!(rate, 1.0);
         assert_eq!(status.is_good(), (before, after) == (0, 0), "{status:?}");
     }
