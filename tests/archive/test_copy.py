@@ -67,6 +67,10 @@ def stored(path: Path) -> dict[str, list[tuple[object, ...]]]:
             records[key] = {
                 name: part for name, part in json.loads(value).items() if name not in ("copied", "checksum")
             }
+    # Each archive has its own token for changes; nothing is being changed in either.
+    for key in [key for key in records if key.startswith("changing/")]:
+        value = records.pop(key)
+        assert json.loads(value)["batches"] == [], value
     found["catalog"] = sorted((key, str(value)) for key, value in records.items())
     return found
 
