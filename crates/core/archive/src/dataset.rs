@@ -20,6 +20,9 @@ use crate::memory::{Memory, MemoryLimit};
 /// How long a writer on nodes may go by the definition it has seen.
 const LOOKED_FRESH: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// How often a commit makes a slice that others drop before it has rows.
+const SLICE_TRIES: usize = 8;
+
 /// One dataset of an archive. Cheap to clone; safe to use from many threads and processes at once.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -248,15 +251,20 @@ impl Dataset {
         }
         let dataset = self.frame().dataset;
         let slices: HashSet<SliceId> = commit.put.iter().map(|chunk| chunk.key.slice).collect();
-        self.ensure_slices(&slices).await?;
-        match self.store.commit(&dataset, commit.clone()).await {
-            // Retired since we saw it: the rows are newer than that, so the slice begins anew.
-            Err(StoreError::NoSlice { .. }) => {
-                self.known_slices(|known| known.retain(|slice| !slices.contains(slice)));
-                self.ensure_slices(&slices).await?;
-                Ok(self.store.commit(&dataset, commit).await?)
+        let mut tries = 0;
+        loop {
+            self.ensure_slices(&slices).await?;
+            match self.store.commit(&dataset, commit.clone()).await {
+                // Retired since we saw it, and nothing was put: the rows are newer than that, so the slice begins anew.
+                Err(StoreError::NoSlice { slice, .. }) => {
+                    self.known_slices(|known| known.retain(|slice| !slices.contains(slice)));
+                    tries += 1;
+                    if tries == SLICE_TRIES {
+                        return Err(ArchiveError::SliceRetired { dataset: dataset.name, slice });
+                    }
+                }
+                result => return Ok(result?),
             }
-            result => Ok(result?),
         }
     }
 

@@ -70,6 +70,7 @@ impl Dataset {
         let keep_us = record.filter(|record| !record.removed).map(|record| record.written_us);
         let after = vec![catalog::delete_known(intent_key.clone(), intent.clone())];
         let slices: BTreeSet<SliceId> = tiles.iter().map(|(slice, _)| *slice).collect();
+        self.list_changing(batch).await?;
         loop {
             let watch = self.watch(&frame, slices.clone()).await?;
             let mut before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
@@ -77,8 +78,10 @@ impl Dataset {
             let last = Commit { before, after: after.clone(), ..Commit::default() };
             match self.clear_out((batch, keep_us), (&[], tiles), last, &watch).await {
                 Err(error) if fence::has_changed(&error) => continue,
-                result => return result.map_err(race),
+                result => break result.map_err(race)?,
             }
         }
+        self.unlist_changing(batch).await;
+        Ok(())
     }
 }

@@ -301,8 +301,11 @@ impl<'a> Attempt<'a> {
             after,
             ..Commit::default()
         };
-        // The write's own error is the one to report.
+        let (dataset, batch) = (self.target.dataset, self.target.batch);
+        // The write's own error is the one to report. Somebody may have read the rows who moves their slice away.
+        let _ = dataset.list_changing(batch).await;
         let _ = self.target.commit(commit).await;
+        dataset.unlist_changing(batch).await;
     }
 
     /// Encodes buffered rows, noting what they become.

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arrow_schema::ArrowError;
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, RetireLimit, WriteOptions};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Decision, Faulty, Metered, Operation, Outcome, Store};
+use chronotile_store::{DatasetRef, Decision, DropSlice, Faulty, Metered, Operation, Outcome, Store};
 use chronotile_types::{DatasetSpec, Instant, MergeRule};
 
 use crate::common::*;
@@ -164,6 +165,62 @@ async fn rows_that_come_just_before_a_slice_is_dropped_are_counted_or_keep_it() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn slices_that_held_rows_which_were_taken_back_since_are_not_as_they_were() {
+    for (store, _folder) in all_engines() {
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &spread_rows(0, 30, 2, "removed"), named("removed")).await.unwrap();
+        let returning = chunks(store.as_ref(), &placed()).await;
+        dataset.remove_batch("removed").await.unwrap();
+        write(&dataset, &spread_rows(100, 30, 2, "a"), named("a")).await.unwrap();
+        let noted = async || -> Vec<_> {
+            let would = dataset.retire(before(2 * HOUR), true).await.unwrap();
+            would.iter().map(|slice| (slice.slice, slice.fingerprint)).collect()
+        };
+
+        let seen = noted().await;
+        let failing = [Ok(spread_rows(1_000, 40_000, 2, "b")), Err(ArrowError::ComputeError("the input's own".into()))];
+        dataset.write(failing, tight(WriteOptions::default())).await.unwrap_err();
+        assert_eq!(count(&dataset).await, 30);
+        assert_eq!(dataset.retire_unchanged(&seen).await.unwrap(), [], "a write without a name that failed");
+
+        let seen = noted().await;
+        put_chunks(store.as_ref(), &placed(), returning).await;
+        assert_eq!(dataset.remove_foreign().await.unwrap().iter().map(|chunk| chunk.rows).sum::<u64>(), 30);
+        assert_eq!(dataset.retire_unchanged(&seen).await.unwrap(), [], "rows of no stored batch");
+
+        assert_eq!(dataset.retire_unchanged(&noted().await).await.unwrap().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_that_are_dropped_before_they_have_rows_are_made_again_and_not_for_ever() {
+    let hasty = |times: u64| {
+        let (below, dropped) = (Arc::new(MemoryStore::new()) as Arc<dyn Store>, AtomicU64::new(0));
+        let dropper = below.clone();
+        let store = Arc::new(Faulty::new(below, move |call| {
+            let Some(chunk) = call.commit.and_then(|commit| commit.put.first()) else { return Decision::Pass };
+            if dropped.fetch_add(1, Ordering::SeqCst) < times {
+                let (slice, dataset) = (chunk.key.slice, DatasetRef::of_chunks(spec().name));
+                futures::executor::block_on(dropper.drop_slice(&dataset, slice, DropSlice::default())).unwrap();
+            }
+            Decision::Pass
+        }));
+        store as Arc<dyn Store>
+    };
+    let given = spread_rows(0, 30, 2, "a");
+    let often = hasty(5);
+    let dataset = create(&often, spec()).await;
+    assert!(write(&dataset, &given, named("a")).await.unwrap().stored);
+    assert_eq!(count(&dataset).await, 30);
+
+    let for_ever = hasty(u64::MAX);
+    let dataset = create(&for_ever, spec()).await;
+    let error = write(&dataset, &given, named("a")).await.unwrap_err();
+    assert!(matches!(error, ArchiveError::SliceRetired { .. }), "{error}");
+    assert_eq!(error.outcome(), Outcome::LostRace);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_be_repeated() {
     for (store, _folder) in all_engines() {
         create(&store, spec()).await;
@@ -185,17 +242,25 @@ async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_
                 Ok(part(i))
             });
             let other = other.clone();
+            let ended = Arc::new(AtomicBool::new(false));
+            let write_ended = ended.clone();
             let retire = std::thread::spawn(move || {
                 let paused = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
                 let drop = async {
                     while other.retire(before(2 * HOUR), false).await.unwrap().iter().all(|slice| slice.rows == 0) {
+                        // Where the write ended without these rows, none come.
+                        if write_ended.load(Ordering::SeqCst) {
+                            return;
+                        }
                         std::thread::sleep(Duration::from_millis(5));
                     }
                 };
                 paused.unwrap().block_on(drop);
-                send.send(()).unwrap();
+                // A write that has ended listens no longer.
+                let _ = send.send(());
             });
             let result = dataset.write(parts, tight(options)).await;
+            ended.store(true, Ordering::SeqCst);
             retire.join().unwrap();
             result
         };

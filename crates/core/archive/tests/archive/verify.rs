@@ -337,8 +337,12 @@ async fn an_interrupted_removal_of_foreign_rows_is_finished_by_the_next() {
                 Err(error) => Err(error),
             };
             let struck = struck.load(Ordering::SeqCst);
-            assert_eq!(removed.is_err(), struck, "fault {fault}: {removed:?}");
+            assert!(struck || removed.is_ok(), "fault {fault}: {removed:?}");
             let dataset = open(&store, spec().name.as_str()).await;
+            if removed.is_ok() {
+                // Where the fault struck after all was done, nothing is left to do.
+                assert_eq!(notes(&dataset).await, stored_notes(), "fault {fault}");
+            }
             dataset.remove_foreign().await.unwrap();
             assert_sound(&dataset).await;
             assert_eq!(notes(&dataset).await, stored_notes(), "fault {fault}");
