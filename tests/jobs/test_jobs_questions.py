@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chronotile as ct
-from chronotile import jobs
+from chronotile import counting, jobs
+from chronotile.bounds import Bounds
 from chronotile.errors import InvalidInputError
 from chronotile.jobs import jobs as questions
+from chronotile.jobs.percentiles import percentiles
 
 FIRST = datetime(2026, 1, 30, tzinfo=UTC)
 SCHEMA = {
@@ -309,9 +311,9 @@ def test_percentiles_are_those_of_numpy(done: jobs.Jobs, duration: Any, by: Any)
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1_000, 1_000)), max_size=20), st.floats(0, 100))
 def test_percentiles_of_any_groups(values: list[tuple[int, int]], q: float) -> None:
-    table = pa.table({"g": pa.array([g for g, _ in values], pa.int64())})
-    numbers = pa.chunked_array([pa.array([float(v) for _, v in values], pa.float64())])
-    found = questions._percentiles(table, numbers, [q]).to_pylist()
+    schema = pa.schema([("g", pa.int64()), ("v", pa.float64())])
+    rows = [pa.record_batch({"g": [g], "v": [float(v)]}, schema=schema) for g, v in values]
+    found = percentiles(rows, schema, "v", [q], ["g"]).to_pylist()
     groups = {g: [v for other, v in values if other == g] for g in sorted({g for g, _ in values})}
     assert [(row["g"], row["count"]) for row in found] == [(g, len(each)) for g, each in groups.items()]
     for row in found:
@@ -330,3 +332,46 @@ def test_percentiles_that_are_refused(done: jobs.Jobs) -> None:
     for pair in (("submitted", "run_s"), ("run_s", "ended")):
         with pytest.raises(InvalidInputError, match="'run_s' is int64: a duration lies between two timestamps"):
             done.percentiles(pair)
+
+
+def test_rows_are_counted_while_they_come_in_memory_for_those_that_differ() -> None:
+    values = [n % 7 if n % 11 else None for n in range(40_000)]
+    table = pa.table({"count": values, "b": [n % 2 for n in range(40_000)]})
+    held: list[int] = []
+    found = counting.count_equal(
+        (table.slice(start, 100) for start in range(0, 40_000, 100)), table.schema, Bounds(held.append)
+    )
+    assert found.column_names == ["count", "b", "count"]
+    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    assert {row[:2]: row[2] for row in rows} == Counter(zip(values, table["b"].to_pylist(), strict=True))
+    assert len(held) == 400
+    assert max(held) < table.nbytes / 8
+    with pytest.raises(ct.InvalidInputError, match="more than 15 groups"):
+        counting.count_equal([table], table.schema, Bounds(groups_max=15))
+    assert counting.count_equal([], table.schema).num_rows == 0
+
+
+def test_percentiles_of_durations_that_repeat_are_those_of_all_of_them() -> None:
+    """Also of groups named like columns of the answer, and with groups of one and of no durations."""
+    chance = np.random.default_rng(1)
+    seconds = chance.choice([0.0, 1.0, 2.5, 1e6], 3_000, p=[0.5, 0.3, 0.15, 0.05])
+    groups = chance.choice(["a", "b", None], 3_000)
+    seconds[groups == "b"] = np.nan
+    table = pa.table({
+        "job_id": range(3_002), "submitted": pa.array([FIRST] * 3_002, pa.timestamp("us", "UTC")),
+        "count": pa.array([*groups, "one", "null"]), "run_s": pa.array([*seconds, 7.0, None], from_pandas=False),
+    })  # fmt: skip
+    done = jobs.create(ct.open("memory:"), schema=table.schema)
+    for start in range(0, 3_002, 500):
+        done.write(table.slice(start, 500), batch=str(start))
+    wanted = [0, 33.3, 50, 95, 100]
+    columns = done.percentiles("run_s", wanted, by="count").columns
+    found = {row[0]: row[1:] for row in zip(*(column.to_pylist() for column in columns), strict=True)}
+    assert set(found) == {"a", None, "one"}
+    for name in ("a", None):
+        mine = seconds[groups == name]
+        assert found[name][0] == len(mine)
+        assert found[name][1:] == pytest.approx(np.percentile(mine, wanted))
+    assert found["one"] == (1, 7.0, 7.0, 7.0, 7.0, 7.0)
+    every = done.percentiles("run_s", wanted)
+    assert every["count"].to_pylist() == [len(seconds[groups != "b"]) + 1]

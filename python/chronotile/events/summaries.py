@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile.bounds import UNBOUNDED, Bounds
+from chronotile.counting import count_equal
 from chronotile.dataset import Dataset
 from chronotile.events.moments import MOMENT
 from chronotile.events.searching import Question, rows
@@ -48,24 +49,7 @@ def top(dataset: Dataset, question: Question, columns: list[str], n: int) -> pa.
 
 def _counts(tables: Iterable[pa.Table], by: list[str], dataset: Dataset, bounds: Bounds = UNBOUNDED) -> pa.Table:
     types = {"start": MOMENT, **{field.name: field.type for field in dataset.schema}}
-    empty = pa.table({**{name: pa.array([], types[name]) for name in by}, "count": pa.array([], pa.int64())})
-
-    def partial(table: pa.Table) -> pa.Table:
-        return table.group_by(by).aggregate([([], "count_all")]).rename_columns([*by, "count"])
-
-    def together(parts: list[pa.Table]) -> pa.Table:
-        summed = pa.concat_tables(parts).group_by(by).aggregate([("count", "sum")])
-        bounds.check_groups(summed.num_rows)
-        return summed.rename_columns([*by, "count"])
-
-    parts = [empty]
-    for table in tables:
-        parts.append(partial(table))
-        # Merging takes a second copy.
-        bounds.hold(2 * sum(part.nbytes for part in parts))
-        if len(parts) > _GATHERED:
-            parts = [together(parts)]
-    return together(parts)
+    return count_equal(tables, pa.schema([(name, types[name]) for name in by]), bounds)
 
 
 def streams(dataset: Dataset, question: Question) -> pa.Table:

@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile import cells, intervals, scanning, times
 from chronotile.archive import Archive
 from chronotile.bounds import UNBOUNDED, Bounds
+from chronotile.counting import count_equal
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
+from chronotile.jobs.percentiles import percentiles
 from chronotile.predicates import Condition, Where, listed
 from chronotile.reports import IndexUse, WriteReport
 from chronotile.result import ReadResult
@@ -320,12 +321,11 @@ class Jobs:
         if width.holds_whole(window_s):
             counted = self._dataset.count_by(names, by_window=True, **place).rename_columns(["start", *names, "count"])
         else:
-            wanted = list(dict.fromkeys([axis.column, *names]))
-            rows = self._dataset.read(columns=wanted, **place).to_arrow()
-            counted = pa.table(
-                [rows[axis.column], *(rows[name] for name in names), pa.array(np.ones(rows.num_rows, "uint64"))],
-                names=["start", *names, "count"],
-            )
+            wanted = [axis.column, *names]
+            rows = self._dataset.read(columns=list(dict.fromkeys(wanted)), **place)
+            schema = pa.schema([self._dataset.schema.field(name) for name in wanted])
+            tables = (pa.table([batch[name] for name in wanted], names=wanted) for batch in rows.batches())
+            counted = count_equal(tables, schema).rename_columns(["start", *names, "count"])
         moments = counted["start"]
         # Dates become timestamps, which intervals below a day need.
         floored = width.starts(moments.cast(pa.timestamp("s")) if pa.types.is_date(moments.type) else moments)
@@ -347,6 +347,9 @@ class Jobs:
     ) -> pa.Table:
         """Percentiles of a duration, exact.
 
+        Rows are counted while they are read: memory grows with the number of different durations in all groups, not
+        with the number of jobs.
+
         Parameters
         ----------
         duration : str or pair of str
@@ -367,9 +370,10 @@ class Jobs:
             raise InvalidInputError(f"invalid percentiles {wanted}: give numbers from 0 to 100", kind="invalid-request")
         pair = (duration, duration) if isinstance(duration, str) else duration
         place = self._place(start=start, end=end, days=days, where=where, **equal)
-        rows = self._dataset.read(columns=list(dict.fromkeys([*names, *pair])), **place).to_arrow()
-        values = _durations(rows, duration)
-        return _percentiles(rows.select(names), values, wanted)
+        columns = list(dict.fromkeys([*names, *pair]))
+        rows = self._dataset.read(columns=columns, **place)
+        schema = pa.schema([self._dataset.schema.field(name) for name in columns])
+        return percentiles(rows.batches(), schema, duration, wanted, names)
 
     # ------------------------------------------------------------------ arguments
 
@@ -465,54 +469,3 @@ def _functions(aggregates: Mapping[str, str | Iterable[str]]) -> list[tuple[str,
 
 def _most_first(table: pa.Table, by: list[str]) -> pa.Table:
     return table.sort_by([("count", "descending"), *((name, "ascending") for name in by)])
-
-
-def _durations(rows: pa.Table, duration: str | tuple[str, str]) -> pa.ChunkedArray:
-    if isinstance(duration, str):
-        kind = rows[duration].type
-        if pa.types.is_duration(kind):
-            return pc.divide(rows[duration].cast(pa.duration("us")).cast(pa.int64()).cast(pa.float64()), 1e6)
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            raise InvalidInputError(
-                f"column {duration!r} is {kind}: give a column of numbers, or two time columns", kind="invalid-request"
-            )
-        return rows[duration].cast(pa.float64(), safe=False)
-    first, last = (rows[name] for name in duration)
-    for name, column in zip(duration, (first, last), strict=True):
-        if not pa.types.is_timestamp(column.type):
-            raise InvalidInputError(
-                f"column {name!r} is {column.type}: a duration lies between two timestamps", kind="invalid-request"
-            )
-    ticks = [column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()) for column in (first, last)]
-    return pc.divide(pc.subtract(ticks[1], ticks[0]).cast(pa.float64()), 1e6)
-
-
-def _percentiles(groups: pa.Table, values: pa.ChunkedArray, q: list[float]) -> pa.Table:
-    keep = pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(pc.is_nan(values), False)))
-    names = groups.column_names
-    table = groups.append_column("value", values).filter(keep)
-    table = table.sort_by([(name, "ascending") for name in [*names, "value"]])
-    numbers = table["value"].to_numpy()
-    if names:
-        sizes = table.group_by(names, use_threads=False).aggregate([([], "count_all")])
-        counts = sizes["count_all"].to_numpy()
-        # Groups come in the order of their first rows, which are sorted.
-        labels = sizes.select(names)
-    else:
-        counts, labels = np.array([len(numbers)]), None
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype("int64")
-    columns = [] if labels is None else [labels[name] for name in names]
-    columns.append(pa.array(counts, pa.uint64()))
-    for value in q:
-        columns.append(_interpolated(numbers, starts, counts, value))
-    return pa.table(columns, names=[*names, "count", *(f"p{value:g}" for value in q)])
-
-
-def _interpolated(numbers: Any, starts: Any, counts: Any, q: float) -> pa.Array:
-    if len(numbers) == 0:
-        return pa.nulls(len(counts), pa.float64())
-    place = (counts - 1) * (q / 100)
-    below = np.floor(place).astype("int64")
-    above = np.minimum(below + 1, counts - 1)
-    low, high = numbers[starts + below], numbers[starts + above]
-    return pa.array(low + (high - low) * (place - below))

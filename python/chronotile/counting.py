@@ -1,0 +1,56 @@
+"""Counting of equal rows while they are read, in memory that grows with the number of different rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from chronotile.bounds import UNBOUNDED, Bounds
+
+__all__ = ["count_equal"]
+
+_PARTS_MAX = 64
+"""Number of partial counts merged at once."""
+
+
+def count_equal(tables: Iterable[pa.Table], schema: pa.Schema, bounds: Bounds = UNBOUNDED) -> pa.Table:
+    """Count equal rows of a stream of tables.
+
+    Parameters
+    ----------
+    tables : iterable of pyarrow.Table
+        Tables of this schema.
+    schema : pyarrow.Schema
+        Columns by which rows are told apart. Nulls equal each other.
+    bounds : Bounds
+        Limits of what is held, and of the number of different rows.
+
+    Returns
+    -------
+    pyarrow.Table
+        The different rows in no particular order, then ``count`` (int64).
+
+    Raises
+    ------
+    InvalidInputError
+        There are more different rows than `bounds` allows (``too-large``).
+    """
+    # Positions for names: a column may itself be called "count".
+    keys = [str(position) for position in range(len(schema))]
+    names = [*keys, "count"]
+
+    def merged(parts: list[pa.Table]) -> pa.Table:
+        summed = pa.concat_tables(parts).group_by(keys).aggregate([("count", "sum")])
+        bounds.check_groups(summed.num_rows)
+        return summed.rename_columns(names)
+
+    parts = [pa.table([*(pa.array([], kind) for kind in schema.types), pa.array([], pa.int64())], names=names)]
+    for table in tables:
+        counted = table.rename_columns(keys).group_by(keys).aggregate([([], "count_all")])
+        parts.append(counted.rename_columns(names))
+        # Merging takes a second copy.
+        bounds.hold(2 * sum(part.nbytes for part in parts))
+        if len(parts) > _PARTS_MAX:
+            parts = [merged(parts)]
+    return merged(parts).rename_columns([*schema.names, "count"])
