@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use axum::http::{HeaderMap, HeaderName};
 use bytes::Bytes;
@@ -147,7 +147,7 @@ impl App {
             Work::Write => (&self.writes, limits.writes, "writes", 0),
         };
         let place = slots.clone().try_acquire_owned().map_err(|_| {
-            self.metrics.turned_away.fetch_add(1, Ordering::Relaxed);
+            self.metrics.turned_away.inc();
             Failure::busy(format!("{count} {what} are running, as many as may: repeat the request in a second"))
         })?;
         let charge = self.memory.charge(bytes.min(self.memory.bytes_max() / QUERIES_MIN))?;

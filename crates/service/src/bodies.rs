@@ -1,7 +1,6 @@
 //! Bodies of requests: taken in piece by piece, each paid for from the memory of the service before it is kept.
 
 use std::io::Read;
-use std::sync::atomic::Ordering;
 
 use axum::body::{Body, HttpBody};
 use axum::http::request::Parts;
@@ -58,7 +57,7 @@ pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
         }
         taken.extend(&piece)?;
     }
-    app.metrics.bytes_in.fetch_add(taken.len() as u64, Ordering::Relaxed);
+    app.metrics.bytes_in.inc_by(taken.len() as u64);
     Ok(taken.freeze())
 }
 

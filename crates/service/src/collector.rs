@@ -1,7 +1,6 @@
 //! Writes of many requests, stored together: what came while the archive was busy becomes one commit.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use arrow_array::RecordBatch;
 use chronotile_historian::{Historian, NotFinite, PointsOptions, PointsReport};
@@ -71,7 +70,7 @@ async fn run(historian: Arc<Historian>, metrics: Arc<Metrics>, mut queue: mpsc::
             let options = PointsOptions { not_finite: NotFinite::Bad, ..PointsOptions::default() };
             let stored = historian.write(tables.into_iter().flatten().collect(), &options).await;
             drop((permit, charges));
-            metrics.commits.fetch_add(1, Ordering::Relaxed);
+            metrics.commits.inc();
             tell(waiting, stored);
         });
     }

@@ -10,6 +10,7 @@ use chronotile_historian::{DataType, Tag};
 
 use crate::app::{App, now_ns};
 use crate::failure::{Failure, Result};
+use crate::metrics::Figure;
 
 /// The group of these tags, which has a retention of its own.
 const GROUP: &str = "diagnostics";
@@ -32,27 +33,28 @@ async fn store(app: &App, address: SocketAddr, tags: &mut Option<Vec<Arc<Tag>>>)
     let tags = match tags {
         Some(tags) => tags,
         None => {
-            let new = figures.iter().map(|(name, kind, about, _)| tag(address, name, kind, about));
+            let new = figures.iter().map(|figure| tag(address, figure));
             tags.insert(app.historian.define(new.collect()).await?)
         }
     };
     let columns: [(&str, ArrayRef); 3] = [
         ("tag", Arc::new(Int64Array::from_iter_values(tags.iter().map(|tag| tag.number)))),
         ("time", Arc::new(TimestampNanosecondArray::from(vec![now_ns(); tags.len()]).with_timezone("UTC"))),
-        ("value", Arc::new(Float64Array::from_iter_values(figures.iter().map(|(_, _, _, value)| *value)))),
+        ("value", Arc::new(Float64Array::from_iter_values(figures.iter().map(Figure::value)))),
     ];
     let rows = RecordBatch::try_from_iter(columns).map_err(|error| Failure::invalid(error.to_string()))?;
     app.collector.store(vec![rows], app.memory.empty()).await
 }
 
-fn tag(address: SocketAddr, name: &str, kind: &str, about: &str) -> Tag {
+fn tag(address: SocketAddr, figure: &Figure) -> Tag {
+    let name = &figure.name;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "localhost" } else { host.trim() };
     Tag {
         number: -1,
         name: format!("service.{host}:{}.{name}", address.port()),
         unit: if name.ends_with("_bytes") { "B".into() } else { String::new() },
-        description: format!("{about} ({kind})"),
+        description: format!("{}. ({})", figure.about, figure.kind()),
         group: GROUP.into(),
         data_type: DataType::Float,
         settings: Settings { stepped: true, ..Settings::default() },

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, header};
+use prometheus_client::encoding::prometheus_text;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -15,7 +16,7 @@ use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
 
 pub(crate) async fn metrics(app: Arc<App>, _: Call) -> Result<Reply> {
-    Ok(Reply::text("text/plain; version=0.0.4", app.metrics.text()))
+    Ok(Reply::text(prometheus_text::CONTENT_TYPE, app.metrics.text()))
 }
 
 pub(crate) async fn health(_: Arc<App>, _: Call) -> Result<Reply> {

@@ -117,12 +117,12 @@ struct Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         let (metrics, took) = (&self.app.metrics, self.began.elapsed());
-        metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
+        metrics.in_flight.dec();
         metrics.observe(self.endpoint.method, self.endpoint.path, self.status.as_u16(), took);
         let rows = self.rows.load(Ordering::Relaxed);
-        metrics.rows_out.fetch_add(rows, Ordering::Relaxed);
+        metrics.rows_out.inc_by(rows);
         if !self.complete {
-            metrics.broken_off.fetch_add(1, Ordering::Relaxed);
+            metrics.broken_off.inc();
             self.error.get_or_insert_with(|| "the client went away".to_owned());
         }
         let level = match self.status.as_u16() {
@@ -150,7 +150,7 @@ impl Drop for Ending {
 async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Response {
     let (mut parts, body) = request.into_parts();
     let id = request_id(&parts.headers);
-    app.metrics.in_flight.fetch_add(1, Ordering::Relaxed);
+    app.metrics.in_flight.inc();
     let mut ending = Ending {
         endpoint,
         id: id.clone(),

@@ -157,7 +157,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, tls: Option<&Tls>, open: 
         };
         match connections.admit(address.ip()) {
             Admission::Taken { place, made_room } => {
-                app.metrics.connections_closed.fetch_add(u64::from(made_room), Ordering::Relaxed);
+                app.metrics.connections_closed.inc_by(u64::from(made_room));
                 let (app, routes) = (app.clone(), routes.clone());
                 let connection = Connection { app, routes, address, place: Arc::new(place) };
                 let tls = tls.map(Tls::acceptor);
@@ -165,7 +165,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, tls: Option<&Tls>, open: 
                 tokio::spawn(async move { connection.serve(stream, tls, open).await });
             }
             Admission::Full => {
-                app.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+                app.metrics.connections_refused.inc();
                 if tls.is_none() {
                     // A new socket has room for it; a peer that does not listen is no loss.
                     let _ = stream.try_write(FULL);
@@ -238,7 +238,7 @@ struct Connection {
 
 impl Connection {
     async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, open: Open) {
-        self.app.metrics.connections.fetch_add(1, Ordering::Relaxed);
+        self.app.metrics.connections.inc();
         // Answers are written whole: waiting for more of them only adds to their time.
         let _ = stream.set_nodelay(true);
         tokio::select! {
@@ -246,7 +246,7 @@ impl Connection {
             // Another connection needs the place, and this one is idle.
             () = self.place.closed() => {}
         }
-        self.app.metrics.connections.fetch_sub(1, Ordering::Relaxed);
+        self.app.metrics.connections.dec();
     }
 
     async fn exchange(&self, stream: TcpStream, tls: Option<TlsAcceptor>, open: Open) {

@@ -1,7 +1,6 @@
 //! Points in: read, checked against their tags, durable before the answer.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use arrow_array::RecordBatch;
 use axum::http::header;
@@ -162,9 +161,9 @@ async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> R
         let small = count * STORED_ROW_BYTES < work::APART_BYTES;
         let collector = if small { &app.collector } else { &app.large_collector };
         collector.store(tables, charge).await?;
-        app.metrics.points_in.fetch_add(count as u64, Ordering::Relaxed);
+        app.metrics.points_in.inc_by(count as u64);
     }
-    app.metrics.points_refused.fetch_add(refused.count, Ordering::Relaxed);
+    app.metrics.points_refused.inc_by(refused.count);
     report["refused_count"] = refused.count.into();
     report["refused"] = named(&refused);
     Ok(report)
@@ -207,8 +206,8 @@ async fn stored_alone(
         report
     });
     let report = write.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))??;
-    app.metrics.commits.fetch_add(1, Ordering::Relaxed);
-    app.metrics.points_in.fetch_add(report.points, Ordering::Relaxed);
+    app.metrics.commits.inc();
+    app.metrics.points_in.inc_by(report.points);
     Ok(json!({ "points": report.points, "duplicates": report.duplicates, "stored": report.stored }))
 }
 
@@ -218,7 +217,7 @@ fn named(refused: &Refusals) -> Json {
 
 /// The refusal of a whole write because of some lines.
 fn refusal(app: &App, refused: Refusals) -> Failure {
-    app.metrics.points_refused.fetch_add(refused.count, Ordering::Relaxed);
+    app.metrics.points_refused.inc_by(refused.count);
     let (line, reason) = refused.kept.first().map_or((0, ""), |first| (first.line, first.message.as_str()));
     let others = match refused.count - 1 {
         0 => String::new(),

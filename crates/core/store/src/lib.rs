@@ -22,7 +22,7 @@ use futures::stream::BoxStream;
 pub use dataset::{DatasetRef, Placement};
 pub use error::{Outcome, StoreError};
 pub use faulty::{Call, Decision, Faulty};
-pub use metered::{Latency, Metered, OperationMetrics};
+pub use metered::{Metered, OperationMetrics};
 
 /// Result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;

@@ -1,6 +1,5 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,32 +10,6 @@ use crate::{
     CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Operation, Record, Result, Scan, Store,
     TileStatistics, Visibility,
 };
-
-/// Buckets of a latency histogram: bucket `i` counts times below `2^i` microseconds that no earlier one counts.
-const BUCKETS: usize = 32;
-
-/// Latencies in powers of two of a microsecond.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Latency {
-    counts: [u64; BUCKETS],
-}
-
-impl Latency {
-    /// A time that at least the share `quantile` (0 to 1) of calls did not exceed, within a factor of two; zero
-    /// without calls.
-    pub fn quantile(&self, quantile: f64) -> Duration {
-        let total: u64 = self.counts.iter().sum();
-        let wanted = (total as f64 * quantile.clamp(0.0, 1.0)).ceil() as u64;
-        let mut seen = 0;
-        for (bucket, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted && seen > 0 {
-                return Duration::from_micros(1 << bucket);
-            }
-        }
-        Duration::ZERO
-    }
-}
 
 /// What one operation has cost so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +24,6 @@ pub struct OperationMetrics {
     pub bytes: u64,
     /// Chunks and records moved.
     pub items: u64,
-    /// Time calls took; of a scan, the time its reader waited for it.
-    pub latency: Latency,
 }
 
 #[derive(Debug, Default)]
@@ -61,16 +32,12 @@ struct Meter {
     errors: AtomicU64,
     bytes: AtomicU64,
     items: AtomicU64,
-    latency: [AtomicU64; BUCKETS],
 }
 
 impl Meter {
-    fn ended(&self, waited: Duration, failed: bool) {
+    fn ended(&self, failed: bool) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.errors.fetch_add(u64::from(failed), Ordering::Relaxed);
-        let micros = waited.as_micros().min(u128::from(u64::MAX)) as u64;
-        let bucket = (u64::BITS - micros.leading_zeros()) as usize;
-        self.latency[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
     fn moved(&self, sizes: impl Iterator<Item = usize>) {
@@ -98,10 +65,8 @@ impl Metered {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let metrics = |operation: Operation| {
             let meter = self.meter(operation);
-            let mut latency = Latency::default();
-            latency.counts.iter_mut().zip(&meter.latency).for_each(|(count, counter)| *count = load(counter));
             let (calls, errors) = (load(&meter.calls), load(&meter.errors));
-            OperationMetrics { operation, calls, errors, bytes: load(&meter.bytes), items: load(&meter.items), latency }
+            OperationMetrics { operation, calls, errors, bytes: load(&meter.bytes), items: load(&meter.items) }
         };
         Operation::ALL.into_iter().map(metrics).collect()
     }
@@ -110,10 +75,9 @@ impl Metered {
         &self.meters[operation as usize]
     }
 
-    async fn timed<T>(&self, operation: Operation, perform: impl Future<Output = Result<T>>) -> Result<T> {
-        let start = Instant::now();
+    async fn counted<T>(&self, operation: Operation, perform: impl Future<Output = Result<T>>) -> Result<T> {
         let outcome = perform.await;
-        self.meter(operation).ended(start.elapsed(), outcome.is_err());
+        self.meter(operation).ended(outcome.is_err());
         outcome
     }
 }
@@ -121,7 +85,6 @@ impl Metered {
 /// Counts a scan once, when it is dropped at its end or before.
 struct ScanMeter {
     meters: Arc<[Meter; Operation::ALL.len()]>,
-    waited: Duration,
     failed: bool,
 }
 
@@ -133,7 +96,7 @@ impl ScanMeter {
 
 impl Drop for ScanMeter {
     fn drop(&mut self) {
-        self.meter().ended(self.waited, self.failed);
+        self.meter().ended(self.failed);
     }
 }
 
@@ -159,20 +122,16 @@ impl Store for Metered {
     async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
         let records = commit.before.iter().chain(&commit.after).map(|put| put.value.as_ref().map_or(0, Bytes::len));
         let sizes: Vec<usize> = chunk_sizes(&commit.put).chain(records).collect();
-        self.timed(Operation::Commit, self.inner.commit(dataset, commit)).await?;
+        self.counted(Operation::Commit, self.inner.commit(dataset, commit)).await?;
         self.meter(Operation::Commit).moved(sizes.into_iter());
         Ok(())
     }
 
     async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-        let mut meter = ScanMeter { meters: self.meters.clone(), waited: Duration::ZERO, failed: false };
-        let start = Instant::now();
+        let mut meter = ScanMeter { meters: self.meters.clone(), failed: false };
         let groups = self.inner.scan(dataset, scan).await.inspect_err(|_| meter.failed = true)?;
-        meter.waited = start.elapsed();
         let groups = stream::unfold((groups, meter), |(mut groups, mut meter)| async move {
-            let start = Instant::now();
             let group = groups.next().await;
-            meter.waited += start.elapsed();
             match &group {
                 Some(Ok(chunks)) => meter.meter().moved(chunk_sizes(chunks)),
                 Some(Err(_)) => meter.failed = true,
@@ -184,36 +143,36 @@ impl Store for Metered {
     }
 
     async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
-        let chunks = self.timed(Operation::Fetch, self.inner.fetch(dataset, keys)).await?;
+        let chunks = self.counted(Operation::Fetch, self.inner.fetch(dataset, keys)).await?;
         self.meter(Operation::Fetch).moved(chunk_sizes(&chunks));
         Ok(chunks)
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
-        let value = self.timed(Operation::Record, self.inner.record(key)).await?;
+        let value = self.counted(Operation::Record, self.inner.record(key)).await?;
         self.meter(Operation::Record).moved(value.iter().map(Bytes::len));
         Ok(value)
     }
 
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
-        let records = self.timed(Operation::Records, self.inner.records(prefix, after, limit)).await?;
+        let records = self.counted(Operation::Records, self.inner.records(prefix, after, limit)).await?;
         self.meter(Operation::Records).moved(records.iter().map(|record| record.value.len()));
         Ok(records)
     }
 
     async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
-        self.timed(Operation::CreateSlice, self.inner.create_slice(dataset, slice)).await
+        self.counted(Operation::CreateSlice, self.inner.create_slice(dataset, slice)).await
     }
 
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
-        self.timed(Operation::DropSlice, self.inner.drop_slice(dataset, slice, when)).await
+        self.counted(Operation::DropSlice, self.inner.drop_slice(dataset, slice, when)).await
     }
 
     async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
-        self.timed(Operation::Slices, self.inner.slices(dataset)).await
+        self.counted(Operation::Slices, self.inner.slices(dataset)).await
     }
 
     async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
-        self.timed(Operation::Statistics, self.inner.statistics(dataset, slice)).await
+        self.counted(Operation::Statistics, self.inner.statistics(dataset, slice)).await
     }
 }

@@ -52,8 +52,8 @@ pub(crate) async fn store(app: Arc<App>, call: Call, operation: &'static str) ->
     // It goes on if the client goes away: half a write would have to be repeated.
     let answer = blocking(&app, &call, request).await?;
     if let Answer::Stored { documents, refused, .. } = &answer {
-        app.metrics.documents_in.fetch_add(*documents, Ordering::Relaxed);
-        app.metrics.lines_refused.fetch_add(*refused, Ordering::Relaxed);
+        app.metrics.documents_in.inc_by(*documents);
+        app.metrics.lines_refused.inc_by(*refused);
     }
     reply(&app, &call, answer, Waiting::default()).await
 }
@@ -133,7 +133,7 @@ async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
     });
     work.await??.map_err(|refusal| {
         if refusal.kind == ErrorKind::QuotaExceeded {
-            app.metrics.turned_away.fetch_add(1, Ordering::Relaxed);
+            app.metrics.turned_away.inc();
         }
         refusal.into()
     })
