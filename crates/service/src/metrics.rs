@@ -163,7 +163,12 @@ impl Registered {
     }
 
     /// What is counted elsewhere.
-    fn read(&mut self, name: &'static str, about: &'static str, read: impl Fn() -> f64 + Clone + Send + Sync + 'static) {
+    fn read(
+        &mut self,
+        name: &'static str,
+        about: &'static str,
+        read: impl Fn() -> f64 + Clone + Send + Sync + 'static,
+    ) {
         let figure = Figure { name: name.to_owned(), about, read: Box::new(read.clone()) };
         self.registry.register_collector(Box::new(figure));
         self.figure(name.to_owned(), about, read);
@@ -178,9 +183,7 @@ impl Collector for Figure {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (counter, gauge) = (ConstCounter::new(self.value()), ConstGauge::new(self.value()));
         match self.name.strip_suffix("_total") {
-            Some(name) => {
-                counter.encode(encoder.encode_descriptor(name, self.about, None, counter.metric_type())?)
-            }
+            Some(name) => counter.encode(encoder.encode_descriptor(name, self.about, None, counter.metric_type())?),
             None => gauge.encode(encoder.encode_descriptor(&self.name, self.about, None, gauge.metric_type())?),
         }
     }
