@@ -117,7 +117,7 @@ def test_each_changed_byte_of_a_chunk_is_found_by_verify_and_by_a_read(path: Pat
         assert ds.count() == 2_024
 
 
-def test_other_tiles_read_on_beside_damage(path: Path, chunks: list[Chunk]) -> None:
+def test_other_tiles_read_on_beside_damage(path: Path, chunks: list[Chunk], caplog: pytest.LogCaptureFixture) -> None:
     with ct.open(path, create=False) as archive:
         ds = archive["values"]
         want = {tag: ds.read(keys=tag).to_arrow().sort_by("time") for tag in (*TAGS, 9)}
@@ -134,6 +134,10 @@ def test_other_tiles_read_on_beside_damage(path: Path, chunks: list[Chunk]) -> N
         assert consolidated.tiles == 2
         assert [failure.tile.cell for failure in consolidated.failed] == [4]
         assert damaged.name in consolidated.failed[0].reason
+        [logged] = [record for record in caplog.records if record.name == "chronotile.archive"]
+        assert logged.levelname == "WARNING"
+        assert "not consolidated" in logged.getMessage()
+        assert damaged.name in logged.getMessage()
         run_cli("consolidate", path, code=5)
         assert [found.chunk for found in ds.verify().damage] == [damaged.name]
         damaged.restore()

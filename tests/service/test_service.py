@@ -509,7 +509,7 @@ def test_health_readiness_figures_and_log_tell_what_happens(fresh: Service) -> N
     assert 'chronotile_request_seconds_count{method="GET",route="/v1/latest",status="200"} 1' in figures
     line = next(line for line in fresh.log() if line.get("request_id") == "mine-7")
     assert (line["method"], line["path"], line["status"], line["rows"]) == ("GET", "/v1/latest", 200, 1)
-    assert line["level"] == "info"
+    assert line["level"] == "INFO"
     assert line["took_ms"] > 0
     assert line["client"].startswith("127.0.0.1:")
 

@@ -431,13 +431,13 @@ def test_secrets_that_everybody_can_read_are_named_in_the_log(tmp_path: Path) ->
     tokens = _tokens(tmp_path / "tokens", "ann read - read-0123456789abcdef", mode=0o644)
     files = ("--tokens", str(tokens), "--tls-cert", str(certificate), "--tls-key", str(key))
     with Service(tmp_path / "plant.db", tmp_path / "log", *files) as service:
-        warnings = [line["message"] for line in service.log() if line["level"] == "warn"]
+        warnings = [line["message"] for line in service.log() if line["level"] == "WARN"]
     for path in (tokens, key):
         assert any(f"{path} can be read by every user" in warning for warning in warnings), warnings
     tokens.chmod(0o600)
     key.chmod(0o640)
     with Service(tmp_path / "plant.db", tmp_path / "log", *files) as service:
-        assert [line for line in service.log() if line["level"] == "warn"] == []
+        assert [line for line in service.log() if line["level"] == "WARN"] == []
 
 
 def test_certificates_are_read_again_at_sighup(tmp_path: Path) -> None:

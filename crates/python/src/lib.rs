@@ -15,6 +15,7 @@ mod files;
 mod front_ends;
 mod historian;
 mod lines;
+mod logs;
 mod output;
 mod reports;
 mod request;
@@ -68,6 +69,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        logs::forward(module.py())?;
         sky::register(module)
     }
 }

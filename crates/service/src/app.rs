@@ -15,7 +15,6 @@ use crate::access::Access;
 use crate::collector::Collector;
 use crate::failure::{Failure, Result};
 use crate::front_ends::FrontEnds;
-use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::parameters::Parameters;
 use crate::settings::Settings;
@@ -28,7 +27,6 @@ pub(crate) struct App {
     pub settings: Settings,
     pub access: Access,
     pub metrics: Arc<Metrics>,
-    pub log: Log,
     /// What stores small writes.
     pub collector: Collector,
     /// What stores all others, in the background.
@@ -124,7 +122,6 @@ impl App {
             historian,
             access,
             metrics,
-            log: Log(settings.log),
             collector,
             large_collector,
             memory,

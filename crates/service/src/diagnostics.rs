@@ -23,7 +23,7 @@ pub(crate) async fn run(app: Arc<App>, address: SocketAddr, every: Duration) {
     loop {
         rounds.tick().await;
         if let Err(failure) = store(&app, address, &mut tags).await {
-            app.log.event("warn", &format!("figures of the service were not stored: {failure}"));
+            tracing::warn!("figures of the service were not stored: {failure}");
         }
     }
 }

@@ -1,61 +1,36 @@
-//! The log: a line for each request and event, on standard error.
+//! The log of a process that serves: a line for each request and event, on standard error.
 
-use std::io::Write;
+use std::io;
 
-use serde_json::{Map, Value};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::settings::LogFormat;
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Log(pub LogFormat);
+/// The target of lines about requests.
+pub(crate) const REQUESTS: &str = "chronotile::requests";
 
-impl Log {
-    /// Something that operators should see, whatever the format.
-    pub fn event(self, level: &str, message: &str) {
-        let mut fields = Map::new();
-        fields.insert("message".into(), message.into());
-        match self.0 {
-            LogFormat::Json => self.line(level, fields),
-            LogFormat::Text => put(&format!("{} {level} {message}", now_text())),
-            LogFormat::Off if level == "info" => {}
-            LogFormat::Off => put(&format!("{level}: {message}")),
-        }
-    }
-
-    /// A request that has ended.
-    pub fn request(self, level: &str, fields: Map<String, Value>) {
-        match self.0 {
-            LogFormat::Json => self.line(level, fields),
-            LogFormat::Text => {
-                let words = fields.iter().filter(|(_, value)| !value.is_null());
-                let words: Vec<String> = words.map(|(name, value)| format!("{name}={value}")).collect();
-                put(&format!("{} {level} {}", now_text(), words.join(" ")));
-            }
-            LogFormat::Off => {}
-        }
-    }
-
-    fn line(self, level: &str, fields: Map<String, Value>) {
-        let mut line = Map::new();
-        line.insert("time".into(), now_text().into());
-        line.insert("level".into(), level.into());
-        line.extend(fields.into_iter().filter(|(_, value)| !value.is_null()));
-        put(&Value::Object(line).to_string());
-    }
-}
-
-/// A log that cannot be written must not end the service.
-fn put(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
-}
-
-fn now_text() -> String {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    time_text(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
-}
-
-/// A time as ISO 8601 text.
-pub(crate) fn time_text(ns: i64) -> String {
-    let array = arrow_array::TimestampNanosecondArray::from(vec![ns]).with_timezone("+00:00");
-    arrow_cast::display::array_value_to_string(&array, 0).unwrap_or_else(|_| ns.to_string())
+/// Starts the log of this process: its own lines from `info`, those of others, such as the driver's, from `warn`. A program that
+/// has a subscriber of its own keeps it.
+pub(crate) fn start(format: LogFormat) {
+    let others = Targets::new().with_default(LevelFilter::WARN);
+    let targets = match format {
+        LogFormat::Json | LogFormat::Text => others.with_target("chronotile", LevelFilter::INFO),
+        LogFormat::Off => others.with_target(REQUESTS, LevelFilter::OFF),
+    };
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        // A log that cannot be written must not end the service.
+        .log_internal_errors(false);
+    let registry = tracing_subscriber::registry();
+    let _ = match format {
+        LogFormat::Json => registry.with(lines.json().flatten_event(true).with_filter(targets)).try_init(),
+        LogFormat::Text => registry.with(lines.with_filter(targets)).try_init(),
+        LogFormat::Off => registry.with(lines.without_time().with_filter(targets)).try_init(),
+    };
 }

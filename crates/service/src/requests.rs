@@ -13,7 +13,6 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
 use futures::StreamExt;
-use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use chronotile_types::ErrorKind;
@@ -24,6 +23,7 @@ use crate::bodies;
 use crate::browsers;
 use crate::endpoints::{ENDPOINTS, Endpoint};
 use crate::failure::{Failure, Result};
+use crate::log::REQUESTS;
 use crate::parameters::Parameters;
 use crate::work;
 
@@ -125,25 +125,30 @@ impl Drop for Ending {
             metrics.broken_off.inc();
             self.error.get_or_insert_with(|| "the client went away".to_owned());
         }
-        let level = match self.status.as_u16() {
-            500.. => "error",
-            400.. => "warn",
-            _ if !self.complete => "warn",
-            _ => "info",
-        };
-        let mut fields = Map::new();
-        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
-        put("request_id", self.id.as_str().into());
-        put("method", self.endpoint.method.into());
-        put("path", self.path.as_str().into());
-        put("status", self.status.as_u16().into());
-        put("took_ms", ((took.as_secs_f64() * 1e5).round() / 100.0).into());
-        put("rows", if rows > 0 { rows.into() } else { Value::Null });
-        put("body_bytes", if self.body_bytes > 0 { self.body_bytes.into() } else { Value::Null });
-        put("token", self.token.clone().into());
-        put("client", self.peer.as_ref().map(|peer| peer.address.to_string()).into());
-        put("error", self.error.clone().into());
-        self.app.log.request(level, fields);
+        // The level of an event is a constant of its place.
+        macro_rules! log_at {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: REQUESTS,
+                    request_id = self.id,
+                    method = self.endpoint.method,
+                    path = self.path,
+                    status = self.status.as_u16(),
+                    took_ms = (took.as_secs_f64() * 1e5).round() / 100.0,
+                    rows = (rows > 0).then_some(rows),
+                    body_bytes = (self.body_bytes > 0).then_some(self.body_bytes),
+                    token = self.token,
+                    client = self.peer.as_ref().map(|peer| tracing::field::display(peer.address)),
+                    error = self.error,
+                )
+            };
+        }
+        match self.status.as_u16() {
+            500.. => log_at!(error),
+            400.. => log_at!(warn),
+            _ if !self.complete => log_at!(warn),
+            _ => log_at!(info),
+        }
     }
 }
 

@@ -31,7 +31,7 @@ use crate::app::{App, Peer};
 use crate::connections::{Admission, ConnectionSlot, Connections};
 use crate::diagnostics;
 use crate::front_ends::FrontEnds;
-use crate::log::Log;
+use crate::log;
 use crate::machine;
 use crate::requests::router;
 use crate::settings::{ServiceError, Settings};
@@ -54,6 +54,7 @@ pub async fn serve(
     front_ends: Option<Arc<dyn FrontEnds>>,
     listening: impl FnOnce(std::net::SocketAddr) + Send,
 ) -> Result<(), ServiceError> {
+    log::start(settings.log);
     let access = Access::open(settings.tokens.as_deref())?;
     if !access.is_required() && !settings.listen.ip().is_loopback() {
         return Err(ServiceError::Exposed { listen: settings.listen });
@@ -63,7 +64,7 @@ pub async fn serve(
     let failed = |error: io::Error| ServiceError::Listen { listen: settings.listen, reason: error.to_string() };
     let listener = TcpListener::bind(settings.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let mut signals = Signals::start(settings.limits.stop_time, Log(settings.log)).map_err(failed)?;
+    let mut signals = Signals::start(settings.limits.stop_time).map_err(failed)?;
     let options = HistorianOptions { create: true, future_max_ns: settings.limits.future_max_ns };
     let historian = Historian::open(archive, options).await?;
     let app = App::new(historian, settings, access, front_ends);
@@ -72,7 +73,7 @@ pub async fn serve(
         maintenance.push(tokio::spawn(diagnostics::run(app.clone(), address, every)));
     }
     let scheme = if tls.is_some() { "https" } else { "http" };
-    app.log.event("info", &format!("serving {} at {scheme}://{address}", app.historian.archive().url()));
+    tracing::info!("serving {} at {scheme}://{address}", app.historian.archive().url());
     warn_of_exposed_files(&app);
     listening(address);
     let (stop, stopping) = watch::channel(false);
@@ -80,7 +81,7 @@ pub async fn serve(
     let open = Open { stopping, _held: held };
     accept(&app, listener, tls.as_ref(), &open, &mut signals).await;
     app.stopping.store(true, Ordering::Relaxed);
-    app.log.event("info", "stopping: requests that are under way end first");
+    tracing::info!("stopping: requests that are under way end first");
     stop.send_replace(true);
     drop(open);
     // What is left of the time is for the end of everything else.
@@ -88,10 +89,10 @@ pub async fn serve(
     let for_requests = stop_time - (stop_time / 5).min(Duration::from_secs(1));
     if tokio::time::timeout(for_requests, all_ended.recv()).await.is_err() {
         let seconds = for_requests.as_secs_f64();
-        app.log.event("warn", &format!("requests that were not over after {seconds} s were cut off"));
+        tracing::warn!("requests that were not over after {seconds} s were cut off");
     }
     maintenance.iter().for_each(tokio::task::JoinHandle::abort);
-    app.log.event("info", "stopped");
+    tracing::info!("stopped");
     Ok(())
 }
 
@@ -125,7 +126,7 @@ fn check_open_files(connections: usize) -> Result<(), ServiceError> {
 async fn refresh(app: Arc<App>) {
     loop {
         if let Err(error) = app.historian.keep_names().await {
-            app.log.event("warn", &format!("names of tags were not read ahead: {error}"));
+            tracing::warn!("names of tags were not read ahead: {error}");
         }
         tokio::time::sleep(app.settings.limits.definitions_time).await;
         app.historian.refresh().await;
@@ -150,7 +151,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, tls: Option<&Tls>, open: 
             Ok(taken) => taken,
             // No descriptors left, or a peer that is gone already: others may end meanwhile.
             Err(error) => {
-                unheard.tell(app.log, &error);
+                unheard.report(&error);
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -179,7 +180,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, tls: Option<&Tls>, open: 
 const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// Connections that could not be taken, of which the log tells now and then.
+/// Connections that could not be accepted, which the log counts every now and then.
 #[derive(Default)]
 struct Unheard {
     count: u64,
@@ -189,10 +190,10 @@ struct Unheard {
 impl Unheard {
     const EVERY: Duration = Duration::from_secs(10);
 
-    fn tell(&mut self, log: Log, error: &io::Error) {
+    fn report(&mut self, error: &io::Error) {
         self.count += 1;
         if self.reported.is_none_or(|reported| reported.elapsed() >= Self::EVERY) {
-            log.event("error", &format!("{} connections could not be taken: {error}", self.count));
+            tracing::error!("{} connections could not be accepted: {error}", self.count);
             *self = Self { count: 0, reported: Some(Instant::now()) };
         }
     }
@@ -202,14 +203,14 @@ impl Unheard {
 fn reload(app: &App, tls: Option<&Tls>) {
     if app.access.is_required() {
         match app.access.reload() {
-            Ok(count) => app.log.event("info", &format!("read {count} tokens again")),
-            Err(error) => app.log.event("error", &format!("the tokens stay as they were: {error}")),
+            Ok(count) => tracing::info!("read {count} tokens again"),
+            Err(error) => tracing::error!("the tokens stay as they were: {error}"),
         }
     }
     if let Some(tls) = tls {
         match tls.reload() {
-            Ok(()) => app.log.event("info", "read the certificate again: new connections get it"),
-            Err(error) => app.log.event("error", &format!("the certificate stays as it was: {error}")),
+            Ok(()) => tracing::info!("read the certificate again: new connections get it"),
+            Err(error) => tracing::error!("the certificate stays as it was: {error}"),
         }
     }
     warn_of_exposed_files(app);
@@ -218,7 +219,7 @@ fn reload(app: &App, tls: Option<&Tls>) {
 fn warn_of_exposed_files(app: &App) {
     let key = app.settings.tls.as_ref().map(|(_, key)| key);
     for exposed in app.settings.tokens.iter().chain(key).filter_map(|path| exposure(path)) {
-        app.log.event("warn", &exposed);
+        tracing::warn!("{exposed}");
     }
 }
 

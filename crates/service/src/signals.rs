@@ -6,8 +6,6 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::log::Log;
-
 /// What the process is told from outside.
 pub(crate) struct Signals {
     /// SIGTERM or SIGINT came.
@@ -19,7 +17,7 @@ pub(crate) struct Signals {
 impl Signals {
     /// Starts to wait for signals. The process ends `stop_time` after SIGTERM or SIGINT, with status 0 and whatever it does: code that
     /// computes, in Python with the interpreter's lock, cannot be asked to stop.
-    pub fn start(stop_time: Duration, log: Log) -> io::Result<Self> {
+    pub fn start(stop_time: Duration) -> io::Result<Self> {
         let ((stopping, stop), (hanging_up, hang_up), (started, has_started)) =
             (oneshot::channel(), mpsc::channel(1), std::sync::mpsc::channel());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -28,7 +26,7 @@ impl Signals {
             drop(runtime);
             if reported {
                 std::thread::sleep(stop_time.saturating_sub(Duration::from_millis(100)));
-                end(stop_time, log);
+                end(stop_time);
             }
         })?;
         has_started.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
@@ -65,10 +63,11 @@ async fn wait(
     true
 }
 
-fn end(stop_time: Duration, log: Log) {
-    let message = format!("what was not over after {} s was cut off with the process", stop_time.as_secs_f64());
+fn end(stop_time: Duration) {
     // A log that nobody takes in must not delay the end.
-    std::thread::spawn(move || log.event("warn", &message));
+    std::thread::spawn(move || {
+        tracing::warn!("what was not over after {} s was cut off with the process", stop_time.as_secs_f64());
+    });
     std::thread::sleep(Duration::from_millis(50));
     // Neither the interpreter nor other threads are waited for. What was acknowledged is durable.
     signal_hook::low_level::exit(0);

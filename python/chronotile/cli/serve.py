@@ -156,5 +156,6 @@ def _recording(archive: Archive, given: dict[str, Any]) -> contextlib.AbstractCo
 def _log(form: str, message: str) -> None:
     """Write a warning to the service's log."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    lines = {"json": json.dumps({"time": now, "level": "warn", "message": message}), "text": f"{now} warn {message}"}
-    click.echo(lines.get(form, f"warn: {message}"), err=True)
+    line = {"timestamp": now, "level": "WARN", "message": message}
+    lines = {"json": json.dumps(line), "text": f"{now}  WARN {message}"}
+    click.echo(lines.get(form, f" WARN {message}"), err=True)

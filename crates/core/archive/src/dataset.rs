@@ -10,6 +10,7 @@ use chronotile_store::{CallOptions, Commit, Expect, Store, StoreError, Visibilit
 use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
 use tokio::time::Instant;
 
+use crate::LOG;
 use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
@@ -259,6 +260,10 @@ impl Dataset {
                 Err(StoreError::NoSlice { slice, .. }) => {
                     self.known_slices(|known| known.retain(|slice| !slices.contains(slice)));
                     tries += 1;
+                    tracing::info!(
+                        target: LOG, dataset = %dataset.name, slice = slice.0,
+                        "a slice was dropped before its first rows came: creating it again"
+                    );
                     if tries == SLICE_TRIES {
                         return Err(ArchiveError::SliceRetired { dataset: dataset.name, slice });
                     }

@@ -20,6 +20,9 @@ mod request;
 mod time_axis;
 mod write;
 
+/// The target of what the archive logs: the name of a logger in Python, with a dot.
+const LOG: &str = "chronotile::archive";
+
 pub use archive::Archive;
 pub use copy::{CopyOptions, CopyProgress, CopyReporter};
 pub use dataset::{AddedColumn, Dataset};

@@ -361,6 +361,7 @@ impl Session {
             if !again || Instant::now() + pause >= deadline {
                 return Err(attempts.conclude(error));
             }
+            tracing::info!(target: "chronotile::cql", "repeating a request that failed: {error}");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }

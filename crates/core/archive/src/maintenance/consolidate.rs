@@ -16,6 +16,7 @@ use chronotile_types::{BatchId, ChunkId, SliceId, Tile};
 use futures::{StreamExt, TryStreamExt};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::LOG;
 use crate::catalog::{self, ChunkRef};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
@@ -103,6 +104,9 @@ impl Dataset {
                     progress(done, total);
                 }
             }
+        }
+        for TileFailure { tile, reason } in &report.failed {
+            tracing::warn!(target: LOG, dataset = %frame.spec.name, "a tile was not consolidated: {tile}: {reason}");
         }
         Ok(report)
     }

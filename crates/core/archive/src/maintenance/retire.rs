@@ -7,6 +7,7 @@ use chronotile_store::{DropSlice, Expect, RecordPut, StoreError, TileStatistics}
 use chronotile_types::{Duration, Instant, SliceId, TimeRange};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::LOG;
 use crate::catalog::clock;
 use crate::catalog::fence::{Closed, Observed};
 use crate::catalog::{self, Retired};
@@ -193,6 +194,7 @@ impl Dataset {
         }
         for slice in self.fence().look().await?.dropping(name) {
             let Some((closed, record)) = self.fence().take_over(&frame.dataset, slice).await? else { continue };
+            tracing::info!(target: LOG, dataset = %name, slice = slice.0, "finishing the drop of a slice that was cut off");
             let when = DropSlice { holding: None, before: vec![record, self.note_retired(frame, slice).await?] };
             match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => self.fence().open(&frame.dataset, &[slice], &[slice], &closed).await?,

@@ -7,6 +7,7 @@ use chronotile_chunk::Origin;
 use chronotile_store::{Chunk, ChunkKey, Commit, Expect, RecordPut, StoreError};
 use chronotile_types::{BatchId, SliceId, Tile};
 
+use crate::LOG;
 use crate::catalog::fence::{self, Observed};
 use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, REFS_PER_PART_MAX};
 use crate::dataset::Dataset;
@@ -210,6 +211,9 @@ impl<'a> Attempt<'a> {
             let ended = attempt.earlier.stored.as_ref().is_some_and(|s| s.record.written_us == begun.written_us);
             if !ended {
                 attempt.earlier.resumed = true;
+                tracing::info!(
+                    target: LOG, dataset = %name, batch = target.key, "taking over a batch from a write that was cut off"
+                );
                 attempt.claim.intent.written_us = begun.written_us;
                 let before = attempt.conditions()?;
                 target.commit(Commit { before, ..Commit::default() }).await?;
