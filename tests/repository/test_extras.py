@@ -205,8 +205,8 @@ def test_a_command_names_the_missing_package_and_leaves_no_file(
 
 EVERY_MODULE = """
 import importlib, pkgutil, re
-# Behind a check of their callers: demo.run(), the first request to events or jobs, and the reports.
-checked = re.compile(r"chronotile\\.(__main__|demo\\..*|pages\\.plot|service\\.(events|jobs))")
+# Behind a check of their callers: demo.run(), events and jobs and the first request to them, and the reports.
+checked = re.compile(r"chronotile\\.(__main__|counting|demo\\..*|pages\\.plot|service\\.(events|jobs))")
 import chronotile
 for found in pkgutil.walk_packages(chronotile.__path__, "chronotile.", onerror=lambda name: None):
     if checked.fullmatch(found.name):
