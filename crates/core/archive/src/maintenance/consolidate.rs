@@ -274,6 +274,7 @@ impl Dataset {
         if rewrites.is_empty() {
             return Ok(vec![]);
         }
+        // One transaction for many tiles is many times cheaper, but fails for all of them where one tile has changed.
         if self.store().capabilities().atomic_commits {
             match self.try_replace(&rewrites).await {
                 Ok(true) => return Ok(rewrites.into_iter().map(|rewrite| (rewrite, Ok(true))).collect()),
@@ -294,6 +295,8 @@ impl Dataset {
     async fn try_replace(&self, rewrites: &[Rewrite]) -> Result<bool> {
         let new_keys: HashSet<ChunkKey> = rewrites.iter().flat_map(|r| r.new.iter().map(|chunk| chunk.key)).collect();
         let old = rewrites.iter().flat_map(|r| r.old.iter().map(|chunk| chunk.key));
+        // The id of a chunk follows from what it is made of: a rewrite that changes nothing has the key of the chunk it replaces,
+        // which must not be removed after it was put.
         let commit = Commit {
             put: rewrites.iter().flat_map(|r| r.new.iter().cloned()).collect(),
             remove: old.filter(|key| !new_keys.contains(key)).collect(),
@@ -302,7 +305,10 @@ impl Dataset {
         };
         match self.commit(commit).await {
             Ok(()) => Ok(true),
-            Err(ArchiveError::Store(StoreError::ChunkConflict { .. } | StoreError::NoSlice { .. })) => Ok(false),
+            Err(
+                ArchiveError::Store(StoreError::ChunkConflict { .. } | StoreError::NoSlice { .. })
+                | ArchiveError::SliceRetired { .. },
+            ) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -327,6 +333,8 @@ impl Dataset {
         if !self.fence().needs_closing() {
             return this.take_away(&frame, of, what, last).await;
         }
+        // Until the rows are gone, whoever drops a slice may still read them from it. To acknowledge the removal only after a look at
+        // the drops makes sure that nobody keeps them elsewhere.
         this.take_away(&frame, of, what, Commit { before: last.before.clone(), ..Commit::default() }).await?;
         self.nothing_dropped(&frame, watch).await?;
         self.commit(last).await
