@@ -14,7 +14,7 @@ from chronotile.errors import InvalidInputError
 from chronotile.events.guessing import guess
 from chronotile.service.answers import Answer, as_json
 from chronotile.service.opened import Opened
-from chronotile.service.words import Words
+from chronotile.service.query_parameters import QueryParameters
 
 __all__ = ["ServedEvents"]
 
@@ -37,7 +37,7 @@ class ServedEvents:
         self._opened = Opened(lambda name: events.open(archive, name))
 
     @property
-    def operations(self) -> dict[str, Callable[[str, Words, bytes], Answer]]:
+    def operations(self) -> dict[str, Callable[[str, QueryParameters, bytes], Answer]]:
         """What is served, by name."""
         return {
             "events.ingest": self._ingest,
@@ -47,15 +47,17 @@ class ServedEvents:
             "events.dead": self._dead,
         }
 
-    def _ingest(self, name: str, words: Words, body: bytes) -> Answer:
+    def _ingest(self, name: str, parameters: QueryParameters, body: bytes) -> Answer:
         log = self._opened.get(name)
-        options = {option: words.one(option) for option in _READING}
-        reading = log.reading(words.one("format") or "ndjson", **options, year=words.number("year", 1970, 9999))
-        request = words.one("request_id")
-        batch = words.one("batch") or (None if request is None else f"request:{request}")
-        source = words.one("source")
+        options = {option: parameters.one(option) for option in _READING}
+        reading = log.reading(
+            parameters.one("format") or "ndjson", **options, year=parameters.number("year", 1970, 9999)
+        )
+        request = parameters.one("request_id")
+        batch = parameters.one("batch") or (None if request is None else f"request:{request}")
+        source = parameters.one("source")
         report = log.ingest_lines(
-            body, reading, batch=batch, source="http" if source is None else source, ttl=words.one("ttl"),
+            body, reading, batch=batch, source="http" if source is None else source, ttl=parameters.one("ttl"),
             line_bytes_max=DOCUMENT_BYTES_MAX,
         )  # fmt: skip
         if report.rejected and not report.documents:
@@ -63,35 +65,35 @@ class ServedEvents:
         stored = report.documents if report.stored else 0
         return as_json(report.to_dict(errors_max=ERRORS_MAX)), stored, report.rejected if report.stored else 0
 
-    def _search(self, name: str, words: Words, _: bytes) -> Answer:
+    def _search(self, name: str, parameters: QueryParameters, _: bytes) -> Answer:
         log = self._opened.get(name)
         parts = log.search_parts(
-            **_question(log, words), columns=words.names("columns"), limit=_limit(words),
-            newest_first=not words.flag("oldest_first"), bounds=words.bounds,
+            **_question(log, parameters), columns=parameters.names("columns"), limit=_limit(parameters),
+            newest_first=not parameters.flag("oldest_first"), bounds=parameters.bounds,
         )  # fmt: skip
         # What is wrong is told by the first.
         first = next(parts)
         batches = (batch for part in chain([first], parts) for batch in part.to_batches())
         return pa.RecordBatchReader.from_batches(first.schema, batches)
 
-    def _count(self, name: str, words: Words, _: bytes) -> Answer:
+    def _count(self, name: str, parameters: QueryParameters, _: bytes) -> Answer:
         log = self._opened.get(name)
-        return as_json({"count": log.count(**_question(log, words))})
+        return as_json({"count": log.count(**_question(log, parameters))})
 
-    def _histogram(self, name: str, words: Words, _: bytes) -> Answer:
+    def _histogram(self, name: str, parameters: QueryParameters, _: bytes) -> Answer:
         log = self._opened.get(name)
-        interval = words.one("interval")
-        by = words.names("by") or []
+        interval = parameters.one("interval")
+        by = parameters.names("by") or []
         return log.histogram(
-            "1h" if interval is None else interval, by=by, bounds=words.bounds, **_question(log, words)
+            "1h" if interval is None else interval, by=by, bounds=parameters.bounds, **_question(log, parameters)
         )
 
-    def _dead(self, name: str, words: Words, _: bytes) -> Answer:
+    def _dead(self, name: str, parameters: QueryParameters, _: bytes) -> Answer:
         log = self._opened.get(name)
-        start, end = words.moment("start"), words.moment("end")
-        found = log.dead_letters(start=start, end=end, limit=_limit(words), bounds=words.bounds)
+        start, end = parameters.moment("start"), parameters.moment("end")
+        found = log.dead_letters(start=start, end=end, limit=_limit(parameters), bounds=parameters.bounds)
         # As bytes and as text of their own, before they are columns again.
-        words.bounds.hold(5 * found.nbytes)
+        parameters.bounds.hold(5 * found.nbytes)
         texts = [record.decode(errors="replace") for record in found["record"].to_pylist()]
         return found.set_column(found.schema.get_field_index("record"), "record", pa.array(texts, pa.utf8()))
 
@@ -107,16 +109,16 @@ def _all_rejected(report: events.IngestReport, reading: events.Reading) -> Inval
     )  # fmt: skip
 
 
-def _limit(words: Words) -> int:
-    limit = words.number("limit", 1, DOCUMENTS_MAX)
+def _limit(parameters: QueryParameters) -> int:
+    limit = parameters.number("limit", 1, DOCUMENTS_MAX)
     return 100 if limit is None else limit
 
 
-def _question(log: events.Events, words: Words) -> dict[str, Any]:
+def _question(log: events.Events, parameters: QueryParameters) -> dict[str, Any]:
     return {
-        "start": words.moment("start"),
-        "end": words.moment("end"),
-        "streams": words.all("stream") or None,
-        "where": words.conditions(log.dataset.column_types),
-        "text": words.one("text"),
+        "start": parameters.moment("start"),
+        "end": parameters.moment("end"),
+        "streams": parameters.all("stream") or None,
+        "where": parameters.conditions(log.dataset.column_types),
+        "text": parameters.one("text"),
     }

@@ -10,7 +10,7 @@ from chronotile.archive import Archive
 from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.errors import ChronotileError, InvalidInputError, MissingPackageError
 from chronotile.service.answers import Answer
-from chronotile.service.words import Words
+from chronotile.service.query_parameters import QueryParameters
 
 __all__ = ["FrontEnds"]
 
@@ -33,10 +33,10 @@ class FrontEnds:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._lock = threading.Lock()
-        self._served: dict[str, Callable[[str, Words, bytes], Answer]] | None = None
+        self._served: dict[str, Callable[[str, QueryParameters, bytes], Answer]] | None = None
 
     def answer(
-        self, operation: str, name: str, words: list[tuple[str, str]], body: bytes,
+        self, operation: str, name: str, parameters: list[tuple[str, str]], body: bytes,
         hold: Callable[[int], None] = UNBOUNDED.hold,
     ) -> Answer:  # fmt: skip
         """Answer one request.
@@ -47,8 +47,8 @@ class FrontEnds:
             Front end and operation: ``events.search``.
         name : str
             The archive of events or jobs.
-        words : list of (str, str)
-            What :class:`chronotile.service.words.Words` takes.
+        parameters : list of (str, str)
+            What :class:`chronotile.service.query_parameters.QueryParameters` takes.
         body : bytes
             The body.
         hold : callable
@@ -65,12 +65,12 @@ class FrontEnds:
 
         try:
             bounds = Bounds(hold, SORTED_BYTES_MAX, GROUPS_MAX)
-            return served[operation](name, Words(words, bounds), body)
+            return served[operation](name, QueryParameters(parameters, bounds), body)
         except pa.ArrowException as error:
             # Functions of columns whose types do not know them, and such.
             raise InvalidInputError(f"{operation} of {name}: {error}", kind="invalid-request") from None
 
-    def _operations(self) -> dict[str, Callable[[str, Words, bytes], Answer]]:
+    def _operations(self) -> dict[str, Callable[[str, QueryParameters, bytes], Answer]]:
         """What is served, loaded with the first request: a service of the historian alone does without pyarrow."""
         with self._lock:
             if self._served is None:

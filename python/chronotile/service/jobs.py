@@ -11,7 +11,7 @@ from chronotile.archive import Archive
 from chronotile.errors import InvalidInputError
 from chronotile.service.answers import Answer, as_json
 from chronotile.service.opened import Opened
-from chronotile.service.words import Words
+from chronotile.service.query_parameters import QueryParameters
 
 __all__ = ["ServedJobs"]
 
@@ -25,7 +25,7 @@ class ServedJobs:
         self._opened = Opened(lambda name: jobs.open(archive, name))
 
     @property
-    def operations(self) -> dict[str, Callable[[str, Words, bytes], Answer]]:
+    def operations(self) -> dict[str, Callable[[str, QueryParameters, bytes], Answer]]:
         """What is served, by name."""
         return {
             "jobs.find": self._find,
@@ -34,10 +34,10 @@ class ServedJobs:
             "jobs.explain": self._explain,
         }
 
-    def _find(self, name: str, words: Words, _: bytes) -> Answer:
+    def _find(self, name: str, parameters: QueryParameters, _: bytes) -> Answer:
         found = self._opened.get(name)
-        columns, history = words.names("columns"), words.flag("history")
-        ids, question = words.numbers("id"), _question(found, words)
+        columns, history = parameters.names("columns"), parameters.flag("history")
+        ids, question = parameters.numbers("id"), _question(found, parameters)
         if ids and any(question.values()):
             raise InvalidInputError(
                 f"id cannot be combined with a period or where: omit them, or use where={found.id} in ...",
@@ -47,36 +47,36 @@ class ServedJobs:
             rows = found.get(ids, columns=columns, history=history)
         else:
             rows = found.find(columns=columns, history=history, **question)
-        limit = words.number("limit", 1, _ROWS_MAX)
+        limit = parameters.number("limit", 1, _ROWS_MAX)
         if limit is not None:
             rows._native.limit(limit)
         # The stream itself: its errors stay whole.
         return rows._native
 
-    def _count(self, name: str, words: Words, _: bytes) -> Answer:
+    def _count(self, name: str, parameters: QueryParameters, _: bytes) -> Answer:
         found = self._opened.get(name)
-        return as_json({"count": found.count(**_question(found, words))})
+        return as_json({"count": found.count(**_question(found, parameters))})
 
-    def _group(self, name: str, words: Words, _: bytes) -> Answer:
+    def _group(self, name: str, parameters: QueryParameters, _: bytes) -> Answer:
         found = self._opened.get(name)
-        by = words.names("by")
+        by = parameters.names("by")
         if not by:
             raise InvalidInputError("by is empty: give one or more columns", kind="invalid-request")
-        aggregates = conditions.aggregates(words.all("aggregate"))
-        table = found.group_by(by, aggregates=aggregates, bounds=words.bounds, **_question(found, words))
-        limit = words.number("limit", 1, _ROWS_MAX)
+        aggregates = conditions.aggregates(parameters.all("aggregate"))
+        table = found.group_by(by, aggregates=aggregates, bounds=parameters.bounds, **_question(found, parameters))
+        limit = parameters.number("limit", 1, _ROWS_MAX)
         return table if limit is None else table.slice(0, limit)
 
-    def _explain(self, name: str, words: Words, _: bytes) -> Answer:
+    def _explain(self, name: str, parameters: QueryParameters, _: bytes) -> Answer:
         found = self._opened.get(name)
-        use = found.explain(by=words.names("by"), **_question(found, words))
+        use = found.explain(by=parameters.names("by"), **_question(found, parameters))
         return as_json({**dataclasses.asdict(use), "summary": str(use)})
 
 
-def _question(found: jobs.Jobs, words: Words) -> dict[str, Any]:
+def _question(found: jobs.Jobs, parameters: QueryParameters) -> dict[str, Any]:
     return {
-        "start": words.moment("start"),
-        "end": words.moment("end"),
-        "days": conditions.days(words.one("days")),
-        "where": words.conditions(found.dataset.column_types),
+        "start": parameters.moment("start"),
+        "end": parameters.moment("end"),
+        "days": conditions.days(parameters.one("days")),
+        "where": parameters.conditions(found.dataset.column_types),
     }

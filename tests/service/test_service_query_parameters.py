@@ -1,4 +1,4 @@
-"""Requests to events and jobs as clients may write them: any words are served or refused, none is a fault."""
+"""Requests to events and jobs with any query parameters: each is served or refused, none is a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of a request: names and values behind the question mark, and what they stand for."""
+"""The query parameters of a request: names and values, and what they stand for."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.errors import InvalidInputError
 from chronotile.predicates import Condition
 
-__all__ = ["Words"]
+__all__ = ["QueryParameters"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Words:
+class QueryParameters:
     """Names and values in the order given.
 
     Parameters
