@@ -25,7 +25,7 @@ from chronotile.terminal import table_text
 from chronotile_tools import lab, load
 from chronotile_tools.lab import making
 from chronotile_tools.lab.processes import Process
-from chronotile_tools.load import experiments, statistics, targets, turns
+from chronotile_tools.load import arms, experiments, statistics, targets
 from chronotile_tools.load import recording as recordings
 from chronotile_tools.load.experiments import base, overload, versions, windows
 from chronotile_tools.survey.simulate import Survey
@@ -339,7 +339,7 @@ def test_quantiles_of_student_t_are_those_of_the_tables(probability: float, free
     assert statistics.student_t(probability, freedom) == pytest.approx(expected, rel=1e-4)
 
 
-# ---------------------------------------------------------------------- turns
+# ---------------------------------------------------------------------- arms
 
 
 def test_runs_take_turns_and_the_control_comes_first(generator: load.Generator) -> None:
@@ -347,16 +347,16 @@ def test_runs_take_turns_and_the_control_comes_first(generator: load.Generator) 
     assert order == ["a", "b", "b", "a", "a", "b", "b", "a", "a", "b"]
     # Far apart, so that a busy machine cannot hide it.
     schedule = load.Schedule.fixed(10, 0.3)
-    arms = [
+    two = [
         load.Arm("fast", lambda number: [load.Stream("work", Server(0.001), schedule)]),
         load.Arm("slow", lambda number: [load.Stream("work", Server(0.15), schedule)]),
     ]
     seen: list[tuple[str, int]] = []
-    runs = load.run_arms(generator, arms, done=lambda name, number, run: seen.append((name, number)))
-    assert seen[:4] == [("fast (A)", 0), (turns.CONTROL, 0), (turns.CONTROL, 1), ("fast (A)", 1)]
+    runs = load.run_arms(generator, two, done=lambda name, number, run: seen.append((name, number)))
+    assert seen[:4] == [("fast (A)", 0), (arms.CONTROL, 0), (arms.CONTROL, 1), ("fast (A)", 1)]
     assert seen[10:14] == [("fast", 0), ("slow", 0), ("slow", 1), ("fast", 1)]
     found = load.Comparison.all_of(runs, ["fast", "slow"], whats=[50.0])
-    assert [(each.arm, each.is_control) for each in found] == [(turns.CONTROL, True), ("slow", False)]
+    assert [(each.arm, each.is_control) for each in found] == [(arms.CONTROL, True), ("slow", False)]
     assert found[1].difference.found
     assert found[1].difference.low > 2
 
@@ -616,7 +616,7 @@ def test_consistency_levels_are_compared_on_a_cluster_that_exists(
     bench = experiments.run("consistency", out, settings, echo=lambda line: None)
     results = check_files(out)
     found = {(e["arm"], e["stream"], e["what"]): e["difference"] for e in results["comparisons"]}
-    assert {arm for arm, _, _ in found} == {turns.CONTROL, "QUORUM", "ALL"}
+    assert {arm for arm, _, _ in found} == {arms.CONTROL, "QUORUM", "ALL"}
     assert all(each["pairs"] == 5 and each["detectable"] > 0 for each in found.values())
     # Neither level makes reads of this size cheaper than half.
     assert found["ALL", "read", 50.0]["high"] > 0.5

@@ -10,12 +10,12 @@
 Experiments on clusters are in :mod:`chronotile_tools.load.experiments`.
 """
 
+from chronotile_tools.load.arms import Arm, Comparison, interleaved, run_arms
 from chronotile_tools.load.generator import Client, Generator, LoadError, Noop, Stream, Target
 from chronotile_tools.load.planner import Cluster, Demand, Measured, Plan, plan
 from chronotile_tools.load.recording import Latency, Recording, merged, read_log
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.statistics import Difference, Estimate, block_bootstrap, compare
-from chronotile_tools.load.turns import Arm, Comparison, interleaved, run_arms
 
 __all__ = [
     "Arm",

@@ -12,7 +12,7 @@ import numpy as np
 
 from chronotile.pages import plot
 from chronotile.pages.style import STYLE
-from chronotile_tools.load.turns import CONTROL, Comparison
+from chronotile_tools.load.arms import CONTROL, Comparison
 
 __all__ = ["Report", "duration", "lines", "percentiles", "ratios"]
 

@@ -18,11 +18,11 @@ from chronotile.apdb.schema import Schema
 from chronotile.errors import DataFileError, InvalidInputError
 from chronotile_tools import lab
 from chronotile_tools.load import page
+from chronotile_tools.load.arms import Comparison, Run, Runs
 from chronotile_tools.load.generator import Generator, Noop, Stream
 from chronotile_tools.load.recording import FAILED, TIMED_OUT, UNSERVED, Recording, merged
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.statistics import block_bootstrap
-from chronotile_tools.load.turns import Comparison, Run, Runs
 from chronotile_tools.survey.simulate.drivers import ChronotileDriver
 from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2, PADDING_DEG, Survey, Universe
 

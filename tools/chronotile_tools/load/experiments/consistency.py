@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Sequence
 
 from chronotile_tools.load import published
+from chronotile_tools.load.arms import Arm, Comparison, run_arms
 from chronotile_tools.load.experiments.base import Bench, with_parameters
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import History, Ranges, Writes
-from chronotile_tools.load.turns import Arm, Comparison, run_arms
 
 __all__ = ["run"]
 

@@ -13,12 +13,12 @@ from typing import Self
 from chronotile_tools import lab
 from chronotile_tools.lab.processes import Process
 from chronotile_tools.load import published
+from chronotile_tools.load.arms import Arm, Runs, run_arms
 from chronotile_tools.load.experiments.base import Bench, archive_url
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.recording import FAILED, TIMED_OUT, merged
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import History, Ranges
-from chronotile_tools.load.turns import Arm, Runs, run_arms
 
 __all__ = ["Starver", "run"]
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from chronotile_tools import lab
 from chronotile_tools.load import page, published
+from chronotile_tools.load.arms import Runs
 from chronotile_tools.load.experiments.base import LATENCY_HEADER, Bench, latency_cells, mean_interval
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.recording import FAILED, TIMED_OUT, UNSERVED, Recording
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import History, Ranges
-from chronotile_tools.load.turns import Runs
 
 __all__ = ["run"]
 

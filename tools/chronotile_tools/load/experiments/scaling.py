@@ -11,6 +11,7 @@ from chronotile import apdb
 from chronotile.apdb import Layout
 from chronotile_tools import lab
 from chronotile_tools.load import published
+from chronotile_tools.load.arms import RUNS_MIN, Arm, Run, Runs, run_arms
 from chronotile_tools.load.experiments.base import (
     HEMISPHERE_VISITS,
     Bench,
@@ -26,7 +27,6 @@ from chronotile_tools.load.planner import Measured
 from chronotile_tools.load.recording import DONE, merged
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import Footprints
-from chronotile_tools.load.turns import RUNS_MIN, Arm, Run, Runs, run_arms
 from chronotile_tools.survey.simulate.universe import Survey
 
 __all__ = ["run"]

@@ -12,11 +12,11 @@ from typing import Any
 
 from chronotile_tools import lab
 from chronotile_tools.load import published
+from chronotile_tools.load.arms import Arm, interleaved, run_arms
 from chronotile_tools.load.experiments.base import Bench
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import History, Ranges, Writes
-from chronotile_tools.load.turns import Arm, interleaved, run_arms
 
 __all__ = ["read_histograms", "run"]
 

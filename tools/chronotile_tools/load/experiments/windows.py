@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from chronotile import apdb
 from chronotile.apdb import Layout
+from chronotile_tools.load.arms import Arm, Run, run_arms
 from chronotile_tools.load.experiments.base import Bench, archive_url, cpu_s, disk_bytes, load_survey
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.page import duration
 from chronotile_tools.load.recording import DONE
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import Footprints
-from chronotile_tools.load.turns import Arm, Run, run_arms
 from chronotile_tools.survey.simulate.universe import Survey
 
 __all__ = ["run"]
