@@ -1,4 +1,4 @@
-"""Counting of equal rows while they are read, in memory that grows with the number of different rows alone."""
+"""Count equal rows while they are read. Memory grows only with the number of distinct rows."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def count_equal(tables: Iterable[pa.Table], schema: pa.Schema, bounds: Bounds = 
     schema : pyarrow.Schema
         Columns by which rows are told apart. Nulls equal each other.
     bounds : Bounds
-        Limits of what is held, and of the number of different rows.
+        Limits of the memory held and of the number of distinct rows.
 
     Returns
     -------
     pyarrow.Table
-        The different rows in no particular order, then ``count`` (int64).
+        The distinct rows in no particular order, then ``count`` (int64).
 
     Raises
     ------
     InvalidInputError
-        There are more different rows than `bounds` allows (``too-large``).
+        There are more distinct rows than `bounds` allows (``too-large``).
     """
     # Positions for names: a column may itself be called "count".
     keys = [str(position) for position in range(len(schema))]

@@ -1,4 +1,4 @@
-//! The log of a process that serves: a line for each request and event, on standard error.
+//! The service's log: one line on standard error for each request and event.
 
 use std::io;
 
@@ -10,11 +10,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::settings::LogFormat;
 
-/// The target of lines about requests.
+/// The target of request lines.
 pub(crate) const REQUESTS: &str = "chronotile::requests";
 
-/// Starts the log of this process: its own lines from `info`, those of others, such as the driver's, from `warn`. A program that
-/// has a subscriber of its own keeps it.
+/// Starts the log of this process. Messages of Chronotile are written from level INFO, those of other crates, such as the driver,
+/// from WARN. A subscriber that is already installed stays.
 pub(crate) fn start(format: LogFormat) {
     let others = Targets::new().with_default(LevelFilter::WARN);
     let targets = match format {

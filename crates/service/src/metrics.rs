@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Upper bounds of the buckets of latency, seconds.
+/// Upper bounds of the latency buckets, seconds.
 const BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -92,7 +92,7 @@ impl Metrics {
         }
     }
 
-    /// All plain figures.
+    /// All metrics without labels.
     pub fn figures(&self) -> &[Figure] {
         &self.registered.figures
     }
@@ -105,7 +105,7 @@ impl Metrics {
     }
 }
 
-/// A figure without labels.
+/// A metric without labels.
 pub(crate) struct Figure {
     pub name: String,
     pub about: &'static str,
@@ -130,7 +130,7 @@ impl fmt::Debug for Figure {
     }
 }
 
-/// Metrics in the order of the text.
+/// The metrics, in the order in which they are exposed.
 #[derive(Debug)]
 struct Registered {
     registry: Registry,
@@ -162,7 +162,7 @@ impl Registered {
         gauge
     }
 
-    /// What is counted elsewhere.
+    /// Registers a metric whose value is kept elsewhere.
     fn read(
         &mut self,
         name: &'static str,

@@ -125,7 +125,7 @@ impl Drop for Ending {
             metrics.broken_off.inc();
             self.error.get_or_insert_with(|| "the client went away".to_owned());
         }
-        // The level of an event is a constant of its place.
+        // tracing needs a constant level at each call site.
         macro_rules! log_at {
             ($level:ident) => {
                 tracing::$level!(

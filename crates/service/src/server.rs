@@ -180,7 +180,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, tls: Option<&Tls>, open: 
 const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// Connections that could not be accepted, which the log counts every now and then.
+/// Counts connections that could not be accepted, and logs the count at most every ten seconds.
 #[derive(Default)]
 struct Unheard {
     count: u64,

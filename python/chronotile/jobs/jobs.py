@@ -347,7 +347,7 @@ class Jobs:
     ) -> pa.Table:
         """Percentiles of a duration, exact.
 
-        Rows are counted while they are read: memory grows with the number of different durations in all groups, not
+        Rows are counted while they are read: memory grows with the number of distinct durations in all groups, not
         with the number of jobs.
 
         Parameters

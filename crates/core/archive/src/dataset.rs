@@ -21,7 +21,7 @@ use crate::memory::{Memory, MemoryLimit};
 /// How long a writer on nodes may go by the definition it has seen.
 const LOOKED_FRESH: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// How often a commit makes a slice that others drop before it has rows.
+/// How many times a commit creates a slice that others drop before the slice has rows.
 const SLICE_TRIES: usize = 8;
 
 /// One dataset of an archive. Cheap to clone; safe to use from many threads and processes at once.
@@ -256,7 +256,7 @@ impl Dataset {
         loop {
             self.ensure_slices(&slices).await?;
             match self.store.commit(&dataset, commit.clone()).await {
-                // Retired since we saw it, and nothing was put: the rows are newer than that, so the slice begins anew.
+                // The slice was retired since we last saw it, and nothing was put. Our rows are newer than that drop.
                 Err(StoreError::NoSlice { slice, .. }) => {
                     self.known_slices(|known| known.retain(|slice| !slices.contains(slice)));
                     tries += 1;

@@ -20,7 +20,7 @@ mod request;
 mod time_axis;
 mod write;
 
-/// The target of what the archive logs: the name of a logger in Python, with a dot.
+/// The target of the archive's log messages. Python's logger is `chronotile.archive`.
 const LOG: &str = "chronotile::archive";
 
 pub use archive::Archive;

@@ -274,7 +274,7 @@ impl Dataset {
         if rewrites.is_empty() {
             return Ok(vec![]);
         }
-        // One transaction for many tiles is many times cheaper, but fails for all of them where one tile has changed.
+        // One transaction for many tiles is much cheaper than one for each, but a change of any tile fails all of them.
         if self.store().capabilities().atomic_commits {
             match self.try_replace(&rewrites).await {
                 Ok(true) => return Ok(rewrites.into_iter().map(|rewrite| (rewrite, Ok(true))).collect()),
@@ -295,8 +295,8 @@ impl Dataset {
     async fn try_replace(&self, rewrites: &[Rewrite]) -> Result<bool> {
         let new_keys: HashSet<ChunkKey> = rewrites.iter().flat_map(|r| r.new.iter().map(|chunk| chunk.key)).collect();
         let old = rewrites.iter().flat_map(|r| r.old.iter().map(|chunk| chunk.key));
-        // The id of a chunk follows from what it is made of: a rewrite that changes nothing has the key of the chunk it replaces,
-        // which must not be removed after it was put.
+        // A chunk's id is derived from its sources, so a rewrite that changes nothing has the key of the chunk that it replaces.
+        // That chunk must not be removed.
         let commit = Commit {
             put: rewrites.iter().flat_map(|r| r.new.iter().cloned()).collect(),
             remove: old.filter(|key| !new_keys.contains(key)).collect(),
@@ -333,8 +333,8 @@ impl Dataset {
         if !self.fence().needs_closing() {
             return this.take_away(&frame, of, what, last).await;
         }
-        // Until the rows are gone, whoever drops a slice may still read them from it. To acknowledge the removal only after a look at
-        // the drops makes sure that nobody keeps them elsewhere.
+        // Until the rows are gone, a process that moves the slice elsewhere may still copy them. The removal is acknowledged only
+        // after a check that no such process has dropped the slice.
         this.take_away(&frame, of, what, Commit { before: last.before.clone(), ..Commit::default() }).await?;
         self.nothing_dropped(&frame, watch).await?;
         self.commit(last).await

@@ -194,7 +194,7 @@ impl Merge {
             self.last = self.order.iter().enumerate().map(|(at, place)| (place.0, at)).collect();
         }
         loop {
-            // The size of rows is known once they are decoded: these are taken to be like those before them.
+            // The size of a row is known only after decoding, so we assume that of the previous piece.
             let count = (PIECE_BYTES / self.row_bytes).clamp(1, self.order.len() - self.done);
             if let Some(rows) = self.piece(query, parts, count)? {
                 self.done += count;
@@ -231,7 +231,7 @@ impl Merge {
                 (Some(of_a), Some(of_b)) => of_a.get(a.2 as usize).cmp(&of_b.get(b.2 as usize)),
                 _ => std::cmp::Ordering::Equal,
             };
-            // Rows of one time and id are told apart by the order in which they were written, so that every read returns the same.
+            // Rows of equal time and id are ordered by write, so that every read returns them in the same order.
             let rank = |row: &(When, u32, u32, u32)| found[row.1 as usize].1[row.2 as usize];
             a.0.cmp(&b.0).then_with(by_ids).then_with(|| rank(a).cmp(&rank(b)))
         });
@@ -253,7 +253,7 @@ impl Merge {
             rows += wanted.len();
             taken.push(self.rows_of(query, parts, number, wanted)?);
             bytes += taken.last().map_or(0, bytes_of);
-            // Rows are much larger than those before them: fewer of them are tried before all of these are held.
+            // These rows are much larger than the previous ones: retry with fewer before too many bytes are held.
             if bytes > 2 * PIECE_BYTES && count > 1 {
                 self.row_bytes = (bytes / rows).max(2 * self.row_bytes).max(PIECE_BYTES / count * 2);
                 return Ok(None);
@@ -300,7 +300,7 @@ impl Merge {
     /// Keeps a decoded part that comes again, as far as there is room.
     fn remember(&mut self, number: u32, rows: RecordBatch) {
         let (done, last) = (self.done, &self.last);
-        // Parts that no later row of the order needs make room first.
+        // First evict the parts that no later row needs.
         self.cache.retain(|number, _| last.get(number).is_some_and(|last| *last >= done));
         self.cached_bytes = self.cache.values().map(bytes_of).sum();
         let bytes = bytes_of(&rows);
@@ -386,8 +386,8 @@ fn stretches(query: &Query, parts: &[ParsedChunk]) -> Result<Stretches> {
         next -= whens.len();
     }
     sample.sort_unstable();
-    // Stretches of half the rows that may be sorted at once: cuts that come from a sample are uneven. Rows of one time stay together,
-    // however many they are.
+    // Aim at half the rows that may be sorted at once, because cuts taken from a sample are uneven. Rows of equal time stay
+    // together, however many there are.
     let count = rows.div_ceil(SORTED_ROWS / 2);
     let mut cuts: Vec<When> = (1..count).map(|cut| sample[cut * sample.len() / count]).collect();
     cuts.dedup();

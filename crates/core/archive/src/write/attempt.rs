@@ -306,7 +306,8 @@ impl<'a> Attempt<'a> {
             ..Commit::default()
         };
         let (dataset, batch) = (self.target.dataset, self.target.batch);
-        // The write's own error is the one to report. Somebody may have read the rows who moves their slice away.
+        // Errors are ignored here: the caller reports the write's own. The batch is listed as changing because a process that moves
+        // the slice elsewhere may have read these rows.
         let _ = dataset.list_changing(batch).await;
         let _ = self.target.commit(commit).await;
         dataset.unlist_changing(batch).await;
