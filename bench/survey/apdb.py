@@ -125,23 +125,23 @@ def one_visit(
     universe: Universe, drivers: dict[str, Driver], visit: int, detector: int, turn: int, results: Results
 ) -> None:
     """Read and store in every system, in turns; they must read the same."""
-    survey = universe.survey
-    at, footprint = survey.time(visit), survey.footprint(visit, detector, PADDING_DEG)
+    e = universe.survey.exposure(visit, detector)
+    footprint = e.footprint(PADDING_DEG)
     known: dict[str, Any] = {}
     counts: dict[str, Any] = {}
     order = list(drivers)[turn % 2 :] + list(drivers)[: turn % 2]
     for name in order:
         cpu = time.process_time()
-        known[name], counts[name], seconds = drivers[name].read(footprint, at)
+        known[name], counts[name], seconds = drivers[name].read(footprint, e.mjd)
         results["read a footprint, 12 months"][name].add(sum(seconds.values()), time.process_time() - cpu)
         for table, spent in seconds.items():
             results[f"  {table}"][name].add(spent, 0.0)
     if len({json.dumps(each, sort_keys=True) for each in counts.values()}) > 1:
         raise SystemExit(f"the systems read other rows at visit {visit}: {counts}")
-    seen = universe.look(visit, detector, known[OURS])
+    found = universe.observe(e, known[OURS])
     for name in order:
         began, cpu = time.perf_counter(), time.process_time()
-        drivers[name].store(at, visit, detector, seen)
+        drivers[name].store(e, found)
         results["store a detector-visit, durable"][name].add(time.perf_counter() - began, time.process_time() - cpu)
 
 

@@ -52,8 +52,9 @@ def fill(cluster: lab.Cluster, universe: Universe, length: str, shared: bool) ->
     apdb.create(url, universe.schema, layout_of(length, shared)).close()
     driver = ChronotileDriver(url)
     for visit in range(survey.visits):
-        known, _, _ = driver.read(survey.footprint(visit, 0, PADDING_DEG), survey.time(visit))
-        driver.store(survey.time(visit), visit, 0, universe.look(visit, 0, known))
+        e = survey.exposure(visit, 0)
+        known, _, _ = driver.read(e.footprint(PADDING_DEG), e.mjd)
+        driver.store(e, universe.observe(e, known))
     driver.close()
     with apdb.open(url) as database:
         database.maintain()

@@ -22,10 +22,9 @@ from support_data import data_file, separation_deg
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb import names
-from chronotile.apdb.exposures import Exposure
+from chronotile.apdb.simulation import KNOWN, Detection, Exposure
 from chronotile_tools.survey import partitioning, pixels, report
 from chronotile_tools.survey.simulate import Run, Survey, Universe, run
-from chronotile_tools.survey.simulate.drivers import KNOWN
 from chronotile_tools.survey.simulate.universe import _PLACES, FIELD_AREA_DEG2
 
 SMALL = apdb.Schema.read("small")
@@ -40,6 +39,10 @@ def rows_by_visit(log: list[dict[str, Any]]) -> dict[tuple[Any, ...], Any]:
     return {(e["visit"], e["detector"], e["op"]): e["rows"] for e in log if e["op"] != "cone"}
 
 
+def observed(universe: Universe, visit: int, detector: int, known: pa.Table = NOTHING) -> Detection:
+    return universe.observe(universe.survey.exposure(visit, detector), known)
+
+
 def test_the_camera_has_189_detectors_in_rafts_without_corners() -> None:
     assert len(set(_PLACES)) == 189
     reach = np.hypot(*np.array(_PLACES).T)
@@ -50,7 +53,7 @@ def test_the_camera_has_189_detectors_in_rafts_without_corners() -> None:
 
 
 def test_the_same_seed_sees_the_same_and_another_does_not() -> None:
-    one, two, other = (Universe(Survey(seed=seed), SMALL).look(3, 2, NOTHING) for seed in (1, 1, 2))
+    one, two, other = (observed(Universe(Survey(seed=seed), SMALL), 3, 2) for seed in (1, 1, 2))
     assert one.sources == two.sources
     assert one.objects == two.objects
     assert one.sources != other.sources
@@ -59,7 +62,7 @@ def test_the_same_seed_sees_the_same_and_another_does_not() -> None:
 def test_objects_and_new_sources_are_as_many_as_published() -> None:
     survey = Survey(detectors=189, variables=10_000, transients=5_150)
     universe = Universe(survey, SMALL)
-    seen = [universe.look(0, detector, NOTHING) for detector in range(0, 189, 9)]
+    seen = [observed(universe, 0, detector) for detector in range(0, 189, 9)]
     counts = np.array([each.sources.num_rows for each in seen])
     # Half of the variable objects of a detector's area, and its share of the new sources.
     wanted = 0.5 * 10_000 * 0.225**2 / FIELD_AREA_DEG2 + 5_150 / 189
@@ -77,7 +80,7 @@ def test_forced_sources_are_of_objects_in_the_detector_that_were_seen_within_thi
         "diaObjectId": [1, 2, 3], "ra": [150.0, 150.0, 151.0], "dec": [2.0, 2.0, 2.0],
         "validityStartMjdTai": [time - 29, time - 31, time - 1],
     })  # fmt: skip
-    seen = universe.look(50, 0, known)
+    seen = observed(universe, 50, 0, known)
     extra = set(seen.forced_sources["diaObjectId"].to_pylist()) - set(seen.sources["diaObjectId"].to_pylist())
     assert extra == {1}
 
@@ -91,7 +94,7 @@ def test_a_catalogue_makes_the_sky_uneven() -> None:
     counts = []
     for density in (None, str(stars)):
         universe = Universe(Survey(ra=ra, dec=dec, detectors=25, transients=0, density=density), SMALL)
-        counts.append([universe.look(0, detector, NOTHING).sources.num_rows for detector in range(25)])
+        counts.append([observed(universe, 0, detector).sources.num_rows for detector in range(25)])
     uniform, uneven = np.array(counts)
     assert uneven.max() / max(uneven.min(), 1) > 3 * uniform.max() / uniform.min()
 

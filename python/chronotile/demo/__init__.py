@@ -74,7 +74,7 @@ def run(
             raise InvalidInputError(f"{name} is {value}: use {least} to {most}", kind="invalid-request")
     optional.require("the demo", "demo", "numpy", "pyarrow", "yaml")
     from chronotile.demo import measure, page
-    from chronotile.demo.simulate import Survey
+    from chronotile.demo.stars import Survey
 
     folder = _fresh_folder(Path(out))
     outcome = measure.measure(folder / ARCHIVE, folder / PAGE, Survey(nights, seed, visits), echo)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from chronotile import apdb
-from chronotile.apdb.exposures import Detection
 from chronotile.apdb.names import FORCED, MAIN_TABLES, OBJECT, SOURCE, dataset_name
+from chronotile.apdb.simulation import KNOWN, Columns, Detection
 from chronotile.demo import CheckError
-from chronotile.demo.simulate import BANDS, SCHEMA, Columns, Exposure, Survey
+from chronotile.demo.stars import BANDS, SCHEMA, Exposure, Survey
 from chronotile.reports import DatasetInfo
 from chronotile.sky import pixel_index
 from chronotile.terminal import ProgressLine, bar, bytes_text, table_text
@@ -94,7 +95,7 @@ class Ledger:
         self._rows = np.empty(4096, fields)
         self._count = 0
 
-    def add(self, key: np.ndarray, rows: Columns) -> None:
+    def add(self, key: np.ndarray, rows: pa.Table) -> None:
         """Note the rows of one exposure."""
         end = self._count + len(key)
         if end > len(self._rows):
@@ -132,17 +133,15 @@ class Checked:
             exposure.mjd, found.objects, found.sources, found.forced_sources, visit=exposure.visit,
             detector=exposure.detector,
         )  # fmt: skip
-        counts = {OBJECT: report.objects, SOURCE: report.sources, FORCED: report.forced_sources}
-        self.times[STORE].add(began, sum(counts.values()))
-        for name, count in counts.items():
+        self.times[STORE].add(began, report.objects + report.sources + report.forced_sources)
+        for name, count in found.rows.items():
             self.stored[name] += count
-        self._sources.add(found.sources["diaSourceId"], found.sources)
-        visit = np.full(report.forced_sources, exposure.visit)
-        self._forced.add(
-            self._forced_key(found.forced_sources["diaObjectId"], visit, exposure.detector), found.forced_sources
-        )
+        forced = found.forced_sources
+        self._sources.add(found.sources["diaSourceId"].to_numpy(), found.sources)
+        visits = np.full(forced.num_rows, exposure.visit)
+        self._forced.add(self._forced_key(forced["diaObjectId"], visits, exposure.detector), forced)
 
-    def read(self, kind: str, exposure: Exposure, at: float) -> Columns:
+    def read(self, kind: str, exposure: Exposure, at: float) -> pa.Table:
         """Read a footprint's history and compare it with what was stored; returns the objects."""
         began = time.perf_counter()
         found = self.database.footprint(exposure.footprint(), at=at)
@@ -156,9 +155,9 @@ class Checked:
         _compare(exposure, FORCED, forced["key"], forced["flux"], keys, read["psfFlux"])
         # The newest version of an object knows how often it was seen.
         ids, seen = np.unique(sources["object"], return_counts=True)
-        known = _columns(found.objects, "diaObjectId", "ra", "dec", "validityStartMjdTai", "nDiaSources")
-        _compare(exposure, OBJECT, ids, seen, known["diaObjectId"], known["nDiaSources"])
-        return known
+        read = _columns(found.objects, "diaObjectId", "nDiaSources")
+        _compare(exposure, OBJECT, ids, seen, read["diaObjectId"], read["nDiaSources"])
+        return found.objects.to_arrow().select([*KNOWN, "nDiaSources", "firstDiaSourceMjdTai"])
 
     def _forced_key(self, objects: np.ndarray, visits: np.ndarray, detectors: np.ndarray | int) -> np.ndarray:
         """One number for what identifies a forced source: its object, and the place of its detector-visit."""
@@ -198,7 +197,7 @@ def measure(archive_path: Path, page: Path, survey: Survey, echo: Callable[[str]
         checked = Checked(database, survey)
         for exposure in _progress("storing and reading", exposures):
             known = checked.read(READ, exposure, exposure.mjd)
-            checked.store(exposure, survey.expose(exposure, known))
+            checked.store(exposure, survey.observe(exposure, known))
         last = exposures[-1].mjd
         for exposure in _progress("reading back", exposures):
             checked.read(WHOLE, exposure, last)

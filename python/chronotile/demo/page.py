@@ -11,7 +11,7 @@ import numpy as np
 import chronotile as ct
 from chronotile.apdb.names import MAIN_TABLES
 from chronotile.demo.measure import MAINTAINED, READ, STORE, WHOLE, Outcome, date_text, table_lines, time_lines
-from chronotile.demo.simulate import BANDS, FIELD, SCHEMA, galactic_latitude
+from chronotile.demo.stars import BANDS, FIELD, SCHEMA, galactic_latitude
 from chronotile.pages import plot
 from chronotile.pages.style import STYLE
 from chronotile.sky import pixel_area, pixel_index, pixel_vertices

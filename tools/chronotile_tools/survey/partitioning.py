@@ -178,11 +178,11 @@ def _fill(url: str, universe: Universe, stored: Callable[[], None]) -> list[floa
     survey, driver, spent = universe.survey, ChronotileDriver(url), []
     for visit in range(survey.visits):
         for detector in range(survey.detectors):
-            at = survey.time(visit)
-            known, _, _ = driver.read(survey.footprint(visit, detector, PADDING_DEG), at)
-            seen = universe.look(visit, detector, known)
+            e = survey.exposure(visit, detector)
+            known, _, _ = driver.read(e.footprint(PADDING_DEG), e.mjd)
+            found = universe.observe(e, known)
             began = time.perf_counter()
-            driver.store(at, visit, detector, seen)
+            driver.store(e, found)
             spent.append((time.perf_counter() - began) * 1e3)
             stored()
     driver.close()

@@ -15,7 +15,7 @@ import numpy as np
 
 from chronotile import sky
 from chronotile.apdb.density import sky_pixels
-from chronotile.apdb.exposures import Exposure
+from chronotile.apdb.simulation import Exposure
 from chronotile.errors import InvalidInputError
 from chronotile.pages import plot
 from chronotile.pages.style import STYLE

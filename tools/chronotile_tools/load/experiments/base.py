@@ -332,14 +332,14 @@ def load_survey(
     for visit in range(survey.visits):
         turn = list(urls) if visit % 2 == 0 else list(reversed(urls))
         for detector in range(survey.detectors):
-            at, region = survey.time(visit), survey.footprint(visit, detector, PADDING_DEG)
-            seen = universe.look(visit, detector, drivers[turn[0]].read(region, at)[0])
+            e = survey.exposure(visit, detector)
+            found = universe.observe(e, drivers[turn[0]].read(e.footprint(PADDING_DEG), e.mjd)[0])
             for name in turn:
                 entry, spent, began = stored[name], cpu_s(nodes), time.perf_counter()
-                drivers[name].store(at, visit, detector, seen)
+                drivers[name].store(e, found)
                 entry.seconds.append(time.perf_counter() - began)
                 entry.cpu_s += cpu_s(nodes) - spent
-                entry.rows += seen.objects.num_rows + seen.sources.num_rows + seen.forced_sources.num_rows
+                entry.rows += sum(found.rows.values())
     for driver in drivers.values():
         driver.close()
     return stored

@@ -11,13 +11,11 @@ import pyarrow as pa
 from chronotile import apdb as own
 from chronotile import optional
 from chronotile.apdb import names
-from chronotile.apdb.exposures import Detection
+from chronotile.apdb.simulation import KNOWN, Detection, Exposure
 from chronotile.sky import Region
 
 Counts = dict[str, int]
 Seconds = dict[str, float]
-
-KNOWN = [names.OBJECT_ID, names.RA, names.DEC, names.VALID_FROM]
 
 
 class Driver(Protocol):
@@ -28,7 +26,7 @@ class Driver(Protocol):
     def read(self, corners: Region, at: float) -> tuple[Any, Counts, Seconds]:
         """Read a footprint: the objects that are in it, rows of each table, and seconds that each took."""
 
-    def store(self, at: float, visit: int, detector: int, seen: Detection) -> None:
+    def store(self, exposure: Exposure, detection: Detection) -> None:
         """Store a detector-visit."""
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
@@ -63,9 +61,10 @@ class ChronotileDriver:
         counts = {names.OBJECT: len(objects), names.SOURCE: len(sources), names.FORCED: len(forced)}
         return objects.to_arrow().select(KNOWN), counts, seconds
 
-    def store(self, at: float, visit: int, detector: int, seen: Detection) -> None:
+    def store(self, exposure: Exposure, detection: Detection) -> None:
         """See :class:`Driver`."""
-        self._apdb.store(at, seen.objects, seen.sources, seen.forced_sources, visit=visit, detector=detector)
+        e, tables = exposure, (detection.objects, detection.sources, detection.forced_sources)
+        self._apdb.store(e.mjd, *tables, visit=e.visit, detector=e.detector)
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
         """See :class:`Driver`; complete detector-visits alone."""
@@ -109,10 +108,10 @@ class PeerDriver:
         known = pa.table({name: pa.array(objects[name].to_numpy()) for name in KNOWN})
         return known, counts, seconds
 
-    def store(self, at: float, visit: int, detector: int, seen: Detection) -> None:
+    def store(self, exposure: Exposure, detection: Detection) -> None:
         """See :class:`Driver`."""
-        frames = [table.to_pandas() for table in (seen.objects, seen.sources, seen.forced_sources)]
-        self._apdb.store(_time(at), *frames)
+        frames = [table.to_pandas() for table in (detection.objects, detection.sources, detection.forced_sources)]
+        self._apdb.store(_time(exposure.mjd), *frames)
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
         """See :class:`Driver`."""

@@ -213,25 +213,25 @@ def _work(plan: Run, schema: str, number: int, barrier: Any, results: Any) -> No
 
 def _detector_visit(universe: Universe, driver: Driver, visit: int, detector: int) -> Iterator[dict[str, Any]]:
     """Read, look, store; yields what is to be logged."""
-    survey = universe.survey
-    at = survey.time(visit)
-    shared = {"visit": visit, "detector": detector, "mjd_tai": at, "wall": time.time()}
-    footprint = survey.footprint(visit, detector, PADDING_DEG)
+    e = universe.survey.exposure(visit, detector)
+    shared = {"visit": visit, "detector": detector, "mjd_tai": e.mjd, "wall": time.time()}
+    footprint = e.footprint(PADDING_DEG)
     began, cpu = time.perf_counter(), time.process_time()
-    known, counts, seconds = driver.read(footprint, at)
+    known, counts, seconds = driver.read(footprint, e.mjd)
     spent = time.perf_counter() - began
     yield {
         **shared, "op": "read", "rows": counts, "seconds_by_table": seconds, "seconds": spent,
         "cpu_s": time.process_time() - cpu,
     }  # fmt: skip
-    seen = universe.look(visit, detector, known)
-    rows = {"DiaObject": seen.objects.num_rows, "DiaSource": seen.sources.num_rows,
-            "DiaForcedSource": seen.forced_sources.num_rows}  # fmt: skip
-    size = sum(table.nbytes for table in (seen.objects, seen.sources, seen.forced_sources))
+    found = universe.observe(e, known)
+    size = sum(table.nbytes for table in (found.objects, found.sources, found.forced_sources))
     began, cpu = time.perf_counter(), time.process_time()
-    driver.store(at, visit, detector, seen)
+    driver.store(e, found)
     spent = time.perf_counter() - began
-    yield {**shared, "op": "store", "rows": rows, "bytes": size, "seconds": spent, "cpu_s": time.process_time() - cpu}
+    yield {
+        **shared, "op": "store", "rows": found.rows, "bytes": size, "seconds": spent,
+        "cpu_s": time.process_time() - cpu,
+    }  # fmt: skip
 
 
 def _read(plan: Run, schema: str, number: int, stop: Any, results: Any) -> None:

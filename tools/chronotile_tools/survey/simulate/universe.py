@@ -1,4 +1,4 @@
-"""Simulated sky and camera: pointings, objects, and the rows of each exposure."""
+"""Simulated camera and sky: pointings, and the objects that each exposure detects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 from chronotile import sky
 from chronotile.apdb import names
 from chronotile.apdb.density import positions
-from chronotile.apdb.exposures import Detection, Exposure, measured_again
 from chronotile.apdb.schema import Schema
+from chronotile.apdb.simulation import Columns, Exposure, Simulation
 from chronotile.errors import InvalidInputError
 from chronotile.sky import Region
 
@@ -110,12 +110,12 @@ class Survey:
         return self.exposure(visit, detector).footprint(padding)
 
 
-class Universe:
+class Universe(Simulation):
     """The objects of a survey, and their detections."""
 
     def __init__(self, survey: Survey, schema: Schema) -> None:
+        super().__init__(schema, survey.seed)
         self.survey = survey
-        self.schema = schema
 
     @cached_property
     def _variables(self) -> tuple[Any, Any]:
@@ -139,27 +139,9 @@ class Universe:
         dec_new = np.clip(dec[chosen] + blur[0], -90, 90)
         return (ra[chosen] + blur[1] / np.maximum(np.cos(np.radians(dec_new)), 1e-3)) % 360, dec_new
 
-    def look(self, visit: int, detector: int, known: Any) -> Detection:
-        """What a detector finds, given the objects that were read before (columns diaObjectId, ra, dec,
-        validityStartMjdTai): Arrow tables with all columns of the schema but the validity."""
-        e = self.survey.exposure(visit, detector)
-        rng = np.random.default_rng([self.survey.seed, 3, visit, detector])
-        ids, ra, dec = self._detected(e, rng)
-        sources = self._rows(names.SOURCE, rng, e, ids, ra, dec)
-        objects = self._rows(names.OBJECT, rng, e, ids, ra, dec)
-        inside = np.zeros(0, bool)
-        if known.num_rows:
-            inside = np.asarray(e.footprint().contains(known[names.RA], known[names.DEC])).astype(bool)
-        old = inside & measured_again(e, known, ids)
-        forced_ids = np.concatenate([ids, known[names.OBJECT_ID].to_numpy()[old]])
-        forced_ra = np.concatenate([ra, known[names.RA].to_numpy()[old]])
-        forced_dec = np.concatenate([dec, known[names.DEC].to_numpy()[old]])
-        order = np.argsort(forced_ids)
-        forced = self._rows(names.FORCED, rng, e, forced_ids[order], forced_ra[order], forced_dec[order])
-        return Detection(objects, sources, forced)
-
-    def _detected(self, e: Exposure, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    def detect(self, e: Exposure, rng: np.random.Generator, known: pa.Table) -> Columns:
         """Variable objects in view, each with a probability of a half, and new sources."""
+        del known
         all_ra, all_dec = self._variables
         close = np.flatnonzero(np.abs(all_dec - e.dec) < 2.6)
         inside = close[np.asarray(e.footprint().contains(all_ra[close], all_dec[close])).astype(bool)]
@@ -172,44 +154,7 @@ class Universe:
         wide = np.maximum(np.cos(np.radians(all_dec[seen])), 1e-3)
         ra = np.concatenate([(all_ra[seen] + blur[0] / wide) % 360, new_ra])
         dec = np.concatenate([np.clip(all_dec[seen] + blur[1], -90, 90), new_dec])
-        return ids, ra, dec
-
-    def _rows(self, name: str, rng: np.random.Generator, e: Exposure, ids: Any, ra: Any, dec: Any) -> Any:
-        count = len(ids)
-        numbers = ((e.visit * 256 + e.detector) << 16) + np.arange(count)
-        known = {
-            names.OBJECT_ID: ids, names.RA: ra, names.DEC: dec, names.TIME: np.full(count, e.mjd),
-            names.VISIT: np.full(count, e.visit), names.DETECTOR: np.full(count, e.detector),
-            names.SOURCE_ID: numbers, "diaForcedSourceId": numbers,
-            names.SOURCE_COUNT: np.ones(count), "timeProcessedMjdTai": np.full(count, e.mjd + 60 / 86_400),
-            "firstDiaSourceMjdTai": np.full(count, e.mjd),
-        }  # fmt: skip
-        hidden = {names.VALID_FROM, names.VALID_TO, names.WITHDRAWN, names.SS_OBJECT_ID, names.REASSOCIATED}
-        columns = [column for column in self.schema[name].columns if column.name not in hidden]
-        arrays = [
-            pa.array(known[column.name]).cast(column.arrow.type)
-            if column.name in known
-            else _noise(rng, column.type, count)
-            for column in columns
-        ]
-        return pa.table(arrays, pa.schema([column.arrow for column in columns]))
-
-
-def _noise(rng: np.random.Generator, kind: str, count: int) -> Any:
-    """Realistic values: full mantissas, small counts, rare flags."""
-    if kind == "float32":
-        return pa.array(rng.normal(1_000, 300, count).astype("float32"))
-    if kind == "float64":
-        return pa.array(rng.normal(1_000, 300, count))
-    if kind == "bool":
-        return pa.array(rng.random(count) < 0.02)
-    if kind == "utf8":
-        return pa.array(np.array(list("ugrizy"))[rng.integers(0, 6, count)])
-    if kind == "binary":
-        return pa.repeat(pa.scalar(b"", pa.binary()), count)
-    if kind.startswith("timestamp"):
-        return pa.array(np.full(count, 1_700_000_000_000_000), pa.timestamp("us"))
-    return pa.array(rng.integers(0, 100, count)).cast(kind)
+        return {names.OBJECT_ID: ids, names.RA: ra, names.DEC: dec}
 
 
 def _camera() -> list[tuple[float, float]]:

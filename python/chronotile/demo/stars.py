@@ -1,4 +1,4 @@
-"""A small sky survey that never was: stars of a piece of the Milky Way, a camera, and what it detects.
+"""The demo's survey: stars of a piece of the Milky Way, and the visits of a small camera.
 
 The field lies where the galactic plane crosses the celestial equator, so that the density of sources is as uneven as a
 real survey's: thin away from the plane, some ten times denser in it, denser again in three star clusters. Everything
@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from chronotile import apdb
-from chronotile.apdb import exposures
-from chronotile.apdb.exposures import Detection, from_plane, measured_again
+from chronotile.apdb import names, simulation
+from chronotile.apdb.simulation import Columns, from_plane
 
 __all__ = ["BANDS", "FIELD", "SCHEMA", "Clusters", "Exposure", "Sky", "Survey"]
-
-Columns = dict[str, np.ndarray]
 
 BANDS = ("g", "r", "i")
 """The filters, in the order in which nights take turns."""
@@ -66,7 +65,7 @@ def galactic_latitude(ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exposure(exposures.Exposure):
+class Exposure(simulation.Exposure):
     """One detector in one visit, through one filter."""
 
     night: int
@@ -129,8 +128,8 @@ class Sky:
         return np.where(self.id[found] == ids, found, -1)
 
 
-class Survey:
-    """Plans the visits and makes the rows of each.
+class Survey(simulation.Simulation):
+    """Plans the visits, and detects variable stars and transients in each.
 
     Parameters
     ----------
@@ -143,15 +142,13 @@ class Survey:
     """
 
     def __init__(self, nights: int, seed: int, visits: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self.sky = Sky(self._rng)
+        super().__init__(SCHEMA, seed)
+        rng = np.random.default_rng(seed)
+        self.sky = Sky(rng)
         self.nights = nights
-        self.exposures = self._plan(visits)
-        self._seen = np.zeros(len(self.sky.ra), np.int32)
-        self._first = np.full(len(self.sky.ra), np.nan)
-        self._transients = 0
+        self.exposures = self._plan(rng, visits)
 
-    def _plan(self, visits: int) -> list[Exposure]:
+    def _plan(self, rng: np.random.Generator, visits: int) -> list[Exposure]:
         """Runs of three nights, some weeks apart. Each night sweeps the field, with turns at the deep pointing."""
         ra0, ra1, dec0, dec1 = FIELD
         grid_ra, grid_dec = np.meshgrid(np.linspace(ra0 + 0.7, ra1 - 0.7, 6), np.linspace(dec0 + 0.7, dec1 - 0.7, 4))
@@ -161,13 +158,13 @@ class Survey:
         swept = 0
         for night in range(self.nights):
             start = FIRST_NIGHT + round(night // 3 * gap) + night % 3 + 0.05
-            angle = float(self._rng.uniform(-20, 20))
+            angle = float(rng.uniform(-20, 20))
             for turn in range(visits):
                 deep = turn % 3 == 2
                 centre = _DEEP if deep else grid[swept % len(grid)]
                 swept += not deep
-                dither = self._rng.normal(0, 0.05, 2)
-                mjd = start + turn * 0.4 / visits + float(self._rng.uniform(0, 0.1 / visits))
+                dither = rng.normal(0, 0.05, 2)
+                mjd = start + turn * 0.4 / visits + float(rng.uniform(0, 0.1 / visits))
                 band = turn // 3 % 3 if deep else night % 3
                 visit = int(start) * 1_000 + turn
                 place = (float(centre[0] + dither[0]), float(centre[1] + dither[1]))
@@ -177,70 +174,66 @@ class Survey:
                 ]
         return planned
 
-    def expose(self, exposure: Exposure, known: Columns) -> Detection:
-        """Take an exposure: variable stars brighter than the noise, and a few transients that nobody saw before.
+    def detect(self, e: simulation.Exposure, rng: np.random.Generator, known: pa.Table) -> Columns:
+        """Variable stars that differ from the template by more than the noise, and a few transients.
 
-        Forced sources are measured at the places of all of these and of the `known` objects of the footprint
-        (``diaObjectId``, ``ra``, ``dec``, ``validityStartMjdTai``) that were seen lately.
+        `known` also has the columns ``nDiaSources`` and ``firstDiaSourceMjdTai``.
         """
-        rng, sky, e = self._rng, self.sky, exposure
+        assert isinstance(e, Exposure)
+        sky = self.sky
         stars = np.flatnonzero(e.holds(sky.ra, sky.dec))
-        light = self._measure(e, stars)
-        found = np.abs(light["flux"] - light["template"]) > 5 * light["noise"]
+        light = self._measure(e, rng, stars)
+        found = np.abs(light["psfFlux"]) > 5 * light["psfFluxErr"]
         stars, light = stars[found], {name: values[found] for name, values in light.items()}
+        count, first = np.zeros(len(sky.ra), np.int32), np.full(len(sky.ra), e.mjd)
+        places = sky.places(known[names.OBJECT_ID].to_numpy())
+        real = places >= 0
+        count[places[real]] = known[names.SOURCE_COUNT].to_numpy()[real]
+        first[places[real]] = known["firstDiaSourceMjdTai"].to_numpy()[real]
 
         new = int(rng.poisson(6))
-        half = DETECTOR_SIDE / 2
-        new_ra, new_dec = e.on_sky(rng.uniform(-half, half, new), rng.uniform(-half, half, new))
-        new_id = _TRANSIENT + np.arange(self._transients, self._transients + new)
-        self._transients += new
-        self._seen[stars] += 1
-        self._first[stars] = np.where(np.isnan(self._first[stars]), e.mjd, self._first[stars])
-
-        objects: Columns = {
-            "diaObjectId": np.concatenate([sky.id[stars], new_id]),
-            "ra": np.concatenate([sky.ra[stars], new_ra]),
-            "dec": np.concatenate([sky.dec[stars], new_dec]),
-            "nDiaSources": np.concatenate([self._seen[stars], np.ones(new, np.int32)]),
-            "firstDiaSourceMjdTai": np.concatenate([self._first[stars], np.full(new, e.mjd)]),
-        }
+        new_ra, new_dec = e.on_sky(*rng.uniform(-e.side / 2, e.side / 2, (2, new)))
         bright = nanojansky(_DEPTH[e.band]) * rng.pareto(1.5, new).clip(1.2, 80)
-        light = {
-            "flux": np.concatenate([light["flux"], bright]),
-            "template": np.concatenate([light["template"], np.zeros(new)]),
-            "noise": np.concatenate([light["noise"], bright / rng.uniform(6, 40, new)]),
-        }
-        return Detection(
-            objects=_object_columns(rng, e, objects, light),
-            sources=_source_columns(rng, e, objects, light),
-            forced_sources=self._forced(e, objects, light, known),
-        )
+        transients = {
+            names.OBJECT_ID: _TRANSIENT + (e.visit * 4 + e.detector) * 1_000 + np.arange(new),
+            names.RA: new_ra, names.DEC: new_dec, names.SOURCE_COUNT: np.ones(new, np.int32),
+            "firstDiaSourceMjdTai": np.full(new, e.mjd), "psfFlux": bright, "scienceFlux": bright,
+            "templateFlux": np.zeros(new), "psfFluxErr": bright / rng.uniform(6, 40, new),
+        }  # fmt: skip
+        detected = {
+            names.OBJECT_ID: sky.id[stars], names.RA: sky.ra[stars], names.DEC: sky.dec[stars],
+            names.SOURCE_COUNT: count[stars] + 1, "firstDiaSourceMjdTai": first[stars], **light,
+        }  # fmt: skip
+        return _derived(rng, e, {name: np.concatenate([detected[name], transients[name]]) for name in detected})
 
-    def _measure(self, e: Exposure, stars: np.ndarray) -> Columns:
-        """Fluxes of stars (by place; -1 is an empty place) as measured, in the template, and their noise."""
+    def measure(self, e: simulation.Exposure, rng: np.random.Generator, ids: np.ndarray, found: Columns) -> Columns:
+        """Fluxes of objects; those that are detected keep the flux of the source."""
+        assert isinstance(e, Exposure)
+        light = self._measure(e, rng, self.sky.places(ids))
+        _, here, there = np.intersect1d(ids, found[names.OBJECT_ID], return_indices=True)
+        for name, values in light.items():
+            values[here] = found[name][there]
+        return {**light, "band": np.full(len(ids), BANDS[e.band])}
+
+    def fill(self, column: apdb.Column, count: int, e: simulation.Exposure, rng: np.random.Generator) -> pa.Array:
+        """Null for the other bands of an object; few sources are long or double enough for a model of their shape."""
+        if column.name.startswith(tuple(f"{band}_" for band in BANDS)):
+            return pa.nulls(count, column.arrow.type)
+        values = super().fill(column, count, e, rng)
+        if column.name.startswith((*_MODELS, "parentDiaSourceId")):
+            return pa.array(values.to_numpy(zero_copy_only=False), mask=rng.random(count) >= 0.05)
+        return values
+
+    def _measure(self, e: Exposure, rng: np.random.Generator, stars: np.ndarray) -> Columns:
+        """Fluxes of stars (by place; -1 is an empty place) as measured, in the template, and their difference."""
         sky, real = self.sky, stars >= 0
         flux = np.where(real, nanojansky(sky.magnitude(stars, e.mjd, e.band)), 0.0)
         # The template was taken near maximum light, so that little of a period goes undetected.
         faintest = sky.mag[stars] + _COLOUR[e.band] - 0.5 * _AMPLITUDE[e.band] * sky.amplitude[stars]
         noise = nanojansky(_DEPTH[e.band]) / 5 * np.hypot(1, 0.004 * np.sqrt(flux))
-        return {
-            "flux": flux + self._rng.normal(0, 1, len(stars)) * noise,
-            "template": np.where(real, nanojansky(faintest), 0.0),
-            "noise": noise,
-        }
-
-    def _forced(self, e: Exposure, found: Columns, light: Columns, known: Columns) -> Columns:
-        old = measured_again(e, known, found["diaObjectId"])
-        again = self._measure(e, self.sky.places(known["diaObjectId"][old]))
-        count = len(found["ra"]) + int(old.sum())
-        difference = np.concatenate([each["flux"] - each["template"] for each in (light, again)])
-        return {
-            **{name: np.concatenate([found[name], known[name][old]]) for name in ("diaObjectId", "ra", "dec")},
-            "midpointMjdTai": np.full(count, e.mjd),
-            "band": np.full(count, BANDS[e.band]),
-            "psfFlux": difference.astype(np.float32),
-            "psfFluxErr": np.concatenate([light["noise"], again["noise"]]).astype(np.float32),
-        }
+        flux += rng.normal(0, 1, len(stars)) * noise
+        template = np.where(real, nanojansky(faintest), 0.0)
+        return {"psfFlux": flux - template, "psfFluxErr": noise, "scienceFlux": flux, "templateFlux": template}
 
 
 def nanojansky(magnitude: np.ndarray | float) -> np.ndarray:
@@ -292,90 +285,34 @@ SCHEMA = _schema()
 """The tables of the survey: the kind and number of columns that a difference-imaging pipeline writes."""
 
 
-def _object_columns(rng: np.random.Generator, e: Exposure, known: Columns, light: Columns) -> Columns:
-    count = len(known["ra"])
-    columns: Columns = dict(known)
-    columns["lastDiaSourceMjdTai"] = np.full(count, e.mjd)
-    columns["lastBand"] = np.full(count, BANDS[e.band])
-    error = (0.05 / 3600 / np.sqrt(known["nDiaSources"])).astype(np.float32)
-    columns["raErr"] = columns["decErr"] = error
-    difference = light["flux"] - light["template"]
-    # The other bands' columns are left out, which stores nulls.
-    for part, value in (
-        ("psfFluxMean", difference),
-        ("psfFluxMeanErr", light["noise"]),
-        ("psfFluxSigma", light["noise"] * rng.uniform(0.8, 1.2, count)),
-        ("psfFluxMin", difference - light["noise"]),
-        ("psfFluxMax", difference + light["noise"]),
-        ("scienceFluxMean", light["flux"]),
-    ):
-        columns[f"{BANDS[e.band]}_{part}"] = value.astype(np.float32)
-    return columns
-
-
-def _source_columns(rng: np.random.Generator, e: Exposure, known: Columns, light: Columns) -> Columns:
-    count = len(known["ra"])
-    u, v = e.on_detector(known["ra"], known["dec"])
-    difference = light["flux"] - light["template"]
-    snr = np.abs(difference) / light["noise"]
+def _derived(rng: np.random.Generator, e: Exposure, found: Columns) -> Columns:
+    """What a pipeline derives from positions and fluxes: columns of objects and sources together."""
+    count, difference, noise = len(found["ra"]), found["psfFlux"], found["psfFluxErr"]
+    u, v = e.on_detector(found["ra"], found["dec"])
+    snr = np.abs(difference) / noise
     error = 0.7 / 3600 / snr
     columns: Columns = {
-        "diaSourceId": np.int64(e.visit) * 4_000_000 + e.detector * 1_000_000 + np.arange(count),
-        "visit": np.full(count, e.visit, np.int64),
-        "detector": np.full(count, e.detector, np.int32),
-        "diaObjectId": known["diaObjectId"],
-        "parentDiaSourceId": _sparse(rng, np.full(count, e.visit, np.int64), 0.04),
-        "midpointMjdTai": np.full(count, e.mjd),
-        "ra": known["ra"],
-        "dec": known["dec"],
-        "band": np.full(count, BANDS[e.band]),
-        "psfNdata": rng.integers(380, 450, count).astype(np.int32),
-        "isDipole": rng.random(count) < 0.02,
-    }
-    single: Columns = {
-        "raErr": error,
-        "decErr": error * rng.uniform(0.9, 1.1, count),
-        "ra_dec_Cov": error * error * rng.normal(0, 0.1, count),
-        "x": u / _PIXEL_SCALE + 2000,
-        "y": v / _PIXEL_SCALE + 2000,
-        "xErr": error / _PIXEL_SCALE,
-        "yErr": error / _PIXEL_SCALE,
-        "x_y_Cov": rng.normal(0, 0.01, count),
-        "snr": snr,
-        "reliability": rng.beta(8, 2, count),
-        "extendedness": (rng.random(count) < 0.1).astype(float),
-        "psfFlux": difference,
-        "psfFluxErr": light["noise"],
-        "psfLnL": -snr,
-        "psfChi2": rng.chisquare(400, count),
-        "scienceFlux": light["flux"],
-        "scienceFluxErr": light["noise"],
-        "templateFlux": light["template"],
-        "templateFluxErr": light["noise"] * 0.2,
-        "fpBkgd": rng.normal(100, 5, count),
-        "fpBkgdErr": np.full(count, 5.0),
-        "airmass": np.full(count, 1.2),
-        "seeing": np.full(count, 0.8),
-    }
+        **found, "lastDiaSourceMjdTai": np.full(count, e.mjd), "band": np.full(count, BANDS[e.band]), "snr": snr,
+        "lastBand": np.full(count, BANDS[e.band]), "psfNdata": rng.integers(380, 450, count),
+        "raErr": error, "decErr": error * rng.uniform(0.9, 1.1, count),
+        "ra_dec_Cov": error * error * rng.normal(0, 0.1, count), "x_y_Cov": rng.normal(0, 0.01, count),
+        "x": u / _PIXEL_SCALE + 2000, "y": v / _PIXEL_SCALE + 2000, "xErr": error / _PIXEL_SCALE,
+        "yErr": error / _PIXEL_SCALE, "reliability": rng.beta(8, 2, count), "psfLnL": -snr,
+        "extendedness": (rng.random(count) < 0.1).astype(float), "psfChi2": rng.chisquare(400, count),
+        "scienceFluxErr": noise, "templateFluxErr": noise * 0.2, "fpBkgd": rng.normal(100, 5, count),
+        "fpBkgdErr": np.full(count, 5.0), "airmass": np.full(count, 1.2), "seeing": np.full(count, 0.8),
+    }  # fmt: skip
+    for part, value in (
+        ("psfFluxMean", difference), ("psfFluxMeanErr", noise), ("psfFluxSigma", noise * rng.uniform(0.8, 1.2, count)),
+        ("psfFluxMin", difference - noise), ("psfFluxMax", difference + noise),
+        ("scienceFluxMean", found["scienceFlux"]),
+    ):  # fmt: skip
+        columns[f"{BANDS[e.band]}_{part}"] = value
     for radius in _APERTURES:
-        single[f"apFlux_{radius}"] = difference * (1 - np.exp(-radius / 4)) + rng.normal(0, 1, count) * light["noise"]
-        single[f"apFluxErr_{radius}"] = light["noise"] * np.sqrt(radius / 6)
+        columns[f"apFlux_{radius}"] = difference * (1 - np.exp(-radius / 4)) + rng.normal(0, 1, count) * noise
+        columns[f"apFluxErr_{radius}"] = noise * np.sqrt(radius / 6)
     for moment in _MOMENTS:
-        single[moment] = rng.normal(0.3, 0.03, count)
-        single[f"{moment}Err"] = np.abs(0.3 / snr)
-        single[f"{moment}PSF"] = np.full(count, 0.3)
-    columns |= {name: values.astype(np.float32) for name, values in single.items()}
-    # A few sources only are long or double enough for these models: the rest is null.
-    for model in _MODELS:
-        fitted = rng.random(count) >= 0.05
-        for part in _MODEL_PARTS:
-            columns[f"{model}{part}"] = np.ma.masked_array(rng.normal(1, 0.2, count).astype(np.float32), fitted)
-    flags = [column.name for column in SCHEMA["DiaSource"].columns if column.type == "bool"]
-    flags = [name for name in flags if name not in columns]
-    raised = rng.random((len(flags), count)) < 0.015
-    return columns | dict(zip(flags, raised, strict=True))
-
-
-def _sparse(rng: np.random.Generator, values: np.ndarray, share: float) -> np.ndarray:
-    """`values` of a share of the rows, and null in the others."""
-    return np.ma.masked_array(values, rng.random(len(values)) >= share)
+        columns[moment] = rng.normal(0.3, 0.03, count)
+        columns[f"{moment}Err"] = np.abs(0.3 / snr)
+        columns[f"{moment}PSF"] = np.full(count, 0.3)
+    return columns
