@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import math
@@ -112,6 +113,30 @@ def measure_in_turns(
                 raise SystemExit(f"{kind}: the systems disagree: {str(answers)[:1_000]}")
         print(kind, {name: spread(found) for name, found in samples[kind].items()}, flush=True)
     return samples
+
+
+def parser_of_comparison(doc: str, rows: int) -> argparse.ArgumentParser:
+    """The options that every comparison with DuckDB and PostgreSQL has."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=rows)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite")
+    parser.add_argument("--no-postgresql", action="store_true")
+    return parser
+
+
+def save_comparison(
+    name: str, systems: Sequence[Any], lines: list[list[str]], *, notes: Any, samples: Any, **head: Any
+) -> None:
+    """Print where and what was measured, and the lines of a table by system; write it all as JSON."""
+    head = {
+        "commit": commit(), "hardware": hardware(), "load": load_average(),
+        "versions": versions("duckdb", "pyarrow", "chronotile"), **head,
+    }  # fmt: skip
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps({**head, "notes": notes, "samples_ms": samples}, indent=1))
+    print("\n".join(f"{what}: {value}" for what, value in head.items()))
+    print(table(["", *(system.name for system in systems)], lines))
 
 
 def save_report(name: str, title: str, text: str, samples: Mapping[str, Mapping[str, Any]], **record: Any) -> None:

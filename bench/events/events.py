@@ -226,12 +226,8 @@ def comparable(answer: Any) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=100_000)
+    parser = common.parser_of_comparison(__doc__, rows=100_000)
     parser.add_argument("--size", type=int, default=1_024, help="bytes of an artifact, about")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite")
-    parser.add_argument("--no-postgresql", action="store_true")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chronotile-bench-"))
     with ExitStack() as stack:
@@ -258,20 +254,13 @@ def _report(given: argparse.Namespace, systems: list[Any], raw: int, samples: di
         "ingest, artifacts/s": {s.name: given.rows / s.ingest_s for s in systems},
         "bytes, share of the raw JSON": {s.name: s.bytes / raw for s in systems},
     }
-    head = {
-        "commit": common.commit(), "hardware": common.hardware(), "load": common.load_average(), "rows": given.rows,
-        "bytes an artifact": round(raw / given.rows), "versions": common.versions("duckdb", "pyarrow", "chronotile"),
-        "Chronotile before maintenance": f"{ours.bytes_before / raw:.3f} of the raw JSON; "
-            f"maintenance took {ours.maintenance_s:.1f} s",
-    }  # fmt: skip
-    common.RESULTS.mkdir(exist_ok=True)
-    out = common.RESULTS / f"events-{given.size}.json"
-    out.write_text(json.dumps({**head, "notes": notes, "samples_ms": samples}, indent=1))
-    print("\n".join(f"{name}: {value}" for name, value in head.items()))
+    before = f"{ours.bytes_before / raw:.3f} of the raw JSON; maintenance took {ours.maintenance_s:.1f} s"
+    head = {"bytes an artifact": round(raw / given.rows), "Chronotile before maintenance": before}
     rows = [[kind, *(f"{found[s.name]:,.3g}" if found[s.name] < 10 else f"{found[s.name]:,.0f}" for s in systems)]
             for kind, found in notes.items()]  # fmt: skip
     rows += [[f"{kind}, ms", *(common.spread(found[s.name]) for s in systems)] for kind, found in samples.items()]
-    print(common.table(["", *(system.name for system in systems)], rows))
+    name = f"events-{given.size}"
+    common.save_comparison(name, systems, rows, notes=notes, samples=samples, rows=given.rows, **head)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ duckdb, numpy, pyarrow, psycopg.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -286,12 +285,7 @@ def concurrent_ms(system: Any, ids: range, clients: int, each: int, many: int) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite")
-    parser.add_argument("--no-postgresql", action="store_true")
-    given = parser.parse_args()
+    given = common.parser_of_comparison(__doc__, rows=1_000_000).parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chronotile-bench-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -322,20 +316,11 @@ def main() -> None:
             clients[what] = {s.name: concurrent_ms(s, ids, count, each, min(many, given.rows)) for s in systems}
             p99 = {name: common.digits(common.percentile(found, 99)) for name, found in clients[what].items()}
             print(what, {name: common.spread(found) for name, found in clients[what].items()}, "p99", p99, flush=True)
-    _report(given, systems, notes, samples | clients)
-
-
-def _report(given: argparse.Namespace, systems: list[Any], notes: dict[str, Any], samples: dict[str, Any]) -> None:
-    rows = [[kind, *(common.spread(found.get(s.name, [])) for s in systems)] for kind, found in samples.items()]
-    head = {
-        "commit": common.commit(), "hardware": common.hardware(), "load": common.load_average(), "rows": given.rows,
-        "versions": common.versions("duckdb", "pyarrow", "chronotile"),
-    }  # fmt: skip
-    common.RESULTS.mkdir(exist_ok=True)
-    out = common.RESULTS / "jobs.json"
-    out.write_text(json.dumps({**head, "notes": notes, "samples_ms": samples}, indent=1))
-    print("\n".join(f"{name}: {value}" for name, value in head.items()))
-    print(common.table(["milliseconds", *(system.name for system in systems)], rows))
+    samples |= clients
+    lines = [
+        [f"{kind}, ms", *(common.spread(found.get(s.name, [])) for s in systems)] for kind, found in samples.items()
+    ]
+    common.save_comparison("jobs", systems, lines, notes=notes, samples=samples, rows=given.rows)
 
 
 if __name__ == "__main__":

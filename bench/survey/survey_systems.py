@@ -73,6 +73,32 @@ class System(ABC):
         return total
 
 
+def one_of(column: str, values: list[int]) -> str:
+    """The SQL condition that a column has one of the values."""
+    return f"{column} IN ({','.join(map(str, values))})"
+
+
+class SqlSystem(System):
+    """A system that keeps rows in a table and is asked in SQL."""
+
+    db: Any
+
+    @abstractmethod
+    def rows(self, columns: list[str], where: str, parameters: list[Any]) -> pa.Table:
+        """Columns of the rows that meet a condition."""
+
+    def read(self, cells: list[int], start: float, end: float, columns: list[str] | None = None) -> pa.Table:
+        condition = f"{one_of('cell', cells)} AND mjd >= ? AND mjd < ?"
+        return self.rows(columns or self.schema.names, condition, [start, end])
+
+    def by_id(self, ids: list[int]) -> pa.Table:
+        return self.rows(self.schema.names, one_of("source_id", ids), [])
+
+    def count(self, cells: list[int], start: float, end: float) -> int:
+        sql = f"SELECT count(*) FROM sources WHERE {one_of('cell', cells)} AND mjd >= ? AND mjd < ?"
+        return int(self.db.execute(sql, [start, end]).fetchall()[0][0])
+
+
 class Chronotile(System):
     name = "Chronotile"
     durability = "SQLite, WAL, synchronous FULL: one fsync a visit"
@@ -130,7 +156,7 @@ class Chronotile(System):
         return int(size * (pages - free))
 
 
-class DuckDb(System):
+class DuckDb(SqlSystem):
     name = "DuckDB table"
     durability = "autocommit: its log is synced with each visit"
     maintenance = "rewritten in order of cell and time, index on id"
@@ -166,28 +192,13 @@ class DuckDb(System):
         self.file = ordered
         self.open()
 
-    def _arrow(self, sql: str, parameters: list[Any]) -> pa.Table:
+    def rows(self, columns: list[str], where: str, parameters: list[Any]) -> pa.Table:
+        sql = f"SELECT {', '.join(columns)} FROM sources WHERE {where}"
         return self.db.sql(sql, params=parameters).to_arrow_table()
 
-    def read(self, cells: list[int], start: float, end: float, columns: list[str] | None = None) -> pa.Table:
-        what = ", ".join(columns or ["*"])
-        chosen = ",".join(map(str, cells))
-        return self._arrow(
-            f"SELECT {what} FROM sources WHERE cell IN ({chosen}) AND mjd >= ? AND mjd < ?", [start, end]
-        )
-
-    def by_id(self, ids: list[int]) -> pa.Table:
-        return self._arrow(f"SELECT * FROM sources WHERE source_id IN ({','.join(map(str, ids))})", [])
-
-    def count(self, cells: list[int], start: float, end: float) -> int:
-        chosen = ",".join(map(str, cells))
-        sql = f"SELECT count(*) FROM sources WHERE cell IN ({chosen}) AND mjd >= ? AND mjd < ?"
-        return int(self.db.execute(sql, [start, end]).fetchall()[0][0])
-
     def latest(self, cells: list[int]) -> pa.Table:
-        chosen = ",".join(map(str, cells))
         newest = "QUALIFY row_number() OVER (PARTITION BY object_id ORDER BY mjd DESC, source_id DESC) = 1"
-        return self._arrow(f"SELECT * FROM sources WHERE cell IN ({chosen}) {newest}", [])
+        return self.rows(["*"], f"{one_of('cell', cells)} {newest}", [])
 
 
 class ParquetFiles(System):
@@ -258,7 +269,7 @@ class ParquetFiles(System):
         return int(self._open().count_rows(filter=self._filter(cells, start, end)))
 
 
-class SqliteRows(System):
+class SqliteRows(SqlSystem):
     name = "SQLite rows"
     durability = "SQLite, WAL, synchronous FULL: one fsync a visit"
     maintenance = "none: an index on cell and time is kept at each visit"
@@ -288,7 +299,7 @@ class SqliteRows(System):
     def consolidate(self) -> None:
         self.db.execute("ANALYZE")
 
-    def _arrow(self, columns: list[str], where: str, parameters: list[Any]) -> pa.Table:
+    def rows(self, columns: list[str], where: str, parameters: list[Any]) -> pa.Table:
         rows = self.db.execute(f"SELECT {', '.join(columns)} FROM sources WHERE {where}", parameters).fetchall()
         kinds = [self.schema.field(name).type for name in columns]
         values = list(zip(*rows, strict=True)) or [()] * len(columns)
@@ -298,24 +309,12 @@ class SqliteRows(System):
         ]
         return pa.table(arrays, names=columns)
 
-    def read(self, cells: list[int], start: float, end: float, columns: list[str] | None = None) -> pa.Table:
-        chosen = f"cell IN ({','.join(map(str, cells))}) AND mjd >= ? AND mjd < ?"
-        return self._arrow(columns or self.schema.names, chosen, [start, end])
-
-    def by_id(self, ids: list[int]) -> pa.Table:
-        return self._arrow(self.schema.names, f"source_id IN ({','.join(map(str, ids))})", [])
-
-    def count(self, cells: list[int], start: float, end: float) -> int:
-        chosen = f"cell IN ({','.join(map(str, cells))}) AND mjd >= ? AND mjd < ?"
-        return int(self.db.execute(f"SELECT count(*) FROM sources WHERE {chosen}", [start, end]).fetchone()[0])
-
     def latest(self, cells: list[int]) -> pa.Table:
-        chosen = ",".join(map(str, cells))
         inner = (
             "SELECT source_id, row_number() OVER (PARTITION BY object_id ORDER BY mjd DESC, source_id DESC) AS place "
-            f"FROM sources WHERE cell IN ({chosen})"
+            f"FROM sources WHERE {one_of('cell', cells)}"
         )
-        return self._arrow(self.schema.names, f"source_id IN (SELECT source_id FROM ({inner}) WHERE place = 1)", [])
+        return self.rows(self.schema.names, f"source_id IN (SELECT source_id FROM ({inner}) WHERE place = 1)", [])
 
 
 SYSTEMS: list[type[System]] = [Chronotile, DuckDb, ParquetFiles, SqliteRows]
