@@ -57,17 +57,17 @@ def _rate(client: Client, requests: list[Request], first: int, seconds: float) -
 
 
 @dataclass(frozen=True)
-class Asks:
+class ReadLoad:
     """Requests of one kind, as a target of the load generator."""
 
     opening: Opening
     requests: list[Request]
 
-    def connect(self) -> _Asking:
-        return _Asking(self.opening.connect(), self.requests)
+    def connect(self) -> _ReadClient:
+        return _ReadClient(self.opening.connect(), self.requests)
 
 
-class _Asking:
+class _ReadClient:
     def __init__(self, client: Client, requests: list[Request]) -> None:
         self.client, self.requests = client, requests
         # Catalogs are read now, not by the first request that is measured.
@@ -81,17 +81,17 @@ class _Asking:
 
 
 @dataclass(frozen=True)
-class Writes:
+class WriteLoad:
     """Points of other tags, `count` at once, as a target of the load generator."""
 
     opening: Opening
     count: int
 
-    def connect(self) -> _Writing:
-        return _Writing(self.opening.connect(), self.count)
+    def connect(self) -> _WriteClient:
+        return _WriteClient(self.opening.connect(), self.count)
 
 
-class _Writing:
+class _WriteClient:
     def __init__(self, client: Client, count: int) -> None:
         self.client, self.count = client, count
         # Tags are defined now, not by the first write that is measured.
@@ -118,9 +118,9 @@ def open_loop(
     streams = []
     for place, (kind, chosen) in enumerate(by_kind.items()):
         schedule = load.Schedule.poisson(rate / len(by_kind), seconds, warm_up_s=WARM_UP_S, seed=place)
-        streams.append(load.Stream(kind, Asks(opening, chosen), schedule, CLIENTS))
+        streams.append(load.Stream(kind, ReadLoad(opening, chosen), schedule, CLIENTS))
     if writes:
         schedule = load.Schedule.fixed(1 / write_every_s, seconds, warm_up_s=WARM_UP_S)
-        streams.append(load.Stream("writes", Writes(opening, round(writes * write_every_s)), schedule, CLIENTS))
+        streams.append(load.Stream("writes", WriteLoad(opening, round(writes * write_every_s)), schedule, CLIENTS))
     with load.Generator(processes=1) as generator:
         return generator.run(streams, drain_s=DRAIN_S)

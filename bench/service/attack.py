@@ -131,7 +131,7 @@ def print_kinds(done: dict[str, dict[str, int]]) -> None:
         print(f"{name:<30} {sum(outcomes.values()):>7}  {counts}")
 
 
-def said(seen: support_attack.Polite) -> str:
+def said(seen: support_attack.PoliteClient) -> str:
     """What the client saw, in a line."""
     answers = ", ".join(f"{count} x {status}" for status, count in sorted(seen.statuses.items()))
     return f"{len(seen.seconds)} requests, median {seen.median_ms():.1f} ms, p99 {seen.p99_ms():.1f} ms ({answers})"

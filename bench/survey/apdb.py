@@ -65,7 +65,7 @@ Results = dict[str, dict[str, Samples]]
 
 
 @dataclass
-class Place:
+class Site:
     """Where the databases lie."""
 
     folder: Path
@@ -159,7 +159,7 @@ def empty_results(systems: list[str]) -> Results:
     return {kind: {system: Samples() for system in systems} for kind in kinds}
 
 
-def warm_up(place: Place, seconds: float) -> None:
+def warm_up(place: Site, seconds: float) -> None:
     """Both systems store and read visits of another survey, so that the nodes compile what they do most."""
     ours, peer = place.make("warm")
     drivers: dict[str, Driver] = {OURS: ChronotileDriver(ours), PEER: PeerDriver(peer)}
@@ -174,7 +174,7 @@ def warm_up(place: Place, seconds: float) -> None:
 
 
 def fill_and_read(
-    place: Place, survey: Survey, repeat: int, maintenance: Samples | None
+    place: Site, survey: Survey, repeat: int, maintenance: Samples | None
 ) -> tuple[Results, dict[str, int], dict[str, int], str]:
     ours, peer = place.make("bench")
     drivers: dict[str, Driver] = {OURS: ChronotileDriver(ours), PEER: PeerDriver(peer)}
@@ -233,7 +233,7 @@ def read_at_once(ours: str, survey: Survey, at: float, peer: Samples, repeat: in
     return {OURS: found, PEER: peer}
 
 
-def at_once(place: Place, survey: Survey, writers: int, readers: int) -> dict[str, dict[str, float]]:
+def at_once(place: Site, survey: Survey, writers: int, readers: int) -> dict[str, dict[str, float]]:
     """Median milliseconds of many processes at once, each system by itself."""
     ours, peer = place.make("crowd")
     found = {}
@@ -255,19 +255,19 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def places(arguments: argparse.Namespace) -> Iterator[Place]:
+def places(arguments: argparse.Namespace) -> Iterator[Site]:
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="chronotile-bench-"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if arguments.cluster:
             with lab.up(nodes=3, heap="1g") as cluster:
-                yield Place(folder, cluster.contact_points, cluster.native_port, cluster)
+                yield Site(folder, cluster.contact_points, cluster.native_port, cluster)
         elif arguments.url:
             hosts, _, _ = arguments.url.removeprefix("cassandra://").partition("/")
             pairs = [host.partition(":") for host in hosts.split(",")]
-            yield Place(folder, [host for host, _, _ in pairs], int(pairs[0][2] or 9042))
+            yield Site(folder, [host for host, _, _ in pairs], int(pairs[0][2] or 9042))
         else:
-            yield Place(folder)
+            yield Site(folder)
     finally:
         if arguments.keep is None:
             shutil.rmtree(folder)

@@ -34,7 +34,7 @@ QUICK = ("test_storeSources", "test_reassignDiaSourcesToDiaObjects")
 """What the default run tries on three nodes; the rest waits minutes there for tables to be made."""
 
 
-class OnACluster(SuiteOnChronotile):
+class SuiteOnCassandra(SuiteOnChronotile):
     """Each database in a keyspace of its own."""
 
     nodes = "shared_cluster"
@@ -58,10 +58,10 @@ class OnACluster(SuiteOnChronotile):
 
 LEFT_OUT = {name: None for name in dir(ApdbTest) if name.startswith("test_") and name not in QUICK}
 
-TestSomeOfTheSuite = type("TestSomeOfTheSuite", (OnACluster, ApdbTest, unittest.TestCase), LEFT_OUT)
+TestSomeOfTheSuite = type("TestSomeOfTheSuite", (SuiteOnCassandra, ApdbTest, unittest.TestCase), LEFT_OUT)
 
 
-class TestSuite(OnACluster, ApdbTest, unittest.TestCase):  # type: ignore[misc]
+class TestSuite(SuiteOnCassandra, ApdbTest, unittest.TestCase):  # type: ignore[misc]
     """All of ApdbTest, with replication."""
 
     nodes = "single_node"
@@ -69,7 +69,7 @@ class TestSuite(OnACluster, ApdbTest, unittest.TestCase):  # type: ignore[misc]
     meta_row_count = 4
 
 
-class TestSchemaUpdates(OnACluster, ApdbSchemaUpdateTest, unittest.TestCase):  # type: ignore[misc]
+class TestSchemaUpdates(SuiteOnCassandra, ApdbSchemaUpdateTest, unittest.TestCase):  # type: ignore[misc]
     """All of ApdbSchemaUpdateTest."""
 
     nodes = "single_node"

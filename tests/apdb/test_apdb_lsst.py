@@ -21,7 +21,7 @@ from support_apdb_suite import SuiteOnChronotile
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:Warning")
 
 
-class InAFile(SuiteOnChronotile):
+class SuiteOnSqlite(SuiteOnChronotile):
     """Archives in files of a folder of their own."""
 
     def setUp(self) -> None:
@@ -36,18 +36,18 @@ class InAFile(SuiteOnChronotile):
         return f"sqlite:{self.folder}/apdb{self.count}.db"
 
 
-class TestSuite(InAFile, ApdbTest, unittest.TestCase):  # type: ignore[misc]
+class TestSuite(SuiteOnSqlite, ApdbTest, unittest.TestCase):  # type: ignore[misc]
     """All of ApdbTest, without replication."""
 
 
-class TestSuiteWithReplication(InAFile, ApdbTest, unittest.TestCase):  # type: ignore[misc]
+class TestSuiteWithReplication(SuiteOnSqlite, ApdbTest, unittest.TestCase):  # type: ignore[misc]
     """All of ApdbTest, with replication."""
 
     enable_replica = True
     meta_row_count = 4
 
 
-class TestSchemaUpdates(InAFile, ApdbSchemaUpdateTest, unittest.TestCase):  # type: ignore[misc]
+class TestSchemaUpdates(SuiteOnSqlite, ApdbSchemaUpdateTest, unittest.TestCase):  # type: ignore[misc]
     """All of ApdbSchemaUpdateTest."""
 
 

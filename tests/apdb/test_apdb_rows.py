@@ -30,7 +30,7 @@ PLAIN = {"a": [1, 2], "s": ["x", None]}
 ARROW = pa.table(PLAIN)
 
 
-class Foreign:
+class ForeignRows:
     """A table of a library that is not known here, with the word or two that others go by."""
 
     columns = colnames = ("a", "s")
@@ -45,7 +45,7 @@ class Foreign:
         raise AssertionError("its columns are taken as a whole")
 
 
-class Frame(Foreign):
+class Frame(ForeignRows):
     """The same under the name of a library that is known."""
 
 
@@ -57,7 +57,8 @@ Frame.__module__ = "polars.frame"
     "make",
     [
         lambda: Rows(ARROW), lambda: ARROW, lambda: PLAIN, lambda: pd.DataFrame(PLAIN), lambda: pl.DataFrame(PLAIN),
-        lambda: pl.DataFrame(PLAIN).lazy(), lambda: ARROW.to_batches()[0], lambda: ARROW.to_reader(), Foreign, Frame,
+        lambda: pl.DataFrame(PLAIN).lazy(), lambda: ARROW.to_batches()[0], lambda: ARROW.to_reader(),
+        ForeignRows, Frame,
         lambda: pd.DataFrame(PLAIN).set_index("a"), lambda: pd.DataFrame(PLAIN, index=[7, 8]),
         lambda: pd.DataFrame(PLAIN).set_index(["a", "s"]), lambda: QTable({"a": [1, 2], "s": ["x", "y"]}),
     ],
@@ -116,7 +117,7 @@ def test_a_quantity_needs_a_unit_and_anything_else_is_left_alone() -> None:
     with pytest.raises(InvalidInputError, match="column n of DiaTest has no unit: give plain numbers"):
         with_units({"id": [1], "n": [1.0] * units.deg}, TABLE)
     assert with_units({"unknown": [1.0] * units.deg}, TABLE)["unknown"].unit == units.deg
-    for given_ in (PLAIN, ARROW, pl.DataFrame(PLAIN), Foreign()):
+    for given_ in (PLAIN, ARROW, pl.DataFrame(PLAIN), ForeignRows()):
         assert with_units(given_, TABLE) is given_
 
 

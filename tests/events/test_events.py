@@ -164,10 +164,10 @@ def test_what_cannot_be_asked_is_refused_with_the_reason(
 # ---------------------------------------------------------------- real logs
 
 
-def real(log: events.Events, name: str, reading: events.Reading) -> list[str]:
+def real(log: events.Events, name: str, read_options: events.ReadOptions) -> list[str]:
     """The lines of a real file, stored; each is a document."""
     path = data_file(f"logs/{name}")
-    report = events.load(log, path, reading)
+    report = events.load(log, path, read_options)
     found = path.read_bytes().split(b"\n")
     found = [line.decode() for line in found if line.strip()]
     assert (report.documents, report.rejected) == (len(found), 0)
@@ -177,8 +177,8 @@ def real(log: events.Events, name: str, reading: events.Reading) -> list[str]:
 def test_hdfs_log_is_found_by_level_component_and_text(memory: ct.Archive) -> None:
     fields = {"thread": "int64", "level": "utf8", "component": "utf8", "message": "utf8"}
     log = events.create(memory, fields=fields)
-    reading = log.reading("lines", pattern=HDFS, time_format="%y%m%d %H%M%S", stream="hdfs")
-    found = real(log, "HDFS_2k.log", reading)
+    read_options = log.read_options("lines", pattern=HDFS, time_format="%y%m%d %H%M%S", stream="hdfs")
+    found = real(log, "HDFS_2k.log", read_options)
     parts = [re.match(HDFS, line) for line in found]
     times = [datetime.strptime(part["time"], "%y%m%d %H%M%S").replace(tzinfo=UTC) for part in parts]
     order = sorted(range(len(found)), key=lambda place: (times[place], place))
@@ -198,8 +198,8 @@ def test_hdfs_log_is_found_by_level_component_and_text(memory: ct.Archive) -> No
 
 def test_apache_log_is_found_by_level_and_text(memory: ct.Archive) -> None:
     log = events.create(memory, fields={"level": "utf8", "message": "utf8"})
-    reading = log.reading("lines", pattern=APACHE, time_format="%a %b %d %H:%M:%S %Y", stream="apache")
-    found = real(log, "Apache_2k.log", reading)
+    read_options = log.read_options("lines", pattern=APACHE, time_format="%a %b %d %H:%M:%S %Y", stream="apache")
+    found = real(log, "Apache_2k.log", read_options)
     errors = [line for line in found if "] [error] " in line]
     assert log.count(level="error") == len(errors) > 0
     assert log.count(text="state 6") == sum("state 6" in line for line in found) > 0
@@ -210,7 +210,7 @@ def test_apache_log_is_found_by_level_and_text(memory: ct.Archive) -> None:
 
 def test_openssh_log_is_found_as_syslog(memory: ct.Archive) -> None:
     log = events.create(memory, fields=events.SYSLOG_FIELDS)
-    found = real(log, "OpenSSH_2k.log", log.reading("syslog", stream_field="host", year=2025))
+    found = real(log, "OpenSSH_2k.log", log.read_options("syslog", stream_field="host", year=2025))
     shape = re.compile(r"(\w{3} +\d+ [\d:]{8}) (\S+) ([^\[]+)\[(\d+)\]: (.*)")
     parts = [shape.match(line).groups() for line in found]  # type: ignore[union-attr]
     rows = log.search(
@@ -431,7 +431,7 @@ def test_a_field_may_stand_elsewhere_than_its_name(memory: ct.Archive) -> None:
     log = events.create(
         memory, fields={"origin": "utf8", "n": "int64"}, paths={"origin": "source", "n": "a.b"}, time_field="@t"
     )
-    log.ingest_lines('{"@t": "2026-01-01", "source": "x", "a": {"b": 3}}', log.reading(stream="s"))
+    log.ingest_lines('{"@t": "2026-01-01", "source": "x", "a": {"b": 3}}', log.read_options(stream="s"))
     assert log.search(columns=["origin", "n", "stream"]).to_pylist() == [{"origin": "x", "n": 3, "stream": "s"}]
 
 

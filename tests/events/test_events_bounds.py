@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import chronotile as ct
 from chronotile import events
 from chronotile.events import parsing, searching
-from chronotile.events.parsing import Field, Reading
+from chronotile.events.parsing import Field, ReadOptions
 
 MIB = 1 << 20
 # One that lives as long as what is taken from it; it counts for these tests alone.
 POOL = pa.proxy_memory_pool(pa.default_memory_pool())
-READING = Reading("ndjson", stream_field="host", time_field="t", time_format="epoch_s")
+READING = ReadOptions("ndjson", stream_field="host", time_field="t", time_format="epoch_s")
 FIELDS = [Field("level", "level", pa.utf8())]
 GOOD = b'{"t":1767225600,"host":"a","level":"x"}'
 
@@ -72,7 +72,9 @@ def test_memory_does_not_grow_with_lines_that_are_no_documents(line: bytes) -> N
 
 def test_rejects_are_counted_and_the_first_are_kept() -> None:
     bad = [f'{{"t":"{number}","host":"a"}}'.encode() for number in range(parsing.REJECTS_MAX + 500)]
-    documents = parsing.parse(b"\n".join([GOOD, *bad, GOOD]), 1, Reading("ndjson", time_field="t", stream="s"), FIELDS)
+    documents = parsing.parse(
+        b"\n".join([GOOD, *bad, GOOD]), 1, ReadOptions("ndjson", time_field="t", stream="s"), FIELDS
+    )
     assert documents.table["line"].to_pylist() == []
     rejects = documents.rejects
     assert (rejects.count, len(rejects.kept)) == (len(bad) + 2, parsing.REJECTS_MAX)

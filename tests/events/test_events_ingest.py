@@ -163,18 +163,18 @@ def test_one_bad_line_in_many_costs_none_of_them(memory: ct.Archive) -> None:
 )
 def test_times_of_each_format_are_read(memory: ct.Archive, format: str, written: str, microseconds: int) -> None:
     log = events.create(memory, time_field="at.first", time_format=format)
-    report = log.ingest_lines(f'{{"at": {{"first": {written}}}}}', log.reading(stream="s"))
+    report = log.ingest_lines(f'{{"at": {{"first": {written}}}}}', log.read_options(stream="s"))
     assert report.rejects == ()
     assert log.search()["time"].to_pylist() == [FIRST + timedelta(microseconds=microseconds)]
 
 
 def test_a_time_without_a_year_is_of_the_last_year_that_is_not_the_future(memory: ct.Archive) -> None:
     log = events.create(memory, fields=events.SYSLOG_FIELDS)
-    reading = log.reading("syslog", stream="s")
+    read_options = log.read_options("syslog", stream="s")
     now = datetime.now(UTC)
     for days in (-200, -1, 3):
         day = now + timedelta(days=days)
-        log.ingest_lines(f"{day:%b} {day.day:2} {day:%H:%M:%S} h a: {days}", reading)
+        log.ingest_lines(f"{day:%b} {day.day:2} {day:%H:%M:%S} h a: {days}", read_options)
     found = {int(row["message"]): row["time"] for row in log.search().to_pylist()}
     assert found[-200] == (now - timedelta(days=200)).replace(microsecond=0)
     assert found[-1] == (now - timedelta(days=1)).replace(microsecond=0)
@@ -198,7 +198,9 @@ def test_syslog_of_both_kinds_is_taken_apart(memory: ct.Archive) -> None:
         "<34>1 2026-01-01T00:00:01Z web1 a - - [open x",
         "hello",
     ]
-    report = log.ingest_lines("\n".join(lines), log.reading("syslog", stream_field="host", stream="none", year=2026))
+    report = log.ingest_lines(
+        "\n".join(lines), log.read_options("syslog", stream_field="host", stream="none", year=2026)
+    )
     rows = log.search(limit=None, newest_first=False, columns=["line", "stream", *events.SYSLOG_FIELDS]).to_pylist()
     found = {row.pop("line"): tuple(row.values()) for row in rows}
     assert found == {
@@ -214,7 +216,7 @@ def test_syslog_of_both_kinds_is_taken_apart(memory: ct.Archive) -> None:
 
 def test_a_pattern_takes_lines_apart_into_typed_fields(memory: ct.Archive) -> None:
     log = events.create(memory, fields={"client": "utf8", "status": "int32", "took": "float64", "ok": "bool"})
-    reading = log.reading(
+    read_options = log.read_options(
         "lines", time_format="%d/%b/%Y:%H:%M:%S %z",
         pattern=r"^(?P<client>\S+) (?P<stream>\S+) \[(?P<time>[^]]+)\] (?P<status>\S+) (?P<took>\S*) ?(?P<ok>\w+)?$",
     )  # fmt: skip
@@ -226,7 +228,7 @@ def test_a_pattern_takes_lines_apart_into_typed_fields(memory: ct.Archive) -> No
         "10.0.0.2 web2 [32/Jan/2026:00:00:00 +0000] 200 1",
         "nothing",
     ]
-    log.ingest_lines("\n".join(lines), reading)
+    log.ingest_lines("\n".join(lines), read_options)
     rows = log.search(columns=["client", "stream", "status", "took", "ok", "time"], newest_first=False).to_pylist()
     assert [tuple(row.values()) for row in rows] == [
         ("10.0.0.1", "web1", 200, 0.5, True, FIRST),
@@ -256,7 +258,7 @@ def test_a_pattern_takes_lines_apart_into_typed_fields(memory: ct.Archive) -> No
 def test_a_reading_that_cannot_work_is_refused(memory: ct.Archive, options: dict[str, Any], says: str) -> None:
     log = make(memory)
     with pytest.raises(ct.InvalidInputError, match=says):
-        log.reading(**options)
+        log.read_options(**options)
 
 
 # ---------------------------------------------------------------- repetition
@@ -340,7 +342,7 @@ def test_a_file_names_the_stream_of_documents_that_name_none(tmp_path: Path, mem
     (tmp_path / "web.log.1").write_text('{"time": "2026-01-02"}')
     events.load(log, tmp_path)
     assert log.streams()["stream"].to_pylist() == ["web"]
-    events.load(log, tmp_path, log.reading(stream="other"))
+    events.load(log, tmp_path, log.read_options(stream="other"))
     assert log.streams()["stream"].to_pylist() == ["other", "web"]
 
 

@@ -81,7 +81,7 @@ def write(node: lab.Node, replicas: int, consistency: str = "ALL") -> None:
 
 
 def test_places_are_read_from_both_notations_and_racks_take_turns() -> None:
-    assert layout.places(None, None, 1) == [layout.Place("dc1", "rack1")] * 3
+    assert layout.places(None, None, 1) == [layout.NodeLocation("dc1", "rack1")] * 3
     assert [place.dc for place in layout.places(None, "2x2", 1)] == ["dc1", "dc1", "dc2", "dc2"]
     wide = layout.places(None, "east:3,west:1", 2)
     assert [(place.dc, place.rack) for place in wide] == [
@@ -151,8 +151,8 @@ def test_settings_are_json_where_they_can_be_and_nest_at_dots(tmp_path: Path) ->
     with pytest.raises(InvalidInputError, match="name=value"):
         config.read_settings(["novalue"])
     plan = config.NodePlan(
-        "c", tmp_path, "127.77.9.1", ["127.77.9.1"], layout.Place("dc1", "rack1"), 7199, 300, [1], False, None, False,
-        None, paxos_v2=True, settings={**given, "num_tokens": 4}, java_options=[],
+        "c", tmp_path, "127.77.9.1", ["127.77.9.1"], layout.NodeLocation("dc1", "rack1"), 7199, 300, [1], False, None,
+        False, None, paxos_v2=True, settings={**given, "num_tokens": 4}, java_options=[],
     )  # fmt: skip
     written = config.cassandra_yaml(plan, software.Server(versions.release("5.0"), tmp_path))
     assert written["c"] == {"d": True}

@@ -590,7 +590,7 @@ def test_a_starved_process_gets_little_time_and_is_never_left_suspended() -> Non
         try:
             process = Process.of(spinning.pid)
             assert process is not None
-            with overload.Starver(0.8) as starver:
+            with overload.CpuThrottle(0.8) as starver:
                 starver.choose([process])
                 before, began = process.cpu_s(), time.monotonic()
                 while (passed := time.monotonic() - began) < 1.5:

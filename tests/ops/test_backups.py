@@ -27,8 +27,8 @@ import chronotile as ct
 from chronotile_tools.errors import NotFoundError
 from chronotile_tools.ops.backups import manifests, restoring, schemas, stores
 from chronotile_tools.ops.backups.jobs import Fetch, Send, part_key
-from chronotile_tools.ops.backups.manifests import Manifest, Part, Schema
-from chronotile_tools.ops.backups.stores import Pace, Store
+from chronotile_tools.ops.backups.manifests import Manifest, NodeBackup, Schema
+from chronotile_tools.ops.backups.stores import RateLimiter, Store
 from chronotile_tools.ops.procedures.actuators import Commands
 from chronotile_tools.ops.procedures.nodes import Member
 
@@ -165,7 +165,7 @@ def test_a_limit_is_kept(tmp_path: Path) -> None:
     store.create()
     node.table.mkdir(parents=True)
     (node.table / "nb-1-big-Data.db").write_bytes(bytes(300_000))
-    pace, began = Pace(1_000_000), time.monotonic()
+    pace, began = RateLimiter(1_000_000), time.monotonic()
     for path in node.table.iterdir():
         store.put_file("files/x", path, pace=pace)
     assert time.monotonic() - began >= 0.29
@@ -286,7 +286,7 @@ def test_retain_keeps_the_newest_of_each_cluster(store: Store, nodes: list[FakeN
     assert (done.files, done.bytes > 0) == (4, True)
     assert manifests.names(store) == ["b2", "b3"]
     assert not manifests.verify(store, "b2") + manifests.verify(store, "b3")
-    assert manifests.retain(store, 2) == manifests.Removed([], 0, 0)
+    assert manifests.retain(store, 2) == manifests.RemovalReport([], 0, 0)
 
 
 def test_backups_and_removals_keep_out_of_each_others_way(store: Store, nodes: list[FakeNode]) -> None:
@@ -463,8 +463,8 @@ def member(number: int, dc: str) -> Member:
 
 
 def test_nodes_are_the_same_only_with_their_tokens_and_places() -> None:
-    def part(one: Member) -> Part:
-        return Part(one.host_id, "moved", one.dc, one.rack, list(one.tokens), [])
+    def part(one: Member) -> NodeBackup:
+        return NodeBackup(one.host_id, "moved", one.dc, one.rack, list(one.tokens), [])
 
     three = [member(k, "dc1") for k in range(3)]
     made = Manifest("b", "c", "5.0.8", "", "", Schema({}, [], [], {}), [part(one) for one in three])

@@ -288,7 +288,7 @@ def small(shared_cluster: lab.Cluster) -> Iterator[str]:
         connection.run("DROP KEYSPACE small")
 
 
-class Making(AccessNodes):
+class ConcurrentCreator(AccessNodes):
     """Nodes on which somebody makes one of these tables each time after their schema was described."""
 
     def __init__(self, cluster: lab.Cluster, names: list[str]) -> None:
@@ -305,12 +305,12 @@ class Making(AccessNodes):
 def test_a_schema_is_that_of_one_moment_while_tables_are_made(
     shared_cluster: lab.Cluster, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema = schemas.read(Making(shared_cluster, ["one", "two"]), [small])
+    schema = schemas.read(ConcurrentCreator(shared_cluster, ["one", "two"]), [small])
     names = {"rows", "one", "two"}
     assert {table["name"] for table in schema.tables} == {one["name"] for one in schema.statements} == names
     monkeypatch.setattr(schemas, "TRIES", 1)
     with pytest.raises(ct.BusyError, match="tables of small keep being created or changed: resume"):
-        schemas.read(Making(shared_cluster, ["three"]), [small])
+        schemas.read(ConcurrentCreator(shared_cluster, ["three"]), [small])
 
 
 def test_a_backup_is_made_and_what_cannot_be_is_refused(

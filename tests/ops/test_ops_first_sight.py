@@ -23,18 +23,18 @@ import click
 import pytest
 from click.testing import CliRunner
 from conftest import Run
-from support_nodes import Hands, MemoryNodes
+from support_nodes import MemoryNodes, RecordingActuator
 
 from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
 from chronotile_tools import ops
 from chronotile_tools.cli import ops as cli
 from chronotile_tools.cli import ops_procedures as ops_procedures  # adds its commands
-from chronotile_tools.ops import Waits, recording, report
+from chronotile_tools.ops import PendingRequests, recording, report
 from chronotile_tools.ops.procedures import Context, Finding, Procedure, engine, plan
 from chronotile_tools.ops.procedures.journal import Journal
 from chronotile_tools.ops.procedures.restarts import RollingRestart
 from chronotile_tools.ops.screen import screen, watched
-from chronotile_tools.ops.state import ClusterSettings, Disk, Heap, Node, NotSeen, Snapshot
+from chronotile_tools.ops.state import ClusterSettings, Disk, Heap, Node, Snapshot, Unobserved
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -100,7 +100,7 @@ def test_what_is_not_cql_is_told_so(answer: Callable[[socket.socket], object], s
 
 
 def test_what_a_look_waits_for_is_told() -> None:
-    waits = Waits()
+    waits = PendingRequests()
     assert str(waits) == ""
     with waits.on("CQL of 10.0.0.1"):
         assert str(waits) == "0 of 1 answers; waiting for CQL of 10.0.0.1 (0 s)"
@@ -133,7 +133,7 @@ def busy_cluster(count: int = 3) -> Snapshot:
              clock_offset_s=0.0, clock_error_s=0.1)
         for k in range(count)
     ]  # fmt: skip
-    return snapshot(*nodes, not_seen=[NotSeen(f"192.168.100.{k}", "disk", "no way " * 9) for k in range(30)])
+    return snapshot(*nodes, not_seen=[Unobserved(f"192.168.100.{k}", "disk", "no way " * 9) for k in range(30)])
 
 
 def test_findings_stay_in_sight_on_a_small_screen() -> None:
@@ -265,7 +265,7 @@ def test_a_refused_plan_ends_with_why(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Finding("ok", "nodes", "fine"), Finding("refused", "disks", "full"), Finding("refused", "clocks", "apart")]
     monkeypatch.setattr(RollingRestart, "checks", lambda *_: found)
     work = RollingRestart(["10.0.0.1"])
-    made = plan(work, Context(nodes, Hands(nodes), str))
+    made = plan(work, Context(nodes, RecordingActuator(nodes), str))
     assert str(made).splitlines()[-1] == "refused: disks: full; clocks: apart"
     fine = dataclasses.replace(made, findings=found[:1])
     assert "refused" not in str(fine)
@@ -284,7 +284,7 @@ def test_a_refused_plan_ends_with_why(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_times_are_iso_8601(text: str, moment: datetime) -> None:
-    assert cli.Moment().convert(text, None, None) == moment
+    assert cli.Time().convert(text, None, None) == moment
 
 
 def test_a_time_that_is_none_is_told_so(chronotile: Run) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from chronotile.errors import InvalidInputError
 from chronotile_tools.ops import measures
-from chronotile_tools.ops.measures import Baseline, Look
+from chronotile_tools.ops.measures import Baseline, RuleInput
 from chronotile_tools.ops.rules import RULES, Finding, Result, check, chosen, with_limits
 from chronotile_tools.ops.state import (
     ClusterSettings,
@@ -98,15 +98,15 @@ def test_a_rule_needs_an_earlier_look_a_baseline_or_jmx_exactly_where_it_says_so
         disks=[], schema=None,
     )  # fmt: skip
     for rule in RULES.values():
-        assert values(rule, Look(now, before, USUAL)) is True, rule.name
-        assert values(rule, Look(now, None, USUAL)) is not rule.two_looks, rule.name
-        assert values(rule, Look(now, before, None)) is not rule.needs_baseline, rule.name
+        assert values(rule, RuleInput(now, before, USUAL)) is True, rule.name
+        assert values(rule, RuleInput(now, None, USUAL)) is not rule.two_looks, rule.name
+        assert values(rule, RuleInput(now, before, None)) is not rule.needs_baseline, rule.name
         if not rule.jmx and rule.name != "repair-failed":
-            without = Look(snapshot(blind, minutes=1, repairs=repaired), snapshot(blind, repairs=repaired), USUAL)
+            without = RuleInput(snapshot(blind, minutes=1, repairs=repaired), snapshot(blind, repairs=repaired), USUAL)
             assert values(rule, without) is True, rule.name
 
 
-def values(rule: Any, look: Look) -> bool:
+def values(rule: Any, look: RuleInput) -> bool:
     """Whether the rule measures something wherever it looks."""
     try:
         found = list(rule.measure(look))
@@ -327,7 +327,7 @@ def test_lengths_of_time_are_told_in_the_largest_unit_that_they_fill() -> None:
 def measured(name: str, now: Node, earlier: Node | None = QUIET, **given: Any) -> list[measures.Measured]:
     """What a rule measures, where it looks."""
     before = None if earlier is None else snapshot(earlier)
-    return list(RULES[name].measure(Look(snapshot(now, minutes=1, **given), before, USUAL)))
+    return list(RULES[name].measure(RuleInput(snapshot(now, minutes=1, **given), before, USUAL)))
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_node_that_does_not_tell_is_measured_as_unknown(name: str, fields: dic
 
 def test_what_is_unknown_says_why() -> None:
     assert measured("hint-window", QUIET, window_s=None)[0].value is None
-    unusual = Look(snapshot(QUIET, minutes=1), snapshot(QUIET), Baseline({}))
+    unusual = RuleInput(snapshot(QUIET, minutes=1), snapshot(QUIET), Baseline({}))
     assert [(each.value, each.words) for each in RULES["probe-slow"].measure(unusual)] == [
         (None, "too little recorded")
     ]
@@ -374,7 +374,8 @@ def test_a_table_says_whether_it_was_ever_repaired_whole() -> None:
 def test_a_latency_below_what_hurts_is_told_as_it_is() -> None:
     (found,) = measured("probe-slow", changed(probe_ms=4.0))
     assert found.value == pytest.approx(0.5), "half of what is usual"
-    assert measures.slower("probe", lambda node: 16.0, 100)(Look(snapshot(QUIET), None, USUAL)).__next__().value == 1
+    (found,) = measures.slower("probe", lambda node: 16.0, 100)(RuleInput(snapshot(QUIET), None, USUAL))
+    assert found.value == 1
 
 
 def test_a_rule_that_cannot_be_judged_or_is_not_known_is_named() -> None:

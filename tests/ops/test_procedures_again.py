@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_nodes import Hands, MemoryNodes
+from support_nodes import MemoryNodes, RecordingActuator
 
 import chronotile as ct
 from chronotile_tools.ops.procedures import Context, Finding, Procedure, engine, journal
@@ -53,9 +53,9 @@ def test_decommission_given_again_goes_on_when_the_node_has_left(tmp_path: Path)
     nodes = MemoryNodes(list(NODES))
     leaving(nodes)
     with pytest.raises(ct.ChronotileError, match="stop failed"):
-        decommission(Context(nodes, Hands(nodes, fail="stop"), str), tmp_path)
+        decommission(Context(nodes, RecordingActuator(nodes, fail="stop"), str), tmp_path)
     assert LEAVING not in nodes.there
-    hands = Hands(nodes)
+    hands = RecordingActuator(nodes)
     kept = decommission(Context(nodes, hands, str), tmp_path)
     assert hands.done == [("stop", LEAVING)]
     assert [entry["step"] for entry in kept.of("done")] == [f"decommission {LEAVING}", f"stop {LEAVING}"]
@@ -88,7 +88,7 @@ def test_grow_given_again_goes_on_when_there_are_two_nodes(tmp_path: Path, monke
     monkeypatch.setattr(Grow, "checks", lambda *_: [])
 
     def grow() -> None:
-        context = Context(nodes, Hands(nodes), str)
+        context = Context(nodes, RecordingActuator(nodes), str)
         engine.run_asked("grow", {"second": "", "third": ""}, lambda: Grow.of(context), context, tmp_path)
 
     with pytest.raises(ct.ChronotileError, match="cut off"):
@@ -100,7 +100,7 @@ def test_grow_given_again_goes_on_when_there_are_two_nodes(tmp_path: Path, monke
 def test_what_is_unfinished_is_named_before_anything_else_is_made(tmp_path: Path) -> None:
     nodes = MemoryNodes(list(NODES))
     leaving(nodes)
-    context = Context(nodes, Hands(nodes, fail="stop"), str)
+    context = Context(nodes, RecordingActuator(nodes, fail="stop"), str)
     with pytest.raises(ct.ChronotileError, match="stop failed"):
         decommission(context, tmp_path)
     for name, asked in (("decommission", {"node": NODES[0]}), ("restart", {"nodes": []})):
@@ -124,12 +124,12 @@ def test_from_another_machine_the_message_names_the_journal_there_and_resume(tmp
     about = {"procedure": "decommission", "id": "x", "host": "elsewhere", "journal": "/there/x.jsonl", "who": "ann@a"}
     nodes.leases["unfinished"] = ("x", json.dumps(about))
     with pytest.raises(ct.BusyError, match=r"no node.*on elsewhere\. Resume it there: chronotile ops resume"):
-        decommission(Context(nodes, Hands(nodes), str), tmp_path)
+        decommission(Context(nodes, RecordingActuator(nodes), str), tmp_path)
 
 
 def test_a_journal_without_the_operators_words_is_told_by_its_arguments(tmp_path: Path) -> None:
     nodes = MemoryNodes(list(NODES))
-    context = Context(nodes, Hands(nodes), str)
+    context = Context(nodes, RecordingActuator(nodes), str)
     header = {"procedure": "restart", "arguments": {"addresses": [NODES[0]]}, "steps": [], "findings": []}
     Journal.begin(tmp_path, "1-restart", {**header, "fingerprint": {}}).close()
     with pytest.raises(ct.BusyError, match="is unfinished"):
@@ -155,7 +155,7 @@ def test_a_journal_that_cannot_be_written_is_told_before_the_lease_is_taken(tmp_
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "journals"):
         with pytest.raises(ct.DataFileError, match=r"cannot write journals to .* is a file"):
-            decommission(Context(nodes, Hands(nodes), str), folder)
+            decommission(Context(nodes, RecordingActuator(nodes), str), folder)
     assert nodes.leases == {}
     assert nodes.ran == []
 

@@ -14,7 +14,7 @@ import pytest
 import support_lab
 from support_faults import archive_on, check, check_all_done
 from support_history import Load
-from support_procedures import Moment, context, nodes_of, run_apart, run_cut_off, wait_until_seen_down
+from support_procedures import KillPoint, context, nodes_of, run_apart, run_cut_off, wait_until_seen_down
 
 import chronotile as ct
 from chronotile_tools import lab
@@ -261,7 +261,7 @@ def test_a_node_that_fails_to_fetch_its_data_is_started_again(plant: lab.Cluster
     check_whole(plant)
 
 
-class Unwatching(Laboratory):
+class UnattendedActuator(Laboratory):
     """Starts a node and does not look after it, as commands of one's own do."""
 
     started: threading.Thread
@@ -271,7 +271,7 @@ class Unwatching(Laboratory):
 
         def start() -> None:
             with contextlib.suppress(lab.NodeFailedError):
-                super(Unwatching, self).replace(dead, address)
+                super(UnattendedActuator, self).replace(dead, address)
 
         self.started = threading.Thread(target=start)
         self.started.start()
@@ -285,7 +285,7 @@ def test_a_node_that_failed_to_fetch_its_data_is_told_and_set_up_anew_by_hand(
     fresh_archive(plant, "by_hand")
     dead = plant.nodes[-1]
     address = dead.address
-    hands = Unwatching(plant)
+    hands = UnattendedActuator(plant)
     with unreadable(plant.nodes[:2]), monkeypatch.context() as blind:
         dead.kill()
         wait_until_seen_down(plant, dead)
@@ -308,7 +308,7 @@ def test_a_node_of_an_older_release_that_fetches_nothing_is_told(
     with lab.up("silent", nodes=3, version="4.1", **support_lab.QUICK) as cluster:
         dead = cluster.nodes[-1]
         address = dead.address
-        hands = Unwatching(cluster)
+        hands = UnattendedActuator(cluster)
 
         def echo(line: str) -> None:
             if "has streamed nothing for 1 min" in line:
@@ -459,11 +459,11 @@ def test_growing_that_is_killed_at_every_step_goes_on_and_no_login_or_read_is_wr
             for step in steps:
                 # A node that joins is begun, is about to have its data, and has it.
                 for seconds in (3.0, 12.0) if step.startswith("join") else ():
-                    assert run_apart(cluster, tmp_path, work, Moment(step, seconds)).returncode == -9
+                    assert run_apart(cluster, tmp_path, work, KillPoint(step, seconds)).returncode == -9
                 if step == "clients":
                     told = run_apart(cluster, tmp_path, work, 0)
                     assert "LOCAL_QUORUM" in told.stderr, told.stderr
-                done = run_apart(cluster, tmp_path, work, Moment(step))
+                done = run_apart(cluster, tmp_path, work, KillPoint(step))
                 assert done.returncode == -9, done.stdout + done.stderr
             kept = run(work, context(cluster), tmp_path)
         assert not wrong, wrong[:5]

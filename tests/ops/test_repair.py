@@ -24,7 +24,7 @@ from chronotile_tools import lab, ops
 from chronotile_tools.lab import network
 from chronotile_tools.ops.procedures import journal, plan, run
 from chronotile_tools.ops.procedures.reaching import AccessNodes
-from chronotile_tools.ops.repair import Estimate, Pace, Repair, RingRange, previewed, reading, running, segments
+from chronotile_tools.ops.repair import Estimate, Repair, RingRange, SegmentSizer, previewed, reading, running, segments
 from chronotile_tools.ops.repair.reading import streams_of_preview
 from chronotile_tools.ring import SIZE, TOKEN_MIN, after, unwrapped, width
 
@@ -91,7 +91,7 @@ def test_what_remains_after_some_segments_is_the_rest(tokens: list[int], width_m
 
 
 def test_the_pace_halves_what_was_late_and_lengthens_what_was_short() -> None:
-    pace = Pace()
+    pace = SegmentSizer()
     pace.timed_out(2**60)
     assert pace.width_max == 2**59
     pace.finished(2**59, 30)
@@ -336,7 +336,7 @@ def test_what_a_repair_streams_to_a_node_stays_within_the_capacity(
     assert limits() == before
 
 
-class Near(AccessNodes):
+class SelectedRanges(AccessNodes):
     """Tells of the ring only the ranges in which some tokens lie: a repair of the others would take minutes for
     nothing."""
 
@@ -353,7 +353,7 @@ class Near(AccessNodes):
         return bool(ends) and any(width(ends[0], token) <= width(*ends) for token in self.tokens)
 
 
-class Hanging(Near):
+class Hanging(SelectedRanges):
     """A node hangs from the first repair on, for longer than that may take."""
 
     def __init__(self, cluster: lab.Cluster, tokens: list[int], node: lab.Node, seconds: float) -> None:

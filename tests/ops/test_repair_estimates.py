@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support_nodes import Hands, MemoryNodes
+from support_nodes import MemoryNodes, RecordingActuator
 
 from chronotile_tools.ops.procedures import Context
 from chronotile_tools.ops.repair import Repair, reading, running
@@ -89,7 +89,7 @@ def test_few_large_partitions_are_taken_for_what_they_are() -> None:
     nodes = nodes_that_tell(dict.fromkeys(NODES, told(18 * MIB, 16)))
     (known,) = reading.estimates(nodes, ["field.c_0000", "field.empty"])["field.c_0000"]
     assert (known.partitions, known.bytes) == (16, 18 * MIB)
-    context = Context(nodes, Hands(nodes), str)
+    context = Context(nodes, RecordingActuator(nodes), str)
     work = Repair.of(context, keyspaces=["field"])
     assert work.groups == [["field.c_0000", "field.empty"]]
     assert work.cost(context)[0] == "field.c_0000 and 1 more: about 16 partitions, 18 MiB in each copy, 3 nodes."
@@ -99,7 +99,7 @@ def test_they_are_repaired_by_one_command_a_node() -> None:
     nodes = nodes_that_tell(dict.fromkeys(NODES, told(600 * MIB, 60)))
     nodes.tools["repair"] = lambda *_: "Repair completed successfully"
     nodes.tools["compactionstats"] = lambda *_: "pending tasks: 0"
-    context = Context(nodes, Hands(nodes), str)
+    context = Context(nodes, RecordingActuator(nodes), str)
     running.mend(context, ["field.c_0000"], "test")
     repairs = [words for words in nodes.ran if words[1] == "repair"]
     assert repairs == [(one, "repair", "-full", "-pr", "field", "c_0000") for one in NODES]
@@ -110,7 +110,7 @@ def test_they_are_repaired_by_one_command_a_node() -> None:
 )
 def test_what_is_larger_is_repaired_in_segments(partitions: int, size: int) -> None:
     nodes = nodes_that_tell(dict.fromkeys(NODES, told(size, partitions)))
-    context = Context(nodes, Hands(nodes), str)
+    context = Context(nodes, RecordingActuator(nodes), str)
     assert Repair.of(context, keyspaces=["field"]).cost(context)[0].endswith("49 segments.")
 
 

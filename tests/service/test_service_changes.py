@@ -20,7 +20,7 @@ from chronotile import events, jobs
 SCHEMA = {"job_id": "int64", "submitted": "timestamp[us, UTC]", "user": "utf8"}
 
 
-class Place(NamedTuple):
+class ServedArchive(NamedTuple):
     """A running service, the archive it serves, opened by this process, and a name that is free in it."""
 
     service: Service
@@ -50,25 +50,25 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture
-def place(service: Service) -> Iterator[Place]:
+def place(service: Service) -> Iterator[ServedArchive]:
     path: Path = service.log_path.parent / "logs.db"
     with ct.open(path) as archive:
-        yield Place(service, archive, f"e{uuid.uuid4().hex[:12]}")
+        yield ServedArchive(service, archive, f"e{uuid.uuid4().hex[:12]}")
 
 
-def fresh(place: Place, *numbers: int) -> jobs.Jobs:
+def fresh(place: ServedArchive, *numbers: int) -> jobs.Jobs:
     found = jobs.create(place.archive, place.name, schema=SCHEMA, exist_ok=True)
     if numbers:
         found.write({"job_id": list(numbers), "submitted": [FIRST] * len(numbers), "user": ["ann"] * len(numbers)})
     return found
 
 
-def drop_events(place: Place) -> None:
+def drop_events(place: ServedArchive) -> None:
     for part in ("", "_dead", "_settings"):
         place.archive.drop(f"{place.name}{part}")
 
 
-def test_another_ttl_holds_from_the_next_question_on(place: Place) -> None:
+def test_another_ttl_holds_from_the_next_question_on(place: ServedArchive) -> None:
     log = events.create(place.archive, place.name, stream_field="host", ttl="30d")
     now = datetime.now(UTC)
     place.send(lines([document(0, time=(now - timedelta(days=days)).isoformat()) for days in (1, 3, 5)]))
@@ -80,7 +80,7 @@ def test_another_ttl_holds_from_the_next_question_on(place: Place) -> None:
     assert place.get("/v1/events/{}/histogram", interval="10d")["rows"][0]["count"] == 1
 
 
-def test_a_field_that_is_declared_is_read_stored_and_asked_for(place: Place) -> None:
+def test_a_field_that_is_declared_is_read_stored_and_asked_for(place: ServedArchive) -> None:
     log = events.create(place.archive, place.name, fields={"level": "utf8"}, stream_field="host")
     place.send(lines([document(1)]))
     assert place.refused("/v1/events/{}", where="status=501") == (400, "invalid-request")
@@ -94,7 +94,7 @@ def test_a_field_that_is_declared_is_read_stored_and_asked_for(place: Place) -> 
     assert log.count(code=502) == 1
 
 
-def test_a_column_that_is_added_to_jobs_can_be_asked_for(place: Place) -> None:
+def test_a_column_that_is_added_to_jobs_can_be_asked_for(place: ServedArchive) -> None:
     found = fresh(place, 1, 2)
     assert place.refused("/v1/jobs/{}/count", where="cpu>3") == (400, "invalid-request")
     found.dataset.add_columns({"cpu": "int64"}, {"cpu": 7})
@@ -102,7 +102,7 @@ def test_a_column_that_is_added_to_jobs_can_be_asked_for(place: Place) -> None:
     assert place.get("/v1/jobs/{}", id="2")["rows"][0]["cpu"] == 7
 
 
-def test_archives_that_are_dropped_are_not_found_and_their_names_are_free(place: Place) -> None:
+def test_archives_that_are_dropped_are_not_found_and_their_names_are_free(place: ServedArchive) -> None:
     fresh(place, 1, 2)
     assert place.get("/v1/jobs/{}/count") == {"count": 2}
     place.archive.drop(place.name)
@@ -119,7 +119,7 @@ def test_archives_that_are_dropped_are_not_found_and_their_names_are_free(place:
 
 
 @pytest.mark.parametrize("asked_in_between", [False, True])
-def test_jobs_that_are_made_again_are_those_now(place: Place, asked_in_between: bool) -> None:
+def test_jobs_that_are_made_again_are_those_now(place: ServedArchive, asked_in_between: bool) -> None:
     fresh(place, 1, 2)
     assert place.get("/v1/jobs/{}", id="1")["rows"][0]["user"] == "ann"
     place.archive.drop(place.name)
@@ -139,7 +139,7 @@ def test_jobs_that_are_made_again_are_those_now(place: Place, asked_in_between: 
 
 
 @pytest.mark.parametrize("slices", ["1d", 1])
-def test_events_that_are_made_again_keep_nothing_of_the_former(place: Place, slices: str | int) -> None:
+def test_events_that_are_made_again_keep_nothing_of_the_former(place: ServedArchive, slices: str | int) -> None:
     events.create(place.archive, place.name, fields={"level": "utf8"}, stream_field="host")
     report = place.send(lines([document(second) for second in range(50)]) + b"nothing\n", batch="first")
     assert (report["documents"], report["rejected"]) == (50, 1)
@@ -162,7 +162,7 @@ def test_events_that_are_made_again_keep_nothing_of_the_former(place: Place, sli
     assert place.archive[f"{place.name}_dead"].verify().ok
 
 
-def test_limits_of_streams_are_counted_on_when_a_field_is_declared(place: Place) -> None:
+def test_limits_of_streams_are_counted_on_when_a_field_is_declared(place: ServedArchive) -> None:
     limits = events.Limits(documents_per_s=10, period_s=30)
     log = events.create(place.archive, place.name, stream_field="host", limits=limits)
     body = lines([document(second, host="loud") for second in range(200)])

@@ -32,7 +32,7 @@ TOKENS = f"grafana read - {READER}\ngateway write,define - {WRITER}\nroot admin 
 
 
 @dataclass
-class Polite:
+class PoliteClient:
     """What a client that asks for little, and comes back when it is told to, got to see."""
 
     seconds: list[float] = field(default_factory=list)
@@ -91,7 +91,7 @@ def _ask(
 
 
 def _be_polite(port: int, stop: Event, found: Queue[Any]) -> None:
-    polite = Polite()
+    polite = PoliteClient()
     while not stop.is_set():
         began = time.monotonic()
         write = len(polite.seconds) % 4 == 0
@@ -113,7 +113,7 @@ def _be_polite(port: int, stop: Event, found: Queue[Any]) -> None:
     found.put((polite.seconds, dict(polite.statuses)))
 
 
-def polite(port: int, seconds: float) -> Polite:
+def polite(port: int, seconds: float) -> PoliteClient:
     """Ask politely for some seconds."""
     context = multiprocessing.get_context("spawn")
     stop, found = context.Event(), context.Queue()
@@ -123,7 +123,7 @@ def polite(port: int, seconds: float) -> Polite:
     stop.set()
     times, statuses = found.get(timeout=120)
     client.join(60)
-    return Polite(times, Counter(statuses))
+    return PoliteClient(times, Counter(statuses))
 
 
 # ---------------------------------------------------------------------- attacks

@@ -108,7 +108,7 @@ def _refused(holder: str, about: str) -> Row:
     return {"[applied]": "False", "holder": holder, "about": about}
 
 
-class Hands:
+class RecordingActuator:
     """Hands that can do everything and note what they were told; `fail` raises for a verb."""
 
     def __init__(self, nodes: MemoryNodes, fail: str = "") -> None:

@@ -65,7 +65,7 @@ def context(cluster: lab.Cluster, echo: Callable[[str], object] = print) -> Cont
 
 
 @dataclass(frozen=True)
-class Moment:
+class KillPoint:
     """When a process kills itself: a step was done and the journal does not say so yet, or so long after it began."""
 
     step: str
@@ -74,11 +74,11 @@ class Moment:
 
 
 def run_apart(
-    cluster: lab.Cluster, journals: Path, procedure: Procedure, when: int | Moment
+    cluster: lab.Cluster, journals: Path, procedure: Procedure, when: int | KillPoint
 ) -> subprocess.CompletedProcess[str]:
     """Run a procedure in a process of its own, killed after so many lines or at a moment."""
     work = json.dumps({"procedure": procedure.name, "arguments": procedure.arguments})
-    moment = json.dumps(dataclasses.asdict(when) if isinstance(when, Moment) else when)
+    moment = json.dumps(dataclasses.asdict(when) if isinstance(when, KillPoint) else when)
     command = [sys.executable, __file__, cluster.name, str(journals), work, moment]
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 

@@ -130,12 +130,12 @@ def _members(file: IO[bytes] | gzip.GzipFile, head: bytes, path: Path) -> Iterat
             where = f"{member.name} of {path}"
             with content:
                 head = content.read(len(_AVRO))
-                yield from _container(_Continued(head, content), head, where)
+                yield from _container(_PrefixedStream(head, content), head, where)
     if not found:
         raise _other(path, "is an empty archive")
 
 
-class _Continued:
+class _PrefixedStream:
     """A file whose first bytes were already read: members of a streamed archive cannot seek back."""
 
     def __init__(self, head: bytes, rest: Any) -> None:

@@ -64,7 +64,7 @@ class ColdSlice:
     bytes: int
 
 
-class Cold:
+class ColdStorage:
     """Archives and restores old slices of a database."""
 
     def __init__(self, tables: SurveyTables) -> None:

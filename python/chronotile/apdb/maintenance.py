@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
-from chronotile.apdb.cold import Cold, require_folder, restored_batch
+from chronotile.apdb.cold import ColdStorage, require_folder, restored_batch
 from chronotile.apdb.density import Crowded, crowded
 from chronotile.apdb.reads import CompleteVisits
 from chronotile.apdb.rows import newest, set_column
@@ -28,7 +28,7 @@ from chronotile.errors import BatchNotFoundError, DamagedError, InvalidInputErro
 from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
 from chronotile.times import Moment
 
-__all__ = ["Maintained", "Removed"]
+__all__ = ["MaintenanceReport", "RemovalReport"]
 
 _PART = 5_000
 """Associations per change: small enough that changes of other processes do not wait long."""
@@ -39,7 +39,7 @@ Progress = Callable[[str, int, int], object]
 
 
 @dataclass(frozen=True)
-class Maintained:
+class MaintenanceReport:
     """Report of :meth:`Maintenance.maintain`.
 
     Attributes
@@ -65,7 +65,7 @@ class Maintained:
 
 
 @dataclass(frozen=True)
-class Removed:
+class RemovalReport:
     """Report of a removal.
 
     Attributes
@@ -83,7 +83,7 @@ class Removed:
 class Maintenance:
     """Maintains a database."""
 
-    def __init__(self, tables: SurveyTables, cold: Cold, updates: Updates, complete: CompleteVisits) -> None:
+    def __init__(self, tables: SurveyTables, cold: ColdStorage, updates: Updates, complete: CompleteVisits) -> None:
         self._tables, self._cold, self._updates, self._complete = tables, cold, updates, complete
 
     def _all(self) -> list[str]:
@@ -95,7 +95,7 @@ class Maintenance:
     def maintain(
         self, *, before: Moment = None, chunks_min: int | None = None, associations: Any = None,
         progress: Progress | None = None,
-    ) -> Maintained:  # fmt: skip
+    ) -> MaintenanceReport:  # fmt: skip
         """Daily maintenance: assign sources to solar-system objects, merge small chunks, and record statistics.
 
         If a :meth:`reassign` was interrupted, the sources of its objects are counted again. Maintenance may be
@@ -139,7 +139,7 @@ class Maintenance:
             notify("statistics", number, len(self._all()))
             statistics[name] = self._tables.archive[name].info()
         self._note(statistics)
-        return Maintained(consolidated, changed, unknown, recounted, statistics, self._crowded(statistics))
+        return MaintenanceReport(consolidated, changed, unknown, recounted, statistics, self._crowded(statistics))
 
     def _associate(self, associations: Any, notify: Progress) -> tuple[int, int]:
         """Assign sources to objects, one change per part; return how many changed and how many are not stored."""
@@ -218,7 +218,7 @@ class Maintenance:
     def remove_visit(
         self, visit: int, detector: int | None = None, *, changed: bool = False,
         archived: str | os.PathLike[str] | Literal[False] | None = None,
-    ) -> Removed:  # fmt: skip
+    ) -> RemovalReport:  # fmt: skip
         """Remove a visit, of one detector or of all. It can be stored again.
 
         Parameters
@@ -249,7 +249,7 @@ class Maintenance:
 
     def remove_night(
         self, night: Moment, *, changed: bool = False, archived: str | os.PathLike[str] | Literal[False] | None = None
-    ) -> Removed:
+    ) -> RemovalReport:
         """Remove a night: from noon (UTC) of the given day to the next noon. Arguments as for :meth:`remove_visit`."""
         start = values.night_start(night)
         return self._remove(self._tables.visits.read(start=start, end=start + 1).to_arrow(), [], changed, archived)
@@ -257,7 +257,7 @@ class Maintenance:
     @in_turn
     def _remove(
         self, rows: Any, unfinished: list[str], changed: bool, archived: str | os.PathLike[str] | Literal[False] | None
-    ) -> Removed:
+    ) -> RemovalReport:
         if archived:
             require_folder(archived)
         found = [(row, name, self._changed(name, row)) for row in rows.to_pylist() for name in names.MAIN_TABLES]
@@ -296,7 +296,7 @@ class Maintenance:
         if archived:
             # Rows archived since the files were searched.
             total += sum(self._take_from_files(row, archived) for row in rows.to_pylist())
-        return Removed(visits, total)
+        return RemovalReport(visits, total)
 
     def _away(self, row: dict[str, Any]) -> int:
         """Number of sources and forced sources of a detector-visit whose slices were dropped and not restored."""

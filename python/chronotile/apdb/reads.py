@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from chronotile import sky
 from chronotile.apdb import names, values
-from chronotile.apdb.cold import Cold, merged
+from chronotile.apdb.cold import ColdStorage, merged
 from chronotile.apdb.newest import newest_of_region
 from chronotile.apdb.rows import Rows, drop_deleted, newest
 from chronotile.apdb.tables import SurveyTables
@@ -84,7 +84,7 @@ class CompleteVisits:
 class Reads:
     """Reads objects, sources and forced sources."""
 
-    def __init__(self, tables: SurveyTables, cold: Cold, complete: CompleteVisits) -> None:
+    def __init__(self, tables: SurveyTables, cold: ColdStorage, complete: CompleteVisits) -> None:
         self._tables, self._cold, self._complete = tables, cold, complete
 
     def objects(

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names
-from chronotile.apdb.cold import Cold
+from chronotile.apdb.cold import ColdStorage
 from chronotile.apdb.density import Density
 from chronotile.apdb.layout import Layout
 from chronotile.apdb.maintenance import Maintenance
@@ -125,7 +125,7 @@ class Apdb(Closing):
 
     def __init__(self, archive: Archive) -> None:
         self._tables = tables = SurveyTables(archive)
-        complete, self._cold = CompleteVisits(tables), Cold(tables)
+        complete, self._cold = CompleteVisits(tables), ColdStorage(tables)
         self._stores, self._reads = Stores(tables), Reads(tables, self._cold, complete)
         self._updates = Updates(tables, self._cold)
         self._maintenance = Maintenance(tables, self._cold, self._updates, complete)
@@ -215,9 +215,9 @@ class Apdb(Closing):
     count_unassociated = _of("_updates", Updates.count_unassociated)
 
     # cold storage
-    archive_before = _of("_cold", Cold.archive_before)
-    archived = _of("_cold", Cold.archived)
-    restore = _of("_cold", Cold.restore)
+    archive_before = _of("_cold", ColdStorage.archive_before)
+    archived = _of("_cold", ColdStorage.archived)
+    restore = _of("_cold", ColdStorage.restore)
 
     # maintenance
     maintain = _of("_maintenance", Maintenance.maintain)

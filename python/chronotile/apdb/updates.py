@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
-from chronotile.apdb.cold import Cold, of_records, require_folder
+from chronotile.apdb.cold import ColdStorage, of_records, require_folder
 from chronotile.apdb.rows import Rows, arrow_table, drop_deleted, newest, set_column
 from chronotile.apdb.tables import SurveyTables
 from chronotile.apdb.turns import in_turn
@@ -40,7 +40,7 @@ class Updates:
     (``midpointMjdTai``), accurate to 5 arc seconds and a quarter of an hour: without them, the whole sky is scanned.
     """
 
-    def __init__(self, tables: SurveyTables, cold: Cold) -> None:
+    def __init__(self, tables: SurveyTables, cold: ColdStorage) -> None:
         self._tables, self._cold = tables, cold
 
     def reassociate(

@@ -223,7 +223,7 @@ def ingest(
     states: list[Any] = []
     keep = lambda now: states.__setitem__(slice(None), [now])  # noqa: E731
     with _open(target, create=False, timeout_s=timeout_s) as found:
-        reading = found.reading(
+        read_options = found.read_options(
             format_, pattern=pattern, time_field=time_field, time_format=time_format, year=year,
             stream_field=stream_field, stream="stdin" if piped and stream is None else stream,
         )  # fmt: skip
@@ -232,11 +232,11 @@ def ingest(
                 # Treat SIGTERM like an interrupt: store all lines read so far before exiting.
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
                 report = library.feed(
-                    found, sys.stdin.fileno(), reading, source=source, batch_bytes=batch_bytes, batch_s=batch_seconds,
-                    ttl=ttl, progress=keep,
+                    found, sys.stdin.fileno(), read_options, source=source, batch_bytes=batch_bytes,
+                    batch_s=batch_seconds, ttl=ttl, progress=keep,
                 )  # fmt: skip
             else:
-                report = library.load(found, target.rest, reading, ttl=ttl, workers=workers, progress=keep)
+                report = library.load(found, target.rest, read_options, ttl=ttl, workers=workers, progress=keep)
     end_load(report, _report_text(report), as_json, "document", "line", _guess_text(report.guess))
 
 

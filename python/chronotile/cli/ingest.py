@@ -44,7 +44,7 @@ SPOOL_BLOCK = 1 << 20
 
 
 @dataclass
-class Reading:
+class ReadOptions:
     """Settings for reading files."""
 
     format: str | None
@@ -230,10 +230,10 @@ def _rows_there(dataset: Dataset, key: str) -> int | None:
     return info.rows if info is not None and info.finished and not info.rows_retired else None
 
 
-def ingest_file(dataset: Dataset, source: Source, reading: Reading, state: State, *, replace: bool) -> Outcome:
+def ingest_file(dataset: Dataset, source: Source, options: ReadOptions, state: State, *, replace: bool) -> Outcome:
     """Store the part of a file that is not stored yet."""
     outcome = Outcome()
-    tag = reading.tag_of(source)
+    tag = options.tag_of(source)
     content = _native.content_hash(source.path)
     start = 0
     if not replace:
@@ -242,7 +242,7 @@ def ingest_file(dataset: Dataset, source: Source, reading: Reading, state: State
         while (rows := _rows_there(dataset, batch_key(content, tag, start))) is not None:
             outcome.rows_before += rows
             start += BLOCK_ROWS
-    file = _open_as_stored(dataset, source, reading, skip_rows=start)
+    file = _open_as_stored(dataset, source, options, skip_rows=start)
     state.file = file
     while file.has_rows():
         report = dataset.write(file.block(BLOCK_ROWS), batch_key(content, tag, start), replace=replace)
@@ -257,13 +257,13 @@ def ingest_file(dataset: Dataset, source: Source, reading: Reading, state: State
     return outcome
 
 
-def _open_as_stored(dataset: Dataset, source: Source, reading: Reading, *, skip_rows: int) -> _native.RecordFile:
+def _open_as_stored(dataset: Dataset, source: Source, options: ReadOptions, *, skip_rows: int) -> _native.RecordFile:
     """Open the file with the column types of the dataset, if its own or inferred types differ."""
     stored = dataset.column_types
-    tag = reading.tag_of(source)
+    tag = options.tag_of(source)
     tag_type = "utf8" if tag is None else stored.get(tag[0], "utf8")
     hints = _hints(dataset.time)
-    file = reading.open(source, {}, hints=hints, skip_rows=skip_rows, tag_type=tag_type)
+    file = options.open(source, {}, hints=hints, skip_rows=skip_rows, tag_type=tag_type)
     differing = {
         name: stored[name]
         for name, kind, _ in file.schema().columns()
@@ -271,9 +271,9 @@ def _open_as_stored(dataset: Dataset, source: Source, reading: Reading, *, skip_
     }
     if tag is not None:
         differing.pop(tag[0], None)
-    if not differing or reading.format == "lines" or all(name in reading.types for name in differing):
+    if not differing or options.format == "lines" or all(name in options.types for name in differing):
         return file
-    return reading.open(source, differing, hints=hints, skip_rows=skip_rows, tag_type=tag_type)
+    return options.open(source, differing, hints=hints, skip_rows=skip_rows, tag_type=tag_type)
 
 
 def _hints(time: TimeAxis) -> dict[str, str]:
@@ -288,28 +288,28 @@ def _hints(time: TimeAxis) -> dict[str, str]:
 
 
 def _dataset(
-    archive: Archive, target: Target, definition: Definition, create: bool, sources: list[Source], reading: Reading
+    archive: Archive, target: Target, definition: Definition, create: bool, sources: list[Source], options: ReadOptions
 ) -> Dataset:
     try:
         return archive.dataset(target.dataset)
     except DatasetNotFoundError:
         if not create:
             raise
-    schema = _common_schema(sources, reading)
+    schema = _common_schema(sources, options)
     return definition.create(
-        archive, target.dataset, schema, exist_ok=True, sample=lambda: reading.open(sources[0], {})
+        archive, target.dataset, schema, exist_ok=True, sample=lambda: options.open(sources[0], {})
     )
 
 
-def _common_schema(sources: list[Source], reading: Reading) -> _native.Schema:
+def _common_schema(sources: list[Source], options: ReadOptions) -> _native.Schema:
     """Columns of the first file, with float64 for whole numbers if another file has fractions."""
-    first = reading.open(sources[0], {}).schema()
-    whole = {name for name, kind, _ in first.columns() if kind == "int64" and name not in reading.types}
+    first = options.open(sources[0], {}).schema()
+    whole = {name for name, kind, _ in first.columns() if kind == "int64" and name not in options.types}
     fractions: set[str] = set()
     for source in sources[1:SAMPLED_FILES]:
-        if whole <= fractions or reading.format == "lines":
+        if whole <= fractions or options.format == "lines":
             break
-        found = reading.open(source, {}).schema().columns()
+        found = options.open(source, {}).schema().columns()
         fractions |= {name for name, kind, _ in found if kind == "float64" and name in whole}
     if not fractions:
         return first
@@ -335,8 +335,8 @@ def _types(given: tuple[str, ...]) -> dict[str, str]:
     return types
 
 
-def _dry_run(dataset: Dataset | None, source: Source, reading: Reading) -> None:
-    file = reading.open(source, {}) if dataset is None else _open_as_stored(dataset, source, reading, skip_rows=0)
+def _dry_run(dataset: Dataset | None, source: Source, options: ReadOptions) -> None:
+    file = options.open(source, {}) if dataset is None else _open_as_stored(dataset, source, options, skip_rows=0)
     rows = f", {count_text(file.rows_total, 'row')}" if file.rows_total is not None else ""
     click.echo(f"{source.name}: {file.format}{rows}")
     stored = dataset.column_types if dataset is not None else {}
@@ -344,7 +344,7 @@ def _dry_run(dataset: Dataset | None, source: Source, reading: Reading) -> None:
         note = "" if dataset is None or name in stored else "  (not a column of the dataset)"
         click.echo(f"  {name}: {kind}{note}")
     if dataset is not None:
-        key = batch_key(_native.content_hash(source.path), reading.tag_of(source), 0)
+        key = batch_key(_native.content_hash(source.path), options.tag_of(source), 0)
         click.echo("  not stored yet" if _rows_there(dataset, key) is None else "  already stored")
 
 
@@ -403,41 +403,41 @@ def ingest(
     """
     if definition.given and not create:
         raise click.UsageError("Options that define a dataset require --create.")
-    reading = Reading(
+    options = ReadOptions(
         format=format_, types=_types(types), columns=names(columns), column_names=names(column_names),
         delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter), header=not no_header, nulls=list(nulls),
         comment=comment, tag=_tag(tag_column), line_time=line_time, line_year=line_year,
     )  # fmt: skip
     with _sources(target.rest, format_, spool_max) as sources:
         if dry_run:
-            _dry_runs(target, sources, reading, create)
+            _dry_runs(target, sources, options, create)
             return
         with target.open(create=create, timeout_s=timeout_s) as archive:
-            dataset = _dataset(archive, target, definition, create, sources, reading)
-            _ingest_all(dataset, sources, reading, replace=replace, as_json=as_json)
+            dataset = _dataset(archive, target, definition, create, sources, options)
+            _ingest_all(dataset, sources, options, replace=replace, as_json=as_json)
 
 
-def _dry_runs(target: Target, sources: list[Source], reading: Reading, create: bool) -> None:
+def _dry_runs(target: Target, sources: list[Source], options: ReadOptions, create: bool) -> None:
     path = target.url.removeprefix("sqlite:")
     dataset = None
     if not create or os.path.exists(path):
         with target.open(read_only=True) as archive:
             dataset = archive[target.dataset] if not create or target.dataset in archive else None
             for source in sources:
-                _dry_run(dataset, source, reading)
+                _dry_run(dataset, source, options)
         return
     for source in sources:
-        _dry_run(None, source, reading)
+        _dry_run(None, source, options)
 
 
-def _ingest_all(dataset: Dataset, sources: list[Source], reading: Reading, *, replace: bool, as_json: bool) -> None:
+def _ingest_all(dataset: Dataset, sources: list[Source], options: ReadOptions, *, replace: bool, as_json: bool) -> None:
     total = Outcome()
     unchanged = 0
     state = State(len(sources))
     with ProgressLine(state.text):
         for index, source in enumerate(sources, 1):
             state.index, state.name = index, source.name
-            outcome = ingest_file(dataset, source, reading, state, replace=replace)
+            outcome = ingest_file(dataset, source, options, state, replace=replace)
             total.rows_stored += outcome.rows_stored
             total.rows_before += outcome.rows_before
             total.duplicates += outcome.duplicates

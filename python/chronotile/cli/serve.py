@@ -21,7 +21,7 @@ from chronotile.service import FrontEnds
 from chronotile.times import duration_ns
 
 
-class Length(click.ParamType[float]):
+class Duration(click.ParamType[float]):
     """A duration in seconds."""
 
     name = "length"
@@ -55,18 +55,18 @@ _limits = with_options(
     _limit("--max-body", "64MiB", Size(), "Largest request body, before and after decompression."),
     _limit("--max-points", 10_000_000, _AT_LEAST_ONE, "Most rows in an answer."),
     _limit("--max-tags", 10_000, _AT_LEAST_ONE, "Most tags in a request."),
-    _limit("--max-range", "3660d", Length(), "Longest period of a request; its intervals are summed."),
+    _limit("--max-range", "3660d", Duration(), "Longest period of a request; its intervals are summed."),
     _limit("--max-queries", 64, _AT_LEAST_ONE, "Most queries at a time."),
     _limit("--max-writes", 64, _AT_LEAST_ONE, "Most writes at a time."),
     click.option("--max-connections", type=_AT_LEAST_ONE,
                  help="Most connections at a time; a further one replaces an idle one. Default: 1024, or less if the "
                  "limit of open files requires."),
-    _limit("--query-time", "60s", Length(), "Longest time for a query, including its answer."),
-    _limit("--client-time", "30s", Length(),
+    _limit("--query-time", "60s", Duration(), "Longest time for a query, including its answer."),
+    _limit("--client-time", "30s", Duration(),
            "Longest time for a client to send a request, or to read a part of an answer."),
-    _limit("--stop-time", "30s", Length(), "Longest time to finish requests after SIGTERM."),
-    _limit("--definitions-time", "5m", Length(), "Time after which definitions changed by other processes are seen."),
-    _limit("--max-future", "1d", Length(), "Reject points further ahead of this machine's clock."),
+    _limit("--stop-time", "30s", Duration(), "Longest time to finish requests after SIGTERM."),
+    _limit("--definitions-time", "5m", Duration(), "Time after which definitions changed by other processes are seen."),
+    _limit("--max-future", "1d", Duration(), "Reject points further ahead of this machine's clock."),
 )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ _limits = with_options(
 @click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate chain, PEM.")
 @click.option("--tls-key", type=click.Path(), metavar="FILE", help="Its private key, PEM.")
 @click.option("--log-format", type=click.Choice(["json", "text", "off"]), default="json", show_default=True)
-@click.option("--diagnostics", type=Length(), metavar="LENGTH",
+@click.option("--diagnostics", type=Duration(), metavar="LENGTH",
               help="Store metrics of the service as points of tags, at this interval.")  # fmt: skip
 @_nodes_options
 @_limits

@@ -36,7 +36,7 @@ class Term:
 
 
 @dataclass
-class Pushed:
+class PushedFilter:
     """The part of a polars filter that the read takes over. It never excludes a row that the filter keeps."""
 
     start: tuple[str, int | float] | None = None
@@ -91,9 +91,9 @@ def scan(dataset: Dataset) -> polars.LazyFrame:
     return register_io_source(source, schema=schema)
 
 
-def push_down(dataset: Dataset, predicate: polars.Expr | None, schema: Any) -> Pushed:
+def push_down(dataset: Dataset, predicate: polars.Expr | None, schema: Any) -> PushedFilter:
     """The part of a filter that a read of `dataset` can take over."""
-    pushed = Pushed()
+    pushed = PushedFilter()
     if predicate is None:
         return pushed
     try:
@@ -202,7 +202,7 @@ def _constant(tree: Any) -> polars.Series | None:
         return None
 
 
-def _push_time(pushed: Pushed, term: Term, dataset: Dataset) -> None:
+def _push_time(pushed: PushedFilter, term: Term, dataset: Dataset) -> None:
     if term.comparison not in ("<", "<=", ">", ">=", "=="):
         return
     first, after = _times_at(term, dataset)
@@ -233,7 +233,7 @@ def _times_at(term: Term, dataset: Dataset) -> tuple[tuple[str, int | float], tu
     return (after if rest else ("ticks", whole)), after
 
 
-def _push_condition(pushed: Pushed, term: Term, dataset: Dataset) -> None:
+def _push_condition(pushed: PushedFilter, term: Term, dataset: Dataset) -> None:
     nested = dataset.column_types[term.column].startswith(("list", "struct"))
     if nested and term.comparison != "exists":
         return

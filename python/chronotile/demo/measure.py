@@ -115,7 +115,7 @@ class Ledger:
         return np.asarray(held[np.argsort(held["key"])])
 
 
-class Checked:
+class CheckedDatabase:
     """A database, and beside it the plain lists that each of its reads is compared with."""
 
     def __init__(self, database: apdb.Apdb, survey: Survey) -> None:
@@ -194,7 +194,7 @@ def measure(archive_path: Path, page: Path, survey: Survey, echo: Callable[[str]
         f"{len(survey.sky.ra):,} stars; columns: {columns}."
     )
     with apdb.create(archive_path, SCHEMA) as database:
-        checked = Checked(database, survey)
+        checked = CheckedDatabase(database, survey)
         for exposure in _progress("storing and reading", exposures):
             known = checked.read(READ, exposure, exposure.mjd)
             checked.store(exposure, survey.observe(exposure, known))

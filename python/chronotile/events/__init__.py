@@ -20,7 +20,7 @@ optional.require("chronotile.events", "events", "numpy", "pyarrow")
 from chronotile.events.events import Events, IngestReport, create, open  # noqa: A004
 from chronotile.events.following import Follower
 from chronotile.events.loading import LoadReport, feed, load
-from chronotile.events.parsing import Reading, Reject
+from chronotile.events.parsing import ReadOptions, Reject
 from chronotile.events.remote import RemoteEvents, RemoteReport, connect
 from chronotile.events.retention import TtlChange
 from chronotile.events.settings import Limits, Settings
@@ -33,7 +33,7 @@ __all__ = [
     "IngestReport",
     "Limits",
     "LoadReport",
-    "Reading",
+    "ReadOptions",
     "Reject",
     "RemoteEvents",
     "RemoteReport",

@@ -21,7 +21,7 @@ from chronotile.events import parsing, retention, summaries
 from chronotile.events.following import Follower
 from chronotile.events.limits import FloodGuard
 from chronotile.events.moments import MOMENT
-from chronotile.events.parsing import Field, Reading, Reject
+from chronotile.events.parsing import Field, ReadOptions, Reject
 from chronotile.events.retention import TtlChange
 from chronotile.events.searching import Question, Visibility, count, parts_in_order, to_us
 from chronotile.events.settings import Limits, Settings, SettingsStore
@@ -116,7 +116,7 @@ def create(
     paths : dict of str to str, optional
         Path of a field, if it differs from its name: ``{"origin": "source"}``.
     time_field, time_format, stream_field : str
-        Where JSON documents hold time and stream; see :meth:`Events.reading`, which can override this.
+        Where JSON documents hold time and stream; see :meth:`Events.read_options`, which can override this.
     ttl : str or timedelta, optional
         Time to live of a document, from its own time: ``"30d"``. By default forever.
     limits : Limits, optional
@@ -159,7 +159,7 @@ def create(
     }  # fmt: skip
     schema = pa.schema(inputs.schema(columns))
     found = [Field(column, settings.paths.get(column, column), schema.field(column).type) for column in declared]
-    parsing.check(Reading("ndjson", None, time_field, time_format, None, stream_field), found)
+    parsing.check(ReadOptions("ndjson", None, time_field, time_format, None, stream_field), found)
     existed = name in archive
     if not existed:
         # Create the dataset of documents last: the archive of events exists once it does.
@@ -245,7 +245,7 @@ class Events:
 
     # ------------------------------------------------------------------ ingest
 
-    def reading(self, format: str = "ndjson", **options: Any) -> Reading:
+    def read_options(self, format: str = "ndjson", **options: Any) -> ReadOptions:
         """Create and check the settings for reading lines.
 
         Parameters
@@ -286,7 +286,7 @@ class Events:
                 "time_format cannot be set for syslog, which has its own time format", kind="invalid-setting"
             )
         try:
-            found = Reading(format, **options)
+            found = ReadOptions(format, **options)
         except TypeError as error:
             raise InvalidInputError(f"reading: {error}", kind="invalid-setting") from None
         parsing.check(found, self._declared())
@@ -295,7 +295,7 @@ class Events:
     def ingest_lines(
         self,
         data: bytes | str,
-        reading: Reading | None = None,
+        read_options: ReadOptions | None = None,
         *,
         batch: str | None = None,
         source: str = "",
@@ -310,8 +310,8 @@ class Events:
         ----------
         data : bytes or str
             Lines that end in newlines; the last newline is optional.
-        reading : Reading, optional
-            From :meth:`reading`; by default JSON documents, read with the settings of the archive.
+        read_options : ReadOptions, optional
+            From :meth:`read_options`; by default JSON documents, read with the settings of the archive.
         batch : str, optional
             Batch name: repeating the same lines under the same name changes nothing. Give one whenever the call may be
             repeated, such as the idempotency key of a request.
@@ -335,7 +335,7 @@ class Events:
         """
         text = data.encode() if isinstance(data, str) else bytes(data)
         own_s = retention.ttl_seconds(ttl)
-        chosen = reading or self.reading()
+        chosen = read_options or self.read_options()
         documents = parsing.parse(text, first_line, chosen, self._declared(), line_bytes_max=line_bytes_max)
         return self._store(documents, batch or f"events:{uuid.uuid4().hex}", source, own_s, limited)
 
@@ -473,7 +473,7 @@ class Events:
         schema = pa.schema(inputs.schema(dict(fields)))
         wanted = {**known.paths, **(paths or {})}
         more = [Field(name, wanted.get(name, name), schema.field(name).type) for name in fields]
-        parsing.check(self.reading(), [*self._declared(), *more])
+        parsing.check(self.read_options(), [*self._declared(), *more])
         self._settings.write(replace(known, paths=wanted))
         self._dataset.add_columns(schema)
 

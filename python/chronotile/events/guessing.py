@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile.events import syslog
-from chronotile.events.parsing import Reading, Reject
+from chronotile.events.parsing import ReadOptions, Reject
 
 __all__ = ["Guess", "guess"]
 
@@ -41,7 +41,7 @@ class Guess:
     what: str
     """``"syslog"``, or ``"JSON with the time in 'ts'"``."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Settings of :meth:`chronotile.events.Events.reading` for this format."""
+    """Settings of :meth:`chronotile.events.Events.options` for this format."""
 
     @property
     def options(self) -> str:
@@ -49,33 +49,33 @@ class Guess:
         return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.settings.items())
 
 
-def guess(rejects: Iterable[Reject], reading: Reading) -> Guess | None:
+def guess(rejects: Iterable[Reject], options: ReadOptions) -> Guess | None:
     """Guess the format of rejected lines; None if it is the one that was used.
 
     Parameters
     ----------
     rejects : iterable of Reject
         The lines; a few dozen are examined.
-    reading : Reading
+    options : ReadOptions
         Settings that were used.
     """
     sample = [reject.record for reject, _ in zip(rejects, range(_LINES_MAX), strict=False)]
     lines = [line.decode(errors="replace").rstrip("\r") for line in sample if len(line) <= _LINE_BYTES_MAX]
     if not lines:
         return None
-    if reading.format != "syslog":
-        times, _, sound = syslog.parts(pa.array(lines, pa.utf8()), reading.year)
+    if options.format != "syslog":
+        times, _, sound = syslog.parts(pa.array(lines, pa.utf8()), options.year)
         if 2 * (pc.sum(pc.and_(sound, pc.is_valid(times))).as_py() or 0) > len(lines):
             return Guess("syslog", {"format": "syslog"})
     objects = [found for line in lines if (found := _object(line)) is not None]
     if 2 * len(objects) <= len(lines):
         return None
-    settings = {} if reading.format == "ndjson" else {"format": "ndjson"}
+    settings = {} if options.format == "ndjson" else {"format": "ndjson"}
     name = next((name for name in _TIMES if all(name in found for found in objects)), None)
     form = None if name is None else _time_format(objects[0][name])
     if name is None or form is None:
         return Guess("JSON", settings) if settings else None
-    if reading.format != "ndjson" or (name, form) != (reading.time_field, reading.time_format):
+    if options.format != "ndjson" or (name, form) != (options.time_field, options.time_format):
         if name != "time":
             settings["time_field"] = name
         if form != "iso8601":

@@ -21,7 +21,7 @@ from chronotile import loading
 from chronotile.errors import ChronotileError, DataFileError
 from chronotile.events.events import Events, IngestReport
 from chronotile.events.guessing import Guess, guess
-from chronotile.events.parsing import Reading
+from chronotile.events.parsing import ReadOptions
 from chronotile.reports import BatchInfo
 
 __all__ = ["LoadProgress", "LoadReport", "feed", "load"]
@@ -57,11 +57,11 @@ class LoadReport(loading.Report):
         """Documents stored, now or earlier."""
         return self.documents + self.documents_before
 
-    def add(self, report: IngestReport, source: str, reading: Reading) -> None:
+    def add(self, report: IngestReport, source: str, read_options: ReadOptions) -> None:
         """Count one batch of lines of a source."""
         if report.rejects and (report.stored or not report.documents) and self.first_reject is None:
             self.first_reject = (source, report.rejects[0].line, report.rejects[0].reason)
-            self.guess = guess(report.rejects, reading)
+            self.guess = guess(report.rejects, read_options)
         if not report.stored and report.documents:
             self.documents_before += report.documents
             return
@@ -91,7 +91,7 @@ class _Block:
 def load(
     events: Events,
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    reading: Reading | None = None,
+    read_options: ReadOptions | None = None,
     *,
     ttl: str | timedelta | None = None,
     workers: int | None = None,
@@ -108,9 +108,9 @@ def load(
         The archive of events.
     paths : path or iterable of paths
         Files, or folders of files.
-    reading : Reading, optional
-        From :meth:`Events.reading`. Without a stream, documents that name none get the file name up to its first dot:
-        ``web.log`` and ``web.log.1.gz`` both belong to ``web``.
+    read_options : ReadOptions, optional
+        From :meth:`Events.read_options`. Without a stream, documents that name none get the file name up to its first
+        dot: ``web.log`` and ``web.log.1.gz`` both belong to ``web``.
     ttl
         The documents' own; see :meth:`Events.ingest_lines`.
     workers : int, optional
@@ -135,11 +135,11 @@ def load(
     done_before = 0
     for path in files:
         state.file = str(path)
-        own = reading or events.reading()
+        own = read_options or events.read_options()
         if own.stream is None:
             # Identify files by content, not name: log rotation renames files.
             own = replace(own, stream=path.name.lstrip(".").partition(".")[0] or path.name)
-        seed = "" if reading is None or reading.stream is None else reading.stream
+        seed = "" if read_options is None or read_options.stream is None else read_options.stream
         for block, outcome in _stored(events, path, seed, own, ttl, workers, limited, report):
             report.add(outcome, str(path), own)
             state.bytes_done = done_before + block.bytes_done
@@ -152,7 +152,7 @@ def load(
 
 
 def _stored(
-    events: Events, path: Path, seed: str, reading: Reading, ttl: Any, workers: int | None, limited: bool,
+    events: Events, path: Path, seed: str, read_options: ReadOptions, ttl: Any, workers: int | None, limited: bool,
     report: LoadReport,
 ) -> Iterator[tuple[_Block, IngestReport]]:  # fmt: skip
     """Store the part of a file that is not stored yet, several blocks at a time."""
@@ -163,7 +163,7 @@ def _stored(
         if known is not None and known.finished and known.rows:
             return IngestReport(block.key, False, known.rows, 0, 0, ())
         return events.ingest_lines(
-            block.text, reading, batch=block.key, source=str(path), first_line=block.first_line, ttl=ttl,
+            block.text, read_options, batch=block.key, source=str(path), first_line=block.first_line, ttl=ttl,
             limited=limited,
         )  # fmt: skip
 
@@ -297,7 +297,7 @@ def _place_of(key: str | None) -> tuple[int, int] | None:
 def feed(
     events: Events,
     pipe: int,
-    reading: Reading | None = None,
+    read_options: ReadOptions | None = None,
     *,
     source: str = "-",
     batch_bytes: int = 4 << 20,
@@ -325,7 +325,7 @@ def feed(
     BusyError
         A stream exceeds its limit; the message names the rejected lines. Earlier lines are stored.
     """
-    own = reading or events.reading()
+    own = read_options or events.read_options()
     run = uuid.uuid4().hex
 
     def ingest(text: bytes, first: int) -> IngestReport:
@@ -333,7 +333,7 @@ def feed(
             text, own, batch=f"pipe:{run}:{first}", source=source, first_line=first, ttl=ttl, limited=limited
         )
 
-    held = _Held(ingest, LoadProgress(0, LoadReport(files=1), file=source), own, progress)
+    held = _PipeBuffer(ingest, LoadProgress(0, LoadReport(files=1), file=source), own, progress)
     try:
         _drain(pipe, held, batch_bytes, batch_s)
     except KeyboardInterrupt:
@@ -343,14 +343,14 @@ def feed(
     return held.state.report
 
 
-class _Held:
+class _PipeBuffer:
     """Text that was read from a pipe and is not stored yet."""
 
     def __init__(
-        self, ingest: Callable[[bytes, int], IngestReport], state: LoadProgress, reading: Reading,
+        self, ingest: Callable[[bytes, int], IngestReport], state: LoadProgress, read_options: ReadOptions,
         progress: Callable[..., object] | None,
     ) -> None:  # fmt: skip
-        self._ingest, self.state, self._reading, self._progress = ingest, state, reading, progress
+        self._ingest, self.state, self._read_options, self._progress = ingest, state, read_options, progress
         self._began = time.monotonic()
         self._line = 1
         self._text = bytearray()
@@ -383,13 +383,13 @@ class _Held:
         self._line += self._closed.count(b"\n")
         self.state.bytes_done += len(self._closed)
         self._closed = b""
-        self.state.report.add(outcome, self.state.file, self._reading)
+        self.state.report.add(outcome, self.state.file, self._read_options)
         self.state.report.seconds = time.monotonic() - self._began
         if self._progress is not None:
             self._progress(self.state)
 
 
-def _drain(pipe: int, held: _Held, batch_bytes: int, batch_s: float) -> None:
+def _drain(pipe: int, held: _PipeBuffer, batch_bytes: int, batch_s: float) -> None:
     """Read a pipe until it ends, and store each batch when it is due."""
     due: float | None = None
     while True:

@@ -18,7 +18,7 @@ import pyarrow.json
 from chronotile.errors import InvalidInputError
 from chronotile.events import moments, syslog
 
-__all__ = ["FORMATS", "Documents", "Reading", "Reject", "parse"]
+__all__ = ["FORMATS", "Documents", "ReadOptions", "Reject", "parse"]
 
 FORMATS = ("ndjson", "syslog", "lines")
 
@@ -54,8 +54,8 @@ _FAULT_CHARS_MAX = 1_000
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Settings for reading lines. Created and checked by :meth:`chronotile.events.Events.reading`."""
+class ReadOptions:
+    """Settings for reading lines. Created and checked by :meth:`chronotile.events.Events.options`."""
 
     format: str = "ndjson"
     """``ndjson``, ``syslog`` or ``lines``."""
@@ -145,7 +145,7 @@ class _Lines:
 
 
 def parse(
-    text: bytes, first_line: int, reading: Reading, fields: list[Field], *, line_bytes_max: int | None = None
+    text: bytes, first_line: int, options: ReadOptions, fields: list[Field], *, line_bytes_max: int | None = None
 ) -> Documents:
     """Parse complete lines to documents and rejected lines. Memory does not grow with the number of rejected lines.
 
@@ -162,12 +162,12 @@ def parse(
     rejects, blank, line = Rejects(), 0, first_line
     tables: list[pa.Table] = []
     for block in _blocks(text):
-        table, blanks, lines = _parsed(block, line, reading, fields, rejects, line_bytes_max)
+        table, blanks, lines = _parsed(block, line, options, fields, rejects, line_bytes_max)
         tables.append(table)
         blank += blanks
         line += lines
     if not tables:
-        tables = [_parsed(b"", first_line, reading, fields, rejects, line_bytes_max)[0]]
+        tables = [_parsed(b"", first_line, options, fields, rejects, line_bytes_max)[0]]
     return Documents(pa.concat_tables(tables), rejects, blank)
 
 
@@ -184,7 +184,7 @@ def _blocks(text: bytes) -> Iterator[bytes]:
 
 
 def _parsed(
-    text: bytes, first_line: int, reading: Reading, fields: list[Field], rejects: Rejects, line_bytes_max: int
+    text: bytes, first_line: int, options: ReadOptions, fields: list[Field], rejects: Rejects, line_bytes_max: int
 ) -> tuple[pa.Table, int, int]:
     """Documents in a block of lines, the number of blank lines, and the number of lines."""
     pieces = text.split(b"\n")
@@ -202,11 +202,11 @@ def _parsed(
     too_long = pc.greater(sizes, line_bytes_max).to_numpy(zero_copy_only=False)
     lines.refuse(too_long, _TOO_LONG.format(line_bytes_max), sizes)
     texts = _decoded(lines)
-    if reading.format == "ndjson":
+    if options.format == "ndjson":
         whole = text if not blanks and not lines.reasons else None
-        columns = _from_json(whole, lines, reading, fields)
+        columns = _from_json(whole, lines, options, fields)
     else:
-        columns = _from_text(texts, lines, reading, fields)
+        columns = _from_text(texts, lines, options, fields)
     time, stream, values = columns
     sound = np.ones(len(raw), dtype=bool)
     sound[list(lines.reasons)] = False
@@ -239,29 +239,29 @@ Columns = tuple[pa.Array, pa.Array, list[pa.Array]]
 # ---------------------------------------------------------------- JSON
 
 
-def _from_json(whole: bytes | None, lines: _Lines, reading: Reading, fields: list[Field]) -> Columns:
+def _from_json(whole: bytes | None, lines: _Lines, options: ReadOptions, fields: list[Field]) -> Columns:
     """Time, stream and fields of JSON objects, one per line. `whole` is the text of all lines, if none is excluded."""
-    counted = reading.time_format in moments.EPOCHS
-    wanted = {reading.time_field: pa.float64() if reading.time_format == "epoch_s" else pa.int64()} if counted else {
-        reading.time_field: _TEXT}  # fmt: skip
-    if reading.stream_field is not None:
-        wanted[reading.stream_field] = _TEXT
+    counted = options.time_format in moments.EPOCHS
+    wanted = {options.time_field: pa.float64() if options.time_format == "epoch_s" else pa.int64()} if counted else {
+        options.time_field: _TEXT}  # fmt: skip
+    if options.stream_field is not None:
+        wanted[options.stream_field] = _TEXT
     for field in fields:
         wanted.setdefault(field.path, _TEXT if pa.types.is_timestamp(field.type) else field.type)
     _refuse_halves(lines)
     table = _json_table(whole, lines, wanted)
-    moment = _at(table, reading.time_field)
+    moment = _at(table, options.time_field)
     if counted:
-        time = moments.of_numbers(moment, reading.time_format)
+        time = moments.of_numbers(moment, options.time_format)
     else:
-        time = moments.of_texts(moment, reading.time_format, reading.year)
-    _check_times(time, moment, lines, reading.time_field)
-    stream = None if reading.stream_field is None else _at(table, reading.stream_field)
+        time = moments.of_texts(moment, options.time_format, options.year)
+    _check_times(time, moment, lines, options.time_field)
+    stream = None if options.stream_field is None else _at(table, options.stream_field)
     values = []
     for field in fields:
         value = _at(table, field.path)
         values.append(value if value.type == field.type else _typed(value, field, lines))
-    return time, _streams(stream, lines, reading), values
+    return time, _streams(stream, lines, options), values
 
 
 def _refuse_halves(lines: _Lines) -> None:
@@ -419,29 +419,29 @@ def _json_reason(error: Exception) -> str:
 # ---------------------------------------------------------------- text
 
 
-def _from_text(texts: pa.Array, lines: _Lines, reading: Reading, fields: list[Field]) -> Columns:
+def _from_text(texts: pa.Array, lines: _Lines, options: ReadOptions, fields: list[Field]) -> Columns:
     # Lines from Windows end with a carriage return, which is part of the line but not of a field.
     shown = pc.ascii_rtrim(texts, "\r")
-    if reading.format == "syslog":
-        time, found, sound = syslog.parts(shown, reading.year)
+    if options.format == "syslog":
+        time, found, sound = syslog.parts(shown, options.year)
         lines.refuse(~sound.to_numpy(zero_copy_only=False), "the line is not a syslog message")
         moment = shown
     else:
-        groups = pc.extract_regex(shown, str(reading.pattern))
+        groups = pc.extract_regex(shown, str(options.pattern))
         lines.refuse(pc.is_null(groups).to_numpy(zero_copy_only=False), "the line does not match the pattern")
         found = {
             field.name: pc.if_else(pc.equal(text := pc.struct_field(groups, field.name), ""), _NOTHING, text)
             for field in groups.type
         }
         moment = found["time"]
-        time = moments.of_texts(moment, reading.time_format, reading.year)
+        time = moments.of_texts(moment, options.time_format, options.year)
     _check_times(time, moment, lines, "time")
-    named = reading.stream_field or ("stream" if reading.format == "lines" else None)
+    named = options.stream_field or ("stream" if options.format == "lines" else None)
     values = []
     for field in fields:
         value = found.get(field.path)
         values.append(pa.nulls(len(texts), field.type) if value is None else _typed(value, field, lines))
-    return time, _streams(found.get(named) if named else None, lines, reading), values
+    return time, _streams(found.get(named) if named else None, lines, options), values
 
 
 _NOTHING = pa.scalar(None, _TEXT)
@@ -482,20 +482,20 @@ def _check_times(time: pa.Array, moment: pa.Array, lines: _Lines, name: str) -> 
     lines.refuse(bad, f"{name!r} is no time: {{}}", moment)
 
 
-def _streams(found: pa.Array | None, lines: _Lines, reading: Reading) -> pa.Array:
+def _streams(found: pa.Array | None, lines: _Lines, options: ReadOptions) -> pa.Array:
     """The stream of each line."""
-    default = pa.scalar(reading.stream, _TEXT)
+    default = pa.scalar(options.stream, _TEXT)
     if found is None:
-        if reading.stream is None:
+        if options.stream is None:
             lines.refuse(np.ones(len(lines.raw), dtype=bool), "the line names no stream")
-        return pa.array(pa.repeat(default, len(lines.raw))) if reading.stream is not None else pa.nulls(
+        return pa.array(pa.repeat(default, len(lines.raw))) if options.stream is not None else pa.nulls(
             len(lines.raw), _TEXT)  # fmt: skip
     stream = pc.coalesce(pc.if_else(pc.equal(found, ""), _NOTHING, found), default)
-    lines.refuse(pc.is_null(stream).to_numpy(zero_copy_only=False), f"{reading.stream_field!r} names no stream")
+    lines.refuse(pc.is_null(stream).to_numpy(zero_copy_only=False), f"{options.stream_field!r} names no stream")
     return stream
 
 
-def check(reading: Reading, fields: list[Field]) -> None:
+def check(options: ReadOptions, fields: list[Field]) -> None:
     """Check settings for reading lines.
 
     Raises
@@ -510,29 +510,29 @@ def check(reading: Reading, fields: list[Field]) -> None:
             raise _refused(
                 f"field {field.column!r} has unsupported type {field.type}: use text, numbers, bool or timestamps"
             )
-    if reading.format not in FORMATS:
-        raise _refused(f"unknown format {reading.format!r}: use one of {', '.join(FORMATS)}")
-    moments.check_format(reading.time_format)
-    if (reading.pattern is not None) != (reading.format == "lines"):
+    if options.format not in FORMATS:
+        raise _refused(f"unknown format {options.format!r}: use one of {', '.join(FORMATS)}")
+    moments.check_format(options.time_format)
+    if (options.pattern is not None) != (options.format == "lines"):
         raise _refused("a pattern is required for the format lines, and not allowed for others")
-    if reading.pattern is not None:
+    if options.pattern is not None:
         try:
-            found = pc.extract_regex(pa.array([""]), reading.pattern).type
+            found = pc.extract_regex(pa.array([""]), options.pattern).type
         except pa.ArrowInvalid as error:
-            raise _refused(f"invalid pattern {reading.pattern!r}: {error}") from None
+            raise _refused(f"invalid pattern {options.pattern!r}: {error}") from None
         names = [field.name for field in found]
         if "time" not in names:
-            raise _refused(f"pattern {reading.pattern!r} has no group (?P<time>...)")
-        if reading.stream_field is not None and reading.stream_field not in names:
-            raise _refused(f"pattern {reading.pattern!r} has no group {reading.stream_field!r} for the stream")
-    if reading.format == "ndjson":
-        paths = [field.path for field in fields] + [reading.time_field]
-        paths += [] if reading.stream_field is None else [reading.stream_field]
+            raise _refused(f"pattern {options.pattern!r} has no group (?P<time>...)")
+        if options.stream_field is not None and options.stream_field not in names:
+            raise _refused(f"pattern {options.pattern!r} has no group {options.stream_field!r} for the stream")
+    if options.format == "ndjson":
+        paths = [field.path for field in fields] + [options.time_field]
+        paths += [] if options.stream_field is None else [options.stream_field]
         for path in paths:
             if any(other.startswith(f"{path}.") for other in paths):
                 raise _refused(f"field {path!r} is declared both as a value and as an object")
-    if reading.stream_field in {field.path for field in fields if field.type != _TEXT}:
-        raise _refused(f"field {reading.stream_field!r} names the stream: declare it as utf8")
+    if options.stream_field in {field.path for field in fields if field.type != _TEXT}:
+        raise _refused(f"field {options.stream_field!r} names the stream: declare it as utf8")
 
 
 def _refused(message: str) -> InvalidInputError:

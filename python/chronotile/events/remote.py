@@ -81,7 +81,7 @@ class RemoteEvents(RemoteNamed):
         batch: str | None = None,
         source: str = "http",
         ttl: str | timedelta | None = None,
-        **reading: Any,
+        **read_options: Any,
     ) -> RemoteReport:
         """Store lines of text. They are durable when this returns.
 
@@ -89,8 +89,8 @@ class RemoteEvents(RemoteNamed):
         ----------
         data : bytes or str
             Lines that end in newlines; the last newline is optional.
-        format, **reading
-            As for :meth:`chronotile.events.Events.reading`.
+        format, **read_options
+            As for :meth:`chronotile.events.Events.read_options`.
         batch : str, optional
             Batch name: repeating the same lines under the same name changes nothing. Unique by default.
         source : str
@@ -109,7 +109,7 @@ class RemoteEvents(RemoteNamed):
         """
         words = [("format", format), ("source", source), ("batch", batch or f"events:{uuid.uuid4().hex}")]
         words += [] if ttl is None else [("ttl", times.duration_text(ttl, "ttl"))]
-        words += [(name, str(value)) for name, value in reading.items() if value is not None]
+        words += [(name, str(value)) for name, value in read_options.items() if value is not None]
         body = data.encode() if isinstance(data, str) else bytes(data)
         return RemoteReport(**self._json("POST", self._path, words, body, _LINES))
 

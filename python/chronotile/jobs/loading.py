@@ -22,7 +22,7 @@ from chronotile.dataset import Dataset
 from chronotile.errors import DataFileError, InvalidInputError
 from chronotile.jobs.blocks import FORMATS, Block, File, blocks, files, records
 from chronotile.jobs.jobs import Jobs
-from chronotile.jobs.parsing import Reading, Reject, parse
+from chronotile.jobs.parsing import ReadOptions, Reject, parse
 from chronotile.jobs.swf import SWF_COLUMNS
 
 __all__ = ["LoadProgress", "LoadReport", "load"]
@@ -50,7 +50,7 @@ class LoadReport(loading.Report):
         """Rows stored, now or earlier."""
         return self.rows + self.rows_before
 
-    def add(self, done: _Done, block: Block) -> None:
+    def add(self, done: _BlockReport, block: Block) -> None:
         """Count one block."""
         self.rows += done.rows if done.stored else 0
         self.rows_before += 0 if done.stored else done.rows
@@ -64,7 +64,7 @@ LoadProgress = loading.Progress[LoadReport]
 
 
 @dataclass(frozen=True)
-class _Done:
+class _BlockReport:
     rows: int
     stored: bool
     duplicates: int
@@ -77,7 +77,7 @@ class _Worker:
     """State of a worker process."""
 
     dataset: Dataset
-    reading: Reading
+    options: ReadOptions
     rejects: str | None
 
 
@@ -137,7 +137,7 @@ def load(
         raise InvalidInputError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}", kind="invalid-setting")
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found = files([os.fspath(path) for path in listed], format)
-    reading = Reading(
+    options = ReadOptions(
         schema=jobs.dataset.schema,
         required=tuple(dict.fromkeys([jobs.id, jobs.dataset.time.column])),
         names=None if names is None else tuple(names),
@@ -151,7 +151,7 @@ def load(
     report = LoadReport(len(found), rejects=keep)
     state = LoadProgress(sum(file.bytes for file in found), report)
     ends = {file.path: file.bytes for file in found}
-    for block, done in _work(jobs, found, reading, keep, url, count):
+    for block, done in _work(jobs, found, options, keep, url, count):
         report.add(done, block)
         before = sum(ends[file.path] for file in found[: found.index(block.file)])
         state.bytes_done = max(state.bytes_done, before + min(block.bytes_done, block.file.bytes))
@@ -176,37 +176,37 @@ def _first_text(first: tuple[str, int, str] | None) -> str:
 
 
 def _work(
-    jobs: Jobs, found: list[File], reading: Reading, rejects: str | None, url: str | None, workers: int
-) -> Iterator[tuple[Block, _Done]]:
-    pieces = (block for file in found for block in blocks(file, header=reading.names is None))
+    jobs: Jobs, found: list[File], options: ReadOptions, rejects: str | None, url: str | None, workers: int
+) -> Iterator[tuple[Block, _BlockReport]]:
+    pieces = (block for file in found for block in blocks(file, header=options.names is None))
     if workers == 1 or url is None or url.startswith("memory:"):
-        here = _Worker(jobs.dataset, reading, rejects)
+        here = _Worker(jobs.dataset, options, rejects)
         for block in pieces:
             yield block, _load(here, block)
         return
     # Forking is unsafe, because this process has threads.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, (url, jobs.dataset.name, reading, rejects)) as pool:
+    with ProcessPoolExecutor(workers, context, _begin, (url, jobs.dataset.name, options, rejects)) as pool:
         yield from loading.in_order(pool, _load_here, pieces, workers)
 
 
-def _begin(url: str, dataset: str, reading: Reading, rejects: str | None) -> None:
+def _begin(url: str, dataset: str, options: ReadOptions, rejects: str | None) -> None:
     global _worker
     pa.set_cpu_count(1)
-    _worker = _Worker(open_archive(url, create=False, timeout_s=600).dataset(dataset), reading, rejects)
+    _worker = _Worker(open_archive(url, create=False, timeout_s=600).dataset(dataset), options, rejects)
 
 
-def _load_here(block: Block) -> _Done:
+def _load_here(block: Block) -> _BlockReport:
     if _worker is None:
         raise RuntimeError("the worker was not initialized")
     return _load(_worker, block)
 
 
-def _load(worker: _Worker, block: Block) -> _Done:
+def _load(worker: _Worker, block: Block) -> _BlockReport:
     stored = worker.dataset.batch(block.batch)
     if stored is not None and stored.finished and stored.rows and not stored.rows_retired:
-        return _Done(stored.rows, False, 0, 0)
-    table, rejects = parse(block, worker.reading)
+        return _BlockReport(stored.rows, False, 0, 0)
+    table, rejects = parse(block, worker.options)
     if rejects and worker.rejects is not None:
         # Write rejects before the rows are stored: after an interruption, the block is parsed again, and duplicate
         # rejects are removed.
@@ -214,9 +214,9 @@ def _load(worker: _Worker, block: Block) -> _Done:
     first = rejects[0] if rejects else None
     if rejects and not table.num_rows:
         # Keep the name free, so that the block can be read with other settings.
-        return _Done(0, True, 0, len(rejects), first)
+        return _BlockReport(0, True, 0, len(rejects), first)
     report = worker.dataset.write(table, batch=block.batch, replace=stored is not None and stored.finished)
-    return _Done(report.rows, report.stored, report.duplicates, len(rejects), first)
+    return _BlockReport(report.rows, report.stored, report.duplicates, len(rejects), first)
 
 
 def _reject(path: str, block: Block, rejects: list[Reject]) -> None:

@@ -30,7 +30,7 @@ RECORD_SHOWN = 2_000
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """Settings for reading files."""
 
     schema: pa.Schema
@@ -56,7 +56,7 @@ class _BadBlockError(Exception):
     """A parser error in some record of a block."""
 
 
-def parse(block: Block, reading: Reading) -> tuple[pa.Table, list[Reject]]:
+def parse(block: Block, options: ReadOptions) -> tuple[pa.Table, list[Reject]]:
     """Parse the jobs of a block to the dataset's types; return them and the rejected records.
 
     Raises
@@ -65,10 +65,10 @@ def parse(block: Block, reading: Reading) -> tuple[pa.Table, list[Reject]]:
         The columns of the file do not match the dataset.
     """
     if block.text is None:
-        table, lines = _parquet(block, reading), np.arange(block.first_line, block.first_line + block.rows)
-        return _fileable(table, lines, lambda row: str({n: table[n][row].as_py() for n in reading.required}), reading)
-    parser = _parser(block, reading)
-    names = csv_names(block, reading) if block.file.format == "csv" else reading.schema.names
+        table, lines = _parquet(block, options), np.arange(block.first_line, block.first_line + block.rows)
+        return _fileable(table, lines, lambda row: str({n: table[n][row].as_py() for n in options.required}), options)
+    parser = _parser(block, options)
+    names = csv_names(block, options) if block.file.format == "csv" else options.schema.names
     starts, ends, lines = records(block.text, block.first_line, quoted=block.file.format == "csv")
     if block.file.format == "swf":
         # Comments may occur anywhere.
@@ -76,7 +76,7 @@ def parse(block: Block, reading: Reading) -> tuple[pa.Table, list[Reject]]:
         jobs = data[starts] != ord(";")
         starts, ends, lines = starts[jobs], ends[jobs], lines[jobs]
     if len(starts) == 0:
-        return reading.schema.empty_table(), []
+        return options.schema.empty_table(), []
     tables: list[pa.Table] = []
     kept: list[Any] = []
     rejects: list[Reject] = []
@@ -105,9 +105,9 @@ def parse(block: Block, reading: Reading) -> tuple[pa.Table, list[Reject]]:
 
     work(0, len(starts))
     if not tables:
-        return reading.schema.empty_table(), rejects
+        return options.schema.empty_table(), rejects
     places = np.concatenate(kept)
-    table, more = _fileable(pa.concat_tables(tables), lines[places], lambda row: shown(int(places[row])), reading)
+    table, more = _fileable(pa.concat_tables(tables), lines[places], lambda row: shown(int(places[row])), options)
     return table, sorted(rejects + more, key=lambda reject: reject.line)
 
 
@@ -135,12 +135,12 @@ def _reason(error: Exception, names: list[str]) -> str:
 
 
 def _fileable(
-    table: pa.Table, lines: Any, shown: Callable[[int], str], reading: Reading
+    table: pa.Table, lines: Any, shown: Callable[[int], str], options: ReadOptions
 ) -> tuple[pa.Table, list[Reject]]:
     """Split rows into those with an id and a time, and rejects."""
     rejects: list[Reject] = []
     bad = np.zeros(table.num_rows, dtype=bool)
-    for name in reading.required:
+    for name in options.required:
         if table[name].null_count:
             missing = pc.is_null(table[name]).to_numpy() & ~bad
             bad |= missing
@@ -150,38 +150,38 @@ def _fileable(
     return (table if not bad.any() else table.filter(pa.array(~bad))), rejects
 
 
-def _parser(block: Block, reading: Reading) -> Callable[[bytes], pa.Table]:
+def _parser(block: Block, options: ReadOptions) -> Callable[[bytes], pa.Table]:
     match block.file.format:
         case "csv":
-            return _csv_parser(block, reading)
+            return _csv_parser(block, options)
         case "ndjson":
-            return _ndjson_parser(reading)
+            return _ndjson_parser(options)
         case _:
-            return _swf_parser(block, reading)
+            return _swf_parser(block, options)
 
 
-def csv_names(block: Block, reading: Reading) -> list[str]:
+def csv_names(block: Block, options: ReadOptions) -> list[str]:
     """Columns of a CSV file."""
-    if reading.names is not None:
-        return list(reading.names)
+    if options.names is not None:
+        return list(options.names)
     line = block.header.decode("utf-8-sig", errors="replace").rstrip("\r\n")
-    return next(csv.reader([line], delimiter=reading.delimiter), [])
+    return next(csv.reader([line], delimiter=options.delimiter), [])
 
 
-def _csv_parser(block: Block, reading: Reading) -> Callable[[bytes], pa.Table]:
-    names = csv_names(block, reading)
-    _check_columns(names, reading, block.file.path)
+def _csv_parser(block: Block, options: ReadOptions) -> Callable[[bytes], pa.Table]:
+    names = csv_names(block, options)
+    _check_columns(names, options, block.file.path)
     read = pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=1 << 30)
-    parse = pyarrow.csv.ParseOptions(delimiter=reading.delimiter, newlines_in_values=True)
-    types = {name: reading.schema.field(name).type for name in names}
+    parse = pyarrow.csv.ParseOptions(delimiter=options.delimiter, newlines_in_values=True)
+    types = {name: options.schema.field(name).type for name in names}
     zoned = [name for name, kind in types.items() if pa.types.is_timestamp(kind) and kind.tz]
 
     def parser(text: bytes) -> pa.Table:
         # Times without a zone are UTC; the first record decides for those parsed with it.
-        bare = _without_zone(text, names, zoned, reading.delimiter)
+        bare = _without_zone(text, names, zoned, options.delimiter)
         convert = pyarrow.csv.ConvertOptions(
             column_types={**types, **{name: pa.timestamp(types[name].unit) for name in bare}},
-            null_values=list(reading.nulls),
+            null_values=list(options.nulls),
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
@@ -201,10 +201,10 @@ def _without_zone(text: bytes, names: list[str], zoned: list[str], delimiter: st
     return [name for name in zoned if not _ZONE.search(fields.get(name, "")[:_TIME_CHARS_MAX])]
 
 
-def _ndjson_parser(reading: Reading) -> Callable[[bytes], pa.Table]:
+def _ndjson_parser(options: ReadOptions) -> Callable[[bytes], pa.Table]:
     # JSON has no time type: parse times as text, and convert them afterwards.
-    as_text = {field.name for field in reading.schema if pa.types.is_timestamp(field.type) and field.type.tz}
-    fields = [pa.field(f.name, pa.utf8()) if f.name in as_text else f.with_nullable(True) for f in reading.schema]
+    as_text = {field.name for field in options.schema if pa.types.is_timestamp(field.type) and field.type.tz}
+    fields = [pa.field(f.name, pa.utf8()) if f.name in as_text else f.with_nullable(True) for f in options.schema]
     parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="error")
     read = pyarrow.json.ReadOptions(use_threads=False, block_size=1 << 30)
 
@@ -212,9 +212,9 @@ def _ndjson_parser(reading: Reading) -> Callable[[bytes], pa.Table]:
         table = pyarrow.json.read_json(io.BytesIO(text), read_options=read, parse_options=parse)
         for name in as_text & set(table.column_names):
             place = table.column_names.index(name)
-            kind = reading.schema.field(name).type
+            kind = options.schema.field(name).type
             table = table.set_column(place, name, _zoned(table[name], kind))
-        return table.select([name for name in reading.schema.names if name in table.column_names])
+        return table.select([name for name in options.schema.names if name in table.column_names])
 
     return parser
 
@@ -228,9 +228,9 @@ def _zoned(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return pc.coalesce(with_zone, without)
 
 
-def _swf_parser(block: Block, reading: Reading) -> Callable[[bytes], pa.Table]:
+def _swf_parser(block: Block, options: ReadOptions) -> Callable[[bytes], pa.Table]:
     start_s = swf.start_of(block.header, block.file.path)
-    types = {name: reading.schema.field(name).type for name in swf.SWF_COLUMNS if name in reading.schema.names}
+    types = {name: options.schema.field(name).type for name in swf.SWF_COLUMNS if name in options.schema.names}
 
     def parser(text: bytes) -> pa.Table:
         lines = text.splitlines()
@@ -243,10 +243,10 @@ def _swf_parser(block: Block, reading: Reading) -> Callable[[bytes], pa.Table]:
     return parser
 
 
-def _parquet(block: Block, reading: Reading) -> pa.Table:
+def _parquet(block: Block, options: ReadOptions) -> pa.Table:
     file = pq.ParquetFile(block.file.path)
-    names = [name for name in file.schema_arrow.names if name in reading.schema.names]
-    _check_columns(file.schema_arrow.names, reading, block.file.path)
+    names = [name for name in file.schema_arrow.names if name in options.schema.names]
+    _check_columns(file.schema_arrow.names, options, block.file.path)
     first = block.start
     parts: list[pa.Table] = []
     begin = 0
@@ -260,7 +260,7 @@ def _parquet(block: Block, reading: Reading) -> pa.Table:
     columns = []
     for name in names:
         try:
-            columns.append(table[name].cast(reading.schema.field(name).type))
+            columns.append(table[name].cast(options.schema.field(name).type))
         except pa.ArrowException as error:
             raise DataFileError(
                 f"{block.file.path}: column {name!r} does not fit the dataset: {error}", kind="file-content"
@@ -268,13 +268,13 @@ def _parquet(block: Block, reading: Reading) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def _check_columns(names: list[str], reading: Reading, path: str) -> None:
-    unknown = [name for name in names if name not in reading.schema.names]
+def _check_columns(names: list[str], options: ReadOptions, path: str) -> None:
+    unknown = [name for name in names if name not in options.schema.names]
     if unknown:
         raise InvalidInputError(
             f"{path}: unknown column {unknown[0]!r}: add it with add_columns, or rename the columns of the file",
             kind="invalid-rows",
         )
-    missing = [name for name in reading.required if name not in names]
+    missing = [name for name in options.required if name not in names]
     if missing:
         raise InvalidInputError(f"{path}: required column {missing[0]!r} is missing", kind="invalid-rows")

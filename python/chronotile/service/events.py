@@ -13,7 +13,7 @@ from chronotile.archive import Archive
 from chronotile.errors import InvalidInputError
 from chronotile.events.guessing import guess
 from chronotile.service.answers import Answer, as_json
-from chronotile.service.opened import Opened
+from chronotile.service.opened import FrontEndCache
 from chronotile.service.query_parameters import QueryParameters
 
 __all__ = ["ServedEvents"]
@@ -34,7 +34,7 @@ class ServedEvents:
     """All archives of events in an archive. What each stream sent lately is counted for all requests together."""
 
     def __init__(self, archive: Archive) -> None:
-        self._opened = Opened(lambda name: events.open(archive, name))
+        self._opened = FrontEndCache(lambda name: events.open(archive, name))
 
     @property
     def operations(self) -> dict[str, Callable[[str, QueryParameters, bytes], Answer]]:
@@ -50,18 +50,18 @@ class ServedEvents:
     def _ingest(self, name: str, parameters: QueryParameters, body: bytes) -> Answer:
         log = self._opened.get(name)
         options = {option: parameters.one(option) for option in _READING}
-        reading = log.reading(
+        read_options = log.read_options(
             parameters.one("format") or "ndjson", **options, year=parameters.number("year", 1970, 9999)
         )
         request = parameters.one("request_id")
         batch = parameters.one("batch") or (None if request is None else f"request:{request}")
         source = parameters.one("source")
         report = log.ingest_lines(
-            body, reading, batch=batch, source="http" if source is None else source, ttl=parameters.one("ttl"),
+            body, read_options, batch=batch, source="http" if source is None else source, ttl=parameters.one("ttl"),
             line_bytes_max=DOCUMENT_BYTES_MAX,
         )  # fmt: skip
         if report.rejected and not report.documents:
-            raise _all_rejected(report, reading)
+            raise _all_rejected(report, read_options)
         stored = report.documents if report.stored else 0
         return as_json(report.to_dict(errors_max=ERRORS_MAX)), stored, report.rejected if report.stored else 0
 
@@ -98,9 +98,9 @@ class ServedEvents:
         return found.set_column(found.schema.get_field_index("record"), "record", pa.array(texts, pa.utf8()))
 
 
-def _all_rejected(report: events.IngestReport, reading: events.Reading) -> InvalidInputError:
+def _all_rejected(report: events.IngestReport, read_options: events.ReadOptions) -> InvalidInputError:
     """The answer to lines of which none is a document: a sender that got 200 would go on for ever."""
-    first, found = report.rejects[0], guess(report.rejects, reading)
+    first, found = report.rejects[0], guess(report.rejects, read_options)
     settings = "" if found is None else "&".join(f"{name}={value}" for name, value in found.settings.items())
     hint = f". This looks like {found.what}: {settings}" if found else ""
     return InvalidInputError(

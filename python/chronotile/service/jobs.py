@@ -10,7 +10,7 @@ from chronotile import conditions, jobs
 from chronotile.archive import Archive
 from chronotile.errors import InvalidInputError
 from chronotile.service.answers import Answer, as_json
-from chronotile.service.opened import Opened
+from chronotile.service.opened import FrontEndCache
 from chronotile.service.query_parameters import QueryParameters
 
 __all__ = ["ServedJobs"]
@@ -22,7 +22,7 @@ class ServedJobs:
     """All archives of jobs in an archive."""
 
     def __init__(self, archive: Archive) -> None:
-        self._opened = Opened(lambda name: jobs.open(archive, name))
+        self._opened = FrontEndCache(lambda name: jobs.open(archive, name))
 
     @property
     def operations(self) -> dict[str, Callable[[str, QueryParameters, bytes], Answer]]:

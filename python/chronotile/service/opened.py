@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from chronotile.errors import DatasetNotFoundError
 
-__all__ = ["Opened"]
+__all__ = ["FrontEndCache"]
 
 
 class _FrontEnd(Protocol):
@@ -17,7 +17,7 @@ class _FrontEnd(Protocol):
 _F = TypeVar("_F", bound=_FrontEnd)
 
 
-class Opened(Generic[_F]):
+class FrontEndCache(Generic[_F]):
     """Front ends by name. Safe to use from many threads.
 
     Parameters

@@ -42,7 +42,7 @@ jmx_option = click.option(
 )  # fmt: skip
 
 
-class Moment(click.ParamType[datetime]):
+class Time(click.ParamType[datetime]):
     """A time in ISO 8601, with an offset or in UTC."""
 
     name = "time"
@@ -81,7 +81,7 @@ class WorkGroup(click.Group):
 class WaitingLine(ProgressLine):
     """Shows on standard error what a snapshot is waiting for; without a terminal, prints a line at intervals."""
 
-    def __init__(self, waits: library.Waits) -> None:
+    def __init__(self, waits: library.PendingRequests) -> None:
         super().__init__(lambda: str(waits))
         self._waits = waits
         self._lines = threading.Thread(target=self._write_lines, daemon=True)
@@ -132,7 +132,7 @@ def status(access: library.Access, jmx_timeout_s: float, as_json: bool) -> None:
     heap     in use after the last collection hints    hint files kept for nodes that were down pending  compactions
     clock ok: no offset from this machine beyond the round-trip uncertainty
     """
-    waits = library.Waits()
+    waits = library.PendingRequests()
     with WaitingLine(waits):
         snapshot = library.observe(access, jmx_timeout_s=jmx_timeout_s, waits=waits)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -367,8 +367,8 @@ def _scraped(sources: dict[str, str]) -> dict[str, dict[str, float]]:
 @ops.command(short_help="Plot a recorded period.")
 @click.argument("archive")
 @click.option("--cluster", metavar="NAME", help="Cluster name; optional if only one was recorded.")
-@click.option("--start", type=Moment(), metavar="TIME", help="Start, ISO 8601 (UTC). Default: a day before the end.")
-@click.option("--end", type=Moment(), metavar="TIME", help="End, exclusive. Default: the end of the record.")
+@click.option("--start", type=Time(), metavar="TIME", help="Start, ISO 8601 (UTC). Default: a day before the end.")
+@click.option("--end", type=Time(), metavar="TIME", help="End, exclusive. Default: the end of the record.")
 @click.option("--out", metavar="FILE", help="Output file. Default: standard output.")
 @debug_option
 def report(

@@ -14,7 +14,7 @@ from chronotile_tools.errors import DamagedError
 from chronotile_tools.ops.backups import manifests, rehearsing, restoring
 from chronotile_tools.ops.backups.jobs import Fetch, Progress, Send
 from chronotile_tools.ops.backups.making import Backup
-from chronotile_tools.ops.backups.manifests import Manifest, Removed
+from chronotile_tools.ops.backups.manifests import Manifest, RemovalReport
 from chronotile_tools.ops.backups.restoring import Restore
 from chronotile_tools.ops.backups.signing import Key, make_key
 from chronotile_tools.ops.backups.stores import Store
@@ -210,7 +210,7 @@ def retain(store: str, keep: int, cluster: str, yes: bool) -> None:
     _say(manifests.retain(Store(store), keep, cluster=cluster))
 
 
-def _say(removed: Removed) -> None:
+def _say(removed: RemovalReport) -> None:
     for name in removed.backups:
         click.echo(f"removed {name}")
     click.echo(f"{removed.files} files, {removed.bytes / 2**20:,.1f} MiB, freed in the store")

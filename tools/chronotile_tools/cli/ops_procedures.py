@@ -10,7 +10,7 @@ import click
 from chronotile.cli.common import Command
 from chronotile_tools.cli import ops_backup, ops_repair
 from chronotile_tools.cli.access import access_options
-from chronotile_tools.cli.ops import Moment, ops
+from chronotile_tools.cli.ops import Time, ops
 from chronotile_tools.cli.ops_work import Session, cluster_name, procedure, session_options
 from chronotile_tools.errors import NotFoundError
 from chronotile_tools.ops.access import Access
@@ -205,7 +205,7 @@ for _group in (
         "return",
         _return,
         _node,
-        click.option("--down-since", required=True, type=Moment(), metavar="TIME",
+        click.option("--down-since", required=True, type=Time(), metavar="TIME",
                      help="Time the node went down, ISO 8601, UTC without an offset: 2026-03-01T08:30."),
     ),
     procedure("add", _add, _new_address),

@@ -45,7 +45,7 @@ class NodePlan:
     folder: Path
     address: str
     seeds: Sequence[str]
-    place: layout.Place
+    place: layout.NodeLocation
     jmx_port: int
     heap_mb: int
     tokens: Sequence[int] | None

@@ -95,7 +95,7 @@ def _plan(cluster: ClusterState, node: NodeState) -> config.NodePlan:
         folder=folder,
         address=node.address,
         seeds=seeds,
-        place=layout.Place(node.dc, node.rack),
+        place=layout.NodeLocation(node.dc, node.rack),
         jmx_port=node.jmx_port,
         heap_mb=node.heap_mb,
         tokens=node.tokens,

@@ -17,14 +17,14 @@ _NAMED = re.compile(r"([A-Za-z][\w-]{0,31}):([1-9]\d?)")
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeLocation:
     """Data centre and rack of a node."""
 
     dc: str
     rack: str
 
 
-def places(nodes: int | None, dc: str | None, racks: int) -> list[Place]:
+def places(nodes: int | None, dc: str | None, racks: int) -> list[NodeLocation]:
     """Data centre and rack of each node.
 
     Parameters
@@ -49,7 +49,7 @@ def places(nodes: int | None, dc: str | None, racks: int) -> list[Place]:
         raise InvalidInputError(f"{total} nodes are out of range: use 1 to {NODES_MAX}", kind="invalid-request")
     if not 1 <= racks <= NODES_MAX:
         raise InvalidInputError(f"{racks} racks are out of range: use 1 to {NODES_MAX}", kind="invalid-request")
-    return [Place(name, f"rack{k % racks + 1}") for name, count in counts.items() for k in range(count)]
+    return [NodeLocation(name, f"rack{k % racks + 1}") for name, count in counts.items() for k in range(count)]
 
 
 def _data_centres(text: str) -> dict[str, int]:
@@ -68,7 +68,7 @@ def _data_centres(text: str) -> dict[str, int]:
     return counts
 
 
-def tokens(standing: Sequence[Place]) -> list[list[int]]:
+def tokens(standing: Sequence[NodeLocation]) -> list[list[int]]:
     """Tokens for nodes that start together, in the order of `standing`.
 
     The tokens of a data centre divide the ring evenly and alternate between nodes and racks, so nodes and racks own

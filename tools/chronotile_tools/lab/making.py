@@ -197,7 +197,7 @@ def _make_room(name: str, echo: Echo) -> None:
     clear_away(name, found)
 
 
-def _reserve(cluster: ClusterState, asked: str, standing: Sequence[layout.Place]) -> None:
+def _reserve(cluster: ClusterState, asked: str, standing: Sequence[layout.NodeLocation]) -> None:
     """Assign folder and network to the cluster, under the lock that serializes starting clusters."""
     kind = network.choose(asked)
     ports = (config.NATIVE_PORT, config.STORAGE_PORT)

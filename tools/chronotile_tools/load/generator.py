@@ -108,7 +108,7 @@ class _Share:
 
 
 @dataclass
-class _Found:
+class _StreamResult:
     """Results of one process for a stream."""
 
     stream: str
@@ -245,7 +245,7 @@ def _shares(stream: Stream, processes: int) -> list[_Share]:
     return shares
 
 
-def _joined(stream: Stream, parts: Sequence[Sequence[_Found]], start_ns: int, cpu_s: float) -> Recording:
+def _joined(stream: Stream, parts: Sequence[Sequence[_StreamResult]], start_ns: int, cpu_s: float) -> Recording:
     worker = np.concatenate([np.full(len(each.numbers), place) for place, part in enumerate(parts) for each in part])
     every = [each for part in parts for each in part]
     numbers = np.concatenate([each.numbers for each in every])
@@ -307,14 +307,16 @@ def _run_load(pipe: Connection, shares: Sequence[_Share]) -> tuple[str, Any]:
             client.close()
 
 
-def _run_shares(shares: Sequence[_Share], clients: Sequence[Client], start_ns: int, deadline_ns: int) -> list[_Found]:
-    found: list[_Found] = []
+def _run_shares(
+    shares: Sequence[_Share], clients: Sequence[Client], start_ns: int, deadline_ns: int
+) -> list[_StreamResult]:
+    found: list[_StreamResult] = []
     threads: list[threading.Thread] = []
     broken: list[BaseException] = []
     for share, client in zip(shares, clients, strict=True):
         count = len(share.numbers)
         started_ns, ended_ns, rows = (np.zeros(count, np.int64) for _ in range(3))
-        each = _Found(share.stream, share.numbers, started_ns, ended_ns, np.zeros(count, np.uint8), rows, {})
+        each = _StreamResult(share.stream, share.numbers, started_ns, ended_ns, np.zeros(count, np.uint8), rows, {})
         found.append(each)
         work = _worker(share, client, each, start_ns, deadline_ns, broken)
         threads += [threading.Thread(target=work, daemon=True) for _ in range(min(share.clients, count))]
@@ -328,7 +330,7 @@ def _run_shares(shares: Sequence[_Share], clients: Sequence[Client], start_ns: i
 
 
 def _worker(
-    share: _Share, client: Client, found: _Found, start_ns: int, deadline_ns: int, broken: list[BaseException]
+    share: _Share, client: Client, found: _StreamResult, start_ns: int, deadline_ns: int, broken: list[BaseException]
 ) -> Callable[[], None]:
     """Thread loop: run the next operation when it is due."""
     places = itertools.count()

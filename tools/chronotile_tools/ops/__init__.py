@@ -13,9 +13,9 @@ step.
 from __future__ import annotations
 
 from chronotile_tools.ops.access import Access, CommandRunner, JolokiaRunner, LabRunner, Runner, for_lab
-from chronotile_tools.ops.observing import Waits, observe
+from chronotile_tools.ops.observing import PendingRequests, observe
 from chronotile_tools.ops.rules import RULES, Baseline, Finding, Result, Rule, check
-from chronotile_tools.ops.state import Node, NotSeen, Snapshot
+from chronotile_tools.ops.state import Node, Snapshot, Unobserved
 
 __all__ = [
     "RULES",
@@ -26,12 +26,12 @@ __all__ = [
     "JolokiaRunner",
     "LabRunner",
     "Node",
-    "NotSeen",
+    "PendingRequests",
     "Result",
     "Rule",
     "Runner",
     "Snapshot",
-    "Waits",
+    "Unobserved",
     "check",
     "for_lab",
     "observe",

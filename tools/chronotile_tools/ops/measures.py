@@ -34,7 +34,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Look:
+class RuleInput:
     """Input of the rules."""
 
     now: Snapshot
@@ -63,13 +63,13 @@ class Look:
         return max((self.now.taken - self.before.taken).total_seconds(), 0.001) / 60
 
 
-Measure = Callable[[Look], Iterator[Measured]]
+Measure = Callable[[RuleInput], Iterator[Measured]]
 
 
 def of_nodes(measure: Callable[[Node], float | None], words: Callable[[Node, float], str] | None = None) -> Measure:
     """Measure a number of each node that answers."""
 
-    def run(look: Look) -> Iterator[Measured]:
+    def run(look: RuleInput) -> Iterator[Measured]:
         for node in look.answering:
             value = measure(node)
             yield Measured(node.address, value, "" if value is None or words is None else words(node, value))
@@ -80,7 +80,7 @@ def of_nodes(measure: Callable[[Node], float | None], words: Callable[[Node, flo
 def per_minute(count: Callable[[Node], int | None], words: str) -> Measure:
     """Measure the growth per minute of a counter of each node."""
 
-    def run(look: Look) -> Iterator[Measured]:
+    def run(look: RuleInput) -> Iterator[Measured]:
         for node in look.answering:
             earlier, total = look.earlier(node), count(node)
             before = None if earlier is None else count(earlier)
@@ -98,14 +98,14 @@ def requests(part: Callable[[Requests], int]) -> Callable[[Node], int | None]:
     return lambda node: sum(map(part, node.requests.values())) if node.requests else None
 
 
-def down(look: Look) -> Iterator[Measured]:
+def down(look: RuleInput) -> Iterator[Measured]:
     for node in look.now.nodes:
         viewers = sorted(viewer for viewer, seen in node.seen_by.items() if seen[0] == "D" and viewer != node.address)
         words = f"seen down by {', '.join(viewers)}" if viewers else ""
         yield Measured(node.address, float(node.status[0] == "D"), words)
 
 
-def silent(look: Look) -> Iterator[Measured]:
+def silent(look: RuleInput) -> Iterator[Measured]:
     for node in look.now.nodes:
         # A joining node does not answer yet, which is normal.
         silent = node.status[0] != "D" and node.status[1] != "J" and not node.cql and not node.jmx
@@ -113,20 +113,20 @@ def silent(look: Look) -> Iterator[Measured]:
         yield Measured(node.address, float(silent), "; ".join(gaps))
 
 
-def takes_no_clients(look: Look) -> Iterator[Measured]:
+def takes_no_clients(look: RuleInput) -> Iterator[Measured]:
     for node in look.answering:
         off = node.native_transport is False or not node.cql
         belongs = node.status[0] != "D" and node.status[1] != "J"
         yield Measured(node.address, float(off and belongs), "it is up but accepts no clients")
 
 
-def disagreed(look: Look) -> Iterator[Measured]:
+def disagreed(look: RuleInput) -> Iterator[Measured]:
     for node in look.now.nodes:
         views = ", ".join(f"{viewer} says {seen}" for viewer, seen in sorted(node.seen_by.items()))
         yield Measured(node.address, float(not node.agreed), views)
 
 
-def schemas(look: Look) -> Iterator[Measured]:
+def schemas(look: RuleInput) -> Iterator[Measured]:
     by_version: dict[str, list[str]] = {}
     for node in look.answering:
         if node.schema:
@@ -135,11 +135,11 @@ def schemas(look: Look) -> Iterator[Measured]:
     yield Measured("cluster", float(len(by_version)), words)
 
 
-def releases(look: Look) -> Iterator[Measured]:
+def releases(look: RuleInput) -> Iterator[Measured]:
     yield Measured("cluster", float(len(look.now.releases)), ", ".join(sorted(look.now.releases)))
 
 
-def unsettled_state(look: Look) -> Iterator[Measured]:
+def unsettled_state(look: RuleInput) -> Iterator[Measured]:
     for node in look.now.nodes:
         yield Measured(node.address, float(node.status[1] in "JLM"), node.status)
 
@@ -152,7 +152,7 @@ def hints_words(node: Node, _: float) -> str:
     return "; ".join(f"{count_text(hints.files, 'file')} for {hints.address}" for hints in node.hints or [])
 
 
-def hint_window(look: Look) -> Iterator[Measured]:
+def hint_window(look: RuleInput) -> Iterator[Measured]:
     window = look.now.settings.max_hint_window_s
     for node in look.answering:
         if node.hints is None or not window:
@@ -171,7 +171,7 @@ def heap_share(node: Node) -> float | None:
     return None if node.heap is None or not node.heap.max_bytes else 100 * node.heap.used_bytes / node.heap.max_bytes
 
 
-def collecting(look: Look) -> Iterator[Measured]:
+def collecting(look: RuleInput) -> Iterator[Measured]:
     for node in look.answering:
         earlier = look.earlier(node)
         if node.heap is None or earlier is None or earlier.heap is None:
@@ -182,7 +182,7 @@ def collecting(look: Look) -> Iterator[Measured]:
         yield Measured(node.address, share, f"{spent_ms} ms of {look.minutes * 60:.0f} s went into collections")
 
 
-def disk_share(look: Look) -> Iterator[Measured]:
+def disk_share(look: RuleInput) -> Iterator[Measured]:
     for node in look.answering:
         if not node.disks:
             yield Measured(node.address, None)
@@ -191,7 +191,7 @@ def disk_share(look: Look) -> Iterator[Measured]:
             yield Measured(f"{node.address} {disk.path}", 100 * disk.used_share, words)
 
 
-def compaction_room(look: Look) -> Iterator[Measured]:
+def compaction_room(look: RuleInput) -> Iterator[Measured]:
     for node in look.answering:
         if not node.disks or node.tables is None:
             yield Measured(node.address, None)
@@ -207,7 +207,7 @@ def compaction_room(look: Look) -> Iterator[Measured]:
 def of_tables(value: Callable[..., float], words: str) -> Measure:
     """Measure a number of each application table, on each node."""
 
-    def run(look: Look) -> Iterator[Measured]:
+    def run(look: RuleInput) -> Iterator[Measured]:
         for node in look.answering:
             if node.tables is None:
                 yield Measured(node.address, None)
@@ -219,7 +219,7 @@ def of_tables(value: Callable[..., float], words: str) -> Measure:
     return run
 
 
-def repair_age(look: Look) -> Iterator[Measured]:
+def repair_age(look: RuleInput) -> Iterator[Measured]:
     if look.now.repairs is None:
         yield Measured("cluster", None)
     for table in look.now.repairs or []:
@@ -236,7 +236,7 @@ def repair_age(look: Look) -> Iterator[Measured]:
         yield Measured(f"{table.keyspace}.{table.table}", share, words)
 
 
-def repairs_failed(look: Look) -> Iterator[Measured]:
+def repairs_failed(look: RuleInput) -> Iterator[Measured]:
     for node in look.answering:
         if node.repairs is None or node.tables is None:
             yield Measured(node.address, None)
@@ -267,7 +267,7 @@ def pool_pending(*names: str) -> Callable[[Node], float | None]:
 def slower(metric: str, value: Callable[[Node], float | None], floor_ms: float) -> Measure:
     """Measure the ratio of each node's latency to its usual value; latencies below `floor_ms` are ignored."""
 
-    def run(look: Look) -> Iterator[Measured]:
+    def run(look: RuleInput) -> Iterator[Measured]:
         assert look.baseline is not None
         for node in look.answering:
             now, usual = value(node), look.baseline.usual(node.address, metric)

@@ -16,9 +16,9 @@ from typing import Any
 from chronotile.errors import AccessDeniedError, ChronotileError, UnavailableError
 from chronotile_tools.ops import reading_beans, reading_cql
 from chronotile_tools.ops.access import Access, Host
-from chronotile_tools.ops.state import ClusterSettings, Disk, HintsFor, Node, NotSeen, Snapshot, TableRepair
+from chronotile_tools.ops.state import ClusterSettings, Disk, HintsFor, Node, Snapshot, TableRepair, Unobserved
 
-__all__ = ["Waits", "observe"]
+__all__ = ["PendingRequests", "observe"]
 
 # Each nodetool starts a JVM; more at once would only compete for the CPU.
 _JMX_AT_ONCE = max(2, (os.cpu_count() or 2))
@@ -26,7 +26,7 @@ _JMX_AT_ONCE = max(2, (os.cpu_count() or 2))
 _HINT_FILE = re.compile(r"(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(?P<milliseconds>\d+)-\d+\.hints")
 
 
-class Waits:
+class PendingRequests:
     """Pending requests of a snapshot. Thread-safe."""
 
     def __init__(self) -> None:
@@ -58,7 +58,9 @@ class Waits:
         return f"{done} of {done + len(left)} answers; waiting for {named}{more}"
 
 
-def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0, waits: Waits | None = None) -> Snapshot:
+def observe(
+    access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0, waits: PendingRequests | None = None
+) -> Snapshot:
     """Take a snapshot of a cluster. Changes nothing.
 
     Parameters
@@ -69,7 +71,7 @@ def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0, wa
         Also query the management interface, if `access` has a runner.
     jmx_timeout_s : float
         Timeout of each JMX request in seconds.
-    waits : Waits, optional
+    waits : PendingRequests, optional
         Receives the pending requests.
 
     Raises
@@ -80,7 +82,7 @@ def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0, wa
         No node answers, and at least one rejects the login or the certificate.
     """
     taken = datetime.now(UTC)
-    waits = Waits() if waits is None else waits
+    waits = PendingRequests() if waits is None else waits
     ring = _Ring(access, waits)
     runner = access.runner if jmx else None
     with concurrent.futures.ThreadPoolExecutor(_JMX_AT_ONCE, "jmx") as jmx_pool:
@@ -119,16 +121,16 @@ def observe(access: Access, *, jmx: bool = True, jmx_timeout_s: float = 30.0, wa
 class _Ring:
     """Nodes discovered so far, with their CQL answers and missing data."""
 
-    def __init__(self, access: Access, waits: Waits) -> None:
+    def __init__(self, access: Access, waits: PendingRequests) -> None:
         self.access, self.waits = access, waits
         known = list(access.runner.hosts()) if access.runner is not None else []
         self.hosts = {address: Host(address, address) for address in dict.fromkeys([*access.contact_points, *known])}
         self.views: dict[str, reading_cql.CqlView] = {}
         self.errors: dict[str, ChronotileError] = {}
-        self.not_seen: list[NotSeen] = []
+        self.not_seen: list[Unobserved] = []
 
     def missed(self, address: str, what: str, reason: str) -> None:
-        self.not_seen.append(NotSeen(address, what, reason))
+        self.not_seen.append(Unobserved(address, what, reason))
 
     def explore(self, found: Callable[[list[Host]], None]) -> None:
         """Query the contact points, then the nodes that they report, until there is no new one."""

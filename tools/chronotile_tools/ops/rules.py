@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from chronotile.errors import InvalidInputError
 from chronotile_tools.ops import measures
-from chronotile_tools.ops.measures import Baseline, Look, Measure, Measured
+from chronotile_tools.ops.measures import Baseline, Measure, Measured, RuleInput
 from chronotile_tools.ops.state import Snapshot
 
 __all__ = ["RULES", "Baseline", "Finding", "Result", "Rule", "check", "chosen", "with_limits"]
@@ -96,7 +96,7 @@ def check(
     rules : sequence of Rule, optional
         All by default.
     """
-    look = Look(now, before, baseline)
+    look = RuleInput(now, before, baseline)
     applied = chosen() if rules is None else list(rules)
     findings: list[Finding] = []
     unchecked: list[str] = []

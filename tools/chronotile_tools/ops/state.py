@@ -16,7 +16,6 @@ __all__ = [
     "HintsFor",
     "Latency",
     "Node",
-    "NotSeen",
     "Pool",
     "RepairRun",
     "Requests",
@@ -24,6 +23,7 @@ __all__ = [
     "Stream",
     "Table",
     "TableRepair",
+    "Unobserved",
 ]
 
 
@@ -32,7 +32,7 @@ CLOCKS_S = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class NotSeen:
+class Unobserved:
     """Something that could not be observed."""
 
     node: str
@@ -294,7 +294,7 @@ class Snapshot:
     repairs: list[TableRepair] | None
     """Repair state of all replicated application tables; None if unknown."""
     settings: ClusterSettings
-    not_seen: list[NotSeen]
+    not_seen: list[Unobserved]
 
     def node(self, address: str) -> Node:
         """Find a node by address; raises KeyError if there is none."""

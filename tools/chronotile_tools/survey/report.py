@@ -23,7 +23,7 @@ from chronotile.pages import plot
 from chronotile.pages.style import STYLE
 from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2
 
-__all__ = ["Fit", "Logs", "Scaled", "figures", "page", "read_logs", "scaling", "text"]
+__all__ = ["Fit", "Logs", "ScalingResult", "figures", "page", "read_logs", "scaling", "text"]
 
 HEMISPHERE_DEG2 = 20_626.5
 TARGETS = (180_000, 300_000)
@@ -382,7 +382,7 @@ def _published(found: Sequence[Logs]) -> str:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScalingResult:
     """Reading on clusters of one size, from one simulation or several.
 
     Attributes
@@ -401,7 +401,7 @@ class Scaled:
     share: float
 
 
-def scaling(found: Sequence[Logs]) -> list[Scaled]:
+def scaling(found: Sequence[Logs]) -> list[ScalingResult]:
     """How reading goes with the number of nodes; empty unless there are clusters of two sizes."""
     by_nodes: dict[int, list[tuple[float, float]]] = {}
     for logs in found:
@@ -410,16 +410,16 @@ def scaling(found: Sequence[Logs]) -> list[Scaled]:
             by_nodes.setdefault(logs.nodes, []).append(ahead)
     if len(by_nodes) < 2:
         return []
-    lines: list[Scaled] = []
+    lines: list[ScalingResult] = []
     for nodes, values in sorted(by_nodes.items()):
         seconds = float(np.mean([value for value, _ in values]))
         error = float(np.sqrt(np.sum([each**2 for _, each in values]))) / len(values)
         first = lines[0].nodes * lines[0].seconds if lines else nodes * seconds
-        lines.append(Scaled(nodes, seconds, error, nodes * seconds / first))
+        lines.append(ScalingResult(nodes, seconds, error, nodes * seconds / first))
     return lines
 
 
-def _scaling(lines: Sequence[Scaled]) -> str:
+def _scaling(lines: Sequence[ScalingResult]) -> str:
     left, right, top, bottom = 70.0, 1060.0, 40.0, 280.0
     nodes = np.array([float(each.nodes) for each in lines])
     seconds = np.array([max(each.seconds, 1e-6) for each in lines])

@@ -300,7 +300,7 @@ def disk_bytes(cluster: lab.Cluster, keyspace: str) -> int:
 
 
 @dataclass
-class Stored:
+class StoreCost:
     """Cost of storing a survey.
 
     Attributes
@@ -320,7 +320,7 @@ class Stored:
 
 def load_survey(
     urls: dict[str, str], survey: Survey, layouts: dict[str, Layout], nodes: Sequence[lab.Node], schema: str
-) -> dict[str, Stored]:
+) -> dict[str, StoreCost]:
     """Create databases and store the same survey in each, interleaved."""
     wanted = Schema.read(schema)
     for name, url in urls.items():
@@ -328,7 +328,7 @@ def load_survey(
         _prepare(url, survey)
     universe = Universe(survey, wanted)
     drivers = {name: ChronotileDriver(url) for name, url in urls.items()}
-    stored = {name: Stored() for name in urls}
+    stored = {name: StoreCost() for name in urls}
     for visit in range(survey.visits):
         turn = list(urls) if visit % 2 == 0 else list(reversed(urls))
         for detector in range(survey.detectors):

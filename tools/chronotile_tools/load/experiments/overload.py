@@ -20,14 +20,14 @@ from chronotile_tools.load.recording import FAILED, TIMED_OUT, merged
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import History, Ranges
 
-__all__ = ["Starver", "run"]
+__all__ = ["CpuThrottle", "run"]
 
 NODES, CLIENTS = 3, 40
 TAKEN = 0.8
 PERIOD_S = 0.02
 
 
-class Starver:
+class CpuThrottle:
     """Starves processes of CPU time: suspends each for most of every 20 ms.
 
     This emulates other work on a node's machine. Real work would affect all nodes, because they share one machine. As a
@@ -78,7 +78,7 @@ def run(bench: Bench) -> None:
     rate = 15.0 if quick else 30.0
     bench.measure_harness(rate * NODES, CLIENTS)
     # One rack per node: clients of a rack connect to its node.
-    with bench.cluster(NODES, racks=NODES) as cluster, Starver() as starver:
+    with bench.cluster(NODES, racks=NODES) as cluster, CpuThrottle() as starver:
         history = History(cluster.url("bench"), tags=20, days=4, step_s=10)
         bench.echo(f"storing {history.values:,} values")
         history.store()

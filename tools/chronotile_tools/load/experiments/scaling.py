@@ -15,7 +15,7 @@ from chronotile_tools.load.arms import RUNS_MIN, Arm, Run, Runs, run_arms
 from chronotile_tools.load.experiments.base import (
     HEMISPHERE_VISITS,
     Bench,
-    Stored,
+    StoreCost,
     archive_url,
     cpu_s,
     disk_bytes,
@@ -43,7 +43,7 @@ class _Setup:
 
     nodes: int
     copies: int
-    stored: Stored
+    stored: StoreCost
     read_cpu_s: list[float] = field(default_factory=list)
     alone_s: float = 0.0
     bytes: int = 0

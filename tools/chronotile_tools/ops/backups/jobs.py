@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 from chronotile.errors import ChronotileError, DataFileError
 from chronotile_tools.errors import DamagedError, NotFoundError
 from chronotile_tools.ops.backups import manifests, names
-from chronotile_tools.ops.backups.manifests import File, Part
-from chronotile_tools.ops.backups.stores import Pace, Store, digest_of
+from chronotile_tools.ops.backups.manifests import File, NodeBackup
+from chronotile_tools.ops.backups.stores import RateLimiter, Store, digest_of
 from chronotile_tools.ops.procedures.nodes import Echo
 
 THREADS = 4
@@ -66,14 +66,15 @@ class Send:
         about = next((node for node in begun["nodes"] if node["host_id"] == self.host_id), None)
         if about is None:
             raise NotFoundError(f"backup {self.backup} does not include node {self.host_id}", kind="node-not-found")
-        pace, reading, began = Pace(self.limit_mib * 2**20), Pace(self.limit_mib * 2**20), time.monotonic()
+        pace, reading = (RateLimiter(self.limit_mib * 2**20) for _ in range(2))
+        began = time.monotonic()
         known = _known_digests(store, self.base, self.host_id)
         files = [
             (path, _file_of(path, place, known, reading))
             for place, path in _snapshot_files(self.folders, begun["tags"], set(begun["first"]))
             if place[0] in begun["keyspaces"]
         ]
-        part = Part(**about, files=[file for _, file in files])
+        part = NodeBackup(**about, files=[file for _, file in files])
         there = store.sizes("files")
         missing = {file.key: path for path, file in files if there.get(file.key) != file.bytes}
         sent = _transfer(store, missing, pace, echo, about["address"])
@@ -128,9 +129,9 @@ class Fetch:
         ]
         # Folders and files get the modes of Cassandra's own; the enclosing folder is private.
         Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        pace, progress = Pace(self.limit_mib * 2**20), Progress(echo, "fetched", sum(f.bytes for _, f in wanted))
+        pace, progress = RateLimiter(self.limit_mib * 2**20), Progress(echo, "fetched", sum(f.bytes for _, f in wanted))
 
-        def fetch(one: tuple[Part, File]) -> None:
+        def fetch(one: tuple[NodeBackup, File]) -> None:
             part, file = one
             _fetch(store, file, Path(self.folder, import_folder(part.host_id, file), file.name), pace, part.address)
             progress.add(file.bytes)
@@ -216,14 +217,16 @@ def _known_digests(store: Store, base: str, host_id: str) -> dict[tuple[str, str
     return {(file.table_id, file.name, file.bytes, file.mtime_ns): file.sha256 for part in parts for file in part.files}
 
 
-def _file_of(path: Path, place: tuple[str, str, str], known: dict[tuple[str, str, int, int], str], pace: Pace) -> File:
+def _file_of(
+    path: Path, place: tuple[str, str, str], known: dict[tuple[str, str, int, int], str], pace: RateLimiter
+) -> File:
     status = path.stat()
     same = known.get((place[2], path.name, status.st_size, status.st_mtime_ns))
     digest = same if same is not None else digest_of(path, pace=pace)
     return File(*place, path.name, status.st_size, digest, status.st_mtime_ns)
 
 
-def _transfer(store: Store, missing: dict[str, Path], pace: Pace, echo: Echo, address: str) -> int:
+def _transfer(store: Store, missing: dict[str, Path], pace: RateLimiter, echo: Echo, address: str) -> int:
     sizes = {key: int(key.rpartition("-")[2]) for key in missing}
     progress = Progress(echo, f"{address} sent", sum(sizes.values()))
 
@@ -239,7 +242,7 @@ def _transfer(store: Store, missing: dict[str, Path], pace: Pace, echo: Echo, ad
     return progress.done
 
 
-def _fetch(store: Store, file: File, path: Path, pace: Pace, address: str) -> None:
+def _fetch(store: Store, file: File, path: Path, pace: RateLimiter, address: str) -> None:
     if path.is_file() and path.stat().st_size == file.bytes and digest_of(path) == file.sha256:
         return
     what = f"{file.keyspace}.{file.table} {file.name} of {address}"
@@ -267,7 +270,7 @@ def _fetch(store: Store, file: File, path: Path, pace: Pace, address: str) -> No
         fresh.unlink(missing_ok=True)
 
 
-def result_of(record: dict[str, Any]) -> tuple[Part, int, int, float]:
+def result_of(record: dict[str, Any]) -> tuple[NodeBackup, int, int, float]:
     """Parse a part's record: the part, and what was sent (files, bytes, seconds)."""
     sent = record.pop("sent_files"), record.pop("sent_bytes"), record.pop("seconds")
     return manifests.part_of(record), *sent

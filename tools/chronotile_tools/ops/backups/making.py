@@ -19,7 +19,7 @@ from chronotile.errors import BusyError, ChronotileError, InvalidInputError
 from chronotile_tools.errors import DamagedError, NotFoundError
 from chronotile_tools.ops.backups import jobs, manifests, schemas, stores
 from chronotile_tools.ops.backups.jobs import Send
-from chronotile_tools.ops.backups.manifests import Manifest, Part, Schema
+from chronotile_tools.ops.backups.manifests import Manifest, NodeBackup, Schema
 from chronotile_tools.ops.backups.signing import Key
 from chronotile_tools.ops.backups.stores import Store
 from chronotile_tools.ops.procedures import statements
@@ -320,7 +320,7 @@ class Backup(Procedure):
     def _manifest(self, context: Context, store: Store) -> Manifest:
         notes, name = context.notes, context.notes["backup"]
         results = [jobs.result_of(record) for record in self._records(context, store)]
-        parts: list[Part] = [part for part, *_ in results]
+        parts: list[NodeBackup] = [part for part, *_ in results]
         remarks = [
             f"the snapshots of all nodes were taken within {notes['seconds']:.1f} s",
             "secondary indexes are rebuilt on restore; roles and permissions are not included",

@@ -56,7 +56,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Part:
+class NodeBackup:
     """Files of one node."""
 
     host_id: str
@@ -124,7 +124,7 @@ class Manifest:
     ended_utc: str
     """When the last snapshot had been taken."""
     schema: Schema
-    parts: list[Part]
+    parts: list[NodeBackup]
     remarks: list[str] = field(default_factory=list)
     sent_files: int = 0
     """Files that the store did not have yet."""
@@ -192,7 +192,7 @@ def folder(name: str) -> str:
     return f"backups/{name}"
 
 
-def part_of(record: dict[str, Any]) -> Part:
+def part_of(record: dict[str, Any]) -> NodeBackup:
     """Parse a part's record.
 
     Raises
@@ -200,7 +200,7 @@ def part_of(record: dict[str, Any]) -> Part:
     InvalidInputError
         Kind ``invalid-name``: it contains an invalid name.
     """
-    return Part(**{**record, "files": [File(**file) for file in record["files"]]})
+    return NodeBackup(**{**record, "files": [File(**file) for file in record["files"]]})
 
 
 def save(store: Store, manifest: Manifest, key: Key | None = None) -> None:
@@ -352,7 +352,7 @@ def require_no_removal(store: Store) -> None:
         )
 
 
-def check_files(store: Store, parts: Iterable[Part]) -> list[Damage]:
+def check_files(store: Store, parts: Iterable[NodeBackup]) -> list[Damage]:
     """Check files of a backup by size; return those that are missing or differ."""
     sizes = store.sizes("files")
     found = []
@@ -399,7 +399,7 @@ def verify(store: Store, name: str, *, progress: Callable[[int, int], object] = 
     return list(damage.values())
 
 
-def users_of(parts: Iterable[Part]) -> dict[str, list[str]]:
+def users_of(parts: Iterable[NodeBackup]) -> dict[str, list[str]]:
     """Files of nodes by key of the store."""
     found: dict[str, list[str]] = {}
     for part in parts:
@@ -409,7 +409,7 @@ def users_of(parts: Iterable[Part]) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class Removed:
+class RemovalReport:
     """Report of a removal."""
 
     backups: list[str]
@@ -417,7 +417,7 @@ class Removed:
     bytes: int
 
 
-def retain(store: Store, keep: int, *, cluster: str = "") -> Removed:
+def retain(store: Store, keep: int, *, cluster: str = "") -> RemovalReport:
     """Remove all but the newest backups of each cluster (or of `cluster` only), and unreferenced files."""
     if keep < 1:
         raise InvalidInputError("keep at least one backup", kind="invalid-request")
@@ -429,7 +429,7 @@ def retain(store: Store, keep: int, *, cluster: str = "") -> Removed:
     return _sweep(store, old)
 
 
-def remove(store: Store, chosen: Sequence[str]) -> Removed:
+def remove(store: Store, chosen: Sequence[str]) -> RemovalReport:
     """Remove finished or unfinished backups, and unreferenced files.
 
     Raises
@@ -455,7 +455,7 @@ def forget_unfinished(store: Store, name: str) -> None:
         store.delete_folder(folder(name))
 
 
-def _sweep(store: Store, chosen: Sequence[str]) -> Removed:
+def _sweep(store: Store, chosen: Sequence[str]) -> RemovalReport:
     """Remove backups first, then unreferenced files.
 
     A new backup and a removal each write their own mark before they check for the other's, so at least one of them
@@ -487,7 +487,7 @@ def _sweep(store: Store, chosen: Sequence[str]) -> Removed:
         store.delete_folder(folder(name))
     removed = _remove_files(store, needed, mark)
     store.delete(REMOVING)
-    return Removed(list(chosen), *removed)
+    return RemovalReport(list(chosen), *removed)
 
 
 def _remove_files(store: Store, needed: set[str], mark: str) -> tuple[int, int]:

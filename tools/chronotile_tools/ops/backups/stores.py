@@ -38,7 +38,7 @@ _UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.part")
 _SECRET = re.compile(r"^[^/]*//[^/]*@|[?&](access_key|secret_key|session_token)=")
 
 
-class Pace:
+class RateLimiter:
     """Rate limit in bytes per second, shared by threads; 0 for none."""
 
     def __init__(self, bytes_s: float = 0.0) -> None:
@@ -180,7 +180,7 @@ class Store:
             self._write(key, [content])
 
     def put_file(
-        self, key: str, path: Path, *, pace: Pace | None = None, progress: Callable[[int], object] = int
+        self, key: str, path: Path, *, pace: RateLimiter | None = None, progress: Callable[[int], object] = int
     ) -> None:
         """Store a file; `progress` is called with the bytes of each block."""
 
@@ -368,7 +368,7 @@ def _text_of(body: Any) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
-def digest_of(path: Path, *, pace: Pace | None = None) -> str:
+def digest_of(path: Path, *, pace: RateLimiter | None = None) -> str:
     """SHA-256 of a file, in hexadecimal."""
     found = hashlib.sha256()
     with path.open("rb") as file:

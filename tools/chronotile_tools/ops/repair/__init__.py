@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from chronotile_tools.ops.repair.running import Repair, mend, previewed
-from chronotile_tools.ops.repair.segments import Estimate, Pace, RingRange
+from chronotile_tools.ops.repair.segments import Estimate, RingRange, SegmentSizer
 
-__all__ = ["Estimate", "Pace", "Repair", "RingRange", "mend", "previewed"]
+__all__ = ["Estimate", "Repair", "RingRange", "SegmentSizer", "mend", "previewed"]

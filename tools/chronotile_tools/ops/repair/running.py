@@ -21,8 +21,8 @@ from chronotile_tools.ops.repair.segments import (
     PARTITIONS_MAX,
     SECONDS_MAX,
     Estimate,
-    Pace,
     RingRange,
+    SegmentSizer,
     disjoint,
     mebibytes,
     megabits_a_sender,
@@ -206,7 +206,7 @@ class _Group:
         self.context, self.tables, self.segment_s = context, tables, segment_s
         self.keyspace = tables[0].partition(".")[0]
         self.names = [name.partition(".")[2] for name in tables]
-        self.pace = Pace()
+        self.pace = SegmentSizer()
         self.key = ",".join(tables)
         self.purpose = purpose
         self._late_in_turn = 0
@@ -459,6 +459,6 @@ def _planned(ranges: Sequence[RingRange], known: Sequence[Estimate]) -> Sequence
     left, found = list(ranges), []
     while left:
         one = left.pop()
-        found.append(next_segment(one, known, Pace().width_max))
+        found.append(next_segment(one, known, SegmentSizer().width_max))
         left += remaining([one], [(found[-1].start, found[-1].end)])
     return found

@@ -71,7 +71,7 @@ def next_segment(one: RingRange, estimates: Sequence[Estimate], width_max: int) 
     return RingRange(one.start, after(one.start, tokens), one.replicas)
 
 
-class Pace:
+class SegmentSizer:
     """Adapts the number of tokens per segment so that a segment takes one to fifteen minutes."""
 
     def __init__(self, width_max: int = SIZE) -> None:
