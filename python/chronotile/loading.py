@@ -1,4 +1,4 @@
-"""What loads of files have in common, whatever is in the files: reports, progress, and work in order."""
+"""Shared by loads of files of any content: reports, progress, and ordered parallel work."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _Report = TypeVar("_Report", bound="Report")
 
 @dataclass
 class Report(ABC):
-    """What a load did."""
+    """Report of a load."""
 
     files: int = 0
     """Files read."""
     rejected: int = 0
-    """Records rejected; those of batches that were stored before are not counted again."""
+    """Records rejected, without those of batches that were already stored."""
     first_reject: tuple[str, int, str] | None = None
     """File, line and reason of the first rejected record."""
     seconds: float = 0.0
@@ -35,20 +35,20 @@ class Report(ABC):
     @property
     @abstractmethod
     def records(self) -> int:
-        """Records stored, now or before."""
+        """Records stored by this load or an earlier one."""
 
     @property
     def all_rejected(self) -> bool:
-        """Whether there were records, and all of them were rejected."""
+        """Whether the load read records and rejected all of them."""
         return self.rejected > 0 and self.records == 0
 
 
 @dataclass
 class Progress(Generic[_Report]):
-    """How far a load is. One object, which changes."""
+    """Progress of a load. The same object is updated during the load."""
 
     bytes_total: int
-    """Bytes of all files, as they lie there; 0 where that is not known."""
+    """Bytes of all files on disk; 0 if unknown."""
     report: _Report
     bytes_done: int = 0
     file: str = ""
@@ -56,7 +56,7 @@ class Progress(Generic[_Report]):
 
     @property
     def seconds_left(self) -> float | None:
-        """About how long it will take; None before anything is done."""
+        """Estimated remaining time in seconds; None before the first bytes."""
         if not self.bytes_done:
             return None
         elapsed = time.monotonic() - self.began
@@ -64,12 +64,12 @@ class Progress(Generic[_Report]):
 
 
 def listed(paths: Iterable[Path], wanted: Callable[[Path], bool], what: str) -> Iterator[Path]:
-    """Files as they are given, and those in folders that are `wanted`, sorted within each folder.
+    """List the given files and, sorted, the files in given folders for which `wanted` is true.
 
     Raises
     ------
     DataFileError
-        A path that does not exist, a folder that holds no such file: the message says it holds no `what`.
+        A path does not exist, or a folder contains no wanted file. The message calls these `what`.
     """
     for path in paths:
         if not path.exists():
@@ -85,12 +85,12 @@ def listed(paths: Iterable[Path], wanted: Callable[[Path], bool], what: str) -> 
 def in_order(
     pool: Executor, work: Callable[[_Piece], _Result], pieces: Iterable[_Piece], workers: int
 ) -> Iterator[tuple[_Piece, _Result]]:
-    """Each piece with what `work` makes of it, in the order of the pieces. Shuts the pool down at the end."""
+    """Apply `work` to pieces in a pool; yield each piece and its result in order. Shuts the pool down at the end."""
     running: deque[tuple[_Piece, Future[_Result]]] = deque()
     try:
         for piece in pieces:
             running.append((piece, pool.submit(work, piece)))
-            # Pieces wait in memory: no more of them than keep the workers busy.
+            # Waiting pieces occupy memory: queue only as many as keep the workers busy.
             while len(running) > workers:
                 yield _first(running)
         while running:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,7 +14,7 @@ from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
 from chronotile.inputs import Types, values_column
 
-__all__ = ["Condition", "Where", "listed"]
+__all__ = ["Condition", "Where", "equalities", "listed"]
 
 Where = str | Condition | Iterable[str | Condition] | None
 """Type of `where`: a condition as text or tuple, or several."""
@@ -32,6 +32,16 @@ def listed(where: Where, types: Types | None = None) -> list[Condition]:
         return []
     items: Iterable[Any] = [where] if isinstance(where, str) or _is_condition(where) else where
     return [conditions.condition(item, types or {}) if isinstance(item, str) else item for item in items]
+
+
+def equalities(equal: Mapping[str, Any]) -> list[Condition]:
+    """Conditions that columns equal a value, or one of several: a list, an array or any other iterable."""
+    return [
+        (column, "in", value.to_pylist() if hasattr(value, "to_pylist") else list(value))
+        if isinstance(value, Iterable) and not isinstance(value, str | bytes)
+        else (column, "==", value)
+        for column, value in equal.items()
+    ]
 
 
 def _is_condition(where: object) -> bool:

@@ -7,10 +7,11 @@ import json
 import os
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from chronotile import _native, errors, times
@@ -24,23 +25,23 @@ from chronotile.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from chronotile.predicates import Where, listed
+from chronotile.predicates import Where, equalities, listed
 from chronotile.result import ReadResult
 from chronotile.urls import without_password
 
 __all__ = ["ARROW", "Parameters", "Remote", "RemoteNamed", "given", "list_words", "question_words"]
 
 ARROW = "application/vnd.apache.arrow.stream"
-"""Media type of rows in requests and answers."""
+"""Media type of rows in requests and responses."""
 
 Parameters = list[tuple[str, str]]
-"""Names and values of a query, in order."""
+"""Names and values of query parameters, in order."""
 
 _BY_KIND: dict[str, type[ChronotileError]] = {
     kind: getattr(errors, name) for kind, name in _native.error_kinds().items()
 }
 _BY_STATUS: dict[int, type[ChronotileError]] = {429: BusyError, 503: BusyError, 504: BusyError}
-"""For kinds of a later release than this; others that are the client's are InvalidInputError."""
+"""Classes for kinds of errors that this release does not know, by status; any other below 500 is InvalidInputError."""
 
 
 class Remote(Closing):
@@ -49,11 +50,11 @@ class Remote(Closing):
     Parameters
     ----------
     url : str
-        Such as ``http://127.0.0.1:8086``.
+        URL of the service, such as ``http://127.0.0.1:8086``.
     token : str, optional
-        By default the environment variable ``CHRONOTILE_TOKEN``.
+        Token; by default the environment variable ``CHRONOTILE_TOKEN``.
     ca : path, optional
-        Certificates to trust, PEM, instead of those of the system.
+        PEM file of certificates to trust instead of the system's.
     timeout : float
         Timeout of each network operation in seconds.
     """
@@ -117,7 +118,7 @@ class Remote(Closing):
         target = f"{self._prefix}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
         headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        # Whether the service may have the request, whose answer then did not come.
+        # Whether the service may have received the request without a response arriving here.
         may_be_done = False
         for connection, is_new in self._connections():
             try:
@@ -134,7 +135,7 @@ class Remote(Closing):
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 may_be_done = method != "GET"
-                # A connection that was kept may have been closed meanwhile. All requests may be repeated.
+                # The service may have closed a reused connection. All requests are safe to repeat.
                 if not is_new and not isinstance(error, TimeoutError):
                     continue
                 raise _unreached(self.url, error, may_be_done) from None
@@ -180,42 +181,44 @@ class Remote(Closing):
             )
         kind, message = error.pop("kind"), error.pop("message")
         if kind == "token-missing":
-            # The service speaks of headers, which are not the caller's to send.
+            # The service's message names HTTP headers, which callers of this class do not set.
             message = f"{self.url} requires a token: pass token, or set the environment variable CHRONOTILE_TOKEN"
         fallback = _BY_STATUS.get(answer.status, InvalidInputError if answer.status < 500 else ChronotileError)
         return _BY_KIND.get(kind, fallback)(message, kind=kind, **error)
 
 
 class RemoteNamed(Remote):
-    """One of the archives of a kind that a service has, by name.
+    """Client of one archive of events or jobs of a service.
 
     Parameters
     ----------
-    kind : str
-        The kind, as it stands in addresses.
     name : str
-        Which one.
-    question : callable
-        The parameters of a question, from its keywords.
+        Name of the archive.
     url, token, ca, timeout
         As for :class:`Remote`.
     """
 
+    _kind: ClassVar[str]
+    """The archive's kind in the path of a URL: ``events`` or ``jobs``."""
+
     def __init__(
-        self, kind: str, name: str, question: Callable[..., Parameters],
-        url: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float,
-    ) -> None:  # fmt: skip
+        self, url: str, name: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float
+    ) -> None:
         super().__init__(url, token, ca, timeout)
-        self._path = f"/v1/{kind}/{quote(name, safe='')}"
-        self._question = question
+        self._path = f"/v1/{self._kind}/{quote(name, safe='')}"
+
+    @staticmethod
+    @abstractmethod
+    def _question(**question: Any) -> Parameters:
+        """Convert the arguments of a question to query parameters."""
 
     def count(self, **question: Any) -> int:
-        """Number of records."""
+        """Count the records that a question selects."""
         return int(self._json("GET", f"{self._path}/count", self._question(**question))["count"])
 
 
 class _broken_off:  # noqa: N801 (used as a statement)
-    """Says of an answer that ended too early what to do."""
+    """Converts the error of a truncated response to one that says what to do."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -241,7 +244,7 @@ class _broken_off:  # noqa: N801 (used as a statement)
 
 
 class _Answer:
-    """The body of an answer, for the reader of Arrow streams; its connection ends with it."""
+    """The body of a response, as a file for the reader of Arrow streams. Closes the connection at the end."""
 
     def __init__(self, answer: http.client.HTTPResponse, connection: http.client.HTTPConnection) -> None:
         self._answer, self._connection = answer, connection
@@ -258,7 +261,7 @@ class _Answer:
 def _exchange(
     connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None, headers: dict[str, str]
 ) -> http.client.HTTPResponse:
-    """Send a request and get the head of its answer, also where the service answers before it has the whole body."""
+    """Send a request and return the response, also if the service responds before it has read the whole body."""
     try:
         connection.request(method, target, body, headers)
     except (BrokenPipeError, ConnectionResetError) as error:
@@ -274,13 +277,14 @@ def _unreached(url: str, error: Exception, may_be_done: bool) -> ChronotileError
         return OutcomeUnknownError(f"{url} did not answer in time: repeat the request", kind="outcome-unknown")
     if may_be_done:
         return OutcomeUnknownError(
-            f"{url} disconnected before it answered, and may have executed the request: repeat it ({_said(error)})",
+            f"{url} disconnected before it answered, and may have executed the request: repeat it "
+            f"({_error_text(error)})",
             kind="outcome-unknown",
         )
-    return UnavailableError(f"no service answers at {url}: {_said(error)}", kind="no-service")
+    return UnavailableError(f"no service answers at {url}: {_error_text(error)}", kind="no-service")
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
@@ -292,7 +296,7 @@ def _tls(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
 
 
 def given(**settings: Any) -> Parameters:
-    """Parameters for the settings that are given."""
+    """Convert settings to query parameters; settings that are None are left out."""
     text = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
     return [(name, text[name]) for name, value in settings.items() if value is not None]
 
@@ -301,14 +305,10 @@ def question_words(
     start: times.Moment, end: times.Moment, where: Where, equal: Mapping[str, Any],
     tick_ns: int | None = None,
 ) -> Parameters:  # fmt: skip
-    """Period and conditions of a question to events or jobs; whole numbers as times are ticks of so many ns."""
+    """Convert a period and conditions to query parameters. Integer times are ticks of `tick_ns` nanoseconds."""
     words = [(name, _moment_text(value, name, tick_ns)) for name, value in (("start", start), ("end", end))
              if value is not None]  # fmt: skip
-    conditions = listed(where)
-    for column, value in equal.items():
-        several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-        conditions.append((column, "in" if several else "==", value))
-    for condition in conditions:
+    for condition in listed(where) + equalities(equal):
         try:
             words.append(("where", json.dumps(list(condition), default=_plain)))
         except TypeError as error:
@@ -331,7 +331,7 @@ def _moment_text(value: times.Moment, what: str, tick_ns: int | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A constant of a condition as JSON has it."""
+    """Convert a constant of a condition to a value of JSON."""
     if hasattr(value, "to_pylist"):
         return value.to_pylist()
     if hasattr(value, "tolist"):
@@ -344,5 +344,5 @@ def _plain(value: Any) -> Any:
 
 
 def list_words(name: str, values: str | Iterable[str] | None) -> Parameters:
-    """Names joined by commas, where there are any."""
+    """Convert names to one parameter, joined by commas; None to no parameter."""
     return [] if values is None else [(name, values if isinstance(values, str) else ",".join(values))]

@@ -1,4 +1,4 @@
-"""The demonstration: a night of a small sky survey, stored in an alert production database and read back.
+"""The demo: stores a night of a small simulated sky survey in an alert production database, and reads it back.
 
 >>> from chronotile import demo
 >>> outcome = demo.run(nights=1, out="demo-doctest", echo=lambda line: None)  # doctest: +SKIP
@@ -26,7 +26,7 @@ _OWN = frozenset([ARCHIVE, f"{ARCHIVE}-wal", f"{ARCHIVE}-shm", PAGE, MARKER])
 
 
 class CheckError(ChronotileError, AssertionError):
-    """A read did not return what was stored. Kind ``demo-check``."""
+    """A read did not return the stored rows. Kind ``demo-check``."""
 
 
 def run(
@@ -38,36 +38,36 @@ def run(
 ) -> Outcome:
     """Simulate a survey, store every detector-visit, read every footprint back, print a table and write a page.
 
-    Each read is compared with what was stored: it must hold the very same objects, sources and forced sources.
+    Each read must return exactly the objects, sources and forced sources that were stored.
 
     Parameters
     ----------
     nights : int
-        Nights to simulate, 1 to 100; more than three are spread over up to eleven months. One takes less than half a
-        minute.
+        Nights to simulate, 1 to 100; more than three are spread over up to eleven months. One night takes less than
+        half a minute.
     out : path
-        Folder for the archive (``survey.db``) and the page (``index.html``). It is made; the files of an earlier run in
-        it are replaced, and a folder with anything else in it is refused.
+        Folder for the archive (``survey.db``) and the page (``index.html``), created if necessary. Files of an earlier
+        run are replaced; a folder that contains other files is refused.
     seed : int
-        The same seed makes the same survey.
+        Seed of the random numbers: the same seed produces the same survey.
     visits : int
-        Visits of a night, 4 to 800, each of four detectors.
+        Visits per night, 4 to 800, each with four detectors.
     echo : callable
         Called with each line to print.
 
     Returns
     -------
     Outcome
-        What was measured, and where the page is.
+        The measurements, and the path of the page.
 
     Raises
     ------
     CheckError
-        When a read returned anything but what was stored.
+        A read did not return the stored rows.
     DataFileError
-        When `out` holds foreign files (``file-exists``) or cannot be made (``file-access``).
+        `out` contains other files (``file-exists``) or cannot be created (``file-access``).
     MissingPackageError
-        When numpy, pyarrow or PyYAML is missing.
+        numpy, pyarrow or PyYAML is missing.
     """
     for name, value, least, most in (("nights", nights, 1, 100), ("visits", visits, 4, 800)):
         if not least <= value <= most:
@@ -84,11 +84,11 @@ def run(
 
 
 def _fresh_folder(folder: Path) -> Path:
-    """Make the folder, or clear away the files of an earlier run in it."""
+    """Create the folder, or remove the files of an earlier run from it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         foreign = sorted(path.name for path in folder.iterdir() if path.name not in _OWN)
-        # A folder with a file of one of our names is ours only with the marker beside it.
+        # Files with our names belong to an earlier run only if the marker is beside them.
         if foreign or (any(folder.iterdir()) and not (folder / MARKER).exists()):
             what = foreign[0] if foreign else next(folder.iterdir()).name
             raise DataFileError(

@@ -1,4 +1,4 @@
-"""Stores the survey in an alert production database, reads it back, times both, and checks every read."""
+"""Stores the survey in an alert production database, reads it back, measures both, and checks every read."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ __all__ = ["KINDS", "LightCurve", "Outcome", "Times", "measure"]
 STORE, READ, WHOLE, MAINTAINED = KINDS = (
     "store what was found", "read what is known, before", "read it back, after the night", "read it back, maintained",
 )  # fmt: skip
-"""What is timed, for each detector-visit."""
+"""Operations that are timed for each detector-visit."""
 
 
 @dataclass
 class Times:
-    """Milliseconds and rows of one kind of operation, by detector-visit."""
+    """Duration in milliseconds and rows of one kind of operation, by detector-visit."""
 
     ms: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
 
     def add(self, began: float, rows: int) -> None:
-        """Enter an operation that has just ended; `began` is a reading of `time.perf_counter`."""
+        """Record an operation that has just ended; `began` is a value of :func:`time.perf_counter`."""
         self.ms.append((time.perf_counter() - began) * 1e3)
         self.rows.append(rows)
 
 
 @dataclass(frozen=True)
 class LightCurve:
-    """One star as the database gives it back."""
+    """A star, as read from the database. Positions in degrees."""
 
     object_id: int
     ra: float
@@ -50,19 +50,19 @@ class LightCurve:
     period: float
     """Days, from the simulation."""
     points: dict[str, Columns]
-    """By band: ``mjd``, ``flux`` and ``error`` (nJy, on the difference image), and whether not detected: ``forced``."""
+    """By band: ``mjd``, ``flux`` and ``error`` (nJy, difference image), and ``forced`` (true where not detected)."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the demo measured."""
+    """Measurements of the demo."""
 
     page: Path
     archive: Path
     survey: Survey
     layout: apdb.Layout
     times: dict[str, Times]
-    """By kind of operation, those of :data:`KINDS`."""
+    """By kind of operation; see :data:`KINDS`."""
     stored: dict[str, int]
     """Rows stored, by table."""
     before: dict[str, DatasetInfo]
@@ -83,12 +83,12 @@ class Outcome:
 
     @property
     def reads(self) -> int:
-        """Footprints read and compared."""
+        """Number of footprints that were read and compared."""
         return sum(len(self.times[kind].ms) for kind in KINDS[1:])
 
 
 class Ledger:
-    """All that was stored of one table, kept in one plain array to compare reads with."""
+    """All stored rows of one table in a plain array, to compare reads with."""
 
     def __init__(self) -> None:
         fields = [("key", "i8"), ("object", "i8"), ("flux", "f4"), ("ra", "f8"), ("dec", "f8")]
@@ -96,7 +96,7 @@ class Ledger:
         self._count = 0
 
     def add(self, key: np.ndarray, rows: pa.Table) -> None:
-        """Note the rows of one exposure."""
+        """Record the rows of one exposure."""
         end = self._count + len(key)
         if end > len(self._rows):
             # Doubling, so that what is there is rarely copied.
@@ -109,14 +109,14 @@ class Ledger:
         self._count = end
 
     def held_by(self, exposure: Exposure) -> np.ndarray:
-        """The rows in a footprint, by key."""
+        """The rows in a footprint, sorted by key."""
         rows = self._rows[: self._count]
         held = rows[exposure.holds(rows["ra"], rows["dec"])]
         return np.asarray(held[np.argsort(held["key"])])
 
 
 class CheckedDatabase:
-    """A database, and beside it the plain lists that each of its reads is compared with."""
+    """A database, and plain copies of its rows to compare each read with."""
 
     def __init__(self, database: apdb.Apdb, survey: Survey) -> None:
         self.database = database
@@ -142,7 +142,13 @@ class CheckedDatabase:
         self._forced.add(self._forced_key(forced["diaObjectId"], visits, exposure.detector), forced)
 
     def read(self, kind: str, exposure: Exposure, at: float) -> pa.Table:
-        """Read a footprint's history and compare it with what was stored; returns the objects."""
+        """Read the history of a footprint, compare it with the stored rows, and return the objects.
+
+        Raises
+        ------
+        CheckError
+            The read returned other rows.
+        """
         began = time.perf_counter()
         found = self.database.footprint(exposure.footprint(), at=at)
         self.times[kind].add(began, len(found.objects) + len(found.sources) + len(found.forced_sources))
@@ -160,7 +166,7 @@ class CheckedDatabase:
         return found.objects.to_arrow().select([*KNOWN, "nDiaSources", "firstDiaSourceMjdTai"])
 
     def _forced_key(self, objects: np.ndarray, visits: np.ndarray, detectors: np.ndarray | int) -> np.ndarray:
-        """One number for what identifies a forced source: its object, and the place of its detector-visit."""
+        """Combine the key of a forced source into one integer: its object, and the index of its detector-visit."""
         places = np.searchsorted(self._codes, visits * 4 + detectors)
         return np.asarray((np.asarray(objects, np.int64) << 20) + places)
 
@@ -185,7 +191,7 @@ def _columns(rows: apdb.Rows, *names: str) -> Columns:
 
 
 def measure(archive_path: Path, page: Path, survey: Survey, echo: Callable[[str], object]) -> Outcome:
-    """Run the survey against a new database."""
+    """Store the survey in a new database, and read and check it."""
     began = time.perf_counter()
     exposures, nights = survey.exposures, survey.nights
     columns = ", ".join(f"{len(SCHEMA[name].columns)} a {name}" for name in MAIN_TABLES)
@@ -220,7 +226,7 @@ def measure(archive_path: Path, page: Path, survey: Survey, echo: Callable[[str]
 
 
 def _progress(what: str, exposures: list[Exposure]) -> Iterator[Exposure]:
-    """The exposures, with a line that says how many are done."""
+    """Yield the exposures, and show their progress in a line."""
     done, count = 0, len(exposures)
     with ProgressLine(lambda: f"{what}  {bar(done, count)}  {done:,} of {count:,} detector-visits"):
         for exposure in exposures:
@@ -229,7 +235,7 @@ def _progress(what: str, exposures: list[Exposure]) -> Iterator[Exposure]:
 
 
 def _file_bytes(archive: Path) -> int:
-    """Of the file, and of the log beside it, which holds what was written last."""
+    """Size of the archive file and of the write-ahead log beside it."""
     return sum(path.stat().st_size for path in (archive, Path(f"{archive}-wal")) if path.exists())
 
 
@@ -239,7 +245,7 @@ def _info(database: apdb.Apdb) -> dict[str, DatasetInfo]:
 
 
 def _tiles(database: apdb.Apdb, stored: int) -> tuple[Columns, np.ndarray]:
-    """Sources by pixel, and by tile, counted from what a scan of the whole table gives back."""
+    """Count sources by pixel and by tile, from a scan of the whole table."""
     layout = database.layout
     rows = database.scan(SOURCE, columns=["ra", "dec", "midpointMjdTai"]).to_arrow()
     if rows.num_rows != stored:
@@ -255,14 +261,14 @@ def _tiles(database: apdb.Apdb, stored: int) -> tuple[Columns, np.ndarray]:
 
 
 def _light_curve(database: apdb.Apdb, survey: Survey) -> LightCurve:
-    """An RR Lyrae star that was seen often and in all its phases, and is faint enough for its errors to show."""
+    """Choose an RR Lyrae star that was observed often and at all phases, and is faint enough to show its errors."""
     sky = survey.sky
     known = _columns(database.objects(columns=["diaObjectId", "nDiaSources"]), "diaObjectId", "nDiaSources")
     stars = sky.places(known["diaObjectId"])
     merit = known["nDiaSources"] / known["nDiaSources"].max() - 0.3 * np.abs(sky.mag[stars] - 21.0)
     merit += np.where(sky.rr_lyrae[stars] & (sky.amplitude[stars] > 0.8), 1.0, 0.0)
     best = stars[np.argsort(np.where(stars >= 0, merit, -9.0))[-40:]]
-    # Of the best, the one whose visits spread most evenly over its period.
+    # Among the best, take the star whose visits cover its period most evenly.
     seen = np.array([e.holds(sky.ra[best], sky.dec[best]) for e in survey.exposures])
     times = np.array([e.mjd for e in survey.exposures])
     covered = [
@@ -272,7 +278,7 @@ def _light_curve(database: apdb.Apdb, survey: Survey) -> LightCurve:
     near = (float(sky.ra[star]), float(sky.dec[star]))
     rows = database.light_curve(int(sky.id[star]), near=near).to_arrow()
     columns = {name: rows[name].to_numpy() for name in ("midpointMjdTai", "psfFlux", "psfFluxErr", "forced", "band")}
-    # Where it was detected, the forced measurement says the same again.
+    # A forced source beside a detection repeats the same measurement.
     detected = columns["midpointMjdTai"][~columns["forced"]]
     kept = ~columns["forced"] | ~np.isin(columns["midpointMjdTai"], detected)
     points = {}
@@ -289,7 +295,7 @@ def date_text(mjd: float) -> str:
 
 
 def table_lines(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
-    """What each table holds: header and lines."""
+    """Table of stored rows, bytes and chunks: header and lines."""
     header = ["table", "rows", "bytes a row", "maintained", "chunks", "maintained"]
     lines = []
     for name in MAIN_TABLES:
@@ -303,7 +309,7 @@ def table_lines(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
 
 
 def time_lines(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
-    """How long each operation took: header and lines."""
+    """Table of the duration of each operation: header and lines."""
     header = ["a detector-visit", "times", "rows", "median ms", "99% below"]
     lines = []
     for kind, times in outcome.times.items():

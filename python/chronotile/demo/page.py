@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML file with drawings of the sky, a star, the times and the tiles."""
+"""The demo's page: one self-contained HTML file with plots of the sky, a star, times and tiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MARKS = dict(zip(BANDS, ("circle", "square", "triangle"), strict=True))
 
 
 def html(outcome: Outcome) -> str:
-    """The page's text."""
+    """The page as HTML text."""
     o = outcome
     nights = "one night" if o.survey.nights == 1 else f"{o.survey.nights} nights"
     sections = [
@@ -135,7 +135,7 @@ def _pixel_arcminutes(o: Outcome) -> float:
 
 
 def _nice_ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers from `low` to `high`, some `about` of them."""
+    """Round numbers from `low` to `high`, about `about` of them."""
     raw = max(high - low, 1e-9) / about
     power = 10.0 ** np.floor(np.log10(raw))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw)
@@ -263,7 +263,7 @@ def _points(
 
 
 def _running_median(values: np.ndarray, width: int) -> np.ndarray:
-    """The median of each value's neighbours."""
+    """Running median over `width` values."""
     width = min(width, len(values)) | 1
     padded = np.pad(values, width // 2, mode="reflect" if len(values) > width // 2 else "edge")
     return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1))
@@ -297,7 +297,7 @@ def _times(o: Outcome) -> str:
         dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x.tolist(), y.tolist(), strict=True))
         parts.append(f'<path d="{dots}" class="s{number} dot" style="stroke-width:4;stroke-linecap:round"/>')
     for number, (_, values) in enumerate(series):
-        # Of one night's visits, or a tenth of a single night's.
+        # The window is one night, or a tenth of a single night.
         width = count // nights if nights > 1 else count // 10
         y = panel.y.place(_running_median(values, width).clip(low, high))
         parts.append(plot.path(panel.x.place(places + 0.5), y, f"s{number} trend"))
@@ -310,7 +310,7 @@ def _times(o: Outcome) -> str:
 
 
 def _apart(places: list[float], least: float) -> list[float]:
-    """The places, moved so that any two are at least so far from each other."""
+    """Move positions so that any two are at least `least` apart."""
     order = np.argsort(places)
     moved = np.array(places)[order]
     for i in range(1, len(moved)):

@@ -1,8 +1,8 @@
 """The demo's survey: stars of a piece of the Milky Way, and the visits of a small camera.
 
-The field lies where the galactic plane crosses the celestial equator, so that the density of sources is as uneven as a
-real survey's: thin away from the plane, some ten times denser in it, denser again in three star clusters. Everything
-follows from one seed. Angles are degrees, times MJD (TAI), fluxes nJy.
+The field lies where the galactic plane crosses the celestial equator. The density of sources is as uneven as in a real
+survey: ten times higher in the plane than away from it, and higher still in three star clusters. One seed determines
+everything. Angles are degrees, times MJD (TAI), fluxes nJy.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from chronotile.apdb.simulation import Columns, from_plane
 __all__ = ["BANDS", "FIELD", "SCHEMA", "Clusters", "Exposure", "Sky", "Survey"]
 
 BANDS = ("g", "r", "i")
-"""The filters, in the order in which nights take turns."""
+"""Filters, in the order in which nights use them."""
 _DEPTH = np.array([24.0, 23.7, 23.2])
 _AMPLITUDE = np.array([1.0, 0.72, 0.58])
 _COLOUR = np.array([0.35, 0.0, -0.15])
 """By band: 5 sigma depth (AB mag), amplitude of a pulsating star relative to g, and mean magnitude relative to r."""
 
 FIELD = (283.2, 289.2, 4.2, 8.4)
-"""The survey's part of the sky: ra from, ra to, dec from, dec to."""
+"""Survey area: minimum and maximum ra, minimum and maximum dec."""
 DETECTOR_SIDE = 0.44
 _HALF = 0.47 / 2
 _OFFSETS = ((-_HALF, -_HALF), (_HALF, -_HALF), (-_HALF, _HALF), (_HALF, _HALF))
-"""Of the four detectors from the middle of the camera."""
+"""Offsets of the four detectors from the centre of the camera."""
 _PIXEL_SCALE = 0.44 / 4000
 FIRST_NIGHT = 60_950.0
 """2025-10-02."""
 _NIGHTS_SPAN = 330.0
 _DEEP = (286.9, 5.35)
-"""A pointing that is seen again and again, on the plane and with a cluster."""
+"""A pointing that is observed repeatedly, in the plane, with a cluster."""
 _TRANSIENT = 900_000_000_000
 _STARS = 44_000
 _STARS_VARIABLE_SHARE = 0.75
@@ -44,7 +44,7 @@ _STARS_VARIABLE_SHARE = 0.75
 
 @dataclass(frozen=True)
 class Clusters:
-    """Star clusters: places where sources crowd."""
+    """Star clusters."""
 
     name: tuple[str, ...] = ("A", "B", "C")
     ra: tuple[float, ...] = (284.45, 287.10, 288.35)
@@ -66,13 +66,13 @@ def galactic_latitude(ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Exposure(simulation.Exposure):
-    """One detector in one visit, through one filter."""
+    """One detector in one visit, with its filter."""
 
     night: int
     band: int
 
     def holds(self, ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
-        """Whether positions fall on the detector."""
+        """Whether positions lie on the detector."""
         held = (np.abs(ra - self.ra) < 0.75) & (np.abs(dec - self.dec) < 0.75)
         near = np.flatnonzero(held)
         u, v = self.on_detector(ra[near], dec[near])
@@ -100,7 +100,7 @@ class Sky:
         self.amplitude = np.where(rng.random(count) < _STARS_VARIABLE_SHARE, amplitude, 0.04)
 
     def _positions(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Positions by rejection from the density of the disk, and by a Plummer-like profile in the clusters."""
+        """Sample positions from the density of the disk by rejection, and from a Plummer-like profile for clusters."""
         ra0, ra1, dec0, dec1 = FIELD
         tries = _STARS * 10
         ra, dec = rng.uniform(ra0, ra1, tries), rng.uniform(dec0, dec1, tries)
@@ -115,15 +115,15 @@ class Sky:
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
     def magnitude(self, stars: np.ndarray, mjd: float, band: int) -> np.ndarray:
-        """AB magnitudes of stars (by place) at a time, without noise."""
+        """AB magnitudes of stars (by index) at a time, without noise."""
         turn = 2 * np.pi * ((mjd / self.period[stars] + self.phase[stars]) % 1)
-        # The saw-tooth of an RRab star by its first Fourier terms; other stars follow a sine.
+        # The sawtooth of an RRab star by its first Fourier terms; the light curve of other stars is a sine.
         saw = -(np.sin(turn) + 0.48 * np.sin(2 * turn) + 0.33 * np.sin(3 * turn) + 0.20 * np.sin(4 * turn)) / 1.75
         shape = np.where(self.rr_lyrae[stars], saw, np.sin(turn))
         return np.asarray(self.mag[stars] + _COLOUR[band] + 0.5 * _AMPLITUDE[band] * self.amplitude[stars] * shape)
 
     def places(self, ids: np.ndarray) -> np.ndarray:
-        """The places of stars by their ids; -1 for what is none of them."""
+        """Indexes of stars by their ids; -1 for other ids."""
         found = self._by_id[np.searchsorted(self.id, ids, sorter=self._by_id).clip(0, len(self.id) - 1)]
         return np.where(self.id[found] == ids, found, -1)
 
@@ -136,9 +136,9 @@ class Survey(simulation.Simulation):
     nights : int
         Nights; more than three are spread over up to eleven months.
     seed : int
-        Same seed, same survey.
+        The same seed produces the same survey.
     visits : int
-        Visits of a night.
+        Visits per night.
     """
 
     def __init__(self, nights: int, seed: int, visits: int) -> None:
@@ -149,7 +149,7 @@ class Survey(simulation.Simulation):
         self.exposures = self._plan(rng, visits)
 
     def _plan(self, rng: np.random.Generator, visits: int) -> list[Exposure]:
-        """Runs of three nights, some weeks apart. Each night sweeps the field, with turns at the deep pointing."""
+        """Plan runs of three nights, weeks apart. Each night sweeps the field; every third visit is a deep pointing."""
         ra0, ra1, dec0, dec1 = FIELD
         grid_ra, grid_dec = np.meshgrid(np.linspace(ra0 + 0.7, ra1 - 0.7, 6), np.linspace(dec0 + 0.7, dec1 - 0.7, 4))
         grid = np.column_stack([grid_ra.ravel(), grid_dec.ravel()])
@@ -207,7 +207,7 @@ class Survey(simulation.Simulation):
         return _derived(rng, e, {name: np.concatenate([detected[name], transients[name]]) for name in detected})
 
     def measure(self, e: simulation.Exposure, rng: np.random.Generator, ids: np.ndarray, found: Columns) -> Columns:
-        """Fluxes of objects; those that are detected keep the flux of the source."""
+        """Fluxes of objects; detected objects keep the flux of their source."""
         assert isinstance(e, Exposure)
         light = self._measure(e, rng, self.sky.places(ids))
         _, here, there = np.intersect1d(ids, found[names.OBJECT_ID], return_indices=True)
@@ -216,7 +216,7 @@ class Survey(simulation.Simulation):
         return {**light, "band": np.full(len(ids), BANDS[e.band])}
 
     def fill(self, column: apdb.Column, count: int, e: simulation.Exposure, rng: np.random.Generator) -> pa.Array:
-        """Null for the other bands of an object; few sources are long or double enough for a model of their shape."""
+        """Null for other bands of an object, and for 95% of the fits of trails and dipoles."""
         if column.name.startswith(tuple(f"{band}_" for band in BANDS)):
             return pa.nulls(count, column.arrow.type)
         values = super().fill(column, count, e, rng)
@@ -225,7 +225,7 @@ class Survey(simulation.Simulation):
         return values
 
     def _measure(self, e: Exposure, rng: np.random.Generator, stars: np.ndarray) -> Columns:
-        """Fluxes of stars (by place; -1 is an empty place) as measured, in the template, and their difference."""
+        """Measured fluxes, template fluxes and differences of stars (by index; -1 for empty sky), with their errors."""
         sky, real = self.sky, stars >= 0
         flux = np.where(real, nanojansky(sky.magnitude(stars, e.mjd, e.band)), 0.0)
         # The template was taken near maximum light, so that little of a period goes undetected.
@@ -269,7 +269,7 @@ def _source_types() -> dict[str, str]:
 
 
 def _schema() -> apdb.Schema:
-    """The small schema, with what else a difference-imaging pipeline writes: the number of columns is what costs."""
+    """The small schema, extended by further columns that a difference-imaging pipeline writes."""
     objects = dict.fromkeys(["lastDiaSourceMjdTai"], "float64") | {"lastBand": "utf8"}
     parts = ("psfFluxMean", "psfFluxMeanErr", "psfFluxSigma", "psfFluxMin", "psfFluxMax", "scienceFluxMean")
     objects |= {f"{band}_{part}": "float32" for band in BANDS for part in parts}
@@ -282,11 +282,11 @@ def _schema() -> apdb.Schema:
 
 
 SCHEMA = _schema()
-"""The tables of the survey: the kind and number of columns that a difference-imaging pipeline writes."""
+"""Tables of the survey, with as many columns as a difference-imaging pipeline writes."""
 
 
 def _derived(rng: np.random.Generator, e: Exposure, found: Columns) -> Columns:
-    """What a pipeline derives from positions and fluxes: columns of objects and sources together."""
+    """Add the columns of objects and sources that a pipeline derives from positions and fluxes."""
     count, difference, noise = len(found["ra"]), found["psfFlux"], found["psfFluxErr"]
     u, v = e.on_detector(found["ra"], found["dec"])
     snr = np.abs(difference) / noise

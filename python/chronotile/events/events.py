@@ -26,7 +26,7 @@ from chronotile.events.retention import TtlChange
 from chronotile.events.searching import Question, Visibility, count, parts_in_order, to_us
 from chronotile.events.settings import Limits, Settings, SettingsStore
 from chronotile.hints import name_hint
-from chronotile.predicates import Where, listed
+from chronotile.predicates import Where, equalities, listed
 from chronotile.reports import BatchInfo, SliceInfo
 
 __all__ = ["Events", "IngestReport", "create", "open"]
@@ -516,7 +516,7 @@ class Events:
         self._check_columns(chosen)
         if limit is not None and limit < 1:
             raise InvalidInputError(f"limit={limit} is out of range: use at least 1", kind="invalid-request")
-        question = self._question(start, end, streams, where, text, equal)
+        question = self.question(start=start, end=end, streams=streams, where=where, text=text, **equal)
         return pa.concat_tables(parts_in_order(self._dataset, question, chosen, limit, newest_first=newest_first))
 
     def search_parts(
@@ -593,21 +593,7 @@ class Events:
         **equal: Any,
     ) -> Question:
         """Convert the arguments of :meth:`search` to a query on the documents that are visible now."""
-        return self._question(start, end, streams, where, text, equal)
-
-    def _question(
-        self,
-        start: times.Moment,
-        end: times.Moment,
-        streams: str | Iterable[str] | None,
-        where: Where,
-        text: str | None,
-        equal: Mapping[str, Any],
-    ) -> Question:
-        conditions = listed(where)
-        for column, value in equal.items():
-            several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-            conditions.append((column, "in" if several else "==", list(value) if several else value))
+        conditions = listed(where) + equalities(equal)
         if text is not None:
             conditions.append(("body", "contains", text))
         bounds = [self._us(moment, what) for moment, what in ((start, "start"), (end, "end"))]

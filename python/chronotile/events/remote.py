@@ -1,4 +1,4 @@
-"""Client for events of a service."""
+"""HTTP client of an archive of events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from chronotile import times
-from chronotile.predicates import Condition
+from chronotile.predicates import Where
 from chronotile.remote import Parameters, RemoteNamed, list_words, question_words
 
 __all__ = ["RemoteEvents", "RemoteReport", "connect"]
@@ -47,14 +47,14 @@ def connect(
     url: str, name: str = "events", *, token: str | None = None, ca: str | os.PathLike[str] | None = None,
     timeout: float = 60.0,
 ) -> RemoteEvents:  # fmt: skip
-    """An archive of events that is served over HTTP by ``chronotile serve``.
+    """Connect to an archive of events that ``chronotile serve`` serves.
 
     Parameters
     ----------
     url : str
         Such as ``http://127.0.0.1:8086``.
     name : str
-        The archive of events.
+        Name of the archive.
     token, ca, timeout
         As for :func:`chronotile.historian.connect`.
     """
@@ -68,10 +68,16 @@ class RemoteEvents(RemoteNamed):
     connection.
     """
 
-    def __init__(
-        self, url: str, name: str, token: str | None, ca: str | os.PathLike[str] | None, timeout: float
-    ) -> None:
-        super().__init__("events", name, _question, url, token, ca, timeout)
+    _kind = "events"
+
+    @staticmethod
+    def _question(
+        *, start: times.Moment = None, end: times.Moment = None, streams: str | Iterable[str] | None = None,
+        where: Where = None, text: str | None = None, **equal: Any,
+    ) -> Parameters:  # fmt: skip
+        words = question_words(start, end, where, equal, _US_NS)
+        words += [("stream", stream) for stream in ([streams] if isinstance(streams, str) else streams or ())]
+        return words if text is None else [*words, ("text", text)]
 
     def ingest_lines(
         self,
@@ -138,17 +144,3 @@ class RemoteEvents(RemoteNamed):
         """Rejected lines, newest first; at most 100,000. ``record`` is text, in which invalid UTF-8 is replaced."""
         words = [("limit", str(limit)), *question_words(start, end, None, {}, _US_NS)]
         return self._stream(f"{self._path}/dead", words).to_arrow()
-
-
-def _question(
-    *,
-    start: times.Moment = None,
-    end: times.Moment = None,
-    streams: str | Iterable[str] | None = None,
-    where: Condition | Iterable[Condition] | None = None,
-    text: str | None = None,
-    **equal: Any,
-) -> Parameters:
-    words = question_words(start, end, where, equal, _US_NS)
-    words += [("stream", stream) for stream in ([streams] if isinstance(streams, str) else streams or ())]
-    return words if text is None else [*words, ("text", text)]

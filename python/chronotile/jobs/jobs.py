@@ -1,4 +1,4 @@
-"""Jobs: a dataset with the questions that are asked of finished jobs."""
+"""Finished jobs of a batch system: look-up by id, searches, counts and percentiles."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
 from chronotile.jobs.percentiles import percentiles
-from chronotile.predicates import Condition, Where, listed
+from chronotile.predicates import Where, equalities, listed
 from chronotile.reports import IndexUse, WriteReport
 from chronotile.result import ReadResult
 
 __all__ = ["Jobs", "create", "open"]
 
 Days = Any
-"""Whole days, UTC: a date (or ISO 8601 text), a month (``"2026-01"``), a pair of the first and the last, or a number of
-days up to today."""
+"""Whole days in UTC: a date or ISO 8601 text, a month (``"2026-01"``), a pair of the first and the last, or the number
+of days up to today."""
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
@@ -45,34 +45,33 @@ def create(
     indexes: Iterable[str | Iterable[str]] = (),
     exist_ok: bool = False,
 ) -> Jobs:
-    """Create an archive of jobs: one dataset, in which the newest state of a job wins and its earlier ones stay
-    readable.
+    """Create an archive of jobs: a dataset that returns the newest state of each job and keeps earlier states readable.
 
     Parameters
     ----------
     archive : Archive
-        Where.
+        The archive in which the dataset is created.
     name : str
         Name of the dataset.
     schema : schema, table or dict
         As for :meth:`chronotile.Archive.create`.
     id : str
-        The column of job ids, integers.
+        Column of job ids, integers.
     time : str
-        The column by which jobs are filed in days: one that does not change while a job lives, such as its submission.
-        States of a job with other times are merged correctly too, but indexes help less.
+        Time column. Choose one that does not change during the life of a job, such as its submission: states of a job
+        with different times are merged correctly too, but indexes help less.
     version : str, optional
-        The column that orders the states of a job, such as its modification time; by default the time of writing.
+        Column that orders the states of a job, such as its modification time; by default the time of writing.
     id_bucket : int
-        Jobs of so many consecutive ids are kept together.
+        Number of consecutive ids that are stored together.
     window : str or timedelta
-        What indexes are built for, one by one.
+        Length of a window. Indexes are built window by window.
     slice, retention
         As for :meth:`chronotile.Archive.create`.
     indexes : iterable of column names, or of lists of them
         Indexes to define; see :meth:`chronotile.Dataset.create_index`.
     exist_ok : bool
-        Open the dataset if it exists with the same definition; indexes that it lacks are added.
+        Open the dataset if it exists with the same definition, and add missing indexes.
     """
     dataset = archive.create(
         name, schema=schema, cell=cells.id_bucket(id, id_bucket), time=time, window=window, slice=slice, id=[id],
@@ -92,7 +91,7 @@ def open(archive: Archive, name: str = "jobs") -> Jobs:
     Raises
     ------
     DatasetNotFoundError
-        When there is no such dataset.
+        The dataset does not exist.
     InvalidInputError
         The dataset does not have exactly one integer id column.
     """
@@ -102,8 +101,20 @@ def open(archive: Archive, name: str = "jobs") -> Jobs:
 class Jobs:
     """Finished jobs of a batch system.
 
-    Every question takes `start` and `end` or `days`, conditions as keywords (``user="ann"``, ``status=["failed",
-    "killed"]``: equal to the value, or to one of several) and as `where` (see :meth:`chronotile.Dataset.read`).
+    Methods that take `**question` select jobs with the following arguments:
+
+    start, end : time, optional
+        Half-open period, as for :meth:`chronotile.Dataset.read`.
+    days : date, str, pair or int, optional
+        Whole days in UTC instead of `start` and `end`: a date or a month (``"2026-01"``), the first and the last of
+        several, or the number of days up to today.
+    where : condition or iterable of conditions, optional
+        As for :meth:`chronotile.Dataset.read`.
+    any other keyword
+        The column equals the value, or one of several values: ``user="ann"``, ``status=["failed", "killed"]``.
+
+    They raise :class:`chronotile.InvalidInputError` for an unknown column, a value that does not fit its column, or an
+    invalid period.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -124,16 +135,16 @@ class Jobs:
 
     @property
     def dataset(self) -> Dataset:
-        """The dataset: indexes, consolidation, retention and verification are its own."""
+        """The dataset, with its methods for indexes, consolidation, retention and verification."""
         return self._dataset
 
     @property
     def id(self) -> str:
-        """The column of job ids."""
+        """Name of the column of job ids."""
         return self._dataset.id[0]
 
     def refresh(self) -> None:
-        """Look for columns that another process added.
+        """Read the definition again, with columns that another process added.
 
         Raises
         ------
@@ -146,16 +157,16 @@ class Jobs:
     # ------------------------------------------------------------------ rows
 
     def write(self, data: Any, batch: str | None = None, *, replace: bool = False) -> WriteReport:
-        """Store states of jobs; as :meth:`chronotile.Dataset.write`."""
+        """Store states of jobs. Arguments, result and errors are those of :meth:`chronotile.Dataset.write`."""
         return self._dataset.write(data, batch, replace=replace)
 
     def get(self, ids: Any, *, columns: Iterable[str] | None = None, history: bool = False) -> ReadResult:
-        """Jobs by id, one or thousands, whenever they ran.
+        """Read jobs by id, one or thousands, of any time.
 
         Parameters
         ----------
         ids : int, list or array
-            Ids. Unknown ones are left out of the result.
+            Ids. The result leaves out unknown ids.
         columns : iterable of str, optional
             Columns to return; by default all.
         history : bool
@@ -163,53 +174,27 @@ class Jobs:
         """
         return self._dataset.read(ids=ids, columns=columns, history=history)
 
-    def find(
-        self,
-        *,
-        columns: Iterable[str] | None = None,
-        history: bool = False,
-        start: times.Moment = None,
-        end: times.Moment = None,
-        days: Days = None,
-        where: Where = None,
-        **equal: Any,
-    ) -> ReadResult:
-        """Jobs by period and condition, as a stream: ``find(user="ann", cloud=["cern", "bnl"], status="failed",
-        days=5)``.
+    def find(self, *, columns: Iterable[str] | None = None, history: bool = False, **question: Any) -> ReadResult:
+        """Stream jobs by period and condition: ``find(user="ann", cloud=["cern", "bnl"], status="failed", days=5)``.
 
-        Raises
-        ------
-        InvalidInputError
-            A column that does not exist, a value that does not fit it.
+        Parameters
+        ----------
+        columns : iterable of str, optional
+            Columns to return; by default all.
+        history : bool
+            Return every state of each job, not only the newest.
+        **question
+            Period and conditions; see the class.
         """
-        place = self._place(start=start, end=end, days=days, where=where, **equal)
-        return self._dataset.read(columns=columns, history=history, **place)
+        return self._dataset.read(columns=columns, history=history, **self._selection(**question))
 
-    def count(
-        self,
-        *,
-        start: times.Moment = None,
-        end: times.Moment = None,
-        days: Days = None,
-        where: Where = None,
-        **equal: Any,
-    ) -> int:
-        """Number of jobs that :meth:`find` would return; from an index alone where one has all columns of the
-        conditions."""
-        return self._dataset.count(**self._place(start=start, end=end, days=days, where=where, **equal))
+    def count(self, **question: Any) -> int:
+        """Count the jobs that :meth:`find` would return. An index that has all columns of the conditions is enough."""
+        return self._dataset.count(**self._selection(**question))
 
-    def explain(
-        self,
-        *,
-        by: str | Iterable[str] | None = None,
-        start: times.Moment = None,
-        end: times.Moment = None,
-        days: Days = None,
-        where: Where = None,
-        **equal: Any,
-    ) -> IndexUse:
-        """How :meth:`find` uses an index, or with `by` (perhaps empty) how :meth:`count` and :meth:`group_by` do."""
-        return self._dataset.explain(by=by, **self._place(start=start, end=end, days=days, where=where, **equal))
+    def explain(self, *, by: str | Iterable[str] | None = None, **question: Any) -> IndexUse:
+        """Explain how :meth:`find` uses an index, or with `by`, how :meth:`count` (empty) and :meth:`group_by` do."""
+        return self._dataset.explain(by=by, **self._selection(**question))
 
     # ------------------------------------------------------------------ summaries
 
@@ -218,24 +203,22 @@ class Jobs:
         columns: str | Iterable[str],
         *,
         aggregates: Mapping[str, str | Iterable[str]] | None = None,
-        start: times.Moment = None,
-        end: times.Moment = None,
-        days: Days = None,
-        where: Where = None,
         bounds: Bounds = UNBOUNDED,
-        **equal: Any,
+        **question: Any,
     ) -> pa.Table:
-        """Jobs by the values of columns, the most frequent first.
+        """Count and aggregate jobs by the values of columns, the most frequent first.
 
         Parameters
         ----------
         columns : str or iterable of str
-            Columns whose distinct values, taken together, get one row each.
+            Each distinct combination of their values is a row of the result.
         aggregates : dict, optional
-            Functions of further columns: ``{"run_s": ["sum", "mean"], "memory": "max"}``; ``sum``, ``mean``, ``min``,
-            ``max``, ``stddev``, ``count_distinct``. Their columns are read; counts alone may come from an index.
+            Functions of other columns: ``{"run_s": ["sum", "mean"], "memory": "max"}``; ``sum``, ``mean``, ``min``,
+            ``max``, ``stddev``, ``count_distinct``. These columns are read; counts alone may come from an index.
         bounds : Bounds
-            Of what is held: of a service, whose memory many share.
+            Limits of memory and groups, for a service.
+        **question
+            Period and conditions; see the class.
 
         Returns
         -------
@@ -243,35 +226,33 @@ class Jobs:
             The columns, ``count``, then ``COLUMN_FUNCTION`` of each aggregate; null where a group has no values.
         """
         by = [columns] if isinstance(columns, str) else list(columns)
-        place = self._place(start=start, end=end, days=days, where=where, **equal)
+        selection = self._selection(**question)
         if not aggregates:
-            return _most_first(self._dataset.count_by(by, groups_max=bounds.groups_max, **place), by)
+            return _most_first(self._dataset.count_by(by, groups_max=bounds.groups_max, **selection), by)
         functions = _functions(aggregates)
         wanted = list(dict.fromkeys([*by, *(column for column, _ in functions)]))
-        rows = self._held(wanted, place, bounds)
+        rows = self._read_all(wanted, selection, bounds)
         found = rows.group_by(by).aggregate([([], "count_all"), *functions])
         bounds.check_groups(found.num_rows)
         renamed = found.rename_columns(["count" if name == "count_all" else name for name in found.column_names])
         order = [*by, "count", *(f"{column}_{function}" for column, function in functions)]
         return _most_first(renamed.select(order), by)
 
-    def _held(self, columns: list[str], place: Mapping[str, Any], bounds: Bounds) -> pa.Table:
-        """All rows, of a few columns."""
-        rows = self._dataset.read(columns=columns, **place)
+    def _read_all(self, columns: list[str], selection: Mapping[str, Any], bounds: Bounds) -> pa.Table:
+        """Read all selected rows into memory."""
+        rows = self._dataset.read(columns=columns, **selection)
         schema = self._dataset.schema
         parts, held = [pa.schema([schema.field(name) for name in columns]).empty_table()], 0
         for batch in rows.batches():
             held += batch.nbytes
-            # The groups of rows are told by a number for each.
+            # Grouping numbers each row with 8 bytes.
             bounds.hold(held + 8 * (sum(part.num_rows for part in parts) + batch.num_rows))
             parts.append(pa.Table.from_batches([batch]))
         return pa.concat_tables(parts)
 
     def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
-        """The `n` most frequent values of columns, with their ``share`` of all jobs that meet the conditions.
-
-        `question` as for :meth:`count`.
-        """
+        """Return the `n` most frequent values of columns, as :meth:`group_by` does, and their ``share`` of all selected
+        jobs (0 to 1)."""
         if n < 1:
             raise InvalidInputError(f"n={n} is out of range: use at least 1", kind="invalid-request")
         found = self.group_by(columns, **question)
@@ -285,23 +266,21 @@ class Jobs:
         interval: str | timedelta = "1d",
         *,
         by: str | Iterable[str] = (),
-        start: times.Moment = None,
-        end: times.Moment = None,
-        days: Days = None,
-        where: Where = None,
-        **equal: Any,
+        **question: Any,
     ) -> pa.Table:
-        """Jobs over time, in intervals counted from 1970 (weeks begin on Thursdays) or by the calendar, empty ones left
-        out.
+        """Count jobs over time, in intervals counted from 1970 (weeks begin on Thursdays) or by the calendar. Empty
+        intervals are left out.
 
-        Whole numbers of windows come from an index where one has all columns of the question.
+        An index that has all columns of the question answers intervals of whole windows.
 
         Parameters
         ----------
         interval : str or timedelta
             ``"6h"``, ``"1d"``; ``"1mo"``, ``"3mo"`` and ``"1y"`` are months, quarters and years of the calendar, UTC.
         by : str or iterable of str
-            Columns whose values are counted by themselves.
+            Count each distinct combination of their values separately.
+        **question
+            Period and conditions; see the class.
 
         Returns
         -------
@@ -309,9 +288,9 @@ class Jobs:
             ``start`` of each interval, the columns of `by`, ``count``; in order of time.
         """
         names = [by] if isinstance(by, str) else list(by)
+        selection = self._selection(**question)
         width = intervals.interval(interval)
         window_s = _seconds(self._dataset.window, "window")
-        place = self._place(start=start, end=end, days=days, where=where, **equal)
         axis = self._dataset.time
         if axis.format != "timestamp":
             raise InvalidInputError(
@@ -319,10 +298,12 @@ class Jobs:
                 kind="invalid-request",
             )
         if width.holds_whole(window_s):
-            counted = self._dataset.count_by(names, by_window=True, **place).rename_columns(["start", *names, "count"])
+            counted = self._dataset.count_by(names, by_window=True, **selection).rename_columns(
+                ["start", *names, "count"]
+            )
         else:
             wanted = [axis.column, *names]
-            rows = self._dataset.read(columns=list(dict.fromkeys(wanted)), **place)
+            rows = self._dataset.read(columns=list(dict.fromkeys(wanted)), **selection)
             schema = pa.schema([self._dataset.schema.field(name) for name in wanted])
             tables = (pa.table([batch[name] for name in wanted], names=wanted) for batch in rows.batches())
             counted = count_equal(tables, schema).rename_columns(["start", *names, "count"])
@@ -339,25 +320,22 @@ class Jobs:
         q: Iterable[float] = (50, 90, 99),
         *,
         by: str | Iterable[str] = (),
-        start: times.Moment = None,
-        end: times.Moment = None,
-        days: Days = None,
-        where: Where = None,
-        **equal: Any,
+        **question: Any,
     ) -> pa.Table:
-        """Percentiles of a duration, exact.
+        """Compute exact percentiles of a duration.
 
-        Rows are counted while they are read: memory grows with the number of distinct durations in all groups, not
-        with the number of jobs.
+        Memory grows with the number of distinct durations in all groups, not with the number of jobs.
 
         Parameters
         ----------
         duration : str or pair of str
-            A column of numbers, or two time columns: from the first to the second, in seconds. Nulls are left out.
+            A column of numbers, or two time columns: seconds from the first to the second. Nulls are ignored.
         q : iterable of float
-            Percentiles, 0 to 100; between two values interpolated linearly (Hyndman and Fan's definition 7).
+            Percentiles, 0 to 100, interpolated linearly between two values (Hyndman and Fan's definition 7).
         by : str or iterable of str
-            Columns whose values, taken together, get one row each.
+            Each distinct combination of the values of these columns is a row of the result.
+        **question
+            Period and conditions; see the class.
 
         Returns
         -------
@@ -369,42 +347,32 @@ class Jobs:
         if not wanted or not all(0 <= value <= 100 for value in wanted):
             raise InvalidInputError(f"invalid percentiles {wanted}: give numbers from 0 to 100", kind="invalid-request")
         pair = (duration, duration) if isinstance(duration, str) else duration
-        place = self._place(start=start, end=end, days=days, where=where, **equal)
         columns = list(dict.fromkeys([*names, *pair]))
-        rows = self._dataset.read(columns=columns, **place)
+        rows = self._dataset.read(columns=columns, **self._selection(**question))
         schema = pa.schema([self._dataset.schema.field(name) for name in columns])
         return percentiles(rows.batches(), schema, duration, wanted, names)
 
     # ------------------------------------------------------------------ arguments
 
-    def _place(
-        self, *, start: times.Moment, end: times.Moment, days: Days, where: Where, **equal: Any
-    ) -> dict[str, Any]:
+    def _selection(
+        self, *, start: times.Moment = None, end: times.Moment = None, days: Days = None, where: Where = None,
+        **equal: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Convert a question to arguments of :meth:`chronotile.Dataset.read`."""
         if days is not None:
             if start is not None or end is not None:
                 raise InvalidInputError("give either days, or start and end", kind="invalid-request")
             start, end = _period(days)
         types = self._dataset.column_types
-        conditions = _conditions(where, types)
-        for column, value in equal.items():
+        for column in equal:
             if column not in types:
                 hint = name_hint(column, list(types))
                 raise InvalidInputError(f"unknown column {column!r}{hint}", kind="invalid-request")
-            several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-            conditions.append((column, "in" if several else "==", _listed(value) if several else value))
-        return {"start": start, "end": end, "where": conditions}
-
-
-def _listed(values: Iterable[Any]) -> list[Any]:
-    return values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
-
-
-def _conditions(where: Where, types: Mapping[str, str]) -> list[Condition]:
-    return listed(where, types)  # invalid conditions are rejected where they are parsed
+        return {"start": start, "end": end, "where": listed(where, types) + equalities(equal)}
 
 
 def _period(days: Days) -> tuple[datetime, datetime]:
-    """Half-open period of whole days."""
+    """Convert whole days to a half-open period."""
     if isinstance(days, int) and not isinstance(days, bool):
         if days < 1:
             raise InvalidInputError(f"days={days} is out of range: use at least 1", kind="invalid-time")
@@ -428,7 +396,7 @@ def _later(day: datetime, days: int) -> datetime:
 
 
 def _span(day: Any) -> tuple[datetime, datetime]:
-    """The beginning of a day or a month, and of the next one."""
+    """Return the start of a day or month, and of the next one."""
     is_month = isinstance(day, str) and len(day) == len("2026-01")
     if isinstance(day, str):
         try:

@@ -1,4 +1,4 @@
-"""What ``chronotile serve`` answers for events and jobs: requests come from Rust, answers are bytes or Arrow."""
+"""Handlers of ``chronotile serve`` for events and jobs. Rust passes requests in; responses are bytes or Arrow."""
 
 from chronotile.service.front_ends import FrontEnds
 

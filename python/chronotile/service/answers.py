@@ -1,4 +1,4 @@
-"""What front ends answer with."""
+"""Responses of the handlers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 __all__ = ["Answer", "as_json"]
 
 Answer = bytes | tuple[bytes, int, int] | Any
-"""JSON; a report with the numbers of documents stored and lines refused; or rows with an Arrow PyCapsule method."""
+"""JSON text; a JSON report with the numbers of stored documents and rejected lines; or rows with the Arrow PyCapsule
+interface."""
 
 
 def as_json(value: Any) -> bytes:
-    """A JSON text; times in ISO 8601."""
+    """Convert a value or a dataclass to JSON text, with times in ISO 8601."""
     found = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
     text = json.dumps(found, default=_plain, separators=(",", ":"), ensure_ascii=False)
     return text.encode(errors="replace")

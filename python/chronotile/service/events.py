@@ -1,4 +1,4 @@
-"""Operations on archives of events."""
+"""Handlers of requests to archives of events."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from chronotile.service.query_parameters import QueryParameters
 __all__ = ["ServedEvents"]
 
 DOCUMENTS_MAX = 100_000
-"""Documents of one answer: they are put in order in memory."""
+"""Most documents of one response, which are sorted in memory."""
 
 DOCUMENT_BYTES_MAX = 1 << 20
-"""Bytes of a document that is sent."""
+"""Largest document that a client may send, in bytes."""
 
 ERRORS_MAX = 100
-"""Rejected lines that a report names; the others are counted."""
+"""Most rejected lines that a report lists; it counts the others."""
 
 _READING = ("pattern", "time_field", "time_format", "stream_field", "stream")
 
 
 class ServedEvents:
-    """All archives of events in an archive. What each stream sent lately is counted for all requests together."""
+    """Serves all archives of events in an archive. All requests share the limits of a stream."""
 
     def __init__(self, archive: Archive) -> None:
         self._opened = FrontEndCache(lambda name: events.open(archive, name))
 
     @property
     def operations(self) -> dict[str, Callable[[str, QueryParameters, bytes], Answer]]:
-        """What is served, by name."""
+        """Handlers by operation."""
         return {
             "events.ingest": self._ingest,
             "events.search": self._search,
@@ -71,7 +71,7 @@ class ServedEvents:
             **_question(log, parameters), columns=parameters.names("columns"), limit=_limit(parameters),
             newest_first=not parameters.flag("oldest_first"), bounds=parameters.bounds,
         )  # fmt: skip
-        # What is wrong is told by the first.
+        # Errors occur with the first part, before the response begins.
         first = next(parts)
         batches = (batch for part in chain([first], parts) for batch in part.to_batches())
         return pa.RecordBatchReader.from_batches(first.schema, batches)
@@ -92,14 +92,14 @@ class ServedEvents:
         log = self._opened.get(name)
         start, end = parameters.moment("start"), parameters.moment("end")
         found = log.dead_letters(start=start, end=end, limit=_limit(parameters), bounds=parameters.bounds)
-        # As bytes and as text of their own, before they are columns again.
+        # The records exist as bytes, as Python objects and as text at the same time.
         parameters.bounds.hold(5 * found.nbytes)
         texts = [record.decode(errors="replace") for record in found["record"].to_pylist()]
         return found.set_column(found.schema.get_field_index("record"), "record", pa.array(texts, pa.utf8()))
 
 
 def _all_rejected(report: events.IngestReport, read_options: events.ReadOptions) -> InvalidInputError:
-    """The answer to lines of which none is a document: a sender that got 200 would go on for ever."""
+    """The error for a request whose lines were all rejected: after status 200, a sender would never stop."""
     first, found = report.rejects[0], guess(report.rejects, read_options)
     settings = "" if found is None else "&".join(f"{name}={value}" for name, value in found.settings.items())
     hint = f". This looks like {found.what}: {settings}" if found else ""

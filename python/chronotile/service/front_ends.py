@@ -1,4 +1,4 @@
-"""Requests to front ends, led to the library."""
+"""Dispatches requests to the handlers of events and jobs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from chronotile.service.query_parameters import QueryParameters
 __all__ = ["FrontEnds"]
 
 SORTED_BYTES_MAX = 16 << 20
-"""Bytes of documents of one answer that are put in order at once."""
+"""Most bytes of documents of one response that are sorted at once."""
 
 GROUPS_MAX = 100_000
-"""Groups of one answer."""
+"""Most groups of one response."""
 
 
 class FrontEnds:
@@ -27,7 +27,7 @@ class FrontEnds:
     Parameters
     ----------
     archive : Archive
-        The archive that is served.
+        The archive to serve.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -48,17 +48,17 @@ class FrontEnds:
         name : str
             The archive of events or jobs.
         parameters : list of (str, str)
-            What :class:`chronotile.service.query_parameters.QueryParameters` takes.
+            Query parameters, as for :class:`chronotile.service.query_parameters.QueryParameters`.
         body : bytes
-            The body.
+            Body of the request.
         hold : callable
-            Called with the bytes that the answer is about to hold all together; raises where the service has no room
-            for them.
+            Called with the total bytes that the response is about to occupy; raises if the service's memory budget is
+            exceeded.
 
         Raises
         ------
         ChronotileError
-            What the front end refuses. Kind ``not-installed`` where packages are missing.
+            The request is invalid or fails. Kind ``not-installed`` if packages are missing.
         """
         served = self._operations()
         import pyarrow as pa
@@ -67,11 +67,11 @@ class FrontEnds:
             bounds = Bounds(hold, SORTED_BYTES_MAX, GROUPS_MAX)
             return served[operation](name, QueryParameters(parameters, bounds), body)
         except pa.ArrowException as error:
-            # Functions of columns whose types do not know them, and such.
+            # For example, an aggregate that the type of its column does not support.
             raise InvalidInputError(f"{operation} of {name}: {error}", kind="invalid-request") from None
 
     def _operations(self) -> dict[str, Callable[[str, QueryParameters, bytes], Answer]]:
-        """What is served, loaded with the first request: a service of the historian alone does without pyarrow."""
+        """The handlers, loaded with the first request: a service of a historian alone does not need pyarrow."""
         with self._lock:
             if self._served is None:
                 try:

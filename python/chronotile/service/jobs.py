@@ -1,4 +1,4 @@
-"""Operations on archives of jobs."""
+"""Handlers of requests to archives of jobs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ROWS_MAX = 2**62
 
 
 class ServedJobs:
-    """All archives of jobs in an archive."""
+    """Serves all archives of jobs in an archive."""
 
     def __init__(self, archive: Archive) -> None:
         self._opened = FrontEndCache(lambda name: jobs.open(archive, name))
 
     @property
     def operations(self) -> dict[str, Callable[[str, QueryParameters, bytes], Answer]]:
-        """What is served, by name."""
+        """Handlers by operation."""
         return {
             "jobs.find": self._find,
             "jobs.count": self._count,
@@ -50,7 +50,7 @@ class ServedJobs:
         limit = parameters.number("limit", 1, _ROWS_MAX)
         if limit is not None:
             rows._native.limit(limit)
-        # The stream itself: its errors stay whole.
+        # Return the native stream, which keeps the fields of its errors.
         return rows._native
 
     def _count(self, name: str, parameters: QueryParameters, _: bytes) -> Answer:

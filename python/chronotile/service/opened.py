@@ -1,4 +1,4 @@
-"""Front ends that stay open from one request to the next."""
+"""Keeps archives of events and jobs open between requests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _F = TypeVar("_F", bound=_FrontEnd)
 
 
 class FrontEndCache(Generic[_F]):
-    """Front ends by name. Safe to use from many threads.
+    """Caches open front ends by name. Thread-safe.
 
     Parameters
     ----------
     open : callable
-        Opens the front end of a name.
+        Opens the front end with a given name.
     """
 
     def __init__(self, open: Callable[[str], _F]) -> None:
@@ -31,16 +31,16 @@ class FrontEndCache(Generic[_F]):
         self._by_name: dict[str, _F] = {}
 
     def get(self, name: str) -> _F:
-        """The front end of this name, with its definition as other processes left it.
+        """Return the front end with this name, with its current definition.
 
         Raises
         ------
         DatasetNotFoundError
-            When there is none, or it was dropped.
+            It does not exist, or was dropped.
         """
         found = self._by_name.get(name)
         if found is None:
-            # Requests that open it at once share one.
+            # Concurrent requests share one front end.
             return self._by_name.setdefault(name, self._open(name))
         try:
             found.refresh()

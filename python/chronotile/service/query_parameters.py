@@ -1,4 +1,4 @@
-"""The query parameters of a request: names and values, and what they stand for."""
+"""Parses the query parameters of a request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class QueryParameters:
-    """Names and values in the order given.
+    """Query parameters in the order of the request.
+
+    Methods raise :class:`chronotile.InvalidInputError` for invalid values.
 
     Parameters
     ----------
     pairs : list of (str, str)
-        ``start`` and ``end`` are nanoseconds since 1970, everything else is as the client wrote it.
+        Names and values: ``start`` and ``end`` in nanoseconds since 1970, all others as the client wrote them.
     bounds : Bounds
-        What the answer may hold.
+        Limits of the response.
     """
 
     def __init__(self, pairs: list[tuple[str, str]], bounds: Bounds = UNBOUNDED) -> None:
@@ -32,18 +34,18 @@ class QueryParameters:
         self.bounds = bounds
 
     def all(self, name: str) -> list[str]:
-        """All values of a name."""
+        """Return all values of a parameter."""
         return [value for known, value in self._pairs if known == name]
 
     def one(self, name: str) -> str | None:
-        """The one value of a name; None where it is not given."""
+        """Return the only value of a parameter, or None if it is absent."""
         values = self.all(name)
         if len(values) > 1:
             raise _refused(f"{name} is given more than once")
         return values[0] if values else None
 
     def number(self, name: str, low: int, high: int) -> int | None:
-        """A whole number from `low` to `high`."""
+        """Return an integer from `low` to `high`, or None if the parameter is absent."""
         text = self.one(name)
         if text is None:
             return None
@@ -52,7 +54,7 @@ class QueryParameters:
         return int(text)
 
     def numbers(self, name: str) -> list[int]:
-        """Whole numbers."""
+        """Return all values of a parameter as integers."""
         found = [conditions.literal(text) for text in self.all(name)]
         for value in found:
             if not isinstance(value, int) or isinstance(value, bool):
@@ -60,7 +62,7 @@ class QueryParameters:
         return found
 
     def flag(self, name: str) -> bool:
-        """Whether a name is there and not ``false``."""
+        """Return whether a parameter is present and not ``false``."""
         match self.one(name):
             case None | "false" | "0":
                 return False
@@ -70,11 +72,11 @@ class QueryParameters:
                 raise _refused(f"{name} is {scanning.shown(other)}: give true or false")
 
     def names(self, name: str) -> list[str] | None:
-        """Names separated by commas."""
+        """Return names separated by commas, or None if the parameter is absent."""
         return conditions.names(self.one(name))
 
     def moment(self, name: str) -> str | None:
-        """A time as ISO 8601 text, which has room for nanoseconds."""
+        """Return a time as ISO 8601 text with nanoseconds, or None if the parameter is absent."""
         text = self.one(name)
         if text is None:
             return None
@@ -82,7 +84,7 @@ class QueryParameters:
         return f"{(_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]}.{rest_ns:09}+00:00"
 
     def conditions(self, types: Mapping[str, str]) -> list[Condition]:
-        """The conditions of all ``where``: as typed, or as JSON lists of column, comparison and value."""
+        """Return the conditions of all ``where`` parameters: text, or JSON lists of column, comparison and value."""
         return [
             _of_json(text) if text.lstrip().startswith("[") else conditions.condition(text, types)
             for text in self.all("where")
