@@ -15,7 +15,7 @@ class                  also a                       what to do
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from chronotile.errors import ChronotileError
 
@@ -34,44 +34,38 @@ class LabError(ChronotileError, RuntimeError):
     """Base of the laboratory's errors. Kinds of its own: ``lab-memory``, ``lab-network``, ``lab-state``,
     ``lab-command``, ``lab-fetch``, ``lab-cql``."""
 
-    def __init__(self, message: str, *, kind: str = "lab-command", **details: Any) -> None:
-        super().__init__(message, kind=kind, **details)
+    default_kind: ClassVar[str] = "lab-command"
+
+    def __init__(self, message: str, *, kind: str | None = None, **details: Any) -> None:
+        super().__init__(message, kind=kind or self.default_kind, **details)
 
 
 class LabNotFoundError(LabError, KeyError):
     """There is no such cluster or node. Kind ``lab-not-found``."""
 
     exit_code = 3
-
-    def __init__(self, message: str, *, kind: str = "lab-not-found", **details: Any) -> None:
-        super().__init__(message, kind=kind, **details)
+    default_kind = "lab-not-found"
 
 
 class LabExistsError(LabError, ValueError):
     """A cluster of this name exists. Kind ``lab-exists``."""
 
     exit_code = 4
-
-    def __init__(self, message: str, *, kind: str = "lab-exists", **details: Any) -> None:
-        super().__init__(message, kind=kind, **details)
+    default_kind = "lab-exists"
 
 
 class LabBusyError(LabError, TimeoutError):
     """Another process works on the same cluster. Nothing was changed. Kind ``lab-busy``."""
 
     exit_code = 6
-
-    def __init__(self, message: str, *, kind: str = "lab-busy", **details: Any) -> None:
-        super().__init__(message, kind=kind, **details)
+    default_kind = "lab-busy"
 
 
 class LabTimeoutError(LabError, TimeoutError):
     """A node neither reached the expected state in time nor failed. Kind ``lab-timeout``."""
 
     exit_code = 6
-
-    def __init__(self, message: str, *, kind: str = "lab-timeout", **details: Any) -> None:
-        super().__init__(message, kind=kind, **details)
+    default_kind = "lab-timeout"
 
 
 class NodeFailedError(LabError):
@@ -87,8 +81,9 @@ class NodeFailedError(LabError):
 
     node: str
     log: str
+    default_kind = "lab-node-failed"
 
-    def __init__(self, message: str, *, kind: str = "lab-node-failed", **details: Any) -> None:
+    def __init__(self, message: str, *, kind: str | None = None, **details: Any) -> None:
         super().__init__(message, kind=kind, **details)
         self.node = details.get("node", "")
         self.log = details.get("log", "")
@@ -97,5 +92,4 @@ class NodeFailedError(LabError):
 class MissingToolError(LabError, FileNotFoundError):
     """A program the laboratory needs is not installed. Kind ``lab-missing-tool``."""
 
-    def __init__(self, message: str, *, kind: str = "lab-missing-tool", **details: Any) -> None:
-        super().__init__(message, kind=kind, **details)
+    default_kind = "lab-missing-tool"
