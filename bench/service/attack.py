@@ -101,8 +101,8 @@ def main() -> int:
             if status != 0:
                 print(service.log_path.read_text()[-4_000:])
     print_kinds(attackers.done)
-    print(f"\nquiet:    {said(quiet)}; resident at most {base >> 20} MiB")
-    print(f"attacked: {said(loud)}; resident at most {peak >> 20} MiB\n")
+    print(f"\nquiet:    {summary(quiet)}; resident at most {base >> 20} MiB")
+    print(f"attacked: {summary(loud)}; resident at most {peak >> 20} MiB\n")
     third = max(1, len(anonymous) // 3)
     before, after = (statistics.median(part or [0]) for part in (anonymous[third : 2 * third], anonymous[-third:]))
     bound_ms = TIMES * quiet.p99_ms()
@@ -131,7 +131,7 @@ def print_kinds(done: dict[str, dict[str, int]]) -> None:
         print(f"{name:<30} {sum(outcomes.values()):>7}  {counts}")
 
 
-def said(seen: support_attack.PoliteClient) -> str:
+def summary(seen: support_attack.PoliteClient) -> str:
     """What the client saw, in a line."""
     answers = ", ".join(f"{count} x {status}" for status, count in sorted(seen.statuses.items()))
     return f"{len(seen.seconds)} requests, median {seen.median_ms():.1f} ms, p99 {seen.p99_ms():.1f} ms ({answers})"

@@ -59,7 +59,7 @@ def on_all(cluster: lab.Cluster, *arguments: str) -> list[str]:
 def settle(cluster: lab.Cluster) -> None:
     """Wait until no node compacts."""
     deadline = time.monotonic() + QUIET_S
-    while not all(re.search(r"pending tasks\W+0\b", said) for said in on_all(cluster, "compactionstats")):
+    while not all(re.search(r"pending tasks\W+0\b", output) for output in on_all(cluster, "compactionstats")):
         if time.monotonic() > deadline:
             raise TimeoutError(f"the nodes still compact after {QUIET_S} s")
 

@@ -187,11 +187,11 @@ def test_maintenance_killed_in_the_middle_beside_a_writer_loses_nothing(
         assert not trouble
         for name, value in (("LEASE_S", 1.0), ("GRACE_S", 1.0)):
             monkeypatch.setattr(turns, name, value)
-        said: list[str] = []
-        report = database.maintain(associations=associations(), progress=lambda what, done, total: said.append(what))
+        stages: list[str] = []
+        report = database.maintain(associations=associations(), progress=lambda what, done, total: stages.append(what))
         assert (report.reassociated, report.unknown, report.crowded) == (0, 0, []), "the killed ones had done it"
-        assert said[0] == "reassociation"
-        assert said[-1] == "statistics"
+        assert stages[0] == "reassociation"
+        assert stages[-1] == "statistics"
         found = database.sources().to_arrow()
         wanted = dict(zip(*(associations()[name].to_pylist() for name in ("diaSourceId", "ssObjectId")), strict=True))
         assert dict(zip(found["diaSourceId"].to_pylist(), found["ssObjectId"].to_pylist(), strict=True)) == {

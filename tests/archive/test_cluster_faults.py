@@ -146,7 +146,7 @@ def test_two_nodes_down_refuse_in_time_say_why_and_service_resumes_by_itself(
     url = archive_on(cluster, "two_down", timeout_s)
     down = cluster.nodes[1:]
 
-    def said(pattern: str, kind: str) -> bool:
+    def logged(pattern: str, kind: str) -> bool:
         return any(o.kind == kind and re.search(pattern, o.error) for o in load.history().operations)
 
     with Load(url, tmp_path / "load", processes=2) as load:
@@ -156,7 +156,7 @@ def test_two_nodes_down_refuse_in_time_say_why_and_service_resumes_by_itself(
             node.kill()
         for kind in ("write", "read"):
             refusal = r"UnavailableError: .*QUORUM needs 2 replicas and 1 are alive"
-            load.wait(lambda kind=kind, text=refusal: said(text, kind), 60, f"refuse a {kind}")
+            load.wait(lambda kind=kind, text=refusal: logged(text, kind), 60, f"refuse a {kind}")
         back = time.monotonic()
         down[0].start(wait=False)
 
@@ -224,9 +224,9 @@ def test_a_coordinator_that_dies_mid_request_leaves_the_outcome_unknown_and_repe
         # The same open archive goes on with the other nodes.
         wait_until(lambda: answers(ds), "the client to find the other nodes", every_s=0.3)
         stored = {batch.key for batch in ds.batches() if batch.finished}
-        for key, said in outcomes.items():
-            assert said != {"refused"} or key not in stored, f"{key} was refused and is stored"
-            assert "done" not in said or key in stored, f"{key} was acknowledged and is not stored"
+        for key, results in outcomes.items():
+            assert results != {"refused"} or key not in stored, f"{key} was refused and is stored"
+            assert "done" not in results or key in stored, f"{key} was acknowledged and is not stored"
         again = [write_once(ds, Batch.of(key)) for key in outcomes]
         assert {o.outcome for o in again} == {"done"}, [o.error for o in again]
         assert [o.stored for o in again] == [o.batch not in stored for o in again]

@@ -235,9 +235,9 @@ def test_the_command_copies_compares_and_tells(tmp_path: Path, chronotile: Run) 
     assert "the archives are equal" in done.stdout
     assert done.stderr == ""
     assert "visits: nothing to copy" in chronotile("copy", source, target, "visits").stdout
-    told = chronotile("copy", source, target, "--verify-only", "--json")
-    assert told.returncode == 0
-    report = json.loads(told.stdout)
+    output = chronotile("copy", source, target, "--verify-only", "--json")
+    assert output.returncode == 0
+    report = json.loads(output.stdout)
     assert report["ok"]
     assert report["datasets"][0]["tiles_differing"] == 0
     assert report["datasets"][0]["tiles_verified"] > 0

@@ -153,8 +153,8 @@ def interrupted(command: list[str], folder: Path) -> tuple[int, str]:
                     break
                 time.sleep(0.1)
             process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=10)[1]
-            return process.returncode, said
+            output = process.communicate(timeout=10)[1]
+            return process.returncode, output
         finally:
             process.kill()
 
@@ -171,9 +171,9 @@ def test_a_pipe_that_nobody_opens_is_left_by_an_interrupt(command: str, tmp_path
     os.mkfifo(fifo)
     with ct.open(tmp_path / "b.db") as archive:
         make(archive)
-    code, said = interrupted([sys.executable, "-m", "chronotile", *command.format(fifo).split()], tmp_path)
-    assert code == 130, said
-    assert said.strip() == "chronotile: interrupted"
+    code, output = interrupted([sys.executable, "-m", "chronotile", *command.format(fifo).split()], tmp_path)
+    assert code == 130, output
+    assert output.strip() == "chronotile: interrupted"
 
 
 def test_a_pipe_is_stored_as_its_content_would_be(path: Path, tmp_path: Path) -> None:

@@ -72,17 +72,17 @@ def run_and_kill(writer: subprocess.Popen[bytes], order: str, delay_s: float, le
     assert writer.stdin is not None
     assert writer.stdout is not None
     writer.stdin.write(order.encode())
-    said = b""
-    while b"done" not in said:
-        assert select.select([writer.stdout], [], [], 60)[0], f"nothing acknowledged in a minute: {said!r}"
+    output = b""
+    while b"done" not in output:
+        assert select.select([writer.stdout], [], [], 60)[0], f"nothing acknowledged in a minute: {output!r}"
         piece = writer.stdout.read(65_536)
-        assert piece, f"the writer ended by itself: {said!r}"
-        said += piece
+        assert piece, f"the writer ended by itself: {output!r}"
+        output += piece
     time.sleep(delay_s)
     writer.send_signal(signal.SIGKILL)
     rest, _ = writer.communicate(timeout=60)
     assert writer.returncode == -signal.SIGKILL, "it was to be killed at work"
-    for line in (said + rest).decode().splitlines():
+    for line in (output + rest).decode().splitlines():
         ledger.note(line)
 
 

@@ -520,14 +520,14 @@ def test_old_points_are_dropped_when_asked(shell: Shell) -> None:
 
 
 def test_points_without_a_column_name_it_and_the_option(shell: Shell) -> None:
-    for header, said in (
+    for header, parts in (
         ("tag,time,val", ['"value"; did you mean val? It has tag, time, val', "another column with --value-column"]),
         ("tag,Zeit,value", ['"time"; it has tag, Zeit, value', "Name another column with --time-column"]),
         ("name,time,value", ['"tag"; it has name, time, value', "--tag-column", "one tag for all points with --tag"]),
     ):
         shell.write("points.csv", f"{header}\noven,2026-01-01T00:00:00,1\n")
         shell("historian", "write", "plant.db", "points.csv", "--define", code=2)
-        assert all(part in " ".join(shell.errors.split()) for part in ["has no column", *said]), shell.errors
+        assert all(part in " ".join(shell.errors.split()) for part in ["has no column", *parts]), shell.errors
     assert "plant.db" not in shell.files
 
 

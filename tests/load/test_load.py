@@ -425,8 +425,8 @@ def test_more_nodes_are_not_offered_for_a_partition_that_is_too_large() -> None:
 
 def test_every_measure_that_is_used_stands_among_the_assumptions() -> None:
     text = "\n".join(load.plan(full(), SURVEY, load.Cluster()).assumptions)
-    for said in ("100,000", "288,000", "50 ms", "20 ms", "10 ms", "600 rows", "200 bytes", "360 days", "189 clients"):
-        assert said in text
+    for figure in ("100,000", "288,000", "50 ms", "20 ms", "10 ms", "600 rows", "200 bytes", "360 days", "189 clients"):
+        assert figure in text
     assert "disks are not planned" in "\n".join(load.plan(published(), SURVEY, TWELVE).assumptions)
 
 

@@ -341,8 +341,8 @@ def test_commands_list_and_remove_backups(tmp_path: Path, nodes: list[FakeNode])
     nodes[1].write()
     back_up(store, nodes, "b2")
     back_up(store, nodes, "b3", finish=False)
-    told = [json.loads(line) for line in command("list", store.url, "--json").stdout.splitlines()]
-    assert [(one["name"], one["files"], one["sent_files"]) for one in told] == [("b1", 16, 16), ("b2", 20, 4)]
+    output = [json.loads(line) for line in command("list", store.url, "--json").stdout.splitlines()]
+    assert [(one["name"], one["files"], one["sent_files"]) for one in output] == [("b1", 16, 16), ("b2", 20, 4)]
     text = command("list", store.url).stdout.splitlines()
     assert text[0].split()[:2] == ["backup", "cluster"]
     assert text[-1] == "UNFINISHED: b3"

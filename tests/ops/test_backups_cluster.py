@@ -157,8 +157,8 @@ def expected_rows() -> list[tuple[str, ...]]:
 
 def kept(cluster: lab.Cluster) -> int:
     """Partitions of the table of one copy on all nodes, as they estimate it."""
-    said = [node.nodetool("tablestats", "single.rows") for node in cluster.nodes]
-    return sum(int(text.partition("Number of partitions (estimate): ")[2].split()[0]) for text in said)
+    output = [node.nodetool("tablestats", "single.rows") for node in cluster.nodes]
+    return sum(int(text.partition("Number of partitions (estimate): ")[2].split()[0]) for text in output)
 
 
 def check_batches(history: History, began: float, seen: dict[str, int], wrong: int) -> None:
@@ -231,8 +231,8 @@ def test_a_backup_of_three_nodes_is_restored_into_fewer(
 
 @pytest.mark.slow
 def test_a_restore_test_passes_for_a_whole_backup_and_fails_for_a_damaged_one(source: Source, lab_home: Path) -> None:
-    said: list[str] = []
-    report = rehearsing.rehearse(source.store.url, "newest", ["field"], heap="300m", echo=said.append)
+    output: list[str] = []
+    report = rehearsing.rehearse(source.store.url, "newest", ["field"], heap="300m", echo=output.append)
     assert (report.backup, report.rows) == ("second", {"field.rows": ROWS, "field.counts": 5})
     manifest = manifests.load(source.store, "first")
     file = max((f for part in manifest.parts for f in part.files if f.keyspace == "field"), key=lambda f: f.bytes)
@@ -240,7 +240,7 @@ def test_a_restore_test_passes_for_a_whole_backup_and_fails_for_a_damaged_one(so
     source.store.put(file.key, bytes([content[0] ^ 1]) + content[1:])
     try:
         with pytest.raises(ct.DamagedError, match=r"field\.\w+ nb-.* was changed in"):
-            rehearsing.rehearse(source.store.url, "first", ["field"], heap="300m", echo=said.append)
+            rehearsing.rehearse(source.store.url, "first", ["field"], heap="300m", echo=output.append)
     finally:
         source.store.put(file.key, content)
 

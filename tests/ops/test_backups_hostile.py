@@ -356,9 +356,9 @@ def test_commands_make_keys_and_tell_signed_backups(store: Store, node: FakeNode
     back_up(store, [node], "b1")
     sign(store, "b1", Key.read(tmp_path / "key"))
     back_up(store, [node], "b2")
-    told = ops_backup("list", store.url, "--sign-key", str(tmp_path / "key")).stdout.splitlines()
-    assert told[-1] == f"UNSIGNED: b2: not signed with {tmp_path / 'key'}"
-    assert not any(line.startswith("b2") for line in told)
+    output = ops_backup("list", store.url, "--sign-key", str(tmp_path / "key")).stdout.splitlines()
+    assert output[-1] == f"UNSIGNED: b2: not signed with {tmp_path / 'key'}"
+    assert not any(line.startswith("b2") for line in output)
     assert ops_backup("verify", store.url, "b1", "--sign-key", str(tmp_path / "key")).returncode == 0
     refused = ops_backup("verify", store.url, "newest", "--sign-key", str(tmp_path / "key"))
     assert (refused.returncode, "is not signed with" in refused.stderr) == (5, True)

@@ -614,9 +614,9 @@ def test_the_unit_of_latencies_is_told_by_what_no_node_can_do(
 
 
 def test_a_latency_that_is_not_known_is_no_nought() -> None:
-    told = reading_cql._latency(latencies(3000, 0.0, 0.002, 0.008), 1000.0)
-    assert told is not None
-    assert (told.p99_ms, told.max_ms) == (2.0, 8.0)
+    latency = reading_cql._latency(latencies(3000, 0.0, 0.002, 0.008), 1000.0)
+    assert latency is not None
+    assert (latency.p99_ms, latency.max_ms) == (2.0, 8.0)
     assert reading_cql._latency(latencies(3000, 0.0, 0.0, 0.0), 1.0) is None
     assert reading_cql._latency(latencies(3000, 1.0, 2.0, 3.0), None) is None
     unknown = node(cql=True, coordinator_latency={"read": Latency(3, 0.0, 0.0, 0.0)}, requests=requests())

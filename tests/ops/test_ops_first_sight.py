@@ -76,7 +76,7 @@ def port(answer: Callable[[socket.socket], object]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (lambda taken: taken.sendall(b"SSH-2.0-OpenSSH_9.2\r\n"), "does not speak CQL: it answers b'SSH-2.0-O'"),
         (
@@ -88,12 +88,12 @@ def port(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     ],
     ids=["ssh", "http", "closes", "silent"],
 )
-def test_what_is_not_cql_is_told_so(answer: Callable[[socket.socket], object], said: str) -> None:
+def test_what_is_not_cql_is_told_so(answer: Callable[[socket.socket], object], message: str) -> None:
     with port(answer) as number:
-        with pytest.raises(UnavailableError) as told:
+        with pytest.raises(UnavailableError) as error:
             ops.observe(ops.Access([f"127.0.0.1:{number}"], timeout_s=0.3))
-        assert f"127.0.0.1:{number} {said}" in str(told.value)
-        assert "CQL" in str(told.value)
+        assert f"127.0.0.1:{number} {message}" in str(error.value)
+        assert "CQL" in str(error.value)
 
 
 # ---------------------------------------------------------------------- slow nodes
@@ -117,8 +117,8 @@ def test_status_of_a_slow_node_says_what_it_waits_for(monkeypatch: pytest.Monkey
     with port(lambda taken: time.sleep(2)) as number:
         done = CliRunner().invoke(cli.ops, ["status", f"127.0.0.1:{number}", "--timeout", "1.5"])
     assert isinstance(done.exception, UnavailableError)
-    told = [line for line in done.stderr.splitlines() if "waiting for" in line]
-    assert re.fullmatch(r"0 of 1 answers; waiting for CQL of 127\.0\.0\.1 \(\d s\)", told[0])
+    waiting = [line for line in done.stderr.splitlines() if "waiting for" in line]
+    assert re.fullmatch(r"0 of 1 answers; waiting for CQL of 127\.0\.0\.1 \(\d s\)", waiting[0])
     assert done.stdout == ""
 
 
@@ -188,12 +188,16 @@ def test_watch_fits_its_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spent_s", "said"),
+    ("spent_s", "message"),
     [(0.5, ""), (9.9, ""), (10.0, "one snapshot was skipped; use --every 12"), (35.0, "so 3 snapshots were skipped")],
 )
-def test_a_record_that_falls_behind_says_so(spent_s: float, said: str) -> None:
-    told = cli._behind(spent_s, 10.0)
-    assert (told == "") if not said else (said in told and told.startswith(f"behind: this snapshot took {spent_s:.1f}"))
+def test_a_record_that_falls_behind_says_so(spent_s: float, message: str) -> None:
+    warning = cli._behind(spent_s, 10.0)
+    assert (
+        (warning == "")
+        if not message
+        else (message in warning and warning.startswith(f"behind: this snapshot took {spent_s:.1f}"))
+    )
 
 
 def test_a_record_beside_a_service_keeps_its_times_and_says_what_it_left_out(tmp_path: Path) -> None:

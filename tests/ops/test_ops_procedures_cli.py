@@ -57,16 +57,16 @@ def test_who_may_not_log_in_or_work_is_told_so_and_nothing_is_begun(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--stop-command", "ssh {hosts} stop"], "{hosts} means nothing"),
         (["--manual", "--stop-command", "ssh {host} stop"], "Give commands or --manual, not both"),
     ],
 )
-def test_hands_that_cannot_be_meant_are_refused(chronotile: Run, options: list[str], said: str) -> None:
+def test_hands_that_cannot_be_meant_are_refused(chronotile: Run, options: list[str], message: str) -> None:
     done = chronotile("ops", "restart", "plan", NOWHERE, "--nodetool", "false {host}", *options)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_verb_that_nothing_says_how_to_do_is_refused_in_the_plan(shared_cluster: lab.Cluster) -> None:
@@ -88,13 +88,13 @@ def test_commands_run_with_their_fields_and_tell_what_failed() -> None:
 
 
 def test_an_operator_is_told_each_thing_to_do() -> None:
-    said: list[str] = []
-    manual = Manual(said.append)
+    output: list[str] = []
+    manual = Manual(output.append)
     manual.stop("10.0.0.7")
     manual.install("10.0.0.7", "4.1.10")
     manual.replace("10.0.0.7", "10.0.0.8")
-    assert [line.split()[1] for line in said] == ["stop", "install", "start"]
-    assert "replace_address_first_boot=10.0.0.7" in said[2]
+    assert [line.split()[1] for line in output] == ["stop", "install", "start"]
+    assert "replace_address_first_boot=10.0.0.7" in output[2]
 
 
 def test_what_is_unfinished_is_shown_resumed_and_given_up(

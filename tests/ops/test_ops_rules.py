@@ -320,8 +320,8 @@ def test_a_restart_between_two_looks_makes_counters_unknown() -> None:
 
 
 def test_lengths_of_time_are_told_in_the_largest_unit_that_they_fill() -> None:
-    told = {59: "59 s", 60: "1.0 min", 3_599: "60.0 min", 3_600: "1.0 h", 86_399: "24.0 h", 86_400: "1.0 d"}
-    assert {seconds: measures._ago(seconds) for seconds in told} == told
+    texts = {59: "59 s", 60: "1.0 min", 3_599: "60.0 min", 3_600: "1.0 h", 86_399: "24.0 h", 86_400: "1.0 d"}
+    assert {seconds: measures._ago(seconds) for seconds in texts} == texts
 
 
 def measured(name: str, now: Node, earlier: Node | None = QUIET, **given: Any) -> list[measures.Measured]:

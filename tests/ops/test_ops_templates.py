@@ -60,7 +60,7 @@ def test_values_within_a_template_are_quoted_like_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("ssh {hosts}", "{hosts} means nothing here; use {host}"),
         ("ssh {host} {words} x", "{words} as the last word only"),
@@ -69,10 +69,10 @@ def test_values_within_a_template_are_quoted_like_words() -> None:
         ("{words}", "is not a command"),
     ],
 )
-def test_templates_that_cannot_be_meant_are_refused(text: str, said: str) -> None:
+def test_templates_that_cannot_be_meant_are_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         Template(text, "--shell", {"host"})
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_whatever_stands_before_ssh_the_words_arrive_as_they_were(tmp_path: Path) -> None:

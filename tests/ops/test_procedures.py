@@ -252,9 +252,9 @@ class Lying(AccessNodes):
         return rows
 
     def nodetool(self, address: str, *arguments: str, timeout_s: float = 600) -> str:
-        said = super().nodetool(address, *arguments, timeout_s=timeout_s)
+        output = super().nodetool(address, *arguments, timeout_s=timeout_s)
         lies = self.seen_down and address == self.liar
-        return said.replace(f"UN  {self.seen_down}", f"DN  {self.seen_down}") if lies else said
+        return output.replace(f"UN  {self.seen_down}", f"DN  {self.seen_down}") if lies else output
 
 
 def test_a_node_that_lies_about_the_others_is_refused_by_name(shared_cluster: lab.Cluster) -> None:

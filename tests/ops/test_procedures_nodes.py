@@ -144,8 +144,8 @@ def test_a_node_that_was_away_for_longer_than_hints_are_kept_is_repaired_under_l
             other.nodetool("setmaxhintwindow", str(3 * 3_600_000))
     assert others[0].nodetool("getmaxhintwindow") == kept
     (path,) = journal.paths(tmp_path / "journals")
-    with journal.Journal(path) as told:
-        assert any(entry["tables"].startswith("faults_extended.") for entry in told.of("node")), "it was repaired"
+    with journal.Journal(path) as entries:
+        assert any(entry["tables"].startswith("faults_extended.") for entry in entries.of("node")), "it was repaired"
     for tables in grouped(context(plant), repairable(nodes_of(plant), ["faults_extended"], [])):
         assert not previewed(context(plant), tables)
     check_well(plant, 3)
@@ -244,20 +244,20 @@ def check_whole(cluster: lab.Cluster) -> None:
 @pytest.mark.slow
 def test_a_node_that_fails_to_fetch_its_data_is_started_again(plant: lab.Cluster, tmp_path: Path) -> None:
     fresh_archive(plant, "told")
-    said: list[str] = []
+    output: list[str] = []
     dead = plant.nodes[-1]
     address = dead.address
     with unreadable(plant.nodes[:2]) as mend:
 
         def echo(line: str) -> None:
-            said.append(line)
+            output.append(line)
             if "streaming failed" in line:
                 mend()
 
         dead.kill()
         wait_until_seen_down(plant, dead)
         run(Replace.of(context(plant), address, address), context(plant, echo), tmp_path)
-    assert [line for line in said if "again: streaming failed" in line], said
+    assert [line for line in output if "again: streaming failed" in line], output
     check_whole(plant)
 
 
@@ -461,8 +461,8 @@ def test_growing_that_is_killed_at_every_step_goes_on_and_no_login_or_read_is_wr
                 for seconds in (3.0, 12.0) if step.startswith("join") else ():
                     assert run_apart(cluster, tmp_path, work, KillPoint(step, seconds)).returncode == -9
                 if step == "clients":
-                    told = run_apart(cluster, tmp_path, work, 0)
-                    assert "LOCAL_QUORUM" in told.stderr, told.stderr
+                    output = run_apart(cluster, tmp_path, work, 0)
+                    assert "LOCAL_QUORUM" in output.stderr, output.stderr
                 done = run_apart(cluster, tmp_path, work, KillPoint(step))
                 assert done.returncode == -9, done.stdout + done.stderr
             kept = run(work, context(cluster), tmp_path)

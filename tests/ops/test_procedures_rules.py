@@ -33,7 +33,7 @@ def test_a_node_is_well_only_when_it_is_up_and_normal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "level", "said"),
+    ("before", "after", "level", "message"),
     [
         ("4.0.19", "4.1.10", "ok", "follow"),
         ("4.1.9", "4.1.10", "ok", "follow"),
@@ -46,14 +46,14 @@ def test_a_node_is_well_only_when_it_is_up_and_normal() -> None:
         ("5.0.8", "5.0.8", "refused", "already"),
     ],
 )
-def test_releases_must_follow_each_other(before: str, after: str, level: str, said: str) -> None:
+def test_releases_must_follow_each_other(before: str, after: str, level: str, message: str) -> None:
     found = adjacent(before, after)
     assert found.level == level
-    assert said in found.text
+    assert message in found.text
 
 
 @pytest.mark.parametrize(
-    ("away_h", "level", "said"),
+    ("away_h", "level", "message"),
     [
         (0.5, "ok", "less than hints are kept"),
         (3.5, "warning", "will be repaired"),
@@ -63,10 +63,10 @@ def test_releases_must_follow_each_other(before: str, after: str, level: str, sa
         (300, "refused", "Replace the node"),
     ],
 )
-def test_how_long_a_node_was_away_decides_how_it_may_come_back(away_h: float, level: str, said: str) -> None:
+def test_how_long_a_node_was_away_decides_how_it_may_come_back(away_h: float, level: str, message: str) -> None:
     found = judged(away_h * HOUR, 3 * HOUR, 240 * HOUR)
     assert found.level == level
-    assert said in found.text
+    assert message in found.text
 
 
 def test_every_reason_to_refuse_is_named_and_a_warning_is_none() -> None:

@@ -225,10 +225,10 @@ def test_replicas_that_differ_agree_after_a_repair_that_was_killed_and_lost_a_no
     assert run_apart(uneven, journals, work, 8).returncode == -9
     before = segments_done()
     assert before
-    said: list[str] = []
+    output: list[str] = []
 
     def echo(line: str) -> None:
-        said.append(line)
+        output.append(line)
         if len(segments_done()) == len(before) + 3 and not lost.is_set():
             lost.set()
             uneven.nodes[1].kill()
@@ -241,7 +241,9 @@ def test_replicas_that_differ_agree_after_a_repair_that_was_killed_and_lost_a_no
     assert len(done) == len(set(done)), "no segment is repaired twice"
     assert done[: len(before)] == before
     assert sum(width(*one) for one in done) == SIZE
-    assert any(entry["event"] == "segment-failed" for entry in kept.entries) or any("waiting" in line for line in said)
+    assert any(entry["event"] == "segment-failed" for entry in kept.entries) or any(
+        "waiting" in line for line in output
+    )
     assert "a preview has nothing to stream" in "".join(entry["seen"] for entry in kept.of("done"))
     assert not previewed(context(uneven), [TABLE])
     assert rows_of(uneven, uneven.nodes[2], TABLE) == {str(number) for number in range(ROWS)}
@@ -345,8 +347,8 @@ class SelectedRanges(AccessNodes):
         self.tokens = tokens
 
     def nodetool(self, address: str, *arguments: str, timeout_s: float = 600) -> str:
-        said = super().nodetool(address, *arguments, timeout_s=timeout_s)
-        return "\n".join(filter(self._near, said.splitlines())) if arguments[0] == "describering" else said
+        output = super().nodetool(address, *arguments, timeout_s=timeout_s)
+        return "\n".join(filter(self._near, output.splitlines())) if arguments[0] == "describering" else output
 
     def _near(self, line: str) -> bool:
         ends = [int(found) for found in re.findall(r"_token:(-?\d+)", line)]
@@ -384,8 +386,8 @@ def repaired_while_a_node_hangs(cluster: lab.Cluster, table: str, begin: int, jo
     work = Repair.of(context(cluster), tables=[table], segment_s=LATE_S)
     kept = run(work, dataclasses.replace(context(cluster), nodes=hanging), journals)
     assert hanging.hung
-    told = reading.ring(hanging, table.partition(".")[0])
-    assert sum(entry["width"] for entry in kept.of("segment")) == sum(one.width for one in told)
+    ranges = reading.ring(hanging, table.partition(".")[0])
+    assert sum(entry["width"] for entry in kept.of("segment")) == sum(one.width for one in ranges)
     assert rows_of(cluster, cluster.nodes[2], table) >= set(map(str, numbers))
     return kept
 

@@ -48,7 +48,7 @@ Keyspace : other
 """
 
 
-def told(live: int, partitions: int, ratio: str = "-1.0", memory: int = 0) -> str:
+def statistics_text(live: int, partitions: int, ratio: str = "-1.0", memory: int = 0) -> str:
     return TABLESTATS.format(live=live, partitions=partitions, ratio=ratio, memory=memory)
 
 
@@ -79,14 +79,14 @@ def nodes_that_tell(by_node: dict[str, str]) -> MemoryNodes:
 
 
 def test_sizes_are_read_from_what_nodes_print() -> None:
-    found = reading.sizes_of(told(18 * MIB, 16, "0.25", memory=100))
+    found = reading.sizes_of(statistics_text(18 * MIB, 16, "0.25", memory=100))
     assert found == {"field.c_0000": (16, 72 * MIB + 100), "field.empty": (0, 0), "other.c_0000": (1, 5)}
     assert reading.sizes_of("") == {}
 
 
 def test_few_large_partitions_are_taken_for_what_they_are() -> None:
     """Sixteen partitions of 18 MiB in all, in three copies."""
-    nodes = nodes_that_tell(dict.fromkeys(NODES, told(18 * MIB, 16)))
+    nodes = nodes_that_tell(dict.fromkeys(NODES, statistics_text(18 * MIB, 16)))
     (known,) = reading.estimates(nodes, ["field.c_0000", "field.empty"])["field.c_0000"]
     assert (known.partitions, known.bytes) == (16, 18 * MIB)
     context = Context(nodes, RecordingActuator(nodes), str)
@@ -96,7 +96,7 @@ def test_few_large_partitions_are_taken_for_what_they_are() -> None:
 
 
 def test_they_are_repaired_by_one_command_a_node() -> None:
-    nodes = nodes_that_tell(dict.fromkeys(NODES, told(600 * MIB, 60)))
+    nodes = nodes_that_tell(dict.fromkeys(NODES, statistics_text(600 * MIB, 60)))
     nodes.tools["repair"] = lambda *_: "Repair completed successfully"
     nodes.tools["compactionstats"] = lambda *_: "pending tasks: 0"
     context = Context(nodes, RecordingActuator(nodes), str)
@@ -109,19 +109,19 @@ def test_they_are_repaired_by_one_command_a_node() -> None:
     ("partitions", "size"), [(2**16 + 1, 18 * MIB), (16, 2**30 + 1)], ids=["many partitions", "many bytes"]
 )
 def test_what_is_larger_is_repaired_in_segments(partitions: int, size: int) -> None:
-    nodes = nodes_that_tell(dict.fromkeys(NODES, told(size, partitions)))
+    nodes = nodes_that_tell(dict.fromkeys(NODES, statistics_text(size, partitions)))
     context = Context(nodes, RecordingActuator(nodes), str)
     assert Repair.of(context, keyspaces=["field"]).cost(context)[0].endswith("49 segments.")
 
 
 def test_a_replica_that_lacks_much_does_not_make_a_table_small() -> None:
-    by_node = {NODES[0]: told(9 * MIB, 9), NODES[1]: told(0, 0), NODES[2]: told(0, 0)}
+    by_node = {NODES[0]: statistics_text(9 * MIB, 9), NODES[1]: statistics_text(0, 0), NODES[2]: statistics_text(0, 0)}
     (known,) = reading.estimates(nodes_that_tell(by_node), ["field.c_0000"])["field.c_0000"]
     assert (known.partitions, known.bytes) == (9, 9 * MIB)
 
 
 def test_where_each_node_has_a_part_the_parts_add_up() -> None:
-    nodes = nodes_that_tell(dict.fromkeys(NODES, told(10 * MIB, 10)))
+    nodes = nodes_that_tell(dict.fromkeys(NODES, statistics_text(10 * MIB, 10)))
     nodes.answers["system_schema.keyspaces"] = [
         {"keyspace_name": "field", "replication": "{'class': 'NetworkTopologyStrategy', 'dc1': '2'}"}
     ]

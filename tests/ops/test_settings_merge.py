@@ -63,8 +63,8 @@ def test_no_value_of_ours_is_lost_without_a_word(
     old: dict[str, Any], ours: dict[str, Any], new: dict[str, Any]
 ) -> None:
     merged = settings.merge(old, ours, new)
-    told = [one.name for one in merged.differences]
-    assert len(told) == len(set(told))
+    names = [one.name for one in merged.differences]
+    assert len(names) == len(set(names))
     named = {one.name for one in merged.differences}
 
     def look(before: Any, mine: dict[str, Any], found: Any, above: str) -> None:

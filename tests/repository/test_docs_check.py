@@ -159,5 +159,5 @@ def wrong_with(words: list[str]) -> str:
 def test_commands_named_in_the_text_are_commands(page: Path) -> None:
     text = page.read_text()
     told = [*_SPAN.findall(text), *(line.replace("\\\n", " ") for line in _LINE.findall(text))]
-    wrong = {one: said for one in told if (said := wrong_with(shlex.split(one, comments=True)[1:]))}
+    wrong = {one: reason for one in told if (reason := wrong_with(shlex.split(one, comments=True)[1:]))}
     assert not wrong

@@ -107,5 +107,5 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the page wrote of errors."""
-        said = [m for m in self.messages if m.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
-        return [json.dumps(message["params"]) for message in said]
+        events = [m for m in self.messages if m.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+        return [json.dumps(message["params"]) for message in events]

@@ -273,8 +273,8 @@ class Load:
             text = self._log(number).read_text()
             # The last line may be half written.
             for line in text[: text.rfind("\n") + 1].splitlines():
-                said = json.loads(line)
-                yield Operation(**said | {"days": tuple(said.get("days", (0, 0)))})
+                record = json.loads(line)
+                yield Operation(**record | {"days": tuple(record.get("days", (0, 0)))})
 
 
 # ---------------------------------------------------------------- the checker
@@ -324,11 +324,11 @@ class History:
 
     def _against_end(self, final: dict[str, int]) -> Iterator[str]:
         outcomes = self.outcomes()
-        for key, said in outcomes.items():
+        for key, results in outcomes.items():
             rows, whole = final.get(key, 0), len(Batch.of(key).ids)
-            if "done" in said and rows != whole:
+            if "done" in results and rows != whole:
                 yield f"batch {key} was acknowledged and has {rows} of {whole} rows"
-            elif said == {"refused"} and rows:
+            elif results == {"refused"} and rows:
                 yield f"batch {key} was refused and has {rows} rows"
             elif rows not in (0, whole):
                 yield f"batch {key} is there in part: {rows} of {whole} rows"

@@ -126,8 +126,8 @@ def die_when_done(step: str) -> None:
 def main() -> None:
     name, journals, work, when = sys.argv[1:]
     moment = json.loads(when)
-    said: dict[str, Any] = json.loads(work)
-    procedure, begins, lines = engine.remade(said), "", 0
+    header: dict[str, Any] = json.loads(work)
+    procedure, begins, lines = engine.remade(header), "", 0
 
     def echo(line: str) -> None:
         nonlocal lines

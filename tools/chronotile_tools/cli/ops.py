@@ -256,11 +256,11 @@ def watch(access: library.Access, jmx_timeout_s: float, every_s: float, count: i
             return textwrap.fill(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
         findings = library.check(now, before).findings
         before = now
-        said = [f"{finding.level.upper()} {finding.rule} {finding.where}: {finding.message}" for finding in findings]
+        lines = [f"{finding.level.upper()} {finding.rule} {finding.where}: {finding.message}" for finding in findings]
         if sys.stdout.isatty():
             size = shutil.get_terminal_size()
-            return watched(now, said, width=size.columns, height=size.lines - 1)
-        return "\n".join([screen(now), "", *(said or ["no findings"])])
+            return watched(now, lines, width=size.columns, height=size.lines - 1)
+        return "\n".join([screen(now), "", *(lines or ["no findings"])])
 
     live(draw, every_s, count)
 

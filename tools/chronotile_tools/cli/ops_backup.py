@@ -18,7 +18,6 @@ from chronotile_tools.ops.backups.manifests import Manifest, RemovalReport
 from chronotile_tools.ops.backups.restoring import Restore
 from chronotile_tools.ops.backups.signing import Key, make_key
 from chronotile_tools.ops.backups.stores import Store
-from chronotile_tools.ops.procedures import Context, Procedure
 
 _limit = click.option("--limit", "limit_mib", type=click.FloatRange(0), default=0.0, metavar="MIB/S",
                       help="Bandwidth limit per node. [default: no limit]")  # fmt: skip
@@ -33,58 +32,8 @@ _key = click.option("--sign-key", "key_file", default="", metavar="FILE",
                     help="Key file to sign the manifest with, or to verify its signature.")  # fmt: skip
 
 
-def _make(
-    context: Context,
-    url: str,
-    keyspaces: tuple[str, ...],
-    label: str,
-    limit_mib: float,
-    create: bool,
-    key_file: str,
-) -> Procedure:
-    """Back up keyspaces of all nodes to a folder or an object store; list, verify and remove backups.
-
-    All nodes take a snapshot at nearly the same moment, catalogs of archives first. Then each node sends the files that
-    the store does not have yet. The manifest is written last: a backup exists once its manifest does.
-
-    \b
-    Examples:
-        chronotile ops backup run 10.0.0.1 --nodetool 'ssh {host} nodetool' \\
-            --send-command 'ssh {host} chronotile ops backup send' --to s3://backups/plant
-        chronotile ops backup run --lab plant --to /mnt/backups --create --sign-key ~/backups.key
-        chronotile ops backup verify /mnt/backups newest
-    """
-    return Backup.of(context, url, keyspaces, label, limit_mib, create=create, key_file=key_file)
-
-
-def _restore(
-    context: Context,
-    url: str,
-    backup: str,
-    keyspaces: tuple[str, ...],
-    replace: bool,
-    quick: bool,
-    limit_mib: float,
-    key_file: str,
-) -> Procedure:
-    """Restore keyspaces from a backup, in place or on other nodes.
-
-    If nodes and tokens are those of the backup, each node gets its own files; otherwise each gets all files and drops
-    rows that it does not own. Replication is adapted to the number of nodes. Existing rows are deleted only with
-    --replace. Of the backup's schema, only statements that create tables, types, functions, aggregates and indexes of
-    its keyspaces are run. With --sign-key, a backup that is unsigned or signed with another key is rejected.
-
-    \b
-    Examples:
-        chronotile ops restore plan --lab plant --from /mnt/backups --backup newest
-        chronotile ops restore run --lab plant --from /mnt/backups --backup newest --replace
-    """
-    return Restore.of(context, url, backup, keyspaces, replace, quick, limit_mib, key_file=key_file)
-
-
 backup = procedure(
-    "backup",
-    _make,
+    Backup,
     click.option(
         "--to", "url", required=True, metavar="STORE", help="Store of backups: a folder, or s3://bucket/prefix."
     ),
@@ -97,8 +46,7 @@ backup = procedure(
     _key,
 )
 restore = procedure(
-    "restore",
-    _restore,
+    Restore,
     click.option(
         "--from", "url", required=True, metavar="STORE", help="Store of backups: a folder, or s3://bucket/prefix."
     ),

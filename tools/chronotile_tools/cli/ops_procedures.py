@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -14,7 +13,7 @@ from chronotile_tools.cli.ops import Time, ops
 from chronotile_tools.cli.ops_work import Session, cluster_name, procedure, session_options
 from chronotile_tools.errors import NotFoundError
 from chronotile_tools.ops.access import Access
-from chronotile_tools.ops.procedures import Context, Journal, Procedure, engine, journal, lease, settings
+from chronotile_tools.ops.procedures import Journal, engine, journal, lease, settings
 from chronotile_tools.ops.procedures.disruptions import Disruption, Return
 from chronotile_tools.ops.procedures.growing import Grow
 from chronotile_tools.ops.procedures.leftovers import Leftovers
@@ -87,69 +86,6 @@ def _journals(access: Access | None, folder: str | None) -> list[Path]:
     return sorted((path for one in journal.root().glob("*/") for path in journal.paths(one)), key=lambda one: one.name)
 
 
-def _restart(context: Context, nodes: tuple[str, ...]) -> Procedure:
-    """Restart nodes one at a time. Each node is drained, stopped and started; the next follows when all nodes see it up
-    and normal, and its hints have been delivered.
-    """
-    return RollingRestart.of(context, nodes)
-
-
-def _disrupt(context: Context, node: str, minutes: float) -> Procedure:
-    """Take a node down for maintenance, and bring it back in sync.
-
-    The node is drained and stopped, and the command exits with code 6. Do your work, then run "chronotile ops resume":
-    the node is started, receives its hints, and is compared with the other replicas. If it was down for longer than the
-    hint window, it is repaired; for longer than gc_grace, it must not return.
-    """
-    return Disruption.of(context, node, minutes)
-
-
-def _return(context: Context, node: str, down_since: datetime) -> Procedure:
-    """Bring back a node that was down, and sync it. Refused if it was down for longer than gc_grace, because rows
-    deleted meanwhile would reappear.
-    """
-    return Return.of(context, node, down_since)
-
-
-def _add(context: Context, address: str) -> Procedure:
-    """Add a node, then clean up the other nodes one at a time."""
-    return Add.of(context, address)
-
-
-def _decommission(context: Context, node: str) -> Procedure:
-    """Decommission a live node: it streams its data to the others and leaves. Refused if fewer nodes would remain than
-    a keyspace's replication factor.
-    """
-    return Decommission.of(context, node)
-
-
-def _remove(context: Context, node: str) -> Procedure:
-    """Remove a permanently dead node; the others restore its replicas from each other."""
-    return Remove.of(context, node)
-
-
-def _replace(context: Context, node: str, address: str) -> Procedure:
-    """Replace a dead node by an empty one, which takes over its tokens and streams its data. To rebuild a machine, stop
-    its node, empty the data folders and give the same address.
-    """
-    return Replace.of(context, node, address)
-
-
-def _upgrade(context: Context, release: str) -> Procedure:
-    """Upgrade all nodes to another release, one at a time. Each node is snapshotted first; at the end, tables are
-    rewritten in the new format. No table may be created or dropped meanwhile: prepare slices in advance, so that
-    clients create none.
-    """
-    return Upgrade.of(context, release)
-
-
-def _compatibility(context: Context, mode: str, confirm: bool) -> Procedure:
-    """Advance storage_compatibility_mode after an upgrade to 5.0, by a rolling restart. The order of modes is
-    CASSANDRA_4, UPGRADING, NONE.
-    """
-    return Compatibility.of(context, mode, confirm)
-
-
 @ops.command("settings", short_help="Merge cassandra.yaml for an upgrade.")
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("ours", type=click.Path(path_type=Path))
@@ -170,65 +106,46 @@ def merge_settings(old: Path, ours: Path, new: Path, out: Path | None) -> None:
         raise click.exceptions.Exit(4)
 
 
-def _grow(context: Context, second: str, third: str) -> Procedure:
-    """Grow a cluster from one node to three, with replication factor 3. Replication is raised before the nodes join, so
-    that no read is wrong; users and passwords come last. In between, the command exits with code 6 and tells you what
-    clients must do; then run "chronotile ops resume".
-    """
-    return Grow.of(context, second, third)
-
-
-def _leftovers(context: Context, node: str, confirm: bool) -> Procedure:
-    """Remove a node's leftover files of dropped tables. "plan" lists them. They are removed only with --confirm and
-    while the node is stopped: snapshots in these folders are the last copy of the dropped data.
-    """
-    return Leftovers.of(context, node, confirm)
-
-
-_node = click.option("--node", required=True, metavar="ADDRESS", help="Address of the node.")
+_node = click.option("--node", "address", required=True, metavar="ADDRESS", help="Address of the node.")
+_dead_node = click.option("--node", "dead", required=True, metavar="ADDRESS", help="Address of the node.")
 _new_address = click.option("--address", default="", metavar="ADDRESS", help="Address of the new node.")
 
 for _group in (
     procedure(
-        "restart",
-        _restart,
-        click.option("--node", "nodes", multiple=True, metavar="ADDRESS", help="Only this node; repeatable."),
+        RollingRestart,
+        click.option("--node", "addresses", multiple=True, metavar="ADDRESS", help="Only this node; repeatable."),
     ),
     procedure(
-        "disrupt",
-        _disrupt,
-        _node,
+        Disruption, _node,
         click.option("--minutes", type=click.FloatRange(1), default=60.0, show_default=True, metavar="MINUTES",
                      help="Expected duration of the work."),
     ),
     procedure(
-        "return",
-        _return,
-        _node,
+        Return, _node,
         click.option("--down-since", required=True, type=Time(), metavar="TIME",
                      help="Time the node went down, ISO 8601, UTC without an offset: 2026-03-01T08:30."),
     ),
-    procedure("add", _add, _new_address),
-    procedure("decommission", _decommission, _node),
-    procedure("remove", _remove, _node),
-    procedure("replace", _replace, _node, _new_address),
+    procedure(Add, _new_address),
+    procedure(Decommission, _node),
+    procedure(Remove, _node),
+    procedure(Replace, _dead_node, _new_address),
     procedure(
-        "grow",
-        _grow,
+        Grow,
         click.option("--second", default="", metavar="ADDRESS", help="Address of the second node."),
         click.option("--third", default="", metavar="ADDRESS", help="Address of the third node."),
     ),
-    procedure("leftovers", _leftovers, _node, click.option("--confirm", is_flag=True, help="Confirm the removal.")),
     procedure(
-        "upgrade",
-        _upgrade,
+        Leftovers, _node, click.option("--confirm", "confirmed", is_flag=True, help="Confirm the removal.")
+    ),
+    procedure(
+        Upgrade,
         click.option("--release", required=True, metavar="RELEASE", help="Full release number: 4.1.10."),
     ),
     procedure(
-        "compatibility",
-        _compatibility,
+        Compatibility,
         click.option("--mode", required=True, type=click.Choice(MODES[1:]), help="The next mode."),
-        click.option("--confirm", is_flag=True, help="Confirm that you cannot go back to the previous release."),
+        click.option("--confirm", "confirmed", is_flag=True,
+                     help="Confirm that you cannot go back to the previous release."),
     ),
 ):  # fmt: skip
     ops.add_command(_group)

@@ -9,33 +9,12 @@ import click
 from chronotile.terminal import table_text
 from chronotile_tools import ring
 from chronotile_tools.cli.ops_work import Session, procedure, session_options
-from chronotile_tools.ops.procedures import Context, Journal, Procedure, journal
+from chronotile_tools.ops.procedures import Journal, journal
 from chronotile_tools.ops.procedures.nodes import any_serving
 from chronotile_tools.ops.repair import Repair, reading, segments
 
-
-def _repair(
-    context: Context,
-    keyspaces: tuple[str, ...],
-    tables: tuple[str, ...],
-    capacity_mbit: float,
-    segment_s: float,
-    anyway: bool,
-) -> Procedure:
-    """Repair tables: compare their replicas, and stream missing rows.
-
-    Each table is repaired by sub-ranges of the ring. A segment has at most 2^20 partitions and 50 GiB by the nodes'
-    estimates, and is sized to take 1 to 15 minutes. No node takes part in two segments at once. Repair pauses while
-    compactions are pending. Small tables are repaired by one command per node.
-    """
-    return Repair.of(
-        context, keyspaces=keyspaces, tables=tables, capacity_mbit=capacity_mbit, segment_s=segment_s, anyway=anyway
-    )
-
-
 repair = procedure(
-    "repair",
-    _repair,
+        Repair,
     click.option("--keyspace", "keyspaces", multiple=True, metavar="NAME", help="Only this keyspace; repeatable."),
     click.option("--table", "tables", multiple=True, metavar="KEYSPACE.TABLE", help="Only this table; repeatable."),
     click.option("--capacity", "capacity_mbit", type=click.FloatRange(0), default=0.0, metavar="MBIT/S",

@@ -73,18 +73,19 @@ def _actuator(access: Access, manual: bool, commands: dict[str, str]) -> Actuato
     return Commands(commands)
 
 
-def procedure(name: str, make: Callable[..., Procedure], *options: Callable[[Command], Command]) -> click.Group:
-    """A group with the commands ``plan`` and ``run``. `make` gets the context and the values of `options`."""
-
-    text = make.__doc__ or ""
-    group = click.Group(name, help=text, short_help=text.splitlines()[0])
+def procedure(kind: type[Procedure], *options: Callable[[Command], Command]) -> click.Group:
+    """A group with the commands ``plan`` and ``run``. `kind.of` gets the context and the values of `options`; the
+    docstring of `kind` is the help.
+    """
+    text = kind.__doc__ or ""
+    group = click.Group(kind.name, help=text, short_help=text.splitlines()[0])
 
     @group.command(short_help="Show the steps, checks and costs.")
     @session_options
     @with_options(*options)
     def plan(session: Session, **values: Any) -> None:
         """Show the steps, checks and costs of the procedure. Changes nothing; exits with 1 if refused."""
-        work = engine.made(lambda: make(session.context, **values), session.context, session.folder)
+        work = engine.made(lambda: kind.of(session.context, **values), session.context, session.folder)
         made = engine.plan(work, session.context)
         click.echo(str(made))
         if made.refused:
@@ -99,7 +100,7 @@ def procedure(name: str, make: Callable[..., Procedure], *options: Callable[[Com
         stopped.
         """
         kept = engine.run_asked(
-            name, values, lambda: make(session.context, **values), session.context, session.folder, again=again
+            kind.name, values, lambda: kind.of(session.context, **values), session.context, session.folder, again=again
         )
         click.echo(f"finished; journal: {kept.path}")
 

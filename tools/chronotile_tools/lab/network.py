@@ -258,8 +258,8 @@ def _ip(*arguments: str) -> None:
         [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
     )
     if done.returncode != 0:
-        said = done.stderr.strip() or f"status {done.returncode}"
-        raise LabError(f"ip {' '.join(arguments)}: {said}", kind="lab-network")
+        output = done.stderr.strip() or f"status {done.returncode}"
+        raise LabError(f"ip {' '.join(arguments)}: {output}", kind="lab-network")
 
 
 def _ip_quietly(*arguments: str) -> None:

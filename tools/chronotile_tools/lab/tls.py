@@ -146,8 +146,8 @@ def _run(command: Sequence[str]) -> None:
         umask=0o077,
     )
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise LabError(f"{Path(command[0]).name} failed: {' '.join(said[-3:])}", kind="lab-command")
+        output = (done.stderr or done.stdout).strip().splitlines()
+        raise LabError(f"{Path(command[0]).name} failed: {' '.join(output[-3:])}", kind="lab-command")
 
 
 _CA_CONFIGURATION = """[req]

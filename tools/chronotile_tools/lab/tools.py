@@ -83,8 +83,8 @@ def nodetool(
     except subprocess.TimeoutExpired:
         raise LabTimeoutError(f"{what} took longer than {timeout_s:g} s") from None
     if done.returncode != 0:
-        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip() and "\tat " not in line]
-        raise LabError(f"{what} failed: " + " ".join(said[:6]), status=done.returncode)
+        output = [line for line in (done.stderr or done.stdout).splitlines() if line.strip() and "\tat " not in line]
+        raise LabError(f"{what} failed: " + " ".join(output[:6]), status=done.returncode)
     return done.stdout
 
 

@@ -453,8 +453,8 @@ def _run(command: Sequence[str], what: str, timeout_s: float) -> str:
     except OSError as error:
         raise UnavailableError(f"{what}: {error.strerror or error}", kind="no-connection") from None
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())[:300]
-        raise UnavailableError(f"{what} ended with {done.returncode}: {said}", kind="no-connection")
+        output = " ".join((done.stderr or done.stdout).split())[:300]
+        raise UnavailableError(f"{what} ended with {done.returncode}: {output}", kind="no-connection")
     return done.stdout
 
 

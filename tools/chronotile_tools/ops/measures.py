@@ -229,8 +229,8 @@ def repair_age(look: RuleInput) -> Iterator[Measured]:
             why = "its creation time is unknown" if since is None else f"its date {since:%Y-%m-%d} is in the future"
             yield Measured(f"{table.keyspace}.{table.table}", None, why)
             continue
-        said = "repaired whole" if table.repaired else "created, never fully repaired,"
-        words = f"{said} {_ago(age_s)} ago; gc_grace is {_ago(table.gc_grace_s)}"
+        event = "repaired whole" if table.repaired else "created, never fully repaired,"
+        words = f"{event} {_ago(age_s)} ago; gc_grace is {_ago(table.gc_grace_s)}"
         # With gc_grace 0, repairs cannot prevent deleted rows from reappearing.
         share = 100 * age_s / table.gc_grace_s if table.gc_grace_s else 0.0
         yield Measured(f"{table.keyspace}.{table.table}", share, words)

@@ -168,9 +168,9 @@ def _repairs(snapshot: Snapshot) -> list[str]:
         return []
     age_s, oldest = max(ages, key=lambda found: found[0] / max(found[1].gc_grace_s, 1))
     days = age_s / 86_400
-    said = "was fully repaired" if oldest.repaired else "was created and never fully repaired"
+    event = "was fully repaired" if oldest.repaired else "was created and never fully repaired"
     grace = oldest.gc_grace_s / 86_400
-    return [f"repair: {oldest.keyspace}.{oldest.table} {said} {days:.1f} d ago; gc_grace is {grace:.1f} d"]
+    return [f"repair: {oldest.keyspace}.{oldest.table} {event} {days:.1f} d ago; gc_grace is {grace:.1f} d"]
 
 
 def _gaps(snapshot: Snapshot) -> list[str]:

@@ -281,8 +281,8 @@ def page(found: Sequence[Logs]) -> str:
 
 def _about(found: Sequence[Logs]) -> str:
     """Software and hardware of the run, needed to interpret the times."""
-    said = [f"{logs.name}: {logs.run['driver']}; {where}" for logs in found if (where := _where(logs))]
-    return "".join(f"<p>{escape(line)}</p>" for line in said)
+    lines = [f"{logs.name}: {logs.run['driver']}; {where}" for logs in found if (where := _where(logs))]
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
 def _section(title: str, words: str, inner: str) -> str:

@@ -36,9 +36,21 @@ OLDEST = (4, 0)
 
 @dataclass(frozen=True)
 class Backup(Procedure):
-    """Copy keyspaces of all nodes into a store of backups."""
+    """Back up keyspaces of all nodes to a folder or an object store; list, verify and remove backups.
+
+    All nodes take a snapshot at nearly the same moment, catalogs of archives first. Then each node sends the files that
+    the store does not have yet. The manifest is written last: a backup exists once its manifest does.
+
+    \b
+    Examples:
+        chronotile ops backup run 10.0.0.1 --nodetool 'ssh {host} nodetool' \\
+            --send-command 'ssh {host} chronotile ops backup send' --to s3://backups/plant
+        chronotile ops backup run --lab plant --to /mnt/backups --create --sign-key ~/backups.key
+        chronotile ops backup verify /mnt/backups newest
+    """
 
     name: ClassVar[str] = "backup"
+    needs: ClassVar[tuple[str, ...]] = ("send",)
     url: str
     keyspaces: list[str]
     addresses: list[str]
@@ -72,10 +84,6 @@ class Backup(Procedure):
         wanted = schemas.user_keyspaces(context.nodes, keyspaces)
         addresses = known_addresses(context, [])
         return cls(stores.normal(url), wanted, addresses, label, limit_mib, create, key_file)
-
-    def needs(self) -> Sequence[str]:
-        """Actions that the actuator must support."""
-        return ("send",)
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, and checks of the store."""
@@ -128,17 +136,17 @@ class Backup(Procedure):
     def cost(self, context: Context) -> list[str]:
         """Data per node, and data already in the store."""
         by_node = sizes(context, self.addresses, self.keyspaces)
-        said = [f"{size >> 20:,} MiB on {address}." for address, size in by_node.items()]
+        sentences = [f"{size >> 20:,} MiB on {address}." for address, size in by_node.items()]
         try:
             newest = self._newest(Store(self.url), context)
         except ChronotileError:
             newest = None
-        said.append(
+        sentences.append(
             "The store has no backup of this cluster: all files are sent."
             if newest is None
             else f"Files that {newest.name} has ({newest.files} files, {newest.bytes >> 20:,} MiB) are not sent again."
         )
-        return [*said, "Until the files are sent, snapshots keep compacted files on the nodes' disks."]
+        return [*sentences, "Until the files are sent, snapshots keep compacted files on the nodes' disks."]
 
     def steps(self, context: Context) -> list[Step]:
         """Begin, snapshot, send, manifest, clear."""

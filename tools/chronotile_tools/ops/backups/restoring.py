@@ -34,9 +34,21 @@ SCHEMA_CHANGES = ("keyspace *",)
 
 @dataclass(frozen=True)
 class Restore(Procedure):
-    """Restore keyspaces from a backup."""
+    """Restore keyspaces from a backup, in place or on other nodes.
+
+    If nodes and tokens are those of the backup, each node gets its own files; otherwise each gets all files and drops
+    rows that it does not own. Replication is adapted to the number of nodes. Existing rows are deleted only with
+    --replace. Of the backup's schema, only statements that create tables, types, functions, aggregates and indexes of
+    its keyspaces are run. With --sign-key, a backup that is unsigned or signed with another key is rejected.
+
+    \b
+    Examples:
+        chronotile ops restore plan --lab plant --from /mnt/backups --backup newest
+        chronotile ops restore run --lab plant --from /mnt/backups --backup newest --replace
+    """
 
     name: ClassVar[str] = "restore"
+    needs: ClassVar[tuple[str, ...]] = ("fetch",)
     url: str
     backup: str
     """Name and manifest digest, ``NAME@SHA256``: exactly the checked backup is restored."""
@@ -93,34 +105,30 @@ class Restore(Procedure):
         pinned = manifests.pinned(store, manifest.name, key)
         return cls(store.url, pinned, wanted, addresses, same, replace, quick, limit_mib)
 
-    def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
-        return ("fetch",)
-
     # ------------------------------------------------------------ checks
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, the backup, and whether it fits into this cluster and its data."""
-        said = gate(context.nodes)
-        if any(finding.level == "refused" for finding in said):
-            return said
+        findings = gate(context.nodes)
+        if any(finding.level == "refused" for finding in findings):
+            return findings
         store = Store(self.url)
         manifest = manifests.load(store, self.backup)
-        said += [
+        findings += [
             making.release_finding(context),
             self._release_finding(context, manifest),
             _files_finding(store, manifest),
         ]
-        said += self._schema_findings(context, manifest)
-        said += [self._space_finding(context, manifest)]
+        findings += self._schema_findings(context, manifest)
+        findings += [self._space_finding(context, manifest)]
         members = all_members(context.nodes)
         for keyspace in self.keyspaces:
             wanted = manifest.schema.replication[keyspace]
             fitting = schemas.fitting(wanted, members)
             if fitting != wanted:
                 text = f"{keyspace} had {_words(wanted)} and gets {_words(fitting)}, unless it exists already"
-                said.append(Finding("warning", "copies", text))
-        return said
+                findings.append(Finding("warning", "copies", text))
+        return findings
 
     def _release_finding(self, context: Context, manifest: Manifest) -> Finding:
         release = all_members(context.nodes)[0].release
@@ -132,12 +140,12 @@ class Restore(Procedure):
     def _schema_findings(self, context: Context, manifest: Manifest) -> list[Finding]:
         present = self._present(context)
         there = schemas.read(context.nodes, present)
-        said = [Finding("refused", "schema", text) for text in schemas.refusals(manifest.schema, self.keyspaces)]
-        said += [Finding("refused", "schema", text) for text in schemas.type_differences(manifest.schema, there)]
+        findings = [Finding("refused", "schema", text) for text in schemas.refusals(manifest.schema, self.keyspaces)]
+        findings += [Finding("refused", "schema", text) for text in schemas.type_differences(manifest.schema, there)]
         views = schemas.views_of(context.nodes, present)
         if views:
             text = f"{_some(views)} block dropping their tables: drop these materialized views first"
-            said.append(Finding("refused", "views", text))
+            findings.append(Finding("refused", "views", text))
         known = {(table["keyspace"], table["name"]) for table in manifest.schema.tables}
         full = self._with_rows(context, present)
         newer = [f"{t['keyspace']}.{t['name']}" for t in there.tables if (t["keyspace"], t["name"]) not in known]
@@ -145,11 +153,11 @@ class Restore(Procedure):
         verb = "will be" if self.replace else "would be"
         advice = "" if self.replace else ": pass --replace"
         if full:
-            said.append(Finding(level, "rows", f"the rows of {_some(full)} {verb} replaced{advice}"))
+            findings.append(Finding(level, "rows", f"the rows of {_some(full)} {verb} replaced{advice}"))
         if newer:
             text = f"{_some(newer)}, which the backup does not have, {verb} dropped{advice}"
-            said.append(Finding(level, "tables", text))
-        return said or [Finding("ok", "schema", "no conflicting tables")]
+            findings.append(Finding(level, "tables", text))
+        return findings or [Finding("ok", "schema", "no conflicting tables")]
 
     def _present(self, context: Context) -> list[str]:
         """Keyspaces that exist in the cluster."""
@@ -195,16 +203,18 @@ class Restore(Procedure):
     def cost(self, context: Context) -> list[str]:
         """Bytes to fetch, and consequences."""
         manifest = manifests.load(Store(self.url), self.backup)
-        said = [f"{address} fetches {size >> 20:,} MiB." for address, size in self._bytes(context, manifest).items()]
+        sentences = [
+            f"{address} fetches {size >> 20:,} MiB." for address, size in self._bytes(context, manifest).items()
+        ]
         if self.in_place:
-            said.append("Nodes, tokens and replication are those of the backup: each node gets its own files.")
+            sentences.append("Nodes, tokens and replication are those of the backup: each node gets its own files.")
         else:
-            said.append(
+            sentences.append(
                 f"Nodes, tokens or replication differ from those of the {len(manifest.parts)} nodes of the "
                 "backup: each node gets all files, and drops rows it does not own."
             )
         return [
-            *said,
+            *sentences,
             "Keep clients away from these keyspaces until the restore has ended. Other keyspaces are not affected.",
         ]
 
@@ -335,9 +345,9 @@ class Restore(Procedure):
             # Files may contain more than the node's ranges, and count as unrepaired, because replicas were not
             # compared.
             words = ["import", "--no-tokens", keyspace, table, *folders]
-            said = context.nodes.nodetool(address, *words, timeout_s=context.stream_s)
-            if "failed to import" in said:
-                raise ChronotileError(f"{address} did not import all of {name}: {said}", kind="not-confirmed")
+            output = context.nodes.nodetool(address, *words, timeout_s=context.stream_s)
+            if "failed to import" in output:
+                raise ChronotileError(f"{address} did not import all of {name}: {output}", kind="not-confirmed")
             done.add(name)
             context.note(**{f"imported {address}": sorted(done)})
             context.echo(f"      {address} imported {name}")

@@ -120,14 +120,16 @@ def differences(backup: Schema, found: Schema, keyspaces: Collection[str]) -> li
     """Differences between existing tables and those of a backup."""
     wanted = {f"{table['keyspace']}.{table['name']}" for table in backup.tables if table["keyspace"] in keyspaces}
     there = {f"{table['keyspace']}.{table['name']}" for table in found.tables}
-    said = [f"{table} does not exist" for table in sorted(wanted - there)]
-    said += [f"{table} is not in the backup" for table in sorted(there - wanted)]
+    differences = [f"{table} does not exist" for table in sorted(wanted - there)]
+    differences += [f"{table} is not in the backup" for table in sorted(there - wanted)]
     for table in sorted(wanted & there):
         before, now = backup.columns.get(table, {}), found.columns.get(table, {})
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
-                said.append(f"column {name} of {table} is {now.get(name, 'missing')}, not {before.get(name, 'there')}")
-    return said
+                differences.append(
+                    f"column {name} of {table} is {now.get(name, 'missing')}, not {before.get(name, 'there')}"
+                )
+    return differences
 
 
 def type_differences(backup: Schema, found: Schema) -> list[str]:

@@ -140,8 +140,8 @@ class Commands:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ChronotileError(f"{shlex.join(words)} failed: {error}", kind="command") from error
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip()[-1000:]
-            raise ChronotileError(f"{shlex.join(words)} ended with {done.returncode}: {said}", kind="command")
+            output = (done.stderr or done.stdout).strip()[-1000:]
+            raise ChronotileError(f"{shlex.join(words)} ended with {done.returncode}: {output}", kind="command")
         return done.stdout.strip()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
@@ -31,9 +31,15 @@ _WINDOW = re.compile(r"max hint window: (\d+) ms")
 
 @dataclass(frozen=True)
 class Disruption(Procedure):
-    """Take a node down for maintenance, and bring it back in sync."""
+    """Take a node down for maintenance, and bring it back in sync.
+
+    The node is drained and stopped, and the command exits with code 6. Do your work, then run "chronotile ops resume":
+    the node is started, receives its hints, and is compared with the other replicas. If it was down for longer than the
+    hint window, it is repaired; for longer than gc_grace, it must not return.
+    """
 
     name: ClassVar[str] = "disrupt"
+    needs: ClassVar[tuple[str, ...]] = ("stop", "start")
     address: str
     minutes: float
     """Expected duration of the work in minutes."""
@@ -42,10 +48,6 @@ class Disruption(Procedure):
     def of(cls, context: Context, address: str, minutes: float) -> Disruption:
         """Create the procedure for a node of the cluster."""
         return cls(known_addresses(context, [address])[0], minutes)
-
-    def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
-        return ("stop", "start")
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, and whether the work ends in time."""
@@ -70,9 +72,12 @@ class Disruption(Procedure):
 
 @dataclass(frozen=True)
 class Return(Procedure):
-    """Bring back a node that was down, if it may return, and sync it."""
+    """Bring back a node that was down, and sync it. Refused if it was down for longer than gc_grace, because rows
+    deleted meanwhile would reappear.
+    """
 
     name: ClassVar[str] = "return"
+    needs: ClassVar[tuple[str, ...]] = ("start",)
     address: str
     down_since: float
     """When it went down, in seconds since 1970-01-01T00:00 UTC."""
@@ -87,10 +92,6 @@ class Return(Procedure):
                 f"{moment:%F %T} is in the future: give the time at which {address} went down", kind="refused"
             )
         return cls(address, moment.timestamp())
-
-    def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
-        return ("start",)
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate without the node, and whether it may return."""

@@ -85,11 +85,18 @@ class Procedure(ABC):
     known: ClassVar[dict[str, type[Procedure]]] = {}
     """All procedures by name, to recreate them from journals."""
     name: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Actions that the actuator must support."""
     tables_fixed: ClassVar[bool] = False
     """Whether tables must not be created or dropped while it runs."""
 
     def __init_subclass__(cls) -> None:
         Procedure.known[cls.name] = cls
+
+    @classmethod
+    def of(cls, context: Context, *arguments: Any, **options: Any) -> Procedure:
+        """Create the procedure for the present state of a cluster, from the arguments of its command."""
+        raise NotImplementedError
 
     @abstractmethod
     def steps(self, context: Context) -> Sequence[Step]:
@@ -102,10 +109,6 @@ class Procedure(ABC):
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
         return []
-
-    def needs(self) -> Sequence[str]:
-        """Actions that the actuator must support."""
-        return ()
 
     def give_up(self, context: Context) -> None:  # noqa: B027 (most have nothing to set back)
         """Undo temporary changes of the steps. Called when the procedure is abandoned."""
@@ -144,7 +147,7 @@ class Plan:
 
 def plan(procedure: Procedure, context: Context) -> Plan:
     """Check the cluster and plan the procedure. Changes nothing."""
-    missing = [verb for verb in procedure.needs() if not context.actuator.can(verb)]
+    missing = [verb for verb in procedure.needs if not context.actuator.can(verb)]
     found = [
         Finding("refused", "commands", f"no command to {verb} a node: pass --{verb}-command or --manual")
         for verb in missing

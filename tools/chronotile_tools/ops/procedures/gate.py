@@ -101,26 +101,30 @@ def _one(what: str, values: Collection[str], noun: str, advice: str) -> Finding:
 
 def _quiet(nodes: Nodes, live: list[str]) -> list[Finding]:
     """Check that no node streams, repairs or rewrites tables."""
-    busy = {address: said for address, said in of_each(live, lambda one: _work_of(nodes, one)).items() if said}
+    busy = {
+        address: activities
+        for address, activities in of_each(live, lambda one: _work_of(nodes, one)).items()
+        if activities
+    }
     if not busy:
         return [Finding("ok", "quiet", "no node joins, leaves, streams or repairs")]
-    text = "; ".join(f"{address}: {', '.join(said)}" for address, said in busy.items())
+    text = "; ".join(f"{address}: {', '.join(activities)}" for address, activities in busy.items())
     return [Finding("refused", "quiet", f"operations are running ({text}): wait until they finish")]
 
 
 def _work_of(nodes: Nodes, address: str) -> list[str]:
     pools = nodes.query(address, statements.select("name, active_tasks", "system_views.thread_pools"))
-    said = [row["name"] for row in pools if row["name"] in _BUSY_POOLS and row["active_tasks"] != "0"]
+    activities = [row["name"] for row in pools if row["name"] in _BUSY_POOLS and row["active_tasks"] != "0"]
     tasks = nodes.query(address, statements.select("kind", "system_views.sstable_tasks"))
-    said += [row["kind"] for row in tasks if row["kind"].lower().startswith(_BUSY_TASKS)]
+    activities += [row["kind"] for row in tasks if row["kind"].lower().startswith(_BUSY_TASKS)]
     try:
         streams = nodes.query(address, statements.select("operation, status", "system_views.streaming"))
     except InvalidInputError:
         # Before 4.1.
-        said += [match[0] for match in _STREAM.finditer(nodes.nodetool(address, "netstats", timeout_s=60))]
+        activities += [match[0] for match in _STREAM.finditer(nodes.nodetool(address, "netstats", timeout_s=60))]
     else:
-        said += [f"stream ({row['operation']})" for row in streams if row["status"] not in ("success", "failure")]
-    return sorted(set(said))
+        activities += [f"stream ({row['operation']})" for row in streams if row["status"] not in ("success", "failure")]
+    return sorted(set(activities))
 
 
 def _clocks(nodes: Nodes, live: list[str]) -> Finding:
@@ -167,8 +171,8 @@ def _disks(nodes: Nodes, live: list[str]) -> list[Finding]:
 
 def free_bytes(nodes: Nodes, address: str) -> int:
     """Free space of a node's data file system; the smallest if there are several."""
-    said = nodes.shell(address, "df", "--output=avail", "-B1", *data_folders(nodes, address))
-    return min(int(line) for line in said.splitlines()[1:])
+    output = nodes.shell(address, "df", "--output=avail", "-B1", *data_folders(nodes, address))
+    return min(int(line) for line in output.splitlines()[1:])
 
 
 def data_folders(nodes: Nodes, address: str) -> list[str]:

@@ -11,7 +11,6 @@ time with a repair after each, so that every majority includes a complete replic
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,9 +39,13 @@ _KEYSPACES = ("keyspace *",)
 
 @dataclass(frozen=True)
 class Grow(Procedure):
-    """Grow a cluster from one node to three, with replication factor 3."""
+    """Grow a cluster from one node to three, with replication factor 3. Replication is raised before the nodes join, so
+    that no read is wrong; users and passwords come last. In between, the command exits with code 6 and tells you what
+    clients must do; then run "chronotile ops resume".
+    """
 
     name: ClassVar[str] = "grow"
+    needs: ClassVar[tuple[str, ...]] = ("join",)
     first: str
     """The existing node."""
     dc: str
@@ -75,8 +78,8 @@ class Grow(Procedure):
     def checks(self, context: Context) -> list[Finding]:
         """The gate, the snitch, and requirements for clients."""
         found = gate(context.nodes)
-        said = _SNITCH.search(context.nodes.nodetool(self.first, "describecluster", timeout_s=60))
-        snitch = said[1] if said else "unknown"
+        match = _SNITCH.search(context.nodes.nodetool(self.first, "describecluster", timeout_s=60))
+        snitch = match[1] if match else "unknown"
         if snitch != "GossipingPropertyFileSnitch":
             text = (
                 f"{snitch} does not support data centres: set GossipingPropertyFileSnitch with dc={self.dc} "
@@ -91,10 +94,6 @@ class Grow(Procedure):
             found.append(Finding("refused", "users", text))
         text = "clients must read and write at ONE until told otherwise; this cannot be checked"
         return [*found, Finding("unseen", "clients", text)]
-
-    def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
-        return ("join",)
 
     def cost(self, context: Context) -> list[str]:
         """In sentences."""
@@ -154,11 +153,11 @@ class Grow(Procedure):
                 context.actuator.join(address)
 
         def prove() -> str:
-            said = await_joined(context, others(), count, address)
+            joined = await_joined(context, others(), count, address)
             if count == 2:
                 (second,) = (one.address for one in all_members(context.nodes) if one.address != self.first)
                 context.note(second=second)
-            return said
+            return joined
 
         where = f" at {address}" if address else ""
         return Step(
@@ -223,8 +222,8 @@ def _clients_step(context: Context) -> Step:
 
 
 def _confirmed(context: Context) -> str:
-    differing = [f"{group[0]}: {said}" for group in grouped(context, reading.repairable(context.nodes, [], []))
-                 if (said := previewed(context, group))]  # fmt: skip
+    differing = [f"{group[0]}: {difference}" for group in grouped(context, reading.repairable(context.nodes, [], []))
+                 if (difference := previewed(context, group))]  # fmt: skip
     asked = any_serving(context.nodes)
     rows = context.nodes.query(
         asked, statements.select("keyspace_name, table_name, gc_grace_seconds", "system_schema.tables")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import ClassVar
@@ -18,9 +17,12 @@ from chronotile_tools.ops.procedures.restarts import known_addresses, single_cop
 
 @dataclass(frozen=True)
 class Leftovers(Procedure):
-    """Remove folders of dropped tables while the node is stopped."""
+    """Remove a node's leftover files of dropped tables. "plan" lists them. They are removed only with --confirm and
+    while the node is stopped: snapshots in these folders are the last copy of the dropped data.
+    """
 
     name: ClassVar[str] = "leftovers"
+    needs: ClassVar[tuple[str, ...]] = ("stop", "start")
     address: str
     folders: list[str]
     """Folders to remove."""
@@ -43,10 +45,6 @@ class Leftovers(Procedure):
             )
             found.append(Finding("refused", "confirmation", text))
         return found
-
-    def needs(self) -> Sequence[str]:
-        """Actions that the actuator must support."""
-        return ("stop", "start")
 
     def cost(self, context: Context) -> list[str]:
         """Folders to remove, with sizes."""
@@ -99,10 +97,10 @@ def find(context: Context, address: str) -> list[tuple[str, int]]:
     """
     known = _ids(context, address)
     roots = data_folders(context.nodes, address)
-    said = context.nodes.shell(
+    output = context.nodes.shell(
         address, "find", *roots, "-mindepth", "2", "-maxdepth", "2", "-type", "d", "-name", "*-*"
     )
-    dropped = [path for path in said.splitlines() if len(_id_of(path)) == 32 and _id_of(path) not in known]
+    dropped = [path for path in output.splitlines() if len(_id_of(path)) == 32 and _id_of(path) not in known]
     if not dropped:
         return []
     sizes = context.nodes.shell(address, "du", "-sb", "--", *dropped, timeout_s=600).splitlines()

@@ -31,9 +31,10 @@ _START_AGAIN = "stop it, empty its data folders, then run chronotile ops resume"
 
 @dataclass(frozen=True)
 class Add(Procedure):
-    """Add a node; then clean up the other nodes, one at a time."""
+    """Add a node, then clean up the other nodes one at a time."""
 
     name: ClassVar[str] = "add"
+    needs: ClassVar[tuple[str, ...]] = ("join",)
     before: list[str]
     """Addresses of the existing nodes."""
     address: str = ""
@@ -46,10 +47,6 @@ class Add(Procedure):
         if address in known:
             raise InvalidInputError(f"{address} is already a node of the cluster", kind="refused")
         return cls(known, address)
-
-    def needs(self) -> Sequence[str]:
-        """Actions that the actuator must support."""
-        return ("join",)
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
@@ -79,9 +76,12 @@ class Add(Procedure):
 
 @dataclass(frozen=True)
 class Decommission(Procedure):
-    """Decommission a node: it streams its data to the others and leaves."""
+    """Decommission a live node: it streams its data to the others and leaves. Refused if fewer nodes would remain than
+    a keyspace's replication factor.
+    """
 
     name: ClassVar[str] = "decommission"
+    needs: ClassVar[tuple[str, ...]] = ("stop",)
     address: str
 
     @classmethod
@@ -96,10 +96,6 @@ class Decommission(Procedure):
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
         return ["The node streams all of its data over the network.", *_transactions_cost(context)]
-
-    def needs(self) -> Sequence[str]:
-        """Actions that the actuator must support."""
-        return ("stop",)
 
     def steps(self, context: Context) -> list[Step]:
         """Decommission, then stop."""
@@ -170,9 +166,12 @@ class Remove(Procedure):
 
 @dataclass(frozen=True)
 class Replace(Procedure):
-    """Replace a dead node by an empty one, which takes over its tokens and streams its data."""
+    """Replace a dead node by an empty one, which takes over its tokens and streams its data. To rebuild a machine, stop
+    its node, empty the data folders and give the same address.
+    """
 
     name: ClassVar[str] = "replace"
+    needs: ClassVar[tuple[str, ...]] = ("replace",)
     before: list[str]
     dead: str
     host_id: str
@@ -191,10 +190,6 @@ class Replace(Procedure):
     def checks(self, context: Context) -> list[Finding]:
         """The gate without the node."""
         return gate(context.nodes, down=[self.dead])
-
-    def needs(self) -> Sequence[str]:
-        """Actions that the actuator must support."""
-        return ("replace",)
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""

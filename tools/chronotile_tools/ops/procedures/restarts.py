@@ -16,19 +16,18 @@ from chronotile_tools.ops.procedures.nodes import all_members, any_serving, is_s
 
 @dataclass(frozen=True)
 class RollingRestart(Procedure):
-    """Restart nodes one at a time, waiting until each serves clients and has received its hints."""
+    """Restart nodes one at a time. Each node is drained, stopped and started; the next follows when all nodes see it up
+    and normal, and its hints have been delivered.
+    """
 
     name: ClassVar[str] = "restart"
+    needs: ClassVar[tuple[str, ...]] = ("stop", "start")
     addresses: list[str]
 
     @classmethod
     def of(cls, context: Context, addresses: Sequence[str]) -> RollingRestart:
         """Create the procedure for these nodes; all by default."""
         return cls(known_addresses(context, addresses))
-
-    def needs(self) -> Sequence[str]:
-        """Actions that the actuator must support."""
-        return ("stop", "start")
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, and keyspaces with too few replicas."""

@@ -29,14 +29,14 @@ class Difference:
 
     def __str__(self) -> str:
         old, ours, new = map(_text, (self.old, self.ours, self.new))
-        said = {
+        descriptions = {
             "kept": f"ours {ours} stays (default {new})",
             "taken": f"new default {new} (was {old})",
             "conflict": f"ours {ours} stays, and the default changed: {old} -> {new}",
             "gone": f"ours {ours} stays, and the new defaults do not name it: look it up in NEWS.txt",
             "dropped": f"left out: the new defaults no longer name it (was {old})",
         }
-        return f"{self.kind:<8}  {self.name}: {said[self.kind]}"
+        return f"{self.kind:<8}  {self.name}: {descriptions[self.kind]}"
 
 
 @dataclass

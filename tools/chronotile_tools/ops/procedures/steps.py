@@ -200,9 +200,9 @@ def mode(context: Context, address: str) -> str:
 
 def activity(context: Context, address: str) -> tuple[str, bool]:
     """Operation mode of a node, and whether it has active streams."""
-    said = context.nodes.nodetool(address, "netstats", timeout_s=60)
-    found = _MODE.search(said)
-    return (found[1] if found else "UNKNOWN", "Not sending any streams" not in said)
+    output = context.nodes.nodetool(address, "netstats", timeout_s=60)
+    found = _MODE.search(output)
+    return (found[1] if found else "UNKNOWN", "Not sending any streams" not in output)
 
 
 def _sees_up(context: Context, address: str) -> str:

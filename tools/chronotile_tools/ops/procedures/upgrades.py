@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import ClassVar
@@ -24,12 +23,13 @@ _MODE = "storage_compatibility_mode"
 
 @dataclass(frozen=True)
 class Upgrade(Procedure):
-    """Upgrade all nodes to another release, one at a time, and rewrite their data in its format.
-
-    Tables must not be created or dropped meanwhile: nodes of different releases do not exchange schema changes.
+    """Upgrade all nodes to another release, one at a time. Each node is snapshotted first; at the end, tables are
+    rewritten in the new format. No table may be created or dropped meanwhile: prepare slices in advance, so that
+    clients create none.
     """
 
     name: ClassVar[str] = "upgrade"
+    needs: ClassVar[tuple[str, ...]] = ("stop", "install", "start")
     tables_fixed: ClassVar[bool] = True
     addresses: list[str]
     release: str
@@ -39,10 +39,6 @@ class Upgrade(Procedure):
         """Create the procedure for all nodes."""
         _series(release)
         return cls(known_addresses(context, []), release)
-
-    def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
-        return ("stop", "install", "start")
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, the order of releases, and limits of the checks."""
@@ -105,9 +101,12 @@ class Upgrade(Procedure):
 
 @dataclass(frozen=True)
 class Compatibility(Procedure):
-    """Advance ``storage_compatibility_mode`` after an upgrade to 5.0, by a rolling restart."""
+    """Advance storage_compatibility_mode after an upgrade to 5.0, by a rolling restart. The order of modes is
+    CASSANDRA_4, UPGRADING, NONE.
+    """
 
     name: ClassVar[str] = "compatibility"
+    needs: ClassVar[tuple[str, ...]] = ("configure", "stop", "start")
     addresses: list[str]
     mode: str
     confirmed: bool = False
@@ -116,10 +115,6 @@ class Compatibility(Procedure):
     def of(cls, context: Context, mode: str, confirmed: bool) -> Compatibility:
         """Create the procedure for all nodes."""
         return cls(known_addresses(context, []), mode, confirmed)
-
-    def needs(self) -> Sequence[str]:
-        """Verbs of the actuator."""
-        return ("configure", "stop", "start")
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, the order of modes, and confirmation that it is irreversible."""

@@ -53,7 +53,12 @@ _TERMINATE = (
 
 @dataclass(frozen=True)
 class Repair(Procedure):
-    """Compare replicas of tables and stream missing rows, one segment of the ring at a time."""
+    """Repair tables: compare their replicas, and stream missing rows.
+
+    Each table is repaired by sub-ranges of the ring. A segment has at most 2^20 partitions and 50 GiB by the nodes'
+    estimates, and is sized to take 1 to 15 minutes. No node takes part in two segments at once. Repair pauses while
+    compactions are pending. Small tables are repaired by one command per node.
+    """
 
     name: ClassVar[str] = "repair"
     groups: list[list[str]]
@@ -267,12 +272,12 @@ class _Group:
             self._await_calm(whole)
             words = ["repair", "-full", "-pr", self.keyspace, *self.names]
             try:
-                said = self.context.nodes.nodetool(address, *words, timeout_s=min(SMALL_SECONDS, self.segment_s))
+                output = self.context.nodes.nodetool(address, *words, timeout_s=min(SMALL_SECONDS, self.segment_s))
             except ChronotileError as error:
                 self.context.echo(f"      {address} could not repair {self.keyspace} in one command: {error}")
                 self._terminate(whole)
                 return False
-            if "Repair completed successfully" not in said:
+            if "Repair completed successfully" not in output:
                 return False
             self._log("node", address=address, of=len(replicas))
             self.context.echo(f"      {self.tables[0]}: {len(self._nodes_done()) / len(replicas):.0%}")
@@ -330,7 +335,7 @@ class _Group:
         asked, began = segment.replicas[0], time.monotonic()
         tokens = ["-st", str(segment.start), "-et", str(segment.end)]
         try:
-            said = self.context.nodes.nodetool(
+            output = self.context.nodes.nodetool(
                 asked, "repair", "-full", *tokens, self.keyspace, *self.names, timeout_s=self.segment_s
             )
         except ChronotileError as error:
@@ -346,8 +351,10 @@ class _Group:
                 self._late_in_turn += 1
             return False
         seconds = time.monotonic() - began
-        if "Repair completed successfully" not in said:
-            self._log_segment("segment-failed", segment, error=" ".join(said.split())[-300:], seconds=round(seconds, 1))
+        if "Repair completed successfully" not in output:
+            self._log_segment(
+                "segment-failed", segment, error=" ".join(output.split())[-300:], seconds=round(seconds, 1)
+            )
             return False
         self._log_segment("segment", segment, seconds=round(seconds, 1), width=segment.width)
         self.pace.finished(segment.width, seconds)
@@ -419,10 +426,10 @@ def previewed(context: Context, tables: Sequence[str]) -> str:
     differing = []
     for address in _replicas(_ranges(context, tables)):
         # Each node checks its primary ranges, which together cover the ring once.
-        said = context.nodes.nodetool(
+        output = context.nodes.nodetool(
             address, "repair", "-full", "-pr", "--preview", keyspace, *names, timeout_s=context.stream_s
         )
-        streams = reading.streams_of_preview(said)
+        streams = reading.streams_of_preview(output)
         if streams:
             differing.append(f"{streams} ({address})")
     return ", ".join(differing)
