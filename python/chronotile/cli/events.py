@@ -6,7 +6,7 @@ import dataclasses
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -56,30 +56,28 @@ def events() -> None:
 
 
 def question_options(command: Command) -> Command:
-    """Add options of period and condition; the command gets `question`, a function of the events and the condition
-    arguments.
+    """Add the target and options of period and condition; the command gets `found`, the events, and `question`, the
+    arguments of a method of theirs.
     """
 
     def run(
-        start: str | None, end: str | None, last: str | None, streams: str | None, where: tuple[str, ...],
-        text: str | None, **options: Any,
+        target: Target, start: str | None, end: str | None, last: str | None, streams: str | None,
+        where: tuple[str, ...], text: str | None, **options: Any,
     ) -> Any:  # fmt: skip
         if last is not None and (start is not None or end is not None):
             raise click.UsageError("Give either --last, or --start and --end.")
-
-        def question(found: Any, words: list[str]) -> dict[str, Any]:
+        with _open(target, read_only=True) as found:
             dataset = found.dataset
-            return {
+            question = {
                 "start": moment(start, dataset) if last is None else datetime.now(UTC) - _length(last),
                 "end": moment(end, dataset),
                 "streams": names(streams),
-                "where": typed_conditions([*equalities(words), *where], dataset),
+                "where": typed_conditions([*equalities(target.rest), *where], dataset),
                 "text": text,
             }
+            return command(found=found, question=question, **options)
 
-        return command(question=question, **options)
-
-    return in_place_of(
+    return target(rest="[COLUMN=VALUE]...")(in_place_of(
         command,
         run,
         click.option("--start", metavar="TIME", help="Start: ISO 8601 (UTC)."),
@@ -93,7 +91,7 @@ def question_options(command: Command) -> Command:
             help='"status>=500", "message contains timeout", "user exists false"; repeatable.',
         ),
         click.option("--text", metavar="TEXT", help="Text that the document must contain."),
-    )
+    ))  # fmt: skip
 
 
 def _length(text: str) -> timedelta:
@@ -270,7 +268,6 @@ def _guess_text(guess: Any) -> str:
 
 
 @events.command("search", short_help="Documents by time, field and text.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--oldest-first", is_flag=True, help="Oldest first; --limit then keeps the oldest documents.")
 @click.option("--raw", is_flag=True, help="Print the original documents, byte for byte, one per line.")
@@ -279,7 +276,7 @@ def _guess_text(guess: Any) -> str:
               help="With --follow: seconds between polls.")  # fmt: skip
 @output_options
 def search(
-    target: Target, question: Callable[..., dict[str, Any]], oldest_first: bool, raw: bool, follow: bool,
+    found: Any, question: dict[str, Any], oldest_first: bool, raw: bool, follow: bool,
     interval: float, output: Output,
 ) -> None:  # fmt: skip
     """Print documents sorted by time, newest first, up to --limit (100 by default, 0 for all). With --follow, print the
@@ -294,21 +291,19 @@ def search(
     wanted = 100 if output.limit is None else output.limit or None
     if (raw or follow) and (output.columns, output.format, output.file) != (None, None, None):
         raise click.UsageError("--raw and --follow print lines: omit --columns, --format and --out.")
-    with _open(target, read_only=True) as found:
-        asked = question(found, target.rest)
-        if not (raw or follow):
-            table = found.search(**asked, columns=output.column_names, limit=wanted, newest_first=not oldest_first)
-            dataclasses.replace(output, limit=None if wanted is None else table.num_rows).write(table)
-            _note_unknown_streams(found, asked, table)
-            return
-        shown = ["body"] if raw else ["time", "stream", "body"]
-        # Start following before the search: documents stored in between are shown twice rather than missed.
-        follower = found.follow(**asked) if follow else None
-        table = found.search(**asked, columns=shown, limit=wanted, newest_first=not oldest_first)
-        _print_lines(table.take(list(range(table.num_rows))[::-1]) if follow and not oldest_first else table, raw=raw)
-        if follower is not None:
-            for more in follower.tables(interval):
-                _print_lines(more, raw=raw)
+    if not (raw or follow):
+        table = found.search(**question, columns=output.column_names, limit=wanted, newest_first=not oldest_first)
+        dataclasses.replace(output, limit=None if wanted is None else table.num_rows).write(table)
+        _note_unknown_streams(found, question, table)
+        return
+    shown = ["body"] if raw else ["time", "stream", "body"]
+    # Start following before the search: documents stored in between are shown twice rather than missed.
+    follower = found.follow(**question) if follow else None
+    table = found.search(**question, columns=shown, limit=wanted, newest_first=not oldest_first)
+    _print_lines(table.take(list(range(table.num_rows))[::-1]) if follow and not oldest_first else table, raw=raw)
+    if follower is not None:
+        for more in follower.tables(interval):
+            _print_lines(more, raw=raw)
 
 
 def _note_unknown_streams(found: Any, asked: dict[str, Any], table: Any) -> None:
@@ -336,70 +331,60 @@ def _print_lines(table: Any, *, raw: bool) -> None:
 
 
 @events.command("count", short_help="Count documents.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @json_option
-def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool) -> None:
+def count(found: Any, question: dict[str, Any], as_json: bool) -> None:
     """Print the number of documents.
 
     \b
     Example:
         chronotile events count logs.db web level=error --last 24h
     """
-    with _open(target, read_only=True) as found:
-        echo_count(found.count(**question(found, target.rest)), as_json)
+    echo_count(found.count(**question), as_json)
 
 
 @events.command("histogram", short_help="Count documents over time.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--interval", default="1h", show_default=True, metavar="LENGTH", help="1h, 15m, 10s, ...")
 @click.option("--by", metavar="NAMES", help="Count separately by the values of these columns.")
 @output_options
-def histogram(
-    target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, output: Output
-) -> None:
+def histogram(found: Any, question: dict[str, Any], interval: str, by: str | None, output: Output) -> None:
     """Count documents over time, in intervals counted from 1970.
 
     \b
     Example:
         chronotile events histogram logs.db web level=error --interval 10m --by stream --last 24h
     """
-    with _open(target, read_only=True) as found:
-        table = found.histogram(interval, by=names(by) or [], **question(found, target.rest))
-        output.write_table(table)
+    table = found.histogram(interval, by=names(by) or [], **question)
+    output.write_table(table)
 
 
 @events.command("top", short_help="The most frequent values.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--by", required=True, metavar="NAMES", help="Columns to count values of.")
 @output_options
-def top(target: Target, question: Callable[..., dict[str, Any]], by: str, output: Output) -> None:
+def top(found: Any, question: dict[str, Any], by: str, output: Output) -> None:
     """Print the most frequent values of columns with their share, up to --limit (10 by default).
 
     \b
     Example:
         chronotile events top logs.db web --by host,status --last 1h
     """
-    with _open(target, read_only=True) as found:
-        most = 10 if output.limit is None else max(output.limit, 1)
-        output.write_table(found.top(names(by) or [], most, **question(found, target.rest)))
+    most = 10 if output.limit is None else max(output.limit, 1)
+    output.write_table(found.top(names(by) or [], most, **question))
 
 
 @events.command("streams", short_help="Show volume and rate of each stream.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @output_options
-def streams(target: Target, question: Callable[..., dict[str, Any]], output: Output) -> None:
+def streams(found: Any, question: dict[str, Any], output: Output) -> None:
     """Print documents, bytes, first and last time, and rates of each stream.
 
     \b
     Example:
         chronotile events streams logs.db web --last 24h
     """
-    with _open(target, read_only=True) as found:
-        output.write_table(found.streams(**question(found, target.rest)))
+    output.write_table(found.streams(**question))
 
 
 # ---------------------------------------------------------------- retention

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -50,26 +50,27 @@ def jobs() -> None:
 
 
 def question_options(command: Command) -> Command:
-    """Add options of period and condition; the command gets `question`, a function of the jobs and the condition
-    arguments.
+    """Add the target and options of period and condition; the command gets `found`, the jobs, and `question`, the
+    arguments of a method of theirs.
     """
 
-    def run(start: str | None, end: str | None, days: str | None, where: tuple[str, ...], **options: Any) -> Any:
-        def question(found: Any, words: list[str]) -> dict[str, Any]:
+    def run(
+        target: Target, start: str | None, end: str | None, days: str | None, where: tuple[str, ...], **options: Any
+    ) -> Any:
+        for word in target.rest:
+            if "=" not in word:
+                raise click.UsageError(f"Invalid condition {word!r}: write COLUMN=VALUE, or use --where.")
+        with _open(target, read_only=True) as found:
             dataset = found.dataset
-            for word in words:
-                if "=" not in word:
-                    raise click.UsageError(f"Invalid condition {word!r}: write COLUMN=VALUE, or use --where.")
-            return {
+            question = {
                 "start": moment(start, dataset),
                 "end": moment(end, dataset),
                 "days": day_period(days),
-                "where": typed_conditions([*equalities(words), *where], dataset),
+                "where": typed_conditions([*equalities(target.rest), *where], dataset),
             }
+            return command(found=found, question=question, **options)
 
-        return command(question=question, **options)
-
-    return in_place_of(
+    return target(rest="[COLUMN=VALUE]...")(in_place_of(
         command,
         run,
         click.option("--start", metavar="TIME", help="Start: ISO 8601 (UTC), or a number in the column's unit."),
@@ -78,7 +79,7 @@ def question_options(command: Command) -> Command:
             "--days", metavar="DAYS", help="A day, a month (2026-01), FIRST,LAST, or the number of days up to today."
         ),
         click.option("--where", multiple=True, metavar="CONDITION", help='"run_s>3600", "x between 1,2"; repeatable.'),
-    )
+    ))  # fmt: skip
 
 
 _create_option = click.option(
@@ -259,11 +260,10 @@ def get(target: Target, history: bool, output: Output) -> None:
 
 
 @jobs.command("find", short_help="Find jobs by period and condition.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--history", is_flag=True, help="Return all states instead of only the newest.")
 @output_options
-def find(target: Target, question: Callable[..., dict[str, Any]], history: bool, output: Output) -> None:
+def find(found: Any, question: dict[str, Any], history: bool, output: Output) -> None:
     """Find jobs by period and condition. ``COLUMN=VALUE,VALUE`` matches any of the values.
 
     \b
@@ -271,53 +271,45 @@ def find(target: Target, question: Callable[..., dict[str, Any]], history: bool,
         chronotile jobs find jobs.db jobs user=ann status=failed --days 2026-01-01,2026-01-05
         chronotile jobs find jobs.db jobs --where "run_s>86400" --out long.parquet
     """
-    with _open(target, read_only=True) as found:
-        rows = found.find(columns=output.column_names, history=history, **question(found, target.rest))
-        output.write(rows)
+    rows = found.find(columns=output.column_names, history=history, **question)
+    output.write(rows)
 
 
 @jobs.command("count", short_help="Count jobs.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @json_option
-def count(target: Target, question: Callable[..., dict[str, Any]], as_json: bool) -> None:
+def count(found: Any, question: dict[str, Any], as_json: bool) -> None:
     """Print the number of jobs.
 
     \b
     Example:
         chronotile jobs count jobs.db jobs user=ann cloud=cern status=failed --days 5
     """
-    with _open(target, read_only=True) as found:
-        echo_count(found.count(**question(found, target.rest)), as_json)
+    echo_count(found.count(**question), as_json)
 
 
 @jobs.command("top", short_help="The most frequent values.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--by", required=True, metavar="NAMES", help="Columns to count values of.")
 @output_options
-def top(target: Target, question: Callable[..., dict[str, Any]], by: str, output: Output) -> None:
+def top(found: Any, question: dict[str, Any], by: str, output: Output) -> None:
     """Print the most frequent values of columns with their share, up to --limit (10 by default).
 
     \b
     Example:
         chronotile jobs top jobs.db jobs --by user,status --days 30 --limit 5
     """
-    with _open(target, read_only=True) as found:
-        most = 10 if output.limit is None else max(output.limit, 1)
-        output.write_table(found.top(names(by) or [], most, **question(found, target.rest)))
+    most = 10 if output.limit is None else max(output.limit, 1)
+    output.write_table(found.top(names(by) or [], most, **question))
 
 
 @jobs.command("group", short_help="Group jobs: counts, sums and averages.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--by", metavar="NAMES", help="Group by these columns. Default: one row for all jobs.")
 @click.option("--aggregate", "functions", multiple=True, metavar="FUNCTION",
               help="sum(run_s), mean(run_s), min, max, stddev, count_distinct; repeatable.")  # fmt: skip
 @output_options
-def group(
-    target: Target, question: Callable[..., dict[str, Any]], by: str | None, functions: tuple[str, ...], output: Output
-) -> None:
+def group(found: Any, question: dict[str, Any], by: str | None, functions: tuple[str, ...], output: Output) -> None:
     """Group jobs by columns, with counts and aggregates of other columns, largest groups first.
 
     \b
@@ -325,23 +317,18 @@ def group(
         chronotile jobs group jobs.db jobs --by user --aggregate "sum(run_s)" --aggregate "mean(run_s)"
         chronotile jobs group jobs.db jobs status=done --aggregate "sum(run_s)" --days 2026-01
     """
-    with _open(target, read_only=True) as found:
-        asked = question(found, target.rest)
-        table = found.group_by(names(by) or [], aggregates=aggregates(functions), **asked)
-        output.write_table(table)
+    table = found.group_by(names(by) or [], aggregates=aggregates(functions), **question)
+    output.write_table(table)
 
 
 @jobs.command("histogram", short_help="Count jobs over time.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--interval", default="1d", show_default=True, metavar="LENGTH",
               help="1d, 6h, 15m, ...; 1mo, 3mo, 1y of the calendar.")  # fmt: skip
 @click.option("--by", metavar="NAMES", help="Count separately by the values of these columns.")
 @click.option("--plot", is_flag=True, help="Draw a bar chart.")
 @output_options
-def histogram(
-    target: Target, question: Callable[..., dict[str, Any]], interval: str, by: str | None, plot: bool, output: Output
-) -> None:
+def histogram(found: Any, question: dict[str, Any], interval: str, by: str | None, plot: bool, output: Output) -> None:
     """Count jobs over time, in intervals counted from 1970, or in calendar months and years (UTC).
 
     \b
@@ -350,24 +337,20 @@ def histogram(
         chronotile jobs histogram jobs.db jobs --interval 1mo
         chronotile jobs histogram jobs.db jobs --interval 1h --by cloud --out hours.csv
     """
-    with _open(target, read_only=True) as found:
-        table = found.histogram(interval, by=names(by) or [], **question(found, target.rest))
-        if plot:
-            click.echo(_bars(table))
-            return
-        output.write_table(table)
+    table = found.histogram(interval, by=names(by) or [], **question)
+    if plot:
+        click.echo(_bars(table))
+        return
+    output.write_table(table)
 
 
 @jobs.command("percentiles", short_help="Compute percentiles of a duration.")
-@target(rest="[COLUMN=VALUE]...")
 @question_options
 @click.option("--of", "of", required=True, metavar="COLUMN", help="A numeric column, or FROM,TO: two time columns.")
 @click.option("--by", metavar="NAMES", help="Group by these columns.")
 @click.option("-q", "percents", default="50,90,99", show_default=True, metavar="LIST", help="Percentiles.")
 @output_options
-def percentiles(
-    target: Target, question: Callable[..., dict[str, Any]], of: str, by: str | None, percents: str, output: Output
-) -> None:
+def percentiles(found: Any, question: dict[str, Any], of: str, by: str | None, percents: str, output: Output) -> None:
     """Compute exact percentiles of a duration.
 
     \b
@@ -378,10 +361,9 @@ def percentiles(
     wanted = [literal(word) for word in names(percents) or []]
     if len(parts) not in (1, 2) or not all(isinstance(value, int | float) for value in wanted):
         raise click.UsageError("--of takes one or two columns, -q numbers.")
-    with _open(target, read_only=True) as found:
-        duration = parts[0] if len(parts) == 1 else (parts[0], parts[1])
-        table = found.percentiles(duration, wanted, by=names(by) or [], **question(found, target.rest))
-        output.write_table(table)
+    duration = parts[0] if len(parts) == 1 else (parts[0], parts[1])
+    table = found.percentiles(duration, wanted, by=names(by) or [], **question)
+    output.write_table(table)
 
 
 def _bars(table: Any, width: int = 50) -> str:
