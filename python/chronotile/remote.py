@@ -9,8 +9,8 @@ import ssl
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from types import TracebackType
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -100,7 +100,7 @@ class Remote(Closing):
         content_type: str = "application/json",
     ) -> Any:
         answer = self._ask(method, path, parameters or [], body, content_type, "application/json")
-        with _broken_off(method):
+        with _complete(method):
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -163,7 +163,7 @@ class Remote(Closing):
             self._local.connection = None
 
     def _failure(self, answer: http.client.HTTPResponse, method: str) -> ChronotileError:
-        with _broken_off(method):
+        with _complete(method):
             text = answer.read()
         try:
             error = dict(json.loads(text)["error"])
@@ -217,24 +217,15 @@ class RemoteNamed(Remote):
         return int(self._json("GET", f"{self._path}/count", self._question(**question))["count"])
 
 
-class _broken_off:  # noqa: N801 (used as a statement)
-    """Converts the error of a truncated response to one that says what to do."""
-
-    def __init__(self, method: str) -> None:
-        self._method = method
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not isinstance(error, OSError | http.client.HTTPException):
-            return
-        if self._method != "GET":
+@contextmanager
+def _complete(method: str) -> Iterator[None]:
+    """Convert the error of a truncated response to one that says what to do."""
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if method != "GET":
             raise OutcomeUnknownError(
-                "the answer was truncated, and the request may have been executed: repeat it",
-                kind="outcome-unknown",
+                "the answer was truncated, and the request may have been executed: repeat it", kind="outcome-unknown"
             ) from None
         raise UnavailableError(
             "the answer was truncated: the request took too long or had too many rows, or the service "
@@ -254,7 +245,7 @@ class _Answer:
         self._connection.close()
 
     def read(self, count: int) -> bytes:
-        with _broken_off("GET"):
+        with _complete("GET"):
             return self._answer.read(count)
 
 

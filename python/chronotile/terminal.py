@@ -6,7 +6,6 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 __all__ = ["ProgressLine", "bar", "bytes_text", "count_text", "table_text"]
@@ -76,9 +75,7 @@ class ProgressLine:
             sys.stderr.write(f"\r\x1b[K{self._describe()}")
             sys.stderr.flush()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._shown:
             self._stop.set()
             self._thread.join()

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, cast
 
 from chronotile import optional
@@ -333,7 +334,7 @@ class ChronotileApdb(Apdb):
     ) -> None:
         # Docstring inherited.
         given = _source_table(idMap).append_column(names.OBJECT_ID, pa.array(list(idMap.values()), pa.int64()))
-        with _LookupErrors("records are missing"):
+        with _lookup_errors("records are missing"):
             self._own.reassign(
                 given, increment=increment_nDiaSources, decrement=decrement_nDiaSources, time=self._current_time()
             )
@@ -346,7 +347,7 @@ class ChronotileApdb(Apdb):
     ) -> int:
         # Docstring inherited.
         missing = "error" if raise_on_missing_id else "ignore"
-        with _LookupErrors("DiaObjects are missing"):
+        with _lookup_errors("DiaObjects are missing"):
             return self._own.close_validity(
                 _object_table(objects), validityEnd, missing=missing, time=self._current_time()
             )
@@ -373,7 +374,7 @@ class ChronotileApdb(Apdb):
     ) -> None:
         # Docstring inherited.
         now = self._current_time()
-        with _LookupErrors("DiaSources are missing"):
+        with _lookup_errors("DiaSources are missing"):
             self._own.withdraw_sources(_source_table(diaSourceIds), timeWithdrawn or now, time=now)
 
     def withdrawDiaForcedSources(  # noqa: N802
@@ -384,7 +385,7 @@ class ChronotileApdb(Apdb):
     ) -> None:
         # Docstring inherited.
         now = self._current_time()
-        with _LookupErrors("DiaForcedSources are missing"):
+        with _lookup_errors("DiaForcedSources are missing"):
             self._own.withdraw_forced_sources(_forced_table(diaForcedSourceIds), timeWithdrawn or now, time=now)
 
     # ------------------------------------------------------------------ parts
@@ -537,18 +538,15 @@ def _fields(kind: type[ApdbUpdateRecord]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
-class _LookupErrors:
+@contextmanager
+def _lookup_errors(what: str) -> Iterator[None]:
     """Convert errors about missing records to the `LookupError` of the interface."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, InvalidInputError) and error.kind == "unknown-id":
-            raise LookupError(f"Some {self._what}: {error.details['ids']}") from error
+    try:
+        yield
+    except InvalidInputError as error:
+        if error.kind != "unknown-id":
+            raise
+        raise LookupError(f"Some {what}: {error.details['ids']}") from error
 
 
 def own_schema(config: ApdbConfig) -> Schema:
