@@ -425,9 +425,9 @@ def test_what_was_recorded_is_the_baseline_of_its_cluster_alone(tmp_path: Path) 
             assert recorder.write(now, {"client": {"wait/p99": 2.0}}) > 1
     end = START + timedelta(hours=1)
     baseline = recording.read_baseline(path, "plant", end)
-    assert baseline.usual("10.0.0.1", "probe") == pytest.approx(5.5, abs=0.6)
-    assert baseline.usual("client", "wait/p99") == 2.0
-    assert baseline.usual("10.0.0.9", "probe") is None
+    assert baseline.median("10.0.0.1", "probe") == pytest.approx(5.5, abs=0.6)
+    assert baseline.median("client", "wait/p99") == 2.0
+    assert baseline.median("10.0.0.9", "probe") is None
     assert recording.read_baseline(path, "plant", START + timedelta(minutes=5)).medians == {}
     with pytest.raises(InvalidInputError, match="no metrics of cluster other"):
         recording.read_baseline(path, "other", end)

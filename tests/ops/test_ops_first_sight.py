@@ -192,7 +192,7 @@ def test_watch_fits_its_terminal() -> None:
     [(0.5, ""), (9.9, ""), (10.0, "one snapshot was skipped; use --every 12"), (35.0, "so 3 snapshots were skipped")],
 )
 def test_a_record_that_falls_behind_says_so(spent_s: float, message: str) -> None:
-    warning = cli._behind(spent_s, 10.0)
+    warning = cli._overrun_warning(spent_s, 10.0)
     assert (
         (warning == "")
         if not message

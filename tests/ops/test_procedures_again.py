@@ -55,9 +55,9 @@ def test_decommission_given_again_goes_on_when_the_node_has_left(tmp_path: Path)
     with pytest.raises(ct.ChronotileError, match="stop failed"):
         decommission(Context(nodes, RecordingActuator(nodes, fail="stop"), str), tmp_path)
     assert LEAVING not in nodes.there
-    hands = RecordingActuator(nodes)
-    kept = decommission(Context(nodes, hands, str), tmp_path)
-    assert hands.done == [("stop", LEAVING)]
+    actuator = RecordingActuator(nodes)
+    kept = decommission(Context(nodes, actuator, str), tmp_path)
+    assert actuator.done == [("stop", LEAVING)]
     assert [entry["step"] for entry in kept.of("done")] == [f"decommission {LEAVING}", f"stop {LEAVING}"]
     assert sum(words[1:] == ("decommission",) for words in nodes.ran) == 1
     assert nodes.leases == {}

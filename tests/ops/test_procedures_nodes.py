@@ -29,7 +29,7 @@ from chronotile_tools.ops.procedures.gate import copies
 from chronotile_tools.ops.procedures.growing import Grow
 from chronotile_tools.ops.procedures.leftovers import Leftovers
 from chronotile_tools.ops.procedures.membership import Add, Decommission, Remove, Replace
-from chronotile_tools.ops.procedures.nodes import all_members, seen_by, wait_for
+from chronotile_tools.ops.procedures.nodes import all_members, node_statuses, wait_for
 from chronotile_tools.ops.repair import previewed
 from chronotile_tools.ops.repair.reading import repairable
 from chronotile_tools.ops.repair.running import grouped
@@ -58,9 +58,9 @@ def addresses(cluster: lab.Cluster) -> set[str]:
 
 def check_well(cluster: lab.Cluster, count: int) -> None:
     for node in cluster.nodes:
-        seen = seen_by(nodes_of(cluster), node.address)
+        seen = node_statuses(nodes_of(cluster), node.address)
         assert len(seen) == count
-        assert all(one.well for one in seen)
+        assert all(one.normal for one in seen)
 
 
 @pytest.mark.slow

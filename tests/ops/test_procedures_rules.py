@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from chronotile_tools.lab.tools import parse_status
 from chronotile_tools.ops.procedures.disruptions import judged
 from chronotile_tools.ops.procedures.findings import Finding, require
-from chronotile_tools.ops.procedures.nodes import parse_status
 from chronotile_tools.ops.procedures.upgrades import adjacent
 
 HOUR = 3600.0
@@ -25,7 +25,7 @@ UL  198.18.2.1  114.53 KiB  16      66.7%             0c4dbbfc-5315-42eb-802f-6e
 
 def test_a_node_is_well_only_when_it_is_up_and_normal() -> None:
     seen = {one.address: one for one in parse_status(STATUS)}
-    assert {address: one.well for address, one in seen.items()} == {
+    assert {address: one.normal for address, one in seen.items()} == {
         "198.18.2.3": True, "198.18.2.2": False, "198.18.2.4": False, "198.18.2.1": False,
     }  # fmt: skip
     assert seen["198.18.2.4"].state == "J"

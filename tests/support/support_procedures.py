@@ -22,7 +22,7 @@ from chronotile_tools import lab, ops
 from chronotile_tools.ops.procedures import Context, Finding, Procedure, Step, engine, journal, run
 from chronotile_tools.ops.procedures import registry as registry  # all procedures, for the program
 from chronotile_tools.ops.procedures.actuators import Laboratory
-from chronotile_tools.ops.procedures.nodes import seen_by, wait_for
+from chronotile_tools.ops.procedures.nodes import node_statuses, wait_for
 from chronotile_tools.ops.procedures.reaching import AccessNodes
 
 
@@ -60,8 +60,8 @@ def nodes_of(cluster: lab.Cluster) -> AccessNodes:
 
 def context(cluster: lab.Cluster, echo: Callable[[str], object] = print) -> Context:
     """What procedures work with, on this cluster."""
-    hands = Laboratory(cluster, echo)
-    return Context(nodes_of(cluster), hands, echo, node_s=180, stream_s=300, archive_url=cluster.url)
+    actuator = Laboratory(cluster, echo)
+    return Context(nodes_of(cluster), actuator, echo, node_s=180, stream_s=300, archive_url=cluster.url)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def wait_until_seen_down(cluster: lab.Cluster, node: lab.Node) -> None:
     with_node = nodes_of(cluster)
 
     def missing() -> str:
-        views = [(one.address, seen_by(with_node, one.address)) for one in cluster.nodes if one.status == "up"]
+        views = [(one.address, node_statuses(with_node, one.address)) for one in cluster.nodes if one.status == "up"]
         return ", ".join(asker for asker, seen in views if any(s.up and s.address == node.address for s in seen))
 
     wait_for("seeing it down", missing, timeout_s=60)
@@ -138,14 +138,14 @@ def main() -> None:
         if begins and line.startswith(begins):
             threading.Timer(moment["after_s"], die).start()
 
-    hands = context(lab.attach(name), echo)
+    actuator = context(lab.attach(name), echo)
     if isinstance(moment, dict) and moment["after_s"] is None:
         die_when_done(moment["step"])
     elif isinstance(moment, dict):
         # What is said whenever the step is begun or gone on with.
-        number = [step.name for step in procedure.steps(hands)].index(moment["step"]) + 1
+        number = [step.name for step in procedure.steps(actuator)].index(moment["step"]) + 1
         begins = f"{number}/"
-    run(procedure, hands, Path(journals))
+    run(procedure, actuator, Path(journals))
 
 
 if __name__ == "__main__":

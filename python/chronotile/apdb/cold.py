@@ -153,7 +153,7 @@ class ColdStorage:
 
     def _write_slice(self, dataset: Dataset, table: str, part: SliceInfo, path: Path, earlier: Any) -> ColdSlice:
         """Write the file of a slice: rows of the database, then rows that only the earlier file has."""
-        stream = dataset.read(start=part.start, end=part.end, where=[names.kept(table)])
+        stream = dataset.read(start=part.start, end=part.end, where=[names.not_deleted(table)])
         schema = stream.schema
 
         def parts() -> Iterator[Any]:

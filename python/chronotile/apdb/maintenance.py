@@ -269,10 +269,10 @@ class Maintenance:
                 "delete them too",
                 kind="changed-records",
             )
-        away = 0 if archived is not None else sum(self._away(row) for row in rows.to_pylist())
-        if away:
+        missing = 0 if archived is not None else sum(self._rows_not_restored(row) for row in rows.to_pylist())
+        if missing:
             raise InvalidInputError(
-                f"{away} records are no longer in the database: if archive_before moved them to files, pass "
+                f"{missing} records are no longer in the database: if archive_before moved them to files, pass "
                 "archived=FOLDER to remove them there too, else archived=False",
                 kind="archived-records",
             )
@@ -298,16 +298,16 @@ class Maintenance:
             total += sum(self._take_from_files(row, archived) for row in rows.to_pylist())
         return RemovalReport(visits, total)
 
-    def _away(self, row: dict[str, Any]) -> int:
+    def _rows_not_restored(self, row: dict[str, Any]) -> int:
         """Number of sources and forced sources of a detector-visit whose slices were dropped and not restored."""
-        away = 0
+        rows = 0
         for table in (names.SOURCE, names.FORCED):
             dataset = self._tables.datasets[table]
             stored = dataset.batch(row["key"])
             if stored is not None and stored.rows_retired:
                 times = {row["time_first"], row["time_last"]}
-                away += 0 if all(self._restored(dataset, time) for time in times) else stored.rows_retired
-        return away
+                rows += 0 if all(self._restored(dataset, time) for time in times) else stored.rows_retired
+        return rows
 
     def _take_from_files(self, row: dict[str, Any], folder: str | os.PathLike[str]) -> int:
         """Remove a detector-visit from the files of archived slices; return the number of rows."""
@@ -334,13 +334,13 @@ class Maintenance:
             time = row["visit_mjd_tai"]
             rows = dataset.read(
                 cells=row["object_cells"], start=time - values.TICK_DAYS, end=time + values.TICK_DAYS, history=True,
-                where=[(hidden, ">", version_of(time)), names.kept(table), (names.VALID_FROM, "==", time)],
+                where=[(hidden, ">", version_of(time)), names.not_deleted(table), (names.VALID_FROM, "==", time)],
             )  # fmt: skip
             return newest(rows.to_arrow(), [names.OBJECT_ID], hidden)
         cells = row["source_cells" if table == names.SOURCE else "forced_cells"]
         if not cells:
             return dataset.schema.empty_table()
-        where = [names.kept(table), ("visit", "==", row["visit"]), ("detector", "==", row["detector"])]
+        where = [names.not_deleted(table), ("visit", "==", row["visit"]), ("detector", "==", row["detector"])]
         if not any(self._restored(dataset, row[each]) for each in ("time_first", "time_last")):
             where.append((hidden, ">", 0))
         first, last = row["time_first"] - values.TICK_DAYS, row["time_last"] + values.TICK_DAYS

@@ -43,7 +43,7 @@ def version_column(table: str) -> str:
     return VERSION if table == OBJECT else UPDATE
 
 
-def kept(table: str) -> tuple[str, str, int]:
+def not_deleted(table: str) -> tuple[str, str, int]:
     """Condition that excludes deleted records of a main table."""
     return version_column(table), "<", GONE
 

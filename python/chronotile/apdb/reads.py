@@ -124,7 +124,7 @@ class Reads:
         request: dict[str, Any] = {"region": place, "end": _until(at), "finished_only": known is not None}
         rows = (
             self._tables.datasets[names.OBJECT]
-            .read(columns=decoded, where=[names.kept(names.OBJECT)], **request)
+            .read(columns=decoded, where=[names.not_deleted(names.OBJECT)], **request)
             .to_arrow()
         )
         unknown = _NONE
@@ -213,7 +213,7 @@ class Reads:
         chosen = None if object_ids is None else _ids(object_ids)
         if chosen is not None and not chosen:
             return Rows(dataset.schema.empty_table().select(wanted)), _NONE
-        where = [names.kept(table)] + ([] if chosen is None else [(names.OBJECT_ID, "in", chosen)])
+        where = [names.not_deleted(table)] + ([] if chosen is None else [(names.OBJECT_ID, "in", chosen)])
         until, finished, rows = _until(at), known is not None, None
         # Forced sources are many and narrow, so whole cells are read. Rows of sources are wide: reading those outside
         # the region would cost more.
@@ -357,7 +357,7 @@ class Reads:
 
     def _position(self, object_id: int) -> tuple[float, float] | None:
         rows = self._tables.datasets[names.OBJECT].read(
-            ids=[int(object_id)], columns=[names.RA, names.DEC], where=[names.kept(names.OBJECT)]
+            ids=[int(object_id)], columns=[names.RA, names.DEC], where=[names.not_deleted(names.OBJECT)]
         ).to_arrow()  # fmt: skip
         return (rows[names.RA][0].as_py(), rows[names.DEC][0].as_py()) if rows.num_rows else None
 
@@ -395,7 +395,7 @@ class Reads:
         """
         conditions = [] if where is None else [where] if isinstance(where, tuple) else list(where)
         if table in names.MAIN_TABLES:
-            conditions.append(names.kept(table))
+            conditions.append(names.not_deleted(table))
         return self._tables.dataset(table).read(
             region=_region(region), start=start, end=end, columns=self._tables.columns(table, columns),
             where=conditions, history=history, finished_only=complete_only,

@@ -197,7 +197,7 @@ class Updates:
     def _count_sources(self, objects: Any) -> Any:
         """Number of stored sources of each object."""
         ids = objects[names.OBJECT_ID].to_numpy()
-        where: list[Any] = [(names.OBJECT_ID, "in", ids.tolist()), names.kept(names.SOURCE)]
+        where: list[Any] = [(names.OBJECT_ID, "in", ids.tolist()), names.not_deleted(names.SOURCE)]
         found = self._tables.datasets[names.SOURCE].read(
             cells=self._tables.cells_of(objects, 2 * values.NEAR_DEG), where=where, columns=[names.OBJECT_ID]
         ).to_arrow()[names.OBJECT_ID].to_numpy()  # fmt: skip
@@ -338,7 +338,7 @@ class Updates:
         if not given.num_rows:
             return Rows(self._tables.datasets[names.SOURCE].schema.empty_table().select(wanted))
         ids = given[names.OBJECT_ID].to_pylist()
-        where: list[Any] = [(names.OBJECT_ID, "in", ids), names.kept(names.SOURCE)]
+        where: list[Any] = [(names.OBJECT_ID, "in", ids), names.not_deleted(names.SOURCE)]
         rows = self._tables.datasets[names.SOURCE].read(
             cells=self._tables.cells_of(given, values.degrees(radius)), where=where, columns=wanted,
             start=None if start is None else values.mjd_tai(start, "start"),
@@ -348,7 +348,7 @@ class Updates:
     def count_unassociated(self) -> int:
         """Number of valid objects with exactly one source. Scans all objects."""
         rows = self._tables.datasets[names.OBJECT].read(
-            columns=[names.VALID_TO], where=[(names.SOURCE_COUNT, "==", 1), names.kept(names.OBJECT)]
+            columns=[names.VALID_TO], where=[(names.SOURCE_COUNT, "==", 1), names.not_deleted(names.OBJECT)]
         )  # fmt: skip
         return sum(batch.column(0).null_count for batch in rows.batches())
 
@@ -373,7 +373,7 @@ class Updates:
             place["end"] = None if end is None else values.mjd_tai(end, "end")
         parts = [given[name].cast(dataset.schema.field(name).type).combine_chunks() for name in key]
         ids = parts[0] if len(parts) == 1 else tuple(parts)
-        rows = dataset.read(ids=ids, where=[names.kept(table)], **place).to_arrow()
+        rows = dataset.read(ids=ids, where=[names.not_deleted(table)], **place).to_arrow()
         if missing == "error":
             wanted = given.select(key).group_by(key).aggregate([])
             if rows.num_rows < wanted.num_rows:

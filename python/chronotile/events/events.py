@@ -349,7 +349,7 @@ class Events:
             self._allow_ttl(ttl_s)
         # Write dead letters before the documents: an interrupted call is repeated as a whole.
         rejects = documents.rejects
-        buried = rejects.count > 0 and self._bury(rejects.kept, batch, source)
+        buried = rejects.count > 0 and self._store_dead_letters(rejects.kept, batch, source)
         count = table.num_rows
         for name, value, kind in (
             ("source", source, pa.utf8()),
@@ -406,7 +406,7 @@ class Events:
             if retention.retention_of(self.settings) == wanted:
                 return
 
-    def _bury(self, rejects: list[Reject], batch: str, source: str) -> bool:
+    def _store_dead_letters(self, rejects: list[Reject], batch: str, source: str) -> bool:
         """Store dead letters; return False if those of the batch are already stored."""
         self._dead.refresh()
         known = self._dead.batch(batch)

@@ -12,7 +12,6 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import click
@@ -96,11 +95,9 @@ class WaitingLine(ProgressLine):
             if text := str(self._waits):
                 click.echo(text, err=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
-        super().__exit__(kind, error, trace)
+        super().__exit__()
 
 
 @click.group(cls=WorkGroup, short_help="Monitor and maintain a Cassandra cluster.")
@@ -331,11 +328,11 @@ def record(
                 click.echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} nothing recorded: {error}", err=True)
             else:
                 click.echo(f"{snapshot.taken:%Y-%m-%d %H:%M:%S} recorded {points} points")
-            if behind := _behind(time.monotonic() - began, every_s):
+            if behind := _overrun_warning(time.monotonic() - began, every_s):
                 click.echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {behind}", err=True)
 
 
-def _behind(spent_s: float, every_s: float) -> str:
+def _overrun_warning(spent_s: float, every_s: float) -> str:
     """Message about skipped snapshots if one takes longer than the interval; empty if none was skipped."""
     missed = int(spent_s / every_s)
     if missed < 1:

@@ -75,7 +75,7 @@ class Connection(Closing):
         except BaseException as error:
             self.close()
             if not self._heard:
-                raise _without_a_word(error) from error
+                raise _early_failure(error) from error
             raise
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class Connection(Closing):
         return bytes(parts)
 
 
-def _without_a_word(error: BaseException) -> BaseException:
+def _early_failure(error: BaseException) -> BaseException:
     """Describe a failure before any CQL was received."""
     if isinstance(error, TimeoutError):
         return SilentError(str(error))

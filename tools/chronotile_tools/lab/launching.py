@@ -185,7 +185,7 @@ def _reachable(cluster: ClusterState) -> list[NodeState]:
 def _missing(cluster: ClusterState, node: NodeState, expected: set[str]) -> str:
     """Describe which of the `expected` addresses a node does not see up and normal; empty if it sees all."""
     try:
-        seen = tools.seen_by(cluster, node)
+        seen = tools.node_statuses(cluster, node)
     except LabError as error:
         return f"{node.name} cannot be queried ({error})"
     for one in seen:

@@ -20,14 +20,25 @@ _WRAPPER = Path(__file__).with_name("OldNodetool.java")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A node as another one sees it."""
+class NodeStatus:
+    """Status of a node as seen by another one."""
 
     address: str
+    host_id: str
     up: bool
     state: str
     """``N`` normal, ``J`` joining, ``L`` leaving, ``M`` moving."""
-    host_id: str
+
+    @property
+    def normal(self) -> bool:
+        """Up and normal."""
+        return self.up and self.state == "N"
+
+
+def parse_status(text: str) -> list[NodeStatus]:
+    """Parse the output of ``nodetool status``."""
+    matches = map(_STATUS_LINE.match, text.splitlines())
+    return [NodeStatus(m["address"], m["host"], m["up"] == "U", m["state"]) for m in matches if m is not None]
 
 
 def nodetool_command(cluster: state.ClusterState, node: state.NodeState, arguments: Sequence[str]) -> list[str]:
@@ -88,11 +99,6 @@ def nodetool(
     return done.stdout
 
 
-def seen_by(cluster: state.ClusterState, node: state.NodeState, *, timeout_s: float = 60) -> list[Seen]:
+def node_statuses(cluster: state.ClusterState, node: state.NodeState, *, timeout_s: float = 60) -> list[NodeStatus]:
     """The nodes of the cluster as seen by one node."""
-    matches = map(_STATUS_LINE.match, nodetool(cluster, node, ["status"], timeout_s=timeout_s).splitlines())
-    return [
-        Seen(match["address"], match["up"] == "U", match["state"], match["host"])
-        for match in matches
-        if match is not None
-    ]
+    return parse_status(nodetool(cluster, node, ["status"], timeout_s=timeout_s))

@@ -28,7 +28,7 @@ class Baseline:
 
     medians: Mapping[tuple[str, str], float]
 
-    def usual(self, node: str, metric: str) -> float | None:
+    def median(self, node: str, metric: str) -> float | None:
         """The median; None if too little was recorded."""
         return self.medians.get((node, metric))
 
@@ -69,8 +69,8 @@ Measure = Callable[[RuleInput], Iterator[Measured]]
 def of_nodes(measure: Callable[[Node], float | None], words: Callable[[Node, float], str] | None = None) -> Measure:
     """Measure a number of each node that answers."""
 
-    def run(look: RuleInput) -> Iterator[Measured]:
-        for node in look.answering:
+    def run(observed: RuleInput) -> Iterator[Measured]:
+        for node in observed.answering:
             value = measure(node)
             yield Measured(node.address, value, "" if value is None or words is None else words(node, value))
 
@@ -80,16 +80,18 @@ def of_nodes(measure: Callable[[Node], float | None], words: Callable[[Node, flo
 def per_minute(count: Callable[[Node], int | None], words: str) -> Measure:
     """Measure the growth per minute of a counter of each node."""
 
-    def run(look: RuleInput) -> Iterator[Measured]:
-        for node in look.answering:
-            earlier, total = look.earlier(node), count(node)
+    def run(observed: RuleInput) -> Iterator[Measured]:
+        for node in observed.answering:
+            earlier, total = observed.earlier(node), count(node)
             before = None if earlier is None else count(earlier)
             if total is None or before is None:
                 reason = "not seen" if total is None else "unknown in the earlier snapshot, or restarted since"
                 yield Measured(node.address, None, reason)
             else:
                 grown = max(0, total - before)
-                yield Measured(node.address, grown / look.minutes, f"{grown} {words} in {look.minutes * 60:.0f} s")
+                yield Measured(
+                    node.address, grown / observed.minutes, f"{grown} {words} in {observed.minutes * 60:.0f} s"
+                )
 
     return run
 
@@ -98,49 +100,49 @@ def requests(part: Callable[[Requests], int]) -> Callable[[Node], int | None]:
     return lambda node: sum(map(part, node.requests.values())) if node.requests else None
 
 
-def down(look: RuleInput) -> Iterator[Measured]:
-    for node in look.now.nodes:
+def down(observed: RuleInput) -> Iterator[Measured]:
+    for node in observed.now.nodes:
         viewers = sorted(viewer for viewer, seen in node.seen_by.items() if seen[0] == "D" and viewer != node.address)
         words = f"seen down by {', '.join(viewers)}" if viewers else ""
         yield Measured(node.address, float(node.status[0] == "D"), words)
 
 
-def silent(look: RuleInput) -> Iterator[Measured]:
-    for node in look.now.nodes:
+def silent(observed: RuleInput) -> Iterator[Measured]:
+    for node in observed.now.nodes:
         # A joining node does not answer yet, which is normal.
         silent = node.status[0] != "D" and node.status[1] != "J" and not node.cql and not node.jmx
-        gaps = [gap.reason for gap in look.now.not_seen if gap.node == node.address and gap.what == "cql"]
+        gaps = [gap.reason for gap in observed.now.not_seen if gap.node == node.address and gap.what == "cql"]
         yield Measured(node.address, float(silent), "; ".join(gaps))
 
 
-def takes_no_clients(look: RuleInput) -> Iterator[Measured]:
-    for node in look.answering:
+def takes_no_clients(observed: RuleInput) -> Iterator[Measured]:
+    for node in observed.answering:
         off = node.native_transport is False or not node.cql
         belongs = node.status[0] != "D" and node.status[1] != "J"
         yield Measured(node.address, float(off and belongs), "it is up but accepts no clients")
 
 
-def disagreed(look: RuleInput) -> Iterator[Measured]:
-    for node in look.now.nodes:
+def disagreed(observed: RuleInput) -> Iterator[Measured]:
+    for node in observed.now.nodes:
         views = ", ".join(f"{viewer} says {seen}" for viewer, seen in sorted(node.seen_by.items()))
         yield Measured(node.address, float(not node.agreed), views)
 
 
-def schemas(look: RuleInput) -> Iterator[Measured]:
+def schemas(observed: RuleInput) -> Iterator[Measured]:
     by_version: dict[str, list[str]] = {}
-    for node in look.answering:
+    for node in observed.answering:
         if node.schema:
             by_version.setdefault(node.schema, []).append(node.address)
     words = "; ".join(f"{version}: {', '.join(nodes)}" for version, nodes in sorted(by_version.items()))
     yield Measured("cluster", float(len(by_version)), words)
 
 
-def releases(look: RuleInput) -> Iterator[Measured]:
-    yield Measured("cluster", float(len(look.now.releases)), ", ".join(sorted(look.now.releases)))
+def releases(observed: RuleInput) -> Iterator[Measured]:
+    yield Measured("cluster", float(len(observed.now.releases)), ", ".join(sorted(observed.now.releases)))
 
 
-def unsettled_state(look: RuleInput) -> Iterator[Measured]:
-    for node in look.now.nodes:
+def unsettled_state(observed: RuleInput) -> Iterator[Measured]:
+    for node in observed.now.nodes:
         yield Measured(node.address, float(node.status[1] in "JLM"), node.status)
 
 
@@ -152,14 +154,14 @@ def hints_words(node: Node, _: float) -> str:
     return "; ".join(f"{count_text(hints.files, 'file')} for {hints.address}" for hints in node.hints or [])
 
 
-def hint_window(look: RuleInput) -> Iterator[Measured]:
-    window = look.now.settings.max_hint_window_s
-    for node in look.answering:
+def hint_window(observed: RuleInput) -> Iterator[Measured]:
+    window = observed.now.settings.max_hint_window_s
+    for node in observed.answering:
         if node.hints is None or not window:
             yield Measured(node.address, None)
             continue
         oldest = min((hints.oldest for hints in node.hints if hints.oldest), default=None)
-        share = 0.0 if oldest is None else _seconds(oldest, look.now.taken) / window
+        share = 0.0 if oldest is None else _seconds(oldest, observed.now.taken) / window
         yield Measured(node.address, share, f"the oldest hints fill {share:.0%} of the window of {window / 3600:g} h")
 
 
@@ -171,19 +173,19 @@ def heap_share(node: Node) -> float | None:
     return None if node.heap is None or not node.heap.max_bytes else 100 * node.heap.used_bytes / node.heap.max_bytes
 
 
-def collecting(look: RuleInput) -> Iterator[Measured]:
-    for node in look.answering:
-        earlier = look.earlier(node)
+def collecting(observed: RuleInput) -> Iterator[Measured]:
+    for node in observed.answering:
+        earlier = observed.earlier(node)
         if node.heap is None or earlier is None or earlier.heap is None:
             yield Measured(node.address, None)
             continue
         spent_ms = node.heap.collected_ms - earlier.heap.collected_ms
-        share = 100 * spent_ms / (look.minutes * 60_000)
-        yield Measured(node.address, share, f"{spent_ms} ms of {look.minutes * 60:.0f} s went into collections")
+        share = 100 * spent_ms / (observed.minutes * 60_000)
+        yield Measured(node.address, share, f"{spent_ms} ms of {observed.minutes * 60:.0f} s went into collections")
 
 
-def disk_share(look: RuleInput) -> Iterator[Measured]:
-    for node in look.answering:
+def disk_share(observed: RuleInput) -> Iterator[Measured]:
+    for node in observed.answering:
         if not node.disks:
             yield Measured(node.address, None)
         for disk in node.disks:
@@ -191,8 +193,8 @@ def disk_share(look: RuleInput) -> Iterator[Measured]:
             yield Measured(f"{node.address} {disk.path}", 100 * disk.used_share, words)
 
 
-def compaction_room(look: RuleInput) -> Iterator[Measured]:
-    for node in look.answering:
+def compaction_room(observed: RuleInput) -> Iterator[Measured]:
+    for node in observed.answering:
         if not node.disks or node.tables is None:
             yield Measured(node.address, None)
             continue
@@ -207,8 +209,8 @@ def compaction_room(look: RuleInput) -> Iterator[Measured]:
 def of_tables(value: Callable[..., float], words: str) -> Measure:
     """Measure a number of each application table, on each node."""
 
-    def run(look: RuleInput) -> Iterator[Measured]:
-        for node in look.answering:
+    def run(observed: RuleInput) -> Iterator[Measured]:
+        for node in observed.answering:
             if node.tables is None:
                 yield Measured(node.address, None)
             for table in node.tables or []:
@@ -219,11 +221,11 @@ def of_tables(value: Callable[..., float], words: str) -> Measure:
     return run
 
 
-def repair_age(look: RuleInput) -> Iterator[Measured]:
-    if look.now.repairs is None:
+def repair_age(observed: RuleInput) -> Iterator[Measured]:
+    if observed.now.repairs is None:
         yield Measured("cluster", None)
-    for table in look.now.repairs or []:
-        age_s = table.age_s(look.now.taken)
+    for table in observed.now.repairs or []:
+        age_s = table.age_s(observed.now.taken)
         if age_s is None:
             since = table.repaired or table.created
             why = "its creation time is unknown" if since is None else f"its date {since:%Y-%m-%d} is in the future"
@@ -236,14 +238,16 @@ def repair_age(look: RuleInput) -> Iterator[Measured]:
         yield Measured(f"{table.keyspace}.{table.table}", share, words)
 
 
-def repairs_failed(look: RuleInput) -> Iterator[Measured]:
-    for node in look.answering:
+def repairs_failed(observed: RuleInput) -> Iterator[Measured]:
+    for node in observed.answering:
         if node.repairs is None or node.tables is None:
             yield Measured(node.address, None)
             continue
         existing = {table.keyspace for table in node.tables}
         done = [repair for repair in node.repairs if repair.completed and repair.keyspace in existing]
-        failed = [repair for repair in done if _failed(repair) and not any(_makes_up(other, repair) for other in done)]
+        failed = [
+            repair for repair in done if _failed(repair) and not any(_supersedes(other, repair) for other in done)
+        ]
         words = "; ".join(f"{one.keyspace} {', '.join(one.tables)}: {one.failure}" for one in failed)
         yield Measured(node.address, float(len(failed)), words)
 
@@ -252,7 +256,7 @@ def _failed(repair: RepairRun) -> bool:
     return bool(repair.failure) or "fail" in repair.status.lower()
 
 
-def _makes_up(later: RepairRun, failed: RepairRun) -> bool:
+def _supersedes(later: RepairRun, failed: RepairRun) -> bool:
     """Whether a later repair succeeded where another one failed."""
     if _failed(later) or later.updated is None or failed.updated is None:
         return False
@@ -267,15 +271,15 @@ def pool_pending(*names: str) -> Callable[[Node], float | None]:
 def slower(metric: str, value: Callable[[Node], float | None], floor_ms: float) -> Measure:
     """Measure the ratio of each node's latency to its usual value; latencies below `floor_ms` are ignored."""
 
-    def run(look: RuleInput) -> Iterator[Measured]:
-        assert look.baseline is not None
-        for node in look.answering:
-            now, usual = value(node), look.baseline.usual(node.address, metric)
-            if now is None or not usual:
+    def run(observed: RuleInput) -> Iterator[Measured]:
+        assert observed.baseline is not None
+        for node in observed.answering:
+            now, median = value(node), observed.baseline.median(node.address, metric)
+            if now is None or not median:
                 yield Measured(node.address, None, "too little recorded" if now is not None else "")
                 continue
-            times = now / usual if now >= floor_ms else min(1.0, now / usual)
-            yield Measured(node.address, times, f"{now:.1f} ms, usually {usual:.1f} ms")
+            times = now / median if now >= floor_ms else min(1.0, now / median)
+            yield Measured(node.address, times, f"{now:.1f} ms, usually {median:.1f} ms")
 
     return run
 

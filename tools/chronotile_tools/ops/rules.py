@@ -96,7 +96,7 @@ def check(
     rules : sequence of Rule, optional
         All by default.
     """
-    look = RuleInput(now, before, baseline)
+    observed = RuleInput(now, before, baseline)
     applied = chosen() if rules is None else list(rules)
     findings: list[Finding] = []
     unchecked: list[str] = []
@@ -106,7 +106,7 @@ def check(
         elif rule.needs_baseline and baseline is None:
             unchecked.append(f"{rule.name}: needs a recorded baseline (ops record, then --baseline)")
         else:
-            for measured in rule.measure(look):
+            for measured in rule.measure(observed):
                 if measured.value is None:
                     unchecked.append(f"{rule.name}: {measured.where}: {measured.words or 'not seen'}")
                 elif finding := rule.judged(measured):

@@ -226,7 +226,9 @@ def _running(cluster: Cluster, *, without: Node | None) -> Node:
 def _await_seen_down(helper: Node, dead: Node) -> None:
     """Wait until a node has detected that another is dead; before that, it refuses to remove it."""
     deadline = time.monotonic() + NOTICE_SECONDS
-    while any(seen.up and seen.address == dead.address for seen in tools.seen_by(helper.cluster.state, helper.state)):
+    while any(
+        seen.up and seen.address == dead.address for seen in tools.node_statuses(helper.cluster.state, helper.state)
+    ):
         if time.monotonic() > deadline:
             raise LabTimeoutError(f"{helper.name} still sees {dead.name} up after {NOTICE_SECONDS:.0f} s")
         time.sleep(0.5)

@@ -154,7 +154,7 @@ class Bench:
                 line = {"arm": arm, "run": number, "stream": stream, **_samples(found)}
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")
                 found.write_log(self.out, f"{arm}/{number}/{stream}")
-                self.echo(f"{arm}, run {number + 1}, {stream}: {_in_short(found)}")
+                self.echo(f"{arm}, run {number + 1}, {stream}: {_summary(found)}")
 
     # ------------------------------------------------------------------ sections of the report
 
@@ -234,7 +234,7 @@ def _samples(found: Recording) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _in_short(found: Recording) -> str:
+def _summary(found: Recording) -> str:
     words = [(TIMED_OUT, "timed out"), (FAILED, "failed"), (UNSERVED, "not served")]
     if not found.end_ns:
         words, begin = words[:2], f"{found.per_second:,.1f} a second"

@@ -45,10 +45,10 @@ def run(bench: Bench) -> None:
         runs = run_arms(bench.generator, arms, done=bench.keep)
     bench.show_latencies("Reads of a day of a tag, writes of 100 values", runs, LEVELS)
     found = bench.show_comparisons(runs, LEVELS)
-    _beside(bench, found)
+    _compare_with_published(bench, found)
 
 
-def _beside(bench: Bench, found: Sequence[Comparison]) -> None:
+def _compare_with_published(bench: Bench, found: Sequence[Comparison]) -> None:
     ours = {(each.arm, each.stream): each.difference for each in found if each.what == "mean" and not each.is_control}
     rows = []
     for level, ratios in published.CONSISTENCY.items():

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from chronotile_tools import lab
@@ -45,9 +44,7 @@ class CpuThrottle:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 
@@ -103,7 +100,7 @@ def run(bench: Bench) -> None:
     names = [arm.name for arm in arms]
     bench.show_latencies("Reads of up to a day", runs, names)
     bench.show_comparisons(runs, names, whats=["mean"])
-    _beside(bench, runs)
+    _compare_with_published(bench, runs)
 
 
 def _through(cluster: lab.Cluster, node: lab.Node) -> str:
@@ -114,7 +111,7 @@ def _name(count: int) -> str:
     return ("none", "one node", "two nodes", "three nodes")[count]
 
 
-def _beside(bench: Bench, runs: Runs) -> None:
+def _compare_with_published(bench: Bench, runs: Runs) -> None:
     rows = []
     for count, then in published.OVERLOAD.items():
         found = runs[_name(count)]

@@ -149,14 +149,14 @@ class Progress:
     def __init__(self, echo: Echo, what: str, whole: int) -> None:
         self.echo, self.what, self.whole = echo, what, whole
         self.done = 0
-        self._began = self._said = time.monotonic()
+        self._began = self._reported = time.monotonic()
 
     def add(self, count: int) -> None:
         """Add transferred bytes."""
         self.done += count
         now = time.monotonic()
-        if now - self._said >= REPORT_S:
-            self._said = now
+        if now - self._reported >= REPORT_S:
+            self._reported = now
             self.echo(f"      {self}")
 
     def end(self) -> None:

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Collection
 
 from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile_tools.lab.tools import NodeStatus
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.nodes import Nodes, Seen, any_serving, members, of_each, seen_by
+from chronotile_tools.ops.procedures.nodes import Nodes, any_serving, members, node_statuses, of_each
 
 CLOCK_S_MAX = 1.0
 """Largest clock difference in seconds. Cassandra orders writes by timestamps, so larger differences lose updates."""
@@ -55,9 +56,9 @@ def gate(nodes: Nodes, *, down: Collection[str] = (), mixed: bool = False, busy:
 
 
 def _status(nodes: Nodes, live: list[str], down: Collection[str]) -> list[Finding]:
-    def look(address: str) -> list[Seen] | str:
+    def look(address: str) -> list[NodeStatus] | str:
         try:
-            return seen_by(nodes, address)
+            return node_statuses(nodes, address)
         except ChronotileError as error:
             return str(error)
 
@@ -67,7 +68,7 @@ def _status(nodes: Nodes, live: list[str], down: Collection[str]) -> list[Findin
             found.append(Finding("refused", "nodes", f"cannot query {asker}: {views}"))
             continue
         bad = [f"{seen.address} {'up' if seen.up else 'down'}/{seen.state}" for seen in views
-               if not seen.well and seen.address not in down]  # fmt: skip
+               if not seen.normal and seen.address not in down]  # fmt: skip
         bad += [f"{address} not at all" for address in live if address not in {seen.address for seen in views}]
         bad += [f"{seen.address} is up, expected down" for seen in views if seen.up and seen.address in down]
         if bad:

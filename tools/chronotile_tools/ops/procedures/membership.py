@@ -19,7 +19,7 @@ from chronotile_tools.ops.procedures.nodes import (
     any_serving,
     is_system,
     members,
-    seen_by,
+    node_statuses,
     wait_for,
 )
 from chronotile_tools.ops.procedures.restarts import known_addresses
@@ -364,13 +364,17 @@ class _Arrival:
     def _joining(self) -> list[str]:
         if self.address:
             return [self.address]
-        return [one.address for one in seen_by(self.context.nodes, any_serving(self.context.nodes)) if one.state == "J"]
+        return [
+            one.address
+            for one in node_statuses(self.context.nodes, any_serving(self.context.nodes))
+            if one.state == "J"
+        ]
 
 
 def _new(context: Context, before: Sequence[str]) -> list[str]:
     """Addresses of new nodes that are up and normal."""
     asked = any_serving(context.nodes)
-    return [one.address for one in seen_by(context.nodes, asked) if one.well and one.address not in before]
+    return [one.address for one in node_statuses(context.nodes, asked) if one.normal and one.address not in before]
 
 
 def await_joined(context: Context, before: Sequence[str], count: int, address: str = "") -> str:
@@ -400,7 +404,7 @@ def _is_known(context: Context, address: str) -> bool:
 
 def _is_leaving(context: Context, address: str) -> bool:
     """Whether an interrupted run has started it: the nodes continue by themselves."""
-    views = seen_by(context.nodes, any_serving(context.nodes, without=[address]))
+    views = node_statuses(context.nodes, any_serving(context.nodes, without=[address]))
     return any(one.address == address and one.state == "L" for one in views)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from chronotile.errors import AccessDeniedError, BusyError, ChronotileError, UnavailableError
+from chronotile_tools.lab.tools import NodeStatus, parse_status
 from chronotile_tools.ops.procedures import statements
 
 Row = dict[str, str]
@@ -22,9 +23,6 @@ Found = TypeVar("Found")
 POLL_S, POLL_S_MAX = 0.5, 10.0
 """First and longest pause between checks of an awaited condition, in seconds: checks cost the nodes CPU time."""
 _SIGN_OF_LIFE = statements.select("key", "system.local")
-_STATUS_LINE = re.compile(
-    r"^(?P<up>[UD?])(?P<state>[NLJM])\s+(?P<address>\S+)\s.*?(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s"
-)
 
 
 class Nodes(Protocol):
@@ -71,22 +69,6 @@ class Member:
     """Its schema version."""
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Status of a node as seen by another one."""
-
-    address: str
-    host_id: str
-    up: bool
-    state: str
-    """``N`` normal, ``J`` joining, ``L`` leaving, ``M`` moving."""
-
-    @property
-    def well(self) -> bool:
-        """Up and normal."""
-        return self.up and self.state == "N"
-
-
 def members(nodes: Nodes, asked: str) -> list[Member]:
     """Nodes known to one node, itself first."""
     local = nodes.query(asked, statements.select(statements.MEMBER, "system.local"))
@@ -111,7 +93,7 @@ def members(nodes: Nodes, asked: str) -> list[Member]:
     return found
 
 
-def seen_by(nodes: Nodes, asked: str) -> list[Seen]:
+def node_statuses(nodes: Nodes, asked: str) -> list[NodeStatus]:
     """Status of all nodes as seen by one node, by address for clients."""
     views = parse_status(nodes.nodetool(asked, "status", timeout_s=60))
     try:
@@ -120,12 +102,6 @@ def seen_by(nodes: Nodes, asked: str) -> list[Seen]:
         # The node accepts no clients, so it only reports internode addresses.
         known = {}
     return [replace(one, address=known.get(one.host_id, one.address)) for one in views]
-
-
-def parse_status(text: str) -> list[Seen]:
-    """Parse the output of ``nodetool status``."""
-    matches = map(_STATUS_LINE.match, text.splitlines())
-    return [Seen(m["address"], m["host"], m["up"] == "U", m["state"]) for m in matches if m is not None]
 
 
 def answers(nodes: Nodes, address: str) -> bool:

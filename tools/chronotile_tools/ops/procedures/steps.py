@@ -8,7 +8,15 @@ import time
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.engine import Context, Step
-from chronotile_tools.ops.procedures.nodes import Member, all_members, answers, any_serving, members, seen_by, wait_for
+from chronotile_tools.ops.procedures.nodes import (
+    Member,
+    all_members,
+    answers,
+    any_serving,
+    members,
+    node_statuses,
+    wait_for,
+)
 
 DISPATCH_S = 12.0
 """Seconds between rounds of the hints dispatcher."""
@@ -82,7 +90,7 @@ def member(context: Context, address: str) -> Member:
 def require_others_well(context: Context, address: str) -> None:
     """Raise an error if another node is down."""
     asked = any_serving(context.nodes, without=[address])
-    bad = [seen.address for seen in seen_by(context.nodes, asked) if not seen.well and seen.address != address]
+    bad = [seen.address for seen in node_statuses(context.nodes, asked) if not seen.normal and seen.address != address]
     if bad:
         raise InvalidInputError(
             f"{', '.join(bad)} is not up and normal: with {address} down too, writes would fail. Bring it back first",
@@ -142,7 +150,7 @@ def await_up(context: Context, address: str, release: str = "") -> str:
             return f"{address} runs {known[0].release}, not {release}"
         others = [one.address for one in known[1:]]
         for asked in [address, *others]:
-            seen = {one.address for one in seen_by(context.nodes, asked) if one.well}
+            seen = {one.address for one in node_statuses(context.nodes, asked) if one.normal}
             # Ask the others only about this node: they may see another one down meanwhile.
             lost = {address, *others} - seen if asked == address else {address} - seen
             if lost:
@@ -207,5 +215,5 @@ def activity(context: Context, address: str) -> tuple[str, bool]:
 
 def _sees_up(context: Context, address: str) -> str:
     asked = any_serving(context.nodes, without=[address])
-    up = [seen for seen in seen_by(context.nodes, asked) if seen.address == address and seen.up]
+    up = [seen for seen in node_statuses(context.nodes, asked) if seen.address == address and seen.up]
     return f"{asked} sees {address} up" if up else ""

@@ -14,7 +14,7 @@ from chronotile.errors import ChronotileError, InvalidInputError, UnavailableErr
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.gate import gate
-from chronotile_tools.ops.procedures.nodes import all_members, answers, of_each, seen_by
+from chronotile_tools.ops.procedures.nodes import all_members, answers, node_statuses, of_each
 from chronotile_tools.ops.repair import reading
 from chronotile_tools.ops.repair.segments import (
     BYTES_MAX,
@@ -376,8 +376,8 @@ class _Group:
             away = [replica for replica in segment.replicas if not answers(self.context.nodes, replica)]
             if not away and self._troubled:
                 # After a failure, also check the nodes' own view, which costs more than a liveness check.
-                well = {one.address for one in seen_by(self.context.nodes, segment.replicas[0]) if one.well}
-                away = sorted(set(segment.replicas) - well)
+                normal = {one.address for one in node_statuses(self.context.nodes, segment.replicas[0]) if one.normal}
+                away = sorted(set(segment.replicas) - normal)
             if not away:
                 return
             if time.monotonic() > deadline:
