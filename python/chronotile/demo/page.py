@@ -13,7 +13,7 @@ from chronotile.apdb.names import MAIN_TABLES
 from chronotile.demo.measure import MAINTAINED, READ, STORE, WHOLE, Outcome, date_text, table_lines, time_lines
 from chronotile.demo.stars import BANDS, FIELD, SCHEMA, galactic_latitude
 from chronotile.pages import plot
-from chronotile.pages.style import STYLE
+from chronotile.pages.markup import GAP, document, section, table
 from chronotile.sky import pixel_area, pixel_index, pixel_vertices
 from chronotile.terminal import bytes_text
 
@@ -28,13 +28,13 @@ def html(outcome: Outcome) -> str:
     nights = "one night" if o.survey.nights == 1 else f"{o.survey.nights} nights"
     sections = [
         '<div class="row">',
-        _section(
+        section(
             "What is stored where",
             f"Stored sources in each pixel ({o.layout.scheme.upper()} level {o.layout.level}, "
             f"{_pixel_arcminutes(o):.0f} arcminutes a side). Outlined: the footprints of the last visits.",
             _sky_map(o),
         ),
-        _section(
+        section(
             "One star's light curve",
             f"Object {o.curve.object_id} at RA {o.curve.ra:.3f}°, Dec {o.curve.dec:+.3f}°, read back by place and id: "
             f"flux on the difference images; below, folded with its period of {o.curve.period:.3f} days. Open marks "
@@ -42,47 +42,40 @@ def html(outcome: Outcome) -> str:
             _light_curve(o),
         ),
         "</div>",
-        _section(
+        section(
             "Store and read times, visit by visit",
             "Each dot is one detector of one visit, each line a running median. A store is durable when it ends. "
             "A read takes all columns of all three tables in the detector's footprint: before each store, and all of "
             "the footprints again in the end, before and after maintenance.",
             _times(o),
         ),
-        '<div style="height:16px"></div><div class="row">',
-        _section(
+        f'{GAP}<div class="row">',
+        section(
             "How full tiles are",
             f"Sources in a tile: one pixel in a window of {o.layout.window}. {len(o.tile_rows):,} tiles.",
             _tile_sizes(o),
         ),
-        _section(
+        section(
             "What maintenance does",
             "Each visit leaves a chunk in every tile it touches; maintenance makes one of them.",
             _chunks(o),
         ),
         "</div>",
-        _section(
+        section(
             "Tables",
             "Rows stored; bytes of their chunks, and how many, before and after maintenance.",
-            _table(*table_lines(o)),
+            table(*table_lines(o), css="names total"),
         ),
-        '<div style="height:16px"></div>',
-        _section(
+        GAP,
+        section(
             "Times",
             "Milliseconds for one detector of one visit, and the median of its rows in all three tables.",
-            _table(*time_lines(o), total=False),
+            table(*time_lines(o), css="names"),
         ),
     ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Chronotile: {nights} of a small sky survey</title><style>{STYLE}</style></head><body><main>"
-        f"<h1>{nights[0].upper() + nights[1:]} of a small sky survey</h1>"
-        f"<p>{_introduction(o)}</p>{_figures(o)}{''.join(sections)}<footer>{_colophon(o)}</footer></main></body></html>\n"
-    )
-
-
-def _section(title: str, words: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2><p>{escape(words)}</p>{body}</section>"
+    title = f"{nights[0].upper() + nights[1:]} of a small sky survey"
+    body = f"<p>{_introduction(o)}</p>{_figures(o)}{''.join(sections)}<footer>{_colophon(o)}</footer>"
+    return document(f"Chronotile: {nights} of a small sky survey", f"<h1>{title}</h1>{body}")
 
 
 def _introduction(o: Outcome) -> str:
@@ -132,14 +125,6 @@ def _pixel_arcminutes(o: Outcome) -> float:
 
 
 # ---------------------------------------------------------------- the drawings
-
-
-def _nice_ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers from `low` to `high`, about `about` of them."""
-    raw = max(high - low, 1e-9) / about
-    power = 10.0 ** np.floor(np.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw)
-    return [float(v) for v in np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step]
 
 
 def _plain(value: float) -> str:
@@ -224,11 +209,11 @@ def _light_curve(o: Outcome) -> str:
     every = np.concatenate([flux for _, _, _, flux, _, _ in bands])
     margin = 0.08 * max(float(np.ptp(every)), 1.0)
     low, high = float(every.min()) - margin, float(every.max()) + margin
-    ticks = [(v, _plain(v)) for v in _nice_ticks(low, high, 4)]
+    ticks = [(v, _plain(v)) for v in plot.round_values(low, high, 4)]
     unit, scale = ("hours", 24.0) if o.survey.nights == 1 else ("days", 1.0)
     first = o.survey.exposures[0].mjd if o.survey.nights == 1 else float(np.floor(o.survey.exposures[0].mjd))
     span = (o.survey.exposures[-1].mjd - first) * scale
-    span_ticks = [(v, _plain(v)) for v in _nice_ticks(0, span, 6)]
+    span_ticks = [(v, _plain(v)) for v in plot.round_values(0, span, 6)]
     since = f"{unit} since {'the first visit' if o.survey.nights == 1 else date_text(first)}"
     whole = plot.Panel(
         56, 30, 474, 186,
@@ -279,7 +264,7 @@ def _times(o: Outcome) -> str:
     left, top, right, bottom = 46, 34, 890, 292
     starts = [next(i for i, e in enumerate(o.survey.exposures) if e.night == night) for night in range(nights)]
     if nights == 1:
-        label, ticks = "visit", [(4 * v, _plain(v)) for v in _nice_ticks(0, count / 4, 8)]
+        label, ticks = "visit", [(4 * v, _plain(v)) for v in plot.round_values(0, count / 4, 8)]
     else:
         middles = [(a + b) / 2 for a, b in zip(starts, starts[1:] + [count], strict=True)]
         step = max(1, -(-nights // 16))
@@ -331,7 +316,7 @@ def _tile_sizes(o: Outcome) -> str:
     panel = plot.Panel(
         left, ceiling, right, bottom,
         plot.linear("sources in the tile", 0, len(counts), left, right, edges),
-        plot.linear("tiles", 0, top, bottom, ceiling, [(v, f"{v:,.0f}") for v in _nice_ticks(0, top, 4)]),
+        plot.linear("tiles", 0, top, bottom, ceiling, [(v, f"{v:,.0f}") for v in plot.round_values(0, top, 4)]),
     )  # fmt: skip
     bars = []
     for i, count in enumerate(counts.tolist()):
@@ -362,10 +347,3 @@ def _chunks(o: Outcome) -> str:
             parts.append(f'<rect x="162" y="{y + offset}" width="{width:.1f}" height="15" rx="2" class="{css}"/>')
             parts.append(plot.text(162 + width + 8, y + offset + 12, words, "tick"))
     return plot.svg(479, 280, "Chunks and bytes before and after maintenance", *parts)
-
-
-def _table(heads: list[str], lines: list[list[str]], *, total: bool = True) -> str:
-    head = "".join(f"<th>{escape(h)}</th>" for h in heads)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
-    css = "names total" if total else "names"
-    return f'<div class="scroll"><table class="{css}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'

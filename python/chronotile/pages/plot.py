@@ -8,7 +8,20 @@ from html import escape
 
 import numpy as np
 
-__all__ = ["Axis", "Panel", "circle", "colour", "line", "linear", "log", "marker", "path", "svg", "text"]
+__all__ = [
+    "Axis",
+    "Panel",
+    "circle",
+    "colour",
+    "line",
+    "linear",
+    "log",
+    "marker",
+    "path",
+    "round_values",
+    "svg",
+    "text",
+]
 
 # Cividis (Nunez, Anderton & Renslow 2018), which reads the same for people with colour-deficient vision.
 _CIVIDIS = np.array(
@@ -45,6 +58,14 @@ def log(label: str, low: float, high: float, start: float, end: float) -> Axis:
     values = [m * 10.0**p for p in range(int(np.floor(a)), int(np.ceil(b)) + 1) for m in steps]
     ticks = [(v, f"{v:,.0f}" if v >= 1 else f"{v:g}") for v in values if low <= v <= high]
     return Axis(label, lambda v: start + (np.log10(np.asarray(v)) - a) / (b - a) * (end - start), ticks)
+
+
+def round_values(low: float, high: float, about: int) -> list[float]:
+    """Round numbers from `low` to `high` for ticks, about `about` of them."""
+    raw = max(high - low, 1e-9) / about
+    power = 10.0 ** np.floor(np.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    return [float(v) for v in np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step]
 
 
 @dataclass(frozen=True)

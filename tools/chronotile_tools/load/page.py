@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chronotile.pages import plot
-from chronotile.pages.style import STYLE
+from chronotile.pages import markup, plot
 from chronotile_tools.load.arms import CONTROL, Comparison
 
 __all__ = ["Report", "duration", "lines", "percentiles", "ratios"]
@@ -31,10 +30,7 @@ class Report:
 
     def table(self, title: str, words: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Add a table."""
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        html = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-        self._sections.append((title, words, html))
+        self._sections.append((title, words, markup.table(header, rows)))
         self._tables.append((f"{title}\n{words}", [list(header), *map(list, rows)]))
 
     def drawing(self, title: str, words: str, svg: str) -> None:
@@ -44,13 +40,8 @@ class Report:
     def html(self) -> str:
         """The page."""
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-        parts = [f"<section><h2>{escape(t)}</h2><p>{escape(w)}</p>{html}</section>" for t, w, html in self._sections]
-        body = '\n<div style="height:16px"></div>'.join(parts)
-        return (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
-            f"<style>{STYLE}</style></head><body><main><h1>{escape(self.title)}</h1>{notes}"
-            f'<div style="height:16px"></div>{body}</main></body></html>\n'
-        )
+        sections = f"\n{markup.GAP}".join(markup.section(*each) for each in self._sections)
+        return markup.document(self.title, f"<h1>{escape(self.title)}</h1>{notes}{markup.GAP}{sections}")
 
     def text(self, table: Callable[[list[str], list[list[str]], frozenset[int]], str]) -> str:
         """The tables for a terminal, each as `table` sets header and rows; the numbered columns to the right."""

@@ -15,8 +15,7 @@ import pyarrow as pa
 from chronotile import historian
 from chronotile.archive import open as open_archive
 from chronotile.errors import InvalidInputError
-from chronotile.pages import plot
-from chronotile.pages.style import STYLE
+from chronotile.pages import markup, plot
 from chronotile_tools.ops.recording import tag_parts
 
 __all__ = ["html"]
@@ -132,14 +131,10 @@ def html(archive: str | Path, cluster: str | None, start: datetime | None = None
     missing = [chart.title for chart, series in charts if not series]
     sections = "".join(_section(chart, series, nodes, up, since, to) for chart, series in drawn)
     notes = _note("Zero throughout", quiet) + _note("No data for", missing)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Cluster {escape(cluster)}</title><style>{STYLE}{_EXTRA_STYLE}</style></head><body><main>"
-        f"<h1>Cluster {escape(cluster)}</h1>"
-        f"<p>{_time_text(since)} to {_time_text(to)} (UTC). Shaded: a node was seen down.</p>"
-        f"{_legend(nodes)}<div class='sheet'>{sections}</div>{_table(drawn, nodes)}{notes}</main></body>"
-        "</html>\n"
-    )
+    title = f"Cluster {cluster}"
+    period = f"{_time_text(since)} to {_time_text(to)} (UTC). Shaded: a node was seen down."
+    body = f"{_legend(nodes)}<div class='sheet'>{sections}</div>{_table(drawn, nodes)}{notes}"
+    return markup.document(title, f"<h1>{escape(title)}</h1><p>{period}</p>{body}", style=_EXTRA_STYLE)
 
 
 def _newest(history: historian.Historian, tags: Sequence[str]) -> datetime:
@@ -217,7 +212,7 @@ def _section(
                 parts.append(plot.circle(float(x.place(times)[0]), float(y.place(values)[0]), 2, css))
             else:
                 parts.append(plot.path(x.place(times), y.place(values), css))
-    return f"<section><h2>{escape(chart.title)}</h2>{plot.svg(_WIDTH, _HEIGHT, chart.title, *parts)}</section>"
+    return markup.section(chart.title, "", plot.svg(_WIDTH, _HEIGHT, chart.title, *parts))
 
 
 def _unbroken(one: _Series) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -251,11 +246,9 @@ def _limits(series: list[_Series]) -> tuple[float, float]:
 
 
 def _value_ticks(low: float, high: float) -> list[tuple[float, str]]:
-    rough = (high - low) / 4
-    power = 10.0 ** np.floor(np.log10(rough))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
-    values = np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step
-    return [(float(value), f"{value:,.10g}" if step >= 1 else f"{value:.3g}") for value in values]
+    values = plot.round_values(low, high, 4)
+    step = values[1] - values[0] if len(values) > 1 else 1.0
+    return [(value, f"{value:,.10g}" if step >= 1 else f"{value:.3g}") for value in values]
 
 
 def _time_ticks(start: float, end: float) -> list[tuple[float, str]]:
@@ -279,18 +272,12 @@ def _table(drawn: list[tuple[Chart, list[_Series]]], nodes: list[str]) -> str:
     rows = []
     for chart, series in drawn:
         by_node = {one.node: one for one in series}
-        cells = "".join(
-            f"<td>{np.median(by_node[node].values):,.4g} / {by_node[node].values.max():,.4g}</td>"
-            if node in by_node
-            else "<td>-</td>"
+        cells = [
+            f"{np.median(by_node[node].values):,.4g} / {by_node[node].values.max():,.4g}" if node in by_node else "-"
             for node in nodes
-        )
-        rows.append(f"<tr><td>{escape(chart.title)}</td><td>{escape(chart.unit)}</td>{cells}</tr>")
-    head = "".join(f"<th>{escape(node)}</th>" for node in nodes)
-    return (
-        "<div style='height:16px'></div><section><h2>Median / greatest</h2><div class='scroll'><table>"
-        f"<tr><th></th><th></th>{head}</tr>{''.join(rows)}</table></div></section>"
-    )
+        ]
+        rows.append([chart.title, chart.unit, *cells])
+    return markup.GAP + markup.section("Median / greatest", "", markup.table(["", "", *nodes], rows))
 
 
 def _time_text(moment: datetime) -> str:

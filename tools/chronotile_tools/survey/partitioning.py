@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from chronotile.apdb import names, values
 from chronotile.apdb.layout import Layout
 from chronotile.apdb.schema import Schema
 from chronotile.errors import ArchiveNotFoundError, DatasetNotFoundError, InvalidInputError
-from chronotile.pages import plot
+from chronotile.pages import markup, plot
 from chronotile.sky import Region
 from chronotile.terminal import bytes_text, table_text
 from chronotile_tools.survey.simulate import ChronotileDriver, Survey, Universe
@@ -272,15 +271,14 @@ def sections(found: Sequence[Measured]) -> list[str]:
     reads = _dots("milliseconds to read a footprint, after maintenance", [(e.name, e.maintained_ms) for e in found])
     early = _dots("milliseconds to read a footprint, before maintenance", [(e.name, e.read_ms) for e in found])
     stores = _dots("milliseconds to store a detector-visit", [(e.name, {"store": e.store_ms}) for e in found])
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in _HEADER)
-    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in line) + "</tr>" for line in _lines(found))
-    table = (
-        f'<div class="scroll"><table class="names"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
     return [
-        f"<section><h2>Measured: reads</h2><p>{escape(words)} {escape(kinds)}.</p>{reads}{early}</section>",
-        f"<section><h2>Measured: stores</h2>{stores}</section>",
-        f"<section><h2>Measured: figures</h2><p>Medians; sizes are of all three tables.</p>{table}</section>",
+        markup.section("Measured: reads", f"{words} {kinds}.", reads + early),
+        markup.section("Measured: stores", "", stores),
+        markup.section(
+            "Measured: figures",
+            "Medians; sizes are of all three tables.",
+            markup.table(_HEADER, _lines(found), "names"),
+        ),
     ]
 
 

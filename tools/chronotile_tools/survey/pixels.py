@@ -18,7 +18,7 @@ from chronotile.apdb.density import sky_pixels
 from chronotile.apdb.simulation import Exposure
 from chronotile.errors import InvalidInputError
 from chronotile.pages import plot
-from chronotile.pages.style import STYLE
+from chronotile.pages.markup import GAP, document, section
 from chronotile.sky import Region
 from chronotile.terminal import table_text
 
@@ -144,17 +144,13 @@ def page(found: Sequence[Level], detector_deg: float, padding_arcsec: float, mor
         ("Area of those pixels against the detector's", "ratio", [(e.scheme, e.level, e.area_ratio) for e in found]),
         ("Detectors in a pixel", "by area", [(e.scheme, e.level, e.detectors_a_pixel) for e in found]),
     ]
-    sections = [f"<section><h2>{escape(t)}</h2>{_plot(t, unit, points)}</section>" for t, unit, points in figures]
-    body = '<div style="height:16px"></div>'.join([*sections, *more])
+    body = GAP.join([*(section(title, "", _plot(title, unit, points)) for title, unit, points in figures), *more])
     words = (
         f"Square detectors of {detector_deg:g} degrees, read with {padding_arcsec:g} arc seconds around them, thrown "
         f"at random on the sphere; {advice(found)}."
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Pixels and detectors</title>'
-        f"<style>{STYLE}</style></head><body><main><h1>Pixels and detectors</h1><p>{escape(words)}</p>"
-        f'<div style="height:16px"></div>{body}</main></body></html>\n'
-    )
+    title = "Pixels and detectors"
+    return document(title, f"<h1>{title}</h1><p>{escape(words)}</p>{GAP}{body}")
 
 
 def _plot(title: str, unit: str, points: Sequence[tuple[str, int, float]]) -> str:

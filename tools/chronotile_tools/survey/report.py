@@ -20,7 +20,7 @@ import numpy as np
 from chronotile.apdb import names
 from chronotile.errors import DataFileError
 from chronotile.pages import plot
-from chronotile.pages.style import STYLE
+from chronotile.pages.markup import GAP, document, section, table
 from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2
 
 __all__ = ["Fit", "Logs", "ScalingResult", "figures", "page", "read_logs", "scaling", "text"]
@@ -255,38 +255,32 @@ def _pair(value: tuple[float, float]) -> str:
 def page(found: Sequence[Logs]) -> str:
     """A page that stands alone: figures, plots, and the published numbers beside them."""
     sections = [
-        _section(
+        section(
             "Reading", "Mean over detectors of the three tables' sum, by visit; lines are fits.", _times(found, "read")
         ),
-        _section("Storing", "Mean over detectors, by visit; a store is durable when it ends.", _times(found, "store")),
+        section("Storing", "Mean over detectors, by visit; a store is durable when it ends.", _times(found, "store")),
     ]
     for logs in found:
         title = f"{logs.name}: tables"
-        sections.append(_section(title, "Time to read each table, by visit.", _tables(logs)))
+        sections.append(section(title, "Time to read each table, by visit.", _tables(logs)))
     words = "Seconds; those at later visits are of the line, with one standard error"
     short = [logs for logs in found if logs.at_visit("read", TARGETS[0]) is None]
     words += "".join(f". {logs.name} is too short for them: {_too_short(logs)}" for logs in short)
-    sections.append(_section("Figures", f"{words}.", _figures(found)))
+    sections.append(section("Figures", f"{words}.", _figures(found)))
     sections.append(
-        _section("Beside the published", "Seconds to read the three tables of a detector.", _published(found))
+        section("Beside the published", "Seconds to read the three tables of a detector.", _published(found))
     )
     if lines := scaling(found):
         words = "Reading by number of nodes; the last column is 1 where time goes as 1/N. Bars are one standard error."
-        sections.append(_section("Scaling", words, _scaling(lines)))
-    body = '\n<div style="height:16px"></div>'.join(sections)
-    head = f'<meta charset="utf-8"><title>Simulated survey</title><style>{STYLE}</style>'
-    inner = f"<main><h1>Simulated survey</h1>{_about(found)}{body}</main>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{inner}</body></html>\n'
+        sections.append(section("Scaling", words, _scaling(lines)))
+    body = f"\n{GAP}".join(sections)
+    return document("Simulated survey", f"<h1>Simulated survey</h1>{_about(found)}{body}")
 
 
 def _about(found: Sequence[Logs]) -> str:
     """Software and hardware of the run, needed to interpret the times."""
     lines = [f"{logs.name}: {logs.run['driver']}; {where}" for logs in found if (where := _where(logs))]
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
-
-
-def _section(title: str, words: str, inner: str) -> str:
-    return f"<section><h2>{escape(title)}</h2><p>{escape(words)}</p>{inner}</section>"
 
 
 def _times(found: Sequence[Logs], what: str) -> str:
@@ -323,8 +317,10 @@ def _plot(title: str, series: Sequence[_Series]) -> str:
     width, height, left, right, top, bottom = 1080.0, 340.0, 70.0, 1060.0, 40.0, 280.0
     last = max(float(each.logs.visits.max()) for each in series) or 1.0
     high = max(float(each.seconds.max()) for each in series) * 1.05 or 1.0
-    x_axis = plot.linear("equivalent visits", 0, last, left, right, [(t, f"{t:,.0f}") for t in _ticks(last)])
-    y_axis = plot.linear("seconds", 0, high, bottom, top, [(t, f"{t:g}") for t in _ticks(high)])
+    x_axis = plot.linear(
+        "equivalent visits", 0, last, left, right, [(t, f"{t:,.0f}") for t in plot.round_values(0, last, 5)]
+    )
+    y_axis = plot.linear("seconds", 0, high, bottom, top, [(t, f"{t:g}") for t in plot.round_values(0, high, 5)])
     panel = plot.Panel(left, top, right, bottom, x_axis, y_axis)
     parts = [panel.frame()]
     for number, each in enumerate(series):
@@ -343,18 +339,6 @@ def _plot(title: str, series: Sequence[_Series]) -> str:
     return plot.svg(width, height, title, *parts)
 
 
-def _ticks(high: float) -> list[float]:
-    step = 10 ** np.floor(np.log10(high / 2))
-    step *= next(m for m in (1, 2, 5, 10) if high / (step * m) <= 6)
-    return [float(value) for value in np.arange(0, high * 1.0001, step)]
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], css: str = "names") -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table class="{css}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def _figures(found: Sequence[Logs]) -> str:
     rows = []
     for logs in found:
@@ -366,7 +350,7 @@ def _figures(found: Sequence[Logs]) -> str:
                 _s(logs.first_month(what)), _s(flat[0]) if flat else "", *ahead,
             ])  # fmt: skip
     header = ["simulation", "what", "mean", "scatter", "first month", "plateau"]
-    return _table([*header, *(f"at {visit:,} visits" for visit in TARGETS)], rows, css="two")
+    return table([*header, *(f"at {visit:,} visits" for visit in TARGETS)], rows, css="two")
 
 
 def _published(found: Sequence[Logs]) -> str:
@@ -378,7 +362,7 @@ def _published(found: Sequence[Logs]) -> str:
             value = flat if "plateau" in label and flat else logs.at_visit("read", visit)
             ours.append(_pair(value) if value else "—")
         rows.append([label, f"{visit:,}", f"{seconds:g} s", *ours])
-    return _table(["published", "visits", "seconds", *(logs.name for logs in found)], rows)
+    return table(["published", "visits", "seconds", *(logs.name for logs in found)], rows, "names")
 
 
 @dataclass(frozen=True)
@@ -441,5 +425,5 @@ def _scaling(lines: Sequence[ScalingResult]) -> str:
         parts.append(plot.marker(("circle", "square")[number], left + 244 + 150 * number, 16, f"f{number}"))
         parts.append(plot.text(left + 256 + 150 * number, 20, label, "label"))
     rows = [[str(each.nodes), _pair((each.seconds, each.error)), f"{each.share:.2f}"] for each in lines]
-    table = _table(["nodes", f"at {TARGETS[0]:,} visits", "times nodes, against the smallest"], rows)
-    return plot.svg(1080, 340, "Reading by number of nodes", *parts) + table
+    figures = table(["nodes", f"at {TARGETS[0]:,} visits", "times nodes, against the smallest"], rows, "names")
+    return plot.svg(1080, 340, "Reading by number of nodes", *parts) + figures
