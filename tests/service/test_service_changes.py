@@ -5,17 +5,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 pytest.importorskip("pyarrow")
 from support_service import Service
-from test_service_events import FIRST, document, lines
+from test_service_events import FIRST, document, lines, writable
 
 import chronotile as ct
 from chronotile import events, jobs
+
+__all__ = ["writable"]
 
 SCHEMA = {"job_id": "int64", "submitted": "timestamp[us, UTC]", "user": "utf8"}
 
@@ -42,18 +43,10 @@ class ServedArchive(NamedTuple):
         return dict(answer.json)
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("changes")
-    with Service(folder / "logs.db", folder / "log") as service:
-        yield service
-
-
 @pytest.fixture
-def place(service: Service) -> Iterator[ServedArchive]:
-    path: Path = service.log_path.parent / "logs.db"
-    with ct.open(path) as archive:
-        yield ServedArchive(service, archive, f"e{uuid.uuid4().hex[:12]}")
+def place(writable: Service) -> Iterator[ServedArchive]:
+    with ct.open(writable.log_path.parent / "logs.db") as archive:
+        yield ServedArchive(writable, archive, f"e{uuid.uuid4().hex[:12]}")
 
 
 def fresh(place: ServedArchive, *numbers: int) -> jobs.Jobs:
