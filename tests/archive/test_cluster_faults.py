@@ -177,7 +177,7 @@ def test_two_nodes_down_refuse_in_time_say_why_and_service_resumes_by_itself(
         if operation.start > gone + timeout_s and operation.end < back:
             assert operation.seconds < timeout_s + 3, f"{operation.seconds:.1f} s: {operation.error}"
         assert re.search(reason, operation.error) or "the connection was lost" in operation.error, operation.error
-    support_lab.mend(cluster)
+    support_lab.serve_again(cluster)
     check(url, history)
 
 
@@ -230,7 +230,7 @@ def test_a_coordinator_that_dies_mid_request_leaves_the_outcome_unknown_and_repe
         again = [write_once(ds, Batch.of(key)) for key in outcomes]
         assert {o.outcome for o in again} == {"done"}, [o.error for o in again]
         assert [o.stored for o in again] == [o.batch not in stored for o in again]
-    support_lab.mend(cluster)
+    support_lab.serve_again(cluster)
     first = Operation("write", 9, 0, 0, "done", Batch(9, 0, 0).key)
     check(url, History([first, *history.operations, *again]))
 

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import json
 import random
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -187,11 +186,6 @@ def test_every_layout_and_engine_returns_the_same_after_the_same_history(
 def _same_bits(a: pa.Table, b: pa.Table) -> bool:
     """NaN equals NaN here."""
     return a.schema == b.schema and str(a.to_pylist()) == str(b.to_pylist())
-
-
-def float_of(bits: int, code: str) -> float:
-    size = {"f": "I", "d": "Q"}[code]
-    return float(struct.unpack(f"<{code}", struct.pack(f"<{size}", bits))[0])
 
 
 def floats(kind: pa.DataType, bits: list[int]) -> pa.Array:

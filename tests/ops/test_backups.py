@@ -468,11 +468,11 @@ def test_nodes_are_the_same_only_with_their_tokens_and_places() -> None:
 
     three = [member(k, "dc1") for k in range(3)]
     made = Manifest("b", "c", "5.0.8", "", "", Schema({}, [], [], {}), [part(one) for one in three])
-    assert restoring.is_same(made, three[::-1])
-    assert not restoring.is_same(made, three[:2])
-    assert not restoring.is_same(made, [*three[:2], dataclasses.replace(three[2], tokens=("9",))])
-    assert not restoring.is_same(made, [*three[:2], dataclasses.replace(three[2], rack="r2")])
-    assert not restoring.is_same(made, [*three[:2], dataclasses.replace(three[2], host_id="new")])
+    assert restoring.is_same_ring(made, three[::-1])
+    assert not restoring.is_same_ring(made, three[:2])
+    assert not restoring.is_same_ring(made, [*three[:2], dataclasses.replace(three[2], tokens=("9",))])
+    assert not restoring.is_same_ring(made, [*three[:2], dataclasses.replace(three[2], rack="r2")])
+    assert not restoring.is_same_ring(made, [*three[:2], dataclasses.replace(three[2], host_id="new")])
 
 
 @pytest.mark.parametrize(

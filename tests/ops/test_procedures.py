@@ -35,7 +35,7 @@ def journals(tmp_path: Path, cluster: lab.Cluster) -> Iterator[Path]:
     """A folder for journals; what a test leaves unfinished is given up at its end."""
     folder = tmp_path / "journals"
     yield folder
-    support_lab.mend(cluster)
+    support_lab.serve_again(cluster)
     if not lease.prepared(nodes_of(cluster)):
         return
     with cluster.nodes[0].connect() as connection:

@@ -29,7 +29,7 @@ def _open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in ("engine", "membership", "growing"):
         monkeypatch.setattr(f"chronotile_tools.ops.procedures.{place}.gate", lambda nodes, **_: [])
     monkeypatch.setattr(
-        "chronotile_tools.ops.procedures.membership.enough_stay", lambda *_: Finding("ok", "copies", "")
+        "chronotile_tools.ops.procedures.membership.replication_finding", lambda *_: Finding("ok", "copies", "")
     )
 
 

@@ -30,7 +30,7 @@ from chronotile_tools.ops.procedures.growing import Grow
 from chronotile_tools.ops.procedures.leftovers import Leftovers
 from chronotile_tools.ops.procedures.membership import Add, Decommission, Remove, Replace
 from chronotile_tools.ops.procedures.nodes import all_members, node_statuses, wait_for
-from chronotile_tools.ops.repair import previewed
+from chronotile_tools.ops.repair import preview_differences
 from chronotile_tools.ops.repair.reading import repairable
 from chronotile_tools.ops.repair.running import grouped
 
@@ -147,7 +147,7 @@ def test_a_node_that_was_away_for_longer_than_hints_are_kept_is_repaired_under_l
     with journal.Journal(path) as entries:
         assert any(entry["tables"].startswith("faults_extended.") for entry in entries.of("node")), "it was repaired"
     for tables in grouped(context(plant), repairable(nodes_of(plant), ["faults_extended"], [])):
-        assert not previewed(context(plant), tables)
+        assert not preview_differences(context(plant), tables)
     check_well(plant, 3)
     check_all_done(history)
     check(url, history)
@@ -221,7 +221,7 @@ def unreadable(nodes: Sequence[lab.Node]) -> Iterator[Callable[[], None]]:
     files = [path for node in nodes for path in (node.folder / "data/data/busy").glob("rows-*/*-Data.db")]
     assert len(files) >= len(nodes)
 
-    def mend() -> None:
+    def restore_files() -> None:
         for path in files:
             away = path.with_suffix(".away")
             if away.exists():
@@ -230,15 +230,15 @@ def unreadable(nodes: Sequence[lab.Node]) -> Iterator[Callable[[], None]]:
     for path in files:
         path.rename(path.with_suffix(".away"))
     try:
-        yield mend
+        yield restore_files
     finally:
-        mend()
+        restore_files()
 
 
 def check_whole(cluster: lab.Cluster) -> None:
     check_well(cluster, 3)
     for tables in grouped(context(cluster), repairable(nodes_of(cluster), ["busy"], [])):
-        assert not previewed(context(cluster), tables)
+        assert not preview_differences(context(cluster), tables)
 
 
 @pytest.mark.slow
@@ -247,12 +247,12 @@ def test_a_node_that_fails_to_fetch_its_data_is_started_again(plant: lab.Cluster
     output: list[str] = []
     dead = plant.nodes[-1]
     address = dead.address
-    with unreadable(plant.nodes[:2]) as mend:
+    with unreadable(plant.nodes[:2]) as restore_files:
 
         def echo(line: str) -> None:
             output.append(line)
             if "streaming failed" in line:
-                mend()
+                restore_files()
 
         dead.kill()
         wait_until_seen_down(plant, dead)
@@ -440,7 +440,9 @@ def check_grown(cluster: lab.Cluster) -> None:
     assert {name: dict(found[name]) for name in ("field", "system_auth", "system_traces", "chronotile_ops")} == {
         name: {"dc1": 3} for name in ("field", "system_auth", "system_traces", "chronotile_ops")
     }
-    assert not previewed(context(cluster), ["field.rows"]) + previewed(context(cluster), ["system_auth.roles"])
+    assert not preview_differences(context(cluster), ["field.rows"]) + preview_differences(
+        context(cluster), ["system_auth.roles"]
+    )
     for node in cluster.nodes:
         with node.connect() as connection:
             assert len(connection.run("SELECT id FROM field.rows", consistency="ALL").rows) == 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chronotile_tools.lab.tools import parse_status
-from chronotile_tools.ops.procedures.disruptions import judged
+from chronotile_tools.ops.procedures.disruptions import downtime_finding
 from chronotile_tools.ops.procedures.findings import Finding, require
 from chronotile_tools.ops.procedures.upgrades import adjacent
 
@@ -64,7 +64,7 @@ def test_releases_must_follow_each_other(before: str, after: str, level: str, me
     ],
 )
 def test_how_long_a_node_was_away_decides_how_it_may_come_back(away_h: float, level: str, message: str) -> None:
-    found = judged(away_h * HOUR, 3 * HOUR, 240 * HOUR)
+    found = downtime_finding(away_h * HOUR, 3 * HOUR, 240 * HOUR)
     assert found.level == level
     assert message in found.text
 

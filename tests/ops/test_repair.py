@@ -24,7 +24,16 @@ from chronotile_tools import lab, ops
 from chronotile_tools.lab import network
 from chronotile_tools.ops.procedures import journal, plan, run
 from chronotile_tools.ops.procedures.reaching import AccessNodes
-from chronotile_tools.ops.repair import Estimate, Repair, RingRange, SegmentSizer, previewed, reading, running, segments
+from chronotile_tools.ops.repair import (
+    Estimate,
+    Repair,
+    RingRange,
+    SegmentSizer,
+    preview_differences,
+    reading,
+    running,
+    segments,
+)
 from chronotile_tools.ops.repair.reading import streams_of_preview
 from chronotile_tools.ring import SIZE, TOKEN_MIN, after, unwrapped, width
 
@@ -213,7 +222,7 @@ def test_replicas_that_differ_agree_after_a_repair_that_was_killed_and_lost_a_no
 ) -> None:
     make_uneven(uneven, TABLE, 0)
     work = Repair.of(context(uneven), tables=[TABLE], capacity_mbit=100)
-    assert "differ" in previewed(context(uneven), [TABLE])
+    assert "differ" in preview_differences(context(uneven), [TABLE])
     journals = tmp_path / "journals"
 
     def segments_done() -> list[tuple[int, int]]:
@@ -245,7 +254,7 @@ def test_replicas_that_differ_agree_after_a_repair_that_was_killed_and_lost_a_no
         "waiting" in line for line in output
     )
     assert "a preview has nothing to stream" in "".join(entry["seen"] for entry in kept.of("done"))
-    assert not previewed(context(uneven), [TABLE])
+    assert not preview_differences(context(uneven), [TABLE])
     assert rows_of(uneven, uneven.nodes[2], TABLE) == {str(number) for number in range(ROWS)}
     for node in uneven.nodes:
         assert "201.326592" in node.nodetool("getstreamthroughput", "-d"), "the limit is what it was"
@@ -264,7 +273,7 @@ def test_a_small_table_is_repaired_a_node_at_a_time_and_none_twice(uneven: lab.C
     addresses = sorted(node.address for node in uneven.nodes)
     assert [entry["address"] for entry in kept.of("node")] == addresses
     assert not list(kept.of("segment"))
-    assert not previewed(context(uneven), [SMALL])
+    assert not preview_differences(context(uneven), [SMALL])
     assert rows_of(uneven, uneven.nodes[2], SMALL) == {str(number) for number in range(ROWS)}
 
 
@@ -334,7 +343,7 @@ def test_what_a_repair_streams_to_a_node_stays_within_the_capacity(
     assert max(rates) > capacity_mbit / 4, "no stream was seen"
     # A node that has sent nothing for a while has saved up what it may send in a second.
     assert max(rates) < capacity_mbit * (1 + 1 / seconds) * 1.05
-    assert not previewed(context(uneven), [table])
+    assert not preview_differences(context(uneven), [table])
     assert limits() == before
 
 

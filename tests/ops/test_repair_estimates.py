@@ -100,7 +100,7 @@ def test_they_are_repaired_by_one_command_a_node() -> None:
     nodes.tools["repair"] = lambda *_: "Repair completed successfully"
     nodes.tools["compactionstats"] = lambda *_: "pending tasks: 0"
     context = Context(nodes, RecordingActuator(nodes), str)
-    running.mend(context, ["field.c_0000"], "test")
+    running.repair_tables(context, ["field.c_0000"], "test")
     repairs = [words for words in nodes.ran if words[1] == "repair"]
     assert repairs == [(one, "repair", "-full", "-pr", "field", "c_0000") for one in NODES]
 

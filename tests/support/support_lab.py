@@ -57,10 +57,10 @@ def shared_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
 def cluster(shared_cluster: lab.Cluster) -> Iterator[lab.Cluster]:
     """The three shared nodes, for a test that kills, pauses or cuts them: afterwards all serve again."""
     yield shared_cluster
-    mend(shared_cluster)
+    serve_again(shared_cluster)
 
 
-def mend(cluster: lab.Cluster) -> None:
+def serve_again(cluster: lab.Cluster) -> None:
     """Bring back every node that a test stopped, paused or cut off, and wait until all see each other."""
     touched = False
     for node in cluster.nodes:

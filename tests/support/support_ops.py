@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support_lab import QUICK, mend, require_software
+from support_lab import QUICK, require_software, serve_again
 
 from chronotile_tools import lab, ops
 from chronotile_tools.lab import places
@@ -51,7 +51,7 @@ def _watched(lab_home: Path) -> Iterator[lab.Cluster]:
 def watched(_watched: lab.Cluster) -> Iterator[lab.Cluster]:
     """Three nodes with an agent each, for a test that disturbs them: afterwards all serve again."""
     yield _watched
-    mend(_watched)
+    serve_again(_watched)
 
 
 def access(cluster: lab.Cluster) -> ops.Access:

@@ -26,7 +26,7 @@ from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.gate import data_folders, gate, schema_versions
-from chronotile_tools.ops.procedures.nodes import all_members, any_serving, of_each, wait_for
+from chronotile_tools.ops.procedures.nodes import all_members, any_serving, for_each_node, wait_for
 from chronotile_tools.ops.procedures.restarts import known_addresses
 
 TRIES = 3
@@ -416,7 +416,7 @@ def on_all(addresses: Sequence[str], do: Callable[[str], object]) -> None:
             return error
         return None
 
-    failures = [error for error in of_each(addresses, tried).values() if error is not None]
+    failures = [error for error in for_each_node(addresses, tried).values() if error is not None]
     if failures:
         raise failures[0]
 
@@ -428,7 +428,7 @@ def sizes(context: Context, addresses: Sequence[str], keyspaces: Sequence[str]) 
         rows = context.nodes.query(address, statements.select("keyspace_name, mebibytes", "system_views.disk_usage"))
         return sum(int(row["mebibytes"]) << 20 for row in rows if row["keyspace_name"] in keyspaces)
 
-    return of_each(addresses, of)
+    return for_each_node(addresses, of)
 
 
 def release_finding(context: Context) -> Finding:

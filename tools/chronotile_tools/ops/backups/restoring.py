@@ -23,7 +23,7 @@ from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding, Level
 from chronotile_tools.ops.procedures.gate import copies, data_folders, free_bytes, gate
-from chronotile_tools.ops.procedures.nodes import Member, all_members, any_serving, of_each, wait_for
+from chronotile_tools.ops.procedures.nodes import Member, all_members, any_serving, for_each_node, wait_for
 from chronotile_tools.ops.procedures.restarts import known_addresses
 
 STAGING = "chronotile_restore"
@@ -98,7 +98,7 @@ class Restore(Procedure):
             )
         wanted = sorted(set(keyspaces)) or manifest.keyspaces
         there = schemas.strategies_of(context.nodes, wanted)
-        same = is_same(manifest, all_members(context.nodes)) and all(
+        same = is_same_ring(manifest, all_members(context.nodes)) and all(
             manifest.schema.strategies[keyspace] == found for keyspace, found in there.items()
         )
         addresses = known_addresses(context, [])
@@ -173,7 +173,7 @@ class Restore(Procedure):
             except UnavailableError:
                 return None
 
-        seen = of_each(self.addresses, free)
+        seen = for_each_node(self.addresses, free)
         short = [f"{address} has {have >> 20:,} MiB free and needs {needed[address] >> 20:,}"
                  for address, have in seen.items() if have is not None and have < needed[address]]  # fmt: skip
         if short:
@@ -432,7 +432,7 @@ def found(store: Store, backup: str, key: Key | None = None) -> Manifest:
     return manifests.load(store, backup if newest is None else newest.name, key)
 
 
-def is_same(manifest: Manifest, members: Sequence[Member]) -> bool:
+def is_same_ring(manifest: Manifest, members: Sequence[Member]) -> bool:
     """Whether a cluster's nodes, tokens and racks are those of a backup."""
     return {(one.host_id, one.dc, one.rack, tuple(sorted(one.tokens))) for one in members} == {
         (part.host_id, part.dc, part.rack, tuple(sorted(part.tokens))) for part in manifest.parts

@@ -20,9 +20,9 @@ from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.gate import copies, gate
 from chronotile_tools.ops.procedures.nodes import any_serving, is_system
-from chronotile_tools.ops.procedures.restarts import known_addresses, single_copies
+from chronotile_tools.ops.procedures.restarts import known_addresses, unreplicated
 from chronotile_tools.ops.repair import reading
-from chronotile_tools.ops.repair.running import grouped, mend, previewed
+from chronotile_tools.ops.repair.running import grouped, preview_differences, repair_tables
 
 MARGIN_S = 3600.0
 """Margin before the end of gc_grace for running a repair, in seconds."""
@@ -51,7 +51,7 @@ class Disruption(Procedure):
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, and whether the work ends in time."""
-        found = [*super().checks(context), *single_copies(context)]
+        found = [*super().checks(context), *unreplicated(context)]
         away_s = self.minutes * 60
         if any(finding.level == "refused" for finding in found):
             return found
@@ -64,7 +64,7 @@ class Disruption(Procedure):
     def steps(self, context: Context) -> list[Step]:
         """Stop, work, start, sync."""
         return [
-            *_noting_down(context, steps.down_steps(context, self.address)),
+            *_with_time_recorded(context, steps.down_steps(context, self.address)),
             _work_step(context, self.address),
             *return_steps(context, self.address),
         ]
@@ -130,26 +130,26 @@ def return_steps(context: Context, address: str, down_since: float | None = None
 
     def whole() -> None:
         if away_s() > hint_window_s(context):
-            mend(context, reading.repairable(context.nodes, [], []), "return")
+            repair_tables(context, reading.repairable(context.nodes, [], []), "return")
 
     return [
         Step(f"start {address}", f"start {address}", start, confirmed, check),
         steps.hints_step(context, address),
-        whole_step(context, address, whole),
+        sync_step(context, address, whole),
     ]
 
 
-def whole_step(context: Context, address: str, mend_first: Callable[[], None] = lambda: None) -> Step:
+def sync_step(context: Context, address: str, mend_first: Callable[[], None] = lambda: None) -> Step:
     """Compare a node with the other replicas, and repair differences."""
     return Step(
         f"whole {address}",
         f"compare {address} with the other replicas, and repair differences",
         mend_first,
-        lambda: _await_whole(context),
+        lambda: _await_in_sync(context),
     )
 
 
-def _noting_down(context: Context, down: list[Step]) -> list[Step]:
+def _with_time_recorded(context: Context, down: list[Step]) -> list[Step]:
     """Record the time before the node stops, so that an interruption cannot shorten the downtime."""
     drain, *rest = down
 
@@ -175,14 +175,14 @@ def _work_step(context: Context, address: str) -> Step:
     return Step(f"work {address}", f"your work on {address}; then resume", wait, lambda: "the operator resumed")
 
 
-def _await_whole(context: Context) -> str:
+def _await_in_sync(context: Context) -> str:
     """Preview a repair of every table; repair differences and preview again."""
     differing = []
     for group in grouped(context, reading.repairable(context.nodes, [], [])):
-        if previewed(context, group):
+        if preview_differences(context, group):
             # Use a new purpose for each attempt: tables repaired earlier may differ again.
-            mend(context, group, f"proof {time.time()}")
-            again = previewed(context, group)
+            repair_tables(context, group, f"proof {time.time()}")
+            again = preview_differences(context, group)
             if again:
                 differing.append(f"{', '.join(group)} ({again})")
     if differing:
@@ -193,10 +193,10 @@ def _await_whole(context: Context) -> str:
 
 
 def _time_finding(context: Context, away_s: float) -> Finding:
-    return judged(away_s, hint_window_s(context), gc_grace_s(context))
+    return downtime_finding(away_s, hint_window_s(context), gc_grace_s(context))
 
 
-def judged(away_s: float, window_s: float, grace_s: float) -> Finding:
+def downtime_finding(away_s: float, window_s: float, grace_s: float) -> Finding:
     """Whether a node may return after a downtime, and what it needs."""
     text = f"{away_s / 60:.0f} min away"
     if away_s > grace_s - MARGIN_S:

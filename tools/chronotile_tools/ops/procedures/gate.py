@@ -11,7 +11,7 @@ from chronotile.errors import ChronotileError, InvalidInputError, UnavailableErr
 from chronotile_tools.lab.tools import NodeStatus
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.nodes import Nodes, any_serving, members, node_statuses, of_each
+from chronotile_tools.ops.procedures.nodes import Nodes, any_serving, for_each_node, members, node_statuses
 
 CLOCK_S_MAX = 1.0
 """Largest clock difference in seconds. Cassandra orders writes by timestamps, so larger differences lose updates."""
@@ -63,7 +63,7 @@ def _status(nodes: Nodes, live: list[str], down: Collection[str]) -> list[Findin
             return str(error)
 
     found = []
-    for asker, views in of_each(live, look).items():
+    for asker, views in for_each_node(live, look).items():
         if isinstance(views, str):
             found.append(Finding("refused", "nodes", f"cannot query {asker}: {views}"))
             continue
@@ -104,7 +104,7 @@ def _quiet(nodes: Nodes, live: list[str]) -> list[Finding]:
     """Check that no node streams, repairs or rewrites tables."""
     busy = {
         address: activities
-        for address, activities in of_each(live, lambda one: _work_of(nodes, one)).items()
+        for address, activities in for_each_node(live, lambda one: _work_of(nodes, one)).items()
         if activities
     }
     if not busy:

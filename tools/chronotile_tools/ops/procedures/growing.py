@@ -23,7 +23,7 @@ from chronotile_tools.ops.procedures.membership import CHANGES, await_joined
 from chronotile_tools.ops.procedures.nodes import all_members, any_serving, is_system
 from chronotile_tools.ops.procedures.upgrades import snapshot_step
 from chronotile_tools.ops.repair import reading
-from chronotile_tools.ops.repair.running import grouped, mend, previewed
+from chronotile_tools.ops.repair.running import grouped, preview_differences, repair_tables
 
 COPIES = 3
 GRACE_S = 864_000
@@ -184,7 +184,7 @@ class Grow(Procedure):
         def repair() -> None:
             where = f"keyspace_name = {statements.quoted(keyspace)}"
             rows = context.nodes.query(self.first, statements.select("table_name", "system_schema.tables", where))
-            mend(context, [f"{keyspace}.{row['table_name']}" for row in rows], f"{count} copies")
+            repair_tables(context, [f"{keyspace}.{row['table_name']}" for row in rows], f"{count} copies")
 
         return Step(
             f"repair {keyspace} {count}",
@@ -223,7 +223,7 @@ def _clients_step(context: Context) -> Step:
 
 def _confirmed(context: Context) -> str:
     differing = [f"{group[0]}: {difference}" for group in grouped(context, reading.repairable(context.nodes, [], []))
-                 if (difference := previewed(context, group))]  # fmt: skip
+                 if (difference := preview_differences(context, group))]  # fmt: skip
     asked = any_serving(context.nodes)
     rows = context.nodes.query(
         asked, statements.select("keyspace_name, table_name, gc_grace_seconds", "system_schema.tables")

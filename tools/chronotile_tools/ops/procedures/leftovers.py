@@ -12,7 +12,7 @@ from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.gate import data_folders
 from chronotile_tools.ops.procedures.nodes import any_serving
-from chronotile_tools.ops.procedures.restarts import known_addresses, single_copies
+from chronotile_tools.ops.procedures.restarts import known_addresses, unreplicated
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Leftovers(Procedure):
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, existence of leftovers, and confirmation."""
-        found = [*super().checks(context), *single_copies(context)]
+        found = [*super().checks(context), *unreplicated(context)]
         if not self.folders:
             found.append(Finding("refused", "folders", f"{self.address} has no folders of dropped tables"))
         elif not self.confirmed:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile_tools.ops.procedures import statements, steps
-from chronotile_tools.ops.procedures.disruptions import whole_step
+from chronotile_tools.ops.procedures.disruptions import sync_step
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.gate import copies, free_bytes, gate
@@ -91,7 +91,7 @@ class Decommission(Procedure):
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, and whether enough nodes remain."""
-        return [*super().checks(context), enough_stay(context, self.address)]
+        return [*super().checks(context), replication_finding(context, self.address)]
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
@@ -138,7 +138,7 @@ class Remove(Procedure):
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate without the node, and whether enough nodes stay."""
-        return [*gate(context.nodes, down=[self.address]), enough_stay(context, self.address)]
+        return [*gate(context.nodes, down=[self.address]), replication_finding(context, self.address)]
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
@@ -234,7 +234,7 @@ class Replace(Procedure):
         )
         if self.address != self.dead:
             return [step]
-        return [step, steps.hints_step(context, self.dead), whole_step(context, self.dead)]
+        return [step, steps.hints_step(context, self.dead), sync_step(context, self.dead)]
 
     def _missing(self, context: Context) -> str:
         """Evidence that the dead node is not replaced yet; empty if it is."""
@@ -251,7 +251,7 @@ class Replace(Procedure):
         return ""
 
 
-def enough_stay(context: Context, leaving: str) -> Finding:
+def replication_finding(context: Context, leaving: str) -> Finding:
     """Check that the remaining nodes can hold the replication factor of every keyspace."""
     asked = any_serving(context.nodes)
     known = members(context.nodes, asked)

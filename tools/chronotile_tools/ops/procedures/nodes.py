@@ -144,7 +144,7 @@ def all_members(nodes: Nodes) -> list[Member]:
     return members(nodes, any_serving(nodes))
 
 
-def of_each(addresses: Sequence[str], ask: Callable[[str], Found]) -> dict[str, Found]:
+def for_each_node(addresses: Sequence[str], ask: Callable[[str], Found]) -> dict[str, Found]:
     """Call `ask` for all nodes concurrently; return results by node."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         return dict(zip(addresses, pool.map(ask, addresses), strict=True))

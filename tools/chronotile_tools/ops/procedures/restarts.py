@@ -31,7 +31,7 @@ class RollingRestart(Procedure):
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, and keyspaces with too few replicas."""
-        return [*super().checks(context), *single_copies(context)]
+        return [*super().checks(context), *unreplicated(context)]
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
@@ -66,7 +66,7 @@ def known_addresses(context: Context, addresses: Sequence[str]) -> list[str]:
     return list(addresses) or known
 
 
-def single_copies(context: Context) -> list[Finding]:
+def unreplicated(context: Context) -> list[Finding]:
     """Warn of keyspaces that become unavailable while a node is down; refuse if it is the only node."""
     if len(all_members(context.nodes)) == 1:
         text = "the cluster has a single node, which also stores the lease: restart it by hand"

@@ -63,14 +63,6 @@ def hints_step(context: Context, address: str) -> Step:
     )
 
 
-def host_key(context: Context, address: str, kind: str) -> str:
-    """Fingerprint key of a known node; for an unknown one, a wildcard for all nodes."""
-    try:
-        return f"{kind} {member(context, address).host_id}"
-    except (InvalidInputError, ChronotileError):
-        return f"{kind} *"
-
-
 def member(context: Context, address: str) -> Member:
     """Find the node at an address.
 

@@ -12,7 +12,7 @@ from chronotile_tools.ops.procedures import lease, statements, steps
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.nodes import all_members, answers, any_serving
-from chronotile_tools.ops.procedures.restarts import known_addresses, single_copies
+from chronotile_tools.ops.procedures.restarts import known_addresses, unreplicated
 
 SERIES = ((3, 11), (4, 0), (4, 1), (5, 0))
 """Release series in order; an upgrade goes from one to the next."""
@@ -43,7 +43,7 @@ class Upgrade(Procedure):
     def checks(self, context: Context) -> list[Finding]:
         """The gate, the order of releases, and limits of the checks."""
         releases = sorted({one.release for one in all_members(context.nodes)})
-        found = [*super().checks(context), *single_copies(context)]
+        found = [*super().checks(context), *unreplicated(context)]
         found += [adjacent(before, self.release) for before in releases]
         text = "agreement of replicas was not checked: run chronotile ops repair run before and after the upgrade"
         return [*found, Finding("unseen", "repair", text)]
@@ -118,7 +118,7 @@ class Compatibility(Procedure):
 
     def checks(self, context: Context) -> list[Finding]:
         """The gate, the order of modes, and confirmation that it is irreversible."""
-        found = [*super().checks(context), *single_copies(context)]
+        found = [*super().checks(context), *unreplicated(context)]
         if any(finding.level == "refused" for finding in found):
             return found
         modes = {_mode_of(context, address) for address in self.addresses}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chronotile_tools.ops.repair.running import Repair, mend, previewed
+from chronotile_tools.ops.repair.running import Repair, preview_differences, repair_tables
 from chronotile_tools.ops.repair.segments import Estimate, RingRange, SegmentSizer
 
-__all__ = ["Estimate", "Repair", "RingRange", "SegmentSizer", "mend", "previewed"]
+__all__ = ["Estimate", "Repair", "RingRange", "SegmentSizer", "preview_differences", "repair_tables"]

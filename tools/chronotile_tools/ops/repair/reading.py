@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.gate import copies
-from chronotile_tools.ops.procedures.nodes import Nodes, any_serving, is_system, members, of_each
+from chronotile_tools.ops.procedures.nodes import Nodes, any_serving, for_each_node, is_system, members
 from chronotile_tools.ops.repair.segments import Estimate, RingRange
 from chronotile_tools.ring import TOKEN_MIN, unwrapped
 
@@ -82,7 +82,9 @@ def estimates(nodes: Nodes, tables: Sequence[str]) -> dict[str, list[Estimate]]:
     asked = any_serving(nodes)
     factors = {name: sum(centres.values()) for name, centres in copies(nodes, asked).items()}
     known = [one.address for one in members(nodes, asked)]
-    reported = [found for found in of_each(known, lambda one: _sizes_or_none(nodes, one, keyspaces)).values() if found]
+    reported = [
+        found for found in for_each_node(known, lambda one: _sizes_or_none(nodes, one, keyspaces)).values() if found
+    ]
     return {table: [_in_one_copy([found[table] for found in reported if table in found],
                                  factors.get(table.partition(".")[0], 1))] for table in tables}  # fmt: skip
 

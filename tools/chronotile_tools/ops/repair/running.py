@@ -14,7 +14,7 @@ from chronotile.errors import ChronotileError, InvalidInputError, UnavailableErr
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.gate import gate
-from chronotile_tools.ops.procedures.nodes import all_members, answers, node_statuses, of_each
+from chronotile_tools.ops.procedures.nodes import all_members, answers, for_each_node, node_statuses
 from chronotile_tools.ops.repair import reading
 from chronotile_tools.ops.repair.segments import (
     BYTES_MAX,
@@ -144,8 +144,8 @@ class Repair(Procedure):
             known = [one.address for one in all_members(context.nodes)]
             if "throughput_mbit" not in context.notes:
                 # Record the limit before changing it: a resumed run must not take ours for the original.
-                old = of_each(known, lambda one: reading.throughput_mbit(context.nodes, one))
-                whole = of_each(known, lambda one: reading.whole_files_mib(context.nodes, one))
+                old = for_each_node(known, lambda one: reading.throughput_mbit(context.nodes, one))
+                whole = for_each_node(known, lambda one: reading.whole_files_mib(context.nodes, one))
                 context.note(throughput_mbit=old, whole_files_mib=whole)
             limit = megabits_a_sender(self.capacity_mbit, self._all_ranges(context))
             apart = [address for address, old in context.notes.get("whole_files_mib", {}).items() if old is not None]
@@ -154,8 +154,8 @@ class Repair(Procedure):
         def prove() -> str:
             limit = megabits_a_sender(self.capacity_mbit, self._all_ranges(context))
             old = context.notes["throughput_mbit"]
-            found = of_each(list(old), lambda one: reading.throughput_mbit(context.nodes, one))
-            whole = of_each(list(old), lambda one: reading.whole_files_mib(context.nodes, one))
+            found = for_each_node(list(old), lambda one: reading.throughput_mbit(context.nodes, one))
+            whole = for_each_node(list(old), lambda one: reading.whole_files_mib(context.nodes, one))
             if any(value == 0 or value > limit * 1.05 for value in found.values()) or any(
                 value is not None and (value == 0 or value > mebibytes(limit) * 1.05) for value in whole.values()
             ):
@@ -188,7 +188,7 @@ def _set_limits(context: Context, mbit: Mapping[str, float], whole_files_mib: Ma
         if apart is not None:
             context.nodes.nodetool(address, "setstreamthroughput", "-e", _whole_number(apart), timeout_s=60)
 
-    of_each(list(mbit), set_of)
+    for_each_node(list(mbit), set_of)
 
 
 def _as_nodetool_takes_it(mbit: float) -> tuple[str, ...]:
@@ -298,13 +298,13 @@ class _Group:
 
     def prove(self) -> str:
         """Compare all replicas again."""
-        streams = previewed(self.context, self.tables)
+        streams = preview_differences(self.context, self.tables)
         done = f"{len(self._done())} segments" if self._done() else f"the ranges of {len(self._nodes_done())} nodes"
         if not streams:
             return f"{done} repaired; a preview has nothing to stream"
         # Concurrent writes cause harmless temporary differences.
         time.sleep(2)
-        again = previewed(self.context, self.tables)
+        again = preview_differences(self.context, self.tables)
         if not again:
             return f"{done} repaired; a preview has nothing to stream"
         return f"{done} repaired; a preview finds {again}: because of concurrent writes: preview again without writes"
@@ -393,7 +393,7 @@ class _Group:
     def _await_calm(self, segment: RingRange) -> None:
         """Wait while a replica has too many pending compactions."""
         while asked := [one for one in segment.replicas if time.monotonic() > self._calm_until.get(one, 0.0)]:
-            pending = of_each(asked, lambda one: reading.pending_compactions(self.context.nodes, one))
+            pending = for_each_node(asked, lambda one: reading.pending_compactions(self.context.nodes, one))
             for replica, count in pending.items():
                 if count <= PENDING_MAX:
                     self._calm_until[replica] = time.monotonic() + PRESSURE_S
@@ -420,7 +420,7 @@ def grouped(context: Context, names: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def previewed(context: Context, tables: Sequence[str]) -> str:
+def preview_differences(context: Context, tables: Sequence[str]) -> str:
     """Streams that a repair of these tables would start; empty if all replicas agree."""
     keyspace, names = tables[0].partition(".")[0], [name.partition(".")[2] for name in tables]
     differing = []
@@ -435,7 +435,7 @@ def previewed(context: Context, tables: Sequence[str]) -> str:
     return ", ".join(differing)
 
 
-def mend(context: Context, tables: Sequence[str], purpose: str) -> None:
+def repair_tables(context: Context, tables: Sequence[str], purpose: str) -> None:
     """Repair tables within a step of another procedure.
 
     `purpose` tells this repair from others of the same tables in the same procedure: of an interrupted one, only what
