@@ -29,7 +29,9 @@ from chronotile.predicates import Where, equalities, listed
 from chronotile.result import ReadResult
 from chronotile.urls import without_password
 
-__all__ = ["ARROW", "Parameters", "Remote", "RemoteNamed", "given", "list_words", "question_words"]
+__all__ = [
+    "ARROW", "Parameters", "Remote", "RemoteNamed", "names_parameter", "question_parameters", "setting_parameters",
+]  # fmt: skip
 
 ARROW = "application/vnd.apache.arrow.stream"
 """Media type of rows in requests and responses."""
@@ -99,18 +101,18 @@ class Remote(Closing):
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> Any:
-        answer = self._ask(method, path, parameters or [], body, content_type, "application/json")
+        answer = self._request(method, path, parameters or [], body, content_type, "application/json")
         with _complete(method):
             text = answer.read()
         return json.loads(text) if text else None
 
     def _stream(self, path: str, parameters: Parameters) -> ReadResult:
-        answer = self._ask("GET", path, parameters, None, "", ARROW)
+        answer = self._request("GET", path, parameters, None, "", ARROW)
         # The stream is read while other requests are made: it keeps the connection for itself.
         connection, self._local.connection = self._local.connection, None
         return ReadResult(_native.read_arrow_stream(_Answer(answer, connection)))
 
-    def _ask(
+    def _request(
         self, method: str, path: str, parameters: Parameters, body: bytes | None, content_type: str, accept: str
     ) -> http.client.HTTPResponse:
         if self._closed:
@@ -286,25 +288,25 @@ def _tls(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
         raise InvalidInputError(f"{ca} contains no certificates: {error}", kind="invalid-setting") from None
 
 
-def given(**settings: Any) -> Parameters:
+def setting_parameters(**settings: Any) -> Parameters:
     """Convert settings to query parameters; settings that are None are left out."""
     text = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
     return [(name, text[name]) for name, value in settings.items() if value is not None]
 
 
-def question_words(
+def question_parameters(
     start: times.Moment, end: times.Moment, where: Where, equal: Mapping[str, Any],
     tick_ns: int | None = None,
 ) -> Parameters:  # fmt: skip
     """Convert a period and conditions to query parameters. Integer times are ticks of `tick_ns` nanoseconds."""
-    words = [(name, _moment_text(value, name, tick_ns)) for name, value in (("start", start), ("end", end))
+    parameters = [(name, _moment_text(value, name, tick_ns)) for name, value in (("start", start), ("end", end))
              if value is not None]  # fmt: skip
     for condition in listed(where) + equalities(equal):
         try:
-            words.append(("where", json.dumps(list(condition), default=_plain)))
+            parameters.append(("where", json.dumps(list(condition), default=_plain)))
         except TypeError as error:
             raise InvalidInputError(f"{condition!r} does not go over HTTP: {error}", kind="invalid-request") from None
-    return words
+    return parameters
 
 
 def _moment_text(value: times.Moment, what: str, tick_ns: int | None) -> str:
@@ -334,6 +336,6 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
 
 
-def list_words(name: str, values: str | Iterable[str] | None) -> Parameters:
+def names_parameter(name: str, values: str | Iterable[str] | None) -> Parameters:
     """Convert names to one parameter, joined by commas; None to no parameter."""
     return [] if values is None else [(name, values if isinstance(values, str) else ",".join(values))]

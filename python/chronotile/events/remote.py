@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from chronotile import times
 from chronotile.predicates import Where
-from chronotile.remote import Parameters, RemoteNamed, list_words, question_words
+from chronotile.remote import Parameters, RemoteNamed, names_parameter, question_parameters
 
 __all__ = ["RemoteEvents", "RemoteReport", "connect"]
 
@@ -75,9 +75,9 @@ class RemoteEvents(RemoteNamed):
         *, start: times.Moment = None, end: times.Moment = None, streams: str | Iterable[str] | None = None,
         where: Where = None, text: str | None = None, **equal: Any,
     ) -> Parameters:  # fmt: skip
-        words = question_words(start, end, where, equal, _US_NS)
-        words += [("stream", stream) for stream in ([streams] if isinstance(streams, str) else streams or ())]
-        return words if text is None else [*words, ("text", text)]
+        parameters = question_parameters(start, end, where, equal, _US_NS)
+        parameters += [("stream", stream) for stream in ([streams] if isinstance(streams, str) else streams or ())]
+        return parameters if text is None else [*parameters, ("text", text)]
 
     def ingest_lines(
         self,
@@ -113,11 +113,11 @@ class RemoteEvents(RemoteNamed):
         BatchConflictError
             Other lines are stored under this name.
         """
-        words = [("format", format), ("source", source), ("batch", batch or f"events:{uuid.uuid4().hex}")]
-        words += [] if ttl is None else [("ttl", times.duration_text(ttl, "ttl"))]
-        words += [(name, str(value)) for name, value in read_options.items() if value is not None]
+        parameters = [("format", format), ("source", source), ("batch", batch or f"events:{uuid.uuid4().hex}")]
+        parameters += [] if ttl is None else [("ttl", times.duration_text(ttl, "ttl"))]
+        parameters += [(name, str(value)) for name, value in read_options.items() if value is not None]
         body = data.encode() if isinstance(data, str) else bytes(data)
-        return RemoteReport(**self._json("POST", self._path, words, body, _LINES))
+        return RemoteReport(**self._json("POST", self._path, parameters, body, _LINES))
 
     def search(
         self,
@@ -128,19 +128,19 @@ class RemoteEvents(RemoteNamed):
         **question: Any,
     ) -> pa.Table:
         """Documents sorted by time; at most 100,000."""
-        words = [
+        parameters = [
             ("limit", str(limit)),
             ("oldest_first", str(not newest_first).lower()),
-            *list_words("columns", columns),
+            *names_parameter("columns", columns),
         ]
-        return self._stream(self._path, words + self._question(**question)).to_arrow()
+        return self._stream(self._path, parameters + self._question(**question)).to_arrow()
 
     def histogram(self, interval: str | timedelta = "1h", *, by: str | Iterable[str] = (), **question: Any) -> pa.Table:
         """Count documents over time, in intervals counted from 1970: ``start``, the columns of `by`, ``count``."""
-        words = [("interval", times.duration_text(interval, "interval")), *list_words("by", by)]
-        return self._stream(f"{self._path}/histogram", words + self._question(**question)).to_arrow()
+        parameters = [("interval", times.duration_text(interval, "interval")), *names_parameter("by", by)]
+        return self._stream(f"{self._path}/histogram", parameters + self._question(**question)).to_arrow()
 
     def dead_letters(self, *, start: times.Moment = None, end: times.Moment = None, limit: int = 100) -> pa.Table:
         """Rejected lines, newest first; at most 100,000. ``record`` is text, in which invalid UTF-8 is replaced."""
-        words = [("limit", str(limit)), *question_words(start, end, None, {}, _US_NS)]
-        return self._stream(f"{self._path}/dead", words).to_arrow()
+        parameters = [("limit", str(limit)), *question_parameters(start, end, None, {}, _US_NS)]
+        return self._stream(f"{self._path}/dead", parameters).to_arrow()

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from chronotile import _native, historian, inputs, times
 from chronotile.errors import InvalidInputError
 from chronotile.historian import BufferedWriter, MaintainReport, PointsReport, Tag, TagKey
-from chronotile.remote import ARROW, Parameters, Remote, given
+from chronotile.remote import ARROW, Parameters, Remote, setting_parameters
 from chronotile.result import ReadResult
 
 __all__ = ["RemoteHistorian"]
@@ -59,8 +59,8 @@ class RemoteHistorian(Remote):
 
     def define_many(self, tags: Iterable[Mapping[str, Any] | Tag]) -> list[Tag]:
         """Define tags, all or none."""
-        given = [vars(tag) if isinstance(tag, Tag) else dict(tag) for tag in tags]
-        return _tags(self._json("POST", "/v1/tags", body=json.dumps({"tags": given}).encode()))
+        definitions = [vars(tag) if isinstance(tag, Tag) else dict(tag) for tag in tags]
+        return _tags(self._json("POST", "/v1/tags", body=json.dumps({"tags": definitions}).encode()))
 
     def tag(self, tag: TagKey) -> Tag:
         """Return a tag by name or number."""
@@ -126,7 +126,7 @@ class RemoteHistorian(Remote):
     ) -> Any:
         """The values of tags at given times, interpolated between their neighbours."""
         parameters = [("time", str(historian._ns(moment, "a time"))) for moment in moments]
-        return self._table("/v1/at", tags, parameters + given(stepped=stepped))
+        return self._table("/v1/at", tags, parameters + setting_parameters(stepped=stepped))
 
     def aggregate(
         self,
@@ -148,7 +148,7 @@ class RemoteHistorian(Remote):
         """An aggregate of tags for each interval of ``[start, end)``, as
         :meth:`chronotile.historian.Historian.aggregate`."""
         width = 0 if interval is None else times.duration_ns(interval, "interval")
-        settings = given(
+        settings = setting_parameters(
             stepped=stepped,
             treat_uncertain_as_bad=treat_uncertain_as_bad,
             percent_good=percent_good,
@@ -192,7 +192,7 @@ class RemoteHistorian(Remote):
     def retire(self, group: str, *, dry_run: bool = False) -> int:
         """Drop points older than the group's retention; return their number."""
         path = f"/v1/groups/{quote(group, safe='')}/retire"
-        return int(self._json("POST", path, given(dry_run=dry_run))["points"])
+        return int(self._json("POST", path, setting_parameters(dry_run=dry_run))["points"])
 
     def maintain(self) -> MaintainReport:
         """Merge small chunks, and compute hourly statistics."""

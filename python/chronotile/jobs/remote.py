@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from chronotile import times
 from chronotile.predicates import Where
-from chronotile.remote import Parameters, RemoteNamed, list_words, question_words
+from chronotile.remote import Parameters, RemoteNamed, names_parameter, question_parameters
 from chronotile.result import ReadResult
 
 __all__ = ["RemoteJobs", "connect"]
@@ -47,18 +47,18 @@ class RemoteJobs(RemoteNamed):
     def _question(
         *, start: times.Moment = None, end: times.Moment = None, days: Any = None, where: Where = None, **equal: Any
     ) -> Parameters:  # fmt: skip
-        words = question_words(start, end, where, equal)
+        parameters = question_parameters(start, end, where, equal)
         if days is None:
-            return words
+            return parameters
         several = isinstance(days, tuple | list)
-        return [*words, ("days", ",".join(map(str, days)) if several else str(days))]
+        return [*parameters, ("days", ",".join(map(str, days)) if several else str(days))]
 
     def get(self, ids: Any, *, columns: Iterable[str] | None = None, history: bool = False) -> ReadResult:
         """Read jobs by id: a few dozen per call, because the ids are part of the URL."""
         wanted = ids.tolist() if hasattr(ids, "tolist") else ids.to_pylist() if hasattr(ids, "to_pylist") else ids
         listed = wanted if isinstance(wanted, Iterable) else [wanted]
-        words = [("id", str(id)) for id in listed]
-        return self._stream(self._path, [*words, *_rows(columns, history)])
+        parameters = [("id", str(id)) for id in listed]
+        return self._stream(self._path, [*parameters, *_rows(columns, history)])
 
     def find(self, *, columns: Iterable[str] | None = None, history: bool = False, **question: Any) -> ReadResult:
         """Stream jobs by period and condition."""
@@ -69,21 +69,20 @@ class RemoteJobs(RemoteNamed):
         **question: Any,
     ) -> pa.Table:  # fmt: skip
         """Count and aggregate jobs by the values of columns, the most frequent first."""
-        words = list_words("by", columns)
-        for column, given in (aggregates or {}).items():
-            words += [
-                ("aggregate", f"{function}({column})") for function in ([given] if isinstance(given, str) else given)
-            ]
-        return self._stream(f"{self._path}/group", words + self._question(**question)).to_arrow()
+        parameters = names_parameter("by", columns)
+        for column, functions in (aggregates or {}).items():
+            several = [functions] if isinstance(functions, str) else functions
+            parameters += [("aggregate", f"{function}({column})") for function in several]
+        return self._stream(f"{self._path}/group", parameters + self._question(**question)).to_arrow()
 
     def explain(self, *, by: str | Iterable[str] | None = None, **question: Any) -> dict[str, Any]:
         """Explain how a search uses an index, or with `by` (may be empty), how a count does. Returns the fields of
         :class:`chronotile.reports.IndexUse`, and ``summary``."""
         found: dict[str, Any] = self._json(
-            "GET", f"{self._path}/explain", list_words("by", by) + self._question(**question)
+            "GET", f"{self._path}/explain", names_parameter("by", by) + self._question(**question)
         )
         return found
 
 
 def _rows(columns: Iterable[str] | None, history: bool) -> Parameters:
-    return [("history", str(history).lower()), *list_words("columns", columns)]
+    return [("history", str(history).lower()), *names_parameter("columns", columns)]

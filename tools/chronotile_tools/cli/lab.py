@@ -166,49 +166,24 @@ def status(name: str | None, as_json: bool) -> None:
     header = ["node", "address", "status", "clients", "place", "version", "pid", "memory", "cpu_s"]
     table = [
         [
-            row["node"],
-            row["address"],
-            row["status"],
-            "yes" if row["serves"] else "no",
-            f"{row['dc']}/{row['rack']}",
-            row["version"],
-            str(row["pid"] or "-"),
-            bytes_text(row["memory_bytes"]),
-            f"{row['cpu_s']:.0f}",
+            row["node"], row["address"], row["status"], "yes" if row["serves"] else "no", f"{row['dc']}/{row['rack']}",
+            row["version"], str(row["pid"] or "-"), bytes_text(row["memory_bytes"]), f"{row['cpu_s']:.0f}",
         ]
         for row in rows
-    ]
+    ]  # fmt: skip
     click.echo(table_text(header, table, frozenset({6, 7, 8})))
 
 
 def _node_facts(node: laboratory.Node) -> dict[str, Any]:
-    known = node.status
-    return {
-        "node": node.name,
-        "address": node.address,
-        "status": known,
-        "serves": known == "up" and node.serves(),
-        "dc": node.dc,
-        "rack": node.rack,
-        "version": node.version,
-        "pid": node.pid,
-        "memory_bytes": node.memory_bytes,
-        "cpu_s": node.cpu_s,
-    }
+    facts: dict[str, Any] = {"node": node.name, "address": node.address, "status": node.status}
+    facts["serves"] = facts["status"] == "up" and node.serves()
+    return facts | {name: getattr(node, name) for name in ("dc", "rack", "version", "pid", "memory_bytes", "cpu_s")}
 
 
 def _cluster_facts(cluster: laboratory.Cluster) -> dict[str, Any]:
     found = cluster.state
-    return {
-        "name": found.name,
-        "status": found.status,
-        "version": found.version,
-        "network": found.network,
-        "url": cluster.url(),
-        "folder": str(cluster.folder),
-        "auth": found.auth,
-        "tls": found.tls,
-    }
+    facts = {name: getattr(found, name) for name in ("name", "status", "version", "network", "auth", "tls")}
+    return facts | {"url": cluster.url(), "folder": str(cluster.folder)}
 
 
 @lab.command(short_help="Add a node.")
@@ -276,6 +251,9 @@ for _simple in (
     ("drain", "Flush a node and stop it from serving.",
      "Flush nodes to disk and stop serving clients; their processes keep running.", "2", "drained",
      laboratory.Node.drain),
+    ("remove", "Remove a dead node.",
+     "Permanently remove nodes that are down; the others restore their replicas from each other.", "3", "removed",
+     laboratory.Node.remove),
 ):  # fmt: skip
     _add_simple(*_simple)
 
@@ -293,20 +271,6 @@ def decommission(nodes: Nodes, force: bool) -> None:
     for node in nodes:
         node.decommission(force=force)
         click.echo(f"{node.name} has left")
-
-
-@lab.command(short_help="Remove a dead node.")
-@nodes_arguments
-def remove(nodes: Nodes) -> None:
-    """Permanently remove nodes that are down; the others restore their replicas from each other.
-
-    \b
-    Example:
-        chronotile lab remove 3
-    """
-    for node in nodes:
-        node.remove()
-        click.echo(f"{node.name} is removed")
 
 
 @lab.command(short_help="Replace a dead node.")
