@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from support_commands import run_command
 from support_lab import cluster, lab_home, one_node, secure_cluster, shared_cluster, single_node
+from support_shell import Shell
 
 import chronotile as ct
 
@@ -62,6 +63,14 @@ def sqlite(path: Path) -> Iterator[ct.Archive]:
 def chronotile() -> Run:
     """Runs the command line in a process of its own: `chronotile("read", ..., stdin="...", env={...})`."""
     return run_command
+
+
+@pytest.fixture
+def shell(chronotile: Run, tmp_path: Path) -> Shell:
+    """Runs commands in an empty folder: `shell("count", "a.db", "d", code=3)`."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return Shell(chronotile, folder)
 
 
 @pytest.fixture

@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import sqlite3
-import struct
-import subprocess
-import sys
-import termios
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow")
-from conftest import Run
 from support_service import Service
+from support_shell import Shell, on_terminal
 
 SYSLOG = (
     "Dec 10 06:55:46 LabSZ sshd[24200]: Invalid user webmaster from 173.234.31.186\n"
     "Dec 10 06:55:48 LabSZ sshd[24200]: Failed password for invalid user web from 173.234.31.186 port 38926 ssh2\n"
 )
-
-
-class Shell:
-    """Runs commands in a folder of their own; each has to end with the code that is expected."""
-
-    def __init__(self, run: Run, folder: Path) -> None:
-        self._run, self.folder = run, folder
-        self.errors = ""
-
-    def __call__(self, *arguments: object, code: int = 0, stdin: str | None = None, **env: str) -> str:
-        done = self._run(*arguments, cwd=self.folder, stdin=stdin, env=env)
-        assert done.returncode == code, f"{arguments} ended with {done.returncode}\n{done.stdout}{done.stderr}"
-        self.errors = done.stderr
-        return done.stdout
-
-    def json(self, *arguments: object, code: int = 0) -> Any:
-        return json.loads(self(*arguments, "--json", code=code))
-
-    def write(self, name: str, text: str) -> str:
-        (self.folder / name).write_bytes(text.encode())
-        return name
-
-    @property
-    def files(self) -> set[str]:
-        return {path.name for path in self.folder.iterdir()}
-
-
-@pytest.fixture
-def shell(chronotile: Run, tmp_path: Path) -> Shell:
-    folder = tmp_path / "here"
-    folder.mkdir()
-    return Shell(chronotile, folder)
 
 
 # ---------------------------------------------------------------- every record is refused
@@ -281,29 +241,6 @@ def test_jobs_have_sums_averages_and_calendar_months_on_the_command_line(shell: 
 
 
 # ---------------------------------------------------------------- tables, JSON, completion, files
-
-
-def on_terminal(shell: Shell, columns: int, *arguments: object) -> str:
-    """What a command prints on a terminal of this width."""
-    controller, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    command = [sys.executable, "-m", "chronotile", *map(str, arguments)]
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    with subprocess.Popen(command, cwd=shell.folder, stdout=terminal, stderr=terminal, env=environment) as process:
-        os.close(terminal)
-        shown = b""
-        while True:
-            try:
-                more = os.read(controller, 65_536)
-            except OSError:  # the other side is closed
-                break
-            if not more:
-                break
-            shown += more
-        process.wait(60)
-    os.close(controller)
-    assert process.returncode == 0, shown
-    return shown.decode().replace("\r\n", "\n")
 
 
 def test_tables_use_the_width_of_the_terminal(shell: Shell) -> None:
