@@ -72,8 +72,9 @@ class Target:
         words = list(given)
         fallback = archive or os.environ.get(ENVIRONMENT)
         # If the archive is set by option or environment, the first word is an archive only if it cannot be a dataset
-        # name.
-        if fallback and (not words or archive or _DATASET_NAME.fullmatch(words[0])):
+        # name, and if it is not the only word of a command that needs one: the name of a tag may have a dot.
+        alone = len(words) == 1 and not dataset and rest is not None and not rest.startswith("[")
+        if fallback and (not words or archive or alone or _DATASET_NAME.fullmatch(words[0])):
             self.url = fallback
         elif words:
             self.url = words.pop(0)

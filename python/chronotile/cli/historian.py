@@ -96,9 +96,13 @@ def _quality(status: int) -> str:
     return f"{('Good', 'Uncertain', 'Bad', 'Bad')[status >> 30]} {text}" if text.startswith("0x") else text
 
 
+_NUMBER_MAX = 2**63 - 1
+"""Largest number of a tag."""
+
+
 def _key(word: str) -> library.TagKey:
-    number = scanning.whole_number(word[1:], 18) if word.startswith("#") and word[1:2].isdigit() else None
-    return word if number is None else number
+    number = scanning.whole_number(word[1:], 19) if word.startswith("#") and word[1:2].isdigit() else None
+    return word if number is None or number > _NUMBER_MAX else number
 
 
 def _open(found: Target, *, create: bool = False, missing_ok: bool = False) -> library.Historian | RemoteHistorian:
@@ -141,6 +145,10 @@ def tags(
     if as_json:
         for tag in found:
             click.echo(json.dumps(vars(tag)))
+        return
+    if not found:
+        none = "no tags: define one with --define" if pattern == "*" else f"no tag matches {pattern!r}"
+        click.echo(none, err=True)
         return
     header = ["name", "number", "type", "unit", "group", "description"]
     rows = [[tag.name, str(tag.number), tag.data_type, tag.unit, tag.group, tag.description] for tag in found]
@@ -197,17 +205,27 @@ def write(
             if as_json:
                 click.echo(json.dumps({"file": file, "points": done.points, "stored": done.stored}))
                 continue
-            state = "stored" if done.stored else "were already stored"
-            click.echo(f"{file}: {count_text(done.points, 'point')} {state}", err=True)
+            click.echo(f"{file}: {_outcome(done)}", err=True)
+
+
+def _outcome(done: library.PointsReport) -> str:
+    if not done.points:
+        return "no points in the file"
+    points = count_text(done.points, "point")
+    return f"{points} stored" if done.stored else f"{points} {'was' if done.points == 1 else 'were'} already stored"
 
 
 @contextmanager
 def _named(file: str) -> Iterator[None]:
-    """Prefix errors about points with the file name."""
+    """Prefix errors about points with the file name, and name the options of the command."""
     try:
         yield
-    except (InvalidInputError, TagNotFoundError) as error:
-        raise type(error)(f"{file}: {error}", kind=error.kind, **error.details) from None
+    except TagNotFoundError as error:
+        unknown = str(error).partition(": define it first")[0]
+        advice = "correct the name, or pass --define to define unknown tags"
+        raise TagNotFoundError(f"{file}: {unknown}: {advice}", kind=error.kind, **error.details) from None
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{file}: {error}", kind=error.kind, **error.details) from None
 
 
 def _define_missing(h: library.Historian | RemoteHistorian, points: _native.Table) -> None:

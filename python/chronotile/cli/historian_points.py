@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from chronotile import _native, inputs, optional
-from chronotile.errors import ChronotileError
+from chronotile.errors import ChronotileError, DataFileError, InvalidInputError
 from chronotile.hints import name_hint
+from chronotile.historian import GOOD, status_code
 
 _OWN = ("tag", "time", "value", "status")
 _ZONE = r"[T ].*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
@@ -49,9 +50,13 @@ class PointFiles:
                 raise
             raise click.UsageError(f"{error}. {self._other_name(lacking[0])}") from None
         self._check_columns(given, names, file)
-        if not self.columns and self.zone is None:
-            return _native.read_table(given)
-        return self._translated(given, names)
+        has_words = {name: type_ for name, type_, _ in given.schema().columns()}.get(names["status"]) == "utf8"
+        try:
+            if not self.columns and self.zone is None and not has_words:
+                return _native.read_table(given)
+            return self._translated(given, names, file)
+        except DataFileError as error:
+            raise DataFileError(_with_own_advice(str(error)), kind=error.kind, **error.details) from None
 
     def _check_columns(self, given: Any, names: dict[str, str], file: str) -> None:
         there = [name for name, _, _ in given.schema().columns()]
@@ -66,15 +71,39 @@ class PointFiles:
         alone = ", or set one tag for all points with --tag" if own == "tag" and self.tag is None else ""
         return f"Name another column with --{own}-column{alone}."
 
-    def _translated(self, given: Any, names: dict[str, str]) -> _native.Table:
-        pa = optional.module("pyarrow", "reading points with renamed columns or a time zone", "arrow")
+    def _translated(self, given: Any, names: dict[str, str], file: str) -> _native.Table:
+        pa = optional.module(
+            "pyarrow", "reading points with renamed columns, a time zone or qualities in words", "arrow"
+        )
         table = pa.table(given)
         if self.tag is not None:
             names = {**names, "tag": "tag"}
         chosen = {own: table[theirs] for own, theirs in names.items() if theirs in table.column_names}
         if self.zone is not None and "time" in chosen:
             chosen["time"] = _utc(pa, chosen["time"], self.zone, later=self.later)
+        if "status" in chosen and pa.types.is_string(chosen["status"].type):
+            chosen["status"] = _codes(pa, chosen["status"], file)
         return _native.read_table(pa.table(chosen))
+
+
+def _with_own_advice(message: str) -> str:
+    """Advise what to do about a value; the reader of files names options that commands of points do not have."""
+    what, found, _ = message.partition("; correct the value or give the column a type")
+    if not found:
+        return message
+    if "is not timestamp" in what:
+        return f"{what}; write times as ISO 8601, such as 2026-01-31T12:00:00Z"
+    return f"{what}; correct the value"
+
+
+def _codes(pa: Any, statuses: Any, file: str) -> Any:
+    """Convert qualities in words to status codes; an empty one is Good."""
+    texts = statuses.to_pylist()
+    try:
+        codes = {text: status_code(text) if text else GOOD for text in dict.fromkeys(texts)}
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{file}: {error}", kind=error.kind) from None
+    return pa.array([codes[text] for text in texts], pa.uint32())
 
 
 def _utc(pa: Any, times: Any, zone: str, *, later: bool) -> Any:

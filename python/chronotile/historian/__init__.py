@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native, inputs, optional, times
+from chronotile import _native, inputs, optional, scanning, times
 from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
 from chronotile.closing import Closing
@@ -52,6 +52,7 @@ __all__ = [
     "compute",
     "connect",
     "open",
+    "status_code",
     "status_text",
 ]
 
@@ -594,6 +595,44 @@ def status_text(status: int) -> str:
     bits = status & 0x1F if status & 0xC00 == 0x400 else 0
     words = [_NAMED_CODES.get(code, f"0x{code:08X}")]
     return ", ".join(words + [name for bit, name in _NAMED_BITS.items() if bits & bit])
+
+
+def status_code(text: str) -> int:
+    """Parse a status code: a number, or words such as ``"Good, Calculated"``, as :func:`status_text` writes them.
+
+    Raises
+    ------
+    InvalidInputError
+        The text is not a status code.
+    """
+    first, *bits = [word.strip().lower() for word in text.split(",")] if len(text) <= _STATUS_CHARS_MAX else [""]
+    code = _code(first)
+    flags = {name.lower(): bit for bit, name in _NAMED_BITS.items()}
+    if code is None or any(bit not in flags for bit in bits):
+        raise InvalidInputError(
+            f"unknown status {scanning.shown(text)}: give an OPC UA status code as a whole number, or one of "
+            f"{', '.join(_NAMED_CODES.values())}",
+            kind="invalid-rows",
+        )
+    return code | (0x400 if bits else 0) | sum({flags[bit] for bit in bits})
+
+
+def _code(word: str) -> int | None:
+    """Parse a decimal number, a hexadecimal one after ``0x``, or the name of a code."""
+    digits = word.rpartition(" ")[2]
+    if digits.startswith("0x") and digits[2:].isalnum():
+        try:
+            code = int(digits[2:], 16)
+        except ValueError:
+            return None
+        return code if code < 2**32 else None
+    number = scanning.whole_number(word, 10)
+    if number is not None:
+        return number if 0 <= number < 2**32 else None
+    return {name.lower(): value for value, name in _NAMED_CODES.items()}.get(word)
+
+
+_STATUS_CHARS_MAX = 200
 
 
 # ---------------------------------------------------------------------- arguments and results
