@@ -185,7 +185,7 @@ def test_questions_that_make_no_sense_are_refused_with_advice(sqlite: ct.Archive
     done = make(sqlite)
     for question, words in [
         ({"owner": "ann"}, "unknown column 'owner'"),
-        ({"days": "yesterday"}, "days takes a date"),
+        ({"days": "yesterday"}, "days is 'yesterday': give a date"),
         ({"days": ("2026-01-05", "2026-01-01")}, "before it starts at 2026-01-05"),
         ({"days": 0}, "use at least 1"),
         ({"days": 3, "start": "2026-01-01"}, "give either days"),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import cells, intervals, scanning, times
+from chronotile import _native, cells, intervals, scanning, times
 from chronotile.archive import Archive
 from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.counting import count_equal
@@ -73,16 +74,32 @@ def create(
     exist_ok : bool
         Open the dataset if it exists with the same definition, and add missing indexes.
     """
-    dataset = archive.create(
-        name, schema=schema, cell=cells.id_bucket(id, id_bucket), time=time, window=window, slice=slice, id=[id],
-        merge="latest", version=version, retention=retention, exist_ok=exist_ok,
-    )  # fmt: skip
+    with _columns_named():
+        dataset = archive.create(
+            name, schema=schema, cell=cells.id_bucket(id, id_bucket), time=time, window=window, slice=slice, id=[id],
+            merge="latest", version=version, retention=retention, exist_ok=exist_ok,
+        )  # fmt: skip
     known = {index.columns for index in dataset.indexes()}
     for wanted in indexes:
         columns = (wanted,) if isinstance(wanted, str) else tuple(wanted)
         if columns not in known:
             dataset.create_index(columns)
     return Jobs(dataset)
+
+
+@contextmanager
+def _columns_named() -> Iterator[None]:
+    """Say in errors which argument names a column that the jobs lack."""
+    try:
+        yield
+    except InvalidInputError as error:
+        role = str(error).partition(" ")[0]
+        argument = {"cell": "id", "id": "id", "time": "time", "version": "version"}.get(role)
+        if argument is None or "is not in the schema" not in str(error):
+            raise
+        text = str(error).replace("cell column", "id column", 1)
+        advice = f"name the column with {argument}= (--{argument})"
+        raise InvalidInputError(f"{text}: {advice}", kind=error.kind, **error.details) from None
 
 
 def open(archive: Archive, name: str = "jobs") -> Jobs:
@@ -397,6 +414,7 @@ def _later(day: datetime, days: int) -> datetime:
 
 def _span(day: Any) -> tuple[datetime, datetime]:
     """Return the start of a day or month, and of the next one."""
+    given = day
     is_month = isinstance(day, str) and len(day) == len("2026-01")
     if isinstance(day, str):
         try:
@@ -405,8 +423,8 @@ def _span(day: Any) -> tuple[datetime, datetime]:
             day = None
     if isinstance(day, datetime) or not isinstance(day, date):
         raise InvalidInputError(
-            'days takes a date such as "2026-01-31", a month such as "2026-01", a pair of the first and the last, or a '
-            "number of days up to today",
+            f'days is {given!r}: give a date such as "2026-01-31", a month such as "2026-01", a pair of the first and '
+            "the last, or a number of days up to today",
             kind="invalid-time",
         )
     begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
@@ -427,8 +445,11 @@ def _functions(aggregates: Mapping[str, str | Iterable[str]]) -> list[tuple[str,
     for column, given in aggregates.items():
         for function in [given] if isinstance(given, str) else given:
             if function not in allowed:
+                near = {"avg": "mean", "average": "mean", "std": "stddev"}.get(function.lower())
+                near = near or next(iter(_native.nearest_names(function, list(allowed))), None)
+                hint = f"did you mean {near}? Use" if near else "use"
                 raise InvalidInputError(
-                    f"unknown aggregate {function!r} of {column!r}: use one of {', '.join(allowed)}",
+                    f"unknown aggregate {function!r} of {column!r}: {hint} one of {', '.join(allowed)}",
                     kind="invalid-request",
                 )
             wanted.append((column, function))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from chronotile import _native, loading, scanning
 from chronotile.archive import open as open_archive
 from chronotile.dataset import Dataset
-from chronotile.errors import DataFileError, InvalidInputError
+from chronotile.errors import ChronotileError, DataFileError, InvalidInputError
 from chronotile.jobs.blocks import FORMATS, Block, File, blocks, files, records
 from chronotile.jobs.jobs import Jobs
 from chronotile.jobs.parsing import ReadOptions, Reject, parse
@@ -254,10 +254,16 @@ def infer_schema(path: str, format: str | None, names: Iterable[str] | None, del
     given = None if names is None else list(names)
     if file.format == "parquet":
         return _columns_of(file.path, file.format, given, delimiter)
+    beginning = _sound_beginning(file, given, delimiter)
     with tempfile.NamedTemporaryFile(prefix="chronotile-", suffix=f".{file.format}") as sample:
-        sample.write(_sound_beginning(file, given, delimiter))
+        sample.write(beginning)
         sample.flush()
-        return _columns_of(sample.name, file.format, given, delimiter)
+        try:
+            return _columns_of(sample.name, file.format, given, delimiter)
+        except ChronotileError as error:
+            # The user knows the file of jobs, not the sample of it.
+            text = str(error).replace(sample.name, str(file.path))
+            raise type(error)(text, kind=error.kind, **error.details) from None
 
 
 def _columns_of(path: str, format: str, names: list[str] | None, delimiter: str) -> dict[str, str]:

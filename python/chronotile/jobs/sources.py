@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,8 @@ import pyarrow.compute as pc
 
 from chronotile import optional, times
 from chronotile.dataset import Dataset
-from chronotile.errors import InvalidInputError, UnavailableError
+from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
+from chronotile.hints import name_hint
 
 __all__ = ["Database", "Source", "schema_of", "utc"]
 
@@ -41,6 +43,11 @@ class Database:
                 f"the database requires the driver {error.name}: pip install {error.name}", kind="invalid-url"
             ) from None
 
+        # SQLite would make an empty database of a file that does not exist.
+        file = self.engine.url.database if self.engine.dialect.name == "sqlite" else None
+        if file and not file.startswith((":memory:", "file:")) and not Path(file).exists():
+            raise DataFileError(f"no database at {file}: the file does not exist", kind="file-not-found")
+
     def close(self) -> None:
         """Close the connection."""
         self.engine.dispose()
@@ -52,7 +59,10 @@ class Database:
             with self.telling():
                 return self.sql.Table(plain, self.sql.MetaData(), schema=schema or None, autoload_with=self.engine)
         except self.sql.exc.NoSuchTableError:
-            raise InvalidInputError(f"the database has no table {name!r}", kind="table-not-found") from None
+            with self.telling():
+                known = self.sql.inspect(self.engine).get_table_names(schema or None)
+            hint = name_hint(plain, known) if known else "; it has no tables"
+            raise InvalidInputError(f"the database has no table {name!r}{hint}", kind="table-not-found") from None
 
     @contextmanager
     def telling(self) -> Iterator[None]:
