@@ -246,7 +246,7 @@ def test_a_pattern_takes_lines_apart_into_typed_fields(memory: ct.Archive) -> No
     ("options", "says"),
     [
         ({"format": "xml"}, "use one of ndjson, syslog, lines"),
-        ({"format": "lines"}, "a pattern is required for the format lines"),
+        ({"format": "lines"}, "format lines needs pattern="),
         ({"format": "lines", "pattern": "(?P<when>.*)"}, "no group"),
         ({"format": "lines", "pattern": "(?P<time>.*"}, "invalid pattern"),
         ({"format": "lines", "pattern": "(?P<time>.*)", "stream_field": "host"}, "no group 'host'"),

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,11 @@ def _equality(word: str) -> str:
 def echo_count(count: int, as_json: bool) -> None:
     """Print a count, plain or as JSON."""
     click.echo(json.dumps({"count": count}) if as_json else count)
+
+
+def iso_text(value: Any) -> str:
+    """Format a value that JSON lacks: times as ISO 8601, others as text."""
+    return str(value.isoformat()) if isinstance(value, date | datetime) else str(value)
 
 
 def progress_text(state: loading.Progress[Any], count: int, what: str) -> str:

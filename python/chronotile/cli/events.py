@@ -23,6 +23,7 @@ from chronotile.cli.common import (
     equalities,
     first_reject_text,
     in_place_of,
+    iso_text,
     json_option,
     moment,
     pace,
@@ -235,7 +236,10 @@ def ingest(
                 )  # fmt: skip
             else:
                 report = library.load(found, target.rest, read_options, ttl=ttl, workers=workers, progress=keep)
-    end_load(report, _report_text(report), as_json, "document", "line", _guess_text(report.guess))
+    hint = _guess_text(report.guess)
+    if not hint and read_options.format == "ndjson":
+        hint = ". For lines of plain text, give --format lines and --pattern, as in the examples of --help"
+    end_load(report, _report_text(report), as_json, "document", "line", hint)
 
 
 def _progress_text(state: Any) -> str:
@@ -293,7 +297,8 @@ def search(
         raise click.UsageError("--raw and --follow print lines: omit --columns, --format and --out.")
     if not (raw or follow):
         table = found.search(**question, columns=output.column_names, limit=wanted, newest_first=not oldest_first)
-        dataclasses.replace(output, limit=None if wanted is None else table.num_rows).write(table)
+        shown_rows = table.select(_legible(table)) if output.is_table and output.columns is None else table
+        dataclasses.replace(output, limit=None if wanted is None else table.num_rows).write(shown_rows)
         _note_unknown_streams(found, question, table)
         return
     shown = ["body"] if raw else ["time", "stream", "body"]
@@ -304,6 +309,14 @@ def search(
     if follower is not None:
         for more in follower.tables(interval):
             _print_lines(more, raw=raw)
+
+
+def _legible(table: Any) -> list[str]:
+    """Columns for a table of documents: time, stream and text first, then what else the documents have."""
+    text = "message" if "message" in table.column_names and table["message"].null_count < table.num_rows else "body"
+    first = ["time", "stream", text]
+    others = (name for name in table.column_names if name not in (*first, "body"))
+    return first + [name for name in others if not table.num_rows or table[name].null_count < table.num_rows]
 
 
 def _note_unknown_streams(found: Any, asked: dict[str, Any], table: Any) -> None:
@@ -450,7 +463,7 @@ def ttl(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int)
                 )
             report = found.set_ttl(wanted)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report), default=str))
+        click.echo(json.dumps(dataclasses.asdict(report), default=iso_text))
     else:
         _say_ttl(report, dry_run=dry_run)
 
@@ -497,7 +510,7 @@ def reclaim(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: 
             gone = found.reclaim()
     if as_json:
         slices = [dataclasses.asdict(part) for part in gone]
-        click.echo(json.dumps({"dry_run": dry_run, "slices": slices}, default=str))
+        click.echo(json.dumps({"dry_run": dry_run, "slices": slices}, default=iso_text))
         return
     size = sum(part.bytes for part in gone)
     click.echo(f"{'would drop' if dry_run else 'dropped'} {_slices_text(gone, size)}")

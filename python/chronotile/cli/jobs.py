@@ -19,6 +19,7 @@ from chronotile.cli.common import (
     equalities,
     first_reject_text,
     in_place_of,
+    iso_text,
     json_option,
     moment,
     pace,
@@ -434,7 +435,7 @@ def sync(
                 progress=lambda rows, at: seen.__setitem__(0, f"{rows:,} rows read, up to {at:%Y-%m-%dT%H:%M:%S}"),
             )  # fmt: skip
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report), default=str))
+        click.echo(json.dumps(dataclasses.asdict(report), default=iso_text))
         return
     until = "no rows in the table" if report.until is None else f"up to {report.until:%Y-%m-%dT%H:%M:%S}Z"
     click.echo(
@@ -470,7 +471,7 @@ def compare(context: click.Context, target: Target, days: str | None, as_json: b
                 progress=lambda day: seen.__setitem__(0, f"compared {day}"),
             )  # fmt: skip
     if as_json:
-        click.echo(json.dumps({**dataclasses.asdict(report), "ok": report.ok}, default=str))
+        click.echo(json.dumps({**dataclasses.asdict(report), "ok": report.ok}, default=iso_text))
     else:
         for each in report.differences:
             click.echo(

@@ -148,6 +148,11 @@ class Output:
     limit: int | None
 
     @property
+    def is_table(self) -> bool:
+        """Whether the rows are shown as a table."""
+        return self.format == "table" or (self.format is None and self.file in (None, "-"))
+
+    @property
     def column_names(self) -> list[str] | None:
         """The columns, in order; None for all."""
         return names(self.columns)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import cells, inputs, intervals, times
+from chronotile import cells, inputs, intervals, scanning, times
 from chronotile.archive import Archive
 from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.dataset import Dataset
@@ -85,6 +85,20 @@ class IngestReport:
         }
 
 
+_NAME_CHARS_MAX = 39
+"""Most characters of a name: the names of the datasets behind it are longer."""
+
+
+def _is_name(name: str) -> bool:
+    known = name.replace("_", "a")
+    letters = known.isascii() and known.isalnum() and known.lower() == known
+    return letters and name[0].isalpha() and len(name) <= _NAME_CHARS_MAX
+
+
+def _source_text(source: str) -> str:
+    return "standard input" if source == "-" else source or "this call"
+
+
 def create(
     archive: Archive,
     name: str = "events",
@@ -140,12 +154,18 @@ def create(
     DatasetExistsError
         The name is taken.
     """
+    if not _is_name(name):
+        raise InvalidInputError(
+            f"invalid name {scanning.shown(name)}: give 1 to {_NAME_CHARS_MAX} characters of a-z, 0-9 and _, beginning "
+            "with a letter",
+            kind="invalid-definition",
+        )
     declared = dict(fields or {})
     taken = [column for column in declared if column in OWN_COLUMNS]
     if taken:
         raise InvalidInputError(
             f"field name {taken[0]!r} is reserved: give the field another name, and set its path to "
-            f"{taken[0]!r} in paths",
+            f"{taken[0]!r} in paths (--field NAME=TYPE@{taken[0]})",
             kind="invalid-definition",
         )
     strange = [column for column in paths or {} if column not in declared]
@@ -388,7 +408,7 @@ class Events:
         by_stream = table.group_by("stream").aggregate([("body_bytes", "count"), ("body_bytes", "sum")])
         sent = {row["stream"]: (row["body_bytes_count"], row["body_bytes_sum"]) for row in by_stream.to_pylist()}
         ends = pc.min_max(table["line"]).as_py()
-        self._guard.admit(sent, limits, f"lines {ends['min']} to {ends['max']} of {source or 'this call'} were")
+        self._guard.admit(sent, limits, f"lines {ends['min']} to {ends['max']} of {_source_text(source)} were")
 
     def _allow_ttl(self, ttl_s: int) -> None:
         """Record a TTL before documents get it, so that they are neither dropped too early nor shown too long."""

@@ -94,7 +94,7 @@ class FloodGuard:
             )
             raise BusyError(
                 f"stream {stream!r} exceeds its limit of {allowed:,.0f} {unit} in {limits.period_s:g} s: "
-                f"{wanted:,} more after {used:,}; {what} rejected and not stored: {advice}",
+                f"{used:,} were sent, {wanted:,} more came; {what} rejected and not stored: {advice}",
                 kind="quota-exceeded", stream=stream, documents=documents, bytes=size, limit=allowed,
                 retry_after_s=retry,
             )  # fmt: skip

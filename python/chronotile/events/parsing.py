@@ -514,7 +514,11 @@ def check(options: ReadOptions, fields: list[Field]) -> None:
         raise _refused(f"unknown format {options.format!r}: use one of {', '.join(FORMATS)}")
     moments.check_format(options.time_format)
     if (options.pattern is not None) != (options.format == "lines"):
-        raise _refused("a pattern is required for the format lines, and not allowed for others")
+        raise _refused(
+            "format lines needs pattern= (--pattern), a regular expression with a group time"
+            if options.pattern is None
+            else f"pattern= (--pattern) belongs to format lines, not {options.format}"
+        )
     if options.pattern is not None:
         try:
             found = pc.extract_regex(pa.array([""]), options.pattern).type

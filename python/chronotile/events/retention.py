@@ -47,7 +47,8 @@ def ttl_seconds(ttl: str | timedelta | None, what: str = "ttl") -> int | None:
     seconds = scanning.length_of_time(text, _UNIT_SECONDS) or 0
     if not 1 <= seconds <= _TTL_MAX_S:
         raise InvalidInputError(
-            f'{what} is {scanning.shown(text)}: give text such as "30d", "12h" or "90s", at most 100000d',
+            f'{what} is {scanning.shown(text)}: give text such as "30d", "12h" or "90s", at most 100000d, or None '
+            "(never) to keep documents forever",
             kind="invalid-time",
         )
     return seconds
