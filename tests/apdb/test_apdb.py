@@ -296,7 +296,7 @@ def test_a_removed_visit_is_gone_and_can_be_stored_again(survey: apdb.Apdb) -> N
     assert survey.store(**visit_of(1, [1, 2])).stored
     assert len(survey.sources(FIELD, complete_only=True)) == 4
     survey.reassociate({11_001: 5})
-    with pytest.raises(ct.InvalidInputError, match="1 records changed since they were stored") as error:
+    with pytest.raises(ct.InvalidInputError, match="1 record changed since the store") as error:
         survey.remove_night(START + 0.6)
     assert error.value.kind == "changed-records"
     assert len(survey.sources()) == 4

@@ -355,7 +355,7 @@ def test_the_commands_create_import_show_read_and_remove(tmp_path: Path, capfd: 
     assert "slices restored" in run("restore", archive, cold)
     assert "refused: new column diaForcedSourceId" in run("migrate", archive, "lsst", "--dry-run", code=2)
     refused = run("remove", archive, "--visit", "175815932", "--yes", code=2)
-    assert "1 records changed since they were stored (reassigned, withdrawn, closed or restored)" in refused
+    assert "1 record changed since the store (reassigned, withdrawn, closed or restored)" in refused
     assert "removed 1 detector-visit with 1 row" in run("remove", archive, "--visit", "175815932", "--yes", "--changed")
     assert run("read", archive, "sources", "--columns", "diaSourceId", "--format", "csv").count("\n") == 582
     assert "use objects, sources or forced-sources" in run("read", archive, "stars", code=2)

@@ -316,7 +316,7 @@ def test_a_removed_visit_is_taken_out_of_files_or_the_call_refused(survey: apdb.
     for number in range(2):
         survey.store(**visit_of(number, [1, 2, 3]))
     survey.archive_before(LATER, cold)
-    with pytest.raises(ct.InvalidInputError, match="6 records are no longer in the database") as error:
+    with pytest.raises(ct.InvalidInputError, match="6 records left the database") as error:
         survey.remove_visit(0)
     assert error.value.kind == "archived-records"
     assert survey.contains(0, 1)

@@ -154,7 +154,10 @@ def test_a_plan_that_is_kept_is_used_again() -> None:
     ("rows", "words"),
     [
         ({"flux": [1.0]}, "required column id of DiaTest is missing"),
-        ({"id": [1], "fluxx": [1.0], "raa": [1.0]}, "unknown columns of table DiaTest: fluxx, raa; leave them out"),
+        (
+            {"id": [1], "fluxx": [1.0], "raa": [1.0]},
+            "unknown columns of table DiaTest: fluxx, raa; did you mean flux, ra[?] Otherwise leave",
+        ),
         (pa.table([[1], [2], [3], [3]], names=["id", "flux", "id", "flux"]), "duplicate columns flux, id"),
         ({"id": [1.5]}, "cannot convert column id from double to int64"),
         ({"id": ["x"]}, "cannot convert column id from string to int64"),

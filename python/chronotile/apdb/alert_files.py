@@ -52,6 +52,8 @@ class Tables:
     notes: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     rounded: Any = None
+    forced_unit_known: bool = True
+    """Whether the positions of forced sources are known to be degrees, or cannot be radians."""
 
 
 def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
@@ -483,19 +485,33 @@ def _mend_radians(tables: Tables) -> None:
     known = [
         t.select([names.OBJECT_ID, names.RA, names.DEC]) for t in (tables.objects, tables.sources) if t is not None
     ]
-    if not known:
-        return
-    both = pa.concat_tables(known, promote_options="permissive").drop_null()
-    ids, first = np.unique(both[names.OBJECT_ID].to_numpy(), return_index=True)
+    if known:
+        both = pa.concat_tables(known, promote_options="permissive").drop_null()
+        convert_radians(tables, both)
+    elif forced.num_rows:
+        tables.forced_unit_known = not _may_be_radians(forced)
+
+
+def _may_be_radians(forced: Any) -> bool:
+    limits = ((names.RA, 2 * np.pi), (names.DEC, np.pi / 2))
+    return all(np.abs(forced[name].to_numpy()).max(initial=0) <= limit for name, limit in limits)
+
+
+def convert_radians(tables: Tables, known: Any) -> None:
+    """Convert forced-source positions from radians to degrees, if the positions of objects in `known` show that they
+    are; afterwards their unit is known if one of the objects is.
+    """
+    forced = tables.forced_sources
+    ids, first = np.unique(known[names.OBJECT_ID].to_numpy(), return_index=True)
     here = forced[names.OBJECT_ID].to_numpy()
     place = np.minimum(np.searchsorted(ids, here), max(len(ids) - 1, 0))
     matched = ids[place] == here if len(ids) else np.zeros(len(here), bool)
+    tables.forced_unit_known = tables.forced_unit_known or bool(matched.any())
     dec = forced[names.DEC].to_numpy()
-    true_dec = both[names.DEC].to_numpy()[first][place] if len(ids) else dec
+    true_dec = known[names.DEC].to_numpy()[first][place] if len(ids) else dec
     as_radians = np.abs(np.degrees(dec) - true_dec)[matched] < 0.1
     as_degrees = np.abs(dec - true_dec)[matched] < 0.1
-    limits = np.abs(forced[names.RA].to_numpy()).max(initial=0) <= 2 * np.pi
-    if matched.any() and limits and as_radians.all() and not as_degrees.all():
+    if matched.any() and _may_be_radians(forced) and as_radians.all() and not as_degrees.all():
         for name in (names.RA, names.DEC):
             index = forced.schema.get_field_index(name)
             forced = forced.set_column(index, name, pa.array(np.degrees(forced[name].to_numpy())))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile.apdb import names
-from chronotile.apdb.alert_files import PARTS, Tables, exact_ids, read_alerts
+from chronotile.apdb.alert_files import PARTS, Tables, convert_radians, exact_ids, read_alerts
 from chronotile.apdb.rows import newest
 from chronotile.apdb.survey import Apdb
 from chronotile.apdb.values import ztf_object_ids
@@ -43,6 +43,8 @@ class Import:
         Parts and columns of the alerts that the schema does not contain.
     notes : tuple of str
         Changes made to the rows that a user should know about.
+    stored : bool
+        Whether any of the records is new to the database.
     """
 
     objects: int
@@ -51,6 +53,7 @@ class Import:
     detector_visits: int
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
+    stored: bool
 
 
 def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Import:
@@ -71,8 +74,10 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
     visits: set[tuple[int, int]] = set()
     dropped: Counter[str] = Counter()
     rounded = 0
+    stored = False
     notes: list[str] = []
     for tables in read_alerts(paths):
+        _settle_unit(database, tables)
         fitted = Tables()
         for attribute, name in PARTS:
             rows = getattr(tables, attribute)
@@ -86,7 +91,9 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
                 rounded += inexact
             setattr(fitted, attribute, rows)
             seen[name].add(rows, _KEYS[name])
-        visits |= _store(database, fitted)
+        here, new = _store(database, fitted)
+        visits |= here
+        stored = stored or new
         dropped.update(tables.dropped)
         notes += [note for note in tables.notes if note not in notes]
     if rounded:
@@ -99,7 +106,25 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
     if not any(counts):
         why = f"; left out: {', '.join(left_out)}" if left_out else ""
         raise InvalidInputError(f"no alert imported: no complete alert in the files{why}", kind="invalid-rows")
-    return Import(counts[0], counts[1], counts[2], len(visits), left_out, tuple(notes))
+    return Import(counts[0], counts[1], counts[2], len(visits), left_out, tuple(notes), stored)
+
+
+def _settle_unit(database: Apdb, tables: Tables) -> None:
+    """Tell degrees from radians by the objects in the database, for forced sources that come without objects."""
+    if tables.forced_unit_known:
+        return
+    ids = pc.unique(tables.forced_sources[names.OBJECT_ID])
+    columns = [names.OBJECT_ID, names.RA, names.DEC]
+    known = database.dataset(names.OBJECT).read(
+        ids=ids.to_pylist(), columns=columns, where=[names.not_deleted(names.OBJECT)]
+    )
+    convert_radians(tables, known.to_arrow())
+    if not tables.forced_unit_known:
+        raise InvalidInputError(
+            "forced sources rejected: their positions may be in radians, and none of their objects is known: give the "
+            "files of their objects or sources in the same command",
+            kind="invalid-rows",
+        )
 
 
 _KEYS = {
@@ -248,8 +273,9 @@ def _of_schema(rows: Any, database: Apdb, name: str, dropped: Counter[str]) -> A
         ) from None
 
 
-def _store(database: Apdb, tables: Tables) -> set[tuple[int, int]]:
-    """Store rows by detector-visit; return the detector-visits."""
+def _store(database: Apdb, tables: Tables) -> tuple[set[tuple[int, int]], bool]:
+    """Store rows by detector-visit; return the detector-visits, and whether anything is new."""
+    stored = False
     sources = None if tables.sources is None else _once(tables.sources, [names.SOURCE_ID])
     key = [names.OBJECT_ID, names.VISIT, names.DETECTOR]
     forced = None if tables.forced_sources is None else _once(tables.forced_sources, key)
@@ -259,10 +285,10 @@ def _store(database: Apdb, tables: Tables) -> set[tuple[int, int]]:
         mine, measured = (each.get((visit, detector)) for each in groups)
         rows: Any = mine if mine is not None else measured
         time = pc.min(rows[names.TIME]).as_py()
-        database.store_again(time, objects.pop(time, None), mine, measured)
+        stored |= database.store_again(time, objects.pop(time, None), mine, measured).stored
     for time, versions in objects.items():
-        database.store_again(time, versions)
-    return {*groups[0], *groups[1]}
+        stored |= database.store_again(time, versions).stored
+    return {*groups[0], *groups[1]}, stored
 
 
 def _once(rows: Any, key: list[str]) -> Any:

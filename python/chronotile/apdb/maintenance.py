@@ -26,6 +26,7 @@ from chronotile.apdb.values import version_of
 from chronotile.dataset import Dataset
 from chronotile.errors import BatchNotFoundError, DamagedError, InvalidInputError
 from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
+from chronotile.terminal import count_text
 from chronotile.times import Moment
 
 __all__ = ["MaintenanceReport", "RemovalReport"]
@@ -217,7 +218,7 @@ class Maintenance:
 
     def remove_visit(
         self, visit: int, detector: int | None = None, *, changed: bool = False,
-        archived: str | os.PathLike[str] | Literal[False] | None = None,
+        archived: str | os.PathLike[str] | Literal[False] | None = None, dry_run: bool = False,
     ) -> RemovalReport:  # fmt: skip
         """Remove a visit, of one detector or of all. It can be stored again.
 
@@ -231,6 +232,8 @@ class Maintenance:
         archived : path or False, optional
             The folder of :meth:`archive_before`, from whose files the rows are removed too. False if rows that left the
             database are in no file.
+        dry_run : bool
+            Whether to only count what is stored of the visit.
 
         Raises
         ------
@@ -245,14 +248,25 @@ class Maintenance:
         rows = self._tables.visits.read(keys=[int(visit)], where=where).to_arrow()
         # An interrupted store has no row yet; the batch name identifies it.
         unfinished = [] if rows.num_rows or detector is None else [f"{visit}-{detector}"]
-        return self._remove(rows, unfinished, changed, archived)
+        return self._stored(rows, unfinished) if dry_run else self._remove(rows, unfinished, changed, archived)
 
     def remove_night(
-        self, night: Moment, *, changed: bool = False, archived: str | os.PathLike[str] | Literal[False] | None = None
-    ) -> RemovalReport:
+        self, night: Moment, *, changed: bool = False,
+        archived: str | os.PathLike[str] | Literal[False] | None = None, dry_run: bool = False,
+    ) -> RemovalReport:  # fmt: skip
         """Remove a night: from noon (UTC) of the given day to the next noon. Arguments as for :meth:`remove_visit`."""
         start = values.night_start(night)
-        return self._remove(self._tables.visits.read(start=start, end=start + 1).to_arrow(), [], changed, archived)
+        rows = self._tables.visits.read(start=start, end=start + 1).to_arrow()
+        return self._stored(rows, []) if dry_run else self._remove(rows, [], changed, archived)
+
+    def _stored(self, rows: Any, unfinished: list[str]) -> RemovalReport:
+        """Count detector-visits and the rows that were stored with them."""
+        counts = [pc.sum(rows[name]).as_py() or 0 for name in ("objects", "sources", "forced_sources")]
+        datasets = [self._tables.datasets[table] for table in names.MAIN_TABLES]
+        parts = [found for key in unfinished for dataset in datasets if (found := dataset.batch(key)) is not None]
+        return RemovalReport(
+            rows.num_rows + (len(unfinished) if parts else 0), sum(counts) + sum(part.rows for part in parts)
+        )
 
     @in_turn
     def _remove(
@@ -264,16 +278,16 @@ class Maintenance:
         count = sum(part.num_rows for _, _, part in found)
         if count and not changed:
             raise InvalidInputError(
-                f"{count} records changed since they were stored (reassigned, withdrawn, closed or "
-                "restored); deleting them would prevent storing the same ids again: pass changed=True to "
+                f"{count_text(count, 'record')} changed since the store (reassigned, withdrawn, closed or "
+                "restored); deleting them would prevent storing the same ids again: pass changed=True (--changed) to "
                 "delete them too",
                 kind="changed-records",
             )
         missing = 0 if archived is not None else sum(self._rows_not_restored(row) for row in rows.to_pylist())
         if missing:
             raise InvalidInputError(
-                f"{missing} records are no longer in the database: if archive_before moved them to files, pass "
-                "archived=FOLDER to remove them there too, else archived=False",
+                f"{count_text(missing, 'record')} left the database: if archive_before moved them to files, pass "
+                "archived=FOLDER (--archived FOLDER) to remove them there too, else archived=False (--not-archived)",
                 kind="archived-records",
             )
         for _, name, part in found:

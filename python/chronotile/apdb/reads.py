@@ -240,7 +240,9 @@ class Reads:
             return values.mjd_tai(start, "start")
         if at is None:
             if history is not None:
-                raise InvalidInputError("history needs an end time: also pass at", kind="invalid-request")
+                raise InvalidInputError(
+                    "history needs an end time: also pass at (--at), such as --at now", kind="invalid-request"
+                )
             return None
         back = self._tables.layout.history_days if history is None else values.days(history, "history")
         return values.mjd_tai(at, "at") - back

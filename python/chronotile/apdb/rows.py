@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import optional
+from chronotile import _native, optional
 from chronotile.apdb import names
 from chronotile.apdb.schema import Table
 from chronotile.errors import InvalidInputError
@@ -189,9 +189,11 @@ def _plan(schema: Any, table: Table, filled: tuple[str, ...], where: str) -> tup
         raise InvalidInputError(f"{where}: duplicate columns {', '.join(twice)}", kind="invalid-rows")
     unknown = [name for name in schema.names if name not in table]
     if unknown:
+        near = [hint for name in unknown[:3] for hint in _native.nearest_names(name, table.column_names)[:1]]
+        hint = f"did you mean {', '.join(near)}? Otherwise " if near else ""
         raise InvalidInputError(
-            f"{where}: unknown columns of table {table.name}: {', '.join(unknown)}; leave them out, or "
-            "migrate the schema",
+            f"{where}: unknown columns of table {table.name}: {', '.join(unknown)}; {hint}leave them out, or migrate "
+            "the schema",
             kind="invalid-rows",
         )
     casts, fills = [], []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,7 @@ class Stores:
 
     def store_again(
         self, visit_time: Moment, objects: Any = None, sources: Any = None, forced_sources: Any = None
-    ) -> None:
+    ) -> StoreReport:
         """As :meth:`store`, for pipelines that add rows to a complete detector-visit.
 
         The store is identified by its time and, where they differ, its ids: repeating it changes nothing, and other
@@ -99,19 +100,19 @@ class Stores:
         """
         tables = (objects, sources, forced_sources)
         try:
-            self._store(visit_time, *tables, None, None, False, timed=True)
+            return self._store(visit_time, *tables, None, None, False, timed=True)
         except BatchConflictError as error:
             if error.kind != "batch-differs":
                 raise
             keys = (names.OBJECT_ID, names.SOURCE_ID, names.OBJECT_ID)
             digest = _digest(zip(tables, keys, strict=True))
-            self._store(visit_time, *tables, None, None, False, timed=True, suffix=f"-{digest}")
+            return self._store(visit_time, *tables, None, None, False, timed=True, suffix=f"-{digest}")
 
     def _store(
         self, visit_time: Moment, objects: Any, sources: Any, forced: Any, visit: int | None, detector: int | None,
         replace: bool, timed: bool = False, suffix: str = "",
     ) -> StoreReport:  # fmt: skip
-        time = values.mjd_tai(visit_time, "visit_time")
+        time = values.within_versions(values.mjd_tai(visit_time, "visit_time"))
         filled = {n: v for n, v in ((names.VISIT, visit), (names.DETECTOR, detector)) if v is not None}
         schema = self._tables.schema
         given = {
@@ -119,6 +120,12 @@ class Stores:
             for name, rows, what in ((names.SOURCE, sources, "sources"), (names.FORCED, forced, "forced_sources"))
         }
         visit, detector = _detector_visit(given, visit, detector, lenient=timed)
+        if visit == names.NO_VISIT and objects is None:
+            raise InvalidInputError(
+                "there are no rows to store: give visit and detector (--visit, --detector) to record a detector-visit "
+                "without detections",
+                kind="invalid-rows",
+            )
         for name, rows in given.items():
             if rows is not None:
                 given[name] = _constant(rows, names.UPDATE, 0, pa.int64())
@@ -131,7 +138,8 @@ class Stores:
             if rows is not None
         ]
         # Write concurrently: a file makes one commit of all, and a cluster accepts them in parallel.
-        reports = _all(self._tables.pool, work)
+        with _conflicts_named(visit, detector):
+            reports = _all(self._tables.pool, work)
         row = self._visit_row(key, visit, detector, time, given)
         if self._tables.layout.feed:
             chunk = int(values.unix_tai(time)) // self._tables.layout.feed_chunk_s * self._tables.layout.feed_chunk_s
@@ -236,6 +244,22 @@ def _write(dataset: Dataset, rows: Any, key: str, replace: bool, complete: Calla
         return dataset.write(rows, key, replace=True)
 
 
+@contextmanager
+def _conflicts_named(visit: int, detector: int) -> Iterator[None]:
+    """Name the detector-visit in conflicts, instead of the batch and the dataset that hold it."""
+    try:
+        yield
+    except BatchConflictError as error:
+        if error.kind != "batch-differs" or visit == names.NO_VISIT:
+            raise
+        raise BatchConflictError(
+            f"visit {visit}, detector {detector} is stored with other rows: pass replace=True (--replace) to replace "
+            "them",
+            kind=error.kind,
+            **error.details,
+        ) from error
+
+
 def _detector_visit(
     given: Mapping[str, Any], visit: int | None, detector: int | None, lenient: bool
 ) -> tuple[int, int]:
@@ -248,9 +272,10 @@ def _detector_visit(
             limits = pc.min_max(rows[column]).as_py()
             here = limits["min"] if found[column] is None else found[column]
             if not lenient and (limits["min"] != here or limits["max"] != here):
+                several = limits["min"] != limits["max"]
+                there = f"{column}s {limits['min']} to {limits['max']}" if several else f"{column} {limits['min']}"
                 raise InvalidInputError(
-                    f"rows of {name} have {column} {limits['min']} to {limits['max']}, expected {here}: "
-                    "store each detector-visit in its own call",
+                    f"rows of {name} belong to {there}, expected {here}: store each detector-visit in its own call",
                     kind="invalid-rows",
                 )
             found[column] = here

@@ -29,6 +29,10 @@ _AXIS = times.mjd("t", scale="tai")
 _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DAY_S = 86_400
 _MJD_OF_UNIX_EPOCH = 40_587
+_JULIAN_DATES = (2_000_000, 3_000_000)
+"""Numbers that are Julian Dates: as Modified Julian Dates they lie thousands of years ahead."""
+_VERSIONS_END = 106_000.0
+"""MJD up to which versions of objects fit in 64 bits; in the year 2149."""
 ARCSECOND = 1 / 3600
 NEAR_DEG = 5 * ARCSECOND
 """Largest distance of a record from its given position."""
@@ -44,6 +48,12 @@ def mjd_tai(value: Any, what: str = "the time") -> float:
     """
     kind, given = times.moment(value, _AXIS, what)
     if kind != "utc_ns":
+        if _JULIAN_DATES[0] < given < _JULIAN_DATES[1]:
+            raise InvalidInputError(
+                f"{what} is {value}, which looks like a Julian Date: give a Modified Julian Date in TAI "
+                "(subtract 2400000.5)",
+                kind="invalid-time",
+            )
         return float(given)
     days, rest_ns = divmod(int(given), _DAY_S * 1_000_000_000)
     day = days + _MJD_OF_UNIX_EPOCH
@@ -75,7 +85,17 @@ def version_of(mjd_tai: float) -> int:
     """Version number of an object whose validity starts at this time: microseconds times 1000, which leaves room for a
     thousand updates before the next version.
     """
-    return round(mjd_tai * 86_400_000_000) * 1_000
+    return round(within_versions(mjd_tai) * 86_400_000_000) * 1_000
+
+
+def within_versions(mjd_tai: float) -> float:
+    """Check that a time can be the start of validity of an object version."""
+    if not 0 <= mjd_tai < _VERSIONS_END:
+        raise InvalidInputError(
+            f"time {mjd_tai:g} is not an MJD (TAI) from 0 to {_VERSIONS_END:,.0f}, in the years 1858 to 2149",
+            kind="invalid-time",
+        )
+    return mjd_tai
 
 
 def night_start(night: Any) -> float:

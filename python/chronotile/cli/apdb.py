@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import shutil
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,11 +21,13 @@ from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 
 if TYPE_CHECKING:
     from chronotile import apdb as own
+    from chronotile.apdb.alerts import Import
+    from chronotile.apdb.maintenance import RemovalReport
 
 SCHEMA_HELP = "Felis file; or lsst, the APDB schema of lsst-sdm-schemas; or small, a built-in schema."
 STORAGE = click.Choice(["chunks", "rows"])
 STORAGE_HELP = "Storage on a cluster: rows lets other tools read its tables."
-_TABLES = {"objects": "DiaObject", "sources": "DiaSource", "forced-sources": "DiaForcedSource"}
+_TABLES = {"DiaObject": "objects", "DiaSource": "sources", "DiaForcedSource": "forced-sources"}
 
 
 @click.group(cls=PluginGroup, short_help="Alert production databases of sky surveys.")
@@ -138,7 +143,9 @@ def info(target: Target, as_json: bool) -> None:
             click.echo(json.dumps(record, indent=2))
             return
         click.echo(f"schema  {schema.name} {schema.version}")
-        click.echo("layout  " + ", ".join(f"{name} {value}" for name, value in layout.items() if value is not None))
+        settings = ", ".join(f"{name} {value}" for name, value in layout.items() if value is not None)
+        width = shutil.get_terminal_size().columns
+        click.echo(textwrap.fill(settings, width, initial_indent="layout  ", subsequent_indent=" " * 8))
         lines = [
             [
                 name, count_text(each.rows), count_text(each.chunks), count_text(each.tiles), bytes_text(each.bytes),
@@ -181,7 +188,7 @@ def schema(target: Target, as_json: bool) -> None:
 
 @apdb.command()
 @target(dataset=False, rest="SCHEMA")
-@click.option("--relaxed", is_flag=True, help="As it was created.")
+@click.option("--relaxed", is_flag=True, help="Pass this if the database was created with --relaxed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 def migrate(target: Target, relaxed: bool, dry_run: bool) -> None:
     """Migrate a database to another schema in place. Tables and columns can be added; other changes are rejected.
@@ -238,16 +245,19 @@ def store(
             visit=visit, detector=detector, replace=replace,
         )  # fmt: skip
     verb = "stored" if report.stored else "already stored:"
-    click.echo(
-        f"{verb} {count_text(report.objects)} objects, {count_text(report.sources)} sources, "
-        f"{count_text(report.forced_sources)} forced sources"
-    )
+    click.echo(f"{verb} {_records_text(report)}")
+
+
+def _records_text(report: own.StoreReport | Import) -> str:
+    counts = ((report.objects, "object"), (report.sources, "source"), (report.forced_sources, "forced source"))
+    return ", ".join(count_text(count, noun) for count, noun in counts)
 
 
 @apdb.command("import")
 @target(dataset=False, rest="FILE...")
 @timeout_option
-def import_(target: Target, timeout_s: int) -> None:
+@json_option
+def import_(target: Target, timeout_s: int, as_json: bool) -> None:
     """Import alerts of the ZTF or the LSST: Avro packets, also in archives, or Parquet files of packets or flattened
     tables. Give the flattened tables of one stream in one command. Importing a file again changes nothing. Alerts lack
     columns that a pipeline's schema requires: create the database with --relaxed.
@@ -263,10 +273,11 @@ def import_(target: Target, timeout_s: int) -> None:
 
     with _open(target, timeout_s=timeout_s) as database:
         done = import_alerts(database, target.rest)
-    click.echo(
-        f"{count_text(done.objects)} objects, {count_text(done.sources)} sources, "
-        f"{count_text(done.forced_sources)} forced sources of {count_text(done.detector_visits, 'detector-visit')}"
-    )
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(done)))
+        return
+    before = "" if done.stored else "; all were already stored"
+    click.echo(f"{_records_text(done)} of {count_text(done.detector_visits, 'detector-visit')}{before}")
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if done.left_out:
@@ -295,9 +306,10 @@ def read(
         chronotile apdb read survey.db objects --circle 150.1,2.2,0.1
         chronotile apdb read survey.db sources --circle 150.1,2.2,0.1 --at 2026-02-01 --history 90d --out s.parquet
     """
-    name = target.rest[0]
-    if name not in _TABLES:
-        raise click.UsageError(f"Unknown TABLE {name!r}: use objects, sources or forced-sources.")
+    name = _TABLES.get(target.rest[0], target.rest[0])
+    if name not in _TABLES.values():
+        near = "".join(f" Did you mean {each}?" for each in _native.nearest_names(name, list(_TABLES.values()))[:1])
+        raise click.UsageError(f"Unknown TABLE {name!r}: use objects, sources or forced-sources.{near}")
     shared: dict[str, Any] = {"at": _moment(at), "columns": output.column_names, "complete_only": complete_only}
     ids = None if object_ids is None else [word for word in object_ids.split(",") if word.strip()]
     region = region_of(circle, box, polygon)
@@ -444,14 +456,24 @@ def remove(
     if archived is not None and not_archived:
         raise click.UsageError("Give only one of --archived and --not-archived.")
     files: str | Literal[False] | None = False if not_archived else archived
-    what = f"night {night}" if visit is None else f"visit {visit}" + ("" if detector is None else f" {detector}")
-    confirm(f"Remove {what} from {target.url}?", yes)
+    on = "" if detector is None else f", detector {detector}"
+    what = f"night {night}" if visit is None else f"visit {visit}{on}"
     with _open(target, timeout_s=timeout_s) as database:
         if visit is None:
-            done = database.remove_night(_moment(night), changed=changed, archived=files)
+            remove_it = functools.partial(database.remove_night, _moment(night), changed=changed, archived=files)
         else:
-            done = database.remove_visit(visit, detector, changed=changed, archived=files)
-    click.echo(f"removed {count_text(done.detector_visits, 'detector-visit')} with {count_text(done.rows, 'row')}")
+            remove_it = functools.partial(database.remove_visit, visit, detector, changed=changed, archived=files)
+        stored = remove_it(dry_run=True)
+        if not stored.detector_visits and archived is None:
+            click.echo(f"{what} is not stored: nothing to remove")
+            return
+        confirm(f"Remove {what} ({_removed_text(stored)}) from {target.url}?", yes)
+        done = remove_it()
+    click.echo(f"removed {_removed_text(done)}")
+
+
+def _removed_text(part: RemovalReport) -> str:
+    return f"{count_text(part.detector_visits, 'detector-visit')} with {count_text(part.rows, 'row')}"
 
 
 @apdb.command()
@@ -478,7 +500,7 @@ def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, t
     with _open(target, timeout_s=timeout_s) as database:
         planned = database.archive_before(_moment(before), folder, dry_run=True)
         if planned and not (dry_run or keep):
-            confirm(f"Archive {len(planned)} slices to {folder} and drop them?", yes)
+            confirm(f"Archive {count_text(len(planned), 'slice')} to {folder} and drop the database's copies?", yes)
             tell_wait(database.archive)
         done = planned if dry_run else database.archive_before(_moment(before), folder, keep=keep)
     _show_slices(done, "would be archived" if dry_run else "written" if keep else "archived")
