@@ -40,6 +40,8 @@ def condition(text: str, types: Mapping[str, str]) -> Condition:
             kind="invalid-request",
         )
     column, comparison, value = found
+    if comparison not in ("contains", "matches", "prefix"):
+        _refuse_second(value, types)
     # Keep decimals as text, with all digits.
     constant = unquoted if types.get(column, "").startswith(("utf8", "decimal")) else literal
     match comparison:
@@ -50,6 +52,24 @@ def condition(text: str, types: Mapping[str, str]) -> Condition:
         case "exists":
             return column, comparison, literal(value or "true")
     return column, comparison, constant(value)
+
+
+_SECOND_MAX = 8
+"""How many times the word `and` is looked at."""
+
+
+def _refuse_second(value: str, types: Mapping[str, str]) -> None:
+    """Refuse ``status=failed and user=bob``, which would compare with the text ``failed and user=bob``."""
+    if unquoted(value) != value:
+        return
+    for rest in value.replace(" AND ", " and ").split(" and ", _SECOND_MAX)[1:]:
+        second = scanning.comparison(rest)
+        if second is not None and second[0] in types:
+            raise InvalidInputError(
+                f"a condition has one comparison, but {scanning.shown(rest)} follows: give each comparison as a "
+                "condition of its own (all must hold), or quote a text that contains the word and",
+                kind="invalid-request",
+            )
 
 
 def _split(text: str) -> list[str]:

@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from support_shell import Shell
 
 import chronotile as ct
 
@@ -341,3 +342,44 @@ def test_angles_and_order_on_the_command_line(chronotile: Run, path: Path, tmp_p
         "read", path, "d", "--order-by", "-candid", "--limit", "3", "--columns", "candid", "--format", "csv"
     )
     assert done.stdout.split() == ["candid", "1999", "1998", "1997"]
+
+
+@pytest.mark.parametrize("joined", ["band=g and mag<19", "mag<19 AND band=g", "band in g,r and mag<19"])
+def test_two_comparisons_in_one_condition_are_refused_with_the_way(joined: str, shell: Shell) -> None:
+    shell.write("d.csv", "t,mag,band\n2026-01-01T00:00:00,18,g\n2026-01-01T00:00:01,18,g and mag<19\n")
+    shell("ingest", "a.db", "d", "d.csv", "--create", "--single", "--time", "t")
+    shell("count", "a.db", "d", "--where", joined, code=2)
+    assert "a condition has one comparison, but" in shell.errors
+    assert "give each comparison as a condition of its own (all must hold)" in shell.errors
+    assert shell("count", "a.db", "d", "--where", "band=g", "--where", "mag<19") == "1\n"
+    # A text may hold the word.
+    assert shell("count", "a.db", "d", "--where", 'band="g and mag<19"') == "1\n"
+    assert shell("count", "a.db", "d", "--where", "band contains g and mag<19") == "1\n"
+    assert shell("count", "a.db", "d", "--where", "band=g and nothing=3") == "0\n"
+
+
+def test_an_order_by_a_column_that_is_not_returned_says_to_return_it(shell: Shell) -> None:
+    shell.write("d.csv", "t,mag\n2026-01-01T00:00:00,18\n")
+    shell("ingest", "a.db", "d", "d.csv", "--create", "--single", "--time", "t")
+    shell("read", "a.db", "d", "--columns", "t", "--order-by=-mag", code=2)
+    assert "order_by column 'mag' is not among the returned columns: add it to columns" in shell.errors
+    shell("read", "a.db", "d", "--columns", "t", "--order-by", "mga", code=2)
+    assert 'no column "mga" to order by' in shell.errors
+
+
+def test_a_page_that_cannot_be_written_says_where_and_what_to_do(shell: Shell) -> None:
+    pixels = ("apdb", "pixels", "--count", "10", "--levels", "8", "--out")
+    shell(*pixels, "nowhere/p.html", code=3)
+    assert shell.errors == (
+        "chronotile: nowhere/p.html: No such file or directory: check the spelling and the current folder\n"
+    )
+    # Not even root makes files there.
+    shell("demo", "--out", "/sys/demo", code=7)
+    assert shell.errors.startswith("chronotile: /sys/demo: ")
+    assert shell.errors.endswith("choose another folder, or change its permissions\n")
+
+
+def test_a_dataset_without_retention_is_retired_only_with_a_limit(shell: Shell) -> None:
+    shell("create", "a.db", "d", "--schema", "t:timestamp,x:int64", "--single", "--time", "t")
+    shell("retire", "a.db", "d", code=2)
+    assert "Dataset d has no retention: give --older-than LENGTH or --before TIME." in shell.errors

@@ -317,6 +317,10 @@ def retire(
         raise click.UsageError("Give only one of --older-than and --before.")
     with target.open(timeout_s=timeout_s) as archive:
         dataset = archive[target.dataset]
+        if older_than is None and before is None and dataset.retention is None:
+            raise click.UsageError(
+                f"Dataset {dataset.name} has no retention: give --older-than LENGTH or --before TIME."
+            )
         limits = {"before": moment(before, dataset), "older_than": older_than}
         slices = dataset.retire(dry_run=True, **limits)
         if as_json:

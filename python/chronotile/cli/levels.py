@@ -89,8 +89,8 @@ def advice(dataset: Dataset, info: DatasetInfo) -> str | None:
     few = ROWS_FEW_NARROW if info.bytes <= info.tiles * BYTES_FEW else ROWS_FEW
     if mean < few and info.tiles >= _TILES_MANY:
         return (
-            f"tiles are small: {mean:,.1f} rows on average in {count_text(info.tiles, 'tile')}, of which "
-            f"{ROWS_GOOD} are good; {_larger(dataset, ROWS_GOOD / mean)} takes less room and reads faster"
+            f"tiles are small: {mean:,.1f} rows on average in {count_text(info.tiles, 'tile')}, where {ROWS_GOOD} are "
+            f"good; {_larger(dataset, ROWS_GOOD / mean)} takes less room and reads faster"
         )
     if info.tile_bytes.median > BYTES_LARGE:
         return (

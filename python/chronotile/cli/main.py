@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -199,9 +200,28 @@ def main() -> NoReturn:
             needed = f"this command requires {optional.DISTRIBUTIONS[error.name]}: pip install 'chronotile[all]'"
             click.echo(f"chronotile: {needed}", err=True)
             _end(FAILED)
+        if isinstance(error, OSError) and error.filename is not None and error.errno in _OF_FILES:
+            code, advice = _OF_FILES[error.errno]
+            click.echo(f"chronotile: {os.fsdecode(error.filename)}: {error.strerror}: {advice}", err=True)
+            _end(code)
         text = str(error) or type(error).__name__
         click.echo(f"chronotile: {type(error).__name__}: {text} (--debug shows where)", err=True)
         _end(FAILED)
+
+
+_ELSEWHERE = "choose another folder, or change its permissions"
+_OF_FILES = {
+    errno.EROFS: (STORAGE, _ELSEWHERE),
+    errno.EACCES: (STORAGE, _ELSEWHERE),
+    errno.EPERM: (STORAGE, _ELSEWHERE),
+    errno.ENOSPC: (STORAGE, "free space, then repeat the command"),
+    errno.EDQUOT: (STORAGE, "free space, then repeat the command"),
+    errno.ENOENT: (NOT_FOUND, "check the spelling and the current folder"),
+    errno.ENOTDIR: (NOT_FOUND, "a part of the path is a file; choose another folder"),
+    errno.EISDIR: (USAGE, "give the name of a file"),
+    errno.ENAMETOOLONG: (USAGE, "choose a shorter name"),
+}
+"""Exit code and advice for errors of the operating system that name a file."""
 
 
 def _end(code: int) -> NoReturn:

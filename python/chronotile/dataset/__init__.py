@@ -417,6 +417,13 @@ class Dataset:
         rows = None if limit is None else _row_limit(limit)
         if order_by is not None:
             keys = [order_by] if isinstance(order_by, str) else list(order_by)
+            for name in (key.removeprefix("-") for key in keys):
+                if name in self.column_types and name not in result.column_names:
+                    raise InvalidInputError(
+                        f"order_by column {name!r} is not among the returned columns: add it to columns, or leave "
+                        "columns out",
+                        kind="invalid-request",
+                    )
             result = result.order_by([(key.removeprefix("-"), key.startswith("-")) for key in keys], rows)
         elif rows is not None:
             result.limit(rows)

@@ -100,6 +100,4 @@ def _fresh_folder(folder: Path) -> Path:
             (folder / name).unlink(missing_ok=True)
     except FileExistsError as error:
         raise DataFileError(f"{folder} is a file: give a folder with --out", kind="file-exists") from error
-    except PermissionError as error:
-        raise DataFileError(f"{folder} cannot be written to: {error.strerror}", kind="file-access") from error
     return folder
