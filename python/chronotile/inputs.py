@@ -32,8 +32,8 @@ def rows(data: Any, types: Types) -> Any:
         return whole
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise InvalidInputError(
-            f"cannot store a {type(data).__name__}: give an Arrow table or stream, a DataFrame, a dict of "
-            "arrays, or an iterable of those",
+            f"cannot store an object of type {type(data).__name__}: give an Arrow table or stream, a DataFrame, "
+            "a dict of arrays, or an iterable of those",
             kind="invalid-rows",
         )
     return _each(data, types)
@@ -44,7 +44,8 @@ def _each(items: Iterable[Any], types: Types) -> Iterator[Any]:
         table = _arrow_object(item, types)
         if table is None:
             raise InvalidInputError(
-                f"the input yielded a {type(item).__name__}: yield Arrow tables, DataFrames or dicts of arrays",
+                f"the input yielded an object of type {type(item).__name__}: yield Arrow tables, DataFrames or dicts "
+                "of arrays",
                 kind="invalid-rows",
             )
         yield table
@@ -139,8 +140,8 @@ def schema(source: Any) -> _native.Schema:
     table = _arrow_object(source, {})
     if table is None:
         raise InvalidInputError(
-            f"cannot take a schema from a {type(source).__name__}: give a schema, a table, or a dict such "
-            f'as {{"jd": "float64", "candid": "int64"}}',
+            f"cannot take a schema from an object of type {type(source).__name__}: give a schema, a table, or a dict "
+            f'such as {{"jd": "float64", "candid": "int64"}}',
             kind="invalid-definition",
         )
     return _native.Schema.of(table)
@@ -227,11 +228,11 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
     if isinstance(first, datetime | date | time | timedelta | _Nanoseconds):
         wanted = wanted if wanted and wanted.split("[")[0] in _TIME_TYPES else _natural_time(first)
         ticks = [None if value is None else _ticks(value, wanted, what) for value in plain]
-        return _native.column_of_list(ticks, wanted)
+        return _column_of_list(ticks, wanted, what)
     if first is None or isinstance(first, bool | int | float | str | bytes):
         if isinstance(first, str) and wanted and wanted.startswith(("timestamp", "date")):
             parsed = [None if value is None else _parsed(value, wanted, what) for value in plain]
-            return _native.column_of_list([None if p is None else _ticks(p, wanted, what) for p in parsed], wanted)
+            return _column_of_list([None if p is None else _ticks(p, wanted, what) for p in parsed], wanted, what)
         if any(
             isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64 for value in plain
         ):
@@ -243,8 +244,18 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
         ):
             # The archive reports the unit of the column.
             wanted = None
-        return _native.column_of_list(plain, wanted)
+        return _column_of_list(plain, wanted, what)
     return _through_pyarrow(values, what)
+
+
+def _column_of_list(values: list[Any], wanted: str | None, what: str) -> _native.Array:
+    try:
+        return _native.column_of_list(values, wanted)
+    except InvalidInputError as error:
+        # The list has no name there.
+        text = str(error).replace("the list ", f"{what} ", 1)
+        text = text if what in text else f"{what}: {text}"
+        raise InvalidInputError(text, kind=error.kind, **error.details) from None
 
 
 @dataclass(frozen=True)

@@ -238,9 +238,13 @@ def test_tables_of_other_libraries() -> None:
     assert written(Relation())["a"].to_pylist() == [2]
     assert written([{"a": [1]}, pa.table({"a": [2]}), pl.DataFrame({"a": [3]})])["a"].to_pylist() == [1, 2, 3]
     for wrong in (5, None, "text", b"text", object()):
-        with pytest.raises(InvalidInputError, match=f"cannot store a {type(wrong).__name__}: give an Arrow table"):
+        with pytest.raises(
+            InvalidInputError, match=f"cannot store an object of type {type(wrong).__name__}: give an Arrow table"
+        ):
             inputs.rows(wrong, {})
-        with pytest.raises(InvalidInputError, match=f"the input yielded a {type(wrong).__name__}: yield Arrow tables"):
+        with pytest.raises(
+            InvalidInputError, match=f"the input yielded an object of type {type(wrong).__name__}: yield Arrow tables"
+        ):
             list(inputs.rows([wrong], {}))
 
 
@@ -307,7 +311,9 @@ def test_schemas_from_everything_that_has_one(memory: ct.Archive) -> None:
     assert names({}) == []
     assert names({"a": "int64", "b": ["x"]} | {"a": [1]}) == [("a", "int64"), ("b", "utf8")]
     for wrong in (5, None, "text", object()):
-        with pytest.raises(InvalidInputError, match=f"cannot take a schema from a {type(wrong).__name__}: give"):
+        with pytest.raises(
+            InvalidInputError, match=f"cannot take a schema from an object of type {type(wrong).__name__}: give"
+        ):
             inputs.schema(wrong)
     for mixed in ({"a": "int64", "b": pa.int64()}, {"a": pa.int64(), "b": "int64"}):
         with pytest.raises(InvalidInputError):
