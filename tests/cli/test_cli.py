@@ -282,7 +282,7 @@ def test_csv_options_reach_the_reader(chronotile: Run, path: Path, tmp_path: Pat
         "--no-header",
         "--names",
         "day,x,s",
-        "--null",
+        "--nulls",
         "-",
         "--comment",
         "#",

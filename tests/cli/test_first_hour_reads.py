@@ -383,3 +383,23 @@ def test_a_dataset_without_retention_is_retired_only_with_a_limit(shell: Shell) 
     shell("create", "a.db", "d", "--schema", "t:timestamp,x:int64", "--single", "--time", "t")
     shell("retire", "a.db", "d", code=2)
     assert "Dataset d has no retention: give --older-than LENGTH or --before TIME." in shell.errors
+
+
+def test_advice_about_null_words_can_be_followed(shell: Shell) -> None:
+    rows = "".join(f"2026-01-01T00:00:00,{place}\n" for place in range(10_001))
+    shell.write("d.csv", f"t,x\n{rows}2026-01-01T00:00:00,n/a\n")
+    ingest = ("ingest", "a.db", "d", "d.csv", "--create", "--single", "--time", "t")
+    shell(*ingest, code=2)
+    assert '(--nulls "n/a")' in shell.errors
+    shell(*ingest, "--nulls", "n/a")
+    assert shell("count", "a.db", "d", "--where", "x exists false") == "1\n"
+
+
+def test_names_replace_the_header_and_a_file_without_one_says_so(shell: Shell) -> None:
+    shell.write("d.csv", "2026-01-01T00:00:00,1\n2026-01-01T00:00:01,2\n")
+    options = ("--create", "--single", "--time", "t", "--names", "t,x")
+    shell("ingest", "a.db", "d", "d.csv", *options)
+    assert shell("count", "a.db", "d") == "1\n"
+    shell("ingest", "b.db", "d", "d.csv", *options, "--no-header")
+    assert shell("count", "b.db", "d") == "2\n"
+    assert "with --no-header, the first line is a record" in " ".join(shell("ingest", "--help").split())

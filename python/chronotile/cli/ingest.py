@@ -353,10 +353,12 @@ def _dry_run(dataset: Dataset | None, source: Source, options: ReadOptions) -> N
 @click.option("--format", "format_", type=click.Choice(_FORMATS), help="Format. Default: by content and name.")
 @click.option("--types", multiple=True, metavar="COLUMN=TYPE", help="Column type; repeatable.")
 @click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
-@click.option("--names", "column_names", metavar="NAMES", help="Names of all CSV columns, in the order of the file.")
+@click.option("--names", "column_names", metavar="NAMES",
+              help="Names of all CSV columns, instead of those in "
+              "the first line; with --no-header, the first line is a record.")  # fmt: skip
 @click.option("--delimiter", metavar="CHAR", help="CSV delimiter. Default: a comma, a tab for TSV.")
 @click.option("--no-header", is_flag=True, help="CSV files have no header line.")
-@click.option("--null", "nulls", multiple=True, metavar="WORD", help="Text that means null in CSV; repeatable.")
+@click.option("--nulls", multiple=True, metavar="WORD", help="Text that means null in CSV; repeatable.")
 @click.option("--comment", metavar="CHAR", help="Skip CSV lines that start with this character.")
 @click.option(
     "--tag-column", metavar="NAME[=VALUE]", help="Add a column with VALUE, or each file's name without extension."
