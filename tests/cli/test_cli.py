@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -661,3 +663,27 @@ def test_real_sensors_and_logs_are_taken(chronotile: Run, path: Path) -> None:
         )
         count = len(log.read_bytes().splitlines())
         assert ok(chronotile("count", path, "logs", "--keys", log.stem)) == f"{count}\n"
+
+
+def test_every_option_that_a_message_advises_exists() -> None:
+    known: set[str] = set()
+
+    def gather(command: click.Command) -> None:
+        known.update(*(parameter.opts + parameter.secondary_opts for parameter in command.params))
+        if isinstance(command, click.Group):
+            for name in command.list_commands(click.Context(command)):
+                below = command.get_command(click.Context(command), name)
+                assert below is not None
+                gather(below)
+
+    gather(cli)
+    root = Path(__file__).resolve().parents[2]
+    sources = [path for folder in ("python", "crates") for path in (root / folder).rglob("*.*")]
+    advised = {
+        option
+        for path in sources
+        if path.suffix in (".py", ".rs") and "target" not in path.parts
+        for option in re.findall(r"(?<!var)\((--[a-z][a-z-]*[a-z])", path.read_text(encoding="utf-8"))
+    }
+    assert {"--nulls", "--types", "--overwrite"} <= advised, "the messages are written in another way now"
+    assert advised <= known
