@@ -63,7 +63,7 @@ def html(outcome: Outcome) -> str:
         "</div>",
         section(
             "Tables",
-            "Rows stored; bytes of their chunks, and how many, before and after maintenance.",
+            "Rows stored, and the bytes and the number of their chunks, before and after maintenance.",
             table(*table_lines(o), css="names total"),
         ),
         GAP,
@@ -222,7 +222,7 @@ def _light_curve(o: Outcome) -> str:
     )  # fmt: skip
     folded = plot.Panel(
         56, 274, 474, 430,
-        plot.linear("phase (two turns)", 0, 2, 56, 474, [(v, _plain(v)) for v in (0, 0.5, 1, 1.5, 2)]),
+        plot.linear("phase (two periods)", 0, 2, 56, 474, [(v, _plain(v)) for v in (0, 0.5, 1, 1.5, 2)]),
         plot.linear("difference flux, µJy", low, high, 430, 274, ticks),
     )  # fmt: skip
     parts = [whole.frame(), folded.frame(grid_x=True)]
@@ -255,7 +255,7 @@ def _running_median(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def _times(o: Outcome) -> str:
-    names = {STORE: "store", READ: "read, before", MAINTAINED: "read back, after maintenance", WHOLE: "read back"}
+    names = {STORE: "store", READ: "read, before", MAINTAINED: "read back, maintained", WHOLE: "read back"}
     series = [(label, np.array(o.times[kind].ms)) for kind, label in names.items()]
     every = np.concatenate([values for _, values in series])
     low, high = np.percentile(every, [0.3, 99.7]) * [0.8, 1.25]
