@@ -344,7 +344,7 @@ def test_the_commands_create_import_show_read_and_remove(tmp_path: Path, capfd: 
     assert "dia_object" in run("maintain", archive)
     cold = tmp_path / "cold"
     assert "would be archived" in run("archive", archive, cold, "--before", "60000", "--dry-run")
-    assert "slices archived" in run("archive", archive, cold, "--before", "60000", "--yes")
+    assert "1 slice archived" in run("archive", archive, cold, "--before", "60000", "--yes")
     assert "diaSourceId" in run(
         "read", archive, "sources", "--archived", cold, "--columns", "diaSourceId", "--limit", "1"
     )
@@ -352,7 +352,7 @@ def test_the_commands_create_import_show_read_and_remove(tmp_path: Path, capfd: 
     assert "--archived" in run("light-curve", archive, "144594336015", code=2)
     words = ("light-curve", archive, "144594336015", "--columns", "midpointMjdTai,band")
     assert run(*words, "--archived", cold).count("59512.15") == 1
-    assert "slices restored" in run("restore", archive, cold)
+    assert "1 slice restored" in run("restore", archive, cold)
     assert "refused: new column diaForcedSourceId" in run("migrate", archive, "lsst", "--dry-run", code=2)
     refused = run("remove", archive, "--visit", "175815932", "--yes", code=2)
     assert "1 record changed since the store (reassigned, withdrawn, closed or restored)" in refused

@@ -125,3 +125,16 @@ def test_forced_sources_in_radians_are_never_stored_as_degrees(shell: Shell) -> 
     rows = shell("apdb", "read", "s.db", "forced-sources", "--columns", "ra,dec", "--format", "csv").splitlines()
     assert len(rows) == 51
     assert all(float(row.split(",")[0]) > 200 for row in rows[1:])
+
+
+def test_every_command_that_prints_figures_prints_them_as_json(night: Shell) -> None:
+    again = night.json("apdb", "store", "s.db", "--time", "61041.2", "--sources", "s.csv", "--objects", "o.csv")
+    assert (again["stored"], again["objects"], again["sources"]) == (False, 1, 1)
+    assert "apdb_visits" in night.json("apdb", "maintain", "s.db")["consolidated"]
+    (planned,) = night.json("apdb", "archive", "s.db", "cold", "--before", "2028-01-01", "--dry-run")
+    (moved,) = night.json("apdb", "archive", "s.db", "cold", "--before", "2028-01-01", "--yes")
+    assert (planned["table"], planned["rows"]) == (moved["table"], moved["rows"]) == ("DiaSource", 1)
+    assert len(night.json("apdb", "restore", "s.db", "cold")) == 1
+    assert night.json("apdb", "remove", "s.db", "--visit", "9") == {"detector_visits": 0, "rows": 0}
+    assert night.json("apdb", "remove", "s.db", "--visit", "1", "--changed", "--yes")["detector_visits"] == 1
+    assert night.json("backup", "s.db", "b.db")["datasets"] == night.json("restore", "b.db", "r.db")["datasets"] > 3

@@ -217,7 +217,7 @@ def test_the_command_of_maintenance_gives_sources_to_objects_and_says_what_it_di
     assert done.returncode == 0, done.stderr
     assert "2 sources assigned to solar-system objects" in done.stdout
     assert "dia_source" in done.stdout
-    assert "1 sources of" in done.stderr
+    assert "given.parquet names 1 source that the database lacks" in done.stderr
     assert "partition over the limit" in done.stderr
     assert "partition over the limit" in chronotile("apdb", "info", path).stderr
     with apdb.open(path) as database:

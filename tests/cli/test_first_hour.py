@@ -153,10 +153,15 @@ def test_every_command_that_deletes_asks(shell: Shell) -> None:
     shell("create", "a.db", "d", "--schema", "t:timestamp[us],x:int64", "--single", "--time", "t", "--window", "1d")
     shell("ingest", "a.db", "d", shell.write("d.csv", "t,x\n2020-01-01T00:00:00,1\n"))
     shell("index", "create", "a.db", "d", "--columns", "x")
+    sources = shell.write(
+        "s.csv", "diaSourceId,diaObjectId,ra,dec,midpointMjdTai,visit,detector\n1,7,1,1,61041.2,1,4\n"
+    )
+    shell("apdb", "create", "s.db", "--schema", "small")
+    shell("apdb", "store", "s.db", "--time", "61041.2", "--sources", sources)
     for command in (
         ["retire", "a.db", "d", "--older-than", "30d"],
         ["index", "drop", "a.db", "d", "x"],
-        ["apdb", "remove", "a.db", "--visit", 1],
+        ["apdb", "remove", "s.db", "--visit", 1],
         ["ops", "backup", "remove", "store", "one"],
         ["ops", "backup", "retain", "store", "--keep", 1],
     ):

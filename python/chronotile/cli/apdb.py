@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from chronotile import _native
-from chronotile.cli.common import Target, angles, confirm, json_option, target, tell_wait, timeout_option, yes_option
+from chronotile.cli.common import (
+    Target,
+    angles,
+    confirm,
+    iso_text,
+    json_option,
+    target,
+    tell_wait,
+    timeout_option,
+    yes_option,
+)
 from chronotile.cli.plugins import PluginGroup
 from chronotile.cli.query import Output, output_options, region_of, region_options
 from chronotile.errors import InvalidInputError
@@ -22,7 +32,7 @@ from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 if TYPE_CHECKING:
     from chronotile import apdb as own
     from chronotile.apdb.alerts import Import
-    from chronotile.apdb.maintenance import RemovalReport
+    from chronotile.apdb.maintenance import MaintenanceReport, RemovalReport
 
 SCHEMA_HELP = "Felis file; or lsst, the APDB schema of lsst-sdm-schemas; or small, a built-in schema."
 STORAGE = click.Choice(["chunks", "rows"])
@@ -227,9 +237,10 @@ def _table_file(path: str | None) -> Any:
 @click.option("--detector", type=int, help="Detector, if the rows do not contain it.")
 @click.option("--replace", is_flag=True, help="Replace a complete detector-visit that has other rows.")
 @timeout_option
+@json_option
 def store(
     target: Target, visit_time: str, objects: str | None, sources: str | None, forced_sources: str | None,
-    visit: int | None, detector: int | None, replace: bool, timeout_s: int,
+    visit: int | None, detector: int | None, replace: bool, timeout_s: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Store one detector-visit from files. Repeating the command changes nothing.
 
@@ -244,6 +255,9 @@ def store(
             _moment(visit_time), _table_file(objects), _table_file(sources), _table_file(forced_sources),
             visit=visit, detector=detector, replace=replace,
         )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+        return
     verb = "stored" if report.stored else "already stored:"
     click.echo(f"{verb} {_records_text(report)}")
 
@@ -376,8 +390,9 @@ def light_curve(
     "and times.",
 )
 @timeout_option
+@json_option
 def maintain(
-    target: Target, before: str | None, chunks_min: int | None, associations: str | None, timeout_s: int
+    target: Target, before: str | None, chunks_min: int | None, associations: str | None, timeout_s: int, as_json: bool
 ) -> None:
     """Run daily maintenance: assign sources to solar-system objects, merge small chunks, and record statistics of the
     tables. May be interrupted and repeated, and run beside readers and writers. Include columns ra, dec and
@@ -398,6 +413,18 @@ def maintain(
         report = database.maintain(
             before=_moment(before), chunks_min=chunks_min, associations=given, progress=progress
         )  # fmt: skip
+    failed = [(name, failure) for name, r in report.consolidated.items() for failure in r.failed]
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), default=iso_text))
+    else:
+        _show_maintenance(report, associations)
+    for name, failure in failed:
+        click.echo(f"{name}, {failure.tile} not rewritten: {failure.reason}", err=True)
+    if failed:
+        click.get_current_context().exit(5)
+
+
+def _show_maintenance(report: MaintenanceReport, associations: str | None) -> None:
     lines = [
         [name, count_text(r.tiles), count_text(r.chunks_before), count_text(r.chunks_after), bytes_text(r.bytes_after)]
         for name, r in report.consolidated.items()
@@ -406,15 +433,12 @@ def maintain(
     header = ["dataset", "tiles", "chunks before", "after", "bytes after"]
     click.echo(table_text(header, lines, frozenset({1, 2, 3, 4})) if lines else "nothing to consolidate")
     if associations is not None:
-        click.echo(f"{count_text(report.reassociated)} sources assigned to solar-system objects")
+        click.echo(f"{count_text(report.reassociated, 'source')} assigned to solar-system objects")
     if report.unknown:
-        click.echo(f"note: {count_text(report.unknown)} sources of {associations} are not stored", err=True)
+        click.echo(
+            f"note: {associations} names {count_text(report.unknown, 'source')} that the database lacks", err=True
+        )
     _show_crowded(report.crowded)
-    failed = [(name, failure) for name, r in report.consolidated.items() for failure in r.failed]
-    for name, failure in failed:
-        click.echo(f"{name}, {failure.tile} not rewritten: {failure.reason}", err=True)
-    if failed:
-        click.get_current_context().exit(5)
 
 
 def _show_crowded(found: list[own.Crowded]) -> None:
@@ -440,9 +464,10 @@ def _show_crowded(found: list[own.Crowded]) -> None:
 @click.option("--not-archived", is_flag=True, help="Confirm that rows no longer in the database are in no file.")
 @yes_option
 @timeout_option
+@json_option
 def remove(
     target: Target, visit: int | None, detector: int | None, night: str | None, changed: bool, archived: str | None,
-    not_archived: bool, yes: bool, timeout_s: int,
+    not_archived: bool, yes: bool, timeout_s: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Remove a visit, a detector-visit or a night. It can be stored again.
 
@@ -464,12 +489,14 @@ def remove(
         else:
             remove_it = functools.partial(database.remove_visit, visit, detector, changed=changed, archived=files)
         stored = remove_it(dry_run=True)
-        if not stored.detector_visits and archived is None:
-            click.echo(f"{what} is not stored: nothing to remove")
-            return
-        confirm(f"Remove {what} ({_removed_text(stored)}) from {target.url}?", yes)
-        done = remove_it()
-    click.echo(f"removed {_removed_text(done)}")
+        nothing = not stored.detector_visits and archived is None
+        if not nothing:
+            confirm(f"Remove {what} ({_removed_text(stored)}) from {target.url}?", yes)
+        done = stored if nothing else remove_it()
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(done)))
+    else:
+        click.echo(f"{what} is not stored: nothing to remove" if nothing else f"removed {_removed_text(done)}")
 
 
 def _removed_text(part: RemovalReport) -> str:
@@ -488,7 +515,8 @@ def _removed_text(part: RemovalReport) -> str:
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @yes_option
 @timeout_option
-def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, timeout_s: int) -> None:
+@json_option
+def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, timeout_s: int, as_json: bool) -> None:
     """Write old slices of sources and forced sources to Parquet files in DIR, then drop them from the database.
 
     \b
@@ -503,7 +531,7 @@ def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, t
             confirm(f"Archive {count_text(len(planned), 'slice')} to {folder} and drop the database's copies?", yes)
             tell_wait(database.archive)
         done = planned if dry_run else database.archive_before(_moment(before), folder, keep=keep)
-    _show_slices(done, "would be archived" if dry_run else "written" if keep else "archived")
+    _show_slices(done, "would be archived" if dry_run else "written" if keep else "archived", as_json)
 
 
 @apdb.command()
@@ -511,7 +539,8 @@ def archive(target: Target, before: str, keep: bool, dry_run: bool, yes: bool, t
 @click.option("--start", metavar="TIME", help="Restore slices that overlap the period from this time ...")
 @click.option("--end", metavar="TIME", help="... to this time, exclusive.")
 @timeout_option
-def restore(target: Target, start: str | None, end: str | None, timeout_s: int) -> None:
+@json_option
+def restore(target: Target, start: str | None, end: str | None, timeout_s: int, as_json: bool) -> None:
     """Restore archived slices from the Parquet files in DIR. The command may be repeated.
 
     \b
@@ -520,11 +549,14 @@ def restore(target: Target, start: str | None, end: str | None, timeout_s: int) 
     """
     with _open(target, timeout_s=timeout_s) as database:
         done = database.restore(target.rest[0], _moment(start), _moment(end))
-    _show_slices(done, "restored")
+    _show_slices(done, "restored", as_json)
 
 
-def _show_slices(found: list[Any], verb: str) -> None:
+def _show_slices(found: list[Any], verb: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(each) for each in found], default=iso_text))
+        return
     lines = [[each.table, str(each.slice), count_text(each.rows), bytes_text(each.bytes)] for each in found]
     if lines:
         click.echo(table_text(["table", "slice", "rows", "bytes"], lines, frozenset({1, 2, 3})))
-    click.echo(f"{len(found)} slices {verb}")
+    click.echo(f"{count_text(len(found), 'slice')} {verb}")

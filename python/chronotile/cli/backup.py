@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable
 
 import click
 
 from chronotile import backups
-from chronotile.cli.common import debug_option
+from chronotile.cli.common import debug_option, json_option
 from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
 
 _OPTIONS = [
     click.option("--no-verify", is_flag=True, help="Do not read and check every chunk of the new file."),
+    json_option,
     debug_option,
 ]
 
 
-def _copying(source: str, to: str, no_verify: bool, make: Callable[..., backups.BackupReport], verb: str) -> None:
+def _copying(
+    source: str, to: str, no_verify: bool, as_json: bool, make: Callable[..., backups.BackupReport], verb: str
+) -> None:
     pages = [0, 0]
 
     def progress(done: int, total: int) -> None:
@@ -28,6 +33,9 @@ def _copying(source: str, to: str, no_verify: bool, make: Callable[..., backups.
 
     with ProgressLine(text):
         report = make(source, to, verify=not no_verify, progress=progress)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+        return
     checked = f", {count_text(report.rows, 'row')} checked" if not no_verify else ", not verified"
     count = count_text(report.datasets, "dataset")
     click.echo(f"{report.path}: {count}, {bytes_text(report.bytes)}{checked}")
@@ -36,7 +44,7 @@ def _copying(source: str, to: str, no_verify: bool, make: Callable[..., backups.
 @click.command(short_help="Back up an archive in a file while it is in use.")
 @click.argument("file")
 @click.argument("to")
-def backup(file: str, to: str, no_verify: bool, debug: bool) -> None:
+def backup(file: str, to: str, no_verify: bool, as_json: bool, debug: bool) -> None:
     """Copy a consistent snapshot of the archive FILE to the new file TO. Writers may continue meanwhile.
 
     The copy is made under a temporary name, checked, synced, and then renamed to TO, with the mode of FILE. An existing
@@ -47,13 +55,13 @@ def backup(file: str, to: str, no_verify: bool, debug: bool) -> None:
         chronotile backup survey.db /backups/survey-2026-07-01.db
     """
     del debug
-    _copying(file, to, no_verify, backups.backup, "copying")
+    _copying(file, to, no_verify, as_json, backups.backup, "copying")
 
 
 @click.command(short_help="Restore an archive from a backup.")
 @click.argument("backup_file", metavar="BACKUP")
 @click.argument("file")
-def restore(backup_file: str, file: str, no_verify: bool, debug: bool) -> None:
+def restore(backup_file: str, file: str, no_verify: bool, as_json: bool, debug: bool) -> None:
     """Restore the archive FILE from BACKUP, and check it before it gets its name. BACKUP is not changed.
 
     FILE must not exist, nor a -wal, -shm or -journal beside it, which would damage the new archive. First move an old
@@ -65,7 +73,7 @@ def restore(backup_file: str, file: str, no_verify: bool, debug: bool) -> None:
         chronotile restore /backups/survey-2026-07-01.db survey.db
     """
     del debug
-    _copying(backup_file, file, no_verify, backups.restore, "restoring")
+    _copying(backup_file, file, no_verify, as_json, backups.restore, "restoring")
 
 
 for _command in (backup, restore):
