@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from chronotile.terminal import count_text
+
 __all__ = [
     "BatchInfo",
     "ConsolidateReport",
@@ -372,5 +374,6 @@ class IndexUse:
         }
         known = ", ".join(f"{count:,} {reason}" for reason, count in why.items() if count)
         found.append(f"{self.tiles_read:,} are read" + (f" ({known})" if known else ""))
-        windows = f"{len(self.windows_indexed):,} windows through the index, {len(self.windows_direct):,} directly"
+        through = count_text(len(self.windows_indexed), "window")
+        windows = f"{through} through the index, {len(self.windows_direct):,} directly"
         return "; ".join([*found, windows] + ([filtered] if self.chunks_filtered else []))

@@ -69,3 +69,14 @@ def test_a_table_that_is_not_there_is_told_with_the_nearest(grid: Shell) -> None
         database.execute("CREATE TABLE jobs_done (job_id INTEGER PRIMARY KEY, submitted TEXT)")
         grid("jobs", "compare", "grid.db", "jobs", "sqlite:///production.db", "job_done", code=2)
     assert "the database has no table 'job_done'; did you mean jobs_done?" in grid.errors
+
+
+def test_one_of_a_kind_is_said_in_the_singular(grid: Shell) -> None:
+    assert "nothing to do: no index" in grid("index", "build", "grid.db", "jobs")
+    grid("index", "create", "grid.db", "jobs", "--columns", "user")
+    assert grid("index", "build", "grid.db", "jobs").startswith("built 1 of 1 window: read 1 tile, 2 rows")
+    assert grid("index", "build", "grid.db", "jobs") == "nothing to do: 1 window is up to date\n"
+    assert "1 window through the index, 0 directly" in grid(
+        "index", "explain", "grid.db", "jobs", "--where", "user=ann", "--count"
+    )
+    assert grid("index", "drop", "grid.db", "jobs", "user", "--yes") == "dropped index user with 1 window\n"

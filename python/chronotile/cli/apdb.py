@@ -446,7 +446,7 @@ def _show_crowded(found: list[own.Crowded]) -> None:
         return
     worst = max(found, key=lambda each: each.expected)
     click.echo(
-        f"note: {count_text(len(found))} slices have a partition over the limit, or will have; the largest "
+        f"note: {count_text(len(found), 'slice')} with a partition over the limit, now or when full; the largest "
         f"is in {worst.table} from MJD {worst.start:g} on, with {bytes_text(worst.expected)}. Large "
         "partitions slow a cluster: create a database with finer pixels or shorter slices (create "
         "--density)",

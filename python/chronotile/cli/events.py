@@ -171,7 +171,7 @@ def create(
             slice=slice_,
         )  # fmt: skip
     kept = "forever" if ttl is None else f"for {ttl}"
-    click.echo(f"created events {target.dataset} with {len(types)} fields; documents are kept {kept}")
+    click.echo(f"created events {target.dataset} with {count_text(len(types), 'field')}; documents are kept {kept}")
 
 
 @events.command("ingest", short_help="Ingest files or a pipe.")

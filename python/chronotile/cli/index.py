@@ -106,18 +106,18 @@ class _Progress:
 
 def _built(report: IndexBuildReport) -> str:
     if not report.windows_built and not report.windows_elsewhere:
-        return f"nothing to do: {count_text(report.windows)} windows are up to date"
+        if not report.windows:
+            return "nothing to do: no index, or no rows to index"
+        state = "window is" if report.windows == 1 else "windows are"
+        return f"nothing to do: {count_text(report.windows)} {state} up to date"
     parts = [
-        f"built {count_text(report.windows_built)} of {count_text(report.windows)} windows: read "
+        f"built {count_text(report.windows_built)} of {count_text(report.windows, 'window')}: read "
         f"{count_text(report.tiles_read, 'tile')}, {count_text(report.rows, 'row')}; stored {bytes_text(report.bytes)}"
     ]
     if report.windows_elsewhere:
-        parts.append(f"{count_text(report.windows_elsewhere)} windows are being built by other builders")
+        parts.append(f"other builders are building {count_text(report.windows_elsewhere, 'window')}")
     if report.tiles_left_out:
-        parts.append(
-            f"{count_text(report.tiles_left_out)} tiles are not indexed, because they are damaged or have too "
-            "many distinct values"
-        )
+        parts.append(f"left out {count_text(report.tiles_left_out, 'tile')}, damaged or with too many distinct values")
     return "; ".join(parts)
 
 
@@ -171,7 +171,7 @@ def drop(target: Target, yes: bool) -> None:
     with target.open() as archive:
         confirm(f"Drop {target.rest[0]} of {target.dataset}? To use it again, you must rebuild it.", yes)
         windows = archive[target.dataset].drop_index(target.rest[0])
-        click.echo(f"dropped index {target.rest[0]} with {count_text(windows)} windows")
+        click.echo(f"dropped index {target.rest[0]} with {count_text(windows, 'window')}")
 
 
 @index.command("explain", short_help="Show how a query uses an index.")

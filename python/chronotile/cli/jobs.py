@@ -235,6 +235,10 @@ def _progress_text(state: Any) -> str:
     return f"{progress_text(state, state.report.records, 'jobs')}{left}"
 
 
+def _differing_text(days: int) -> str:
+    return "1 day differs" if days == 1 else f"{count_text(days)} days differ"
+
+
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -479,7 +483,7 @@ def compare(context: click.Context, target: Target, days: str | None, as_json: b
                 f"{count_text(each.rows_archive)} in the archive{_some('missing', each.missing)}"
                 f"{_some('superfluous', each.superfluous)}{_some('differing', each.differing)}"
             )
-        verdict = "the same" if report.ok else f"{len(report.differences)} days differ"
+        verdict = "the same" if report.ok else _differing_text(len(report.differences))
         click.echo(f"compared {count_text(report.days, 'day')}, {count_text(report.rows, 'job')}: {verdict}")
     if not report.ok:
         context.exit(5)
