@@ -81,3 +81,12 @@ def test_times_in_reports_are_iso_8601(logs: Shell) -> None:
     (part,) = report["slices"]
     assert "T" in part["start"]
     assert datetime.fromisoformat(part["start"]).tzinfo is not None
+
+
+def test_an_unknown_column_is_refused_whether_or_not_there_are_documents(shell: Shell) -> None:
+    shell("events", "create", "logs.db", "web", "--field", "level=utf8")
+    for documents in (0, 1):
+        for command in (["search"], ["count"], ["top", "--by", "level"], ["histogram"]):
+            shell("events", *command[:1], "logs.db", "web", "levl=error", *command[1:], code=2)
+            assert "unknown column 'levl' in a condition; did you mean level?" in shell.errors, (documents, command)
+        shell("events", "ingest", "logs.db", "web", "-", stdin='{"time": "2026-01-01T00:00:00Z", "level": "info"}\n')

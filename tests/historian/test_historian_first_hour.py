@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("pyarrow")
@@ -93,3 +96,13 @@ def test_a_tag_with_a_dot_is_no_archive_where_the_environment_names_one(plant: S
     assert "220.0" in plant("historian", "latest", "oven.temp", "-a", "plant.db", CHRONOTILE_ARCHIVE="other.db")
     assert plant("count", "historian_main_float", CHRONOTILE_ARCHIVE="plant.db") == "2\n"
     assert plant("count", "plant.db", "historian_main_float", CHRONOTILE_ARCHIVE="other.db") == "2\n"
+
+
+def test_values_are_read_at_one_time_as_at_several(tmp_path: Path) -> None:
+    with historian.open(tmp_path / "plant.db") as h:
+        h.define("oven")
+        h.write({"tag": ["oven"] * 2, "time": ["2026-01-01T00:00", "2026-01-01T01:00"], "value": [200.0, 220.0]})
+        for moment in ("2026-01-01T00:30", datetime(2026, 1, 1, 0, 30), ["2026-01-01T00:30"]):
+            assert h.at("oven", moment).to_arrow()["value"].to_pylist() == [210.0]
+        with pytest.raises(InvalidInputError, match="time is 'tomorrow'"):
+            h.at("oven", "tomorrow")

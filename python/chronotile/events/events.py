@@ -26,7 +26,7 @@ from chronotile.events.retention import TtlChange
 from chronotile.events.searching import Question, Visibility, count, parts_in_order, to_us
 from chronotile.events.settings import Limits, Settings, SettingsStore
 from chronotile.hints import name_hint
-from chronotile.predicates import Where, equalities, listed
+from chronotile.predicates import Where, equalities, listed, native_predicates
 from chronotile.reports import BatchInfo, SliceInfo
 
 __all__ = ["Events", "IngestReport", "create", "open"]
@@ -613,7 +613,10 @@ class Events:
         **equal: Any,
     ) -> Question:
         """Convert the arguments of :meth:`search` to a query on the documents that are visible now."""
-        conditions = listed(where) + equalities(equal)
+        known = self._dataset.column_types
+        conditions = listed(where, known) + equalities(equal)
+        # Without documents in the period nothing is read, which would refuse these.
+        native_predicates(conditions, known)
         if text is not None:
             conditions.append(("body", "contains", text))
         bounds = [self._us(moment, what) for moment, what in ((start, "start"), (end, "end"))]

@@ -368,13 +368,16 @@ class Historian(Closing):
         """
         return _Result(self._native.latest(_keys(tags)))
 
-    def at(self, tags: TagKey | Iterable[TagKey], times: Iterable[times.Moment], *, stepped: bool | None = None) -> Any:
-        """The values of tags at `times`, in their order for each tag: columns tag, time, value, status.
+    def at(
+        self, tags: TagKey | Iterable[TagKey], times: times.Moment | Iterable[times.Moment], *,
+        stepped: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """The values of tags at a time, or at several in their order for each tag: columns tag, time, value, status.
 
         A point at the requested time is returned as it is; between points, the value is interpolated as by
         ``Interpolative``, stepped or linear according to `stepped` or the tag.
         """
-        moments = [_ns(moment, "time") for moment in times]
+        moments = [_ns(moment, "time") for moment in _moments(times)]
         return _Result(self._native.at(_keys(tags), moments, stepped))
 
     def aggregate(
@@ -595,6 +598,11 @@ def status_text(status: int) -> str:
     bits = status & 0x1F if status & 0xC00 == 0x400 else 0
     words = [_NAMED_CODES.get(code, f"0x{code:08X}")]
     return ", ".join(words + [name for bit, name in _NAMED_BITS.items() if bits & bit])
+
+
+def _moments(given: times.Moment | Iterable[times.Moment]) -> list[times.Moment]:
+    """A list of times from one or several."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
 def status_code(text: str) -> int:

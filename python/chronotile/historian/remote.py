@@ -122,10 +122,11 @@ class RemoteHistorian(Remote):
         return self._table("/v1/latest", tags, [])
 
     def at(
-        self, tags: TagKey | Iterable[TagKey], moments: Iterable[times.Moment], *, stepped: bool | None = None
-    ) -> Any:
+        self, tags: TagKey | Iterable[TagKey], moments: times.Moment | Iterable[times.Moment], *,
+        stepped: bool | None = None,
+    ) -> Any:  # fmt: skip
         """The values of tags at given times, interpolated between their neighbours."""
-        parameters = [("time", str(historian._ns(moment, "a time"))) for moment in moments]
+        parameters = [("time", str(historian._ns(moment, "a time"))) for moment in historian._moments(moments)]
         return self._table("/v1/at", tags, parameters + setting_parameters(stepped=stepped))
 
     def aggregate(
