@@ -132,7 +132,7 @@ def advice(found: Sequence[Level]) -> str:
     """The recommendation in words."""
     best = recommended(found)
     return (
-        f"recommended: {best.scheme} level {best.level}: a detector touches {best.pixels:.1f} pixels of "
+        f"recommended: {best.scheme} level {best.level}: a detector touches {best.pixels:.1f} pixels, which cover "
         f"{best.area_ratio:.1f} times its area"
     )
 
@@ -146,8 +146,8 @@ def page(found: Sequence[Level], detector_deg: float, padding_arcsec: float, mor
     ]
     body = GAP.join([*(section(title, "", _plot(title, unit, points)) for title, unit, points in figures), *more])
     words = (
-        f"Square detectors of {detector_deg:g} degrees, read with {padding_arcsec:g} arc seconds around them, thrown "
-        f"at random on the sphere; {advice(found)}."
+        f"Square detectors of {detector_deg:g} degrees, read with {padding_arcsec:g} arc seconds around them, at "
+        f"random places on the sphere; {advice(found)}."
     )
     title = "Pixels and detectors"
     return document(title, f"<h1>{title}</h1><p>{escape(words)}</p>{GAP}{body}")

@@ -256,20 +256,24 @@ def page(found: Sequence[Logs]) -> str:
     """A page that stands alone: figures, plots, and the published numbers beside them."""
     sections = [
         section(
-            "Reading", "Mean over detectors of the three tables' sum, by visit; lines are fits.", _times(found, "read")
+            "Reading",
+            "Time to read the three tables, mean of the detectors of each visit, with linear fits.",
+            _times(found, "read"),
         ),
-        section("Storing", "Mean over detectors, by visit; a store is durable when it ends.", _times(found, "store")),
+        section(
+            "Storing",
+            "Time to store, mean of the detectors of each visit. A store is durable when it ends.",
+            _times(found, "store"),
+        ),
     ]
     for logs in found:
         title = f"{logs.name}: tables"
         sections.append(section(title, "Time to read each table, by visit.", _tables(logs)))
-    words = "Seconds; those at later visits are of the line, with one standard error"
+    words = "Mean times. Those at 180,000 and 300,000 visits are extrapolated from the fit, with one standard error"
     short = [logs for logs in found if logs.at_visit("read", TARGETS[0]) is None]
-    words += "".join(f". {logs.name} is too short for them: {_too_short(logs)}" for logs in short)
+    words += "".join(f". {logs.name} is too short to extrapolate: {_too_short(logs)}" for logs in short)
     sections.append(section("Figures", f"{words}.", _figures(found)))
-    sections.append(
-        section("Beside the published", "Seconds to read the three tables of a detector.", _published(found))
-    )
+    sections.append(section("Published figures", "Seconds to read the three tables of a detector.", _published(found)))
     if lines := scaling(found):
         words = "Reading by number of nodes; the last column is 1 where time goes as 1/N. Bars are one standard error."
         sections.append(section("Scaling", words, _scaling(lines)))
@@ -280,7 +284,7 @@ def page(found: Sequence[Logs]) -> str:
 def _about(found: Sequence[Logs]) -> str:
     """Software and hardware of the run, needed to interpret the times."""
     lines = [f"{logs.name}: {logs.run['driver']}; {where}" for logs in found if (where := _where(logs))]
-    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return "".join(f"<p>{escape(line)}</p>" for line in lines) + GAP
 
 
 def _times(found: Sequence[Logs], what: str) -> str:
