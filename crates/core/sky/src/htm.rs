@@ -83,3 +83,22 @@ pub(crate) fn vertices(index: u64, level: u32) -> [Vec3; 3] {
     }
     triangle
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::f64::consts::{FRAC_PI_4, TAU};
+
+    /// On the planes between octants, where the pixels of positions do not come: their cosines are never quite 0.
+    #[test]
+    fn an_octant_begins_at_its_western_meridian_and_the_equator_is_northern() {
+        for place in (0..27).filter(|place| *place != 13) {
+            let [x, y, z] = [9, 3, 1].map(|digit| f64::from(place / digit % 3) - 1.0);
+            // Turns of 45 degrees eastwards, two to an octant; a pole counts to the first.
+            let eighths = if x == 0.0 && y == 0.0 { 0.0 } else { y.atan2(x).rem_euclid(TAU) / FRAC_PI_4 };
+            let quarter = eighths.round() as usize / 2;
+            let expected = if z < 0.0 { quarter } else { 7 - quarter };
+            assert_eq!(root_of(Vec3::new(x, y, z)), expected, "{x} {y} {z}");
+        }
+    }
+}

@@ -216,6 +216,29 @@ proptest! {
     }
 
     #[test]
+    fn bounding_caps_of_boxes_are_no_larger_than_a_pole_or_the_middle_needs(
+        (ra, dec) in any_position(), width in 0.0..360.0f64, height in any_radius(),
+    ) {
+        let top = (dec + height).min(90.0);
+        let Shape::Circle { radius_deg, .. } = *lonlat_box(ra, ra + width, dec, top).bounding_cap().shape() else {
+            unreachable!("a circle")
+        };
+        let middle = (ra + 0.5 * width, 0.5 * (dec + top));
+        let corner = [dec, top].map(|dec| separation(middle, (ra, dec))).into_iter().fold(0.0, f64::max);
+        let around_middle = if width <= 180.0 - 1e-9 { corner } else { 180.0 };
+        let least = around_middle.min(90.0 - dec).min(90.0 + top);
+        prop_assert!(radius_deg <= least + 1e-6, "{} for {}", radius_deg, least);
+    }
+
+    #[test]
+    fn bounding_caps_of_polygons_reach_to_the_farthest_vertex((region, size) in any_polygon()) {
+        let Shape::Circle { ra, dec, radius_deg } = *region.bounding_cap().shape() else { unreachable!("a circle") };
+        let Shape::Polygon { vertices } = region.shape() else { unreachable!("a polygon") };
+        let farthest = vertices.iter().map(|vertex| separation((ra, dec), *vertex)).fold(0.0, f64::max);
+        prop_assert!(size > 60.0 || (radius_deg - farthest).abs() < 1e-9, "{} for {}", radius_deg, farthest);
+    }
+
+    #[test]
     fn many_points_are_tested_as_one_by_one((region, _) in any_polygon(), seed in 0.0..360.0f64) {
         let count = if seed < 5.0 { 25_000 } else { 50 };
         let ra: Vec<f64> = (0..count).map(|i| (seed * f64::from(i)) % 360.0).collect();
@@ -310,6 +333,32 @@ fn a_cover_beyond_reason_can_be_limited() {
     let share = pixel_count(&limited) as f64 / p.index_range().len() as f64;
     let exact = region.area_sr() / (4.0 * PI);
     assert!(share >= exact && share < 1.25 * exact, "{share} for {exact}");
+}
+
+#[test]
+fn a_limited_cover_of_a_box_is_refined_at_its_border_alone() {
+    // HEALPix's pixels are of one size, so that their share is that of the area.
+    let p = pixelization(Scheme::Healpix, 20);
+    for region in [lonlat_box(10.0, 70.0, -20.0, 40.0), lonlat_box(10.0, 270.0, -20.0, 40.0)] {
+        let limited = region.cover_limited(&p, 1_000);
+        assert!(limited.len() <= 1_000);
+        let share = pixel_count(&limited) as f64 / p.index_range().len() as f64;
+        let exact = region.area_sr() / (4.0 * PI);
+        // Pixels all over the box, had they to be that many, would cover 1.03 of it.
+        assert!(share >= exact && share < 1.01 * exact, "{region}: {share} for {exact}");
+    }
+}
+
+#[test]
+fn the_cap_of_a_polygon_near_a_hemisphere_holds_the_edges_beyond_its_vertices() {
+    // Vertices that crowd at one meridian draw the centre there, and the longest edge passes behind the sphere.
+    let ras = [0.0, 10.0, 20.0, 30.0, 40.0, 140.0, 260.0];
+    let region = Region::polygon(&ras.map(|ra| (ra, 0.1))).expect("nearly a hemisphere");
+    let cap = region.bounding_cap();
+    let points = (0..3_600).flat_map(|ra| [0.1, 0.15, 1.0, 80.0].map(|dec| (0.1 * f64::from(ra), dec)));
+    let held: Vec<_> = points.filter(|(ra, dec)| region.contains(*ra, *dec)).collect();
+    assert!(held.len() > 3_600);
+    assert!(held.iter().all(|(ra, dec)| cap.contains(*ra, *dec)), "{cap}");
 }
 
 #[test]
@@ -495,6 +544,30 @@ proptest! {
                     let index = pixels.index(ra, dec).expect("position");
                     prop_assert!(covers(&cover, index), "{ra} {dec} within {distance} of {point:?} in {region}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn covers_around_a_region_are_tight() {
+    // The cap around a region and its surroundings has no room for all right ascensions. A box takes a little more of it
+    // near a pole, where the meridians that touch the surroundings spread.
+    for (ra, dec) in [(10.3, -5.2_f64), (200.0, 61.0), (77.0, -83.0)] {
+        let half = 0.5 / dec.to_radians().cos();
+        let corners = [45.0, 135.0, 225.0, 315.0].map(|bearing| offset(ra, dec, 0.7, bearing));
+        for region in [
+            circle(ra, dec, 0.7),
+            lonlat_box(ra - half, ra + half, dec - 0.5, dec + 0.5),
+            Region::polygon(&corners).expect("square"),
+        ] {
+            for (scheme, reach) in
+                Scheme::ALL.into_iter().flat_map(|scheme| [(scheme, 0.1), (scheme, 1.0), (scheme, 5.0)])
+            {
+                let p = pixelization(scheme, 10);
+                let covered = pixel_count(&region.cover_around(&p, reach, 10_000)) as f64;
+                let around = circle(ra, dec, 0.75 + reach).area_sr() / (4.0 * PI) * p.index_range().len() as f64;
+                assert!(covered < 2.0 * around, "{region} and {reach} degrees around at {p}: {covered} for {around}");
             }
         }
     }
