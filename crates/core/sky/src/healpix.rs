@@ -24,7 +24,7 @@ pub(crate) fn index_degrees(ra: f64, dec: f64, level: u32) -> u64 {
 }
 
 /// The pixel, where angles alone decide it beyond doubt: they save the sine, cosine and arc tangent of the vector.
-/// None within a few rounding errors of a pixel edge or of the border of a polar cap, and near the poles.
+/// None within a few rounding errors of a pixel edge, and near the poles. On the border of a polar cap both formulas give the same.
 fn away_from_edges(ra: f64, dec: f64, level: u32) -> Option<u64> {
     let nside = (1u64 << level) as f64;
     // The two roads differ by a few ulp of a number up to 4; this allows a factor of ten.
@@ -32,7 +32,7 @@ fn away_from_edges(ra: f64, dec: f64, level: u32) -> Option<u64> {
     let z = (dec * RAD).sin();
     let quarter_turns = normalized_radians(ra) * FRAC_2_PI;
     let za = z.abs();
-    if za > 0.98 || (za - 2.0 / 3.0).abs() < 1e-13 {
+    if za > 0.98 {
         return None;
     }
     let (a, b) = if za <= 2.0 / 3.0 {
@@ -142,4 +142,51 @@ pub(crate) fn point(face: usize, x: f64, y: f64, level: u32) -> Vec3 {
 pub(crate) fn vertices(face: usize, ix: u32, iy: u32, level: u32) -> [Vec3; 4] {
     let (x, y) = (f64::from(ix), f64::from(iy));
     [(1.0, 1.0), (0.0, 1.0), (0.0, 0.0), (1.0, 0.0)].map(|(dx, dy)| point(face, x + dx, y + dy, level))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Declinations where the pixel of the angle and that of the vector could differ: near the poles, where the sine of
+    /// the declination loses its digits, and near the border of the polar caps, where the formulas change.
+    fn any_declination() -> impl Strategy<Value = f64> {
+        let border = (2.0f64 / 3.0).asin().to_degrees();
+        let dec = prop_oneof![
+            2 => (-1.0f64..1.0).prop_map(|z| z.asin().to_degrees()),
+            3 => (-9.0f64..1.0).prop_map(|log| 90.0 - 10f64.powf(log)),
+            2 => (-16.0f64..0.0, any::<bool>())
+                .prop_map(move |(log, up)| border + if up { 10f64.powf(log) } else { -10f64.powf(log) }),
+        ];
+        (dec, any::<bool>()).prop_map(|(dec, south): (f64, bool)| if south { -dec } else { dec })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn where_angles_decide_a_pixel_it_is_that_of_the_vector(
+            ra in prop_oneof![0.0..360.0, (0u32..16, -14.0f64..0.0).prop_map(|(n, log)| 22.5 * f64::from(n) + 10f64.powf(log))],
+            dec in any_declination(),
+            level in 0..=LEVEL_MAX,
+        ) {
+            if let Some(found) = away_from_edges(ra, dec, level) {
+                prop_assert_eq!(found, index(Vec3::from_degrees(ra, dec), level), "{} {} at {}", ra, dec, level);
+            }
+        }
+    }
+
+    /// Angles save time only where they are asked.
+    #[test]
+    fn angles_decide_all_but_the_pixels_near_the_poles() {
+        for level in [0, 10, 20] {
+            for step in 0..10_000 {
+                let (ra, z) =
+                    ((f64::from(step) * 222.492_235_949_962_14) % 360.0, (f64::from(step) + 0.5) / 5_000.0 - 1.0);
+                let decided = away_from_edges(ra, z.asin().to_degrees(), level).is_some();
+                assert_eq!(decided, z.abs() <= 0.98, "ra {ra} z {z} at level {level}");
+            }
+        }
+    }
 }
