@@ -176,3 +176,50 @@ fn dictionary(lens: &[u32], bytes: &[u8]) -> Option<Vec<u8>> {
     put_u32s(&mut out, &indexes);
     Some(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Sums of small steps, of which pco makes more than distances do, and noise, of which it saves the bits on top.
+    fn any_integers() -> impl Strategy<Value = Vec<i64>> {
+        let scale = prop::sample::select(vec![1, 40, 10_000, 1 << 40]);
+        let sums = (prop::collection::vec(0..6i64, 2..200), scale).prop_map(|(steps, scale)| {
+            let sums = steps.iter().scan(0, |sum, step| {
+                *sum += step * scale;
+                Some(*sum)
+            });
+            sums.collect()
+        });
+        let noise = (prop::collection::vec(any::<u64>(), 2..200), 0..8u32)
+            .prop_map(|(noise, top)| noise.iter().map(|value| (value >> top) as i64).collect());
+        prop_oneof![sums, noise]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn pco_is_chosen_where_it_saves_more_than_one_byte_in_thirty_two(values in any_integers()) {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            if is_uniform(&bytes, 8) {
+                return Ok(());
+            }
+            // A byte says whether what follows is packed; base and width stand before distances.
+            let narrow = narrowest(&bytes, Number::I64).map_or(usize::MAX, |(_, width)| 1 + 8 + 1 + values.len() * width);
+            let fast = narrow.min(1 + bytes.len());
+            let mut pco = Vec::new();
+            if let Some(packed) = pco_compress(&bytes, Number::I64) {
+                put_varint(&mut pco, packed.len() as u64);
+                pco.extend(packed);
+            }
+            let mut out = Vec::new();
+            let codec = put_fixed(&mut out, &bytes, 8, Some(Number::I64));
+            let is_worth = !pco.is_empty() && pco.len() + fast / 32 < fast;
+            prop_assert_eq!(codec == CODEC_PCO, is_worth, "{} bytes for {}", pco.len(), fast);
+            let bytes_max = if is_worth { pco.len() } else { fast };
+            prop_assert!(out.len() <= bytes_max, "{} bytes for {}", out.len(), bytes_max);
+        }
+    }
+}

@@ -167,3 +167,37 @@ fn pco_decompress_into<T: PcoNumber + ArrowNativeType>(bytes: &[u8], out: &mut [
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+    use pco::DeltaSpec;
+
+    /// Noise that comes again and again, which pco tells best by how far back it stood.
+    fn repeated() -> Vec<u64> {
+        let noise = (0..200u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8);
+        noise.cycle().take(4_000).collect()
+    }
+
+    #[test]
+    fn lookback_is_neither_written_nor_read() {
+        let values = repeated();
+        let config = ChunkConfig::default().with_delta_spec(DeltaSpec::TryLookback);
+        let file = FileCompressor::default();
+        let mut chunk = file.chunk_compressor(&values, &config).unwrap();
+        assert!(matches!(chunk.meta().delta_encoding, DeltaEncoding::Lookback { .. }));
+        let out = chunk.write_meta(file.write_header(Vec::new()).unwrap()).unwrap();
+        let bytes = chunk.write_page(0, out).unwrap();
+        let mut out = MutableBuffer::new(0);
+        let damage = pco_decompress(&bytes, Number::U64, values.len(), &mut out).unwrap_err();
+        assert!(damage.to_string().contains("lookback"), "{damage}");
+
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        if let Some(packed) = pco_compress(&bytes, Number::U64) {
+            let mut out = MutableBuffer::new(0);
+            pco_decompress(&packed, Number::U64, values.len(), &mut out).unwrap();
+            assert_eq!(out.as_slice(), bytes);
+        }
+    }
+}

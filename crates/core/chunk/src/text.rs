@@ -282,6 +282,37 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_passes_few_of_the_runs_that_are_not_there() {
+        let texts: Vec<_> = (0..3_000).map(|i| Some(format!("{:04x}", i * 7))).collect();
+        let filter = filter(&texts, 400_000).unwrap();
+        let absent = (0..10_000).map(|i| format!("{i:04}z"));
+        let passed = absent.filter(|text| filter.may_hold(&Grams::of(&text.as_bytes()[1..]))).count();
+        // Six bits a run, but for runs that share a key; four probes of bits of which half are set pass one of sixteen.
+        assert_eq!((filter.probes, filter.bits.len() / 10), (4, 224));
+        assert!((500..750).contains(&passed), "{passed}");
+    }
+
+    #[test]
+    fn filters_are_made_from_the_least_room_that_pays_and_of_texts_alone() {
+        // 18 bytes, which are 144 bits, have 0.45 for each of 320 runs.
+        let texts = |count: usize| vec![Some((0..count).map(|i| format!("{i:04}")).collect::<Vec<_>>().concat())];
+        let runs = |count: usize| distinct_runs(&StringArray::from(texts(count))).len();
+        let (count, more) = (1..200).find_map(|n| (runs(n) > 320).then_some((n - 1, n))).unwrap();
+        let exact: Vec<_> =
+            texts(count).into_iter().chain((runs(count)..320).map(|i| Some(format!("{i:03}z")))).collect();
+        assert_eq!(distinct_runs(&StringArray::from(exact.clone())).len(), 320);
+        assert!(filter(&exact, 360).is_some());
+        assert_eq!(filter(&texts(more), 360), None);
+        assert_eq!(filter(&exact, 359), None);
+        let some = [Some("a text".to_owned())];
+        assert!(filter(&some, BODY_BYTES_MIN).is_some());
+        let column: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![1, 2]));
+        let rows = RecordBatch::try_from_iter([("number", column)]).unwrap();
+        assert_eq!(put_filters(&rows, &[0], 10_000), None);
+        assert_eq!(put_filters(&rows, &[], 10_000), None);
+    }
+
+    #[test]
     fn filters_that_break_a_rule_are_refused() {
         let refused = |bytes: &[u8]| read_filters(&mut Reader::new(bytes)).is_err();
         assert!(!refused(&[2, 0, 1, 1, 0xff, 3, 8, 1, 0xff]));

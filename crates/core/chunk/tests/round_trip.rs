@@ -6,8 +6,10 @@ mod common;
 
 use std::sync::Arc;
 
-use arrow_array::types::{Float32Type, Float64Type};
-use arrow_array::{Array, ArrayRef, Float32Array, Float64Array, Int64Array, PrimitiveArray, RecordBatch, StringArray};
+use arrow_array::types::{Float32Type, Float64Type, Int16Type};
+use arrow_array::{
+    Array, ArrayRef, Float32Array, Float64Array, Int64Array, ListArray, PrimitiveArray, RecordBatch, StringArray,
+};
 use arrow_schema::{DataType, Field, Schema};
 use chronotile_chunk::{
     Binding, Body, BodyLayout, ChunkRows, ColumnStats, Columns, Defaults, EncodeError, Head, Layout, Origin, encode,
@@ -80,6 +82,27 @@ proptest! {
         }
         let wanted = arrow_array::UInt32Array::from(wanted);
         prop_assert_eq!(picked.finish(), arrow_select::take::take_record_batch(&whole.finish(), &wanted).unwrap());
+    }
+
+    #[test]
+    fn texts_and_lists_are_picked_whatever_their_lengths(
+        // A length takes one byte below 128, two from there on.
+        lens in prop::collection::vec(prop::option::of(prop_oneof![4 => 0..3usize, 1 => 126..130usize, 1 => 250..300usize]), 1..40),
+        picks: u64,
+    ) {
+        let texts = StringArray::from_iter(lens.iter().enumerate().map(|(i, len)| Some(i.to_string().repeat((*len)?))));
+        let lists = ListArray::from_iter_primitive::<Int16Type, _, _>(
+            lens.iter().enumerate().map(|(i, len)| Some((0..(*len)?).map(move |at| Some((i * 7 + at) as i16)))),
+        );
+        let batch = RecordBatch::try_from_iter([("text", Arc::new(texts) as ArrayRef), ("list", Arc::new(lists))]).unwrap();
+        let layout = Layout::new(batch.schema()).unwrap();
+        let chunk = write_as(BodyLayout::Small, &layout, &batch);
+        let head = Head::parse(&chunk.head, &BINDING).unwrap();
+        let rows: Vec<u32> = (0..lens.len() as u32).filter(|row| picks >> row & 1 == 1).collect();
+        let mut picked = Columns::new(&layout, &[0, 1], &Defaults::none());
+        picked.append_rows(&Body::open(&head, &chunk.body).unwrap(), 2, &rows).unwrap();
+        let wanted = arrow_array::UInt32Array::from(rows);
+        prop_assert_eq!(picked.finish(), arrow_select::take::take_record_batch(&batch, &wanted).unwrap());
     }
 
     #[test]
