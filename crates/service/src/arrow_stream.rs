@@ -87,8 +87,9 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use arrow_array::Int64Array;
-    use arrow_array::builder::StringViewBuilder;
+    use arrow_array::builder::GenericByteViewBuilder;
+    use arrow_array::types::{BinaryViewType, ByteViewType, Int32Type, StringViewType};
+    use arrow_array::{DictionaryArray, Int64Array};
     use arrow_ipc::CompressionType;
     use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 
@@ -123,19 +124,24 @@ mod tests {
         assert!(read([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f].to_vec().into()).is_err());
     }
 
+    /// Rows that all point to the same bytes.
+    fn shared<T: ByteViewType>(bytes: usize, count: usize) -> ArrayRef {
+        let mut views = GenericByteViewBuilder::<T>::new();
+        let block = views.append_block("x".repeat(bytes).into_bytes().into());
+        (0..count).for_each(|_| views.try_append_view(block, 0, bytes as u32).unwrap());
+        Arc::new(views.finish())
+    }
+
+    fn plain(column: ArrayRef) -> Vec<u8> {
+        let batch = RecordBatch::try_from_iter([("value", column)]).unwrap();
+        let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+        writer.write(&batch).unwrap();
+        writer.into_inner().unwrap()
+    }
+
     #[test]
     fn rows_that_all_point_to_one_text_are_refused() {
-        let text = "x".repeat(100_000);
-        let views = |count: usize| {
-            let mut views = StringViewBuilder::new();
-            let block = views.append_block(text.clone().into_bytes().into());
-            (0..count).for_each(|_| views.try_append_view(block, 0, 100_000).unwrap());
-            let column: ArrayRef = Arc::new(views.finish());
-            let batch = RecordBatch::try_from_iter([("value", column)]).unwrap();
-            let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
-            writer.write(&batch).unwrap();
-            writer.into_inner().unwrap()
-        };
+        let views = |count: usize| plain(shared::<StringViewType>(100_000, count));
         assert_eq!(read(views(5).into()).unwrap()[0].num_rows(), 5);
         assert!(read(views(10_000).into()).unwrap_err().contains("take more than"));
     }
@@ -144,5 +150,56 @@ mod tests {
     fn compressed_columns_are_refused() {
         let message = read(stream(Some(CompressionType::ZSTD)).into()).unwrap_err();
         assert!(message.contains("compressed"), "{message}");
+    }
+
+    #[test]
+    fn shared_texts_and_bytes_have_at_most_a_mebibyte() {
+        // The stream itself is a sixteenth of that.
+        for (count, is_read) in [(16, true), (17, false)] {
+            for column in [shared::<StringViewType>(1 << 16, count), shared::<BinaryViewType>(1 << 16, count)] {
+                assert_eq!(read(plain(column).into()).is_ok(), is_read, "{count} rows");
+            }
+        }
+    }
+
+    /// Where each message begins and ends, its body included.
+    fn messages(stream: &[u8]) -> Vec<std::ops::Range<usize>> {
+        let (mut at, mut found) = (0, vec![]);
+        while let Some(size) = word(stream, at + 4).filter(|size| *size > 0) {
+            let behind = at + 8 + size as usize;
+            let body = root_as_message(&stream[at + 8..behind]).unwrap().bodyLength() as usize;
+            found.push(at..behind + body);
+            at = behind + body;
+        }
+        found
+    }
+
+    #[test]
+    fn a_compressed_message_is_found_behind_plain_ones() {
+        let (plain, packed) = (stream(None), stream(Some(CompressionType::LZ4_FRAME)));
+        let (of_plain, of_packed) = (messages(&plain), messages(&packed));
+        assert_eq!((of_plain.len(), of_packed.len()), (3, 3));
+        let mixed = [&plain[..of_plain[2].start], &packed[of_packed[2].start..]].concat();
+        assert!(read(mixed.into()).unwrap_err().contains("compressed"));
+        // Older streams have no mark before the size of a message.
+        let old: Vec<u8> =
+            of_packed.iter().flat_map(|message| packed[message.start + 4..message.end].to_vec()).collect();
+        assert!(read(old.into()).unwrap_err().contains("compressed"));
+        let old: Vec<u8> = of_plain.iter().flat_map(|message| plain[message.start + 4..message.end].to_vec()).collect();
+        assert_eq!(read(old.into()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_compressed_dictionary_is_refused_before_its_rows_come() {
+        let texts = (0..1_000).map(|i| format!("a text of some length {}", i / 2));
+        let texts: Vec<String> = texts.collect();
+        let column: ArrayRef = Arc::new(texts.iter().map(|text| &**text).collect::<DictionaryArray<Int32Type>>());
+        let batch = RecordBatch::try_from_iter([("value", column)]).unwrap();
+        let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD)).unwrap();
+        let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        let stream = writer.into_inner().unwrap();
+        let dictionary = messages(&stream)[1].clone();
+        assert!(read(stream[..dictionary.end].to_vec().into()).unwrap_err().contains("compressed"));
     }
 }

@@ -135,9 +135,12 @@ mod tests {
 
     #[test]
     fn a_bad_line_is_named_and_the_next_one_read() {
-        for (line, reason) in
-            [("a,1000000000", "2 fields"), ("a,soon,1", "time is \"soon\""), (",1000000000,1", "no tag")]
-        {
+        for (line, reason) in [
+            ("a,1000000000", "2 fields"),
+            ("a,1000000000,1,0", "4 fields"),
+            ("a,soon,1", "time is \"soon\""),
+            (",1000000000,1", "no tag"),
+        ] {
             let (rows, refused) = parse(&format!("tag,time,value\n{line}\na,1000000000,1")).unwrap();
             assert_eq!((rows.len(), refused.len(), refused[0].0), (1, 1, 2), "{line}");
             assert!(refused[0].1.contains(reason), "{}", refused[0].1);
@@ -147,10 +150,29 @@ mod tests {
     }
 
     #[test]
+    fn a_field_is_what_it_looks_like_and_text_otherwise() {
+        for (field, expected) in [
+            ("9223372036854775807", Value::Integer(i64::MAX)),
+            ("9223372036854775808", Value::Float(9_223_372_036_854_775_808.0)),
+            (" -1 ", Value::Integer(-1)),
+            ("1e3", Value::Float(1_000.0)),
+            (" true", Value::Bool(true)),
+            ("false", Value::Bool(false)),
+            ("  ", Value::Null),
+            (" True ", Value::Text(" True ".into())),
+        ] {
+            assert_eq!(value(field), expected, "{field}");
+        }
+    }
+
+    #[test]
     fn a_header_must_name_the_columns() {
-        for (body, reason) in
-            [("", "is empty"), ("tag,time\n", "no column value"), ("tag,time,value,unit\n", "\"unit\"")]
-        {
+        for (body, reason) in [
+            ("", "is empty"),
+            ("tag,time\n", "no column value"),
+            ("tag,time,value,unit\n", "\"unit\""),
+            ("tag,time,value, tag \n", "column tag twice"),
+        ] {
             let message = parse(body).unwrap_err();
             assert!(message.contains(reason), "{message}");
         }

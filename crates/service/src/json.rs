@@ -351,6 +351,65 @@ mod tests {
     }
 
     #[test]
+    fn numbers_keep_their_digits_and_texts_their_letters() {
+        let values = r#"[9223372036854775807, 9223372036854775808, -9223372036854775808, 1e3, true, false, "a\n\u00e9", "", null]"#;
+        let columns = format!(
+            r#"{{"tag": {0}, "time": {1}, "value": {values}}}"#,
+            format_args!("[{}]", ["\"a\""; 9].join(",")),
+            "[1,2,3,4,5,6,7,8,9]"
+        );
+        let (rows, refused) = parse(&columns).unwrap();
+        assert_eq!(refused, []);
+        let shown = [
+            "Integer(9223372036854775807)",
+            "Float(9.223372036854776e18)",
+            "Integer(-9223372036854775808)",
+            "Float(1000.0)",
+            "Bool(true)",
+            "Bool(false)",
+            "Text(\"a\\né\")",
+            "Text(\"\")",
+            "Null",
+        ];
+        let expected: Vec<String> =
+            (1..).zip(shown).map(|(line, value)| format!("{line} a {line} {value} 0")).collect();
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn a_time_that_is_none_is_shown_as_it_was_sent() {
+        for (time, shown) in
+            [("null", "null"), ("true", "true"), ("-2.5", "-2.5"), ("[]", "a list"), ("{}", "an object")]
+        {
+            let (_, refused) = parse(&format!(r#"[{{"tag": "a", "time": {time}, "value": 1}}]"#)).unwrap();
+            assert!(refused[0].1.starts_with(&format!("time is {shown}:")), "{refused:?}");
+        }
+        let (_, refused) = parse(r#"{"tag": [7, "\"", null], "time": [1, 1, 1], "value": [1, {}, 1]}"#).unwrap();
+        let messages: Vec<&str> = refused.iter().map(|(_, message)| message.split(':').next().unwrap()).collect();
+        assert_eq!(messages, ["tag is 7", "value is an object", "tag is null"]);
+    }
+
+    #[test]
+    fn columns_are_of_one_length_but_for_a_status_without_any() {
+        for (status, is_read) in [("", true), ("0", true), ("null", true), ("0, 0", false)] {
+            let body = format!(r#"{{"tag": ["a"], "time": [1], "value": [1], "status": [{status}]}}"#);
+            assert_eq!(
+                parse(&body).is_ok_and(|(rows, refused)| (rows.len(), refused.len()) == (1, 0)),
+                is_read,
+                "{status}"
+            );
+        }
+        for other in ["", "1, 1"] {
+            for place in 0..3 {
+                let column = |at: usize| if at == place { other } else { "1" };
+                let body = format!(r#"{{"tag": [{}], "time": [{}], "value": [{}]}}"#, column(0), column(1), column(2));
+                assert!(parse(&body).unwrap_err().contains("differ in length"), "{body}");
+            }
+        }
+        assert_eq!(parse(r#"{"tag": [], "time": [], "value": [], "status": []}"#).unwrap(), (vec![], vec![]));
+    }
+
+    #[test]
     fn nesting_of_any_depth_is_refused_or_passed_over() {
         let deep = format!("{}1{}", "[".repeat(1_000_000), "]".repeat(1_000_000));
         let (rows, refused) = parse(&format!(r#"[{{"tag": "a", "time": 1, "value": {deep}}}, {deep}]"#)).unwrap();

@@ -144,7 +144,8 @@ impl<'a> Cursor<'a> {
 
     /// Goes to the end of the line.
     fn skip_rest(&mut self) {
-        self.at += self.body[self.at..].iter().position(|byte| *byte == b'\n').unwrap_or(self.body.len() - self.at);
+        let rest = &self.body[self.at..];
+        self.at += rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
     }
 
     /// A name up to a comma or space, or to an equals sign if `key`; a backslash takes the meaning from any of them.
@@ -326,6 +327,79 @@ mod tests {
             assert_eq!(refused.len(), 1, "{line}");
             assert_eq!(refused[0].0, 2, "{line}");
             assert!(refused[0].1.contains(reason), "{line}: {}", refused[0].1);
+        }
+    }
+
+    #[test]
+    fn a_status_is_that_of_the_value_beside_it() {
+        let (rows, refused) = parse(concat!(
+            "a value=1,b=2,status=5i 1\n",
+            "c,l=x value=1,status=6u 2\n",
+            "d status=7i,b=2 3\n",
+            "e value=1,status=8.5 4\n",
+            "f state=9i,value=1i 5\n",
+        ));
+        assert_eq!(refused, []);
+        assert_eq!(
+            rows,
+            [
+                "1 a 1 Float(1.0) 5",
+                "1 a.b 1 Float(2.0)",
+                r#"2 c{l="x"} 2 Float(1.0) 6"#,
+                "3 d.status 3 Integer(7)",
+                "3 d.b 3 Float(2.0)",
+                "4 e 4 Float(1.0)",
+                "4 e.status 4 Float(8.5)",
+                "5 f.state 5 Integer(9)",
+                "5 f 5 Integer(1)",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_backslash_before_another_letter_is_one() {
+        let (rows, refused) = parse("a\\b=c,d=e=f\\g value=\"h\\i\\\\\" 1\nj\\\nk value=\"\\\n\" 2\nl");
+        assert_eq!(rows, [r#"1 a\b=c{d="e=f\\g"} 1 Text("h\\i\\")"#, r#"3 k 2 Text("\\\n")"#]);
+        let lines: Vec<u64> = refused.iter().map(|(line, _)| *line).collect();
+        assert_eq!(lines, [2, 5]);
+    }
+
+    #[test]
+    fn notes_and_ends_of_lines_of_any_kind_are_passed_over() {
+        for body in ["", "#", "# note", "\r\n \t# note", "#\n#", "\n\n"] {
+            assert_eq!(parse(body), (vec![], vec![]), "{body:?}");
+        }
+        let (rows, refused) = parse("a value=1\r\n\tb value=t\n# note\n  c   value=2i   3  \r\n# note");
+        assert_eq!(refused, []);
+        assert_eq!(rows, ["1 a 42 Float(1.0)", "2 b 42 Bool(true)", "4 c 3 Integer(2)"]);
+    }
+
+    #[test]
+    fn a_line_has_so_many_labels_and_fields_and_its_names_so_many_bytes() {
+        let labels = |count: usize| (0..count).map(|i| format!(",{i}=x")).collect::<String>();
+        let fields = |count: usize| (0..count).map(|i| format!("{i}=1")).collect::<Vec<_>>().join(",");
+        let name = |bytes: usize| "n".repeat(bytes);
+        for (line, reason) in [
+            // So many labels are as such too long for a name.
+            (format!("m{} value=1", labels(LABELS_MAX)), "at most 512"),
+            (format!("m{} value=1", labels(LABELS_MAX + 1)), "more than 128 labels"),
+            (format!("m {}", fields(FIELDS_MAX + 1)), "more than 4096 fields"),
+            (format!("{} value=1", name(513)), "at most 512"),
+            (format!("{} value=1,ab=1", name(510)), "at most 512"),
+            (format!("{},a=b value=1", name(506)), "at most 512"),
+        ] {
+            let (rows, refused) = parse(&line);
+            assert_eq!((rows.len(), refused.len()), (0, 1), "{reason}");
+            assert!(refused[0].1.contains(reason), "{}", refused[0].1);
+        }
+        for (line, count) in [
+            (format!("m {}", fields(FIELDS_MAX)), FIELDS_MAX),
+            (format!("{} value=1", name(512)), 1),
+            (format!("{} value=1,ab=1", name(509)), 2),
+            (format!("{},a=b value=1", name(505)), 1),
+        ] {
+            let (rows, refused) = parse(&line);
+            assert_eq!((rows.len(), refused), (count, vec![]), "{}", &line[line.len() - 9..]);
         }
     }
 

@@ -214,4 +214,74 @@ mod tests {
             assert!(duration_ns(text).is_err(), "{text}");
         }
     }
+
+    #[test]
+    fn a_word_is_read_as_what_its_name_stands_for() {
+        let given =
+            Parameters::parse("&yes=true&one=1&no=false&zero=0&odd=2&n=7&&big=300&a=b=c&t=now-1s&d=2m&soon=soon&")
+                .unwrap();
+        let flags = ["yes", "one", "no", "zero", "none"].map(|name| given.flag(name).unwrap());
+        assert_eq!(flags, [Some(true), Some(true), Some(false), Some(false), None]);
+        assert!(given.flag("odd").unwrap_err().message.contains("odd is \"2\""));
+        assert_eq!((given.number("n").unwrap(), given.number::<u8>("none").unwrap()), (Some(7_u8), None));
+        assert!(given.number::<u8>("big").unwrap_err().message.contains("big is \"300\""));
+        assert_eq!((given.one("a").unwrap(), given.needed("n").unwrap()), (Some("b=c"), "7"));
+        assert_eq!(
+            (given.time("t", 3_000_000_000).unwrap(), given.time("none", 3).unwrap()),
+            (Some(2_000_000_000), None)
+        );
+        assert_eq!((given.duration("d").unwrap(), given.duration("none").unwrap()), (Some(120_000_000_000), None));
+        for failure in [given.time("soon", 0).unwrap_err(), given.duration("soon").unwrap_err()] {
+            assert_eq!(failure.kind, ErrorKind::InvalidTime);
+            assert!(failure.message.starts_with("soon is \"soon\""), "{}", failure.message);
+        }
+        let names: Vec<&str> = given.names().collect();
+        assert_eq!(names, ["yes", "one", "no", "zero", "odd", "n", "big", "a", "t", "d", "soon"]);
+        assert_eq!(given.pairs().nth(7), Some(("a", "b=c")));
+    }
+
+    #[test]
+    fn a_time_is_at_most_as_long_as_the_longest() {
+        let zeros = |count: usize| format!("{}7", "0".repeat(count - 1));
+        for read in [|text: &str| time_ns(text, 0), duration_ns] {
+            assert_eq!(read(&zeros(TEXT_BYTES_MAX)), Ok(7));
+            assert!(read(&zeros(TEXT_BYTES_MAX + 1)).is_err());
+        }
+    }
+
+    #[test]
+    fn nine_digits_are_nanoseconds_and_minutes_may_end_a_time() {
+        assert_eq!(time_ns("100000000", 0), Ok(100_000_000));
+        assert_eq!(time_ns("-100000000", 0), Ok(-100_000_000));
+        assert!(time_ns("10000000", 0).is_err() && time_ns("-10000000", 0).is_err());
+        let minute = 60_000_000_000;
+        for (text, expected) in [
+            ("1970-01-01T00:01", minute),
+            ("1970-01-01 00:01", minute),
+            ("1970-01-01T00:01-00:01", 2 * minute),
+            ("1970-01-01T00:01:00", minute),
+            ("1970-01-01T00:00:59.5", minute - 500_000_000),
+            ("1970-01-01T00:01:00-00:01", 2 * minute),
+        ] {
+            assert_eq!(time_ns(text, 0), Ok(expected), "{text}");
+        }
+        // As long as a time that ends with minutes, and none.
+        for text in
+            ["1970-01-01T00-01", "1970-01-01T00001", "1970-01-01T00:01X", "1970-01-01T00:01é", "é970-01-01T00:01"]
+        {
+            assert!(time_ns(text, 0).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_unit_is_its_own() {
+        let ns = ["1ns", "1us", "1ms", "1s", "1m", "1h", "1d", "1w"].map(|text| duration_ns(text).unwrap());
+        let steps: Vec<i64> = ns.windows(2).map(|pair| pair[1] / pair[0]).collect();
+        assert_eq!((ns[0], &*steps), (1, &[1_000, 1_000, 1_000, 60, 60, 24, 7][..]));
+        assert_eq!(duration_ns("9223372036854775807"), Ok(i64::MAX));
+        assert_eq!(duration_ns("9223372036s"), Ok(9_223_372_036_000_000_000));
+        for text in ["9223372036854775808", "9223372037s", "1 s", "1S"] {
+            assert!(duration_ns(text).is_err(), "{text}");
+        }
+    }
 }

@@ -725,9 +725,233 @@ mod tests {
         let text = "é".repeat(TEXT_BYTES_MAX / 2);
         assert!(points.push(1, "t", 0, Value::Text((&*text).into()), 0).is_ok());
         assert!(points.push(1, "t", 0, Value::Text((text + "x").into()), 0).is_err());
+        assert_eq!((NAME_BYTES_MAX, TEXT_BYTES_MAX), (512, 1_048_576));
         let long = "v".repeat(NAME_BYTES_MAX);
         assert!(check_series("up", 0, &[("l", &*long)]).unwrap_err().contains("at most 512"));
         assert!(shown(&"é".repeat(100)).ends_with("... (200 bytes)"));
+    }
+
+    fn checks() -> Checks {
+        Checks { time_max: 10, not_finite: NotFinite::Refuse, near: vec![] }
+    }
+
+    #[test]
+    fn tables_hold_the_points_of_each_kind_of_tag() {
+        use DataType::*;
+        const BAD: u32 = 0x8000_0000;
+        let tags: Vec<_> = [Float, Integer, Bool, String].into_iter().map(|kind| tag("t", kind)).collect();
+        let mut points = Points::default();
+        let (nan, no_number) = (Value::Float(f64::NAN), BAD);
+        for (line, (name, value, status)) in (1..).zip([
+            ("s", Value::Text("a".into()), 0),
+            ("f", Value::Float(1.5), 1),
+            ("f", Value::Integer(2), 0),
+            ("f", Value::Null, BAD),
+            ("i", Value::Integer(i64::MAX), 2),
+            ("i", Value::Float(-3.0), 0),
+            ("i", nan.clone(), no_number),
+            ("b", Value::Bool(true), 0),
+            ("b", Value::Integer(0), 3),
+            ("b", Value::Float(1.0), 0),
+            ("b", nan, no_number),
+            ("s", Value::Null, BAD),
+        ]) {
+            points.push(line, name, line as i64 - 5, value, status).unwrap();
+        }
+        assert_eq!(points.names().iter().map(|name| &**name).collect::<Vec<_>>(), ["s", "f", "i", "b"]);
+        let tags = [3, 0, 1, 2].map(|place: usize| tags[place].clone());
+        let (tables, refused) = points.tables(&tags, &checks()).unwrap();
+        // The last two lines lie at 6 and 7, within the ten that are allowed.
+        assert_eq!((refused, tables.len()), (Refusals::default(), 4));
+        let expected: [(ArrayRef, Vec<i64>, Vec<u32>); 4] = [
+            (Arc::new(Float64Array::from(vec![Some(1.5), Some(2.0), None])), vec![-3, -2, -1], vec![1, 0, BAD]),
+            (Arc::new(Int64Array::from(vec![Some(i64::MAX), Some(-3), None])), vec![0, 1, 2], vec![2, 0, BAD]),
+            (
+                Arc::new(BooleanArray::from(vec![Some(true), Some(false), Some(true), None])),
+                vec![3, 4, 5, 6],
+                vec![0, 3, 0, BAD],
+            ),
+            (Arc::new(StringArray::from(vec![Some("a"), None])), vec![-4, 7], vec![0, BAD]),
+        ];
+        for (table, (values, times, statuses)) in tables.iter().zip(expected) {
+            let numbers: ArrayRef = Arc::new(Int64Array::from(vec![7; times.len()]));
+            let times: ArrayRef = Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC"));
+            let statuses: ArrayRef = Arc::new(UInt32Array::from(statuses));
+            assert_eq!(table.columns(), [numbers, times, values, statuses]);
+        }
+    }
+
+    #[test]
+    fn a_tag_begins_with_the_kind_of_its_first_value() {
+        use DataType::*;
+        let (float, integer) = (Value::Float(1.0), Value::Integer(1));
+        for (values, by_format, by_look) in [
+            (vec![], Float, Float),
+            (vec![Value::Null, Value::Null], Float, Float),
+            (vec![Value::Null, Value::Bool(true), float.clone()], Bool, Bool),
+            (vec![Value::Text("x".into()), integer.clone()], String, String),
+            (vec![integer.clone(), Value::Null, integer.clone()], Integer, Float),
+            (vec![integer.clone(), Value::Bool(true), float.clone(), integer.clone()], Float, Float),
+            (vec![float, integer], Float, Float),
+        ] {
+            for (tells_integers, expected) in [(true, by_format), (false, by_look)] {
+                let mut points = Points { tells_integers, ..Points::default() };
+                points.push(1, "other", 0, Value::Text("x".into()), 0).unwrap();
+                points.push(1, "tag", 0, Value::Null, 0).unwrap();
+                for value in &values {
+                    points.push(1, "tag", 0, value.clone(), 0).unwrap();
+                }
+                assert_eq!(points.kinds(&[1, 0]), [expected, String], "{values:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_bound_of_a_point_is_within_it() {
+        let refused = |data_type, time, value: Value<'_>, status, not_finite| {
+            let mut points = Points::default();
+            points.push(1, "t", time, value, status).unwrap();
+            let checks = Checks { not_finite, ..checks() };
+            let (tables, refused) = points.tables(&[tag("t", data_type)], &checks).unwrap();
+            assert_eq!(tables.len() as u64 + refused.count, 1);
+            refused.kept.first().map_or("", |refused| if refused.message.contains("ahead") { "ahead" } else { "other" })
+        };
+        use DataType::*;
+        const BAD: u32 = 0x8000_0000;
+        let one = || Value::Float(1.0);
+        assert_eq!([10, 11].map(|time| refused(Float, time, one(), 0, NotFinite::Refuse)), ["", "ahead"]);
+        assert_eq!(
+            [u32::MAX - 1, u32::MAX].map(|code| refused(Float, 0, one(), code, NotFinite::Refuse)),
+            ["", "other"]
+        );
+        for (kind, value, expected) in [
+            (Integer, Value::Float(EXACT), ""),
+            (Integer, Value::Float(-EXACT), ""),
+            (Integer, Value::Float(EXACT + 2.0), "other"),
+            (Bool, Value::Integer(1), ""),
+            (Bool, Value::Integer(2), "other"),
+            (Bool, Value::Integer(-1), "other"),
+            (Bool, Value::Float(0.0), ""),
+            (Bool, Value::Float(0.5), "other"),
+            (String, Value::Integer(1), "other"),
+            (String, Value::Bool(true), "other"),
+            (Integer, Value::Bool(true), "other"),
+            (Integer, Value::Text("1".into()), "other"),
+            (Bool, Value::Text("true".into()), "other"),
+            (String, Value::Float(f64::NAN), "other"),
+        ] {
+            assert_eq!(refused(kind, 0, value.clone(), 0, NotFinite::Refuse), expected, "{value:?}");
+            assert_eq!(refused(kind, 0, value, BAD, NotFinite::Bad), expected);
+        }
+        for (kind, value) in [
+            (Float, Value::Null),
+            (Float, Value::Float(f64::NAN)),
+            (Integer, Value::Float(f64::INFINITY)),
+            (Bool, Value::Float(f64::NAN)),
+            (String, Value::Null),
+        ] {
+            assert_eq!(refused(kind, 0, value.clone(), 0, NotFinite::Refuse), "other", "{value:?}");
+            assert_eq!(refused(kind, 0, value.clone(), BAD, NotFinite::Refuse), "");
+            assert_eq!(refused(kind, 0, value, 0, NotFinite::Bad), "");
+        }
+    }
+
+    #[test]
+    fn names_near_an_unknown_one_are_named_once() {
+        let mut points = Points::default();
+        for (line, name) in [(1, "known"), (2, "first"), (3, "second"), (4, "first")] {
+            points.push(line, name, 0, Value::Null, 0x8000_0000).unwrap();
+        }
+        let checks = Checks { near: vec!["fist".into()], ..checks() };
+        let (_, refused) = points.tables(&[tag("known", DataType::Float), None, None], &checks).unwrap();
+        let near: Vec<bool> = refused.kept.iter().map(|refused| refused.message.contains("mean fist?")).collect();
+        assert_eq!((near, refused.unknown), (vec![true, false, true], 3));
+    }
+
+    #[test]
+    fn messages_are_cut_and_refusals_left_out_beyond_their_bounds() {
+        let mut refused = Refusals::default();
+        refused.note(1, || "x".repeat(MESSAGE_BYTES_MAX));
+        refused.note(2, || "x".repeat(MESSAGE_BYTES_MAX + 1));
+        let lengths: Vec<usize> = refused.kept.iter().map(|refused| refused.message.len()).collect();
+        assert_eq!(lengths, [MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX + 3]);
+        assert!(refused.kept[1].message.ends_with("x..."));
+        for line in 3..=REFUSALS_KEPT_MAX as u64 + 1 {
+            refused.note(line, || "a line".into());
+        }
+        assert_eq!((refused.kept.len() as u64, refused.count), (100, 101));
+        let other = Refusals { count: 5, unknown: 2, kept: vec![Refused { line: 0, message: String::new() }] };
+        let both = refused.with(Refusals { unknown: 1, ..other.clone() }.with(other));
+        assert_eq!((both.count, both.unknown, both.kept.len()), (111, 3, 100));
+        assert_eq!(both.kept.iter().take(3).map(|refused| refused.line).collect::<Vec<_>>(), [0, 0, 1]);
+    }
+
+    #[test]
+    fn blocks_are_filled_and_room_in_them_is_made_for_as_many_rows_as_there_are() {
+        let rows = |points: &Points| points.blocks.iter().map(Block::len).collect::<Vec<_>>();
+        let mut points = Points::default();
+        assert!(points.is_empty());
+        for line in 1..=65_537 {
+            points.push(line, "t", 0, Value::Bool(true), 0).unwrap();
+            let block = points.blocks.last().unwrap();
+            // Twice as many each time, from 64 up to a whole block.
+            assert_eq!(block.tags.capacity(), block.len().next_power_of_two().max(64));
+        }
+        assert_eq!((rows(&points), points.is_empty(), points.len()), (vec![65_536, 1], false, 65_537));
+        let block = &points.blocks[0];
+        let row_bytes = size_of_val(&*block.tags)
+            + size_of_val(&*block.times)
+            + size_of_val(&*block.kinds)
+            + size_of_val(&*block.bits)
+            + size_of_val(&*block.lines)
+            + block.len() * size_of::<u32>();
+        assert_eq!(row_bytes, ROW_BYTES * 65_536);
+
+        let text = "x".repeat(1 << 20);
+        let mut points = Points::default();
+        for line in 1..=5 {
+            points.push(line, "t", 0, Value::Text((&*text).into()), 0).unwrap();
+        }
+        points.push(6, "t", 0, Value::Null, 0).unwrap();
+        assert_eq!(rows(&points), [4, 2]);
+    }
+
+    #[test]
+    fn room_for_texts_is_paid_for_when_it_is_made() {
+        let memory = Memory::new(1 << 20);
+        let mut points = Points::charged(memory.empty());
+        let mut push = |name: &str, text: &str| {
+            let before = memory.bytes();
+            points.push(1, name, 0, Value::Text(text.into()), 0).unwrap();
+            memory.bytes() - before
+        };
+        let first = push("t", "1234567890");
+        assert_eq!(first, ROW_BYTES * BLOCK_ROWS_FIRST + NAME_BYTES + 2 + 64);
+        // They fit just so.
+        assert_eq!(push("t", &"x".repeat(54)), 0);
+        assert_eq!(push("t", "x"), 64);
+        assert_eq!(push("t", &"x".repeat(1_000)), 1_000);
+        assert_eq!(push("another", ""), NAME_BYTES + 2 * "another".len());
+        assert_eq!(push("another", ""), 0);
+        points.pay(5_000);
+        assert!(memory.bytes() > 5_000 && points.memory_error().is_none());
+        points.pay(1 << 20);
+        assert!(points.memory_error().is_some());
+    }
+
+    #[test]
+    fn a_name_has_at_most_so_many_bytes_with_all_that_belongs_to_it() {
+        for more in [0, 1, 100] {
+            let name = "n".repeat(NAME_BYTES_MAX - more);
+            assert!(check_series(&name, more, &[]).is_ok());
+            assert!(check_series(&name, more + 1, &[]).is_err());
+            // One quote is escaped: {la="v\""} has ten bytes.
+            let labels = [("la", "v\"")];
+            assert!(check_series(&name[10..], more, &labels).is_ok());
+            assert!(check_series(&name[9..], more, &labels).is_err());
+            assert!(check_series(&name[5..], more, &[("", "")]).is_ok());
+            assert!(check_series(&name[4..], more, &[("", "")]).is_err());
+        }
     }
 
     proptest! {

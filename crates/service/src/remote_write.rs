@@ -283,6 +283,102 @@ mod tests {
     }
 
     #[test]
+    fn a_body_may_unpack_to_the_bytes_that_are_allowed() {
+        let body = packed(vec![series(&[("__name__", "x")], &[(1.0, 1)])]);
+        let bytes = snap::raw::decompress_len(&body).unwrap();
+        let count = |bytes_max: usize| {
+            let mut points = Points::default();
+            read(&body, bytes_max, &mut points).map(|()| points.len())
+        };
+        assert_eq!(count(bytes), Ok(1));
+        assert!(count(bytes - 1).is_err());
+    }
+
+    #[test]
+    fn a_body_counts_as_what_it_says_or_has() {
+        let zeros = snap::raw::Encoder::new().compress_vec(&[0; 10_000]).unwrap();
+        assert_eq!(unpacked_bytes(&zeros), 10_000);
+        let noise: Vec<u8> = (0..100_u8).map(|i| i.wrapping_mul(91)).collect();
+        let longer = snap::raw::Encoder::new().compress_vec(&noise).unwrap();
+        assert!(longer.len() > 100);
+        assert_eq!(unpacked_bytes(&longer), longer.len());
+        assert_eq!(unpacked_bytes(&[0xff; 7]), 7);
+    }
+
+    #[test]
+    fn nothing_is_read_for_which_there_is_no_memory() {
+        let memory = chronotile_archive::memory::Memory::new(10_000);
+        let text = "x".repeat(20_000);
+        let body = packed(vec![series(&[("__name__", "x"), ("l", &text)], &[(1.0, 1)])]);
+        let mut points = Points::charged(memory.empty());
+        read(&body, 1 << 20, &mut points).unwrap();
+        assert!(points.memory_error().is_some());
+        assert_eq!((points.len(), points.refused.count), (0, 0));
+    }
+
+    /// A field of number `number` and kind `kind`, with what it holds.
+    fn field(number: u8, kind: u8, content: &[u8]) -> Vec<u8> {
+        [&[number << 3 | kind][..], content].concat()
+    }
+
+    fn message(number: u8, content: &[u8]) -> Vec<u8> {
+        field(number, 2, &[&[content.len() as u8][..], content].concat())
+    }
+
+    fn read_message(message: &[u8]) -> Result<Vec<String>, String> {
+        let mut points = Points::default();
+        read(&snap::raw::Encoder::new().compress_vec(message).unwrap(), 1 << 20, &mut points)?;
+        assert_eq!(points.refused.count, 0);
+        Ok(points.rows().map(|(line, name, time, value, _)| format!("{line} {name} {time} {value:?}")).collect())
+    }
+
+    #[test]
+    fn fields_that_are_not_known_are_passed_over_at_every_depth() {
+        // Of each kind there is, with numbers that are known for another kind.
+        let others = |numbers: [u8; 4]| {
+            [
+                field(numbers[0], 0, &[0xff, 0x01]),
+                field(numbers[1], 1, &[9; 8]),
+                message(numbers[2], b"any"),
+                field(numbers[3], 5, &[9; 4]),
+            ]
+            .concat()
+        };
+        let label = |name: &[u8], value: &[u8]| {
+            let fields = [others([1, 2, 3, 1]), message(1, name), others([2, 1, 15, 2]), message(2, value)];
+            message(1, &fields.concat())
+        };
+        let sample =
+            [others([3, 2, 1, 1]), field(1, 1, &1.5_f64.to_le_bytes()), others([1, 2, 2, 2]), field(2, 0, &[7])];
+        let series = [others([1, 2, 3, 4]), label(b"__name__", b"x"), label(b"l", b"y"), message(2, &sample.concat())];
+        let series = series.concat();
+        let long = [&[1 << 3 | 2][..], &[series.len() as u8 | 0x80, (series.len() >> 7) as u8], &series].concat();
+        let body = [others([1, 1, 3, 1]), long].concat();
+        assert_eq!(read_message(&body).unwrap(), [r#"1 x{l="y"} 7000000 Float(1.5)"#]);
+    }
+
+    #[test]
+    fn a_message_that_breaks_the_rules_is_refused() {
+        let longest = [&[0xff; 9][..], &[1]].concat();
+        assert_eq!(read_message(&field(3, 0, &longest)).unwrap(), [""; 0]);
+        for (bytes, reason) in [
+            (field(3, 0, &[&[0xff; 10][..], &[1]].concat()), "more than ten bytes"),
+            (field(0, 0, &[1]), "number 0"),
+            (field(3, 3, &[]), "kind that there is not"),
+            (field(3, 4, &[]), "kind that there is not"),
+            (field(3, 6, &[]), "kind that there is not"),
+            (field(3, 7, &[]), "kind that there is not"),
+            (field(3, 1, &[0; 7]), "ends behind"),
+            (field(3, 5, &[0; 3]), "ends behind"),
+            (field(3, 2, &[2, 0]), "ends behind"),
+            (field(3, 0, &[0x80]), "ends behind"),
+            (message(1, &message(1, &message(1, &[0xff]))), "invalid UTF-8"),
+        ] {
+            assert!(read_message(&bytes).unwrap_err().contains(reason), "{bytes:?}");
+        }
+    }
+
+    #[test]
     fn other_bytes_are_refused() {
         assert!(read(b"", 1_000, &mut Points::default()).is_err());
         assert!(read(b"\x05hello", 1_000, &mut Points::default()).is_err());
