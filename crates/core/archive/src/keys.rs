@@ -166,7 +166,11 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow_array::{Int64Array, StringArray};
+    use arrow_array::{
+        BinaryArray, Date32Array, Int8Array, Int16Array, Int32Array, Int64Array, StringArray, UInt8Array, UInt16Array,
+        UInt32Array, UInt64Array,
+    };
+    use proptest::prelude::*;
     use std::sync::Arc;
 
     #[test]
@@ -189,5 +193,71 @@ mod tests {
         let mut keep = [true; 3];
         wanted.filter(&columns(vec![1, 1, 2], vec!["a", "b", "b"]), &mut keep).unwrap();
         assert_eq!(keep, [true, false, true]);
+    }
+
+    fn array<A: Array + 'static>(array: A) -> ArrayRef {
+        Arc::new(array)
+    }
+
+    proptest! {
+        #[test]
+        fn keys_and_zone_keys_of_integers_order_as_the_integers_do(a: i64, b: i64) {
+            macro_rules! check {
+                ($($array:ty => $number:ty,)*) => {$(
+                    let (a, b) = (a as $number, b as $number);
+                    let column = array(<$array>::from(vec![Some(a), Some(b), None]));
+                    let keys = Keys::new(std::slice::from_ref(&column)).unwrap();
+                    prop_assert!(matches!(keys, Keys::Integers(..)));
+                    prop_assert_eq!(keys.compare(0, 1), a.cmp(&b));
+                    prop_assert_eq!((keys.compare(2, 0), keys.compare(1, 2)), (Ordering::Less, Ordering::Greater));
+                    let zones = zone_keys(&column).unwrap();
+                    prop_assert_eq!(zones[0].cmp(&zones[1]), a.cmp(&b));
+                )*};
+            }
+            check!(
+                Int8Array => i8, Int16Array => i16, Int32Array => i32, Int64Array => i64, UInt8Array => u8,
+                UInt16Array => u16, UInt32Array => u32, UInt64Array => u64,
+            );
+        }
+
+        #[test]
+        fn zone_keys_never_reverse_the_order_of_texts_and_bytes(a in "[a-c\u{0}é]{0,20}", b in "[a-c\u{0}é]{0,20}", days: (i32, i32)) {
+            let texts = array(StringArray::from(vec![&*a, &*b]));
+            let bytes = array(BinaryArray::from(vec![a.as_bytes(), b.as_bytes()]));
+            let dates = array(Date32Array::from(vec![days.0, days.1]));
+            for (column, order) in [(&texts, a.cmp(&b)), (&bytes, a.cmp(&b)), (&dates, days.0.cmp(&days.1))] {
+                let zones = zone_keys(column).unwrap();
+                prop_assert!(zones[0].cmp(&zones[1]) == order || zones[0] == zones[1]);
+                let keys = Keys::new(std::slice::from_ref(column)).unwrap();
+                prop_assert_eq!(keys.compare(0, 1), order);
+            }
+            let zones = zone_keys(&dates).unwrap();
+            prop_assert_eq!(zones[0] == zones[1], days.0 == days.1);
+            prop_assert_eq!(zone_keys(&texts).unwrap(), [ZoneKey::from_bytes(a.as_bytes()), ZoneKey::from_bytes(b.as_bytes())]);
+        }
+
+        #[test]
+        fn wanted_keys_touch_the_ranges_that_have_one(wanted in prop::collection::vec(-9..9_i64, 0..4), low in -9..9_i64, more in 0..5_i64) {
+            let keys = Wanted::new(&[array(Int64Array::from(wanted.clone()))]).unwrap();
+            let (min, max) = (ZoneKey::from_i64(low), ZoneKey::from_i64(low + more));
+            prop_assert_eq!(keys.touches(min, max), wanted.iter().any(|key| (low..=low + more).contains(key)));
+        }
+    }
+
+    #[test]
+    fn a_null_is_a_key_of_its_own() {
+        let with_null = array(Int64Array::from(vec![None, Some(0), Some(i64::MIN)]));
+        let mut keep = [true, true, false];
+        Wanted::new(&[with_null.slice(0, 1)]).unwrap().filter(std::slice::from_ref(&with_null), &mut keep).unwrap();
+        assert_eq!(keep, [true, false, false]);
+        let keys = Keys::new(&[with_null]).unwrap();
+        let owned = [0, 1, 2].map(|row| keys.get(row).to_owned());
+        for (row, one) in owned.iter().enumerate() {
+            for (other, key) in [0, 1, 2].map(|row| keys.get(row)).iter().enumerate() {
+                assert_eq!(hashbrown::Equivalent::equivalent(key, one), row == other);
+            }
+        }
+        let bytes = [OwnedKey::Bytes(b"a"[..].into()), OwnedKey::Bytes(b"b"[..].into())];
+        assert_eq!(bytes.map(|key| hashbrown::Equivalent::equivalent(&Key::Bytes(b"a"), &key)), [true, false]);
     }
 }

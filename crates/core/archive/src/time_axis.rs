@@ -192,3 +192,217 @@ fn show(spec: &TimeSpec, placed: Option<Placed>) -> String {
         None => "none".to_owned(),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+    use arrow_array::{
+        Date32Array, Float64Array, Int64Array, TimestampMicrosecondArray, TimestampMillisecondArray,
+        TimestampNanosecondArray, TimestampSecondArray,
+    };
+    use arrow_schema::{Field, Schema};
+    use chronotile_types::{CellRule, DatasetName, MergeRule, StorageLayout, TimeScale};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    /// A dataset of windows of a second.
+    fn spec(format: TimeFormat) -> DatasetSpec {
+        let time_type = match format {
+            TimeFormat::Timestamp => DataType::Timestamp(TimeUnit::Microsecond, None),
+            _ => DataType::Float64,
+        };
+        DatasetSpec {
+            name: DatasetName::new("records").unwrap(),
+            schema: Arc::new(Schema::new(vec![
+                Field::new("t", time_type, true),
+                Field::new("tag", DataType::Int64, true),
+            ])),
+            schema_versions: vec![2],
+            cell: CellRule::Value { column: "tag".into() },
+            time: TimeSpec { column: "t".into(), format, scale: TimeScale::Utc },
+            window: "1s".parse().unwrap(),
+            windows_per_slice: 2,
+            id: vec![],
+            merge: MergeRule::Append,
+            retention: None,
+            indexes: vec![],
+            layout: StorageLayout::Chunks,
+            partition_cells: 1,
+            text: vec![],
+            moves_deg: 0.0,
+        }
+    }
+
+    fn bounds(spec: &DatasetSpec, start: Option<f64>, end: Option<f64>) -> Result<Bounds, TimeError> {
+        Bounds::new(spec, &TimeRange { start: start.map(Instant::Native), end: end.map(Instant::Native) })
+    }
+
+    /// Days so near one another that several fall on one tick: the `step`th double after a day that begins with a tick.
+    fn day(step: i64) -> f64 {
+        f64::from_bits(60_000_f64.to_bits().wrapping_add_signed(step))
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_of_ticks_tell_of_rows_and_ranges_what_the_rows_do(
+            start in prop::option::of(-5..5_i64), end in prop::option::of(-5..5_i64), (low, high) in (-7..7_i64, -7..7_i64),
+        ) {
+            let spec = spec(TimeFormat::Timestamp);
+            // Ticks around the borders of windows.
+            let at = |tick: i64| tick.div_euclid(2) * 1_000_000 + tick.rem_euclid(2) - 1;
+            let (low, high) = (low.min(high), low.max(high));
+            let found = bounds(&spec, start.map(|tick| at(tick) as f64), end.map(|tick| at(tick) as f64));
+            if let (Some(start), Some(end)) = (start, end) && start > end {
+                let is_refused = matches!(found, Err(TimeError::InvertedRange { .. }));
+                prop_assert!(is_refused);
+                return Ok(());
+            }
+            let found = found.unwrap();
+            let is_in = |tick: i64| start.is_none_or(|start| at(start) <= tick) && end.is_none_or(|end| tick < at(end));
+            let ticks: Vec<i64> = (-8..8).map(at).collect();
+            let rows: ArrayRef = Arc::new(TimestampMicrosecondArray::from(ticks.clone()));
+            let mut keep: Vec<bool> = ticks.iter().map(|tick| tick % 3 != 0).collect();
+            let expected: Vec<bool> = ticks.iter().map(|tick| tick % 3 != 0 && is_in(*tick)).collect();
+            found.filter(&rows, &mut keep);
+            prop_assert_eq!(keep, expected);
+            let (min, max) = (at(low), at(high));
+            prop_assert_eq!(found.holds_all(min, max), is_in(min) && is_in(max));
+            let begins = start.map_or(i64::MIN, at).max(min);
+            let ends = end.map_or(i64::MAX, at).min(max + 1);
+            if end != start {
+                prop_assert_eq!(found.touches(min, max), begins < ends);
+            }
+            prop_assert_eq!(found.ends_after(min), end.is_none_or(|end| min <= at(end)));
+            let (first, last) = found.windows(&spec);
+            prop_assert_eq!(first.0, start.map_or(i32::MIN, |start| at(start).div_euclid(1_000_000) as i32));
+            prop_assert_eq!(last.0, end.map_or(i32::MAX, |end| (at(end) - 1).div_euclid(1_000_000) as i32));
+        }
+
+        #[test]
+        fn bounds_of_days_are_exact_for_rows_and_on_the_safe_side_for_ranges(
+            start in prop::option::of(0..24_i64), end in prop::option::of(0..24_i64), (low, high) in (-9..33_i64, -9..33_i64),
+        ) {
+            let spec = spec(TimeFormat::Mjd);
+            let found = bounds(&spec, start.map(day), end.map(day));
+            if let (Some(start), Some(end)) = (start, end) && start > end {
+                let is_refused = matches!(found, Err(TimeError::InvertedRange { .. }));
+                prop_assert!(is_refused);
+                return Ok(());
+            }
+            let found = found.unwrap();
+            let days: Vec<f64> = (-9..33).map(day).collect();
+            let rows: ArrayRef = Arc::new(Float64Array::from(days.clone()));
+            let is_in = |day_: f64| start.is_none_or(|start| day(start) <= day_) && end.is_none_or(|end| day_ < day(end));
+            let mut keep = vec![true; days.len()];
+            found.filter(&rows, &mut keep);
+            prop_assert_eq!(&keep, &days.iter().map(|day| is_in(*day)).collect::<Vec<_>>());
+
+            let (ticks, windows) = place_rows(&spec, &rows).unwrap();
+            let tick = |step: i64| spec.time.tick_of_days(day(step)).unwrap();
+            let (min, max) = (tick(low.min(high)), tick(low.max(high)));
+            let within = || ticks.iter().zip(&keep).filter(|(tick, _)| (min..=max).contains(*tick));
+            prop_assert!(!found.holds_all(min, max) || within().all(|(_, kept)| *kept));
+            prop_assert!(found.touches(min, max) || !within().any(|(_, kept)| *kept));
+            prop_assert!(!found.ends_after(min) || ticks.iter().zip(&days).all(|(tick, row)| *tick >= min || end.is_none_or(|end| *row < day(end))));
+            // One tick away from a bound there is no doubt.
+            let starts = start.is_none_or(|start| tick(start) < min);
+            let ends = end.is_none_or(|end| max < tick(end));
+            prop_assert_eq!(found.holds_all(min, max), starts && ends);
+            let apart = start.is_some_and(|start| max < tick(start)) || end.is_some_and(|end| tick(end) < min);
+            prop_assert_eq!(found.touches(min, max), !apart);
+            prop_assert_eq!(found.ends_after(min), end.is_none_or(|end| min <= tick(end)));
+            let (first, last) = found.windows(&spec);
+            prop_assert!(windows.iter().zip(&keep).all(|(window, kept)| !kept || (first.0..=last.0).contains(&window.0)));
+        }
+
+        #[test]
+        fn order_in_time_is_that_of_the_days(a: f64, b: f64) {
+            prop_assume!(!a.is_nan() && !b.is_nan() && a != b);
+            let array: ArrayRef = Arc::new(Float64Array::from(vec![a, b]));
+            let order = whens(&array);
+            prop_assert_eq!(order[0] < order[1], a < b);
+        }
+    }
+
+    #[test]
+    fn bounds_at_the_ends_of_the_axis_hold_nothing_beyond() {
+        let ticks = spec(TimeFormat::Timestamp);
+        let range = |start, end| TimeRange { start, end };
+        let none = Bounds::new(&ticks, &range(None, Some(Instant::NativeTicks(i64::MIN)))).unwrap();
+        assert!(!none.touches(i64::MIN, 0) && !none.touches(0, i64::MAX) && !none.ends_after(0));
+        let one = Bounds::new(&ticks, &range(None, Some(Instant::NativeTicks(i64::MIN + 1)))).unwrap();
+        assert!(one.touches(i64::MIN, i64::MIN) && !one.touches(i64::MIN + 1, i64::MAX));
+        let days = spec(TimeFormat::Mjd);
+        let rows: ArrayRef = Arc::new(Float64Array::from(vec![-1e9, 60_000.0, 3e9]));
+        let infinity = f64::INFINITY;
+        for (start, end, kept) in [
+            (Some(-infinity), Some(infinity), [true; 3]),
+            (Some(infinity), None, [false; 3]),
+            (None, Some(-infinity), [false; 3]),
+            (Some(0.0), None, [false, true, true]),
+            (None, Some(0.0), [true, false, false]),
+        ] {
+            let found = bounds(&days, start, end).unwrap();
+            let mut keep = [true; 3];
+            found.filter(&rows, &mut keep);
+            assert_eq!(keep, kept, "{start:?} {end:?}");
+            assert_eq!(
+                found.touches(0, 0),
+                start.is_none_or(|s| s <= 0.0) && end.is_none_or(|e| e > 1e5),
+                "{start:?} {end:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_inverted_range_is_shown_in_the_unit_of_the_column() {
+        let shown = |format, start, end| bounds(&spec(format), Some(start), Some(end)).unwrap_err().to_string();
+        assert!(shown(TimeFormat::Timestamp, 7.0, 5.0).contains("start 7 is after end 5"));
+        assert!(shown(TimeFormat::Mjd, 60_000.5, 60_000.0).contains("start MJD 60000.5 is after end MJD 60000"));
+        assert!(shown(TimeFormat::Jd, 2_460_000.5, 2_460_000.0).contains("start JD 2460000.5"));
+    }
+
+    #[test]
+    fn rows_without_a_place_are_named_with_the_reason() {
+        let days = |values: Vec<Option<f64>>| Arc::new(Float64Array::from(values)) as ArrayRef;
+        let refused = |format, array: &ArrayRef| place_rows(&spec(format), array).unwrap_err();
+        for (format, last, reason) in [
+            (TimeFormat::Mjd, None, "is null"),
+            (TimeFormat::Mjd, Some(f64::NAN), "cannot count"),
+            (TimeFormat::Mjd, Some(f64::INFINITY), "cannot count"),
+            (TimeFormat::Mjd, Some(1e9), "cannot count"),
+            (TimeFormat::Mjd, Some(2_460_000.5), "holds a Julian Date"),
+            (TimeFormat::Jd, Some(60_000.5), "holds a Modified Julian Date"),
+        ] {
+            let good = if format == TimeFormat::Mjd { 60_000.0 } else { 2_460_000.0 };
+            let (row, message) = refused(format, &days(vec![Some(good), Some(good), last]));
+            assert!(row == 2 && message.contains(reason), "{row}: {message}");
+        }
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+        assert!(refused(TimeFormat::Timestamp, &numbers).1.contains("not of the dataset's type"));
+        assert_eq!(whens(&numbers), [i64::MIN]);
+        let far: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![0, i64::MAX]));
+        assert_eq!(refused(TimeFormat::Timestamp, &far).0, 1);
+        let mut keep = [true];
+        bounds(&spec(TimeFormat::Timestamp), None, None).unwrap().filter(&numbers, &mut keep);
+        assert_eq!(keep, [false]);
+    }
+
+    #[test]
+    fn ticks_are_the_values_of_a_column_of_times() {
+        let values = vec![-1_i64, 0, 7];
+        let arrays: [ArrayRef; 5] = [
+            Arc::new(TimestampSecondArray::from(values.clone())),
+            Arc::new(TimestampMillisecondArray::from(values.clone())),
+            Arc::new(TimestampMicrosecondArray::from(values.clone())),
+            Arc::new(TimestampNanosecondArray::from(values.clone())),
+            Arc::new(Date32Array::from(vec![-1, 0, 7])),
+        ];
+        for array in &arrays {
+            assert_eq!(whens(array), values, "{}", array.data_type());
+        }
+        let (ticks, windows) = place_rows(&spec(TimeFormat::Timestamp), &arrays[2]).unwrap();
+        assert_eq!((ticks, windows), (values, vec![Window(-1), Window(0), Window(0)]));
+    }
+}

@@ -298,3 +298,233 @@ fn text(given: &ArrayRef, wanted: &DataType) -> Converted<ArrayRef> {
     }
     conform_array(given, wanted).map_err(|reason| format!("has constants whose column {reason}"))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+    use arrow_array::types::Int8Type;
+    use arrow_array::{
+        Date32Array, DictionaryArray, DurationSecondArray, Float32Array, LargeStringArray, NullArray, StringArray,
+        StringViewArray, Time32MillisecondArray, Time64NanosecondArray, TimestampMillisecondArray,
+        TimestampNanosecondArray, TimestampSecondArray,
+    };
+    use proptest::prelude::*;
+
+    fn array<A: Array + 'static>(array: A) -> ArrayRef {
+        Arc::new(array)
+    }
+
+    fn whole(given: ArrayRef, wanted: &DataType) -> Converted<Vec<Spot<i128>>> {
+        match spots(&given, wanted)? {
+            Spots::Whole(spots) => Ok(spots),
+            _ => Err("no type of whole steps".to_owned()),
+        }
+    }
+
+    fn of_text(text: &str, wanted: &DataType) -> Converted<Spot<i128>> {
+        whole(array(StringArray::from(vec![text])), wanted).map(|spots| spots[0])
+    }
+
+    /// Every type of whole steps that numbers compare with, with its least and greatest count.
+    fn whole_types() -> Vec<(DataType, i128, i128)> {
+        use DataType::*;
+        let (i32_, i64_) = ((i32::MIN.into(), i32::MAX.into()), (i64::MIN.into(), i64::MAX.into()));
+        let types = [
+            (Boolean, (0, 1)),
+            (Int8, (i8::MIN.into(), i8::MAX.into())),
+            (Int16, (i16::MIN.into(), i16::MAX.into())),
+            (Int32, i32_),
+            (Int64, i64_),
+            (UInt8, (0, u8::MAX.into())),
+            (UInt16, (0, u16::MAX.into())),
+            (UInt32, (0, u32::MAX.into())),
+            (UInt64, (0, u64::MAX.into())),
+            (Decimal128(5, 0), (-99_999, 99_999)),
+            (Decimal128(38, 0), (1 - 10_i128.pow(38), 10_i128.pow(38) - 1)),
+            (Duration(TimeUnit::Second), i64_),
+            (Date32, i32_),
+            (Time32(TimeUnit::Second), i32_),
+            (Date64, i64_),
+            (Time64(TimeUnit::Nanosecond), i64_),
+            (Timestamp(TimeUnit::Second, None), i64_),
+        ];
+        types.map(|(wanted, (low, high))| (wanted, low, high)).to_vec()
+    }
+
+    #[test]
+    fn constants_beyond_a_type_lie_below_or_above_all_of_it() {
+        for (wanted, low, high) in whole_types() {
+            // Text is a time of day or a moment for the types that count those; decimals are numbers for all.
+            let spot = |tenths: i128| {
+                let digits = Decimal128Array::from(vec![tenths]).with_precision_and_scale(38, 1).unwrap();
+                whole(array(digits), &wanted).unwrap()[0]
+            };
+            if high < 10_i128.pow(37) - 1 {
+                for (tenths, expected) in [
+                    (low * 10 - 10, Spot::Below),
+                    (low * 10 - 5, Spot::Below),
+                    (low * 10, Spot::At(low)),
+                    (low * 10 + 5, Spot::After(low)),
+                    (high * 10 - 5, Spot::After(high - 1)),
+                    (high * 10, Spot::At(high)),
+                    (high * 10 + 5, Spot::Above),
+                    (high * 10 + 10, Spot::Above),
+                ] {
+                    assert_eq!(spot(tenths), expected, "{tenths} tenths of {wanted}");
+                }
+            }
+            assert_eq!(whole_range(&wanted), Some((low, high)), "{wanted}");
+            let values = whole_array(&[low, high], &wanted).unwrap();
+            assert_eq!((values.data_type(), counts(&values).unwrap()), (&wanted, vec![low, high]));
+        }
+        assert_eq!((whole_range(&DataType::Utf8), whole_range(&DataType::Float64)), (None, None));
+    }
+
+    #[test]
+    fn steps_of_decimals_are_of_their_scale() {
+        let cents = DataType::Decimal128(5, 2);
+        for (text, expected) in [
+            ("999.99", Spot::At(99_999)),
+            ("999.991", Spot::Above),
+            ("-1.005", Spot::After(-101)),
+            ("1000", Spot::Above),
+        ] {
+            assert_eq!(of_text(text, &cents), Ok(expected), "{text}");
+        }
+        let mills = array(Decimal128Array::from(vec![1_230, 1_235]).with_precision_and_scale(9, 3).unwrap());
+        assert_eq!(whole(mills, &cents).unwrap(), [Spot::At(123), Spot::After(123)]);
+    }
+
+    #[test]
+    fn numbers_and_truths_are_read_from_text_of_every_form() {
+        let all: [ArrayRef; 4] = [
+            array(StringArray::from(vec![" TRUE ", "false", "1"])),
+            array(LargeStringArray::from(vec![" TRUE ", "false", "1"])),
+            array(StringViewArray::from(vec![" TRUE ", "false", "1"])),
+            array([" TRUE ", "false", "1"].into_iter().collect::<DictionaryArray<Int8Type>>()),
+        ];
+        for given in all {
+            assert_eq!(whole(given, &DataType::Boolean).unwrap(), [Spot::At(1), Spot::At(0), Spot::At(1)]);
+        }
+        assert!(of_text("yes", &DataType::Boolean).unwrap_err().contains("takes true or false"));
+        assert!(of_text("true", &DataType::Int8).unwrap_err().contains("takes a number"));
+        assert_eq!(whole(array(BooleanArray::from(vec![true])), &DataType::Int8).unwrap(), [Spot::At(1)]);
+        assert_eq!(
+            whole(array(UInt64Array::from(vec![u64::MAX])), &DataType::UInt64).unwrap(),
+            [Spot::At(u64::MAX.into())]
+        );
+        assert_eq!(whole(array(Float32Array::from(vec![0.5])), &DataType::Int8).unwrap(), [Spot::After(0)]);
+        assert_eq!(whole(array(NullArray::new(0)), &DataType::Int8).unwrap(), []);
+        assert!(whole(array(NullArray::new(1)), &DataType::Int8).unwrap_err().contains("does not compare with"));
+        let times = array(TimestampSecondArray::from(vec![1]));
+        assert!(whole(times, &DataType::Int64).unwrap_err().contains("does not compare with"));
+    }
+
+    #[test]
+    fn times_meet_times_of_other_units_exactly() {
+        let seconds = DataType::Timestamp(TimeUnit::Second, None);
+        let ns = array(TimestampNanosecondArray::from(vec![-1, 0, 1, 2_000_000_000]));
+        let expected = [Spot::After(-1), Spot::At(0), Spot::After(0), Spot::At(2)];
+        assert_eq!(whole(ns, &seconds).unwrap(), expected);
+        let ms = array(TimestampMillisecondArray::from(vec![86_400_000, 86_400_001, -1]));
+        assert_eq!(whole(ms.clone(), &DataType::Date32).unwrap(), [Spot::At(1), Spot::After(1), Spot::After(-1)]);
+        assert_eq!(whole(ms.clone(), &DataType::Date64).unwrap(), [86_400_000, 86_400_001, -1].map(Spot::At));
+        let us = DataType::Timestamp(TimeUnit::Microsecond, None);
+        assert_eq!(whole(ms, &us).unwrap(), [86_400_000_000, 86_400_001_000, -1_000].map(Spot::At));
+        let days = array(Date32Array::from(vec![2]));
+        assert_eq!(whole(days.clone(), &seconds).unwrap(), [Spot::At(172_800)]);
+        let clocks =
+            [array(Time32MillisecondArray::from(vec![1_500])), array(Time64NanosecondArray::from(vec![1_500_000_000]))];
+        for given in clocks {
+            assert_eq!(whole(given.clone(), &DataType::Time32(TimeUnit::Second)).unwrap(), [Spot::After(1)]);
+            assert_eq!(whole(given.clone(), &DataType::Time64(TimeUnit::Microsecond)).unwrap(), [Spot::At(1_500_000)]);
+            assert!(whole(given, &seconds).unwrap_err().contains("does not compare with"));
+        }
+        let lengths = array(DurationSecondArray::from(vec![3]));
+        assert_eq!(whole(lengths.clone(), &DataType::Duration(TimeUnit::Millisecond)).unwrap(), [Spot::At(3_000)]);
+        assert!(whole(lengths, &DataType::Time32(TimeUnit::Second)).unwrap_err().contains("does not compare with"));
+        assert!(whole(days, &DataType::Duration(TimeUnit::Second)).unwrap_err().contains("does not compare with"));
+    }
+
+    #[test]
+    fn texts_are_times_of_nine_decimal_places_or_lengths_in_steps() {
+        let timestamp = |unit| DataType::Timestamp(unit, None);
+        for (text, wanted, expected) in [
+            ("1970-01-01T00:00:01.5Z", timestamp(TimeUnit::Second), Spot::After(1)),
+            (" 1970-01-01 00:00:01.5 ", timestamp(TimeUnit::Millisecond), Spot::At(1_500)),
+            ("1970-01-01T01:00:00.000000001+01:00", timestamp(TimeUnit::Nanosecond), Spot::At(1)),
+            ("1970-01-01T00:00:00.12345678900Z", timestamp(TimeUnit::Nanosecond), Spot::At(123_456_789)),
+            ("1969-12-31T23:59:59.999", timestamp(TimeUnit::Second), Spot::After(-1)),
+            ("1970-01-03", DataType::Date32, Spot::At(2)),
+            ("1970-01-03T00:00:01", DataType::Date32, Spot::After(2)),
+            ("00:00:01.25", DataType::Time32(TimeUnit::Millisecond), Spot::At(1_250)),
+            ("12:00:00.000000001", DataType::Time64(TimeUnit::Microsecond), Spot::After(43_200_000_000)),
+            ("7", DataType::Duration(TimeUnit::Second), Spot::At(7)),
+            ("-7.5", DataType::Duration(TimeUnit::Second), Spot::After(-8)),
+        ] {
+            assert_eq!(of_text(text, &wanted), Ok(expected), "{text} as {wanted}");
+        }
+        for (text, wanted, reason) in [
+            ("1970-01-01T00:00:00.1234567891Z", timestamp(TimeUnit::Nanosecond), "up to 9 decimal places"),
+            ("soon", timestamp(TimeUnit::Nanosecond), "such as 2026-01-31T12:00:00Z, not"),
+            ("soon", DataType::Time32(TimeUnit::Second), "such as 12:00:00, not"),
+            ("soon", DataType::Duration(TimeUnit::Second), "takes a number"),
+        ] {
+            assert!(of_text(text, &wanted).unwrap_err().contains(reason), "{text} as {wanted}");
+        }
+    }
+
+    #[test]
+    fn texts_meet_bytes_and_texts_alone() {
+        let given = array(StringArray::from(vec!["ab"]));
+        for wanted in [DataType::Utf8, DataType::Binary, DataType::FixedSizeBinary(2)] {
+            let Ok(Spots::Plain(values)) = spots(&given, &wanted) else { panic!("{wanted}") };
+            assert_eq!(values.data_type(), &wanted);
+        }
+        assert!(spots(&given, &DataType::FixedSizeBinary(3)).is_err());
+        assert!(
+            spots(&array(Int64Array::from(vec![1])), &DataType::Utf8)
+                .is_err_and(|reason| reason.contains("cast it first"))
+        );
+    }
+
+    #[test]
+    fn floats_are_taken_where_they_are_floats_of_the_width() {
+        let exact = |value: f64, wanted: &DataType| exact_values(&array(Float64Array::from(vec![0.5, value])), wanted);
+        for (value, fits) in
+            [(0.1, true), (0.100_000_000_1, false), (f64::NAN, true), (1e300, false), (f64::INFINITY, true)]
+        {
+            assert_eq!(exact(value, &DataType::Float32).is_ok(), fits, "{value}");
+        }
+        assert!(exact(0.100_000_000_1, &DataType::Float32).unwrap_err().contains("number 1, that Float32 cannot"));
+        let narrow = exact(0.1, &DataType::Float32).unwrap();
+        assert_eq!(&narrow, &array(Float32Array::from(vec![0.5, 0.1])));
+        let wide = exact_values(&array(Float32Array::from(vec![0.1])), &DataType::Float64).unwrap();
+        assert_eq!(&wide, &array(Float64Array::from(vec![f64::from(0.1_f32)])));
+        let text = exact_values(&array(StringArray::from(vec!["0.1"])), &DataType::Float64).unwrap();
+        assert_eq!(&text, &array(Float64Array::from(vec![0.1])));
+        assert!(exact_values(&array(Int64Array::from(vec![(1 << 53) + 1])), &DataType::Float64).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn values_come_back_from_every_type_that_has_them_all(values in prop::collection::vec(prop::option::of(-300..300_i64), 0..9)) {
+            let given = array(Int64Array::from(values.clone()));
+            for (wanted, low, high) in whole_types() {
+                let first = values.iter().flatten().position(|value| !(low..=high).contains(&i128::from(*value)));
+                match (exact_values(&given, &wanted), first) {
+                    (Ok(found), None) => {
+                        prop_assert_eq!(found.data_type(), &wanted);
+                        let back = (0..found.len()).map(|row| found.is_valid(row).then(|| counts(&found.slice(row, 1)).unwrap()[0]));
+                        prop_assert_eq!(back.collect::<Vec<_>>(), values.iter().map(|value| value.map(i128::from)).collect::<Vec<_>>());
+                    }
+                    (Err(reason), Some(place)) => {
+                        prop_assert!(reason.contains(&format!("number {place}, that {wanted} cannot")), "{}", reason);
+                    }
+                    (found, _) => prop_assert!(false, "{:?} as {}", found, wanted),
+                }
+            }
+        }
+    }
+}

@@ -222,6 +222,36 @@ mod tests {
     }
 
     #[test]
+    fn large_floats_are_whole_numbers_and_the_largest_lie_above() {
+        for value in [2f64.powi(53), 2f64.powi(53) + 2.0, 2f64.powi(90), 2f64.powi(125), -(2f64.powi(100))] {
+            assert_eq!(Number::Float(value).among_steps(0), Spot::At(value as i128), "{value}");
+        }
+        assert_eq!(Number::Float(2f64.powi(53) - 1.0).among_steps(0), Spot::At((1 << 53) - 1));
+        assert_eq!(Number::Float(1e39).among_steps(0), Spot::Above);
+        assert_eq!(Number::Float(-1e39).among_steps(0), Spot::Below);
+        assert_eq!(Number::Float(2f64.powi(60)).among_steps(2), Spot::At(100 << 60));
+        assert_eq!(Number::Float(2f64.powi(60)).among_steps(-2), Spot::After((1 << 60) / 100));
+        for value in [f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(Number::Float(value).among_steps(3), if value > 0.0 { Spot::Above } else { Spot::Below });
+            assert_eq!(Number::Float(value).among_floats(true), Spot::At(value));
+            assert_eq!(Number::parse(&value.to_string()), Some(Number::Float(value)));
+        }
+        for (text, value) in
+            [("+INFINITY", f64::INFINITY), ("-Inf", f64::NEG_INFINITY), ("+1.5", 1.5), (" -2e-1", -0.2)]
+        {
+            assert_eq!(Number::parse(text).unwrap().among_floats(false), Spot::At(value), "{text}");
+        }
+        // An exponent of more than a million is one of a million.
+        for (text, spot) in [("1e1000000", Spot::Above), ("1e-1000001", Spot::After(0)), ("-0e7", Spot::At(0))] {
+            assert_eq!(steps(text, 0), spot, "{text}");
+        }
+        assert_eq!(steps(&format!("{}e-37", i128::MAX / 10), 0), Spot::After(1));
+        assert_eq!(steps("17e37", 0), Spot::At(17 * 10_i128.pow(37)));
+        assert_eq!(steps("18e37", 0), Spot::Above);
+        assert_eq!(steps("-18e37", 0), Spot::Below);
+    }
+
+    #[test]
     fn a_number_between_two_floats_is_neither() {
         let among = |number: Number, narrow| number.among_floats(narrow);
         let past = Number::from((1 << 53) + 1);
@@ -249,6 +279,55 @@ mod tests {
             if a < b {
                 prop_assert!(place(a) <= place(b));
             }
+        }
+
+        #[test]
+        fn decimals_lie_where_whole_arithmetic_puts_them(digits in -999_999_999..1_000_000_000_i64, exponent in -12..12_i32, scale in -4..9_i8) {
+            let digits = i128::from(digits);
+            let power = exponent + i32::from(scale);
+            let ten = 10_i128.pow(power.unsigned_abs());
+            let expected = match power >= 0 {
+                true => Spot::At(digits * ten),
+                false if digits % ten == 0 => Spot::At(digits / ten),
+                false => Spot::After(digits.div_euclid(ten)),
+            };
+            prop_assert_eq!(Number::decimal(digits, exponent).among_steps(scale), expected);
+            prop_assert_eq!(steps(&format!("{digits}e{exponent}"), scale), expected);
+            prop_assert_eq!(steps(&format!(" {digits}.000E{exponent:+} "), scale), expected);
+        }
+
+        #[test]
+        fn digits_beyond_those_kept_only_tell_whether_there_is_more(head in 1..=9_u8, zeros in 36..60_usize, tail in 0..=9_u8, point in 0..60_usize) {
+            // A digit, zeros and another digit, with a point somewhere between: what is cut off lies behind the 38th digit.
+            let mut text = format!("{head}{}{tail}", "0".repeat(zeros));
+            let point = point.min(text.len());
+            let exponent = text.len() - point;
+            text.insert(point, '.');
+            let Some(Number::Decimal { digits, exponent: found, more, .. }) = Number::parse(&text) else { unreachable!() };
+            let is_kept = zeros + 2 <= DIGITS_MAX;
+            prop_assert_eq!(more, !is_kept && tail != 0);
+            let kept = (zeros + 2).min(DIGITS_MAX);
+            prop_assert_eq!(digits, u128::from(head) * 10_u128.pow(kept as u32 - 1) + u128::from(if is_kept { tail } else { 0 }));
+            prop_assert_eq!(found, (zeros + 2 - kept) as i32 - exponent as i32);
+        }
+
+        #[test]
+        fn a_whole_number_lies_at_a_float_or_between_two(value in -(1_i128 << 120)..1_i128 << 120, shift in 0..120_u32) {
+            let value = value >> shift;
+            match Number::from(value).among_floats(false) {
+                Spot::At(float) => prop_assert_eq!(float as i128, value),
+                Spot::After(float) => prop_assert!((float as i128) < value && value < float.next_up() as i128),
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+
+        #[test]
+        fn floats_written_out_are_the_floats(value: f64, narrow: bool) {
+            prop_assume!(value.is_finite() && value.fract() != 0.0);
+            let text = Number::parse(&format!("{value:e}")).unwrap();
+            prop_assert_eq!(text.among_floats(narrow), Number::Float(value).among_floats(narrow));
+            let Spot::At(found) = text.among_floats(false) else { unreachable!("a float") };
+            prop_assert_eq!(found.to_bits(), value.to_bits());
         }
 
         #[test]

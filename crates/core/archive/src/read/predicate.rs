@@ -231,3 +231,160 @@ fn filter_floats(column: &ArrayRef, comparison: Comparison, constants: &[f64], k
         *keep = *keep && column.is_valid(row) && holds(values[row]);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+    use arrow_array::{Decimal128Array, Float32Array, Float64Array, Int8Array, Int64Array, StringArray};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    const ORDERED: [Comparison; 6] = [
+        Comparison::Equal,
+        Comparison::NotEqual,
+        Comparison::Less,
+        Comparison::LessOrEqual,
+        Comparison::Greater,
+        Comparison::GreaterOrEqual,
+    ];
+
+    /// The rows of a column for which a comparison holds, of those that are kept.
+    fn held(comparison: Comparison, constants: ArrayRef, column: &ArrayRef, mut keep: Vec<bool>) -> Vec<bool> {
+        let spots = literal::spots(&constants, column.data_type()).unwrap();
+        for kind in kinds(comparison, spots, column.data_type()).unwrap() {
+            kind.filter(column, &mut keep).unwrap();
+        }
+        keep
+    }
+
+    fn compares<T: PartialOrd>(comparison: Comparison, value: T, constants: &[T]) -> bool {
+        match comparison {
+            Comparison::Equal => value == constants[0],
+            Comparison::NotEqual => value != constants[0],
+            Comparison::Less => value < constants[0],
+            Comparison::LessOrEqual => value <= constants[0],
+            Comparison::Greater => value > constants[0],
+            Comparison::GreaterOrEqual => value >= constants[0],
+            Comparison::In => constants.contains(&value),
+            Comparison::Between => value >= constants[0] && value <= constants[1],
+            _ => unreachable!("no order"),
+        }
+    }
+
+    fn any_comparison() -> impl Strategy<Value = (Comparison, usize)> {
+        prop_oneof![
+            6 => prop::sample::select(ORDERED.to_vec()).prop_map(|comparison| (comparison, 1)),
+            1 => (0..4_usize).prop_map(|count| (Comparison::In, count)),
+            1 => Just((Comparison::Between, 2)),
+        ]
+    }
+
+    fn any_float() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            8 => (-12..12_i32).prop_map(|quarters| f64::from(quarters) / 4.0),
+            2 => prop::sample::select(vec![f64::NAN, -0.0, f64::INFINITY, f64::NEG_INFINITY, 200.5, -200.5]),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_compare_with_constants_of_any_type_as_numbers_do(
+            (comparison, count) in any_comparison(),
+            constants in prop::collection::vec(any_float(), 3),
+            values in prop::collection::vec((prop::option::of(-3..4_i8), any::<bool>()), 0..20),
+        ) {
+            let constants = &constants[..count];
+            let keep: Vec<bool> = values.iter().map(|(_, keep)| *keep).collect();
+            let floats = || values.iter().map(|(value, _)| value.map(f64::from));
+            let columns: [ArrayRef; 5] = [
+                Arc::new(values.iter().map(|(value, _)| *value).collect::<Int8Array>()),
+                Arc::new(floats().collect::<Float64Array>()),
+                Arc::new(floats().map(|value| value.map(|value| value as f32)).collect::<Float32Array>()),
+                Arc::new(values.iter().map(|(value, _)| value.map(i64::from)).collect::<Int64Array>()),
+                Arc::new(
+                    values.iter().map(|(value, _)| value.map(|value| i128::from(value) * 10)).collect::<Decimal128Array>()
+                        .with_precision_and_scale(9, 1).unwrap(),
+                ),
+            ];
+            let expected: Vec<bool> = floats().zip(&keep)
+                .map(|(value, keep)| *keep && value.is_some_and(|value| compares(comparison, value, constants)))
+                .collect();
+            for column in &columns {
+                let found = held(comparison, Arc::new(Float64Array::from(constants.to_vec())), column, keep.clone());
+                prop_assert_eq!(&found, &expected, "{:?} {:?} of {}", comparison, constants, column.data_type());
+            }
+        }
+
+        #[test]
+        fn floats_compare_as_ieee_has_it(
+            (comparison, count) in any_comparison(),
+            constants in prop::collection::vec(any_float(), 3),
+            values in prop::collection::vec(prop::option::of(any_float()), 0..20),
+        ) {
+            let constants = &constants[..count];
+            let column: ArrayRef = Arc::new(values.iter().copied().collect::<Float64Array>());
+            let narrow: ArrayRef = Arc::new(values.iter().map(|value| value.map(|value| value as f32)).collect::<Float32Array>());
+            let expected: Vec<bool> =
+                values.iter().map(|value| value.is_some_and(|value| compares(comparison, value, constants))).collect();
+            for column in [column, narrow] {
+                let found = held(comparison, Arc::new(Float64Array::from(constants.to_vec())), &column, vec![true; values.len()]);
+                prop_assert_eq!(&found, &expected, "{:?} {:?}", comparison, constants);
+            }
+        }
+
+        #[test]
+        fn texts_compare_by_their_bytes(
+            (comparison, count) in any_comparison(),
+            constants in prop::collection::vec("[abé]{0,2}", 3),
+            values in prop::collection::vec((prop::option::of("[abé]{0,2}"), any::<bool>()), 0..20),
+        ) {
+            let constants = &constants[..count];
+            let keep: Vec<bool> = values.iter().map(|(_, keep)| *keep).collect();
+            let column: ArrayRef = Arc::new(values.iter().map(|(value, _)| value.as_deref()).collect::<StringArray>());
+            let expected: Vec<bool> = values.iter()
+                .map(|(value, keep)| *keep && value.as_ref().is_some_and(|value| compares(comparison, value, &constants.iter().collect::<Vec<_>>())))
+                .collect();
+            prop_assert_eq!(held(comparison, Arc::new(StringArray::from(constants.to_vec())), &column, keep), expected);
+        }
+    }
+
+    #[test]
+    fn what_exists_is_what_is_not_null() {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(2), None]));
+        for (wanted, expected) in [(true, [true, false, false, false]), (false, [false, true, false, false])] {
+            let mut keep = [true, true, false, false];
+            Kind::Exists(wanted).filter(&column, &mut keep).unwrap();
+            assert_eq!(keep, expected);
+        }
+        let truths = |values: Vec<Option<bool>>| boolean(&(Arc::new(BooleanArray::from(values)) as ArrayRef));
+        assert_eq!((truths(vec![Some(true)]), truths(vec![Some(false)])), (Some(true), Some(false)));
+        assert_eq!((truths(vec![]), truths(vec![None]), truths(vec![Some(true); 2])), (None, None, None));
+    }
+
+    #[test]
+    fn conditions_on_texts_take_one_text() {
+        let predicate = |comparison, values: ArrayRef| Predicate { column: "note".into(), comparison, values };
+        let texts = |values: Vec<Option<&str>>| Arc::new(StringArray::from(values)) as ArrayRef;
+        for (comparison, name, part, found) in [
+            (Comparison::Contains, "contains", "b.", [false, false, true]),
+            (Comparison::Prefix, "prefix", "ab", [true, false, true]),
+            (Comparison::Matches, "matches", "b.", [true, false, true]),
+        ] {
+            let one = predicate(comparison, texts(vec![Some(part)]));
+            let (pattern_, _) = pattern(&one, &DataType::Utf8).unwrap();
+            let mut keep = [true; 3];
+            pattern_.filter(&texts(vec![Some("abc"), None, Some("ab.")]), &mut keep);
+            assert_eq!(keep, found, "{name}");
+            for values in
+                [texts(vec![]), texts(vec![None]), texts(vec![Some("a"); 2]), Arc::new(Int64Array::from(vec![1]))]
+            {
+                let refused = pattern(&predicate(comparison, values), &DataType::Utf8).err().unwrap();
+                assert!(refused.ends_with(name), "{refused}");
+            }
+            assert!(pattern(&one, &DataType::Int64).err().unwrap().contains(&format!("{name} is for text")));
+        }
+        let long = pattern(&predicate(Comparison::Prefix, texts(vec![Some("denied")])), &DataType::Utf8).unwrap().1;
+        assert_eq!(long, Need::of_text("denied"));
+    }
+}

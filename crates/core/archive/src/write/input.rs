@@ -351,4 +351,113 @@ mod tests {
         let whole = array(TimestampNanosecondArray::from(vec![2_000]));
         assert!(conform_array(&whole, &DataType::Timestamp(TimeUnit::Microsecond, None)).is_ok());
     }
+
+    #[test]
+    fn rows_are_halved_until_each_half_fits() {
+        let texts: Vec<String> = (0..7).map(|i| i.to_string().repeat(10)).collect();
+        let given = RecordBatch::try_from_iter([("text", array(LargeStringArray::from_iter_values(&texts)))]).unwrap();
+        let rows = |bytes_max: u64| {
+            let mut parts = Vec::new();
+            cut(given.clone(), bytes_max, &mut parts);
+            parts.iter().map(RecordBatch::num_rows).collect::<Vec<_>>()
+        };
+        assert_eq!((rows(70), rows(69), rows(29), rows(0)), (vec![7], vec![3, 4], vec![1, 2, 2, 2], vec![1; 7]));
+        // In the first row's bytes alone is there a difference.
+        let views = array(StringViewArray::from_iter_values(["x".repeat(100), "y".into()]));
+        let given = RecordBatch::try_from_iter([("text", views)]).unwrap();
+        let mut parts = Vec::new();
+        cut(given, 100, &mut parts);
+        assert_eq!(parts.len(), 2);
+        assert_eq!(PART_BYTES, 134_217_728);
+    }
+
+    #[test]
+    fn types_are_taken_where_no_value_can_be_lost() {
+        use DataType::*;
+        let list = |item: DataType| List(Arc::new(Field::new("item", item, true)));
+        let large = |item: DataType| LargeList(Arc::new(Field::new("item", item, true)));
+        let fields = |fields: &[(&str, DataType)]| {
+            Struct(fields.iter().map(|(name, t)| Field::new(*name, t.clone(), true)).collect::<Vec<_>>().into())
+        };
+        let zone = |unit| Timestamp(unit, Some("UTC".into()));
+        let dictionary = |values: DataType| Dictionary(Box::new(Int8), Box::new(values));
+        for (from, to, is_taken) in [
+            (Null, Utf8, true),
+            (Int64, UInt8, true),
+            (UInt64, Int8, true),
+            (Int16, Float32, true),
+            (UInt16, Float32, true),
+            (Int32, Float32, false),
+            (Float32, Float64, true),
+            (Float64, Float32, false),
+            (Int32, Float64, true),
+            (UInt32, Float64, true),
+            (Int64, Float64, false),
+            (UInt64, Float64, false),
+            (Float64, Int64, false),
+            (Boolean, Float64, false),
+            (Boolean, Int8, false),
+            (LargeUtf8, Utf8, true),
+            (Utf8View, Utf8, true),
+            (Utf8, Binary, false),
+            (LargeBinary, Binary, true),
+            (BinaryView, Binary, true),
+            (FixedSizeBinary(3), Binary, true),
+            (Binary, FixedSizeBinary(3), true),
+            (FixedSizeBinary(2), FixedSizeBinary(3), false),
+            (Timestamp(TimeUnit::Second, None), Timestamp(TimeUnit::Nanosecond, None), true),
+            (zone(TimeUnit::Second), zone(TimeUnit::Nanosecond), true),
+            (zone(TimeUnit::Second), Timestamp(TimeUnit::Second, None), false),
+            (Timestamp(TimeUnit::Second, None), zone(TimeUnit::Second), false),
+            (Duration(TimeUnit::Second), Duration(TimeUnit::Nanosecond), true),
+            (Time32(TimeUnit::Second), Time64(TimeUnit::Nanosecond), true),
+            (Time64(TimeUnit::Nanosecond), Time32(TimeUnit::Second), true),
+            (Duration(TimeUnit::Second), Time32(TimeUnit::Second), false),
+            (Date32, Date64, true),
+            (Date64, Date32, false),
+            (Date32, Timestamp(TimeUnit::Second, None), false),
+            (Decimal128(5, 2), Decimal128(9, 2), true),
+            (Decimal128(5, 2), Decimal128(9, 3), true),
+            (Decimal128(5, 3), Decimal128(9, 2), false),
+            (dictionary(LargeUtf8), Utf8, true),
+            (dictionary(Int8), Utf8, false),
+            (list(Int8), list(Int64), true),
+            (large(Int8), list(Int64), true),
+            (list(Float64), list(Int64), false),
+            (list(Int8), Int8, false),
+            (fields(&[("a", Int8)]), fields(&[("a", Int64)]), true),
+            (fields(&[("a", Int8)]), fields(&[("b", Int64)]), false),
+            (fields(&[("a", Float64)]), fields(&[("a", Int64)]), false),
+            (fields(&[("a", Int8)]), fields(&[("a", Int64), ("b", Int8)]), false),
+            (fields(&[("a", Int8), ("b", Int8)]), fields(&[("a", Int64)]), false),
+        ] {
+            assert_eq!(lossless(&from, &to), is_taken, "{from} to {to}");
+            assert!(lossless(&to, &to) && lossless(&from, &from));
+        }
+        for (wanted, holds) in [
+            (Utf8, true),
+            (Binary, true),
+            (Int8, false),
+            (list(Utf8), true),
+            (list(Int8), false),
+            (fields(&[("a", Int8), ("b", Binary)]), true),
+            (fields(&[("a", Int8)]), false),
+        ] {
+            assert_eq!(holds_text(&wanted), holds, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn times_are_narrowed_by_coarser_units_alone() {
+        use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
+        let units = [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond, TimeUnit::Nanosecond];
+        let time = |place: usize| if place < 2 { Time32(units[place]) } else { Time64(units[place]) };
+        for (from, to) in (0..16).map(|pair| (pair / 4, pair % 4)) {
+            let (a, b) = (units[from], units[to]);
+            assert_eq!(narrows_time(&Timestamp(a, None), &Timestamp(b, None)), from > to, "{a:?} {b:?}");
+            assert_eq!(narrows_time(&Duration(a), &Duration(b)), from > to, "{a:?} {b:?}");
+            assert_eq!(narrows_time(&time(from), &time(to)), from > to, "{a:?} {b:?}");
+        }
+        assert!(!narrows_time(&Date32, &Date64));
+    }
 }
