@@ -195,7 +195,7 @@ fn show(spec: &TimeSpec, placed: Option<Placed>) -> String {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a test may unwrap
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use arrow_array::{
         Date32Array, Float64Array, Int64Array, TimestampMicrosecondArray, TimestampMillisecondArray,
@@ -206,8 +206,8 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::Arc;
 
-    /// A dataset of windows of a second.
-    fn spec(format: TimeFormat) -> DatasetSpec {
+    /// A dataset of windows of a second, with time column `t` and a tag.
+    pub(crate) fn spec(format: TimeFormat) -> DatasetSpec {
         let time_type = match format {
             TimeFormat::Timestamp => DataType::Timestamp(TimeUnit::Microsecond, None),
             _ => DataType::Float64,

@@ -110,7 +110,6 @@ fn values_at(spots: &Spots, wanted: &DataType) -> Converted<ArrayRef> {
 /// Values of a type of whole steps, as counts of its steps; the reverse of [`whole_array`].
 fn counts(array: &ArrayRef) -> Converted<Vec<i128>> {
     match array.data_type() {
-        DataType::Boolean => Ok(array.as_boolean().values().iter().map(i128::from).collect()),
         DataType::UInt64 => Ok(array.as_primitive::<UInt64Type>().values().iter().map(|v| i128::from(*v)).collect()),
         DataType::Decimal128(_, _) => Ok(array.as_primitive::<Decimal128Type>().values().to_vec()),
         _ => {

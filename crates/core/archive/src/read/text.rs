@@ -179,6 +179,12 @@ mod tests {
             ("(error)+s", Some(text("error"))),
             ("[Ee]rror", Some(text("error"))),
             ("[ef]rror", Some(text("rror"))),
+            // Letters of which the first are one once folded, and others are not.
+            ("[kKx]eyed", Some(text("eyed"))),
+            ("(?-u:[kK])eyed", Some(text("keyed"))),
+            ("(?-u:[kKx])eyed", Some(text("eyed"))),
+            ("[kK\u{212a}]eyed", Some(text("keyed"))),
+            ("[kK\u{212a}\u{212b}]eyed", Some(text("eyed"))),
             ("err", None),
             ("", None),
             ("a.c", None),

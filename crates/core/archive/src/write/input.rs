@@ -267,6 +267,8 @@ mod tests {
     };
     use arrow_select::concat::concat_batches;
 
+    use crate::time_axis::tests::spec;
+
     fn array<A: Array + 'static>(array: A) -> ArrayRef {
         Arc::new(array)
     }
@@ -369,6 +371,38 @@ mod tests {
         cut(given, 100, &mut parts);
         assert_eq!(parts.len(), 2);
         assert_eq!(PART_BYTES, 134_217_728);
+    }
+
+    #[test]
+    fn a_time_column_of_days_takes_numbers_alone() {
+        let text = array(StringArray::from(vec![None, Some("2026-01-31")]));
+        let times = array(TimestampNanosecondArray::from(vec![1]));
+        let days = array(Float64Array::from(vec![60_000.0]));
+        let refused = |format, column: &str, given: &ArrayRef| {
+            no_days(&spec(format), &Field::new(column, DataType::Float64, true), given)
+        };
+        for (format, name) in
+            [(TimeFormat::Mjd, "counts Modified Julian Dates"), (TimeFormat::Jd, "counts Julian Dates")]
+        {
+            for (given, shown) in [(&text, "text, such as \"2026-01-31\""), (&times, "times of type Timestamp")] {
+                let reason = refused(format, "t", given).unwrap();
+                assert!(reason.contains(name) && reason.contains(shown), "{reason}");
+                assert_eq!(refused(format, "tag", given), None);
+            }
+            assert_eq!(refused(format, "t", &days), None);
+        }
+        assert_eq!(refused(TimeFormat::Timestamp, "t", &text), None);
+    }
+
+    #[test]
+    fn slices_of_large_texts_begin_with_their_first_byte() {
+        let all = array(LargeStringArray::from(vec![Some("abc"), Some("de"), None, Some(""), Some("fgh")]));
+        let expected = array(StringArray::from(vec![Some("abc"), Some("de"), None, Some(""), Some("fgh")]));
+        for (start, count) in (0..5).flat_map(|start| (0..=5 - start).map(move |count| (start, count))) {
+            let moved = from_first_byte(&all.slice(start, count));
+            assert_eq!(moved.as_string::<i64>().value_offsets()[0], 0);
+            assert_eq!(&conform_array(&moved, &DataType::Utf8).unwrap(), &expected.slice(start, count));
+        }
     }
 
     #[test]
