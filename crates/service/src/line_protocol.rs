@@ -331,6 +331,19 @@ mod tests {
     }
 
     #[test]
+    fn truths_are_written_in_five_ways_each() {
+        for (words, value) in
+            [(["t", "T", "true", "True", "TRUE"], true), (["f", "F", "false", "False", "FALSE"], false)]
+        {
+            for word in words {
+                assert_eq!(parse(&format!("m value={word} 1")).0, [format!("1 m 1 Bool({value})")], "{word}");
+            }
+        }
+        let (rows, refused) = parse("m value=tRUE 1\nm value=F1 1\nm value=\"f\" 1");
+        assert_eq!((rows, refused.len()), (vec!["3 m 1 Text(\"f\")".to_owned()], 2));
+    }
+
+    #[test]
     fn a_status_is_that_of_the_value_beside_it() {
         let (rows, refused) = parse(concat!(
             "a value=1,b=2,status=5i 1\n",

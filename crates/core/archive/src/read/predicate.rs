@@ -368,7 +368,7 @@ mod tests {
         let texts = |values: Vec<Option<&str>>| Arc::new(StringArray::from(values)) as ArrayRef;
         for (comparison, name, part, found) in [
             (Comparison::Contains, "contains", "b.", [false, false, true]),
-            (Comparison::Prefix, "prefix", "ab", [true, false, true]),
+            (Comparison::Prefix, "prefix", "ab.", [false, false, true]),
             (Comparison::Matches, "matches", "b.", [true, false, true]),
         ] {
             let one = predicate(comparison, texts(vec![Some(part)]));
