@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::timezone::Tz;
 use arrow_array::types::{Decimal128Type, Float64Type, Int64Type, UInt64Type};
-use arrow_array::{Array, ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int64Array, UInt64Array};
+use arrow_array::{Array, ArrayRef, Decimal128Array, Float64Array, Int64Array, UInt64Array};
 use arrow_cast::parse::{string_to_datetime, string_to_time_nanoseconds};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, TimeUnit};
@@ -123,7 +123,6 @@ fn counts(array: &ArrayRef) -> Converted<Vec<i128>> {
 pub(crate) fn whole_array(counts: &[i128], wanted: &DataType) -> Converted<ArrayRef> {
     let failed = |e: arrow_schema::ArrowError| e.to_string();
     match wanted {
-        DataType::Boolean => Ok(Arc::new(BooleanArray::from_iter(counts.iter().map(|count| Some(*count != 0))))),
         DataType::Decimal128(precision, scale) => {
             let values = Decimal128Array::from(counts.to_vec()).with_precision_and_scale(*precision, *scale);
             Ok(Arc::new(values.map_err(failed)?))
@@ -304,8 +303,8 @@ mod tests {
     use super::*;
     use arrow_array::types::Int8Type;
     use arrow_array::{
-        Date32Array, DictionaryArray, DurationSecondArray, Float32Array, LargeStringArray, NullArray, StringArray,
-        StringViewArray, Time32MillisecondArray, Time64NanosecondArray, TimestampMillisecondArray,
+        BooleanArray, Date32Array, DictionaryArray, DurationSecondArray, Float32Array, LargeStringArray, NullArray,
+        StringArray, StringViewArray, Time32MillisecondArray, Time64NanosecondArray, TimestampMillisecondArray,
         TimestampNanosecondArray, TimestampSecondArray,
     };
     use proptest::prelude::*;
